@@ -15,7 +15,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for port in model.inputs() {
         println!("input `{}` is {}", port.name, port.type_text());
     }
-    // What was compiled serves every batch size.
+    // The compiled program serves every batch size.
     for batch in [1, 3] {
         let x: Vec<f32> = (0..batch * 13).map(|i| (i as f32 * 0.37).sin()).collect();
         let inputs = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![batch, 13], &x))]);

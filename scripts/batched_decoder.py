@@ -36,7 +36,7 @@ def main(source, target):
             attributes = [a for a in node.attribute if a.name != "allowzero"]
             del node.attribute[:]
             node.attribute.extend(attributes)
-    # What a position may see, and what the mask lets it.
+    # The positions that a position may see, and those that the mask lets it see.
     causal = next(n for n in graph.node if n.op_type in ("LessOrEqual", "GreaterOrEqual", "Less", "Greater"))
     seen = causal.output[0]
     causal.output[0] = seen + "_causal"

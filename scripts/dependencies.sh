@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the library brings with it must stay small: the crates of docs/dependencies.md and no others.
+# The library's dependencies must stay few: the crates of docs/dependencies.md and no others.
 #
 #   scripts/dependencies.sh             compares
 #   UPDATE_EXPECT=1 scripts/dependencies.sh    writes docs/dependencies.md anew

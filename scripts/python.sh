@@ -5,7 +5,7 @@
 #   scripts/python.sh [ARGUMENT ...]     options for pytest
 #
 # WGFC_PROFILE=release builds the wheel as users get it, without it as the other tests are built, sharing what they built.
-# What of the tests needs torch or ml_dtypes is skipped where they are not installed.
+# Tests that need torch or ml_dtypes are skipped where these are not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -66,7 +66,7 @@ debian_rust_is_new() {
     [ "$(printf '%s\n' "$want" "$have" | sort -V | head -1)" = "$want" ]
 }
 
-# What builds modules for web pages.
+# Tools that build modules for web pages.
 need_wasm() {
     has_wasm_target && return
     debian_rust_is_new || install cargo-web rustc-web rust-web-src

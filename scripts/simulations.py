@@ -31,7 +31,7 @@ from simulation_reference import agree
 
 PI = float(np.pi)
 BODIES, POPULATION, STEPS = "bodies", "population", ("steps", INT64, [])
-# Of each fixture's data sets the population, the steps (one number where they are an input) and the dims.
+# The population, the steps (one number where they are an input) and the dims of each fixture's data sets.
 FIXED = {
     "rastrigin": [(37, 1, 13), (5, 1, 301)],
     "cartpole": [(37, 50), (1, 50)],

@@ -34,7 +34,7 @@ def pack(models, folder, megabytes):
     left = megabytes * 1e6
     for model in models:
         path = zoo.package_folder(model.package) / model.file
-        # What is larger than this does not become so much smaller.
+        # A file that is larger than this does not become so much smaller.
         if path.stat().st_size * 0.6 > left or (size := len(lzma.compress(path.read_bytes(), preset=0))) > left:
             print(f"{model.name} does not fit")
             continue

@@ -43,7 +43,7 @@ pub struct SaveOptions<'a> {
     pub beside: &'a [(String, Vec<u8>)],
 }
 
-/// What belongs to a decoder, and may lie in the folder of its plan.
+/// The files that belong to a decoder, and may lie in the folder of its plan.
 pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONFIG];
 
 /// Writes `program` as the folder `path`, or as one file where that ends in `.wgfc`.

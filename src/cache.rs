@@ -1,4 +1,4 @@
-//! What is kept between processes, for each device: its speeds, measured choices and compiled pipelines.
+//! The cache between processes, for each device: its speeds, measured choices and compiled pipelines.
 //!
 //! A cache is a folder: the one that `WGFC_CACHE_DIR` names, else `wgfc` in the user's cache folder
 //! (`$XDG_CACHE_HOME` or `~/.cache`; on Windows, the local application data). Files are written whole and
@@ -152,7 +152,7 @@ impl Cache {
 pub struct Pipelines {
     gpu: Gpu,
     path: PathBuf,
-    /// What they are good for.
+    /// The context that they are good for.
     context: String,
     /// The checksum of what was there before.
     before: Option<u32>,
@@ -247,7 +247,7 @@ pub fn read_profile(name: &str) -> Result<DeviceProfile, Error> {
     DeviceProfile::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
 }
 
-/// What a device is, as far as it may matter to what runs well on it.
+/// The identity of a device, as far as it may matter to how well programs run on it.
 fn identity(a: &AdapterSummary) -> String {
     let AdapterSummary { name, driver, backend, limits, .. } = a;
     let f16 = if limits.f16 { ", f16" } else { "" };

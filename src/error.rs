@@ -1,4 +1,4 @@
-//! What can go wrong between a file and a result, in words for the person who ran it.
+//! Errors between a file and a result, in words for the person who ran it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub enum Error {
         path: PathBuf,
         /// Everything that is wrong with it; never empty.
         problems: Vec<String>,
-        /// What to do about it.
+        /// Advice on how to mend it.
         help: Option<String>,
     },
     /// Arguments or inputs of a run that do not fit the model: one entry each.
@@ -32,10 +32,10 @@ pub enum Error {
     Internal(String),
 }
 
-/// What went wrong and what to do about it.
+/// A fault, and advice on how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong and why.
+    /// The fault and its reason.
     pub message: String,
     /// Advice on what to do.
     pub help: Option<String>,

@@ -190,7 +190,7 @@ impl ModelFolder {
     }
 }
 
-/// Of the folder `models` in an unpacked archive of torch.export, the archive's folder: weights are in its `data`.
+/// The archive of the folder `models` in an unpacked archive of torch.export: weights are in its `data`.
 fn archive_of(folder: PathBuf) -> PathBuf {
     match folder.parent() {
         Some(p) if folder.ends_with("models") && is_data(&p.join("data")) => p.to_owned(),

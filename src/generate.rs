@@ -77,7 +77,7 @@ pub struct GeneratorOptions {
     pub tuning: Tuning,
     /// How fast it is.
     pub speeds: Speeds,
-    /// What symbolic dimensions are expected to be, such as the positions in the cache; see [`Options::expect`](crate::Options).
+    /// Expected values of symbolic dimensions, such as the positions in the cache; see [`Options::expect`](crate::Options).
     pub expect: Expected,
     /// In which type values of f32 are kept in memory, the cache among them.
     pub precision: Precision,
@@ -123,7 +123,7 @@ pub struct Generator {
     prefill: Option<Session>,
     /// One token a run.
     decode: Session,
-    /// What draws within limits, from the logits to the token, where that was asked for.
+    /// The sessions that draw within limits, from the logits to the token, where that was asked for.
     limited: HashMap<Limits, Session>,
     /// How those are compiled.
     options: Options,
@@ -210,7 +210,7 @@ impl Generator {
         Ok((made, own_ends))
     }
 
-    /// Of its programs, which have been compiled since `start`.
+    /// The generator of its programs, which have been compiled since `start`.
     fn of(
         gpu: &Gpu,
         long: Option<Program>,
@@ -264,7 +264,7 @@ impl Generator {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What the compiler wants the user to know.
+    /// The compiler's warnings.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -272,7 +272,7 @@ impl Generator {
     pub fn setup(&self) -> Setup {
         self.setup
     }
-    /// What it holds on the device now.
+    /// The memory that it holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
         DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(self.limited.values()))
     }
@@ -285,12 +285,12 @@ impl Generator {
         self.prefill.as_ref()
     }
 
-    /// What one more token costs when there are `past` others, by the program: dispatches, and the bytes
+    /// The cost of one more token when there are `past` others, by the program: dispatches, and the bytes
     /// that they read and write.
     pub fn cost(&self, past: usize) -> (usize, u64) {
         let program = self.decode.program();
         let growths = || program.states.iter().filter_map(|s| s.growth.as_ref());
-        // What is neither fixed nor the states' length counts all positions: the mask's extent.
+        // A symbol that is neither fixed nor the states' length counts all positions: the mask's extent.
         let value = |s: &str| Some(past as i64 + i64::from(!growths().any(|g| g.length == s)));
         let bytes = program.dispatches.iter().filter_map(|d| u64::try_from(d.bytes.eval_syms(&value)?).ok());
         (program.dispatches.len(), bytes.fold(0, u64::saturating_add))
@@ -404,7 +404,7 @@ impl Generator {
         })
     }
 
-    /// What is wrong with a prompt; `at` says which it is.
+    /// The faults of a prompt; `at` says which it is.
     fn problems_of(&self, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
         let mut problems = vec![];
         let known = 0..self.vocabulary as i64;

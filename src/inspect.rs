@@ -1,4 +1,4 @@
-//! What a program is made of, in figures: kernels, traffic, bounds of its time, memory.
+//! The figures of a program: kernels, traffic, bounds of its time, memory.
 //!
 //! ```
 //! use wgfc::inspect::{Report, Roof, Summary};
@@ -24,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::{Kept, Quantised, State};
 use wgfc_ir::{Dim, TensorType};
 
-/// What is told of a program.
+/// The report on a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// What the program is called.
+    /// The name of the program.
     pub name: &'a str,
     /// The program.
     pub program: &'a Program,
@@ -46,7 +46,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Of a program whose roof is that of a device profile.
+    /// The report on a program whose roof is that of a device profile.
     pub fn new(
         name: &'a str,
         program: &'a Program,
@@ -175,7 +175,7 @@ impl<'a> Report<'a> {
         out
     }
 
-    /// The same and more as a JSON object, in whole numbers and seconds.
+    /// The report and more as a JSON object, in whole numbers and seconds.
     pub fn json(&self) -> serde_json::Value {
         let Report { program, summary: s, roof, .. } = *self;
         let bandwidth = roof.bandwidth;
@@ -252,7 +252,7 @@ fn number(v: f64) -> f64 {
     format!("{v:.3e}").parse().unwrap_or(v)
 }
 
-/// What the dispatches of one family add up to.
+/// The sum of the dispatches of one family.
 #[derive(Default)]
 struct Family {
     kernels: BTreeSet<usize>,
@@ -298,7 +298,7 @@ fn ratio(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
 }
 
-/// What quantising weights brought and cost, in words.
+/// The gain and the loss of quantising weights, in words.
 pub fn quantised_text(q: &Quantised) -> String {
     let (before, now) = (bytes_text(q.bytes_before), bytes_text(q.bytes));
     let error = match q.worst {
@@ -312,7 +312,7 @@ pub fn quantised_text(q: &Quantised) -> String {
 /// So many tensors that stay f32 are listed for each reason.
 const KEPT: usize = 4;
 
-/// What is f16 in memory, and what is not and why.
+/// The tensors that are f16 in memory, and those that are not with the reason.
 fn halved(program: &Program) -> String {
     let Some(h) = &program.stats.halved else { return String::new() };
     let mut out = format!(
@@ -341,7 +341,7 @@ fn halved(program: &Program) -> String {
 /// So many states are listed one by one.
 const STATES: usize = 12;
 
-/// What stays on the device from run to run, and what it is at first.
+/// The states that stay on the device from run to run, and their initial values.
 fn states(program: &Program) -> String {
     let bytes = |s: &State| {
         let n = s.shape.iter().product::<Dim>().as_const().and_then(|n| usize::try_from(n).ok());

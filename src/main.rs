@@ -27,7 +27,7 @@ fn leave(code: u8) -> ! {
     std::process::exit(code.into());
 }
 
-/// What the command line asks for. Returns the exit code.
+/// Does as the command line asks. Returns the exit code.
 fn command() -> u8 {
     quieten_drivers();
     std::panic::set_hook(Box::new(|info| {

@@ -1,6 +1,6 @@
 //! How much memory may be asked for.
 
-/// What is taken to be there where the system does not say.
+/// The memory that is taken to be there where the system does not say.
 const UNKNOWN: u64 = 8 << 30;
 
 /// Bytes that the machine, and the control group this process is in, can still give.

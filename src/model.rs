@@ -30,7 +30,7 @@ pub enum Place {
 }
 
 impl Default for Place {
-    /// What `WGFC_ADAPTER` says, else the best GPU, else the CPU.
+    /// The place that `WGFC_ADAPTER` names, else the best GPU, else the CPU.
     fn default() -> Place {
         Place::Any(AdapterChoice::from_env())
     }
@@ -119,7 +119,7 @@ pub struct Model {
     folder: Option<PathBuf>,
 }
 
-/// What runs the model: plans on a device, of which `current` is in use, or the evaluator.
+/// The engine of the model: plans on a device, of which `current` is in use, or the evaluator.
 enum Engine {
     Device { plans: Box<Plans>, current: usize },
     Cpu { graph: Box<Graph>, states: StateValues, iterations: u64, progress: Arc<Progress> },
@@ -236,15 +236,15 @@ impl Model {
         })
     }
 
-    /// What goes in, in the model's order.
+    /// The inputs, in the model's order.
     pub fn inputs(&self) -> &[PortType] {
         &self.inputs
     }
-    /// What comes out, in the model's order.
+    /// The outputs, in the model's order.
     pub fn outputs(&self) -> &[PortType] {
         &self.outputs
     }
-    /// What the compiler wants the user to know.
+    /// The compiler's warnings.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -365,8 +365,8 @@ fn cpu_needs_graph(path: &Path) -> Error {
     )
 }
 
-/// What the runtime says of a program, sorted by whose problem it is: what would be a bug of wgfc in one that it just compiled
-/// is the folder's fault that it was read from.
+/// The runtime's error about a program, sorted by whose problem it is: a bug of wgfc if it just compiled the
+/// program, the folder's fault if the program was read from one.
 pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
     match (folder, device_error(e)) {
         (Some(path), e) => edited(path, e),
@@ -402,7 +402,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
     }
 }
 
-/// What the runtime says, sorted by whose problem it is.
+/// The runtime's error, sorted by whose problem it is.
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {

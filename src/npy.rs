@@ -62,7 +62,7 @@ pub fn map(path: &Path) -> Result<Tensor, Error> {
     }
 }
 
-/// What the header of a `.npy` file says: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }`.
+/// The contents of the header of a `.npy` file: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }`.
 #[derive(Default)]
 struct Header {
     descr: Option<String>,
@@ -70,7 +70,7 @@ struct Header {
     shape: Option<Vec<usize>>,
 }
 
-/// What is left of a header while it is read.
+/// The rest of a header while it is read.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {
@@ -250,7 +250,7 @@ pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
     write_whole(path, &bytes)
 }
 
-/// The same values in another element type; `None` when the tensor has none.
+/// The values in another element type; `None` when the tensor has none.
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     let values: Vec<_> = tensor
         .scalars()?

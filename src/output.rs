@@ -1,6 +1,6 @@
 //! Files and folders that are complete or absent.
 //!
-//! What is written lies in a `Beside`, a folder `.wgfc-…` beside its place, until it is put there in one step.
+//! Unfinished output lies in a `Beside`, a folder `.wgfc-…` beside its place, until it is put there in one step.
 //! [`remove_unfinished`] takes all such folders away, for a process that is about to end. Those of a process that was ended without
 //! warning are removed by the next that writes beside them: a file in each is locked as long as its owner lives.
 
@@ -214,7 +214,7 @@ pub(crate) fn write_through(
     let new = beside.join("file");
     write(&new)?;
     beside.put_file("file", path).map_err(failed)?;
-    // What a folder holds is on the disk once the folder is.
+    // A file of a folder is on the disk once the folder is.
     #[cfg(unix)]
     fs::File::open(parent).and_then(|f| f.sync_all()).map_err(failed)?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::{DType, Program, Tensor};
 
-/// What the user should know of the outputs of a run: which are not finite everywhere, where the program keeps values of f32 in f16 and so
+/// The warning about outputs of a run that are not finite everywhere, where the program keeps values of f32 in f16 and so
 /// may have overflowed. Nothing where all are finite, or nothing was kept in f16.
 pub fn overflow<'t>(
     program: &Program,

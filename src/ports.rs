@@ -1,4 +1,4 @@
-//! What goes into a model and what comes out, and whether given tensors fit.
+//! The inputs and outputs of a model, and whether given tensors fit.
 
 use crate::{Error, Problem, Tensor};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub struct PortType {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<Dim>,
-    /// Of an input that a run may leave out, the shape that it is broadcast to: see [`optional`].
+    /// The shape that an input that a run may leave out is broadcast to: see [`optional`].
     pub broadcast: Option<Vec<Dim>>,
 }
 

@@ -14,7 +14,7 @@ use wgfc_ir::{Class, DType, Scalar, Tensor};
 pub struct Rng(u64);
 
 impl Rng {
-    /// Of a seed and of what the numbers are for.
+    /// The numbers of a seed for a purpose.
     pub fn new(seed: u64, name: &str) -> Rng {
         let hash = name
             .bytes()
@@ -46,7 +46,7 @@ pub fn is_source(words: &str) -> bool {
     words == "random" || words.starts_with("random:")
 }
 
-/// What a parameter of this name and shape may begin with: floats scaled as [`RandomWeights`] are; `source` is `random` or `random:SEED`.
+/// The initial values of a parameter of this name and shape: floats scaled as [`RandomWeights`] are; `source` is `random` or `random:SEED`.
 pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) -> Result<Tensor, Error> {
     let seed = match source.strip_prefix("random:") {
         None => 0,

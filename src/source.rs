@@ -22,7 +22,7 @@ pub struct ModelFile {
 impl ExternalData for ModelFile {
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
         match (&self.random, &self.folder) {
-            // Of an archive, only what is missing is made up.
+            // Only the missing files of an archive are made up.
             (Some(r), Some(folder)) if fx::is_archive(self.bytes()) => {
                 r.open(location).or_else(|_| folder.open(location))
             }

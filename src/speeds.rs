@@ -54,7 +54,7 @@ pub fn named(adapter: &AdapterSummary) -> (Source, Speeds) {
     (Source::Named(name), speeds)
 }
 
-/// What was measured on an adapter, else what is [`named`] after its kind.
+/// The measured speeds of an adapter, else those [`named`] after its kind.
 ///
 /// # Errors
 /// [`Error::File`] where what was kept cannot be read or is damaged. It can be ignored.
@@ -66,17 +66,17 @@ pub fn known(cache: Option<&Cache>, adapter: &AdapterSummary) -> Result<(Source,
     })
 }
 
-/// Of the rate of matrix units that models assume, what a large product reaches: 233 of 448 TFLOP/s on an H100.
+/// The share of the rate of matrix units that models assume that a large product reaches: 233 of 448 TFLOP/s on an H100.
 const MATRIX_REACHED: f64 = 0.52;
 /// The sizes of square products in f16 that are timed for it, until one takes long.
 const PRODUCTS: [usize; 3] = [1024, 2048, 4096];
-/// Of a multiply-add that waits, what an operation of a loop takes on average, as some do not wait: 1.5 ns on an H100.
+/// The share of the time of a multiply-add that waits that an operation of a loop takes on average, as some do not wait: 1.5 ns on an H100.
 const WAITING: f64 = 0.65;
 
 /// Measures a device, within some seconds, and tells `progress` what. Also returns what [`measure_blocking`] found.
 ///
 /// # Errors
-/// What the device refuses.
+/// An error of the device.
 pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured), Error> {
     progress("memory and dispatches");
     let m = measure_blocking(gpu).map_err(device_error)?;

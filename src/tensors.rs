@@ -15,7 +15,7 @@ use wgfc_ir::{DType, Tensor};
 /// The key of our metadata in the header.
 pub(crate) const METADATA_KEY: &str = "wgfc";
 
-/// What stands in the metadata for a tensor whose type or shape safetensors cannot express.
+/// The entry in the metadata for a tensor whose type or shape safetensors cannot express.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct TrueType {
     pub dtype: DType,
@@ -103,7 +103,7 @@ pub(crate) fn write(
     write().map_err(|e| Error::unwritable(shown, &e))
 }
 
-/// What was read.
+/// The tensors that were read.
 pub(crate) struct Read {
     /// Mapped into memory, see [`map_file`].
     pub tensors: BTreeMap<String, Tensor>,
@@ -115,7 +115,7 @@ pub(crate) struct Read {
 pub(crate) enum Unread {
     /// It cannot be.
     File(Error),
-    /// What is wrong with what it holds; never empty.
+    /// The faults of its contents; never empty.
     Damaged(Vec<String>),
 }
 

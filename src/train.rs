@@ -26,10 +26,10 @@ fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What a program is trained on, and how.
+/// The data that a program is trained on, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Training {
-    /// Of inputs that change from step to step, all rows along their first axis; of each the same rows go into a step. See
+    /// The inputs that change from step to step, all rows along their first axis; the same rows of each go into a step. See
     /// [`npy::map`](crate::npy::map) for data that is larger than the memory.
     pub data: BTreeMap<String, Tensor>,
     /// Inputs that are the same in each step.
@@ -94,7 +94,7 @@ pub struct Trainer {
     samples: u64,
 }
 
-/// What goes into a step and comes out, besides its states.
+/// The inputs and outputs of a step, besides its states.
 #[derive(Clone, Debug)]
 pub struct Ports {
     /// Inputs, in the model's order.
@@ -108,14 +108,14 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Of a model that is not compiled yet.
+    /// The ports of a model that is not compiled yet.
     pub fn of_file(file: &ModelFile, options: &Options) -> Result<Ports, Error> {
         let graph = file.import(options)?.graph;
         let ports = |b: &[wgfc_ir::Border]| graph_ports(&graph, b);
         let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
         Ok(Ports { inputs, outputs, states: graph.states.len(), open: true })
     }
-    /// Of a program.
+    /// The ports of a program.
     pub fn of_program(program: &Program) -> Ports {
         let (inputs, outputs) = (program_ports(&program.inputs), program_ports(&program.outputs));
         Ports { inputs, outputs, states: program.states.len(), open: false }
@@ -174,7 +174,7 @@ impl Trainer {
     /// [`Trainer::new`] whose inputs and outputs have these roles.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// An error of the device.
     pub fn new_as(gpu: &Gpu, program: &Program, training: Training, roles: Roles) -> Result<Trainer, Error> {
         if program.stats.halved.is_some() {
             return Err(in_half());
@@ -192,7 +192,7 @@ impl Trainer {
         Ok(Trainer { session, training, roles, fixed, draws, order, step: 0, samples: 0 })
     }
 
-    /// What inputs and outputs are for.
+    /// The roles of inputs and outputs.
     pub fn roles(&self) -> &Roles {
         &self.roles
     }
@@ -213,7 +213,7 @@ impl Trainer {
     /// as many more as are under way then are still done.
     ///
     /// # Errors
-    /// What a step fails with, and its number; a loss that is not finite, unless [`Training::any_loss`] lets it be.
+    /// The error of a step, and its number; a loss that is not finite, unless [`Training::any_loss`] lets it be.
     pub fn run(&mut self, steps: u64, mut each: impl FnMut(Step) -> ControlFlow<()>) -> Result<(), Error> {
         let Trainer { session, training, roles, fixed, draws, order, step, samples } = self;
         let options = StreamOptions {
@@ -232,7 +232,7 @@ impl Trainer {
             if !s.loss.is_finite() && !training.any_loss {
                 wrong.get_or_insert(s);
             }
-            // Of what was under way when a loss went wrong nothing more is told.
+            // Nothing more is told of the steps that were under way when a loss went wrong.
             let told = wrong.is_none_or(|w| w.number >= s.number);
             match told && each(s).is_continue() && wrong.is_none() {
                 true => ControlFlow::Continue(()),

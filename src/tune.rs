@@ -30,7 +30,7 @@ pub struct TuneOptions {
     pub budget: Duration,
     /// Choices of a kernel that are timed at least, where it has so many.
     pub most: usize,
-    /// What symbolic dimensions are while measuring; without a value, what the options of the compilation expect, else 64.
+    /// The values of symbolic dimensions while measuring; without a value, the expected ones of the compilation, else 64.
     pub values: Values,
 }
 
@@ -71,13 +71,13 @@ pub struct Measured {
     pub tunable: Tunable,
     /// One of the model's nodes it computes.
     pub node: String,
-    /// What the compiler chooses by itself.
+    /// The compiler's own choice.
     pub own: Timed,
     /// The fastest; the compiler's own where none is clearly faster.
     pub best: Timed,
     /// All that were timed, fastest first: the medians of few times.
     pub tried: Vec<Timed>,
-    /// Those that the device did not take, or whose results differed.
+    /// The schedules that the device did not take, or whose results differed.
     pub refused: Vec<Schedule>,
 }
 
@@ -98,7 +98,7 @@ impl Measured {
 pub struct Tuned {
     /// The kernels that were measured.
     pub measured: Vec<Measured>,
-    /// Those that there was no time or no memory for.
+    /// The kernels that there was no time or no memory for.
     pub left_out: Vec<Tunable>,
 }
 
@@ -106,7 +106,7 @@ pub struct Tuned {
 /// need no measuring any more; `progress` is called with kernels done and kernels in all.
 ///
 /// # Errors
-/// What the compiler or the device refuses, except that a kernel the device has no memory for is left out.
+/// An error of the compiler or the device, except that a kernel the device has no memory for is left out.
 pub fn tune(
     gpu: &Gpu,
     fused: &Fused,

@@ -10,7 +10,7 @@ pub fn escaped(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }
 
-/// What a part of an address, or several, stand for; nothing where that is no text, or where a `%` is not followed by two
+/// The text that a part of an address, or several, stand for; nothing where that is no text, or where a `%` is not followed by two
 /// hexadecimal digits.
 pub fn unescaped(part: &str) -> Option<String> {
     let digits = |s: &str| s.len() >= 2 && s.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit);

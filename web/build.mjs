@@ -13,14 +13,14 @@ const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
 const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
 const define = { COMPILER: JSON.stringify(COMPILER) };
 const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning" };
-// What few pages use is beside index.js, and loaded when it is needed. These have the errors' class from there.
+// Modules that few pages use are beside index.js, and loaded when they are needed. These have the errors' class from there.
 const later = ["cache", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
 const beside = {
   name: "beside",
   setup: ({ initialOptions, onResolve }) =>
     onResolve({ filter: /^\./ }, ({ path, kind }) => {
       if (kind === "dynamic-import") return { path, external: true };
-      // Those in a folder are beside it, too: `../errors.js`.
+      // Modules in a folder are beside it, too: `../errors.js`.
       if (initialOptions.entryPoints[0] !== "src/index.ts" && /^\.\.?\/errors\.js$/.test(path))
         return { path: `${initialOptions.entryPoints[0].includes("/compiler/") ? ".." : "."}/index.js`, external: true };
     }),

@@ -25,7 +25,7 @@ DTYPES = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
 }
-# Of each problem, after one that does not count.
+# Runs of each problem, after one that does not count.
 RUNS = 5
 # Operator sets in which operators of the list mean the same: the provider has most kernels for the first, and the second has more operators.
 OPSETS = 21, 23

@@ -99,13 +99,13 @@ pub struct Cooperative {
     pub eights: [bool; 2],
     /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours.
     pub store_vectors: bool,
-    /// What stores of vectors read is read before any of them, if they read anything.
+    /// The values that stores of vectors read, read before any of them, if they read anything.
     pub beside: Beside,
     /// Invocations of a subgroup.
     pub subgroup: u32,
 }
 
-/// What stores read beside their result: `beside(batch, row, col) -> Beside` and `across(batch, col) -> Across`, both of which `store`
+/// The values that stores read beside their result: `beside(batch, row, col) -> Beside` and `across(batch, col) -> Across`, both of which `store`
 /// takes behind the result. Only where a shape [shares strips](CooperativeShape::shares_strips).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside {
@@ -168,7 +168,7 @@ struct Element {
     at: String,
     row: String,
     col: String,
-    /// What names its column's `across`, and whether it is the first in that column.
+    /// The name of its column's `across`, and whether it is the first in that column.
     across: String,
     first: bool,
     /// The arguments of `store` behind the result.
@@ -198,7 +198,7 @@ struct Slots<'a> {
     beside_cols: bool,
     strip_cols: u32,
     patch_len: u32,
-    /// Of one of them.
+    /// The variant for one of them.
     words: bool,
     operands: Vec<Operand>,
     matrices: Vec<Matrix>,

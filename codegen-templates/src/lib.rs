@@ -79,7 +79,7 @@ static ENGINE: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(||
 pub struct RenderError {
     /// The template's name in [`SOURCES`].
     pub name: &'static str,
-    /// What the engine says.
+    /// The engine's message.
     pub reason: String,
 }
 

@@ -98,7 +98,7 @@ pub struct Tile {
     pub ty: String,
 }
 
-/// What an invocation does in one turn.
+/// The work of an invocation in one turn.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
     /// When it does, if not always.
@@ -138,7 +138,7 @@ pub struct Tiled {
     pub staging: String,
     /// Writes to workgroup memory.
     pub steps: Vec<Step>,
-    /// What is computed then.
+    /// The results that are computed then.
     pub results: Vec<Step>,
 }
 

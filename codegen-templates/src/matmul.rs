@@ -13,7 +13,7 @@
 //!
 //! All arguments are always in range, except that with no `k` at all `x_step` may be asked for `k = 0`.
 //!
-//! Of an operand that is [read in blocks](Access), of which one has a tile's depth, the tiled template expects instead
+//! The tiled template expects other functions for an operand that is [read in blocks](Access), of which one has a tile's depth:
 //!
 //! ```wgsl
 //! fn x_step(batch: i32, block: i32) -> XStep
@@ -164,7 +164,7 @@ struct TileWrite {
 #[derive(Serialize)]
 struct Operand {
     name: &'static str,
-    /// What is fetched where there is no more `k`.
+    /// The value that is fetched where there is no more `k`.
     zero: &'static str,
     /// The first and the number of the `k` of a step, in what `<name>_step` counts.
     first: &'static str,
@@ -228,7 +228,7 @@ struct Turn {
     count: u32,
     /// Vectors of each operand's tile from one turn to the next.
     strides: Vec<Named>,
-    /// What addresses are changed by in this turn.
+    /// The changes of addresses in this turn.
     moves: Vec<Named>,
     quads: Vec<Quad>,
 }
@@ -295,7 +295,7 @@ enum Moved {
 /// - along lines (`along_lines`): vector `(k, line/4)` at `k · lines/4 + (line/4 xor k)`; the xor
 ///   spreads a fetch over the banks.
 ///
-/// What is read in vectors lies along lines. Where memory does too, nothing is moved. Where memory lies along `k`, a thread
+/// Vectors that are read lie along lines. Where memory does too, nothing is moved. Where memory lies along `k`, a thread
 /// writes its four elements to four rows of `k`, and the xor is with `k/4`, spread over the eight vectors of a row of
 /// banks.
 struct Place {
@@ -343,7 +343,7 @@ impl Place {
         }
     }
 
-    /// What each thread fetches: `threads` threads bring `lines · depth` elements in.
+    /// The loads of each thread: `threads` threads bring `lines · depth` elements in.
     fn operand(&self, depth: u32, threads: u32) -> Operand {
         // Vectors form a grid of a fast and a slow axis, the fast one across neighbouring threads.
         let along_lines = if self.vectors { !self.depth_first } else { self.along_lines };
@@ -427,7 +427,7 @@ impl Place {
         let mut reads =
             Reads { loads: vec![], moves: vec![], values: vec![vec![String::new(); count as usize]; 4] };
         let base = if turns == 1 { "base".to_owned() } else { format!("{}_at", self.name) };
-        // What `k = 4q + j` moves a vector by: a number, or in a loop a variable.
+        // The distance by which `k = 4q + j` moves a vector: a number, or in a loop a variable.
         let mut moved = |j: u32| {
             let (by, rest) = match self.moved_by(depth) {
                 Moved::Not => return None,
@@ -474,7 +474,7 @@ impl Place {
     }
 }
 
-/// What a thread reads of an operand's tile for four `k`.
+/// A thread's reads of an operand's tile for four `k`.
 struct Reads {
     loads: Vec<TileLoad>,
     moves: Vec<Named>,

@@ -28,7 +28,7 @@ impl Template for PrefixScan {
     const NAME: &'static str = "prefix_scan.wgsl";
 }
 
-/// The same by invocations that share a row.
+/// A prefix scan by invocations that share a row.
 #[derive(Clone, Debug, Serialize)]
 pub struct PrefixScanShared {
     /// Text before the entry point: declarations of the bindings, and functions.

@@ -79,7 +79,7 @@ pub struct Shared {
     pub word: String,
     /// `a_…`, the combined value, as an element of the array.
     pub joined_word: String,
-    /// What makes a value of an element that it follows.
+    /// The function that makes a value of an element that it follows.
     pub of_word: String,
 }
 

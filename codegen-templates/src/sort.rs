@@ -3,7 +3,7 @@
 use crate::Template;
 use serde::Serialize;
 
-/// What all of the templates take.
+/// The parameters that all of the templates take.
 #[derive(Clone, Debug, Serialize)]
 pub struct Keys {
     /// Text before the entry point: declarations of the bindings, and functions; among them `key(row, position)` and
@@ -34,14 +34,14 @@ pub struct Keys {
 /// A kernel whose workgroups sort parts in their memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct SortBlock {
-    /// What all of the templates take.
+    /// The parameters that all of the templates take.
     #[serde(flatten)]
     pub keys: Keys,
     /// Keys of an invocation, a power of two.
     pub each: u32,
     /// Keys of a workgroup.
     pub count: u32,
-    /// Of `2^span_bits` neighbouring keys a part is made.
+    /// A part is made of `2^span_bits` neighbouring keys.
     pub span_bits: u32,
     /// `each` is `2^bits`.
     pub bits: u32,
@@ -56,7 +56,7 @@ impl Template for SortBlock {
 /// A kernel whose workgroups go through parts and keep the least keys.
 #[derive(Clone, Debug, Serialize)]
 pub struct SortSelect {
-    /// What all of the templates take.
+    /// The parameters that all of the templates take.
     #[serde(flatten)]
     pub keys: Keys,
     /// Keys of an invocation, a power of two from 2 on.
@@ -78,7 +78,7 @@ impl Template for SortSelect {
 /// A kernel whose workgroups merge pairs of runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct SortPath {
-    /// What all of the templates take.
+    /// The parameters that all of the templates take.
     #[serde(flatten)]
     pub keys: Keys,
     /// Keys of a run; `count` divides it.
@@ -100,7 +100,7 @@ impl Template for SortPath {
 /// A kernel that merges runs, an invocation for each key.
 #[derive(Clone, Debug, Serialize)]
 pub struct SortMerge {
-    /// What all of the templates take.
+    /// The parameters that all of the templates take.
     #[serde(flatten)]
     pub keys: Keys,
     /// Keys of a run.

@@ -34,7 +34,7 @@ pub struct ThinShape {
     pub depth_first: bool,
 }
 
-/// What is summed: products with second operands, and sums along k beside them.
+/// The sums: products with second operands, and sums along k beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Results {
     /// Number of second operands, each multiplied with the same rows.
@@ -43,7 +43,7 @@ pub struct Results {
     pub sums: u32,
 }
 
-/// What a workgroup has for adding up its threads' sums.
+/// The memory in which a workgroup adds up its threads' sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Room {
     /// Bytes of workgroup memory that may be taken.
@@ -139,7 +139,7 @@ pub struct Thin {
     pub shape: ThinShape,
     /// The sums that each result takes.
     pub results: Results,
-    /// What is in workgroup memory before the loop.
+    /// The contents of workgroup memory before the loop.
     pub stage: Option<Stage>,
     /// Statements before the stage and the loop, indented by 4.
     pub before: String,
@@ -147,7 +147,7 @@ pub struct Thin {
     pub first: String,
     /// Statements of the loop, indented by 8; none where what is before it does all.
     pub body: String,
-    /// What may be used beside the stage.
+    /// The memory that may be used beside the stage.
     pub room: Room,
 }
 
@@ -232,7 +232,7 @@ impl Thin {
             let group = format!("({} + row) * {} + at % {}", i * s.rows, s.cols, s.cols);
             format!("totals[({group}) * {across} + at / {}]", s.cols)
         };
-        // Of a stage all threads have a part.
+        // All threads have a part of a stage.
         let spread = self.stage.is_some() && r.sums > 0 && across > 1;
         let sum = |i: u32| {
             let first = format!("({} + row) * {across}", r.products * s.rows * s.cols + i * s.rows);

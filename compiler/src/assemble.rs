@@ -378,7 +378,7 @@ fn place(
             life.first = life.first.min(range.start);
             life.last = life.last.max(range.end.saturating_sub(1));
         }
-        // What they read from before is read every time.
+        // Tensors that they read from before are read every time.
         for life in items.iter_mut().filter(|i| i.first < range.start && i.last >= range.start) {
             life.last = life.last.max(range.end.saturating_sub(1));
         }
@@ -411,7 +411,7 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel, expect: &Expected) -> Dim {
     for t in k.writes() {
         let ty = &graph.tensors[t].ty;
         let places = match graph.tensors[t].kind {
-            // Of a state the kernel writes what its stores reach.
+            // The kernel writes of a state the elements that its stores reach.
             TensorKind::State { .. } => k
                 .all_stores()
                 .filter(|s| s.tensor == t)
@@ -492,7 +492,7 @@ pub fn flops(k: &Kernel) -> Dim {
         Family::Matmul(Matmul { batch, m, n, k: depth, a, b, sums }) => {
             let mn = &(batch * m) * n;
             let products = &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores));
-            // What makes an operand's elements is done for each tile of the other's.
+            // Computing an operand's elements is repeated for each tile of the other's.
             let made = |own: &Dim, others: &Dim, roots: &[u32]| match ops(roots) {
                 none if none.is(0) => none,
                 each => &(&(&(batch * own) * depth) * &others.ceil_div(TILE)) * &each,

@@ -1,4 +1,4 @@
-//! What is known of a device: its limits, which decide what can run on it, and its speeds, which decide what is chosen.
+//! The facts known of a device: its limits, which decide whether something can run on it, and its speeds, which decide the choices.
 //!
 //! This is the only model of a device: fusion, schedules, loops, the bounds that `wgfc inspect` prints and the order in
 //! which the tuner tries things follow from it. Its speeds are those of a [named](DeviceProfile::named) profile, of a
@@ -8,7 +8,7 @@ pub mod file;
 
 use serde::{Deserialize, Serialize};
 
-/// What the target device offers. The default is [named](DeviceProfile::named) `portable`.
+/// The limits and speeds that the target device offers. The default is [named](DeviceProfile::named) `portable`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     /// Storage buffers one kernel may bind.
@@ -101,9 +101,9 @@ pub struct Speeds {
     pub bandwidth: f64,
     /// Floating-point operations a second in f32; a multiplication with an addition is two.
     pub flops_f32: f64,
-    /// The same in f16. Kernels compute f16 in f32 where they do not use matrix units, so that no choice follows from it.
+    /// Flops in f16. Kernels compute f16 in f32 where they do not use matrix units, so that no choice follows from it.
     pub flops_f16: f64,
-    /// The same in f16 on matrix units, which sum in f32; without such units, as in f16.
+    /// Flops in f16 on matrix units, which sum in f32; without such units, as in f16.
     pub flops_matrix: f64,
     /// Seconds that one more tiny dispatch in a pass costs, which waits for the one before it.
     pub dispatch_cost: f64,
@@ -201,7 +201,7 @@ impl Speeds {
         cores: 1.0,
         resident: 64.0,
         memory_latency: 30.0,
-        // Of a workgroup of 64, whose invocations are computed eight at a time.
+        // The time of an operation of a workgroup of 64, whose invocations are computed eight at a time.
         operation: 9e-9,
         barrier: 1.6e-6,
         workgroup_bandwidth: 6.1e9,

@@ -34,11 +34,11 @@ pub struct Location {
 pub struct Diagnostic {
     /// The kind of an error.
     pub kind: Kind,
-    /// What and why: `MatMul inner dimensions differ: 512 and 768`.
+    /// The fault and its reason: `MatMul inner dimensions differ: 512 and 768`.
     pub message: String,
     /// The node of the model that the error is about, as far as it is known.
     pub location: Location,
-    /// What to do about it.
+    /// Advice on how to mend it.
     pub help: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Diagnostic {
             ..Diagnostic::model(message)
         }
     }
-    /// The same error with a location.
+    /// This error with a location.
     pub fn at(mut self, location: Location) -> Diagnostic {
         self.location = location;
         self

@@ -36,10 +36,10 @@ pub type Order = Option<usize>;
 /// A kernel's accesses: the indices of each offset of a tensor.
 type Indices = BTreeMap<(TensorId, Poly), Vec<Poly>>;
 
-/// What becomes of a kernel of this number once its tensors are in their orders.
+/// The form of a kernel of this number once its tensors are in their orders.
 pub type Fitted<'a> = &'a dyn Fn(usize, Kernel) -> Kernel;
 
-/// What [`arrange`] did.
+/// The result of [`arrange`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arranged {
     /// Tensors in another order than before.
@@ -72,7 +72,7 @@ pub fn arrange(
     Arranged { moved: apply(graph, &orders), copies: 0 }
 }
 
-/// What becomes of kernels behind so many others, which stay as they are.
+/// The form of kernels behind so many others, which stay as they are.
 pub fn behind(others: usize, fitted: impl Fn(usize, Kernel) -> Kernel) -> impl Fn(usize, Kernel) -> Kernel {
     move |i, k| match i.checked_sub(others) {
         Some(i) => fitted(i, k),

@@ -37,7 +37,7 @@ pub enum Technique {
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes.
     Loops,
-    /// Of these, loops in which an invocation computes each position along the axes.
+    /// Loops of these in which an invocation computes each position along the axes.
     LoopsInInvocations,
     /// And loops in which a workgroup does.
     LoopsInWorkgroups,
@@ -89,7 +89,7 @@ pub enum States {
     /// None: the caller carries them.
     #[default]
     None,
-    /// Those found by structure: an output that is an input with something appended along an axis, or
+    /// States found by structure: an output that is an input with something appended along an axis, or
     /// an input with some of its elements replaced.
     Auto {
         /// Positions that a state filled along an axis has room for. `None`: each session sets it and may
@@ -115,11 +115,11 @@ pub struct Options {
     /// Inputs to fix: name to value. They become constants and are no inputs of the program. What
     /// decides shapes (axes, sizes, limits of a range) must be known while compiling.
     pub values: BTreeMap<String, Tensor>,
-    /// What stays on the device from run to run.
+    /// The tensors that stay on the device from run to run.
     pub states: States,
-    /// What to leave out of full fusion.
+    /// The techniques to leave out of full fusion.
     pub without: BTreeSet<Technique>,
-    /// What symbolic dimensions that are not fixed are expected to be: name to value. Choices are made for that. A name
+    /// Expected values of symbolic dimensions that are not fixed: name to value. Choices are made for them. A name
     /// that the model does not have is an error.
     pub expect: Expected,
     /// The device to compile for.

@@ -49,7 +49,7 @@ pub fn compile_amended(
 /// A model before its kernels are scheduled and written.
 #[derive(Clone, Debug)]
 pub struct Fused {
-    /// What the kernels were made from.
+    /// The graph from which the kernels were made.
     pub graph: Graph,
     /// The kernels.
     pub kernels: KernelGraph,

@@ -2,7 +2,7 @@
 //!
 //! A pass over fused kernels. Tensors of f32 between kernels, weights and caches become f16: kernels widen what they load
 //! and round what they store. What they compute stays f32, and so do sums, norms, softmax and whatever else one kernel does.
-//! What is given and returned keeps its type. Of the rest stay f32
+//! Inputs and outputs keep their types. Of the rest stay f32
 //!
 //! - tensors of fewer than [`LITTLE`] elements;
 //! - slices of sums that a product leaves; what a row stores once where rows are long: statistics, means, parts of sums, of which there is
@@ -42,9 +42,9 @@ pub const MOST_WHOLE: f64 = 2048.0;
 pub const MOST: f64 = 65504.0;
 /// The greatest value of what may get lost below the least normal f16, 6e-5.
 pub const LEAST: f64 = 1.0 / 1024.0;
-/// What values of which nothing is known are taken to reach, where it is asked what is computed from them.
+/// The magnitude up to which values of which nothing is known are taken to reach, where it is asked what is computed from them.
 pub const TYPICAL: f64 = 16.0;
-/// What may be lost of a weight's norm: twice what rounding costs where no value is too small.
+/// The largest loss of a weight's norm: twice what rounding costs where no value is too small.
 pub const MOST_LOST: f64 = 1.0 / 1024.0;
 /// Positions of a row that is long: the share of what it stores once is small.
 const LONG_ROW: i64 = 32;
@@ -150,7 +150,7 @@ fn nodes_of(graph: &KernelGraph, own: &[Vec<&Arc<str>>], t: TensorId) -> Vec<Str
     if writers.is_empty() { of(&|k| k.reads().contains(&t)) } else { writers }
 }
 
-/// What becomes of a tensor.
+/// The choice for a tensor.
 #[derive(Clone, Debug, PartialEq)]
 enum Choice {
     /// It is no f32, or is given or returned.
@@ -165,7 +165,7 @@ enum Choice {
 
 struct Decided {
     why: Vec<Choice>,
-    /// Those that f16 does not hold as it is, or that are named: a product does not round them either.
+    /// Tensors that f16 does not hold as they are, or that are named: a product does not round them either.
     exact: FxHashSet<TensorId>,
     /// Kernels of nodes that are named.
     named: FxHashSet<usize>,
@@ -200,7 +200,7 @@ impl Decided {
     }
 }
 
-/// What becomes of each tensor, and the values of each kernel's expressions.
+/// Decides on each tensor, from the values of each kernel's expressions.
 fn decide(
     graph: &KernelGraph,
     options: &Options,
@@ -290,7 +290,7 @@ fn decide(
     (d, computed)
 }
 
-/// What products of several rows and columns multiply as it is.
+/// The tensors that products of several rows and columns multiply as they are.
 fn factors(graph: &KernelGraph) -> FxHashSet<TensorId> {
     let of = |k: &Kernel| -> Vec<TensorId> {
         let Family::Matmul(Matmul { m, n, a, b, .. }) = &k.family else { return vec![] };
@@ -330,11 +330,11 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
     out
 }
 
-/// What a kernel's family leaves that is no activation.
+/// The tensors that a kernel's family leaves that are no activations.
 fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
     let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
     if let Family::Row(Row { len, reductions, .. }) = &k.family {
-        // What a product leaves of each slice of its sums, the slices one behind the other.
+        // The part of a product that each slice of its sums leaves, the slices one behind the other.
         for r in reductions.iter().filter(|r| r.kind == ReduceKind::Sum) {
             let Expr::Load { tensor, offset, .. } = k.body.expr(r.value) else { continue };
             let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);

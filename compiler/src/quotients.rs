@@ -28,7 +28,7 @@ pub fn mark(graph: &mut Graph) -> Result<(), String> {
     marked(graph).map(|_| ())
 }
 
-/// The same; what the graph's inputs are used for.
+/// Marks quotients; returns the uses of the graph's inputs.
 fn marked(graph: &mut Graph) -> Result<Vec<Use>, String> {
     let order = graph.topo().map_err(|_| "the graph has a cycle".to_owned())?;
     let mut same: FxHashMap<Value, bool> = FxHashMap::default();

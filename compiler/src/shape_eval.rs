@@ -22,7 +22,7 @@ use wgfc_ir::{
 /// Tensors with more elements are not looked at.
 pub const MAX_ELEMENTS: usize = 1024;
 
-/// What is known of one element.
+/// The facts known of one element.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elem {
     /// The value depends on data.
@@ -77,7 +77,7 @@ impl ShapeEval {
         self.known.insert(v, Some(elements.iter().map(|d| Elem::Int(d.clone())).collect()));
     }
 
-    /// What is known of each element; `None` when nothing is, or the tensor is large or of symbolic shape.
+    /// The facts known of each element; `None` when nothing is, or the tensor is large or of symbolic shape.
     pub fn elements(&mut self, g: &Graph, v: Value) -> Option<Arc<[Elem]>> {
         // Depth first with an explicit stack: chains of nodes may be long.
         let mut stack = vec![v];

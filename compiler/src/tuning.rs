@@ -1,4 +1,4 @@
-//! What of a model can be measured, and programs of one kernel to do it with.
+//! The kernels of a model that can be measured, and programs of one kernel for it.
 //!
 //! [`tunable`] lists the kernels that can be computed in several ways; a [`Single`] is a program of one kernel in one of
 //! them. What is measured best goes into a [table](crate::schedule::table).
@@ -79,9 +79,9 @@ pub struct Candidate {
 /// A kernel that can be cut up in several ways.
 #[derive(Clone, Debug)]
 pub struct Tunable {
-    /// What a table knows it by.
+    /// The key in a table.
     pub key: String,
-    /// What it computes, for people.
+    /// The computation, for people.
     pub title: String,
     /// The first such kernel.
     pub kernel: usize,
@@ -193,7 +193,7 @@ fn count(d: &Dim, values: &Values) -> u64 {
 pub struct Single {
     /// The program. Its symbols must be given their `values` by the caller.
     pub program: Program,
-    /// Of each input: whether it lies in memory untouched for long before the kernel reads it, as weights
+    /// Whether each input lies in memory untouched for long before the kernel reads it, as weights
     /// and states do.
     pub cold: Vec<bool>,
     /// The values of the program's symbols.

@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 pub struct Files {
-    /// What names of files are relative to.
+    /// The folder to which names of files are relative.
     folder: PathBuf,
     /// The file that everything is in, if it is one.
     bundle: Option<PathBuf>,

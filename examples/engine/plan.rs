@@ -160,7 +160,7 @@ impl Plan {
         Ok(order)
     }
 
-    /// Of two repeats that overlap, the one inside comes later in the list: `next` is the first that may begin.
+    /// Records two repeats that overlap, the one inside later in the list: `next` is the first that may begin.
     fn record(
         &self,
         range: std::ops::Range<usize>,
@@ -214,7 +214,7 @@ impl Size {
     }
 }
 
-/// What is left of an expression while it is evaluated.
+/// The rest of an expression while it is evaluated.
 struct Expression<'a> {
     rest: &'a str,
     symbols: &'a Symbols,

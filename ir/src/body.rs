@@ -62,7 +62,7 @@ impl Body {
     pub fn cast(&mut self, to: DType, a: u32) -> u32 {
         self.0.push(ScalarNode::Cast(to, a))
     }
-    /// The same bits as another type.
+    /// The bits of `a` as another type.
     pub fn bitcast(&mut self, to: DType, a: u32) -> u32 {
         self.0.push(ScalarNode::Bitcast(to, a))
     }

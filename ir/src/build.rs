@@ -8,7 +8,7 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// What the builder's methods return: a value, or what is wrong in words that fit after the node's name.
+/// The result of the builder's methods: a value, or the fault in words that fit after the node's name.
 pub type Built<T = Value> = Result<T, String>;
 
 /// Appends nodes to a graph on behalf of one node of the model.
@@ -219,7 +219,7 @@ impl<'g> Builder<'g> {
         self.push(Op::View { shape, index, fill: None }, &[x])
     }
 
-    /// The same elements in row-major order under another shape. Extents must multiply to the same
+    /// This tensor's elements in row-major order under another shape. Extents must multiply to the same
     /// number; where only a run can tell, a constraint is recorded.
     pub fn reshape(&mut self, x: Value, shape: Vec<Dim>) -> Built {
         let from = self.shape(x);

@@ -32,7 +32,7 @@ impl Builder<'_> {
     }
 }
 
-/// What computed symbols are at most, over symbols that are known before a run.
+/// The upper bounds of computed symbols, over symbols that are known before a run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds(Vec<(Arc<str>, Dim)>);
 
@@ -62,7 +62,7 @@ impl Bounds {
         !self.0.is_empty() && d.symbols().iter().any(|s| self.get(s).is_some())
     }
 
-    /// What a size is at most, whatever is computed: of each occurrence of a computed symbol the extreme
+    /// The upper bound of a size, whatever is computed: each occurrence of a computed symbol takes the extreme
     /// that makes the expression larger, products of sizes being of no negative factors.
     pub fn most(&self, d: &Dim) -> Dim {
         self.extreme(d, true)

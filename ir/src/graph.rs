@@ -58,7 +58,7 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// What must not be negative for this to hold: how far a size is above what it must be the larger of, and below what it must
+    /// The sizes that must not be negative for this to hold: how far a size is above those it must be the larger of, and below those it must
     /// be the smaller of.
     pub fn nonneg(&self) -> Vec<Dim> {
         let sides = [(&self.a, &self.b), (&self.b, &self.a)];
@@ -107,7 +107,7 @@ pub struct Computed {
     pub symbol: Arc<str>,
     /// Its value: an integer tensor of one element, not negative.
     pub value: Value,
-    /// What the value is at most, over other symbols: those known before the run and those listed before it.
+    /// The upper bound of the value, over other symbols: those known before the run and those listed before it.
     pub bound: Dim,
 }
 
@@ -130,7 +130,7 @@ pub struct Graph {
     pub constraints: Vec<Constraint>,
     /// Symbols that no input determines.
     pub computed: Vec<Computed>,
-    /// Of inputs that a run may leave out, by name, the shapes that they are broadcast to: see
+    /// The shapes that inputs that a run may leave out, by name, are broadcast to: see
     /// [`optional`](wgfc_program::optional).
     pub optional: BTreeMap<Arc<str>, Vec<Dim>>,
 }

@@ -93,7 +93,7 @@ pub fn norm(b: &mut Builder<'_>, x: Value, kind: NormKind, axes: &[usize], epsil
     b.cast(y, dtype)
 }
 
-/// What an attention whose `empty_is_zero` is set adds to the score of a key that is not seen.
+/// The number that an attention whose `empty_is_zero` is set adds to the score of a key that is not seen.
 pub fn unseen(dtype: DType) -> Scalar {
     let least =
         if matches!(dtype, DType::F32 | DType::F64) { f64::from(f32::MIN) } else { f64::NEG_INFINITY };
@@ -107,7 +107,7 @@ pub fn finite_is_seen(f: &mut ScalarFn, bias: u32, dtype: DType) -> u32 {
     }
     let above = f.push(ScalarNode::Const(Scalar::from_f64(dtype, f64::from(f32::MIN.next_up()))));
     let finite = f.push(ScalarNode::Binary(BinaryOp::Max, bias, above));
-    // Of bits, not by comparison: implementations of WGSL may take numbers to be finite.
+    // Zero is recognised by bits, not by comparison: implementations of WGSL may take numbers to be finite.
     let zero = f.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0)));
     let negative = f.push(ScalarNode::Binary(BinaryOp::Min, bias, zero));
     let hidden = f.push(ScalarNode::Unary(UnaryOp::IsInf, negative));

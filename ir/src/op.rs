@@ -44,7 +44,7 @@ pub enum ReduceOp {
 impl ReduceOp {
     /// Every reduction.
     pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
-    /// What combining no elements gives.
+    /// The result of combining no elements.
     pub fn identity(self, dtype: DType) -> Scalar {
         let bits = dtype.bits() as u32;
         let int = |v: i64| Scalar { dtype, bits: v as u64 };
@@ -139,7 +139,7 @@ pub enum Op {
     Const(Arc<Tensor>),
     /// Elementwise; operands broadcast to `shape` aligned at the last axis.
     Map {
-        /// What is computed for each element.
+        /// The function that is computed for each element.
         body: ScalarFn,
         /// The shape of the result.
         shape: Vec<Dim>,
@@ -166,7 +166,7 @@ pub enum Op {
         op: ReduceOp,
         /// The axis to work along.
         axis: usize,
-        /// Of equal elements take the last, not the first.
+        /// Whether the last of equal elements is taken, not the first.
         last: bool,
     },
     /// Prefix scan: each element is combined with all those before it.

@@ -107,7 +107,7 @@ named_ops! {
         Mul "mul",
         /// Quotient; integers truncate towards zero, by zero gives 0.
         Div "div",
-        /// The same where a float must be rounded to the nearest: `div` may be some units in the last place off.
+        /// The quotient where a float must be rounded to the nearest: `div` may be some units in the last place off.
         Quot "quot",
         /// Remainder with the sign of the dividend (C's `%`, `fmod`).
         Rem "rem",
@@ -177,7 +177,7 @@ pub enum ScalarNode {
     /// Conversion. To bool: not equal 0. Float to integer truncates. Narrowing rounds or wraps
     /// (it does not saturate; saturation is written out with Min and Max).
     Cast(DType, u32),
-    /// The same bits as another type of the same width.
+    /// The bits as another type of the same width.
     Bitcast(DType, u32),
 }
 

@@ -42,7 +42,7 @@ impl Error {
     /// Whether a result is near enough; what is not finite must be the same.
     pub fn admits(self, got: f64, want: f64) -> bool {
         if !want.is_finite() {
-            // What is beyond f32 may be its largest number.
+            // A result beyond f32 may be its largest number.
             return got == want || got.is_nan() && want.is_nan();
         }
         (got - want).abs() <= self.absolute + self.relative * want.abs()
@@ -157,11 +157,11 @@ functions! {
         /// Chebyshev's polynomial of the first kind Tᵧ(x). The degrees y of this and all that follow are cut to whole
         /// numbers; below 0 the value is 0, above 4,096 it is NaN.
         ChebyshevT "chebyshev_t" polynomials::chebyshev_t, 1e-5 1e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// Of the second kind.
+        /// The polynomials of the second kind.
         ChebyshevU "chebyshev_u" polynomials::chebyshev_u, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// Of the third kind.
+        /// The polynomials of the third kind.
         ChebyshevV "chebyshev_v" polynomials::chebyshev_v, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// Of the fourth kind.
+        /// The polynomials of the fourth kind.
         ChebyshevW "chebyshev_w" polynomials::chebyshev_w, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
         /// Hermite's polynomial Hᵧ(x) of physicists; NaN for degrees above 128.
         HermiteH "hermite_h" polynomials::hermite_h, 1e-5 1e-5, [((3.0, 6.0), (0.0, 8.0)), ((-1.0, 1.0), (0.0, 4.0))];

@@ -24,7 +24,7 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// What [`random_graph`] may use.
+/// The operators that [`random_graph`] may use.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// About how many operators.
@@ -125,7 +125,7 @@ pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tens
     while operators < config.operators && tries < config.operators * 8 {
         tries += 1;
         made.b.origin = vec![format!("op{operators}").into()];
-        // What does not fit is not taken.
+        // An operator that does not fit is not taken.
         if let Ok(v) = made.operator()
             && made.accept(v)
         {
@@ -156,7 +156,7 @@ struct Maker<'a> {
     rng: Rng,
     env: Env,
     config: &'a Config,
-    /// What operators may read.
+    /// The values that operators may read.
     values: Vec<Value>,
     /// Outputs whose size the graph computes.
     sized: Vec<Value>,

@@ -1,4 +1,4 @@
-//! What every pass relies on, checked.
+//! Checks of the conditions that every pass relies on.
 //!
 //! After [`verify`] has passed, fusion and emission may take for granted that edges and operand lists
 //! agree, that every stored type is what [`Op::infer`] gives, and that every symbol has a value once

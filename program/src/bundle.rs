@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 pub struct Bundle {
     /// [`BUNDLE_VERSION`].
     pub version: u32,
-    /// Who made it: `wgfc 0.1.0`.
+    /// The version that made it: `wgfc 0.1.0`.
     pub producer: String,
     /// The plans; those that come first are preferred.
     pub plans: Vec<Plan>,
@@ -28,16 +28,16 @@ pub struct Bundle {
 /// One of the plans of a [`Bundle`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
-    /// What people call it: `decode`, `f16`.
+    /// The name that people give it: `decode`, `f16`.
     pub name: String,
-    /// What a device must have to run it.
+    /// The abilities that a device must have to run it.
     pub needs: Needs,
     /// The plan itself. In a bundle its version is [`BUNDLE_VERSION`].
     #[serde(flatten)]
     pub program: Program,
 }
 
-/// What a device must have to run a plan.
+/// The abilities that a device must have to run a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     /// WebGPU's names of features, in order.
@@ -62,7 +62,7 @@ pub const WORKGROUP_SIZE: [&str; 3] =
     ["maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY", "maxComputeWorkgroupSizeZ"];
 
 impl Needs {
-    /// What all kernels of a program need together.
+    /// The abilities that all kernels of a program need together.
     pub fn of(program: &Program) -> Needs {
         let mut features = BTreeSet::new();
         let mut limits = BTreeMap::new();
@@ -125,7 +125,7 @@ impl Bundle {
         self.plans.iter().flat_map(|p| &p.program.kernels).map(|k| (k.name.as_str(), k)).collect()
     }
 
-    /// The same without weights, as it is written: its plans say no producer of their own.
+    /// This bundle without weights, as it is written: its plans say no producer of their own.
     pub fn without_weights(&self) -> Bundle {
         let bare = |p: &Program| Program {
             version: BUNDLE_VERSION,
@@ -151,7 +151,7 @@ pub fn used(program: &Program) -> Vec<&str> {
     }
     let ran = buffers.filter_map(weight);
     let others = program.buffers.iter().filter_map(weight);
-    // What states hold at first is needed before the first dispatch.
+    // Initial values of states are needed before the first dispatch.
     initial.chain(ran).chain(others).filter(|n| seen.insert(*n)).collect()
 }
 
@@ -188,7 +188,7 @@ impl Store {
     fn add(&mut self, name: &str, tensor: Tensor) -> (String, Tensor) {
         let glance = glance(&tensor);
         let alike = self.alike.entry(glance).or_default();
-        // Of two that are equal, the one of this name.
+        // The one of this name, of two that are equal.
         alike.sort_by_key(|n| n != name);
         for other in alike.iter() {
             if let Some(t) = self.weights.get(other).filter(|t| same_bytes(t, &tensor)) {
@@ -202,7 +202,7 @@ impl Store {
     }
 }
 
-/// What tells most tensors apart without reading all of them, and nothing of those in files.
+/// A number that tells most tensors apart without reading all of them, and reads nothing of those in files.
 fn glance(t: &Tensor) -> u64 {
     const BYTES: usize = 4096;
     let len = t.byte_len();

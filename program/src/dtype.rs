@@ -29,7 +29,7 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $bits,)* }
             }
 
-            /// What kind of number this is.
+            /// The kind of number.
             pub fn class(self) -> Class {
                 match self { $(DType::$variant => Class::$class,)* }
             }

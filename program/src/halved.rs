@@ -16,7 +16,7 @@ pub struct Halved {
 }
 
 impl Halved {
-    /// What is rounded.
+    /// The tensor that is rounded.
     pub fn of(&self) -> &Tensor {
         &self.of
     }
@@ -63,7 +63,7 @@ fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
     }
 }
 
-/// What rounding a tensor of f32 to f16 loses.
+/// The loss of rounding a tensor of f32 to f16.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// The least and the greatest value.
@@ -79,7 +79,7 @@ pub struct Loss {
 }
 
 impl Tensor {
-    /// What rounding to f16 loses; `None` where it is no f32 or its values are not known.
+    /// The loss of rounding to f16; `None` where it is no f32 or its values are not known.
     pub fn loss_in_half(&self) -> Option<Loss> {
         self.bytes().filter(|_| self.dtype == DType::F32)?;
         let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
@@ -117,7 +117,7 @@ impl Tensor {
         overflows
     }
 
-    /// The same values in f16, rounded to the nearest when they are asked for. Tensors of other types stay as they are.
+    /// This tensor's values in f16, rounded to the nearest when they are asked for. Tensors of other types stay as they are.
     pub fn in_half(&self) -> Tensor {
         if self.dtype != DType::F32 {
             return self.clone();

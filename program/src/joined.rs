@@ -17,7 +17,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Of tensors that are present, each with a multiple of `outer` bytes; `None` otherwise.
+    /// A tensor joined of tensors that are present, each with a multiple of `outer` bytes; `None` otherwise.
     pub(crate) fn new(parts: Vec<Tensor>, outer: usize) -> Option<Joined> {
         let lens = parts.iter().map(Tensor::byte_len).collect::<Option<Vec<_>>>()?;
         let even = outer > 0 && lens.iter().all(|l| l % outer == 0);

@@ -1,4 +1,4 @@
-//! What a model compiled by wgfc is: a [`Program`] of kernels, buffers, dispatches and weights.
+//! The form of a model compiled by wgfc: a [`Program`] of kernels, buffers, dispatches and weights.
 //!
 //! All that whoever runs programs needs, and nothing of how they are made: no operators, no graph. Sizes and
 //! workgroup counts are polynomials over the model's symbols ([`Dim`]); [`symbols`] finds the values of

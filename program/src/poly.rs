@@ -118,7 +118,7 @@ impl Poly {
         Poly::from_sorted(vec![(vec![a], 1)])
     }
 
-    /// What stands for an expression past [`MAX_SIZE`] or [`MAX_DEPTH`].
+    /// The polynomial that stands for an expression past [`MAX_SIZE`] or [`MAX_DEPTH`].
     pub fn too_large() -> Poly {
         let terms = vec![(vec![Atom::TooLarge], 1)];
         Poly(Repr::Sum(Arc::new(Sum { terms, size: 1, depth: 0, plain: false })))

@@ -1,4 +1,4 @@
-//! What a compiled model is: kernels, buffers, dispatches, weights.
+//! The form of a compiled model: kernels, buffers, dispatches, weights.
 //!
 //! Everything a runtime needs and nothing else: it never sees an operator. The JSON form
 //! (`plan.json`) is documented in `docs/plan-format.md`. Sizes and workgroup counts are [`Dim`]s over
@@ -29,14 +29,14 @@ pub struct Program {
     /// From [`OLDEST_VERSION`] to [`FORMAT_VERSION`]: see [`Program::version_for`].
     #[serde(default = "bundle_version", skip_serializing_if = "is_bundle_version")]
     pub version: u32,
-    /// Who made it: `wgfc 0.1.0`.
+    /// The version that made it: `wgfc 0.1.0`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub producer: String,
-    /// What the caller gives, in the model's order.
+    /// The tensors that the caller gives, in the model's order.
     pub inputs: Vec<Port>,
-    /// What the caller gets, in the model's order.
+    /// The tensors that the caller gets, in the model's order.
     pub outputs: Vec<Port>,
-    /// What stays on the device from run to run.
+    /// The tensors that stay on the device from run to run.
     #[serde(default)]
     pub states: Vec<State>,
     /// Free dimensions in the order in which the `Dims` uniform holds them (one `i32` each).
@@ -50,7 +50,7 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// The kernels; equal ones are listed once.
     pub kernels: Vec<Kernel>,
-    /// What runs, in order.
+    /// The dispatches, in order.
     pub dispatches: Vec<Dispatch>,
     /// Which of them run several times; of two that overlap, the one inside is the later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +60,7 @@ pub struct Program {
     /// Weights by name; in the file form they live in `weights.safetensors`.
     #[serde(skip)]
     pub weights: BTreeMap<String, Tensor>,
-    /// What is known of the kernels. It is in no file: of what was read nothing is.
+    /// The facts proven of the kernels. They are in no file: nothing is known of a program that was read.
     #[serde(skip)]
     pub proof: Proof,
 }
@@ -72,14 +72,14 @@ fn is_bundle_version(version: &u32) -> bool {
     *version == BUNDLE_VERSION
 }
 
-/// What the compiler has proven of a program's kernels. Who changes the program must take it away.
+/// The facts that the compiler has proven of a program's kernels. Code that changes the program must take them away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Of each kernel the accesses that may leave the buffers of a dispatch, even while no size is negative.
+    /// The accesses of each kernel that may leave the buffers of a dispatch, even while no size is negative.
     unproven: Vec<Vec<String>>,
     /// The sizes.
     sizes: Vec<Dim>,
-    /// What kernels count to.
+    /// The numbers to which kernels count.
     counted: Vec<Dim>,
 }
 
@@ -91,7 +91,7 @@ impl Proof {
     }
     /// The largest number that kernels count to in 32 bits: the last step of a loop goes beyond the end.
     pub const MOST: i64 = MAX_EXTENT - (1 << 20);
-    /// What a run must find to be at most [`Proof::MOST`], where any kernel is proven.
+    /// The sizes that a run must find to be at most [`Proof::MOST`], where any kernel is proven.
     pub fn counted(&self) -> &[Dim] {
         if self.count() == 0 { &[] } else { &self.counted }
     }
@@ -108,7 +108,7 @@ impl Proof {
     pub fn count(&self) -> usize {
         self.unproven.iter().filter(|p| p.is_empty()).count()
     }
-    /// What a run must find not to be negative, where any kernel is proven.
+    /// The sizes that a run must find not to be negative, where any kernel is proven.
     pub fn sizes(&self) -> &[Dim] {
         if self.count() == 0 { &[] } else { &self.sizes }
     }
@@ -125,7 +125,7 @@ pub struct Port {
     pub shape: Vec<Dim>,
     /// Index into [`Program::buffers`].
     pub buffer: usize,
-    /// Of an input that a run may leave out, the shape that it is broadcast to: see [`optional`](crate::optional).
+    /// The shape that an input that a run may leave out is broadcast to: see [`optional`](crate::optional).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<Vec<Dim>>,
 }
@@ -176,7 +176,7 @@ impl State {
 pub struct Computed {
     /// The symbol, one of [`Program::symbols`].
     pub symbol: String,
-    /// What its value is at most, over symbols that are not computed; at least it is 0.
+    /// The upper bound of its value, over symbols that are not computed; the lower bound is 0.
     pub bound: Dim,
     /// The buffer whose first four bytes are its value.
     pub buffer: usize,
@@ -199,7 +199,7 @@ pub struct DimConstraint {
 /// A stretch of device memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// What it is for.
+    /// The use of the buffer.
     pub kind: BufferKind,
     /// Element type of what it holds.
     pub dtype: DType,
@@ -215,7 +215,7 @@ impl Buffer {
     }
 }
 
-/// What a [`Buffer`] is for.
+/// The use of a [`Buffer`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum BufferKind {
@@ -318,7 +318,7 @@ pub struct Repeat {
     /// Why they are not one kernel.
     #[serde(default)]
     pub why: String,
-    /// What ends them, where `times` does not: then `times` is how often they run in a round.
+    /// The end of the repeat, where `times` does not say it: then `times` is how often they run in a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
 }
@@ -360,20 +360,20 @@ pub struct Stats {
     pub bytes_unfused: Dim,
     /// Whether some weights are absent, so that the program can be inspected but not run.
     pub weights_absent: bool,
-    /// What the user should know: narrowed types and the like.
+    /// The warnings for the user: narrowed types and the like.
     pub warnings: Vec<String>,
     /// The operators of the nodes that dispatches compute, by the node's name.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub operators: std::collections::BTreeMap<String, String>,
-    /// Of a model of f32 that is computed with f16 in memory: what is, and what is not.
+    /// The tensors of a model of f32 that are f16 in memory, and those that are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halved: Option<Halved>,
-    /// What quantising weights brought and cost.
+    /// The gain and the loss of quantising weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantised: Option<Quantised>,
 }
 
-/// What quantising weights brought and cost.
+/// The gain and the loss of quantising weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantised {
     /// Bits of an element.
@@ -386,11 +386,11 @@ pub struct Quantised {
     pub bytes: u64,
     /// The norm of what was lost of all of them, relative to their own.
     pub relative_error: f64,
-    /// The same of the weight that lost most.
+    /// The loss of the weight that lost most.
     pub worst: f64,
 }
 
-/// What of a model of f32 is f16 in memory.
+/// The tensors of a model of f32 that are f16 in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halved {
     /// How many weights.

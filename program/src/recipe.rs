@@ -1,4 +1,4 @@
-//! What weights are put together from: stretches of files.
+//! The recipes by which weights are put together: stretches of files.
 
 use crate::DType;
 use crate::program::{BUNDLE_VERSION, CAST_VERSION};
@@ -34,7 +34,7 @@ pub struct SourceFile {
     pub sha256: Option<String>,
 }
 
-/// What a weight is put together from.
+/// The parts from which a weight is put together.
 ///
 /// The parts of a column, one behind the other, are `rows` rows of equal size. A row of the tensor is that row of each column in
 /// turn. With one row, this is one part behind the other.
@@ -156,7 +156,7 @@ impl Recipe {
     /// Which of its parts each column has.
     ///
     /// # Errors
-    /// What is wrong with it: a shape that overflows, parts that are outside of their files, in no order, not of whole rows, or not
+    /// The fault of the recipe: a shape that overflows, parts that are outside of their files, in no order, not of whole rows, or not
     /// of the bytes that shape and type need.
     pub fn columns(&self, files: &[SourceFile]) -> Result<Vec<Range<usize>>, String> {
         let n = checked_numel(&self.shape).ok_or_else(|| format!("shape {:?} overflows", self.shape))?;
@@ -204,7 +204,7 @@ impl Recipe {
 }
 
 impl Part {
-    /// The same bytes in parts of at most [`PART_BYTES`], each a multiple of `unit`, which is at most as many.
+    /// This part's bytes in parts of at most [`PART_BYTES`], each a multiple of `unit`, which is at most as many.
     fn cut(self, unit: u64) -> impl Iterator<Item = Part> {
         let most = PART_BYTES / unit * unit;
         let end = self.offset + self.bytes;

@@ -20,7 +20,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Of files that someone else reads.
+    /// A source of files that someone else reads.
     pub fn new(files: Box<dyn Files>) -> Arc<Source> {
         Arc::new(Source { files, read: AtomicU64::new(0), failed: OnceLock::new() })
     }

@@ -87,7 +87,7 @@ struct MiniFloat {
     man: u32,
     bias: i32,
     signed: bool,
-    /// What the largest codes mean.
+    /// The meaning of the largest codes.
     special: Special,
 }
 

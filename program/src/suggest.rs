@@ -1,9 +1,9 @@
-//! What constraints require, and which extents would satisfy those that others violate.
+//! Advice on constraints: their conditions, and extents that would satisfy those that others violate.
 
 use crate::poly::{Atom, Dim};
 use std::fmt::Write;
 
-/// What two dimensions must be to each other.
+/// The relation that two dimensions must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Equal.
@@ -14,7 +14,7 @@ pub enum Relation {
     AtLeast,
 }
 
-/// What it means that two dimensions are equal: of `max(low, x)` and `x`, that `x` is at least `low`.
+/// The meaning of the equality of two dimensions: of `max(low, x)` and `x`, that `x` is at least `low`.
 pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
     let at_most = [(a, b), (b, a)].into_iter().find_map(|(extreme, other)| match extreme.as_atom()? {
         Atom::Max(x, y) if y == other => Some((x, other)),
@@ -30,7 +30,7 @@ pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
     }
 }
 
-/// What is needed, in words; each dimension as text, and its value.
+/// The condition in words; each dimension as text, and its value.
 pub fn needed(relation: Relation, (a, x): (&str, i64), (b, y): (&str, i64)) -> String {
     let here = |d: &str, v: i64| if d == v.to_string() { d.to_owned() } else { format!("{d} (here {v})") };
     let (a, b) = (here(a, x), here(b, y));

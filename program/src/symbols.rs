@@ -6,7 +6,7 @@ use crate::poly::{Atom, Dim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What an equation says of the one symbol in it that has no value.
+/// The solution of an equation for the one symbol in it that has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Solution {
     /// Nothing: there is no such symbol, or several, or the equation is not linear in it.
@@ -106,7 +106,7 @@ mod tests {
         let found = bound(&[("a + b", 9), ("b + c", 7), ("c", 3)], &[]);
         assert_eq!(found, [("c".into(), 3, 2), ("b".into(), 4, 1), ("a".into(), 5, 0)]);
         assert_eq!(bound(&[("a*b", 12), ("2*a + 1", 7)], &[]), [("a".into(), 3, 1), ("b".into(), 4, 0)]);
-        // What is known is not found again, even where it is contradicted.
+        // A known value is not found again, even where it is contradicted.
         assert_eq!(bound(&[("a", 4), ("a + b", 5)], &[("a", 2)]), [("b".into(), 3, 1)]);
         assert_eq!(bound(&[("(k + 3)/4*n", 6)], &[("k", 5)]), [("n".into(), 3, 0)]);
     }

@@ -246,7 +246,7 @@ impl Tensor {
         let within = at % 8;
         self.flat_slice(at - within, within + 1).scalars()?.pop()
     }
-    /// The same elements under another shape of the same size.
+    /// This tensor's elements under another shape of the same size.
     pub fn reshaped(&self, shape: Vec<usize>) -> Tensor {
         assert_eq!(self.numel(), shape.iter().product::<usize>());
         Tensor { shape, ..self.clone() }
@@ -273,7 +273,7 @@ impl PartialEq for Tensor {
     }
 }
 
-/// Of type and shape, so that large ones take no time.
+/// The hash is of type and shape, so that large tensors take no time.
 impl Hash for Tensor {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.dtype, &self.shape).hash(state);

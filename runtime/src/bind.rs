@@ -262,7 +262,7 @@ pub fn bind_symbols(
     let extents: Vec<(&Dim, i64)> = open.iter().map(|(_, _, dim, extent)| (*dim, *extent)).collect();
     for found in symbols::bind(&extents, &|s| env.get(s).map(|v| v.0)) {
         let (i, axis, ..) = open[found.extent];
-        // What a plan does not list among its symbols is none.
+        // A name that a plan does not list among its symbols is none.
         if let Some(symbol) = program.symbols.iter().find(|s| ***s == *found.symbol) {
             env.insert(symbol, (found.value, format!("from axis {axis} of \"{}\"", program.inputs[i].name)));
         }
@@ -368,7 +368,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
 /// Dispatches that one run may record.
 const DISPATCHES: usize = 1 << 22;
 
-/// What runs, in order.
+/// The order of the dispatches.
 #[derive(Clone, Default)]
 struct Order {
     all: Vec<usize>,
@@ -502,7 +502,7 @@ mod tests {
         assert!(values(&program(&["a"], &[&["a/2"]]), &[&[4]]).is_err());
     }
 
-    /// What is suggested for the values of the symbols under these constraints.
+    /// The suggested values of the symbols under these constraints.
     fn suggested(symbols: &[&str], constraints: &[(&str, &str)], values: &[i64]) -> Option<String> {
         let constraint = |(a, b): &(&str, &str)| wgfc_program::program::DimConstraint {
             a: Dim::parse(a).unwrap(),

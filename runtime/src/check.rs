@@ -306,7 +306,7 @@ impl Check<'_> {
         self.text(&at, k);
     }
 
-    /// What a kernel's text says of itself; in a browser that is the browser's to check.
+    /// Checks the text of a kernel; in a browser that is the browser's to check.
     #[cfg(not(target_arch = "wasm32"))]
     fn text(&mut self, at: &str, k: &Kernel) {
         use naga::{AddressSpace, TypeInner};
@@ -461,7 +461,7 @@ impl Check<'_> {
     }
 }
 
-/// What a buffer shares its memory with.
+/// The memory that a buffer shares.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Place<'a> {
     Own(usize),
@@ -482,7 +482,7 @@ mod tests {
     use super::*;
     use crate::measure::kernel;
 
-    /// What is wrong with a program of this kernel, of 8 invocations and 64 bytes of workgroup memory.
+    /// The fault of a program of this kernel, of 8 invocations and 64 bytes of workgroup memory.
     fn said(wgsl: &str) -> String {
         let mut k = kernel("k", wgsl, 8, vec![]);
         k.workgroup_bytes = 64;

@@ -1,4 +1,4 @@
-//! What can go wrong while running.
+//! Errors of a run.
 
 use std::fmt;
 use wgfc_program::suggest::Relation;
@@ -9,7 +9,7 @@ use wgfc_program::suggest::Relation;
 pub struct BadInput {
     /// The input's name, or the symbol's.
     pub name: String,
-    /// What is wrong with it and what was expected.
+    /// The fault and the expectation.
     pub message: String,
 }
 
@@ -39,7 +39,7 @@ fn lines<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("\n  {i}")).collect()
 }
 
-/// What needs what it does not have: a node, or the model where none is named.
+/// The message about the node whose condition is violated, or about the model where none is named.
 fn needs(node: &str, relation: Relation, a: (&str, i64), b: (&str, i64)) -> String {
     let who = if node.is_empty() { "the model".to_owned() } else { format!("node \"{node}\"") };
     format!("{who} {}", wgfc_program::suggest::needed(relation, a, b))
@@ -52,7 +52,7 @@ pub enum RunError {
     /// There is no adapter, or none that fits the choice.
     #[error("no GPU adapter: {wanted}; found: {found}")]
     NoAdapter {
-        /// What was asked for.
+        /// The adapter that was asked for.
         wanted: String,
         /// The adapters there are, or `none`.
         found: String,
@@ -68,7 +68,7 @@ pub enum RunError {
     /// The program needs more than the device has.
     #[error("{what} needs {need}, and this device has {have}")]
     Limits {
-        /// What needs it: `weight "embed" (one binding, bytes)`.
+        /// The binding that needs it: `weight "embed" (one binding, bytes)`.
         what: String,
         /// How much it needs.
         need: u64,
@@ -107,7 +107,7 @@ pub enum RunError {
     /// The device's memory is exhausted.
     #[error("out of device memory: {what}")]
     OutOfMemory {
-        /// What was being allocated.
+        /// The thing that was being allocated.
         what: String,
     },
     /// The device went away: a driver reset, a hung kernel, an unplugged GPU. Open a new [`crate::Gpu`].
@@ -140,7 +140,7 @@ pub enum RunError {
         help: Option<String>,
         /// The node that needs it; empty where the model itself does.
         node: String,
-        /// What they must be.
+        /// The relation that they must have.
         relation: Relation,
         /// The left side, as an expression over the symbols.
         a: String,
@@ -154,9 +154,9 @@ pub enum RunError {
     /// No such input, output or state.
     #[error("there is no {what} \"{name}\"; there is: {known}")]
     Unknown {
-        /// What kind of thing was asked for: `output`, `state`, ….
+        /// The kind of thing that was asked for: `output`, `state`, ….
         what: &'static str,
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// The names that exist.
         known: String,
@@ -183,7 +183,7 @@ pub enum RunError {
         rounds: u64,
         /// Dispatches of a round.
         dispatches: usize,
-        /// What the plan says of it.
+        /// The plan's reason.
         why: String,
     },
     /// A run of a [`Stream`](crate::session::Stream) failed.
@@ -191,7 +191,7 @@ pub enum RunError {
     Step {
         /// The run's number.
         step: u64,
-        /// What went wrong.
+        /// The error.
         error: Box<RunError>,
     },
     /// The request does not fit the state.
@@ -216,7 +216,7 @@ pub enum RunError {
     /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
     #[error("{what}: {message}")]
     Gpu {
-        /// What was being done.
+        /// The action during which it occurred.
         what: String,
         /// wgpu's message.
         message: String,

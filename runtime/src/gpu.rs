@@ -113,7 +113,7 @@ pub struct AdapterSummary {
     pub kind: String,
     /// Whether it runs on the CPU.
     pub is_software: bool,
-    /// What it can do.
+    /// The device's limits.
     pub limits: DeviceLimits,
 }
 
@@ -219,7 +219,7 @@ async fn all_adapters() -> Vec<wgpu::Adapter> {
     instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
 }
 
-/// What the device's callbacks report.
+/// The reports of the device's callbacks.
 #[derive(Default)]
 struct Health {
     lost: Option<String>,
@@ -231,15 +231,15 @@ struct Inner {
     queue: wgpu::Queue,
     summary: AdapterSummary,
     health: Arc<Mutex<Health>>,
-    /// What compiled pipelines are kept under, where the backend can keep them.
+    /// The key under which compiled pipelines are kept, where the backend can keep them.
     pipeline_key: Option<String>,
     pipelines: OnceLock<wgpu::PipelineCache>,
     /// Kernels compiled, and those begun.
     compiled: [AtomicUsize; 2],
-    /// What uploads go through.
+    /// The pool that uploads go through.
     #[cfg(not(target_arch = "wasm32"))]
     staging: crate::upload::Pool,
-    /// What tensors are read through that no session's runs read.
+    /// The buffer through which tensors are read that no session's runs read.
     transfer: Mutex<Option<wgpu::Buffer>>,
 }
 
@@ -340,11 +340,11 @@ impl Gpu {
         pollster::block_on(Gpu::adapters())
     }
 
-    /// What this device is.
+    /// The summary of this device.
     pub fn summary(&self) -> &AdapterSummary {
         &self.0.summary
     }
-    /// What this device can do.
+    /// The limits of this device.
     pub fn profile(&self) -> &DeviceLimits {
         &self.0.summary.limits
     }
@@ -356,7 +356,7 @@ impl Gpu {
     pub fn queue(&self) -> &wgpu::Queue {
         &self.0.queue
     }
-    /// What the data of [`Gpu::pipeline_data`] may be kept under, beside the adapter's name and driver;
+    /// The key under which the data of [`Gpu::pipeline_data`] may be kept, beside the adapter's name and driver;
     /// `None` where the backend gives none (all but native Vulkan).
     pub fn pipeline_key(&self) -> Option<&str> {
         self.0.pipeline_key.as_deref()

@@ -29,7 +29,7 @@ pub enum Checks {
     Trusted,
 }
 
-/// What of a kernel is guarded.
+/// The guarded parts of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Guard {
     /// All.
@@ -41,7 +41,7 @@ pub(crate) enum Guard {
 }
 
 impl Checks {
-    /// What of a kernel is guarded, which is `proven` to stay inside its buffers or not.
+    /// The guarded parts of a kernel, which is `proven` to stay inside its buffers or not.
     pub(crate) fn of(self, proven: bool) -> Guard {
         match self {
             Checks::Trusted => Guard::Nothing,
@@ -160,7 +160,7 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, guard: Guard) -> Result<Pipel
     })
 }
 
-/// What a pipeline is made from, names aside.
+/// The source of a pipeline, names aside.
 type Source<'k> = (&'k str, &'k [Access], bool, &'k [String], Guard);
 
 fn source(k: &Kernel, guard: Guard) -> Source<'_> {

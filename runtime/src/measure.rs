@@ -1,4 +1,4 @@
-//! What a device can do, measured: the numbers of a compiler's device profile.
+//! The measured abilities of a device: the numbers of a compiler's device profile.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -17,7 +17,7 @@ pub struct Measured {
     pub copy_bytes: u64,
     /// One tiny dispatch that depends on the one before it, many in one compute pass.
     pub dispatch_ns: f64,
-    /// The same with a compute pass for each.
+    /// The time of a dispatch with a compute pass for each.
     pub dispatch_pass_each_ns: f64,
     /// One such dispatch, submitted and waited for.
     pub round_trip_ns: f64,

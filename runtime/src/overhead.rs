@@ -1,4 +1,4 @@
-//! What a dispatch costs beside its kernel, by the way in which it reaches the device (the method of
+//! The cost of a dispatch beside its kernel, by the way in which it reaches the device (the method of
 //! arXiv 2604.02344).
 
 use crate::error::RunError;
@@ -53,7 +53,7 @@ pub const DISPATCHES: u32 = 100;
 /// Iterations of each mode before those that count.
 pub const WARM_UPS: usize = 5;
 
-/// What one dispatch costs in one mode, in nanoseconds.
+/// The cost of one dispatch in one mode, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchCost {
@@ -69,7 +69,7 @@ pub struct DispatchCost {
     pub gpu_ns: Option<Estimate>,
 }
 
-/// What a dispatch costs, in all modes.
+/// The cost of a dispatch, in all modes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Overhead {

@@ -17,7 +17,7 @@ pub struct Plans {
 }
 
 impl DeviceLimits {
-    /// What a plan needs and the device does not have, in words; nothing where it can run.
+    /// The abilities that a plan needs and the device does not have, in words; nothing where it can run.
     pub fn lacks(&self, needs: &Needs) -> Vec<String> {
         let mut lacking = vec![];
         for f in &needs.features {
@@ -87,7 +87,7 @@ pub fn choose<'b>(
     limits: &DeviceLimits,
 ) -> Result<(Vec<&'b Plan>, Vec<NotTaken>), RunError> {
     let (mut taken, mut left_out): (Vec<&Plan>, Vec<NotTaken>) = (vec![], vec![]);
-    // What a lone plan lacks is said of the kernel that needs it.
+    // The lack of a lone plan is reported with the kernel that needs it.
     let alone = bundle.plans.len() == 1;
     for plan in &bundle.plans {
         let lacking = if alone { vec![] } else { limits.lacks(&plan.needs) };
@@ -147,7 +147,7 @@ impl Plans {
     /// The first plan that these inputs fit.
     ///
     /// # Errors
-    /// Of a lone plan what is wrong with the inputs, of several [`RunError::NoFit`].
+    /// The fault of the inputs for a lone plan, and [`RunError::NoFit`] for several.
     pub fn select(&self, inputs: &[(&str, Value)]) -> Result<usize, RunError> {
         let mut refused = vec![];
         for (i, (name, session)) in self.plans.iter().enumerate() {

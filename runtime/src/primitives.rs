@@ -9,13 +9,13 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::{Access, Kernel};
 
-/// What was measured. Times are in nanoseconds.
+/// The measurements. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Primitives {
     /// Floating-point operations a second in f32; a multiply-add is two.
     pub flops_f32: f64,
-    /// The same in f16; none where kernels cannot use it.
+    /// Flops in f16; none where kernels cannot use it.
     pub flops_f16: Option<f64>,
     /// How many times as much arithmetic many workgroups do as one of 256 invocations.
     pub cores: f64,
@@ -187,7 +187,7 @@ impl Loop<'_> {
 /// Measures the device.
 ///
 /// # Errors
-/// What the device refuses.
+/// An error of the device.
 pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();

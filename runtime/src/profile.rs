@@ -44,7 +44,7 @@ pub struct Profile {
     pub submit_ns: Option<Estimate>,
     /// From inputs on the host to the device being done, without timestamps, nothing read back.
     pub wall_ns: Option<Estimate>,
-    /// The same of one run among many that do not wait for each other: their time over their number.
+    /// The time of one run among many that do not wait for each other: their time over their number.
     pub back_to_back_ns: Option<f64>,
     /// As `wall_ns`, with all outputs read back.
     pub round_trip_ns: Option<Estimate>,

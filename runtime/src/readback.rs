@@ -1,4 +1,4 @@
-//! What the device wrote, on its way to memory of the host.
+//! Results of the device on their way to memory of the host.
 //!
 //! Most of what that takes is the first touch of the memory that results are copied to: a page fault for each 4 KiB, longer than
 //! copying them. So large results lie in pages of 2 MiB where the system has such pages to give, and several threads copy.

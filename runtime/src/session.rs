@@ -146,7 +146,7 @@ struct Transfer {
     packed: Vec<tensor::Packed>,
     staging: wgpu::Buffer,
     sent: wgpu::SubmissionIndex,
-    /// What is read to know the shapes of the outputs, where that is not known before.
+    /// The values that are read to know the shapes of the outputs, where these are not known before.
     late: Option<Late>,
 }
 
@@ -383,7 +383,7 @@ impl Session {
         Ok(twin)
     }
 
-    /// What it was set up with; the capacity of states is theirs.
+    /// The options it was set up with; the capacity of states is theirs.
     pub(crate) fn options(&self) -> SessionOptions {
         SessionOptions { checks: self.checks, canaries: self.canaries, ..SessionOptions::default() }
     }

@@ -1,4 +1,4 @@
-//! What stays on the device from run to run, and the sessions that share it.
+//! States: tensors that stay on the device from run to run, and the sessions that share them.
 
 mod room;
 mod values;
@@ -17,7 +17,7 @@ use wgfc_program::{Program, Tensor, TensorType};
 pub(crate) struct StateSet {
     /// Name, type, shape and growth of each.
     states: Vec<State>,
-    /// What they hold before the first run, by name, where that is not zeros. It stays on the host, to begin anew.
+    /// Their contents before the first run, by name, where these are not zeros. They stay on the host, to begin anew.
     initial: BTreeMap<String, Tensor>,
     contents: Mutex<Contents>,
 }

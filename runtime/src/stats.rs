@@ -1,4 +1,4 @@
-//! What repeated measurements say.
+//! Estimates from repeated measurements.
 
 /// The median of samples, and where the median of many more would lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of `samples`, in any order; `None` without any.
+    /// The estimate from `samples`, in any order; `None` without any.
     ///
     /// The interval's ends are order statistics, which supposes nothing about the distribution: the ranks
     /// n/2 ∓ 1.96·√n/2, rounded up, from the normal approximation of the binomial distribution
@@ -33,7 +33,7 @@ impl Estimate {
         })
     }
 
-    /// Of values `factor` times as large.
+    /// The estimate of values `factor` times as large.
     pub fn scaled(self, factor: f64) -> Estimate {
         Estimate { median: self.median * factor, low: self.low * factor, high: self.high * factor }
     }

@@ -44,7 +44,7 @@ impl DeviceTensor {
     pub fn buffer(&self) -> &wgpu::Buffer {
         &self.memory.buffer
     }
-    /// The same elements under another shape of the same size.
+    /// This tensor's elements under another shape of the same size.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<DeviceTensor> {
         let n = wgfc_program::tensor::checked_numel(&shape)?;
         (n == self.shape.iter().product::<usize>()).then(|| DeviceTensor { shape, ..self.clone() })
@@ -125,7 +125,7 @@ pub(crate) async fn read_all(
 pub(crate) struct Packed {
     dtype: DType,
     pub(crate) shape: Vec<usize>,
-    /// Of its bytes and those that fill the last word.
+    /// The range of its bytes and those that fill the last word.
     range: std::ops::Range<u64>,
 }
 

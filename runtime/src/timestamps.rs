@@ -60,7 +60,7 @@ impl Timestamps {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, u64::from(self.count) * 8);
     }
 
-    /// What was resolved last, in the GPU's ticks.
+    /// The values that were resolved last, in the GPU's ticks.
     pub(crate) async fn read(&self, gpu: &Gpu) -> Result<Vec<u64>, RunError> {
         gpu.map_read(&self.mapped, u64::from(self.count) * 8, None, |b| {
             b.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())).collect()

@@ -6,7 +6,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::Access;
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Together {
@@ -91,7 +91,7 @@ impl Meeting<'_> {
 /// Measures the device, in some milliseconds.
 ///
 /// # Errors
-/// What the device refuses.
+/// An error of the device.
 pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
     let limits = gpu.profile();
     let size = 1 << limits.invocations.clamp(2, 1024).ilog2();

@@ -8,17 +8,17 @@ use crate::upload;
 use std::time::Instant;
 use wgfc_program::Tensor;
 
-/// What moving a tensor of some size takes, in nanoseconds.
+/// The time of moving a tensor of some size, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Transfer {
     /// Its size.
     pub bytes: u64,
-    /// Of an upload, until the call returns and the caller may go on.
+    /// The time of an upload until the call returns and the caller may go on.
     pub host_ns: Estimate,
-    /// Of an upload, until the device has the bytes.
+    /// The time of an upload until the device has the bytes.
     pub upload_ns: Estimate,
-    /// Of a readback, until the host has them.
+    /// The time of a readback until the host has the bytes.
     pub read_ns: Estimate,
 }
 
@@ -28,7 +28,7 @@ pub const SIZES: [u64; 5] = [256, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 /// Moves tensors of all [`SIZES`] up and back, into memory that is there already, `samples` times each after two that do not count.
 ///
 /// # Errors
-/// What the device refuses; [`RunError::Gpu`] where other bytes come back.
+/// An error of the device; [`RunError::Gpu`] where other bytes come back.
 pub async fn measure(gpu: &Gpu, samples: usize) -> Result<Vec<Transfer>, RunError> {
     let mut all = vec![];
     for bytes in SIZES.into_iter().filter(|b| *b <= gpu.profile().binding_bytes) {

@@ -10,9 +10,9 @@ pub(crate) use staging::Pool;
 use std::ops::Range;
 use wgfc_program::Tensor;
 
-/// What lies together in memory goes up in pieces of this many bytes, a multiple of 4.
+/// The size in bytes of the pieces in which contiguous memory goes up, a multiple of 4.
 const PIECE: usize = 8 << 20;
-/// What is smaller the queue copies.
+/// The size below which the queue copies.
 #[cfg(not(target_arch = "wasm32"))]
 const SMALL: usize = 256 << 10;
 
@@ -35,7 +35,7 @@ pub(crate) async fn bytes(
 
 /// Bytes for a buffer, from its beginning on.
 struct Source<'s> {
-    /// What they are, for messages.
+    /// The name of the bytes, for messages.
     name: &'s str,
     bytes: Bytes<'s>,
     buffer: &'s wgpu::Buffer,

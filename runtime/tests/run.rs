@@ -235,12 +235,12 @@ fn canaries_tell_of_kernels_that_leave_their_tensors() {
             assert!(matches!(error, RunError::OutOfBounds { past: p, .. } if p == past), "{error}");
             assert!(error.to_string().contains(writes) && error.to_string().contains("node0"), "{error}");
         }
-        // What is read behind a tensor, or before anything has written it, is NaN.
+        // Elements behind a tensor, or read before anything has written them, are NaN.
         let read = with("if (i < 91u) { b2[i] = b0[i + 1u] + b1[i]; }").unwrap();
         assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
         let read = with("if (i < 90u) { b2[i] = b0[i] + b1[i + 1u]; }").unwrap();
         assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
-        // Of intermediate tensors, too.
+        // Elements of intermediate tensors, too.
         let mut p = rows();
         p.kernels[1].wgsl = p.kernels[1].wgsl.replace("b1[i] = b0[i];", "b1[i] = b0[i]; b1[i + 1u] = 0.0;");
         let error = run(&p).unwrap_err();
@@ -583,7 +583,7 @@ fn an_edited_plan_is_refused_in_words() {
         assert!(problems.contains(want), "{want} in {problems:?}");
     }
     assert_eq!(wgfc_runtime::check::check(&rows()), Vec::<String>::new());
-    // What only a device can tell.
+    // Faults that only a device can see.
     let edits: &[(Edit, &str)] = &[
         (|p| p.kernels[0].bindings.swap(0, 1), "writes buffer 0"),
         (|p| p.kernels[0].uses_dims = false, "kernel `double` does not compile"),

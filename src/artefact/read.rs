@@ -110,7 +110,7 @@ pub fn sources(path: &Path) -> Result<Vec<PathBuf>, Error> {
 /// How often a folder is read again that others keep replacing.
 const REREADS: usize = 100;
 
-/// What tells a folder from another one in its place.
+/// The identity that tells a folder from another one in its place.
 fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
     let meta = fs::metadata(dir).ok()?;
     #[cfg(unix)]
@@ -132,7 +132,7 @@ struct Source {
     budget: Budget,
 }
 
-/// What the start of a plan says.
+/// The version at the start of a plan.
 #[derive(serde::Deserialize)]
 struct Version {
     version: u64,
@@ -363,7 +363,7 @@ impl Source {
             let bytes = pieces.iter().filter_map(Tensor::byte_len).sum::<usize>();
             self.take(bytes as u64, format_args!("weight `{}`", name.escape_debug()))?;
             match put_together(recipe, &columns, &pieces) {
-                // What has its hash is what was compiled, and was looked at then.
+                // A file that has its hash is the compiled one, and was looked at then.
                 Ok(t)
                     if recipe.from.is_some()
                         && recipe.parts.iter().any(|p| p.sha256.is_none())
@@ -487,7 +487,7 @@ fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> 
     Tensor::of_columns(recipe.stored(), recipe.shape.clone(), recipe.rows as usize, all)
 }
 
-/// The same pieces, with those joined that lie side by side in one file.
+/// These pieces, with those joined that lie side by side in one file.
 fn one_behind_the_other(pieces: &[Tensor]) -> Vec<Tensor> {
     use wgfc_ir::tensor::Data;
     let mut all: Vec<Tensor> = vec![];

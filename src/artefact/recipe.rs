@@ -57,7 +57,7 @@ pub(super) fn sha256<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> String {
     })
 }
 
-/// What `one` makes of each item, in their order, on all cores.
+/// The results of `one` for each item, in their order, on all cores.
 pub(super) fn on_all_cores<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let next = AtomicUsize::new(0);

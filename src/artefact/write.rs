@@ -160,7 +160,7 @@ impl<'b> Weights<'b> {
             }
             weights.sources.push((name, tensor, Source::Model(recipe)));
         }
-        // Those that would put the next ones off an even place come last.
+        // Tensors that would put the next ones off an even place come last.
         own.sort_by_key(|(_, t)| !t.byte_len().unwrap_or(0).is_multiple_of(8));
         for (name, tensor) in own {
             weights.put(name, tensor, shards);

@@ -141,7 +141,7 @@ pub enum TechniqueArg {
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes
     Loops,
-    /// Of these, loops in which an invocation computes each position along the axes
+    /// Loops of these in which an invocation computes each position along the axes
     LoopsInInvocations,
     /// And loops in which a workgroup does
     LoopsInWorkgroups,
@@ -169,7 +169,7 @@ impl TechniqueArg {
     }
 }
 
-/// What sizes to expect.
+/// The sizes to expect.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ExpectArgs {
     /// Choose for this value of a symbolic dimension, which stays symbolic, as in `seq=512`; without it 64; may be
@@ -185,7 +185,7 @@ impl ExpectArgs {
     }
 }
 
-/// What shapes the compilation.
+/// The options of a compilation.
 #[derive(Args, Clone, Debug)]
 pub struct CompileOptions {
     /// How much to fuse
@@ -285,7 +285,7 @@ pub struct AdapterArgs {
     pub adapter: Option<String>,
 }
 
-/// What is kept from run to run.
+/// The files that are kept from run to run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct KeptArgs {
     /// Do not use what `wgfc tune` and `wgfc device --measure` found on the adapter
@@ -400,7 +400,7 @@ pub struct TuneArgs {
     /// Take the model as a decoder, as `wgfc generate` does: prompts of any length, and single tokens
     #[arg(long, conflicts_with_all = ["dims", "fixed", "taps", "added", "replaced", "state_capacity", "states"])]
     pub generate: bool,
-    /// What a symbolic dimension is while measuring, as in `seq=128`; without it 64, for capacities more; may be repeated
+    /// The value of a symbolic dimension while measuring, as in `seq=128`; without it 64, for capacities more; may be repeated
     #[arg(long = "at", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub at: Vec<(String, i64)>,
     #[command(flatten)]
@@ -429,7 +429,7 @@ MB is 2^20 and GB 2^30 bytes. A model whose weights are missing is planned all t
 pub struct InspectArgs {
     /// A model (ONNX, or a .pt2 of torch.export), or what `wgfc compile` wrote
     pub model: PathBuf,
-    /// Of several plans that were compiled, the one of this name; without it the first
+    /// The plan of this name, among several that were compiled; without it the first
     #[arg(long, value_name = "NAME")]
     pub plan: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What diagrams drawn as SVG have in common: the picture around them, and their axes.
+//! The common parts of diagrams drawn as SVG: the picture around them, and their axes.
 
 use super::drawing::escape;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ impl Area {
             y + 4.0
         );
     }
-    /// What the horizontal axis is.
+    /// Names the horizontal axis.
     pub fn name_x(&self, s: &mut String, name: &str) {
         let _ = writeln!(
             s,
@@ -57,7 +57,7 @@ impl Area {
             escape(name)
         );
     }
-    /// What the vertical axis is.
+    /// Names the vertical axis.
     pub fn name_y(&self, s: &mut String, name: &str) {
         let _ = writeln!(
             s,

@@ -18,7 +18,7 @@ use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
 /// A tensor that both programs have.
 struct Looked {
     name: String,
-    /// What it is in memory between kernels; outputs are what they are.
+    /// The type in memory between kernels; outputs keep theirs.
     memory: DType,
     nodes: Vec<String>,
 }
@@ -202,7 +202,7 @@ fn with_taps(
     Ok((compile(rest)?, without))
 }
 
-/// What the model is compared with.
+/// The results with which the model is compared.
 fn reference(
     gpu: &Gpu,
     file: &ModelFile,

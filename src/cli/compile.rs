@@ -159,7 +159,7 @@ fn opened_decoder(a: &CompileArgs, t: &Terminal) -> Result<Decoder, Error> {
     decoder.with_random_weights()
 }
 
-/// What lies beside a decoder's model and is needed to generate text.
+/// The files beside a decoder's model that are needed to generate text.
 fn beside(model: &Path) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let there = |name: &&str| model.is_dir() && model.join(name).is_file();
     let one = |name: &str| {

@@ -28,7 +28,7 @@ const COMPARED: usize = 8;
 const PROMPT: [i64; 5] = [1, 2, 3, 4, 5];
 const RECOMPUTED: u32 = 50;
 
-/// What was measured for one length of the past.
+/// The measurements for one length of the past.
 struct Row {
     past: usize,
     dispatches: usize,
@@ -117,7 +117,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// What, compared, and what it held on the device.
+/// The measurements, the comparison, and the memory held on the device.
 type Measured = (Vec<Row>, Option<Check>, DeviceMemory);
 
 fn cached(

@@ -74,7 +74,7 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was measured, and what was known before.
+/// The measured figures, and those that were known before.
 struct Found {
     before: (Source, Speeds),
     speeds: Speeds,
@@ -99,7 +99,7 @@ fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Termi
     Ok(Found { before, speeds, beside, stored })
 }
 
-/// What each figure of the model is, for people.
+/// The meaning of each figure of the model, for people.
 const MEANINGS: [&str; 14] = [
     "memory bandwidth",
     "f32 arithmetic",

@@ -49,11 +49,11 @@ impl Card {
 }
 
 impl Drawing {
-    /// Of a program, with its figures.
+    /// A drawing of a program, with its figures.
     pub fn new(name: &str, program: &Program, summary: &Summary) -> Drawing {
         let mut boxes: Vec<Card> = program.inputs.iter().map(|p| port("input", p)).collect();
         let mut edges = Vec::new();
-        // Who wrote each buffer last.
+        // The last writer of each buffer.
         let mut writer: BTreeMap<usize, usize> =
             program.inputs.iter().enumerate().map(|(i, p)| (p.buffer, i)).collect();
         let hottest = summary.dispatches.iter().map(|f| f.seconds).fold(f64::MIN_POSITIVE, f64::max);
@@ -77,7 +77,7 @@ impl Drawing {
                 }
             }
             sources.sort_unstable();
-            // What a repetition hands to the next one would go up.
+            // An edge from one repetition to the next would go up.
             edges.extend(sources.iter().filter(|s| **s < me).map(|s| (*s, me)));
             for (b, access) in d.bindings.iter().zip(&kernel.bindings) {
                 if *access == Access::ReadWrite {
@@ -267,7 +267,7 @@ fn fold_ports(boxes: &mut Vec<Card>, edges: &mut Vec<(usize, usize)>) {
     boxes.retain(|_| keep.next().copied().unwrap_or(true));
 }
 
-/// What a box of a dispatch says.
+/// The text in the box of a dispatch.
 struct What<'p> {
     index: usize,
     family: &'p str,

@@ -119,7 +119,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the options say, else what the model's publisher recommends, else greedy.
+/// The request that the options state, else the one that the model's publisher recommends, else greedy.
 fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
     let d = decoder.defaults();
     let drawn = match a.temperature {
@@ -153,9 +153,9 @@ struct Stats {
     prompt: usize,
     /// All before the first run.
     setup: f64,
-    /// Of it, opening the files, encoding the prompt, making weights up.
+    /// The time of it for opening the files, encoding the prompt, making weights up.
     read: f64,
-    /// Of it, the rest.
+    /// The rest of it.
     parts: Setup,
     memory: DeviceMemory,
     /// The process's peak memory in bytes, where the system tells.
@@ -165,7 +165,7 @@ struct Stats {
     program: Option<ProgramStats>,
 }
 
-/// What one token costs.
+/// The cost of one token.
 struct ProgramStats {
     dispatches: usize,
     /// At the middle of the tokens generated.

@@ -1,4 +1,4 @@
-//! What taps, `--add` and `--replace` cost.
+//! The cost of taps, `--add` and `--replace`.
 
 use super::terminal::Terminal;
 use wgfc::compiler::device::Speeds;
@@ -26,7 +26,7 @@ struct Figures {
     bytes: u64,
 }
 
-/// What it costs to look inside as the options say, where symbols have the values `dims`, else what is expected of them. `None`
+/// The cost of looking inside as the options say, where symbols have the values `dims`, else the expected ones. `None`
 /// where nothing is looked into.
 pub fn cost(
     file: &ModelFile,

@@ -29,7 +29,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let program = if is_program(&a.model) { chosen(a, t)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
-    // What is given counts before what is expected.
+    // A given size counts before an expected one.
     let sizes = || a.compile.expect.sizes.iter().chain(&a.compile.dims);
     let given: Vec<(String, i64)> = sizes().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
     if let Some((n, _)) = sizes().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n)) {
@@ -115,7 +115,7 @@ fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     Ok(Program { producer, ..found.program })
 }
 
-/// What the model is compiled with.
+/// The options with which the model is compiled.
 fn options(a: &InspectArgs) -> Result<Options, Error> {
     Ok(Options { profile: wgfc::cache::read_profile(&a.profile)?, ..a.compile.options()? })
 }
@@ -157,7 +157,7 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     let file = ModelFile::open(&a.model)?;
     let mut options = options(a)?;
     let mut fuse = || match file.fuse_amended(&options, &mut |_| Ok(())) {
-        // What is missing is known once it was looked for.
+        // A missing file is known once it was looked for.
         Err(_) if !file.missing().is_empty() && !options.graph_only => {
             options.graph_only = true;
             file.fuse_amended(&options, &mut |_| Ok(()))

@@ -1,4 +1,4 @@
-//! What commands keep from run to run.
+//! The files that commands keep from run to run.
 
 use super::args::KeptArgs;
 use super::terminal::Terminal;
@@ -8,7 +8,7 @@ use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{Cache, Error, Tuning};
 
-/// What the user's cache has for a device. A file in it that is no good is only warned of.
+/// The user's cache for a device. A file in it that is no good is only warned of.
 pub struct Kept {
     /// Choices measured on it.
     pub tuning: Tuning,
@@ -20,7 +20,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What there is, less what the options leave out.
+    /// The files that there are, less those that the options leave out.
     pub fn open(a: &KeptArgs, gpu: &Gpu, t: &Terminal) -> Kept {
         let cache = Cache::of_user();
         let tuning = cache.as_ref().filter(|_| !a.no_tuning).map(|c| c.tuning(gpu.summary()));
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// What is known of a device's speed. A file of measurements that is no good is only warned of.
+/// The known speeds of a device. A file of measurements that is no good is only warned of.
 pub fn speeds(cache: Option<&Cache>, gpu: &Gpu, t: &Terminal) -> (Source, Speeds) {
     speeds::known(cache, gpu.summary()).unwrap_or_else(|e| {
         warn(&e, t);

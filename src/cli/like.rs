@@ -11,7 +11,7 @@ use wgfc::ir::TensorType;
 use wgfc::ports::{PortType, bind, no_such_input, program_ports};
 use wgfc::{Error, ModelFile, Options, Tensor, npy, pb};
 
-/// What a model declares of its inputs.
+/// The declared inputs of a model.
 fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error> {
     let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), file, options)?;
     let port = |(name, ty): (String, TensorType)| PortType {
@@ -83,7 +83,7 @@ pub fn of_inputs(
     if ports.iter().all(|p| p.shape.iter().all(|d| d.as_const().is_some())) {
         return None;
     }
-    // What looks inside is no input of the model as it declares them.
+    // An input for looking inside is no input of the model as it declares them.
     let added = options.added.iter().map(|n| add_input(n));
     let replaced = options.replaced.iter().flat_map(|n| [replace_input(n), where_input(n)]);
     let inside: Vec<String> = added.chain(replaced).map(|n| format!("{n}=")).collect();

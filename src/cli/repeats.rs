@@ -14,7 +14,7 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Of a program: from the first dispatch on, whatever leaves out most.
+    /// The repeats of a program: from the first dispatch on, the ones that leave out most.
     pub fn of(program: &Program) -> Repeats {
         let mut kinds: Vec<(&[String], String)> = Vec::new();
         let alike: Vec<usize> = (program.dispatches.iter().enumerate())

@@ -121,7 +121,7 @@ mod tests {
         assert!(text.lines().all(|l| l.width() <= WIDTH), "{text}");
         let starts: Vec<&str> = text.lines().map(|l| l.split(['w', 'a']).next().unwrap_or("")).collect();
         assert_eq!(starts, ["  × ", "  │ ", "  help: ", "        "]);
-        // What is wide on a terminal is underlined as widely.
+        // A character that is wide on a terminal is underlined as widely.
         let part = Some("入力 B".to_owned());
         let d = Diagnostic::model("no").at(Location { part, ..Location::default() });
         let text = fancy(&finding(d), true);

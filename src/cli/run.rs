@@ -128,7 +128,7 @@ fn evaluated(done: u64, nodes: u64, iterations: u64) -> String {
 /// How long `--profile` repeats a run, if it takes no longer.
 const PROFILE_SECONDS: f64 = 20.0;
 
-/// What [`load`] made.
+/// The result of [`load`].
 pub struct Loaded {
     /// The model, ready to run.
     pub model: Model,
@@ -136,12 +136,12 @@ pub struct Loaded {
     pub sizes: BTreeMap<String, i64>,
     /// The device's speeds that the compiler chose for: where they come from; none where nothing was compiled.
     pub profile: Option<String>,
-    /// What was compiled, and how; none where nothing was.
+    /// The model that was compiled, and the options; none where nothing was.
     pub source: Option<Box<(ModelFile, Options)>>,
 }
 
 impl Loaded {
-    /// What it costs to look inside, at the dimensions that these inputs have.
+    /// The cost of looking inside, at the dimensions that these inputs have.
     pub fn cost(&self, tensors: &BTreeMap<String, Tensor>, t: &Terminal) -> Option<Cost> {
         let (file, options) = &**self.source.as_ref()?;
         let session = self.model.session()?;

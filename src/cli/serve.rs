@@ -20,7 +20,7 @@ static BUILT: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/playground.
 /// Where the model's folder is found.
 const SERVED: &str = "served/";
 
-/// What is served.
+/// The files that are served.
 struct Site {
     /// The playground, where not the one that is built in.
     playground: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What goes to stdout and what to stderr.
+//! The division of text between stdout and stderr.
 //!
 //! Results go to stdout, as text or as one JSON object. Progress, notes and errors go to stderr; with
 //! `--json` errors go to stdout as JSON, so that whoever parses it learns of them. Names come from models and
@@ -41,7 +41,7 @@ impl Terminal {
         Terminal::new(&Global { json: false, quiet: true })
     }
 
-    /// What became of all that was printed on stdout; asked once, at the end. A reader that went away
+    /// The outcome of all that was printed on stdout; asked once, at the end. A reader that went away
     /// (`wgfc … | head`) is no error.
     pub fn finish(&self) -> Result<(), Error> {
         let failed = self.failed.take().filter(|e| e.kind() != std::io::ErrorKind::BrokenPipe);
@@ -73,7 +73,7 @@ impl Terminal {
         }
     }
 
-    /// What was asked for besides the result, which may be piped elsewhere.
+    /// Prints a text that was asked for besides the result, which may be piped elsewhere.
     pub fn beside(&self, text: &str) {
         say(text);
     }
@@ -229,7 +229,7 @@ pub fn say(text: &str) {
     let _ = std::io::stderr().write_all(clean(text).as_bytes());
 }
 
-/// What to say of a failed stdout.
+/// The error of a failed stdout.
 pub fn stdout_failed(e: &std::io::Error) -> Error {
     let text = e.to_string();
     let why = text.split(" (os error").next().unwrap_or(&text);
@@ -269,7 +269,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What goes on, said anew.
+    /// Replaces the text of the action that goes on.
     pub fn says(&self, what: String) {
         self.bar.set_message(clean(&what).into_owned());
     }
@@ -295,7 +295,7 @@ impl Drop for Progress {
     }
 }
 
-/// What `--json` prints for an error.
+/// The output of `--json` for an error.
 pub fn findings_json(error: &Error) -> serde_json::Value {
     let one = |f: &Finding| {
         let l = &f.diagnostic.location;

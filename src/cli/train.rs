@@ -141,7 +141,7 @@ fn sources(a: &TrainArgs, inputs: Vec<String>) -> DataArgs {
     DataArgs { inputs, random_inputs: false, cast, random_weights, image_norm, trust: false }
 }
 
-/// What the options say of the training. Reads the files of inputs, and maps those of data.
+/// The training that the options describe. Reads the files of inputs, and maps those of data.
 fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Error> {
     let mut training = Training {
         inputs: inputs::make_given(&ports.inputs, &a.compile.dims, &sources(a, a.inputs.clone()), t)?,
@@ -251,7 +251,7 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
     Ok(())
 }
 
-/// What the states are before the first step.
+/// Sets the states before the first step.
 fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error> {
     if let Some(path) = &a.resume {
         let wanted = trainer.seed();

@@ -44,7 +44,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     let mut all = Tuned::default();
     let mut seen = BTreeSet::new();
     for (i, (fused, options)) in programs.iter().enumerate() {
-        // What one program leaves of its share of the time is the next one's.
+        // The time that one program leaves of its share is the next one's.
         let rest = Duration::from_secs_f64(a.budget).saturating_sub(started.elapsed());
         let how = TuneOptions {
             budget: rest / (programs.len() - i) as u32,
@@ -75,7 +75,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is tuned, for messages.
+/// The name of the tuned model, for messages.
 fn title(a: &TuneArgs) -> String {
     a.model.as_deref().map_or_else(|| "single operators".to_owned(), shown)
 }

@@ -1,4 +1,4 @@
-//! What stands for pictures in a build without the feature `image`.
+//! The substitute for pictures in a build without the feature `image`.
 
 use super::args::ImageNorm;
 use std::collections::BTreeMap;

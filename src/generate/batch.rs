@@ -113,7 +113,7 @@ impl BatchGenerator {
     pub fn capacity(&self) -> usize {
         self.generator.capacity
     }
-    /// What the compiler wants the user to know.
+    /// The compiler's warnings.
     pub fn warnings(&self) -> &[String] {
         self.generator.warnings()
     }
@@ -127,12 +127,12 @@ impl BatchGenerator {
         self.ragged
     }
 
-    /// What it holds on the device now.
+    /// The memory that it holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
         self.generator.device_memory()
     }
 
-    /// What one more token of each sequence costs behind `past` others, as [`Generator::cost`].
+    /// The cost of one more token of each sequence behind `past` others, as [`Generator::cost`].
     pub fn cost(&self, past: usize) -> (usize, u64) {
         self.generator.cost(past)
     }
@@ -292,7 +292,7 @@ impl BatchGenerator {
         self.run(&Feed::Device(token, done), Some((choice, &[head::TOKEN])))?.ok_or_else(no_output)
     }
 
-    /// What a run of `n` tokens of each sequence takes, those that have fewer filled up behind.
+    /// The inputs of a run of `n` tokens of each sequence, those that have fewer filled up behind.
     fn step(&self, columns: &[&[i64]], n: usize) -> Step {
         let mut step = Step { rows: columns.len(), ..Step::default() };
         step.mask.reserve(self.rows.iter().map(|r| r.real.len() + n).sum());
@@ -366,7 +366,7 @@ impl BatchGenerator {
     }
 }
 
-/// What a run takes in.
+/// The input of a run.
 enum Feed<'a> {
     /// Tokens of each sequence, at most so many.
     Host(&'a [&'a [i64]], usize),
@@ -377,7 +377,7 @@ enum Feed<'a> {
 /// The tokens of several sequences as they are generated. See [`BatchGenerator::generate`].
 pub struct BatchTokens<'g> {
     batch: &'g mut BatchGenerator,
-    /// What the model has not seen yet.
+    /// The tokens that the model has not seen yet.
     feeds: Vec<Vec<i64>>,
     /// Which have come to their end.
     done: Vec<bool>,

@@ -22,7 +22,7 @@ use crate::{Error, Tensor};
 use limits::kept;
 use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
 
-/// What is chosen where no token can be: a logit is NaN or +∞, or all are −∞.
+/// The choice where no token can be: a logit is NaN or +∞, or all are −∞.
 pub const NONE: i64 = -1;
 
 /// The words that say how to choose, all u32.
@@ -160,7 +160,7 @@ pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids
     b.map(f.0, &[best])
 }
 
-/// What sorts as tokens are preferred: `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token that
+/// The key by which tokens are sorted as they are preferred: `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token that
 /// cannot be and 2³² − 1 for one whose logit is NaN or +∞.
 fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
     let mut f = Body::default();

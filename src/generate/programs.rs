@@ -52,7 +52,7 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a decoder is compiled to that is kept: a plan `decode` for a single token, and `prefill` for prompts, which a model that
+/// The compiled plans of a decoder that are kept: a plan `decode` for a single token, and `prefill` for prompts, which a model that
 /// takes one token at a time lacks. The cache is theirs, with room for as many positions as each session gives it. Dimensions of
 /// `options` that are the decoder's own are not looked at.
 ///
@@ -188,7 +188,7 @@ fn ends_by_data(graph: &Graph, s: &State) -> bool {
     }
 }
 
-/// What draws within limits.
+/// The program that draws within limits.
 pub(super) fn limited(
     logits: TensorType,
     limits: Limits,

@@ -101,7 +101,7 @@ impl Recompute {
     /// The most likely token after these, of which there is at least one.
     ///
     /// # Errors
-    /// What the device says, and logits that are not numbers.
+    /// An error of the device, and logits that are not numbers.
     pub fn next(&mut self, ids: &[i64]) -> Result<i64, Error> {
         let given: Vec<_> = self.given(ids).into_iter().map(|(n, t)| (n, t.into())).collect();
         let given: Vec<_> = given.iter().map(|(n, v): &(String, _)| (n.as_str(), Clone::clone(v))).collect();
@@ -131,7 +131,7 @@ impl Recompute {
     }
 }
 
-/// Those that hold nothing, and the others.
+/// The ports without elements, and the others.
 fn split(ports: Vec<PortType>) -> (Vec<PortType>, Vec<PortType>) {
     ports.into_iter().partition(|p| p.shape.iter().any(|d| d.is(0)))
 }

@@ -6,7 +6,7 @@ use crate::{Error, ModelFile, Options, Tensor};
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::{DType, Dim, Scalar};
 
-/// What an input is for.
+/// The role of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Token ids, `[1, seq]`.
@@ -27,7 +27,7 @@ pub struct Input {
     role: Role,
 }
 
-/// What one run of several sequences takes, row by row.
+/// The inputs of one run of several sequences, row by row.
 #[derive(Debug, Default)]
 pub struct Step {
     /// Number of sequences.
@@ -85,7 +85,7 @@ impl Input {
         if self.rank > 1 {
             shape.insert(0, step.rows);
         } else {
-            // The same for all.
+            // The values for all rows.
             values = &values[..each];
         }
         if self.dtype == DType::I64 {
@@ -116,7 +116,7 @@ fn role(p: &PortType) -> Option<Role> {
     }
 }
 
-/// What the inputs are for. `states` says why those that carry the cache are still among them.
+/// The roles of the inputs. `states` says why those that carry the cache are still among them.
 pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
     let mut found = vec![];
     let mut strange = vec![];

@@ -25,7 +25,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// What makes no sense about it.
+    /// The parts of it that make no sense.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let mut problems = vec![];
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// A decoder's files.
 pub struct Decoder {
     model: ModelFile,
-    /// What it was compiled to, where that is what was opened.
+    /// The compiled plans, where a compiled folder was opened.
     compiled: Option<Box<Bundle>>,
     tokenizer: Option<Guarded>,
     defaults: Defaults,
@@ -110,7 +110,7 @@ impl Decoder {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-    /// What its publisher recommends.
+    /// The publisher's recommendations.
     pub fn defaults(&self) -> &Defaults {
         &self.defaults
     }
@@ -186,7 +186,7 @@ pub struct TextStream<'d> {
 }
 
 impl TextStream<'_> {
-    /// What this token adds: nothing as long as a character is not complete.
+    /// The text that this token adds: nothing as long as a character is not complete.
     pub fn push(&mut self, token: i64) -> Result<String, Error> {
         let text = self.tokenizer.push(&mut self.stream, id(token)?);
         Ok(text.map_err(|e| undecodable(&e))?.unwrap_or_default())
@@ -230,7 +230,7 @@ impl Defaults {
 
 /// The tokenizer beside a model.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// What the publisher recommends, beside a model.
+/// The file of the publisher's recommendations, beside a model.
 pub const CONFIG: &str = "generation_config.json";
 
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";

@@ -115,7 +115,7 @@ pub(super) struct Run {
 /// The tokens as they are generated. See [`Generator::generate`].
 pub struct Tokens<'g> {
     pub(super) generator: &'g mut Generator,
-    /// What the model has not seen yet.
+    /// The tokens that the model has not seen yet.
     pub(super) feed: Vec<i64>,
     pub(super) left: usize,
     pub(super) stop: Vec<i64>,

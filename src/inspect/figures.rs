@@ -6,14 +6,14 @@ use wgfc_compiler::device::Speeds;
 use wgfc_ir::program::BufferKind;
 use wgfc_ir::{Dim, memory};
 
-/// What a roof is made of. GB is 2^30 bytes.
+/// The peaks that make a roof. GB is 2^30 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Roof {
     /// Memory bandwidth, bytes a second.
     pub bandwidth: f64,
     /// Floating-point operations a second.
     pub peak: f64,
-    /// The same of kernels on matrix units.
+    /// The peak of kernels on matrix units.
     pub matrix_peak: f64,
 }
 
@@ -54,7 +54,7 @@ pub struct Figures {
     pub flops: u64,
     /// The shortest time under the roof, in seconds.
     pub seconds: f64,
-    /// What limits it: `memory` or `arithmetic`.
+    /// The resource that limits it: `memory` or `arithmetic`.
     pub bound: &'static str,
 }
 
@@ -69,7 +69,7 @@ pub struct Summary {
     pub dispatches: Vec<Figures>,
     /// Sum over the dispatches.
     pub bytes: u64,
-    /// The same, were every node a dispatch of its own.
+    /// The bytes, were every node a dispatch of its own.
     pub bytes_unfused: u64,
     /// Sum over the dispatches.
     pub flops: u64,
@@ -186,7 +186,7 @@ fn optional(program: &Program, symbol: &str) -> bool {
     ports.flat_map(|p| &p.shape).any(|d| *d == Dim::sym(symbol))
 }
 
-/// What kind of kernel a dispatch runs. Products that compute a convolution are called so.
+/// The kind of kernel that a dispatch runs. Products that compute a convolution are called so.
 pub fn family(program: &Program, dispatch: usize) -> &str {
     let Some(d) = program.dispatches.get(dispatch) else { return "" };
     let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());

@@ -11,14 +11,14 @@ use wgfc_ir::{Border, DType, Dim, Graph, Poly, Scalar, Tensor, TensorType, Value
 /// Before the names of algorithms.
 const PREFIX: &str = "matrices ";
 
-/// What is given to an algorithm.
+/// The matrices that are given to an algorithm.
 #[derive(Clone, Copy, PartialEq)]
 enum Given {
     /// Symmetric and positive definite.
     Positive,
     /// Square, with a large diagonal.
     Square,
-    /// Of any two extents.
+    /// Matrices of any two extents.
     Any,
     /// Square, and right sides of as many rows.
     Equations,
@@ -73,7 +73,7 @@ const ALGORITHMS: &[Algorithm] = &[
     }),
 ];
 
-/// What cases are called, without their seeds.
+/// The names of cases, without their seeds.
 pub(crate) fn names() -> impl Iterator<Item = String> {
     ALGORITHMS.iter().map(|a| format!("{PREFIX}{}", a.0))
 }

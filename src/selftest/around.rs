@@ -197,7 +197,7 @@ impl Around {
                 self.node("Mul", &[x, &by], vec![])
             }
             1 | 2 => {
-                // Of the same shape, as far as it is known.
+                // Tensors of the same shape, as far as it is known.
                 let known = shape.iter().rev().take_while(|d| d.is_some()).count();
                 let tail: Vec<usize> = shape[rank - known..].iter().flatten().copied().collect();
                 let t = random_tensor(&mut self.rng, DType::F32, tail);

@@ -27,7 +27,7 @@ impl Tolerance {
 /// Whether two tensors agree. NaN equals NaN, infinities must match.
 ///
 /// # Errors
-/// What differs first, and how much differs in all.
+/// The first difference, and how much differs in all.
 pub fn equal(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Result<(), String> {
     if got.dtype != want.dtype {
         return Err(format!("element type {} instead of {}", got.dtype, want.dtype));

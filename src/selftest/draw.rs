@@ -146,7 +146,7 @@ impl Draw {
         }
         shape
     }
-    /// The same; now and then an axis is empty.
+    /// A shape; now and then an axis is empty.
     pub fn shape(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
         let mut s = self.full(ranks);
         if !s.is_empty() && self.one_in(24) {

@@ -38,7 +38,7 @@ impl Failure {
             Failure::Hang(_) => "hang",
         }
     }
-    /// What went wrong, in full.
+    /// The fault in full.
     pub fn message(&self) -> &str {
         let (Failure::Unsupported(_, m)
         | Failure::Error(_, m)
@@ -48,7 +48,7 @@ impl Failure {
         | Failure::Hang(m)) = self;
         m
     }
-    /// What went wrong, in one line.
+    /// The fault in one line.
     pub fn first_line(&self) -> &str {
         self.message().lines().next().unwrap_or("")
     }
@@ -59,7 +59,7 @@ impl Failure {
             _ => None,
         }
     }
-    /// Of one part of the harness, not of the compiler.
+    /// A failure of one part of the harness, not of the compiler.
     pub fn error(message: impl Into<String>) -> Failure {
         Failure::Error(None, message.into())
     }
@@ -93,7 +93,7 @@ thread_local! {
 /// Runs `f`; a panic in it becomes [`Failure::Panic`] and prints nothing.
 ///
 /// # Errors
-/// Those of `f`.
+/// The failures of `f`.
 pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -115,7 +115,7 @@ pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 /// A session for a program, in which kernels that leave their tensors are seen.
 ///
 /// # Errors
-/// What the device refuses.
+/// An error of the device.
 pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
     let options = SessionOptions { canaries: true, ..SessionOptions::default() };
     Ok(Session::with_options_blocking(gpu, program, options)?)
@@ -124,7 +124,7 @@ pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
 /// Runs a session on named inputs; the outputs are in order.
 ///
 /// # Errors
-/// What goes wrong on the way.
+/// An error on the way.
 pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
     let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let outputs = session.run_blocking(&inputs)?;

@@ -36,7 +36,7 @@ impl Device {
         })
     }
 
-    /// What it is.
+    /// The adapter's summary.
     pub fn summary(&self) -> AdapterSummary {
         self.gpu().1.summary().clone()
     }
@@ -76,7 +76,7 @@ impl Device {
     /// last two the device is opened anew. A thread that does not end is left behind.
     ///
     /// # Errors
-    /// Those of `f`, and these.
+    /// The failures of `f`, and these.
     pub fn run<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Gpu, &dyn Fn(Phase)) -> Result<T, Failure> + Send + 'static,

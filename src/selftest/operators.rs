@@ -72,10 +72,10 @@ pub fn family(name: &str) -> &'static str {
     found.map_or("control flow, constants", |(family, _)| family)
 }
 
-/// What is no number or no ordinary one. A computation may take the last two for 0.
+/// Values that are NaN or not ordinary numbers. A computation may take the last two for 0.
 const SPECIAL: &[f64] = &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-40, -6e-8];
 
-/// What is among the floats of a case, one case in three.
+/// The special values among the floats of a case, one case in three.
 fn specials(name: &str, seed: u64) -> &'static [f64] {
     match family(name) {
         HARD => &[],
@@ -116,7 +116,7 @@ const COMBINING: &[&str] = &[
     "ScatterND",
 ];
 
-/// What became of a case that did not fail.
+/// The outcome of a case that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
     /// As it was drawn.
@@ -152,7 +152,7 @@ pub(crate) fn drawn(name: &str, seed: u64, symbols: bool) -> Option<Case> {
     Some(case(line(name)?, seed, symbols))
 }
 
-/// The same with ordinary numbers only.
+/// A case with ordinary numbers only.
 pub(crate) fn ordinary(name: &str, seed: u64, symbols: bool) -> Option<Case> {
     Some(Draw::new(name, seed).case(line(name)?.1, None, symbols))
 }
@@ -169,7 +169,7 @@ pub(crate) fn all_bits(name: &str, seed: u64) -> bool {
 /// Runs a case of an operator. Where names for extents keep it from being compiled, it runs without.
 ///
 /// # Errors
-/// What differs or fails; also where there is no such operator.
+/// The difference or failure; also where there is no such operator.
 pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
     let id = CaseId { name: name.to_owned(), seed };
     let (case, unnamed) =

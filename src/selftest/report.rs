@@ -1,4 +1,4 @@
-//! What a run found.
+//! The findings of a run.
 
 use super::failure::Failure;
 use super::run::Done;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use wgfc_runtime::AdapterSummary;
 
-/// What a run found.
+/// The findings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The adapter's name.
@@ -18,7 +18,7 @@ pub struct Report {
     pub driver: String,
     /// Its API.
     pub backend: String,
-    /// What kernels may use of it beyond what every device has.
+    /// The features that kernels may use beyond those of every device.
     pub features: Vec<String>,
     /// The seed.
     pub seed: u64,
@@ -32,7 +32,7 @@ pub struct Report {
     pub stopped: bool,
     /// By family.
     pub families: Vec<Family>,
-    /// What differs or fails, one entry a cause as far as one can tell.
+    /// The differences and failures, one entry a cause as far as one can tell.
     pub findings: Vec<Finding>,
 }
 
@@ -85,7 +85,7 @@ pub struct Finding {
     pub name: String,
     /// `wrong`, `error`, `panic`, `device lost` or `hang`.
     pub status: &'static str,
-    /// What the first case says.
+    /// The message of the first case.
     pub message: String,
     /// How many cases fail like this.
     pub cases: usize,

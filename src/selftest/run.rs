@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wgfc_runtime::AdapterChoice;
 
-/// What a run does.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// On which adapter.
@@ -59,7 +59,7 @@ pub struct Progress {
     pub seconds: f64,
     /// Cases done.
     pub cases: u64,
-    /// Of these, how many failed.
+    /// The number of these that failed.
     pub failed: u64,
     /// Cases are done; what failed is made smaller.
     pub shrinking: bool,
@@ -76,11 +76,11 @@ pub struct First {
     pub case: String,
     /// `wrong`, `error`, `panic`, `device lost` or `hang`.
     pub status: &'static str,
-    /// What differs first, or went wrong.
+    /// The first difference or error.
     pub message: String,
 }
 
-/// What a case came to.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub outcome: Outcome,
@@ -109,7 +109,7 @@ fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, F
     })
 }
 
-/// What failures have in common that are counted together: a name, a status, and the text of errors.
+/// The properties of failures that are counted together: a name, a status, and the text of errors.
 type Kind = (String, &'static str, String);
 
 fn kind(id: &CaseId, f: &Failure) -> Kind {
@@ -237,7 +237,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
         loop {
             let n = taken.fetch_add(1, Ordering::Relaxed);
             let Some((_, cases)) = kinds.get(n) else { break };
-            // Those left share what time is left.
+            // The kinds that are left share the time that is left.
             let rounds = (kinds.len().min(KINDS).saturating_sub(n)).div_ceil(threads).max(1) as u32;
             let until = Instant::now() + last.saturating_duration_since(Instant::now()) / rounds;
             let l = looked_into(&device, cases.clone(), n < KINDS, plan.fault, until);
@@ -269,7 +269,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
     Ok(report)
 }
 
-/// What is found out until then about failures of one kind, and how many of them were those of another case, with
+/// The findings until then about failures of one kind, and how many of them were those of another case, with
 /// which the device was lost.
 fn looked_into(
     device: &Device,

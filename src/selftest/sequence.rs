@@ -95,7 +95,7 @@ impl CaseId {
         Some((Subject { source: Source::Graph(Box::new(graph)), inputs, rule }, None))
     }
 
-    /// The same with the fewest operators first, where the number of operators is drawn.
+    /// The subjects with the fewest operators first, where the number of operators is drawn.
     pub fn shorter(&self) -> Vec<Subject> {
         let all = 1..size(self.seed).operators;
         let made = |operators: usize| {
@@ -118,7 +118,7 @@ fn loop_size(seed: u64) -> Config {
     Config { max_elements: 1 << (3 + seed % 8), ..size(seed) }
 }
 
-/// What cases are called, without their seeds.
+/// The names of cases, without their seeds.
 fn names() -> impl Iterator<Item = String> {
     let alone =
         operators::operators().chain(operators::hard()).chain([GRAPH, LOOP, CHAIN]).map(str::to_owned);
@@ -130,13 +130,13 @@ fn names() -> impl Iterator<Item = String> {
 
 /// All cases that follow from a seed, round after round of all names, each round in an order of its own.
 pub(crate) struct Sequence {
-    /// Of each name, how many of its cases a round has, and the number of this one.
+    /// The number of cases of each name in a round, and the number of this one.
     entries: Vec<(String, u64, u64)>,
     seed: u64,
 }
 
 impl Sequence {
-    /// Of the names that contain `only`.
+    /// The sequence of names that contain `only`.
     pub fn new(seed: u64, only: Option<&str>) -> Sequence {
         let mut entries = vec![];
         for name in names().filter(|n| only.is_none_or(|o| n.contains(o))) {

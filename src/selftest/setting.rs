@@ -24,7 +24,7 @@ const TECHNIQUES: [Technique; 10] = [
 /// In what a profile differs from the device at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// What every WebGPU device has, and no more.
+    /// The features of every WebGPU device, and no more.
     Portable,
     /// Without subgroups.
     NoSubgroups,
@@ -85,7 +85,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Of the case `seed` of `name`, the same on every device. One in three is the default.
+    /// The setting of the case `seed` of `name`, the same on every device. One in three is the default.
     pub fn draw(name: &str, seed: u64) -> Setting {
         let mut rng = Rng::new(super::draw::hash(name) ^ seed.wrapping_mul(0xd134_2543_de82_ef95));
         let mut s = Setting::default();

@@ -34,7 +34,7 @@ pub struct Smallest {
     pub operators: Vec<String>,
     /// Elements of all inputs and constants.
     pub elements: usize,
-    /// What fails.
+    /// The failure.
     pub message: String,
     /// Inputs, constants and nodes.
     pub text: String,
@@ -46,7 +46,7 @@ pub struct Smallest {
     device: Option<OnDevice>,
 }
 
-/// What is saved beside the model.
+/// The tensors that are saved beside the model.
 #[derive(Clone, Debug)]
 struct OnDevice {
     program: Program,
@@ -64,7 +64,7 @@ impl OnDevice {
     }
 }
 
-/// What it means that something fails in the same way.
+/// The judge of whether something fails in the same way.
 struct Judge<'a> {
     device: &'a Device,
     fault: Option<Fault>,
@@ -241,7 +241,7 @@ impl Smallest {
     /// the program as it was compiled, and inputs, expected and actual outputs as `.npy`. Returns the folder.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// An error of writing.
     pub fn save(&self, dir: &Path) -> Result<PathBuf, Error> {
         let at = dir.join(self.folder());
         match &self.subject.source {

@@ -15,7 +15,7 @@ const PREFIX: &str = "special ";
 /// How many times the stated error a device may be off: it is measured where division and roots round to the nearest.
 const SLACK: f64 = 4.0;
 
-/// What is drawn: the types and ranges of operands, what they give, and within which error.
+/// The distribution of cases: the types and ranges of operands, their results, and the error within which they are.
 struct Function {
     types: &'static [DType],
     ranges: Vec<Range>,
@@ -31,7 +31,7 @@ const USUAL: Error = Error { relative: 1e-5, absolute: 1e-5 };
 type Apply = dyn Fn(&mut Lowering, &[Value]) -> Result;
 type Made = (&'static str, &'static [DType], &'static [Range], Error, fn(&mut Lowering, &[Value]) -> Result);
 
-/// Those that are made of others.
+/// The functions that are made of others.
 const MADE: &[Made] = &[
     ("polygamma", FLOATS, &[(0.2, 20.0)], USUAL, |cx, v| special::polygamma(cx, 2, v[0])),
     ("sinc", FLOATS, &[(-4.0, 4.0)], USUAL, |cx, v| special::sinc(cx, v[0])),
@@ -55,7 +55,7 @@ const MADE: &[Made] = &[
     ("lcm", INTS, &[(0.0, 120.0), (0.0, 120.0)], EXACT, |cx, v| special::lcm(cx, v[0], v[1])),
 ];
 
-/// What cases are called, without their seeds.
+/// The names of cases, without their seeds.
 pub(crate) fn names() -> impl Iterator<Item = String> {
     let one = Special::ALL.iter().map(|f| f.name());
     let two = Special2::ALL.iter().map(|f| f.name());

@@ -1,4 +1,4 @@
-//! What is compiled and compared: a model or a graph, with its inputs.
+//! The subjects that are compiled and compared: a model or a graph, with its inputs.
 
 use super::compare::{Tolerance, equal};
 use super::failure::{Failure, run_session, session};
@@ -20,7 +20,7 @@ use wgfc_ir::verify::verify;
 use wgfc_ir::{DType, Graph, Program, Scalar, Tensor};
 use wgfc_runtime::Gpu;
 
-/// What is compiled.
+/// The source that is compiled.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Model(Box<ModelProto>),
@@ -50,13 +50,13 @@ pub(crate) struct Subject {
     pub rule: Rule,
 }
 
-/// What the device is given, and what it should give.
+/// The inputs of the device, and the results that it should give.
 pub(crate) struct Prepared {
     pub program: Program,
     pub want: Vec<Tensor>,
 }
 
-/// What a case is doing, for one that does not end.
+/// The phase of a case, for one that does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Compiler,
@@ -83,7 +83,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// What became of a subject that did not fail.
+/// The outcome of a subject that did not fail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The largest relative error of an output in f32.
@@ -92,7 +92,7 @@ pub(crate) enum Outcome {
     Refused(String),
 }
 
-/// What a case may cost the evaluator: elements made and products summed.
+/// The work that a case may cost the evaluator: elements made and products summed.
 pub(crate) const WORK: u64 = 1 << 24;
 
 fn evaluated(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
@@ -126,7 +126,7 @@ impl Subject {
     /// Compares what a device gives with what the evaluator does.
     ///
     /// # Errors
-    /// What differs or goes wrong.
+    /// The difference or error.
     pub fn try_on(&self, gpu: &Gpu, a: &Attempt<'_>) -> Result<Outcome, Failure> {
         let prepared = match self.prepare(a) {
             Err(Failure::Unsupported(_, why)) => return Ok(Outcome::Refused(why)),
@@ -148,7 +148,7 @@ impl Subject {
         compared.map(Outcome::Same)
     }
 
-    /// What is wanted, moved towards what the device gives by as much as it takes for nodes of f16 or bf16 to be rounded or not.
+    /// The wanted results, moved towards those of the device by as much as it takes for nodes of f16 or bf16 to be rounded or not.
     fn unrounded(&self, a: &Attempt<'_>, want: &[Tensor], got: &[Tensor]) -> Option<Vec<Tensor>> {
         let graph = self.graph(a.options).ok()?;
         let wide = Wide::F32.graph(&graph)?;
@@ -212,7 +212,7 @@ fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> 
         let same = if rule.loose && w.dtype.is_int() {
             near(g, w)
         } else {
-            // What is not normal may be 0.
+            // A number that is not normal may be 0.
             let stated = rule
                 .error
                 .map(|e| Tolerance { rtol: e.relative, atol: e.absolute + f64::from(f32::MIN_POSITIVE) });

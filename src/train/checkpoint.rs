@@ -26,7 +26,7 @@ struct Note<T> {
     seed: Option<u64>,
     /// Rows there are.
     rows: usize,
-    /// Of tensors whose types safetensors does not have.
+    /// The types of tensors that safetensors does not have.
     #[serde(default = "Option::default")]
     types: Option<T>,
 }
@@ -61,7 +61,7 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
     Ok(read(path)?.tensors)
 }
 
-/// What keeps these tensors from being states of a program, and with `all` from being all of them.
+/// The tensors that cannot be states of a program, and with `all` the states without a tensor.
 fn misfits(program: &Program, tensors: &BTreeMap<String, Tensor>, all: bool) -> Vec<String> {
     let ty = |s: &State| TensorType::new(s.dtype, s.shape.clone());
     let (mut problems, mut missing) = (vec![], vec![]);

@@ -1,11 +1,11 @@
-//! What the inputs and outputs of a step are for.
+//! The roles of the inputs and outputs of a step.
 
 use super::{Ports, Training, counted, is_loss};
 use crate::ports::{PortType, bind, check_types, no_such_input};
 use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the inputs and outputs of a step are for, and how large it is.
+/// The roles of the inputs and outputs of a step, and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// The output that is the loss.

@@ -27,7 +27,7 @@ fn a_software_adapter_is_used_when_it_is_named() {
     let named = ran(command(d.path(), &run).env("WGFC_ADAPTER", "software")).exits(0);
     assert!(!named.err.contains("software adapter") && !named.out.contains("evaluator"), "{}", named.err);
 
-    // What only an adapter can do runs on it, and says so.
+    // A command that needs an adapter runs on it, and says so.
     let said = "a software adapter, computes on the CPU";
     unnamed(&format!("{run}|--no-cpu")).exits(0).says(said);
     unnamed(&format!("{run}|--profile")).exits(0).says(said);

@@ -26,7 +26,7 @@ fn mlp() -> String {
     fixture("small/mlp/model.onnx")
 }
 
-/// What a run of the program did.
+/// The result of a run of the program.
 struct Ran {
     code: i32,
     out: String,

@@ -1,4 +1,4 @@
-//! What measures: `bench`, `tune`, and what is kept of it.
+//! Commands that measure: `bench`, `tune`, and the files that they keep.
 
 use crate::{fixture, folder, mlp, tree, wgfc};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What is read and written: stdout, folders, files that are none, names that terminals would obey.
+//! Tests of files: stdout, folders, files that are none, names that terminals would obey.
 
 use crate::{command, fixture, folder, mlp, ran, tree, wgfc};
 use prost::Message;

@@ -1,4 +1,4 @@
-//! What commands tell about a model and a run.
+//! Reports of commands about a model and a run.
 
 use crate::{command, fixture, folder, mlp, ran, wgfc};
 

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 /// A server that ends with the test.
 struct Server {
     child: Child,
-    /// What follows the host in the address that it prints.
+    /// The part of the printed address behind the host.
     view: String,
     port: u16,
 }

@@ -95,7 +95,7 @@ fn indices_outside_are_reported() {
         .says("4294967296 at [1] (the axis has 10), -11 at [3] (the axis has 10), 10 at [4]");
     npy::write(&Tensor::from_i64(vec![2], &[9, -10]), &dir.path().join("x.npy")).unwrap();
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices")).exits(0);
-    // Of a function that is called twice the second call is wrong.
+    // The second call of a function is wrong.
     let model = fixture("repro/gather-twice.onnx");
     npy::write(&Tensor::from_i64(vec![2], &[3, 7]), &dir.path().join("x.npy")).unwrap();
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices"))

@@ -317,7 +317,7 @@ fn each_step_draws_its_own_numbers_also_after_a_break() {
     let rest = run("--steps|8|--resume|c.safetensors", "rest.csv");
     assert_eq!(rest[rest.len() - 5..], whole[3..], "{rest:?}");
     assert_ne!(run("--seed|6|--steps|8", "other.csv"), whole);
-    // What is given is the same in each step.
+    // A given input is the same in each step.
     let same = run("--seed|5|--input|offset=4|--steps|3", "same.csv");
     assert!(same[0] == whole[4] && same[1..] == [same[0].clone(), same[0].clone()], "{same:?}");
 }

@@ -10,7 +10,7 @@ use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
 
-/// What is refused, with what the error says.
+/// Programs that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("buffers_pair", "\"first\" and \"last\" are parts of one storage, one of them is written"),
     ("refused_bits", "view is a view that cannot be followed, or may be one"),
@@ -39,7 +39,7 @@ fn tensors(v: &Value) -> BTreeMap<String, Tensor> {
     v.as_object().unwrap().iter().map(|(name, t)| (name.clone(), tensor(t))).collect()
 }
 
-/// What of a program's results is not torch's.
+/// The difference of a program's results from torch's.
 fn compare(archive: &[u8], about: &Value) -> Result<(), String> {
     let graph =
         import(archive, &NoExternalData, &Options::default()).map_err(|e| format!("refused: {e}"))?.graph;
@@ -56,7 +56,7 @@ fn compare(archive: &[u8], about: &Value) -> Result<(), String> {
     }
     let mut after = tensors(&about["after"]);
     for (border, g) in graph.outputs.iter().zip(&got).skip(wanted.len()) {
-        // What is written may be what it was.
+        // An input that is written may keep its value.
         let w = after.remove(&*border.name).or_else(|| inputs.get(&*border.name).cloned());
         let w = w.ok_or_else(|| format!("output \"{}\" is one too many", border.name))?;
         equal(g, &w, close).map_err(|e| format!("input \"{}\" afterwards: {e}", border.name))?;

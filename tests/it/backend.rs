@@ -1,4 +1,4 @@
-//! What compiles and runs a model.
+//! The backends that compile and run a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ impl ExternalData for Beside<'_> {
     }
 }
 
-/// What runs compiled models.
+/// The backend that runs compiled models.
 pub enum Backend {
     /// The reference evaluator, on the imported graph as it is.
     Evaluator,
@@ -37,7 +37,7 @@ pub struct Compiled {
     engine: Engine,
     /// The model's inputs, in order.
     inputs: Vec<String>,
-    /// Those whose values were fixed when compiling, because shapes depend on them.
+    /// The inputs whose values were fixed when compiling, because shapes depend on them.
     pub fixed: Vec<String>,
     /// How long the compiler took, weights' reading included, and how long the driver did to load the program.
     pub took: [Duration; 2],

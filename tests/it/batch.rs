@@ -28,7 +28,7 @@ fn ask(n: usize) -> Request {
     Request { max_new_tokens: n, ..Request::default() }
 }
 
-/// What each sequence gets.
+/// The tokens of each sequence.
 fn tokens(g: &mut BatchGenerator, prompts: &[&[i64]], request: &Request) -> Vec<Vec<i64>> {
     let steps: Vec<Vec<Option<i64>>> =
         g.generate(prompts, request).unwrap().collect::<Result<_, _>>().unwrap();

@@ -45,7 +45,7 @@ fn program() -> Program {
     compile_graph(graph, Stats::default(), &options, &mut |_, _| {}).unwrap()
 }
 
-/// What a program says, and its weights.
+/// A program as JSON, and its weights.
 fn said(p: &Program) -> (Value, BTreeMap<String, (String, Vec<u8>)>) {
     let mut v = serde_json::to_value(p).unwrap();
     v.as_object_mut().unwrap().remove("version");
@@ -262,7 +262,7 @@ fn weights_stay_in_the_models_file() {
         wgfc::load(&out).unwrap();
     }
 
-    // What would be replaced cannot be referred to.
+    // A file that would be replaced cannot be referred to.
     let inside = dir.path().join("inside");
     std::fs::create_dir(&inside).unwrap();
     let moved = inside.join("m.onnx");

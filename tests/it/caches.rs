@@ -242,7 +242,7 @@ fn caches_of_one_size_and_windows() {
     }
 }
 
-/// What moves within a state is not read while it is overwritten.
+/// A cache whose elements move within a state, which are not read while they are overwritten.
 const SHIFTED: &str = r#"
 graph (x: %1) -> (y: %5, z: %8) {
   state k: %0 -> %3

@@ -93,7 +93,7 @@ struct Outcome {
     seconds: f64,
 }
 
-/// What a program that ran consists of; nothing for the evaluator.
+/// The size of a program that ran; nothing for the evaluator.
 #[derive(Clone, Copy, Default)]
 struct Size {
     dispatches: Option<usize>,
@@ -111,11 +111,11 @@ impl Outcome {
 
 /// Where cases come from.
 struct Suite {
-    /// What its lists are called in `tests/conformance`.
+    /// The name of its lists in `tests/conformance`.
     name: &'static str,
     /// Its index in the folder of data, without `.tsv`.
     index: &'static str,
-    /// What makes the data.
+    /// The script that makes the data.
     script: &'static str,
 }
 
@@ -143,14 +143,14 @@ fn check(case: &Case, backend: &Backend) -> Result<Size, Failure> {
     let data = match case.folder.data_set(0) {
         Ok(d) => d,
         Err(e) => {
-            // What the compiler says of such a model says more.
+            // The compiler's error about such a model says more.
             backend.compile(&model, Fusion::Full, &[])?;
             return Err(Failure::Unsupported(None, e));
         }
     };
     let mut model = backend.compile(&model, Fusion::Full, &data.inputs)?;
     let got = model.run(&data.inputs)?;
-    // Of random results the data of torch have nothing.
+    // The data of torch have no random results.
     let random = data.outputs.is_empty() && case.folder.model_path().ends_with("model.json");
     // Behind its results a program of torch has the inputs that it writes.
     let written = got.len() > data.outputs.len() && case.folder.model_path().ends_with("model.json");
@@ -216,7 +216,7 @@ fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> boo
     text
 }
 
-/// What does not pass, by operator, the most frequent first, with the first reason of each status.
+/// The failures by operator, the most frequent first, with the first reason of each status.
 fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
     type Group<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a str)>>;
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();

@@ -48,7 +48,7 @@ fn devices_draw_what_the_evaluator_draws() {
     {
         let mut given = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![67, 33], &x))]);
         for (name, v) in [("seed", seed), ("offset", offset)] {
-            // Of any rank up to one.
+            // An offset of any rank up to one.
             let shape = if offset.is_some() { vec![1] } else { vec![] };
             given.extend(v.map(|v: i64| (name.to_owned(), Tensor::from_i64(shape, &[v]))));
         }
@@ -63,7 +63,7 @@ fn devices_draw_what_the_evaluator_draws() {
         }
         seen.push(want);
     }
-    // What is left out is 0; all else differs.
+    // An input that is left out is 0; all else differs.
     for (i, a) in seen.iter().enumerate() {
         for (j, b) in seen.iter().enumerate() {
             assert_eq!(a == b, i == j || i + j == 1, "{i} {j}");

@@ -87,7 +87,7 @@ fn graph(t: DType, rows: Dim, len: Dim) -> Result<Graph, String> {
             vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
         let y = b.push(Op::Scatter { reduce: Some(op), index }, &[few, x, at])?;
         outputs.push((format!("{op:?} at places"), y));
-        // What else reads it than exponentials.
+        // Readers other than exponentials.
         let most = b.reduce(op, x, &[1], true)?;
         let from = b.binary(BinaryOp::Sub, x, most)?;
         outputs.push((format!("distance from the {op:?}"), from));

@@ -1,4 +1,4 @@
-//! What the compiler computes so that no run has to.
+//! Values that the compiler computes so that no run has to.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use wgfc_compiler::pipeline::{compile_graph, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, ReduceOp, Tensor, TensorType};
 
-/// What depends on weights alone is no kernel, whether they are there or not. Steps of split loops read what they are
+/// Nodes that depend on weights alone are no kernels, whether these are there or not. Steps of split loops read the tensors that they are
 /// given.
 #[test]
 fn nothing_is_computed_from_constants_alone() {

@@ -1,4 +1,4 @@
-//! What ONNX forbids of a node is refused in words that name the node, the operator, its opset and the part, and say
+//! Nodes that ONNX forbids are refused in words that name the node, the operator, its opset and the part, and give
 //! what to do.
 //!
 //! The cases of operators ([`plain_cases`]) are spoilt one way after another: attributes nobody knows or of another kind,
@@ -36,7 +36,7 @@ fn spoilt(m: &ModelProto) -> Vec<(String, Option<String>, ModelProto)> {
         all.push((what, named.map(|n| format!("`{n}`")), bad));
     };
     let own = m.graph.as_ref().map(|g| g.node[0].clone()).unwrap_or_default();
-    // What ONNX has no schema of is not checked against one.
+    // Operators without a schema in ONNX are not checked against one.
     let unknown = ["ImageScaler", "SimplifiedLayerNormalization"].contains(&own.op_type.as_str());
     let checked = !own.domain.starts_with("com.") && !unknown;
     if checked {

@@ -23,7 +23,7 @@ use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, ran
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
-/// What numbers become: small ones, those around the ends of types, and what overflows when it is multiplied.
+/// The replacements of numbers: small ones, those around the ends of types, and those that overflow when multiplied.
 const NUMBERS: [i64; 23] = [
     0,
     1,

@@ -133,7 +133,7 @@ fn the_evaluator_asks_for_memory_before_it_takes_it() {
     assert!(with(1 << 20, u64::MAX).is_ok());
     assert!(with(100_000, u64::MAX).unwrap_err().to_string().contains("the evaluator may use 0 MB"));
     assert!(with(1 << 20, 1000).unwrap_err().to_string().contains("longer than it may"));
-    // What has no elements takes time too, as an endless loop of it does.
+    // A tensor without elements takes time too, as an endless loop of it does.
     let none: BTreeMap<String, Tensor> =
         [("x".to_owned(), Tensor::zeros(wgfc::DType::F32, vec![0, 13]))].into();
     let few = Limits { work: 10, ..Limits::default() };

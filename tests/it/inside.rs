@@ -223,7 +223,7 @@ fn devices_agree_with_the_evaluator() {
             let position = program.outputs.iter().position(|p| p.name == tensor);
             let is = &got[position.expect("a tap or an output")];
             for (i, shape) in shapes(&is.shape).into_iter().enumerate() {
-                // What is computed in a run has the extent 1 where something is given.
+                // An axis that is computed in a run has the extent 1 where something is given.
                 let shape: Vec<usize> = if fixture == "chosen" { vec![] } else { shape };
                 let (d, w) = (values(is.dtype, shape.clone()), values(DType::Bool, shape.clone()));
                 let given = [("add", &d), ("replace", &d), ("where", &w)];
@@ -353,7 +353,7 @@ fn what_does_not_fit_is_refused() {
     assert!(e.contains("axis 0 has"), "{e}");
     assert!(say(zeros(&[1, 1, 1])).contains("must not have shape"));
     assert!(say(Tensor::zeros(DType::F16, vec![1])).contains("must be f32"));
-    // What has no elements is nothing.
+    // An input without elements is left out.
     let mut inputs = model.inputs.clone();
     inputs.insert("a.add".into(), zeros(&[0, 3]));
     assert_eq!(ran(&mut session, &inputs).unwrap(), ran(&mut session, &model.inputs).unwrap());

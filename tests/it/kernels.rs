@@ -1,4 +1,4 @@
-//! What holds of the kernels of every model: their text is read back, the verifier accepts them.
+//! Properties of the kernels of every model: their text is read back, the verifier accepts them.
 
 use crate::backend::fused;
 use crate::data::Folder;
@@ -48,7 +48,7 @@ impl Model {
     }
 }
 
-/// What is wrong with the kernels of each model that has kernels, on two threads.
+/// The faults of the kernels of each model that has kernels, on two threads.
 fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
     let models = models();
     let (next, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -122,7 +122,7 @@ fn kernels_are_read_back_and_well_formed_and_stay_inside_their_tensors() {
             all.fetch_add(count.all, Ordering::Relaxed);
             proven.fetch_add(count.proven, Ordering::Relaxed);
             steps.fetch_max(count.steps, Ordering::Relaxed);
-            // Of sizes that a run computes nothing is known before.
+            // Sizes that a run computes are not known before.
             let computed = |which: &[String]| which.iter().any(|w| w.contains("which a run computes"));
             if let Proof::Unproven(which) = proof
                 && !computed(&which)

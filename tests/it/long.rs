@@ -77,7 +77,7 @@ fn inputs(n: i64, m: i64) -> BTreeMap<String, Tensor> {
         let v: Vec<i64> = (0..shape.iter().product()).map(of).collect();
         Tensor::from_i64(shape, &v)
     };
-    // What is largest comes last.
+    // The largest comes last.
     BTreeMap::from([
         ("x".to_owned(), floats(vec![n, 3], &|i| if i + 3 > 3 * n { 6.0 } else { (i % 5) as f32 })),
         ("y".to_owned(), floats(vec![2, n], &|i| if (i + 1) % n == 0 { 3.0 } else { (i % 3) as f32 })),

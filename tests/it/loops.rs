@@ -386,7 +386,7 @@ fn a_loop_without_a_count_inside_of_another() {
     }
 }
 
-/// Of a loop that does not end there is an error after the rounds that it may take, and no result.
+/// A loop that does not end gives an error after the rounds that it may take, and no result.
 #[test]
 fn a_loop_that_does_not_end_is_an_error() {
     let inputs: BTreeMap<String, Tensor> = [
@@ -421,7 +421,7 @@ fn loops_without_an_end_are_refused() {
     assert!(e.contains("neither a trip count nor a condition") && e.contains("the loop"), "{e}");
 }
 
-/// What is larger than a half, one after another: a running sum of it and the number of the element, backwards and
+/// Elements larger than a half, one after another: a running sum of them and the number of the element, backwards and
 /// forwards.
 fn scan_of_chosen() -> Graph {
     let mut g = wgfc_ir::text::parse(
@@ -617,7 +617,7 @@ fn coupled(steps: usize, stacked: bool) -> Graph {
         reverse_outputs: vec![false; usize::from(stacked)],
     };
     let node = g.push(op, &all, &["the loop".into()]).unwrap();
-    // What a lane ends with is not returned: a device may bind eight buffers only.
+    // The final values of a lane are not returned: a device may bind eight buffers only.
     for port in (0..after.len() as u32).filter(|p| *p != 2) {
         g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
     }

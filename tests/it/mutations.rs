@@ -485,7 +485,7 @@ fn sessions_begin_anew_with_the_initial_contents() {
         assert_eq!(first["steps"].to_i64s().unwrap(), [3]);
         assert_eq!(first["w"].to_f32s().unwrap()[..3], [0.5, -0.5, 0.25]);
         assert_eq!(first["m"].to_f32s().unwrap(), [0.0; 12]);
-        // What is only there at first takes no memory beside the states.
+        // Tensors that are only there at first take no memory beside the states.
         let memory = DeviceMemory::of([&session]);
         assert_eq!((memory.weights, memory.states), (0, 3 * 48 + 16));
 

@@ -115,7 +115,7 @@ fn operators_without_elements_mean_the_same() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// What no line draws cases of: operators of subgraphs, which random graphs and the cases of ONNX try.
+/// The operators of which no line draws cases: operators of subgraphs, which random graphs and the cases of ONNX try.
 const NOT_DRAWN: &[&str] = &["Constant", "If", "Loop", "Scan"];
 
 #[test]

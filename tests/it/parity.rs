@@ -1,4 +1,4 @@
-//! What each engine makes of the cases of `web.rs`: the evaluator and every adapter here, Chromium in `web/test/browser.mjs`.
+//! Results of each engine for the cases of `web.rs`: the evaluator and every adapter here, Chromium in `web/test/browser.mjs`.
 //! `web/test/parity.mjs` compares them.
 //!
 //! `target/parity/ENGINE/CASE.out` is a file like a case, whose header has the outputs of each run; `target/parity/cases.json` lists the cases,
@@ -17,7 +17,7 @@ use wgfc_runtime::{Gpu, Plans};
 
 type Runs = Vec<BTreeMap<String, Tensor>>;
 
-/// Of the cases of ONNX's nodes one in so many is compared, as `WGFC_PARITY_EVERY` says; of the others all.
+/// The share of the cases of ONNX's nodes that is compared, as `WGFC_PARITY_EVERY` says; all of the others are.
 const EVERY: usize = 8;
 
 #[test]

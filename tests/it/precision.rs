@@ -131,7 +131,7 @@ fn named_nodes_stay_f32() {
     assert!(text.contains("close names: down"), "{text}");
 }
 
-/// What f16 cannot hold stays f32, and results are right.
+/// Values that f16 cannot hold stay f32, and results are right.
 #[test]
 fn what_overflows_stays_f32() {
     let mut g = Graph::new();
@@ -272,7 +272,7 @@ fn outputs_that_overflow_are_told() {
     }
 }
 
-/// Who trains in f16 is told that gradients vanish.
+/// A user who trains in f16 is told that gradients vanish.
 #[test]
 fn states_that_change_are_told() {
     for (n, told) in [(5000, true), (50, false)] {

@@ -12,7 +12,7 @@ use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
 use wgfc_runtime::Gpu;
 
-/// What is in them that is not supported, with what the error says.
+/// Parts of them that are not supported, with the text of the error.
 const REFUSED: &[(&str, &str)] =
     &[("torchao_int8.pt2", "run_decompositions()"), ("torchao_int4.pt2", "run_decompositions()")];
 
@@ -53,7 +53,7 @@ fn named(folder: &Path, kind: &str) -> BTreeMap<String, Tensor> {
     files.filter_map(|f| Some((name(&f)?, npy::read(&f).unwrap()))).collect()
 }
 
-/// What a run gives: outputs and states by name.
+/// The results of a run: outputs and states by name.
 struct Given {
     outputs: Vec<(String, Tensor)>,
     states: BTreeMap<String, Tensor>,
@@ -286,7 +286,7 @@ fn training_steps_with_attention_go_as_in_torch() {
     }
 }
 
-/// What is decomposed in core ATen ends in the same kernels.
+/// Blocks that core ATen decomposes end in the same kernels.
 #[test]
 fn blocks_have_as_many_dispatches_in_both_dialects() {
     // Sizes that stay symbolic, one query or row, few, many: choices differ by them.

@@ -131,7 +131,7 @@ fn many_updates_of_one_place_combine() {
                 let x = inputs(rng.tensor(t, &[size]), rng.tensor(t, &[n]), rng.places(n, size));
                 let want = evaluate(&g, &x).unwrap().remove(0);
                 let got = run(&gpu, &g, &x, Fusion::Full);
-                // Of narrow floats the evaluator rounds sums once, too, but not products.
+                // The evaluator rounds sums of narrow floats once, too, but not products.
                 let narrow = how == ReduceOp::Prod && t.class() == Class::Float && t.bits() <= 16;
                 let tolerance = if narrow { Tolerance { rtol: 0.02, atol: 0.0 } } else { EXACT };
                 equal(&got, &want, tolerance).unwrap_or_else(|e| panic!("{t} {how:?}: {e}"));
@@ -225,7 +225,7 @@ fn sums_of_floats_are_rounded_once() {
     };
     for spread in [1, 9, 200] {
         let (mut data, updates) = (floats(size, spread), floats(n, spread));
-        // What no update meets stays as it is.
+        // Elements that no update meets stay as they are.
         data[size - 3..].copy_from_slice(&[1.0e38, -3.0e-39, f32::MIN_POSITIVE]);
         let place = |i: usize| (i * i + 7 * i) % (size - 3);
         let index: Vec<i64> = (0..n).map(|i| place(i) as i64).collect();

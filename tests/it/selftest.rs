@@ -1,4 +1,4 @@
-//! What the self-test says of a difference that is put into the evaluator's results.
+//! Reports of the self-test on a difference that is put into the evaluator's results.
 
 use crate::backend::Backend;
 use wgfc::selftest::{Plan, Report, run, run_case};

@@ -65,7 +65,7 @@ fn compiled(text: &str, fusion: Fusion) -> (Graph, Program) {
         wgfc_compiler::pipeline::compile_graph(graph.clone(), stats, &options, &mut |_, _| {}).unwrap();
     let problems = wgfc_runtime::check::check(&program);
     assert!(problems.is_empty(), "{problems:?}");
-    // What is written can be read.
+    // A written program can be read.
     let json = serde_json::to_string(&program).unwrap();
     let again: Program = serde_json::from_str(&json).unwrap();
     assert_eq!(again.computed, program.computed);

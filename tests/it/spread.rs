@@ -244,7 +244,7 @@ fn lengths() {
     }
 }
 
-/// What the layer carries stays on the device from run to run, in the memory that the loop reads at first.
+/// States that the layer carries stay on the device from run to run, in the memory that the loop reads at first.
 #[test]
 fn states() {
     let layer = Layer { initial: true, ..Layer::new(Cell::Lstm, 40, 1, Some(2)) };

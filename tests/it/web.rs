@@ -31,7 +31,7 @@ struct Job {
     capacity: Option<usize>,
     /// Inputs and outputs.
     runs: Vec<(Named, Named)>,
-    /// What the evaluator makes of each run; empty where the outputs are its own.
+    /// The evaluator's results of each run; empty where the outputs are its own.
     evaluated: Vec<Named>,
 }
 

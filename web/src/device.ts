@@ -41,7 +41,7 @@ export class Gpu {
     const requiredLimits: Record<string, number> = Object.fromEntries(SIZES.map((l) => [l, limits[l]!]));
     for (const { needs } of fit)
       for (const [limit, n] of Object.entries(needs.limits)) {
-        // Of the limits of a workgroup the adapter's own, which images and other models may want too.
+        // The limits of a workgroup are the adapter's own, which images and other models may want too.
         if (n > 0) requiredLimits[limit] = limits[limit]!;
       }
     const features = new Set(fit.flatMap((p) => p.needs.features));

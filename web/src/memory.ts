@@ -73,7 +73,7 @@ function place(placed: readonly Placed[], size: number, life: { first: number; l
       if (p.offset - offset >= size) break;
       offset = Math.max(offset, p.end);
     }
-    // What fits into no buffer is refused where it is made, in words that name the limit.
+    // A tensor that fits into no buffer is refused where it is made, in words that name the limit.
     if (offset === 0 || offset + size <= largest) return { arena, offset };
   }
 }

@@ -310,7 +310,7 @@ export class Model {
       outputs = plan.outputs.map((p, i) => this.#placeOutput(p, inputs.length + i, bytes(i), wanted.get(i)));
       return [...inputs, ...outputs];
     };
-    // What is read back lies one behind the other, and behind it the uniform.
+    // Tensors that are read back lie one behind the other, and behind them the uniform.
     const read = [...wanted].filter(([, to]) => to === "cpu").map(([i]) => i);
     const sizes = [...read.map(bytes), ...(session.late ? [session.dims.size] : [])];
     let staging: GPUBuffer | undefined;
@@ -348,7 +348,7 @@ export class Model {
   }
 
   #placeInput(port: Port, i: number, given: TensorLike | undefined): GPUBuffer {
-    // Of an input that is left out no element is read.
+    // No element is read of an input that is left out.
     const elements = given ? elementsOf(shapeOf(port, given)) : 0;
     if (!given || elements === 0) return this.#ownBuffer(i, 16);
     const size = bufferBytes(port.dtype, elements);

@@ -253,7 +253,7 @@ const NEEDS = ["features", "limits", "subgroup_sizes"];
 
 function readNeeds(j: Json): Needs {
   return j.object<Needs>({
-    // What is not known is lacking.
+    // A need that is not known is lacking.
     features: (f) => [...listOrNone(string)(f), ...j.entries().flatMap(([k]) => (NEEDS.includes(k) ? [] : [k]))],
     limits: (l) => Object.fromEntries(l.entries().map(([k, v]) => [k, v.count()])),
     subgroup_sizes: optional(list(count)),

@@ -54,7 +54,7 @@ export function parseHeader(text: string, start: number, where: string): Header 
   for (const [name, j] of root.entries()) {
     if (name === "__metadata__") continue;
     const [begin = NaN, end = NaN] = j.get("data_offsets").list((o) => o.count());
-    // What safetensors cannot express stands in our metadata.
+    // Types that safetensors cannot express stand in our metadata.
     const stored = types.get(name) ?? j;
     const dtype = named(stored.get("dtype").string());
     if (!isDType(dtype)) return stored.fail(`${dtype} is no element type`);

@@ -111,7 +111,7 @@ export class Session {
     const key = [sized.values, ports.map(idOf), used, states?.version].join(";");
     if (this.#last?.key !== key) this.#last = { key, groups: this.#bindAll(sized, ports) };
     const words = sized.values;
-    // What a run computes it writes over.
+    // The uniform is written again where a run writes computed sizes over it.
     if (this.plan.computed.length || this.#written !== words.join()) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(words));
     this.#written = words.join();
   }

@@ -101,7 +101,7 @@ export async function openTokenizer(json: string): Promise<Tokenizer> {
     const tokenizer = new made.Tokenizer(parsed, {});
     const unknown = tokenizer.token_to_id(parsed.model?.unk_token ?? "");
     return {
-      // What it does not know comes as undefined, or not at all.
+      // A token that it does not know comes as undefined, or not at all.
       encode: (text) => tokenizer.encode(text).ids.map((id: number | undefined) => id ?? unknown).filter((id) => id !== undefined),
       decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
     };

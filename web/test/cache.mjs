@@ -1,4 +1,4 @@
-// What is kept of what was fetched, in headless Chromium: pages that are closed, files that change, chunks that are spoilt.
+// The cache of fetched files, in headless Chromium: pages that are closed, files that change, chunks that are spoilt.
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { after, before, beforeEach, test } from "node:test";

@@ -1,4 +1,4 @@
-// What the package promises, in a browser. Each check gets what reads a case of tests/it/web.rs.
+// Promises of the package, in a browser. Each check gets the function that reads a case of tests/it/web.rs.
 import { Tensor, load } from "/dist/index.js";
 import { close, equal, refused, using } from "./expect.mjs";
 
@@ -336,7 +336,7 @@ export async function texts_are_generated() {
       await generator.reset();
     }
     const [{ prompt, tokens, ...options }] = requests;
-    // What is left early, or ended, goes on as if it had not been.
+    // A run that is left early, or ended, goes on as if it had not been.
     const some = [];
     for await (const t of generator.tokens(prompt, options)) if (some.push(t) === 2) break;
     equal(await collect(generator.tokens([], { ...options, maxTokens: 2 })), tokens.slice(2, 4), "what goes on");

@@ -1,4 +1,4 @@
-// What the package promises of models that it compiles, in a browser.
+// Promises of the package about models that it compiles, in a browser.
 import { Tensor, clearCache, load } from "/dist/index.js";
 import { compile } from "/dist/compiler/index.js";
 import { close, equal, refused, using } from "./expect.mjs";

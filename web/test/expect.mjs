@@ -1,4 +1,4 @@
-// What checks in a page are made of.
+// Tools for checks in a page.
 import { WgfcError, load } from "/dist/index.js";
 import { compare } from "/dist/verify.js";
 

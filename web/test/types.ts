@@ -1,4 +1,4 @@
-// What the types promise; `npm run check` reads this and nothing runs it.
+// Promises of the types; `npm run check` reads this and nothing runs it.
 import { type Compiled, compile } from "../src/compiler/index.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 

@@ -52,7 +52,7 @@ impl Adapter {
     fn is_software(&self) -> bool {
         self.summary.is_software
     }
-    /// What it can do, by name: sizes in bytes, counts, and whether it has a feature.
+    /// The device's abilities by name: sizes in bytes, counts, and whether it has a feature.
     #[getter]
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let l = &self.summary.limits;
@@ -182,7 +182,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Of a device's memory.
+    /// A tensor in a device's memory.
     pub fn new(tensor: DeviceTensor, index: usize, gpu: Gpu) -> Tensor {
         Tensor { tensor, index, gpu }
     }
@@ -247,7 +247,7 @@ impl Tensor {
         adapter(self.index, &self.gpu)
     }
 
-    /// The same elements under another shape of as many, in the same memory.
+    /// This tensor's elements under another shape of as many elements, in the same memory.
     fn reshape(&self, shape: Vec<usize>) -> PyResult<Tensor> {
         let n: usize = self.tensor.shape().iter().product();
         let bad = || PyValueError::new_err(format!("{n} elements cannot have the shape {shape:?}"));

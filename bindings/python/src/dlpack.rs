@@ -77,7 +77,7 @@ const TYPES: [(DType, u8, u8); 18] = [
     (DType::F8E8M0, 14, 8),
 ];
 
-/// What a capsule says of a tensor in host memory. The memory is the capsule's.
+/// A capsule's description of a tensor in host memory. The memory is the capsule's.
 pub struct Described {
     /// The first element.
     pub data: *const u8,
@@ -89,7 +89,7 @@ pub struct Described {
     pub strides: Option<Vec<isize>>,
 }
 
-/// What a capsule holds; `Err` says why it cannot be read.
+/// The description in a capsule; `Err` says why it cannot be read.
 pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, String>> {
     let object = capsule.as_ptr();
     // SAFETY: a pointer to an object that is alive; both functions take any object.
@@ -139,7 +139,7 @@ pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, Strin
     Ok(Ok(Described { data, dtype: *dtype, shape, strides }))
 }
 
-/// What an exchanged tensor refers to, alive until its consumer calls the deleter.
+/// The memory behind an exchanged tensor, alive until its consumer calls the deleter.
 struct Exported {
     _tensor: Tensor,
     _shape: Vec<i64>,

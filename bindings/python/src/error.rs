@@ -47,7 +47,7 @@ fn diagnostic<'py>(module: &Bound<'py, PyModule>, f: &Finding) -> PyResult<Bound
     module.getattr("Diagnostic")?.call((), Some(&fields))
 }
 
-/// What the library gives, or the exception.
+/// The library's result, or the exception.
 pub trait Raise<T> {
     /// The value, or the exception for the error.
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;

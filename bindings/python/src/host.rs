@@ -13,14 +13,14 @@ use wgfc::{DType, Tensor};
 /// take one each.
 #[pyclass(frozen, module = "wgfc._wgfc")]
 pub struct HostArray {
-    /// What it shares, in a type that has whole bytes.
+    /// The shared tensor, in a type that has whole bytes.
     tensor: Tensor,
     /// The type that it stands for.
     dtype: DType,
 }
 
 impl HostArray {
-    /// Of a tensor that nothing else refers to.
+    /// An array over a tensor that nothing else refers to.
     pub fn new(tensor: Tensor) -> HostArray {
         let dtype = tensor.dtype;
         HostArray { tensor: if dtype::is_packed(dtype) { unpack(&tensor) } else { tensor }, dtype }
@@ -125,7 +125,7 @@ impl HostArray {
     }
 }
 
-/// What the caller of a run asked for instead of arrays on the device.
+/// The kind of arrays that the caller of a run asked for instead of arrays on the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     /// `numpy.ndarray`.

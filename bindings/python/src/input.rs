@@ -94,7 +94,7 @@ fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool {
     true
 }
 
-/// What an argument is called in errors: `input \`x\``.
+/// The name of an argument in errors: `input \`x\``.
 pub fn called(what: &str, name: &str) -> String {
     format!("{what} `{name}`")
 }
@@ -176,7 +176,7 @@ fn ndarray(what: &str, array: &Bound<'_, PyAny>, want: Option<DType>) -> PyResul
     }
     let (data, _): (usize, bool) = interface.get_item("data")?.extract()?;
     let strides: Option<Vec<isize>> = interface.get_item("strides")?.extract()?;
-    // Of ml_dtypes' integers of less than a byte each has one.
+    // An element of ml_dtypes' integers of less than a byte has a byte of its own.
     let held = dtype::unpacked(dtype);
     let strided = Strided {
         data: data as *const u8,
@@ -187,7 +187,7 @@ fn ndarray(what: &str, array: &Bound<'_, PyAny>, want: Option<DType>) -> PyResul
     };
     let t = strided.tensor().map_err(|m| unfit(py, what, &m, "give a dense array"))?;
     if dtype::is_packed(dtype) {
-        // What the spare bits hold is not said.
+        // The contents of the spare bits are not specified.
         let bytes = t.bytes().unwrap_or_default();
         let spare = 8 - dtype.bits() as u32;
         let low = |b: &u8| match held {

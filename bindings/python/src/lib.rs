@@ -1,6 +1,6 @@
 //! The native module of the Python package `wgfc`: programs, sessions, tensors on devices.
 //!
-//! What Python sees is described where it is written, in docstrings, and in `python/wgfc/_wgfc.pyi` with types. Arrays come in by
+//! Interfaces for Python are described where they are written, in docstrings, and in `python/wgfc/_wgfc.pyi` with types. Arrays come in by
 //! NumPy's array interface or DLPack ([`input`]) and go out by both ([`host`]); the bytes are shared either way. Python runs on
 //! while a model is compiled and while a device works.
 

@@ -31,7 +31,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Of a name, a type and extents.
+    /// A port with a name, a type and extents.
     pub fn new(name: &str, dtype: wgfc::DType, shape: &[Dim]) -> Port {
         Port { name: name.to_owned(), dtype: dtype::name(dtype), shape: shape.to_vec(), optional: false }
     }
@@ -137,7 +137,7 @@ pub fn states(program: &wgfc::Program) -> Vec<State> {
 #[pyclass(frozen, module = "wgfc")]
 pub struct Program {
     program: wgfc::Program,
-    /// What it was made from, for reports.
+    /// The source of the program, for reports.
     name: String,
     /// The folder it was read from.
     folder: Option<PathBuf>,
@@ -184,17 +184,17 @@ impl Program {
         progress.into_inner().unwrap_or_else(PoisonError::into_inner).end()
     }
 
-    /// What goes in, in the model's order.
+    /// The inputs, in the model's order.
     #[getter]
     fn inputs(&self) -> Vec<Port> {
         ports(&self.program.inputs)
     }
-    /// What comes out, in the model's order; taps come last.
+    /// The outputs, in the model's order; taps come last.
     #[getter]
     fn outputs(&self) -> Vec<Port> {
         ports(&self.program.outputs)
     }
-    /// What stays on the device from run to run.
+    /// The states: tensors that stay on the device from run to run.
     #[getter]
     fn states(&self) -> Vec<State> {
         states(&self.program)
@@ -219,13 +219,13 @@ impl Program {
     fn weight_bytes(&self) -> usize {
         self.program.weights.values().filter_map(wgfc::Tensor::byte_len).sum()
     }
-    /// What the compiler wants the user to know.
+    /// The compiler's warnings.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.program.stats.warnings.clone()
     }
 
-    /// What the program is made of, as `wgfc inspect` prints it: kernels, traffic, bounds of its time, memory.
+    /// The contents of the program, as `wgfc inspect` prints them: kernels, traffic, bounds of its time, memory.
     ///
     /// With `json` a `dict` of numbers instead of text. `dims` gives values to symbols (1 without), `profile` names the device
     /// profile (or a file) that bounds are by, and with `dispatches` the text lists each dispatch.
@@ -280,7 +280,7 @@ fn word<T: serde::de::DeserializeOwned>(option: &str, text: &str, known: &str) -
         .map_err(|_| PyValueError::new_err(format!("{option}: there is no \"{text}\"; there is {known}")))
 }
 
-/// What `states` and `state_capacity` ask for.
+/// The states that `states` and `state_capacity` ask for.
 fn wanted_states(given: Option<&Bound<'_, PyAny>>, capacity: Option<usize>) -> PyResult<States> {
     let Some(given) = given else {
         return Ok(match capacity {

@@ -10,7 +10,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a function, if there is one.
+    /// The progress that is reported to a function, if there is one.
     pub fn new(function: Option<Py<PyAny>>) -> Progress {
         Progress { function, failed: None }
     }

@@ -45,9 +45,9 @@ pub struct Session {
     folder: Option<PathBuf>,
 }
 
-/// What a run changes inside of the model.
+/// A change that a run makes inside of the model.
 pub(crate) struct Change<'py> {
-    /// What was given, by the names of the model's tensors.
+    /// The values that were given, by the names of the model's tensors.
     given: Option<BTreeMap<String, Bound<'py, PyAny>>>,
     /// The input that takes it.
     input: fn(&str) -> String,
@@ -210,7 +210,7 @@ impl Session {
         let made = py.detach(|| -> Result<Session, Error> {
             let (index, gpu) = open(&choice)?;
             if cache {
-                // What was kept is of use or not; without it kernels are compiled again.
+                // An error here is ignored: without the kept pipelines kernels are compiled again.
                 let _ = keep_pipelines(&gpu);
             }
             let session = watched(&gpu, &mut progress, || {
@@ -238,7 +238,7 @@ impl Session {
     /// Returns a dict of the outputs named in `outputs` (all without), in that order, each of the shape that the program says:
     /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
     /// is copied and the run is not waited for. A dict says it of each output: those that it does not name stay on the device.
-    /// Of a program compiled with `precision="f16"`, outputs on the host that are not finite everywhere are a `RuntimeWarning`.
+    /// Outputs on the host of a program compiled with `precision="f16"` that are not finite everywhere are a `RuntimeWarning`.
     /// bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the same bits where that is not installed.
     ///
     /// `add` and `replace` have arrays for tensors of the model that were named as `added` and `replaced` when it was compiled; each is
@@ -323,12 +323,12 @@ impl Session {
         Stream::new(slf, batches, outputs, to, in_flight)
     }
 
-    /// What goes in, in the model's order.
+    /// The inputs, in the model's order.
     #[getter]
     fn inputs(&self, py: Python<'_>) -> Vec<Port> {
         py.detach(|| ports(&self.lock().program().inputs))
     }
-    /// What comes out, in the model's order.
+    /// The outputs, in the model's order.
     #[getter]
     fn outputs(&self, py: Python<'_>) -> Vec<Port> {
         py.detach(|| ports(&self.lock().program().outputs))
@@ -344,7 +344,7 @@ impl Session {
         adapter(self.index, &self.gpu)
     }
 
-    /// What the states of these names (all without) hold, as a dict of arrays: of those that are filled along an axis the positions in
+    /// The contents of the states of these names (all without), as a dict of arrays: of those that are filled along an axis the positions in
     /// use. `to` is `"numpy"` or `"torch"`.
     #[pyo3(signature = (names=None, *, to="numpy"))]
     fn read_states<'py>(

@@ -33,7 +33,7 @@ struct UnderWay {
 }
 
 impl Stream {
-    /// Of what a session is given and where its outputs go.
+    /// A stream over a session's inputs and the place of its outputs.
     pub fn new(
         session: &Bound<'_, Session>,
         batches: &Bound<'_, PyAny>,
@@ -103,7 +103,7 @@ impl Stream {
             match self.start(py, &mut to) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // What asks the program to end does not wait.
+                // An exception that ends the program does not wait.
                 Err(e) if to.runs.is_empty() || !e.is_instance_of::<PyException>(py) => return Err(e),
                 Err(e) => to.failed = Some(e),
             }

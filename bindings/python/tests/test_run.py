@@ -192,7 +192,7 @@ def test_numbers_become_what_the_input_is():
         with pytest.raises(wgfc.ModelError, match="is no"):
             session.run({**given, name: bad})
     assert session.run({**given, "i": True, "f": 3})["f_"] == 3
-    # What has a type keeps it.
+    # An array that has a type keeps it.
     with pytest.raises(wgfc.ModelError, match="not i64"):
         session.run({**given, "i": np.int64(3)})
 

@@ -40,7 +40,7 @@ def test_batches_are_taken_as_they_are_needed(step):
     for n in range(4):
         assert list(next(stream)) == ["output"]
         assert len(taken) == n + 3
-    # What was begun is done: states have all steps that were started.
+    # A step that was begun is done: states have all steps that were started.
     assert session.read_states(["count"])["count"] == 6
     assert list(session.stream([])) == []
 
@@ -76,7 +76,7 @@ def test_errors_of_streams(step):
             next(stream)
         assert list(stream) == []
 
-    # What was begun before a batch that is wrong is given out first.
+    # Batches begun before a wrong one are given out first.
     stream = session.stream([good[0], {"x": good[0]["x"]}, good[1]], in_flight=3)
     assert next(stream)["output"] > 0
     with pytest.raises(wgfc.ModelError, match="rate"):

@@ -146,7 +146,7 @@ def test_what_the_backward_pass_reads_stays_on_the_device():
     run(x).sum().backward()
     with Steps() as s:
         y = run(x)
-    # Of activations nothing is copied: only the input and the result.
+    # No activation is copied: only the input and the result.
     assert (s.uploads, s.downloads) == (1, 1)
     with Steps() as s:
         y.sum().backward()

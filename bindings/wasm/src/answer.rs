@@ -1,4 +1,4 @@
-//! What a page gets.
+//! The answer that a page gets.
 
 use crate::Request;
 use crate::request::Elsewhere;

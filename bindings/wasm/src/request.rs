@@ -1,4 +1,4 @@
-//! What a page asks for.
+//! The request of a page.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct Request {
     pub profile: Option<serde_json::Value>,
     /// Symbolic dimensions to fix, in all plans.
     pub dims: BTreeMap<String, i64>,
-    /// What symbolic dimensions are expected to be.
+    /// Expected values of symbolic dimensions.
     pub expect: BTreeMap<String, i64>,
     /// No fusion, as a baseline.
     pub unfused: bool,
@@ -44,7 +44,7 @@ pub struct Request {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanRequest {
-    /// What people call it.
+    /// The name that people give it.
     pub name: String,
     /// Symbolic dimensions to fix.
     pub dims: BTreeMap<String, i64>,

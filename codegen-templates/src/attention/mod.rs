@@ -26,7 +26,7 @@ pub use tiled::{Attention, Tiles};
 
 use serde::Serialize;
 
-/// What all templates need to know.
+/// The parameters that all templates need.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     /// Text before the entry point: declarations of the bindings, and functions.
@@ -84,7 +84,7 @@ impl Window {
             bounded: !self.from.is_empty() || !self.to.is_empty(),
             free: self.free.is_some(),
             again: self.again,
-            // What the highest score of a query is not above that has seen no key.
+            // The bound that the highest score of a query without any key does not exceed.
             unseen: if self.half { "-32752.0" } else { "LOWEST" },
             window: self.text(),
         }

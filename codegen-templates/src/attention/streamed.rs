@@ -48,7 +48,7 @@ impl Stream {
     pub const fn registers(self, d: u32, e: u32) -> u32 {
         (self.heads + self.unroll) * (d + e) / self.lanes
     }
-    /// The same, with keys and values as they are loaded: two of f16 in a register.
+    /// The count with keys and values as they are loaded: two of f16 in a register.
     pub const fn loaded(self, d: u32, e: u32) -> u32 {
         (self.heads * self.run + self.unroll * 4) * (d + e) / (self.lanes * self.run)
     }
@@ -101,7 +101,7 @@ struct StreamedSlots<'a> {
     /// The heads, up to a power of two.
     turned: u32,
     turns: Vec<Turn>,
-    /// What a thread has of its head's score of each key behind the turns, to be added up over `lane_shuffles`.
+    /// A thread's part of its head's score of each key behind the turns, to be added up over `lane_shuffles`.
     whole: Vec<String>,
     lane_shuffles: Vec<u32>,
     slot_shuffles: Vec<u32>,
@@ -116,7 +116,7 @@ struct Turn {
     parts: Vec<Part>,
 }
 
-/// What a thread keeps: `low` where its bit is 0, else `high`.
+/// The part that a thread keeps: `low` where its bit is 0, else `high`.
 #[derive(Serialize)]
 struct Part {
     name: String,

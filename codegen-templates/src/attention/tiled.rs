@@ -29,7 +29,7 @@ const fn pitch(quads: u32) -> u32 {
     if quads <= 4 { 4 } else { quads.next_multiple_of(8) }
 }
 
-/// What the quads of a line lie apart, that neighbouring lines are in other banks.
+/// The distance between quads of a line that puts neighbouring lines into other banks.
 fn swizzle(pitch: u32, line: &str) -> String {
     if pitch == 4 { format!("(({line} / 2) & 3)") } else { format!("({line} & 7)") }
 }
@@ -110,7 +110,7 @@ struct Chunk {
     /// Its first quad of columns, and how many it has.
     first: u32,
     quads: u32,
-    /// Those of a thread, by their numbers in all of them.
+    /// The columns of a thread, by their numbers in all of them.
     columns: Vec<u32>,
 }
 

@@ -291,7 +291,7 @@ fn quarter_turns_of_large(a: f32) -> vec2<f32> {
     let low = m * w1 + carried;
     let high = m * w0 + high_of_product(m, w1) + select(0u, 1u, low < carried);
     let n = (high + 0x20000000u) >> 30u;
-    // What is left, a signed number of 64 bits of which the upper 34 are the sign.
+    // The rest, a signed number of 64 bits of which the upper 34 are the sign.
     let rest = high - (n << 30u);
     let below = (rest >> 31u) != 0u;
     let rest_low = select(low, 0u - low, below);

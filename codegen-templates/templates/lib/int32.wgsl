@@ -111,7 +111,7 @@ fn u32_from_f32(x: f32) -> u32 {
     return select(word, 0u, (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u);
 }
 
-// The same; from 2³¹ to 2³² it wraps.
+// A conversion to i32; from 2³¹ to 2³² it wraps.
 fn i32_from_f32(x: f32) -> i32 {
     return i32(u32_from_f32(x));
 }

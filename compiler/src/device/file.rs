@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// The version of the JSON form written and the only one read.
 pub const VERSION: u64 = 1;
 
-/// What a field may be.
+/// The kind of value that a field may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// At least 1 and at most this.
@@ -108,7 +108,7 @@ impl DeviceProfile {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// What is wrong with it, in words that follow the file's name; of a field, what it may be.
+    /// The fault of the file, in words that follow its name; for a field, the values that it may have.
     pub fn from_json(text: &[u8]) -> Result<DeviceProfile, String> {
         let file: Value = serde_json::from_slice(text)
             .map_err(|e| format!("is not a device profile: {}", json_in_words(&e)))?;

@@ -38,7 +38,7 @@ pub(super) struct Accumulator<'a> {
     /// Which result.
     pub(super) index: usize,
     reduction: &'a Reduction,
-    /// The same reduction at the neighbouring positions that a step takes in.
+    /// This reduction at the neighbouring positions that a step takes in.
     others: &'a [Reduction],
     /// The variable of the position.
     position: String,
@@ -88,19 +88,19 @@ impl<'a> Accumulator<'a> {
     pub(super) fn new(index: usize, reduction: &'a Reduction, others: &'a [Reduction]) -> Accumulator<'a> {
         Accumulator { index, reduction, others, position: "v1".into(), not_numbers: NotNumbers::Beside }
     }
-    /// The same, read after every position.
+    /// This accumulator, read after every position.
     pub(super) fn running(self) -> Self {
         Accumulator { not_numbers: NotNumbers::AtOnce, ..self }
     }
-    /// The same, which may leave NaN out.
+    /// This accumulator, which may leave NaN out.
     pub(super) fn without_nan(self) -> Self {
         Accumulator { not_numbers: NotNumbers::Left, ..self }
     }
-    /// The same over the positions that variable `%i` numbers.
+    /// This accumulator over the positions that variable `%i` numbers.
     pub(super) fn over(self, i: usize) -> Accumulator<'a> {
         Accumulator { position: format!("v{i}"), ..self }
     }
-    /// The same over positions of this name.
+    /// This accumulator over positions of this name.
     pub(super) fn named(self, position: String) -> Accumulator<'a> {
         Accumulator { position, ..self }
     }
@@ -250,7 +250,7 @@ impl<'a> Accumulator<'a> {
         }
         Ok((values.concat(), none))
     }
-    /// What a lane has once its positions are taken in, before lanes combine.
+    /// Settles a lane's value once its positions are taken in, before lanes combine.
     pub(super) fn settle(&self, s: &mut Scope) {
         let i = self.index;
         if self.looks() {

@@ -213,7 +213,7 @@ fn load_masks(m: &mut Module, masks: &[ExprId]) -> Result<String, Diagnostic> {
     ))
 }
 
-/// What is read: queries, keys and values.
+/// The expressions that are read: queries, keys and values.
 type Roots = [Vec<ExprId>; 3];
 
 /// The kernel with queries, keys and values as they are read, several neighbours at a time where they can be and that is asked

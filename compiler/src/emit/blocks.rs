@@ -14,7 +14,7 @@ pub(super) struct Block<'k> {
     combined: &'k Combined,
     /// Invocations that share a block, and its elements.
     block: u32,
-    /// Of each term of an invocation, what is known of it, and of each of the block's elements with it.
+    /// The facts known of each term of an invocation, and of each of the block's elements with it.
     terms: Vec<(Scope, Vec<Scope>)>,
 }
 
@@ -67,7 +67,7 @@ impl<'k> Block<'k> {
         Ok(Some(Block { number, combined, block, terms }))
     }
 
-    /// What a stage needs beside the terms of its sum.
+    /// The expressions that a stage needs beside the terms of its sum.
     pub(super) fn others(&self, stage: &Stage) -> Vec<ExprId> {
         let summed = self.combined.reduction.roots();
         stage.roots().into_iter().filter(|r| !summed.contains(r)).collect()
@@ -127,7 +127,7 @@ impl<'k> Block<'k> {
     }
 }
 
-/// What is added up to a value.
+/// The terms that are added up to a value.
 fn addends(body: &Body, value: ExprId) -> Vec<ExprId> {
     let (mut out, mut stack) = (vec![], vec![value]);
     while let Some(e) = stack.pop() {

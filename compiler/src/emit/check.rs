@@ -99,7 +99,7 @@ fn has_bool(module: &Module, ty: Handle<Type>) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said of a kernel with one variable in workgroup memory.
+    /// The message about a kernel with one variable in workgroup memory.
     fn said(ty: &str, features: &[&str]) -> String {
         let wgsl = format!(
             "struct Pair {{ at: i32, found: bool }}

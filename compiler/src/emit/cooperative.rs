@@ -221,7 +221,7 @@ fn read_beside(
     Ok((Beside { rows: !by_row.is_empty(), cols: !by_col.is_empty() }, more))
 }
 
-/// What is rounded to f16, where that comes last: the conversion that follows does it, too.
+/// The value that is rounded to f16, where that comes last: the conversion that follows rounds it, too.
 fn unrounded(body: &Body, id: ExprId) -> ExprId {
     match *body.expr(id) {
         Expr::Cast(DType::F32, half) if body.dtype(half) == DType::F16 => match *body.expr(half) {

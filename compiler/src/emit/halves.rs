@@ -15,7 +15,7 @@ pub(super) struct Eight {
 }
 
 impl Module<'_> {
-    /// What eight expressions read, if that is all they do and it is one vector.
+    /// The vector that eight expressions read, if that is all they do and it is one vector.
     pub(super) fn plain_eight(&self, ids: &[ExprId]) -> Option<Eight> {
         let all: Vec<(ExprId, Vec<ExprId>)> = ids.iter().map(|id| self.plain(*id)).collect::<Option<_>>()?;
         let (first, conditions) = all.first()?.clone();

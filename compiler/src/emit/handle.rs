@@ -1,4 +1,4 @@
-//! What statements call a value.
+//! The expressions by which statements name a value.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,7 +11,7 @@ pub struct Handle {
     held: Held,
 }
 
-/// What holds a value.
+/// The form in which a value is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     /// Nothing: a literal or an index.

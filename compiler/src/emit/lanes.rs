@@ -1,4 +1,4 @@
-//! What the texts of both kinds of loops begin with: how many lanes and steps there are, and which lane this is.
+//! The first lines of both kinds of loops: how many lanes and steps there are, and which lane this is.
 
 use super::wgsl::{Module, Scope};
 use crate::Diagnostic;

@@ -134,7 +134,7 @@ fn groups(
     let [size] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
     let workgroups = fold_workgroups(&size.ceil_div(per_group), cx.target.max_workgroups);
     let covered = workgroups.iter().fold(Poly::from(per_group), |n, d| &n * d);
-    // Of a size that a run computes, workgroups are for the most it can be.
+    // Workgroups are dispatched for the bound of a size that a run computes.
     let whole = covered == *size && !cx.graph.bounds.concern(size);
 
     let mut outer = Scope::new(4);
@@ -236,7 +236,7 @@ pub(super) fn store_group(m: &mut Module, s: &mut Scope, stores: &[Store]) -> Re
     stores.chunks(elements).try_for_each(|v| m.store_neighbours(s, v))
 }
 
-/// Of expressions in order, the loads that depend on the position, in waves: what the address of one depends on is read in an earlier one.
+/// The loads of expressions in order that depend on the position, in waves: loads that the address of one depends on are in an earlier wave.
 pub(super) fn waves(m: &Module, exprs: &[ExprId]) -> Vec<Vec<ExprId>> {
     let body = &m.kernel.body;
     let mut level = vec![0usize; body.len()];

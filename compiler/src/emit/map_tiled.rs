@@ -12,7 +12,7 @@ use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::map::{Axis, Step, Tile};
 use wgfc_ir::{Poly, Reg};
 
-/// What the invocations of a workgroup do in turn: each has unit `local`, then the one `threads` behind it, ….
+/// The work that the invocations of a workgroup do in turn: each has unit `local`, then the one `threads` behind it, ….
 struct Turns {
     /// All units.
     units: u32,
@@ -74,7 +74,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
     let (full_rows, full_cols) = (divides(tiles.across, rows), divides(tiles.along, cols));
     let at_most = |at: String, end: &str, full: bool| if full { at } else { format!("min({at}, {end} - 1)") };
 
-    // What runs along the other axis, along it.
+    // Elements that run along the other axis are taken along it.
     let turns = Turns { units: cols * (rows / lines), threads };
     let mut scopes = vec![];
     for j in 0..turns.count() {
@@ -92,7 +92,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
     let loads: Vec<ExprId> = tiles.staged.iter().flat_map(|s| s.loads.iter().copied()).collect();
     let mut staging = String::new();
     fetched(&mut m, &mut scopes, &body.reachable(&loads), &mut staging)?;
-    // What is read where it is used.
+    // Values that are read where they are used.
     let turns_out = Turns { units: rows * (cols / elements), threads };
     let mut users = vec![];
     for j in 0..turns_out.count() {

@@ -250,7 +250,7 @@ fn blocked_operand(
     let is_line = |m: &Module, id: ExprId| deps(m, id) & !on_line == 0;
     let is_step = |m: &Module, id: ExprId| deps(m, id) & !(on_step | var_bit(0)) == 0;
     let plain = |id: ExprId| matches!(body.expr(id), Expr::Const(_));
-    // What is made before and used behind: of lines, of steps, of both.
+    // Values made before and used behind: of lines, of steps, of both.
     let (mut lines, mut steps, mut both) = (vec![], vec![], vec![]);
     let reachable = body.reachable(&[root]);
     for id in reachable.iter().copied().filter(|id| deps(m, *id) & on_term != 0) {

@@ -40,16 +40,16 @@ use std::sync::Arc;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Dim, Poly};
 
-/// What emission needs to know beside the kernel and its schedule.
+/// The facts that emission needs beside the kernel and its schedule.
 #[derive(Clone, Copy)]
 pub struct EmitContext<'a> {
     /// Where the kernel's tensors are described.
     pub graph: &'a KernelGraph,
     /// The program's symbols, in the order of the `Dims` uniform.
     pub symbols: &'a [Arc<str>],
-    /// What text the target takes.
+    /// The text that the target takes.
     pub target: Target,
-    /// What is said of each tensor of the kernel where it is declared.
+    /// The comment on each tensor of the kernel where it is declared.
     pub legend: Option<&'a Legend>,
 }
 
@@ -60,25 +60,25 @@ impl<'a> EmitContext<'a> {
     }
 }
 
-/// What a kernel uses each tensor for, in words.
+/// The uses of each tensor in a kernel, in words.
 #[derive(Clone, Debug, Default)]
 pub struct Legend(FxHashMap<TensorId, Entry>);
 
-/// What is said of a tensor.
+/// The description of a tensor.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// What its binding is called, before it is numbered.
+    /// The name of its binding, before it is numbered.
     name: &'static str,
     about: String,
 }
 
 impl Legend {
-    /// What a tensor is for.
+    /// The use of a tensor.
     pub fn about(&self, t: TensorId) -> Option<&str> {
         self.0.get(&t).map(|e| e.about.as_str())
     }
 
-    /// What bindings are called: after what they are used for, several of one use by number.
+    /// The names of bindings: after their uses, several of one use by number.
     fn names(legend: Option<&Legend>, bindings: &Bindings) -> Vec<String> {
         let bases: Vec<&str> = bindings
             .list
@@ -96,7 +96,7 @@ impl Legend {
         bases.iter().enumerate().map(number).collect()
     }
 
-    /// Of a kernel as fusion made it.
+    /// The legend of a kernel as fusion made it.
     pub fn of(kernel: &Kernel, graph: &KernelGraph) -> Legend {
         let mut uses: FxHashMap<TensorId, Vec<&str>> = FxHashMap::default();
         let mut add = |t: TensorId, what: &'static str| {
@@ -105,7 +105,7 @@ impl Legend {
                 all.push(what);
             }
         };
-        // What is reached from all roots of a role is looked at once.
+        // Expressions reached from all roots of a role are looked at once.
         let mut roles: Vec<(&'static str, Vec<ExprId>)> = vec![];
         let stored = kernel.all_stores().flat_map(Store::reads).map(|e| ("results", e));
         for (role, root) in kernel.family.roles().into_iter().chain(stored) {
@@ -133,7 +133,7 @@ impl Legend {
     }
 }
 
-/// What a binding that is used so is called.
+/// The name of a binding that is used so.
 fn name_of(role: &str) -> &'static str {
     match role {
         "first operand" => "lhs",
@@ -151,7 +151,7 @@ fn name_of(role: &str) -> &'static str {
     }
 }
 
-/// What of a device shows in the text whatever the schedule.
+/// The properties of a device that show in the text whatever the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Whether kernels may use `f16`.

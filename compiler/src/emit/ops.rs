@@ -340,7 +340,7 @@ impl Module<'_> {
         self.decode(to, &raw).map(Text::Compound)
     }
 
-    /// The same bits as another type.
+    /// The bits of `a` as another type.
     pub fn bitcast(&mut self, from: DType, to: DType, a: &Handle) -> Result<Text> {
         if from == to {
             return Ok(Text::Handle(a.clone()));

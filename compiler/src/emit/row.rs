@@ -17,10 +17,10 @@ use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::row::{Pass, Scratch, Shared};
 use wgfc_ir::Reg;
 
-/// What one pass does.
+/// The work of one pass.
 struct PassText<'a> {
     accumulators: Vec<Accumulator<'a>>,
-    /// Those of neighbouring positions together.
+    /// The stores of neighbouring positions together.
     stores: Vec<&'a [Store]>,
 }
 

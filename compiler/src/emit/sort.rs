@@ -22,7 +22,7 @@ pub(super) fn emit(
     }
 }
 
-/// What all of the templates take, with the statements that store a key indented by `indent`.
+/// The parameters that all of the templates take, with the statements that store a key indented by `indent`.
 fn keys(m: &mut Module, k: &Sort, threads: u32, indent: usize) -> Result<Keys, Diagnostic> {
     let number = |n: i64| i32::try_from(n).unwrap_or(i32::MAX);
     let key = m.function("key", &[0, 1], k.key)?;
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn networks_sort() {
-        // What sorts zeros and ones sorts all there is.
+        // A network that sorts zeros and ones sorts everything.
         for n in [1, 2, 4, 8, 16] {
             let pairs = network(n);
             for bits in 0..1u32 << n {

@@ -124,7 +124,7 @@ struct Prepared<'k> {
     own: u32,
     /// Invocations that share an element's terms.
     lanes: u32,
-    /// What is needed beside the terms that are written out.
+    /// The expressions needed beside the terms that are written out.
     roots: Vec<ExprId>,
     ready: Deps,
     scope: Scope,
@@ -161,7 +161,7 @@ impl Shared<'_> {
         }
     }
 
-    /// What of a stage no step changes.
+    /// Computes the parts of a stage that no step changes.
     fn prepare<'k>(
         &self,
         m: &mut Module,
@@ -284,7 +284,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// What an invocation combines of the terms of its element.
+    /// Combines an invocation's terms of its element.
     fn combine<'c>(
         &self,
         m: &mut Module,

@@ -44,7 +44,7 @@ pub(super) fn emit(
         let mut ready = fixed;
         if stage.elements <= threads {
             ready |= var_bit(w.element);
-            // What is computed in advance is of an element that there is.
+            // Values computed in advance are of an element that exists.
             let own = format!("own{}", scopes.len());
             scope.line(&format!("let {own} = min(v{}, {});", w.element, stage.elements.saturating_sub(1)));
             scope.bind_var(w.element, &own);
@@ -189,7 +189,7 @@ impl Writer {
         self.write(m, s, stage, true)
     }
 
-    /// The same; `combines` if what it combines is not known yet.
+    /// Writes a stage; `combines` if the combined values are not known yet.
     fn write(&self, m: &mut Module, s: &mut Scope, stage: &Stage, combines: bool) -> Result<(), Diagnostic> {
         let Stage { elements, combined, writes, stores } = stage;
         let var = format!("v{}", self.element);

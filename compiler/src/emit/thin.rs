@@ -7,7 +7,7 @@
 //! ([`Module::vectorise`]).
 //!
 //! An `x` that is more than a load is computed once for the workgroup and [staged](Stage) in its memory where that has room.
-//! What is summed beside the products is then added up by the threads that stage it.
+//! Sums beside the products are then added up by the threads that stage them.
 
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
@@ -69,7 +69,7 @@ pub(super) fn emit(
     before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
     module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
-    // What is staged is waited for with the loads of the first round under way.
+    // The staged values are waited for with the loads of the first round under way.
     let (mut stage, mut first) = (None, before.inner(4));
     if let Some(staging) = &staging {
         let round = blocks.round(&mut module, &mut before, shape, &steps, true)?;
@@ -120,7 +120,7 @@ const STAGED: u32 = 1 << 16;
 
 /// The operands written out for every element of a block.
 struct Blocks {
-    /// The same stores; its operands are those below.
+    /// The stores of the kernel; its operands are those below.
     kernel: Kernel,
     /// By row and k.
     x: Vec<Vec<ExprId>>,
@@ -128,7 +128,7 @@ struct Blocks {
     y: Vec<Vec<Vec<ExprId>>>,
     /// By sum, row and k; none where they are added up as rows are staged.
     sums: Vec<Vec<Vec<ExprId>>>,
-    /// What is computed for the stage of each line, by neighbouring k: the rows of `x`, which are kept there, then those of
+    /// The values computed for the stage of each line, by neighbouring k: the rows of `x`, which are kept there, then those of
     /// each sum.
     staged: Vec<Vec<ExprId>>,
 }
@@ -222,7 +222,7 @@ impl Blocks {
         all
     }
 
-    /// What the loop needs.
+    /// The expressions that the loop needs.
     fn block_roots(&self) -> Vec<ExprId> {
         let y = self.y.iter().chain(&self.sums).flatten().flatten();
         y.chain(self.x.iter().flatten()).copied().collect()
@@ -374,7 +374,7 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// What is done with a round's blocks.
+    /// The additions of a round's blocks.
     fn adds(
         &self,
         m: &mut Module,
@@ -447,7 +447,7 @@ fn stage_width(shape: ThinShape) -> u32 {
     shape.k.min(4)
 }
 
-/// What a thread stages, of which the loads are written.
+/// The part of a thread in staging, for which the loads are written.
 struct Staging {
     /// With the names of the loads.
     turns: Vec<Scope>,

@@ -58,7 +58,7 @@ fn tokens(code: &str) -> Vec<&str> {
     out
 }
 
-/// What can be replaced at token `i`, and by what.
+/// The tokens that can be replaced at token `i`, and their replacement.
 fn step<'t>(tokens: &[&'t str], i: usize) -> Option<(std::ops::Range<usize>, Vec<&'t str>)> {
     let at = |j: usize| tokens.get(j).copied().unwrap_or_default();
     let before = || if i == 0 { "" } else { at(i - 1) };

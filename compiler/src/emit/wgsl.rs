@@ -39,7 +39,7 @@ pub struct Scope {
     accs: FxHashMap<u32, Handle>,
     /// Values by their text, where that is kept.
     texts: FxHashMap<String, Handle>,
-    /// What the enclosing scopes computed in advance, innermost last.
+    /// The dependences that the enclosing scopes computed in advance, innermost last.
     ready: Vec<Deps>,
 }
 
@@ -176,7 +176,7 @@ pub struct Module<'a> {
     pub(super) cx: EmitContext<'a>,
     /// Binding `i` of group 0.
     pub(super) bindings: Bindings,
-    /// What each is called.
+    /// The name of each.
     pub(super) names: Vec<String>,
     /// Extents of the iteration variables.
     pub(super) domain: Vec<Poly>,
@@ -228,15 +228,15 @@ impl<'a> Module<'a> {
         })
     }
 
-    /// What the expressions depend on.
+    /// The dependences of the expressions.
     pub(super) fn dependence(&self) -> &Dependence {
         &self.deps
     }
-    /// What an expression depends on.
+    /// The dependences of an expression.
     pub fn deps(&self, id: ExprId) -> Deps {
         self.deps.expr(id)
     }
-    /// What an index expression depends on.
+    /// The dependences of an index expression.
     pub fn poly_deps(&self, p: &Poly) -> Deps {
         self.deps.poly(p)
     }
@@ -538,7 +538,7 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
-    /// What evaluating the roots will ask for, operands first.
+    /// The keys that evaluating the roots will ask for, operands first.
     fn demand(&self, roots: &[Key]) -> Vec<Key> {
         let mut seen: BTreeSet<Key> = BTreeSet::new();
         let mut stack: Vec<Key> = roots.to_vec();
@@ -624,7 +624,7 @@ impl Module<'_> {
 
 /// Text of a value.
 pub enum Text {
-    /// What can be written as often as it is read.
+    /// A value that can be written as often as it is read.
     Handle(Handle),
     /// Anything else, which is worth a `let`.
     Compound(String),

@@ -1,4 +1,4 @@
-//! What the kernels of all units are built with: results stored where they lie, copies, fills.
+//! The tools with which the kernels of all units are built: results stored where they lie, copies, fills.
 
 use super::origins;
 use crate::fuse::points::{self, Point};
@@ -145,7 +145,7 @@ pub(super) fn follow_up(
             stores.extend(all);
             continue;
         }
-        // What a loop stores in every step is no result of its last one.
+        // A value that a loop stores in every step is no result of its last one.
         let Some((found, values)) = here.get(v) else {
             if v.node == unit.anchor {
                 continue;

@@ -1,6 +1,6 @@
 //! States that a kernel writes where it reads them.
 //!
-//! What a state becomes is copied to it when all have read what it was. No copy is needed where the
+//! The new contents of a state are copied to it when all have read the old contents. No copy is needed where the
 //! kernel that computes it reads of the old contents only the element that it replaces, before it does
 //! ([`conflicts`]). Two copies are where what a state
 //! becomes is itself what states were, and could not be read any more: of two states that change places.

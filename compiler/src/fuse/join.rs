@@ -58,7 +58,7 @@ pub fn join(
         let symbols = (0..computed.len()).filter(|i| symbols.contains(&computed[*i].0)).collect();
         let key = (elements.clone(), reads, symbols);
         let fits = |i: usize, reads: usize| reads + out[i].writes().len() + writes.len() <= max_buffers;
-        // What was joined since may read more.
+        // A kernel that was joined since may read more.
         let same = known.get(&key).copied();
         let same = same.filter(|i| fits(*i, key.1.len()) && order.reads_at(*i).len() == key.1.len());
         let is_small = elements.as_const().is_some_and(|n| n <= little);
@@ -94,20 +94,20 @@ pub fn join(
 
 /// Why others come before a kernel.
 struct Before {
-    /// What it reads, in order.
+    /// The tensors that it reads, in order.
     reads: Vec<TensorId>,
-    /// What the symbols that it uses are computed to.
+    /// The tensors from which the symbols that it uses are computed.
     symbols: Vec<TensorId>,
     /// For more than that.
     more: bool,
 }
 
-/// What comes before what.
+/// The order in which kernels come.
 struct Order<'a> {
     tensors: &'a [KernelTensor],
     kernels: Vec<Before>,
     writers: FxHashMap<TensorId, Vec<usize>>,
-    /// Of each kernel that was looked at, where it is now, and of each place the kernels that were joined there.
+    /// The present place of each kernel that was looked at, and the kernels that were joined in each place.
     place: Vec<usize>,
     together: Vec<Vec<usize>>,
 }
@@ -146,7 +146,7 @@ impl<'a> Order<'a> {
         self.together[place].push(kernel);
     }
 
-    /// What the kernels in one place read.
+    /// The tensors that the kernels in one place read.
     fn reads_at(&self, place: usize) -> Vec<TensorId> {
         let mut reads: Vec<TensorId> =
             self.together[place].iter().flat_map(|k| &self.kernels[*k].reads).copied().collect();
@@ -164,7 +164,7 @@ impl<'a> Order<'a> {
                 match self.tensors[t].kind {
                     TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => continue,
                     TensorKind::State { after: false, .. } => continue,
-                    // What a loop of several kernels makes.
+                    // Results of a loop of several kernels.
                     _ => return true,
                 }
             };

@@ -10,7 +10,7 @@ use wgfc_ir::{NodeId, Op, Value};
 /// A kernel, and the values inlined into it with their expressions.
 pub(super) type Made = (Kernel, Vec<(Value, ExprId)>);
 
-/// What units became, by their anchors.
+/// The kernels that units became, by their anchors.
 #[derive(Default)]
 pub(super) struct Kept(FxHashMap<NodeId, Entry>);
 
@@ -22,7 +22,7 @@ struct Entry {
 }
 
 impl Kept {
-    /// What the unit became before, over the tensors of now.
+    /// The kernels that the unit became before, over the present tensors.
     pub(super) fn again(&self, unit: &Unit, tensors: &mut Tensors) -> Option<Made> {
         let entry = self.0.get(&unit.anchor).filter(|e| e.unit == *unit)?;
         // Where a constant is does not change, and asking for it may give it a tensor.

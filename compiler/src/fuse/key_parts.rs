@@ -21,7 +21,7 @@ const FOURS: i64 = 8;
 /// How many times as long as a dispatch the reading of the keys of one head must take that another kernel is worth it.
 const WORTH: f64 = 4.0;
 
-/// What is looked at of attention over parts of its keys.
+/// The parts of attention over parts of its keys that are looked at.
 struct Shared {
     /// Workgroups that read the same keys.
     groups: i64,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Of attention with one query.
+    /// The parts of attention with one query.
     fn of(graph: &Graph, anchor: NodeId, options: &Options) -> Option<Shared> {
         let node = graph.node(anchor);
         let Op::Attention { .. } = node.op else { return None };

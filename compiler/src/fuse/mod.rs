@@ -245,7 +245,7 @@ fn build(
             copies.push((b.value, t));
         }
     }
-    // What a state becomes is written to it at once where that is possible, else copied at the end.
+    // The new contents of a state are written to it at once where that is possible, else copied at the end.
     for (state, s) in graph.states.iter().enumerate() {
         let ty = graph.ty(s.after).clone();
         let kind = TensorKind::State { state, grows: s.growth.is_some(), after: true };
@@ -269,12 +269,12 @@ fn build(
         }
     }
     let mut kernels = vec![];
-    // Of each of the first kernels its unit, the values it asked for, and those inlined.
+    // The unit of each of the first kernels, the values it asked for, and those inlined.
     let mut made = vec![];
     let mut blocks = vec![];
     let mut errors = vec![];
     let mut again = false;
-    // What has no elements is not computed.
+    // Values without elements are not computed.
     let wanted = |u: &&unit::Unit| !u.outputs.iter().all(|v| is_empty(graph.ty(*v))) || u.outputs.is_empty();
     for u in grouping.units.iter().filter(wanted) {
         if let Some(why) = split_loops.get(&u.anchor) {
@@ -299,7 +299,7 @@ fn build(
             }
             continue;
         }
-        // What was asked for before is no kernel's.
+        // Tensors that were asked for before belong to no kernel.
         tensors.take_asked();
         let built = match kept.again(u, &mut tensors) {
             Some(built) => Ok(built),
@@ -467,14 +467,14 @@ fn split(
 /// So many tensors are as good as more where the value is sought that reads most.
 const MANY: usize = 6;
 
-/// What an expression loads: tensors, and expressions that become some.
+/// The loads of an expression: tensors, and expressions that become some.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     Tensor(TensorId),
     Value(u32),
 }
 
-/// What expressions load that values are made of, of each [`MANY`] at most. An expression that is `kept`, of which it is
+/// The loads of expressions of which values are made, of each [`MANY`] at most. An expression that is `kept`, of which it is
 /// told how many it loads, is loaded by others.
 fn loaded(
     body: &crate::kernel::Body,
@@ -499,7 +499,7 @@ fn loaded(
     of
 }
 
-/// What orders one of the parts of a program.
+/// The accesses that order one of the parts of a program.
 struct Touched {
     reads: Vec<TensorId>,
     writes: Vec<TensorId>,

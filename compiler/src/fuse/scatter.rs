@@ -187,7 +187,7 @@ impl Lowering<'_> {
         self.b.push(Op::Scatter { reduce: Some(how), index: self.index.to_vec() }, &inputs)
     }
 
-    /// What `x`, of the data's shape, has where each update goes; where that is outside it is arbitrary.
+    /// The elements of `x`, of the data's shape, at the place of each update; where that is outside they are arbitrary.
     fn at_places(&mut self, x: Value) -> Made {
         let shape = self.b.shape(self.inputs[1]);
         let mut inputs = self.inputs[1..].to_vec();
@@ -373,7 +373,7 @@ fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     let number = f.select(positive, number, negated);
     let (number, left) = (f.cast(DType::I64, number), f.cast(DType::I64, left));
     let number = f.binary(B::Shl, number, left);
-    // Those that are no numbers.
+    // Keys of values that are NaN.
     let is_number = f.binary(B::Ne, biased, all_ones);
     let infinite = f.binary(B::Eq, fraction, zero);
     let wide = |f: &mut Body, v| f.int(DType::I64, v);

@@ -13,7 +13,7 @@ pub(crate) struct Tensors<'a> {
     pub(super) of: FxHashMap<Value, TensorId>,
     pub(super) cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
     pub(super) parts: FxHashMap<Value, pulling::Parts>,
-    /// What should get memory, as a kernel that computes it grows too large.
+    /// The value that should get memory, as a kernel that computes it grows too large.
     pub(super) wanted: Option<Value>,
     /// Whether one did.
     pub(super) too_large: bool,

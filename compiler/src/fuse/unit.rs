@@ -25,7 +25,7 @@ pub type UnitId = usize;
 /// The nodes of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// What the kernel iterates for.
+    /// The node that the kernel iterates for.
     pub anchor: NodeId,
     /// How a product's columns are shared out.
     pub split: Split,
@@ -37,14 +37,14 @@ pub struct Unit {
     pub outputs: Vec<Value>,
 }
 
-/// What is decided.
+/// The decisions.
 #[derive(Clone, Debug, Default)]
 pub struct Grouping {
     /// The kernels to be, anchors in topological order.
     pub units: Vec<Unit>,
 }
 
-/// What an earlier attempt found impossible.
+/// The groupings that an earlier attempt found impossible.
 #[derive(Clone, Debug, Default)]
 pub struct Bans {
     /// Values that must be in memory.

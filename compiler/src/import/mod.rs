@@ -54,7 +54,7 @@ impl ExternalData for NoExternalData {
 /// Imports a model of any format; its first bytes say which. All errors are collected.
 ///
 /// # Errors
-/// What is wrong with it, or not supported.
+/// The faults of the model, or the parts that are not supported.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
     if fx::is_archive(bytes) {
         fx::import(bytes, external, options)
@@ -75,7 +75,7 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
 /// The inputs of a model of any format whose values must be given in each run, with their types as it declares them.
 ///
 /// # Errors
-/// What is wrong with the model, as far as it concerns them.
+/// The faults of the model, as far as they concern them.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -115,7 +115,7 @@ pub struct Imported {
     pub model_nodes: usize,
     /// Bytes moved if every node of the model were a kernel of its own.
     pub bytes_unfused: Dim,
-    /// What the user should know.
+    /// The warnings for the user.
     pub warnings: Vec<String>,
     /// The operators of the nodes that were lowered, by the node's name; those of subgraphs and functions too.
     pub operators: BTreeMap<String, String>,
@@ -135,7 +135,7 @@ impl Imported {
         let bytes_unfused = Bounds::of(&graph.computed).most(bytes);
         let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
         graph.remove_dead();
-        // What a run may leave out and nothing needs, such as the seed of numbers that nobody reads.
+        // Inputs that a run may leave out and nothing needs, such as the seed of numbers that nobody reads.
         let (optional, all) = (std::mem::take(&mut graph.optional), std::mem::take(&mut graph.inputs));
         let needed = |b: &Border| {
             !optional.contains_key(&b.name) || !graph.uses(b.value).is_empty() || graph.is_output(b.value)

@@ -62,7 +62,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Of a kernel on a device that has `f16` or not. A store of a packed type whose offset is `%0` may be written a
+    /// The bindings of a kernel on a device that has `f16` or not. A store of a packed type whose offset is `%0` may be written a
     /// word at a time where `whole_words` says that the family does that; all others go through atomics.
     ///
     /// # Errors

@@ -42,12 +42,12 @@ pub enum Expr {
     Select(ExprId, ExprId, ExprId),
     /// Conversion, as [`ScalarNode::Cast`](wgfc_ir::ScalarNode::Cast).
     Cast(DType, ExprId),
-    /// The same bits as another type.
+    /// The bits of an expression as another type.
     Bitcast(DType, ExprId),
 }
 
 impl Expr {
-    /// The same over other operands: `of` numbers expressions anew, `index` rewrites index expressions.
+    /// This body over other operands: `of` numbers expressions anew, `index` rewrites index expressions.
     pub fn mapped(&self, of: impl Fn(ExprId) -> ExprId, mut index: impl FnMut(&Poly) -> Poly) -> Expr {
         match self {
             Expr::Const(_) | Expr::Acc(_) => self.clone(),

@@ -1,4 +1,4 @@
-//! What expressions depend on.
+//! Dependences of expressions.
 
 use super::{Expr, ExprId, Kernel};
 use wgfc_ir::{Dim, Poly};
@@ -19,12 +19,12 @@ pub fn acc_bit(i: u32) -> Deps {
 /// Arrays in workgroup memory, which every stage changes.
 pub const SHARED: Deps = 1 << 63;
 
-/// What each expression of a kernel depends on.
+/// The dependences of each expression of a kernel.
 #[derive(Clone, Debug)]
 pub struct Dependence(Vec<Deps>);
 
 impl Dependence {
-    /// Of all expressions of a kernel.
+    /// The dependences of all expressions of a kernel.
     pub fn of(kernel: &Kernel) -> Dependence {
         let mut d = Dependence(Vec::with_capacity(kernel.body.len()));
         for (id, e, _) in kernel.body.iter() {
@@ -41,12 +41,12 @@ impl Dependence {
         d
     }
 
-    /// Of an expression.
+    /// The dependences of an expression.
     pub fn expr(&self, id: ExprId) -> Deps {
         self.0.get(id as usize).copied().unwrap_or(0)
     }
 
-    /// Of an index expression.
+    /// The dependences of an index expression.
     pub fn poly(&self, p: &Poly) -> Deps {
         let vars = p.vars().into_iter().map(var_bit);
         vars.chain(p.data().into_iter().map(|d| self.expr(d))).fold(0, |a, b| a | b)

@@ -8,7 +8,7 @@ use wgfc_ir::{DType, Dim};
 pub struct Reduction {
     /// How elements combine.
     pub kind: ReduceKind,
-    /// What is reduced, over `%0` and `%1`; may use earlier results as `Acc`.
+    /// The reduced value, over `%0` and `%1`; may use earlier results as `Acc`.
     pub value: ExprId,
     /// Element type of the result.
     pub dtype: DType,
@@ -23,20 +23,20 @@ pub struct Array {
     pub len: u32,
 }
 
-/// What the invocations of a workgroup do before they wait for each other: all elements of some values.
+/// The work of a workgroup's invocations before they wait for each other: all elements of some values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// How many elements.
     pub elements: u32,
-    /// What is combined for each of them.
+    /// The combination for each of them.
     pub combined: Option<Combined>,
-    /// What is put into arrays.
+    /// The values put into arrays.
     pub writes: Vec<Write>,
-    /// What is written to memory.
+    /// The values written to memory.
     pub stores: Vec<Store>,
 }
 
-/// What a stage combines for an element.
+/// The terms that a stage combines for an element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combined {
     /// How many terms.
@@ -52,7 +52,7 @@ pub struct Combined {
 pub struct Write {
     /// Which array; the element is that of the stage.
     pub array: u32,
-    /// What is written, of the array's element type.
+    /// The written value, of the array's element type.
     pub value: ExprId,
 }
 
@@ -183,7 +183,7 @@ pub struct Loop {
     pub steps: Dim,
     /// Which of them, where they are not all.
     pub part: Option<Part>,
-    /// What a lane carries from step to step: `Acc(i)`.
+    /// The values that a lane carries from step to step: `Acc(i)`.
     pub carries: Vec<Carry>,
     /// A lane may stop before a step in which this, over the lanes and what is carried, is false:
     /// nothing changes any more.
@@ -270,7 +270,7 @@ pub struct Attention {
     pub part_stores: Vec<Store>,
 }
 
-/// What kind of kernel it is, with what only that kind has.
+/// The kind of a kernel, with the fields that only that kind has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Family {
     /// One invocation computes one element, or a few neighbouring ones.
@@ -296,7 +296,7 @@ pub fn thin(batch: &Dim, m: &Dim) -> bool {
     batch.is(1) && m.as_const().is_some_and(|m| (1..=8).contains(&m))
 }
 
-/// What a [`Family`] refers to, by reference (`iter`) or by mutable reference (`iter_mut`): the one place that knows
+/// The references of a [`Family`], by reference (`iter`) or by mutable reference (`iter_mut`): the one place that knows
 /// which fields of a family are expressions and which are stores.
 macro_rules! parts {
     ($family:expr, $iter:ident) => {{
@@ -390,7 +390,7 @@ impl Family {
         parts!(self, iter_mut)
     }
 
-    /// What its expressions are for, in words.
+    /// The roles of its expressions, in words.
     pub fn roles(&self) -> Vec<(&'static str, ExprId)> {
         let named = |name: &'static str, ids: &[ExprId]| ids.iter().map(|id| (name, *id)).collect::<Vec<_>>();
         match self {

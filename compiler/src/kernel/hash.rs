@@ -1,4 +1,4 @@
-//! What a kernel is known by: a hash of its structure.
+//! The identity of a kernel: a hash of its structure.
 
 use super::{
     Attention, Carry, Expr, ExprId, Family, Kernel, KernelTensor, Loop, Map, Matmul, Part, PrefixScan,

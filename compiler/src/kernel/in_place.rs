@@ -204,7 +204,7 @@ mod tests {
         // Two points may store to one place that data say.
         assert!(map("@0", "@0").contains("another point"));
         assert!(map("@0", "%0").contains("another point"));
-        // What is written is read itself as what the state becomes, or was.
+        // A written element is read itself as what the state becomes, or was.
         assert!(
             refused("map [20]\n  e0: f32 = t1[%0 + 1]\n  t1[%0] = e0").contains("another point"),
             "the same tensor"

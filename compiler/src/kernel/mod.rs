@@ -117,7 +117,7 @@ pub struct Store {
     pub tensor: TensorId,
     /// Flat element offset.
     pub offset: Poly,
-    /// What is written, of the tensor's element type, or f32 that is rounded to f16.
+    /// The stored value, of the tensor's element type, or f32 that is rounded to f16.
     pub value: ExprId,
     /// When it is written; always if absent.
     pub guard: Option<ExprId>,
@@ -160,13 +160,13 @@ pub struct Kernel {
 pub struct KernelTensor {
     /// Element type and shape.
     pub ty: TensorType,
-    /// What it is.
+    /// The kind of the tensor.
     pub kind: TensorKind,
     /// The model's name for it, if it has one.
     pub name: Option<Arc<str>>,
 }
 
-/// What a [`KernelTensor`] is.
+/// The kind of a [`KernelTensor`].
 #[derive(Clone, Debug)]
 pub enum TensorKind {
     /// Input `i` of the program.
@@ -185,12 +185,12 @@ pub enum TensorKind {
         state: usize,
         /// Whether it is filled along an axis, of whose extent a [`Capacity`] may be independent.
         grows: bool,
-        /// What it becomes.
+        /// Whether it is the new contents.
         after: bool,
     },
     /// Made and read by kernels only.
     Intermediate,
-    /// What lies in the memory of another tensor before that is written: its writer comes first, and nothing
+    /// A tensor in the memory of another one before that is written: its writer comes first, and nothing
     /// reads it.
     Under(TensorId),
 }
@@ -206,7 +206,7 @@ pub struct KernelGraph {
     pub repeats: Vec<Repeat>,
     /// The tensor that holds the value of each computed symbol.
     pub computed: Vec<(Arc<str>, TensorId)>,
-    /// What computed symbols are at most.
+    /// The upper bounds of computed symbols.
     pub bounds: Bounds,
 }
 
@@ -217,15 +217,15 @@ pub struct Repeat {
     pub kernels: std::ops::Range<usize>,
     /// How often.
     pub times: Dim,
-    /// What they leave for the next time, and what all times fill together.
+    /// The tensors that they leave for the next time, and those that all times fill together.
     pub keeps: Vec<TensorId>,
     /// Why they are not one kernel.
     pub why: String,
-    /// What ends them, where `times` is only a round.
+    /// The end of the repeat, where `times` is only a round.
     pub until: Option<Until>,
 }
 
-/// What ends kernels that run in rounds.
+/// The end of kernels that run in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until {
     /// An i32 that is 0 after the round in which they ended.
@@ -235,7 +235,7 @@ pub struct Until {
 }
 
 impl Store {
-    /// The same with another body's expressions: `of` numbers expressions anew, `index` rewrites index expressions.
+    /// This store with another body's expressions: `of` numbers expressions anew, `index` rewrites index expressions.
     pub fn mapped(&self, of: impl Fn(ExprId) -> ExprId, mut index: impl FnMut(&Poly) -> Poly) -> Store {
         let (offset, value, guard) = (index(&self.offset), of(self.value), self.guard.map(of));
         Store { offset, value, guard, ..self.clone() }
@@ -299,12 +299,12 @@ impl Kernel {
         out
     }
 
-    /// The same kernel with its tensors numbered otherwise.
+    /// This kernel with its tensors numbered otherwise.
     pub fn renumbered(&self, number: &dyn Fn(TensorId) -> TensorId) -> Kernel {
         self.moved(&|t, offset| (number(t), offset.clone()))
     }
 
-    /// The same kernel reading and writing elsewhere: `to` gives the new place of an element of a tensor.
+    /// This kernel reading and writing elsewhere: `to` gives the new place of an element of a tensor.
     pub fn moved(&self, to: &dyn Fn(TensorId, &Poly) -> (TensorId, Poly)) -> Kernel {
         let mut k = self.clone();
         k.body.move_loads(to);
@@ -314,8 +314,8 @@ impl Kernel {
         k
     }
 
-    /// The same kernel over `body`, in which `of` is the number of each expression and `index` what an index expression
-    /// of a store has become.
+    /// This kernel over `body`, in which `of` is the number of each expression and `index` makes the new index
+    /// expression of a store.
     pub fn over(
         &self,
         body: Body,

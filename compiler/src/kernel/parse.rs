@@ -90,7 +90,7 @@ fn bracketed(p: &mut Parser<'_>) -> Parsed<Poly> {
     Ok(d)
 }
 
-/// What follows `t0`.
+/// The rest of a line after `t0`.
 fn tensor(p: &mut Parser<'_>) -> Parsed<KernelTensor> {
     p.expect(":")?;
     p.space();
@@ -135,7 +135,7 @@ fn constant(p: &mut Parser<'_>, ty: &TensorType, types_at: usize) -> Parsed<Tens
     Ok(TensorKind::Const(Arc::new(tensor)))
 }
 
-/// What follows `repeat`.
+/// The rest of a line after `repeat`.
 fn repeat(p: &mut Parser<'_>) -> Parsed<Repeat> {
     let first = p.integer()?;
     p.expect("..")?;
@@ -163,7 +163,7 @@ struct Reader<'p, 'a> {
     named: FxHashMap<usize, ExprId>,
 }
 
-/// What follows a kernel's number.
+/// The rest of a kernel after its number.
 fn kernel(p: &mut Parser<'_>) -> Parsed<Kernel> {
     p.space();
     let start = p.at;
@@ -354,7 +354,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// What follows `acc0 =`.
+    /// The rest of a line after `acc0 =`.
     fn result(&mut self, f: &mut Family, seen: &mut Parts) -> Parsed<()> {
         match f {
             Family::Row(f) => f.reductions.push(self.reduction()?),
@@ -517,7 +517,7 @@ impl Reader<'_, '_> {
         Ok(Reduction { kind, value, dtype: self.p.dtype()? })
     }
 
-    /// What follows `first`, `each` or `last`.
+    /// The rest of a line after `first`, `each` or `last`.
     fn stage(&mut self) -> Parsed<Stage> {
         self.p.expect("[")?;
         let elements = number(self.p)?;
@@ -545,7 +545,7 @@ impl Reader<'_, '_> {
         Ok(s)
     }
 
-    /// What follows the name of an expression, which stands at `start`.
+    /// The rest of a line after the name of an expression, which stands at `start`.
     fn expression(&mut self, name: usize, start: usize) -> Parsed<()> {
         if self.named.contains_key(&name) {
             self.p.at = start;

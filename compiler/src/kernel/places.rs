@@ -20,7 +20,7 @@ pub struct Result<'k> {
 /// Expressions and stores that a kernel evaluates over the same variables.
 #[derive(Clone, Debug)]
 pub struct Place<'k> {
-    /// What it is, for messages.
+    /// The name of the place, for messages.
     pub name: &'static str,
     /// The extent of each variable that has a value here.
     pub extents: Vec<Option<Dim>>,
@@ -73,7 +73,7 @@ impl<'k> Place<'k> {
     }
 }
 
-/// What is evaluated before a reduction's first element.
+/// The expression that is evaluated before a reduction's first element.
 fn initial(r: &Reduction) -> Option<(ExprId, Option<DType>)> {
     match r.kind {
         ReduceKind::Last { init, .. } => Some((init, Some(r.dtype))),

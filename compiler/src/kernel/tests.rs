@@ -223,7 +223,7 @@ fn hashes_are_of_the_structure() {
                 kernel 0 map [9] @ \"a\"\n  e0: f32 = t0[%0]\n  e1: f32 = exp(e0)\n  t2[%0] = e1\n";
     let one = |from: &str, to: &str| hashes(&text.replace(from, to), Capacity::Counts)[0];
     let same = one("", "");
-    // The same on every machine and in every version.
+    // The hash is the same on every machine and in every version.
     assert_eq!(format!("{same:032x}"), "8e7316116eb9dc3fbd3d0ffc4f5ff9a8");
     assert_eq!(one("@ \"a\"", "@ \"b\""), same);
     assert_eq!(one("= t0", "= t1"), same);
@@ -258,7 +258,7 @@ fn capacities_need_not_count() {
     let both = |capacity| ["17", "c"].map(|c| hashes(&text(c), capacity)[0]);
     assert_eq!(both(Capacity::Ignored)[0], both(Capacity::Ignored)[1]);
     assert_ne!(both(Capacity::Counts)[0], both(Capacity::Counts)[1]);
-    // Of what does not grow it matters how it lies.
+    // The place of a read that does not grow matters.
     let read = |offset: &str| {
         let text = format!(
             "t0: f32[3, 5] state 0\nt1: f32[15] output 0\nkernel 0 map [15]\n  e0: f32 = t0[{offset}]\n  t1[%0] = e0\n"

@@ -1,4 +1,4 @@
-//! What emission relies on, checked.
+//! Checks of the conditions that emission relies on.
 //!
 //! After [`verify`] has passed, every expression has the type that its operands give it and comes behind them; each place
 //! of a kernel reads only variables and results that it has; tensors exist and are written by those who may; what a kernel
@@ -54,7 +54,7 @@ fn is_dim(d: &Dim) -> bool {
     !d.is_too_large() && d.vars().is_empty() && d.data().is_empty()
 }
 
-/// What holds of all kernels together.
+/// Conditions on all kernels together.
 fn program(graph: &KernelGraph, errors: &mut Vec<String>) {
     let n = graph.kernels.len();
     let exists = |t: &TensorId| *t < graph.tensors.len();
@@ -90,7 +90,7 @@ fn program(graph: &KernelGraph, errors: &mut Vec<String>) {
             errors.push(format!("symbol `{symbol}` is computed without a bound"));
         }
     }
-    // Who is read must have been written, at the latest by a kernel of the same repeat.
+    // A tensor that is read must have been written, at the latest by a kernel of the same repeat.
     let mut written: FxHashSet<TensorId> = FxHashSet::default();
     for (i, k) in graph.kernels.iter().enumerate() {
         let around = graph.repeats.iter().filter(|r| r.kernels.contains(&i)).flat_map(|r| r.kernels.clone());
@@ -300,7 +300,7 @@ impl Verifier<'_> {
         })
     }
 
-    /// What only some families ask for.
+    /// Conditions of some families only.
     fn family(&mut self) {
         match &self.kernel.family {
             Family::Matmul(m) => {

@@ -7,7 +7,7 @@ use super::bounds::compared;
 use super::{Attention, Body, Expr, ExprId, Family, Kernel};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly, UnaryOp};
 
-/// Of query `%1` of problem `%0` all keys before `from` and behind `to` are hidden. Each bound is linear in `%1`, and reads
+/// The keys that are hidden of query `%1` of problem `%0`: all before `from` and behind `to`. Each bound is linear in `%1`, and reads
 /// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -25,7 +25,7 @@ pub struct Window {
 const LEAST_HALF: f64 = -65504.0;
 
 impl Window {
-    /// Of an attention kernel.
+    /// The window of an attention kernel.
     pub fn of(kernel: &Kernel) -> Window {
         let Family::Attention(Attention { mask: Some(mask), .. }) = &kernel.family else {
             return Window::default();
@@ -58,7 +58,7 @@ impl Window {
 /// How deep masks are looked into.
 const DEPTH: usize = 16;
 
-/// What is true (or false) wherever a mask hides nothing, and whether it is 0 there. Sets `half` where it hides by f16's least.
+/// The conditions that are true (or false) wherever a mask hides nothing, and whether it is 0 there. Sets `half` where it hides by f16's least.
 fn seen(body: &Body, mask: ExprId, depth: usize, half: &mut bool) -> (Vec<(ExprId, bool)>, bool) {
     let low = |e: ExprId, half: &mut bool| match constant(body, e) {
         Some(c) if c == LEAST_HALF => {
@@ -187,7 +187,7 @@ mod tests {
         let causal = |rest: &[&'static str]| window(&[&CAUSAL[..], rest].concat());
         let found = causal(&["e8: f32 = select(e7, e3, e4)"]);
         assert_eq!(found, "from [] to [past + %1] exact");
-        // The same negated, with the keys close to the query alone, and a bias.
+        // A negated mask, with the keys close to the query alone, and a bias.
         let found = causal(&[
             "e8: i32 = index(past + %1 - 15)",
             "e9: bool = lt(e5, e8)",
@@ -198,7 +198,7 @@ mod tests {
             "e14: f32 = add(e13, e12)",
         ]);
         assert_eq!(found, "from [past + %1 - 15] to [past + %1]");
-        // What is read says nothing of positions, what is beside it does.
+        // A mask that is read says nothing of positions, the condition beside it does.
         let found = causal(&[
             "e8: f32 = t2[%2]",
             "e9: bool = gt(e8, e3)",
@@ -221,7 +221,7 @@ mod tests {
             "e13: f32 = select(e12, e4, e3)",
         ]);
         assert_eq!(found, "from [] to [past + %1] exact");
-        // Of 16 bits.
+        // A mask of 16 bits.
         let found = causal(&[
             "e8: f16 = -65504.0:f16",
             "e9: f16 = 0.0:f16",

@@ -13,7 +13,7 @@ pub(super) struct Axes {
 }
 
 impl Axes {
-    /// Those of a shape of which all but the first extent are numbers.
+    /// The axes of a shape of which all but the first extent are numbers.
     pub fn of(shape: &[Dim]) -> Option<Axes> {
         let extents: Vec<Dim> = shape.iter().filter(|d| !d.is(1)).cloned().collect();
         let mut strides = vec![1i64; extents.len()];
@@ -80,7 +80,7 @@ impl Axes {
             indices[axis] = &indices[axis] + index;
             return;
         }
-        // What a remainder is taken of gives simpler parts.
+        // The dividend of a remainder gives simpler parts.
         let (high, low) = match index.as_atom() {
             Some(Atom::Mod(x, d)) if d.modulo(extent, &[]).is(0) => {
                 (x.div(extent, domain).modulo(&d.div(extent, &[]), domain), x.modulo(extent, domain))

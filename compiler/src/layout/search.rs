@@ -17,13 +17,13 @@ const MANY_READS: usize = 8;
 /// Bytes of memory that are read or written together.
 const SECTOR: f64 = 32.0;
 
-/// What is looked at.
+/// The state of the search.
 pub(super) struct Search<'a> {
     cx: Context<'a>,
     fitted: Fitted<'a>,
-    /// Of tensors that may be moved.
+    /// The axes of tensors that may be moved.
     axes: Vec<Option<Axes>>,
-    /// Of each kernel.
+    /// The indices of each kernel.
     indices: Vec<Indices>,
     hashes: Vec<u128>,
     known: FxHashMap<(u128, Vec<Order>), f64>,
@@ -192,7 +192,7 @@ fn step(p: &Poly, var: usize) -> Option<i64> {
     Some((at(1)? - at(0)?).abs())
 }
 
-/// What a kernel reads and writes: the tensor and the offset.
+/// The accesses of a kernel: the tensor and the offset.
 fn accesses(k: &Kernel) -> Vec<(TensorId, &Poly)> {
     let loads = k.body.reachable(&k.roots()).into_iter().filter_map(|e| match k.body.expr(e) {
         Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
@@ -227,7 +227,7 @@ fn estimate(k: &Kernel, cx: &Context) -> f64 {
             products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(batch * m * n * bytes / memory)
         }
         Family::Map(_) if accesses(k).len() > MANY_READS => {
-            // What is read again and again comes from a cache.
+            // Elements that are read again and again come from a cache.
             let points: f64 = k.domain().iter().map(extent).product();
             let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits()) as f64;
             let all = accesses(k);
@@ -242,7 +242,7 @@ fn estimate(k: &Kernel, cx: &Context) -> f64 {
             let domain = k.domain();
             let points: f64 = domain.iter().map(extent).product();
             let along: Vec<usize> = (0..domain.len()).collect();
-            // What is read across goes through workgroup memory.
+            // Elements that are read across go through workgroup memory.
             let map = matches!(k.family, Family::Map(_)).then(|| maps::choose(k, cx));
             if let Some(Ok(maps::Map::Tiled(_))) = map {
                 let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());

@@ -8,7 +8,7 @@ use super::shape::with_extents;
 use super::{Lowering, OpError, Result, rotary};
 use wgfc_ir::{BinaryOp as B, DType, Dim, NormKind, Op, Poly, Scalar, Value};
 
-/// What a layer gives.
+/// The results of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Attended {
     /// The result.
@@ -19,7 +19,7 @@ pub struct Attended {
     pub shown: Option<Value>,
 }
 
-/// What scores are multiplied with: what is given, or `1/√d`.
+/// The factor of scores: the given one, or `1/√d`.
 pub fn scale(given: Option<f64>, d: &Dim) -> Result<f64> {
     given.map_or_else(|| default_scale(d), Ok)
 }
@@ -47,7 +47,7 @@ pub struct Attention {
     pub left: Option<i64>,
     /// How many behind it.
     pub right: Option<i64>,
-    /// What scores are multiplied with; by default `1/√d`.
+    /// The factor of scores; by default `1/√d`.
     pub scale: Option<f64>,
     /// `cap · tanh(score / cap)`, unless 0.
     pub cap: f64,
@@ -55,7 +55,7 @@ pub struct Attention {
     pub show: Option<Stage>,
 }
 
-/// Of queries, keys and values that are given apart.
+/// Attention of queries, keys and values that are given apart.
 pub fn attention(cx: &mut Lowering, o: &Operands, p: &Attention) -> Result<Attended> {
     let [q, k, v] = o.qkv;
     let (q, k, v) = match p.heads {
@@ -110,11 +110,11 @@ pub struct MultiHeadOperands {
     pub key: Option<Value>,
     /// Values.
     pub value: Option<Value>,
-    /// What is added to all three, `[all of them]`.
+    /// The bias that is added to all three, `[all of them]`.
     pub bias: Option<Value>,
     /// Which keys are [`padding`].
     pub padding: Option<Value>,
-    /// What is added to scores.
+    /// The numbers that are added to scores.
     pub scores: Option<Value>,
     /// Keys and values of earlier runs.
     pub past: Option<(Value, Value)>,
@@ -125,15 +125,15 @@ pub struct MultiHeadOperands {
 pub struct MultiHead {
     /// Heads.
     pub heads: i64,
-    /// What is added to scores of padding.
+    /// The number that is added to scores of padding.
     pub padding: f64,
     /// No query sees what is behind it.
     pub causal: bool,
-    /// What scores are multiplied with; by default `1/√d`.
+    /// The factor of scores; by default `1/√d`.
     pub scale: Option<f64>,
 }
 
-/// Of queries, keys and values that may be packed, with a bias.
+/// Attention of queries, keys and values that may be packed, with a bias.
 pub fn multi_head(cx: &mut Lowering, o: &MultiHeadOperands, p: &MultiHead) -> Result<Attended> {
     let n = p.heads;
     let query = o.query;
@@ -205,7 +205,7 @@ pub struct GroupQueryOperands {
     pub query: Value,
     /// Keys and values, `[batch, s, heads · d]`.
     pub key_value: Option<(Value, Value)>,
-    /// Those of earlier runs, `[batch, heads, positions, d]`.
+    /// The keys and values of earlier runs, `[batch, heads, positions, d]`.
     pub past: Option<(Value, Value)>,
     /// The position of each sequence's last token.
     pub last: Value,
@@ -215,7 +215,7 @@ pub struct GroupQueryOperands {
     pub angles: Option<(Value, Value)>,
     /// The position of each token; by default those behind the past.
     pub positions: Option<Value>,
-    /// What is added to scores.
+    /// The numbers that are added to scores.
     pub scores: Option<Value>,
     /// A score of each head that takes part in the softmax and has no value.
     pub sink: Option<Value>,
@@ -228,7 +228,7 @@ pub struct GroupQueryOperands {
 pub struct GroupQuery {
     /// Heads of queries, and of keys and values.
     pub heads: (i64, i64),
-    /// What the norms add to the mean square.
+    /// The number that the norms add to the mean square.
     pub norm_epsilon: f64,
     /// Pairs that rotate stand next to one another.
     pub interleaved: bool,
@@ -238,7 +238,7 @@ pub struct GroupQuery {
     pub causal: bool,
     /// Without sinks each head has one of score 0.
     pub smooth: bool,
-    /// What scores are multiplied with; by default `1/√d`.
+    /// The factor of scores; by default `1/√d`.
     pub scale: Option<f64>,
     /// `cap · tanh(score / cap)`, unless 0.
     pub cap: f64,

@@ -14,7 +14,7 @@ pub struct Scored {
     pub k: Value,
     /// `[batch, kv heads, t, e]`.
     pub v: Value,
-    /// What scores are multiplied with.
+    /// The factor of scores.
     pub scale: f64,
     /// Which keys are seen. A query that sees no key at all has no gradient.
     pub mask: Mask,
@@ -23,9 +23,9 @@ pub struct Scored {
 /// Gradients of a [`Scored`].
 #[derive(Clone, Copy, Debug)]
 pub struct Gradients {
-    /// Of queries, keys and values.
+    /// The queries, keys and values.
     pub qkv: [Value; 3],
-    /// Of the scores, `[batch, heads, s, t]`.
+    /// The scores, `[batch, heads, s, t]`.
     pub scores: Value,
 }
 
@@ -113,7 +113,7 @@ impl Scored {
         Ok(cx.map(f.0, &[x, log_sums])?)
     }
 
-    /// Of the gradient of the result, the result, and the [`probabilities`](Scored::probabilities).
+    /// The gradients from the gradient of the result, the result, and the [`probabilities`](Scored::probabilities).
     pub fn gradients(&self, cx: &mut Lowering, g: Value, result: Value, p: Value) -> Result<Gradients> {
         let wide = self.wide(cx);
         let [g, result, p] = [g, result, p].map(|x| cx.cast(x, wide));

@@ -76,7 +76,7 @@ pub fn inserted(cx: &mut Lowering, past: Value, new: Value, start: Value, len: &
     written(cx, room, new, start, &shape[2])
 }
 
-/// What [`inserted`] makes, with 0 behind the `s` positions from `start`.
+/// The result of [`inserted`], with 0 behind the `s` positions from `start`.
 pub fn ended(cx: &mut Lowering, present: Value, start: Value, s: &Dim) -> Result {
     let shape = cx.shape(present);
     let mut f = ScalarFn::default();

@@ -43,7 +43,7 @@ fn largest(to: DType) -> f64 {
     }
 }
 
-/// What is beyond the largest becomes the largest; the 4-bit type has no NaN and gets -0 for it.
+/// Numbers beyond the largest become the largest; the 4-bit type has no NaN and gets -0 for it.
 fn saturating(to: DType) -> ScalarFn {
     let mut f = ScalarFn::default();
     let number = |f: &mut ScalarFn, v| f.push(ScalarNode::Const(Scalar::from_f64(DType::F32, v)));

@@ -15,7 +15,7 @@ pub struct Chosen {
 
 /// Where elements go that are chosen.
 struct Order {
-    /// Of each element its place among those chosen, or `i32::MAX`.
+    /// The place of each element among those chosen, or `i32::MAX`.
     to: Value,
     /// How many are chosen up to each, itself included.
     running: Value,

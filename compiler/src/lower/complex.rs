@@ -12,14 +12,14 @@ pub fn part(cx: &mut Lowering, x: Value, part: usize) -> Result {
     Ok(cx.view(x, shape, index)?)
 }
 
-/// Of both parts.
+/// A complex tensor of both parts.
 pub fn of(cx: &mut Lowering, real: Value, imaginary: Value) -> Result {
     let rank = cx.rank(real);
     let parts = [cx.unsqueeze(real, &[rank])?, cx.unsqueeze(imaginary, &[rank])?];
     Ok(cx.concat(&parts, rank)?)
 }
 
-/// Of real numbers.
+/// A complex tensor of real numbers.
 pub fn from_real(cx: &mut Lowering, x: Value) -> Result {
     let mut after = vec![Dim::ZERO; cx.rank(x) + 1];
     if let Some(last) = after.last_mut() {

@@ -1,4 +1,4 @@
-//! What operators are lowered with.
+//! The context in which operators are lowered.
 
 use super::inside::Inside;
 use super::sizes;
@@ -17,17 +17,17 @@ use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, Te
 pub struct Lowering<'g> {
     builder: Builder<'g>,
     eval: ShapeEval,
-    /// What the operator's first result is called.
+    /// The name of the operator's first result.
     result: String,
     /// Whether the graph is a branch or a body.
     inner: bool,
-    /// What is looked at and changed.
+    /// The tensors that are looked at and changed.
     pub(super) inside: Inside,
     /// The number of the iteration (i64, rank 0), in the body of a loop.
     pub iteration: Option<Value>,
-    /// What random numbers of this run are made from ([`random::run_key`](super::random::run_key)), once it is needed.
+    /// The key from which random numbers of this run are made ([`random::run_key`](super::random::run_key)), once it is needed.
     pub run_key: Option<Value>,
-    /// What the user should know, each once.
+    /// The warnings for the user, each once.
     pub warnings: Vec<String>,
     /// Inputs of the model with whose values known more could be lowered.
     pub data_inputs: BTreeSet<String>,
@@ -38,7 +38,7 @@ pub struct Lowering<'g> {
 pub enum Size {
     /// A number, or an expression of dimensions.
     Known(Poly),
-    /// What a run computes: an integer tensor of one element.
+    /// A value that a run computes: an integer tensor of one element.
     Computed(Value),
 }
 
@@ -165,7 +165,7 @@ impl<'g> Lowering<'g> {
         inner.eval
     }
 
-    /// What remains once the graph is done.
+    /// The notes that remain once the graph is done.
     pub fn finish(self) -> Notes {
         Notes { eval: self.eval, warnings: self.warnings, data_inputs: self.data_inputs }
     }
@@ -207,11 +207,11 @@ impl<'g> Lowering<'g> {
     }
 }
 
-/// What is left of a [`Lowering`] beside its graph.
+/// The rest of a [`Lowering`] beside its graph.
 pub struct Notes {
-    /// What is known of the graph's values.
+    /// The known values of the graph.
     pub eval: ShapeEval,
-    /// What the user should know.
+    /// The warnings for the user.
     pub warnings: Vec<String>,
     /// Inputs of the model with whose values known more could be lowered.
     pub data_inputs: BTreeSet<String>,

@@ -32,7 +32,7 @@ impl Param {
 pub struct Body {
     /// The graph.
     pub graph: Graph,
-    /// What is known of its values.
+    /// The facts known of its values.
     pub eval: ShapeEval,
 }
 
@@ -97,7 +97,7 @@ pub struct Loop {
     trips: Option<Value>,
     /// Whether it runs at all.
     condition: Value,
-    /// What is carried, before.
+    /// The carried values, before.
     initial: Vec<Value>,
     carried: Vec<TensorType>,
     /// The condition is known to hold.
@@ -131,7 +131,7 @@ impl Loop {
         Ok(Loop { trips, condition, initial: initial.to_vec(), carried, starts, count })
     }
 
-    /// What the body is given: the number of the iteration, the condition, what is carried. It returns the
+    /// The parameters of the body: the number of the iteration, the condition, the carried values. It returns the
     /// condition, what is carried, and results that are stacked.
     pub fn params(&self) -> Vec<Param> {
         // The body only ever runs while its condition holds.
@@ -149,7 +149,7 @@ impl Loop {
         count.filter(|c| self.starts && (0..=most).contains(c))
     }
 
-    /// What of the carried values does not keep its type, if any does not.
+    /// The change of type of a carried value, if any does not keep its type.
     pub fn changes(&self, body: &Body) -> Result<Option<String>> {
         let after = types(&body.graph);
         let Some((first, rest)) = after.split_first() else {
@@ -217,7 +217,7 @@ impl Loop {
     }
 }
 
-/// What a scan goes over, and which way.
+/// The axis of a scan, and its direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Along {
     /// The axis, which may be counted from the end.
@@ -279,7 +279,7 @@ impl Scan {
         Ok(Scan { inputs, carried, params, reverse })
     }
 
-    /// What the body is given: what is carried, slices, and where that was asked for the number of the iteration. It
+    /// The parameters of the body: the carried values, slices, and where that was asked for the number of the iteration. It
     /// returns what is carried, and results that are stacked.
     pub fn params(&self) -> &[Param] {
         &self.params
@@ -322,7 +322,7 @@ pub struct BatchedScan {
 }
 
 impl BatchedScan {
-    /// Of `inputs` the first are `carried`, the others scanned, along axis 1 and backwards where `reverse` says so.
+    /// A scan whose first `inputs` are `carried`, the others scanned, along axis 1 and backwards where `reverse` says so.
     pub fn new(
         cx: &mut Lowering,
         inputs: Vec<Value>,
@@ -355,7 +355,7 @@ impl BatchedScan {
         Ok(BatchedScan { outer, given, inputs, params, carried, reverse })
     }
 
-    /// What the body is given: what is carried, then slices.
+    /// The parameters of the body: the carried values, then slices.
     pub fn params(&self) -> &[Param] {
         &self.params
     }

@@ -21,7 +21,7 @@ struct Sum {
 #[derive(Clone, Debug)]
 struct Less(Sum, Sum);
 
-/// What an expression of a graph is found to be.
+/// The form in which an expression of a graph is found.
 #[derive(Clone, Debug)]
 enum Found {
     Sum(Sum),
@@ -32,7 +32,7 @@ enum Found {
 
 struct Reader<'a> {
     graph: &'a Graph,
-    /// What is known of its values.
+    /// The facts known of its values.
     known: &'a mut dyn FnMut(Value) -> Option<Vec<Dim>>,
 }
 
@@ -151,7 +151,7 @@ pub(super) fn iterations(
     let left = |from: &Poly| (&bound - from).max_of(&Dim::ZERO, &[]).ceil_div(step);
     match outside(cx, start)? {
         Found::Always => Some(&left(&asked) + &Dim::ONE),
-        // The same question before the first.
+        // This question before the first.
         Found::Less(Less(a, b)) if a.of.is_none() && b.of.is_none() => {
             let before = &asked - &Poly::from(step);
             (&b.add - &a.add == &bound - &before).then(|| left(&before))
@@ -167,7 +167,7 @@ fn known(cx: &mut Lowering, v: Value) -> Option<Poly> {
     }
 }
 
-/// What a value of the graph around the loop is.
+/// The form of a value of the graph around the loop.
 fn outside(cx: &mut Lowering, v: Value) -> Option<Found> {
     let (graph, eval) = cx.known();
     Reader { graph, known: &mut |v| eval.dims(graph, v) }.value(v, 0)

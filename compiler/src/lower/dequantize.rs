@@ -49,10 +49,10 @@ pub fn unpacked(cx: &mut Lowering, v: Value, bits: i64, shape: Vec<Dim>) -> Resu
     Ok(cx.reshape(v, shape)?)
 }
 
-/// What is subtracted before scaling.
+/// The number that is subtracted before scaling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Zero {
-    /// The same everywhere.
+    /// The number for all elements.
     Is(i64),
     /// One for each element, of any type.
     Of(Value),

@@ -157,7 +157,7 @@ fn equal(cx: &mut Lowering, a: &Dim, b: &Dim, label: u8) -> Result<()> {
     Ok(())
 }
 
-/// Of operands of one type, at least one, in the order of the equation: `bij, bjk -> bik`.
+/// The sum of products of operands of one type, at least one, in the order of the equation: `bij, bjk -> bik`.
 pub fn einsum(cx: &mut Lowering, xs: &[Value], text: &str) -> Result {
     if let Some(x) = xs.iter().find(|x| cx.dtype(**x) != cx.dtype(xs[0])) {
         return Err(OpError::model(format!(

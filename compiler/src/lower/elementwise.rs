@@ -153,7 +153,7 @@ pub fn shift(cx: &mut Lowering, x: Value, by: Value, direction: Shift) -> Result
     }
 }
 
-/// The same bits as another type of the same width.
+/// The bits of `x` as another type of the same width.
 pub fn bit_cast(cx: &mut Lowering, x: Value, to: DType) -> Result {
     let from = cx.dtype(x);
     if from.bits() != to.bits() {

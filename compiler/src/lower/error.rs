@@ -3,10 +3,10 @@
 use crate::Kind;
 use wgfc_ir::Value;
 
-/// What lowering an operator of several results returns: its values, in order.
+/// The results of lowering an operator of several results: its values, in order.
 pub type Lowered = Result<Vec<Value>>;
 
-/// What lowering an operator of one result returns.
+/// The result of lowering an operator of one result.
 pub type Result<T = Value> = std::result::Result<T, OpError>;
 
 /// Which part of an operator an error is about. A source format says it in its own words.
@@ -25,11 +25,11 @@ pub enum Part {
 pub struct OpError {
     /// Whose problem it is.
     pub kind: Kind,
-    /// What and why.
+    /// The fault and its reason.
     pub message: String,
-    /// What of the operator is meant.
+    /// The part of the operator that is meant.
     pub part: Option<Part>,
-    /// What to do.
+    /// Advice.
     pub help: Option<String>,
     /// Already reported elsewhere: say nothing more.
     pub reported: bool,
@@ -46,7 +46,7 @@ impl OpError {
     pub fn unsupported(message: impl Into<String>, help: impl Into<String>) -> OpError {
         OpError { kind: Kind::Unsupported, ..OpError::model(message) }.help(help)
     }
-    /// What must be known when compiling depends on dimensions that are not.
+    /// A value that must be known when compiling depends on dimensions that are not.
     pub fn symbolic(message: impl Into<String>) -> OpError {
         OpError::unsupported(message, "fix the dimension with --dim NAME=VALUE")
     }

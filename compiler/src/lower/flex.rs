@@ -16,7 +16,7 @@ fn per_query_head(cx: &mut Lowering, x: Value, heads: i64, kept: i64) -> Result 
 /// Parameters of [`scores`].
 #[derive(Clone, Copy, Debug)]
 pub struct Flex {
-    /// What scores are multiplied with; by default `1/√d`.
+    /// The factor of scores; by default `1/√d`.
     pub scale: Option<f64>,
     /// The type of scores and probabilities; by default f32, or f64 of operands that are.
     pub precision: Option<DType>,

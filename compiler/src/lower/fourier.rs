@@ -21,7 +21,7 @@ const PRIME: i64 = 1024;
 
 /// A transform of `[…, n, c]` along the axis before the last.
 struct Transform {
-    /// Of the whole transform.
+    /// The length of the whole transform.
     length: Dim,
     inverse: bool,
     /// Whether the inverse one is divided by the length.
@@ -450,7 +450,7 @@ mod tests {
             let mut x: Vec<[f64; 2]> =
                 row.chunks(parts).map(|v| [v[0].into(), v.get(1).map_or(0.0, |v| f64::from(*v))]).collect();
             if inverse && onesided {
-                // Of a real signal the other bins are conjugated.
+                // The other bins of a real signal are conjugated.
                 x[0][1] = 0.0;
                 if n.is_multiple_of(2) {
                     x[half - 1][1] = 0.0;

@@ -58,7 +58,7 @@ impl Activation {
         self.has_beta() || matches!(self.kind, Kind::Elu | Kind::LeakyRelu | Kind::ThresholdedRelu)
     }
 
-    /// Of `x`.
+    /// The gate of `x`.
     pub fn of(self, b: &mut Builder, x: Value) -> Built {
         let (alpha, beta) = (self.alpha, self.beta);
         let zero = |b: &mut Builder| {

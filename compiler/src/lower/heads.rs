@@ -75,7 +75,7 @@ pub fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
 /// The position of the first query among the keys.
 #[derive(Clone, Debug)]
 pub enum Offset {
-    /// The same in every sequence.
+    /// A number for every sequence.
     Is(Dim),
     /// One for each sequence: i32, `[batch, 1, 1, 1]`.
     Of(Value),
@@ -263,7 +263,7 @@ pub fn padded(cx: &mut Lowering, m: Value, t: &Dim) -> Result {
     Ok(cx.push(Op::View { shape, index, fill: Some(unseen) }, &[m])?)
 }
 
-/// What `m` says of which keys are padding: a length for each sequence, or an end and then a start for
+/// The keys that `m` says are padding: a length for each sequence, or an end and then a start for
 /// each, or a number that is 0 at padding for each key, or query and key. What is padding has
 /// `mask_filter_value` added to its score.
 pub fn padding(
@@ -342,7 +342,7 @@ pub struct Attend {
     pub k: Value,
     /// `[batch, kv heads, t, e]`.
     pub v: Value,
-    /// What scores are multiplied with.
+    /// The factor of scores.
     pub scale: f64,
     /// `cap · tanh(score / cap)`, unless 0.
     pub cap: f64,

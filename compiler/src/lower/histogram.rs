@@ -5,7 +5,7 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
 
-/// What the ends are drawn apart by where the least number is the greatest.
+/// The distance by which the ends are drawn apart where the least number is the greatest.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// The ends; the least and the greatest number where there are none, or both are one.

@@ -21,22 +21,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::{BinaryOp, Border, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Value};
 
-/// What the input is called whose value is added to a tensor.
+/// The name of the input whose value is added to a tensor.
 pub fn add_input(tensor: &str) -> String {
     format!("{tensor}.add")
 }
-/// What the input is called that replaces a tensor.
+/// The name of the input that replaces a tensor.
 pub fn replace_input(tensor: &str) -> String {
     format!("{tensor}.replace")
 }
-/// What the input (bool) is called that says where a tensor is replaced: everywhere where it is left out.
+/// The name of the input (bool) that says where a tensor is replaced: everywhere where it is left out.
 pub fn where_input(tensor: &str) -> String {
     format!("{tensor}.where")
 }
 
 /// The names of a model.
 pub struct Names<'n> {
-    /// What has names: `tensor`.
+    /// The kind of thing that has names: `tensor`.
     pub kind: &'static str,
     /// All in the model's own graph.
     pub names: Vec<&'n str>,
@@ -48,7 +48,7 @@ pub struct Names<'n> {
     pub help: &'static str,
 }
 
-/// What is asked for, and what of it was met.
+/// The requests, and those that were met.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inside {
     taps: Vec<Arc<str>>,
@@ -60,12 +60,12 @@ pub(super) struct Inside {
 struct Wanted {
     replace: bool,
     add: bool,
-    /// What the name stands for.
+    /// The value of the name.
     value: Option<Value>,
 }
 
 impl Wanted {
-    /// What a user asks for it with.
+    /// The flags with which a user asks for it.
     fn flags(&self, name: &str) -> String {
         let flags = [(self.add, "--add"), (self.replace, "--replace"), (!self.add && !self.replace, "--tap")];
         let flags: Vec<String> = flags.iter().filter(|f| f.0).map(|f| format!("{} {name}", f.1)).collect();
@@ -155,7 +155,7 @@ impl Lowering<'_> {
         if wanted.add {
             self.at(Place::new(&add_input(name), name));
             let dtype = self.dtype(v);
-            // Of floats, only adding -0 leaves both zeros as they are.
+            // Adding -0 alone leaves both zeros of floats as they are.
             let zeros = [-0.0, 0.0].map(|z| Scalar::from_f64(dtype, z));
             let zero = zeros.into_iter().find(|z| dtype != DType::Bool && z.as_f64() == 0.0);
             let zero = zero.ok_or_else(|| {

@@ -40,7 +40,7 @@ pub enum Nearest {
 pub enum Coordinates {
     /// By the centres of elements.
     HalfPixel,
-    /// The same, with the middle of the input in the middle of the result whatever is rounded.
+    /// The half-pixel form with the middle of the input in the middle of the result whatever is rounded.
     HalfPixelSymmetric,
     /// [`Coordinates::HalfPixel`], but -0.5 in a result of extent 1.
     PytorchHalfPixel,
@@ -54,7 +54,7 @@ pub enum Coordinates {
     TfHalfPixelForNn,
 }
 
-/// What all axes share.
+/// The parameters that all axes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Resize {
     /// Which neighbours count.
@@ -65,7 +65,7 @@ pub struct Resize {
     pub antialias: bool,
     /// Whether neighbours outside have no weight.
     pub exclude_outside: bool,
-    /// What a part that is taken has outside of the input.
+    /// The value outside of the input in a part that is taken.
     pub extrapolation: f64,
 }
 

@@ -47,13 +47,13 @@ pub struct LinearAttention {
     pub q_heads: i64,
     /// Heads of k and v, of which those of q are a multiple.
     pub kv_heads: i64,
-    /// What is multiplied with the output; by default `1/√dk`.
+    /// The factor of the output; by default `1/√dk`.
     pub scale: Option<f64>,
 }
 
 /// `S ← exp(g)·S + k ⊗ β(v − (exp(g)·S)ᵀk)` and `o = scale · Sᵀq`, one position after another.
 ///
-/// Of q, k and v `[B, T, H·D]`; without a decay `exp(g)` is 1, without a beta `v` is added as it is. Returns
+/// Attention of q, k and v `[B, T, H·D]`; without a decay `exp(g)` is 1, without a beta `v` is added as it is. Returns
 /// the output and the state behind the last position.
 pub fn linear_attention(
     cx: &mut Lowering,

@@ -4,7 +4,7 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, DType, Op, Poly, ReduceOp, UnaryOp, Value};
 
-/// What becomes of the losses of all elements.
+/// The combination of the losses of all elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
     /// They stay as they are.
@@ -20,7 +20,7 @@ pub enum Total {
 pub struct Loss {
     /// A target that does not count.
     pub ignored: Option<i64>,
-    /// What becomes of the losses.
+    /// The combination of the losses.
     pub total: Total,
     /// The share of the target's class that all classes have instead, each as much; from 0 to 1.
     pub smoothing: f64,

@@ -18,9 +18,9 @@ pub struct Gemm {
     pub transpose_a: bool,
     /// Whether B is transposed.
     pub transpose_b: bool,
-    /// What the product is multiplied with.
+    /// The factor of the product.
     pub alpha: f64,
-    /// What C is multiplied with.
+    /// The factor of C.
     pub beta: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Of boxes that overlap, the one of the highest score.
+//! Suppression of boxes that overlap, but for the one of the highest score.
 //!
 //! A scan whose step takes the best box that is left of each batch and class, and removes those that overlap
 //! it too much. It takes as many steps as boxes may be chosen of a class.
@@ -28,7 +28,7 @@ pub struct Suppress {
     pub centred: bool,
 }
 
-/// Of `boxes [N, n, 4]` and `scores [N, classes, n]` those that are chosen: batch, class and number of each.
+/// The chosen ones of `boxes [N, n, 4]` with `scores [N, classes, n]`: batch, class and number of each.
 pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) -> Result {
     cx.require_rank(boxes, 3)?;
     cx.require_rank(scores, 3)?;
@@ -121,7 +121,7 @@ fn scalar(cx: &mut Lowering, v: Value, dtype: DType) -> Result {
 fn corners(cx: &mut Lowering, boxes: Value, centred: bool) -> Built {
     let shape = cx.shape(boxes);
     let index = |axis: Poly| vec![Poly::var(0), Poly::var(1), axis];
-    // Of column c its own axis is c % 2, greatest where c / 2 is 1.
+    // The own axis of column c is c % 2, greatest where c / 2 is 1.
     let own = Poly::var(2).modulo(&2i64.into(), &shape);
     let a = cx.view(boxes, shape.clone(), index(own.clone()))?;
     let b = cx.view(boxes, shape.clone(), index(&own + 2))?;

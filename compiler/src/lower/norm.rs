@@ -74,7 +74,7 @@ pub fn per_channel(cx: &mut Lowering, v: Value, rank: usize) -> Result {
 /// Parameters of [`batch`].
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// What is added to the variance.
+    /// The number that is added to the variance.
     pub epsilon: f64,
     /// Mean and variance are those of the batch, and a running mean and variance keep this share of what they
     /// were.
@@ -141,7 +141,7 @@ pub struct LocalResponse {
     pub alpha: f64,
     /// Exponent.
     pub beta: f64,
-    /// What the mean square is added to.
+    /// The number to which the mean square is added.
     pub bias: f64,
 }
 

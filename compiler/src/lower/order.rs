@@ -49,7 +49,7 @@ pub fn median(cx: &mut Lowering, x: Value, axis: usize, skip_nan: bool) -> Resul
     picked(cx, sorted, at, axis)
 }
 
-/// What stands most often along an axis, which stays with extent 1, of several the smallest, and its last position (i64).
+/// The most frequent element along an axis, which stays with extent 1, the smallest of several, and its last position (i64).
 pub fn mode(cx: &mut Lowering, x: Value, axis: usize) -> Result<[Value; 2]> {
     let shape = cx.shape(x);
     let n = shape[axis].clone();
@@ -96,7 +96,7 @@ pub enum Between {
     Nearest,
 }
 
-/// What lies at shares `q [m]` of the order along the last axis of `x [rows, n]`: `[rows, m]`. Of what is no number as
+/// The values at shares `q [m]` of the order along the last axis of `x [rows, n]`: `[rows, m]`. NaN is treated as by
 /// [`median`].
 pub fn quantile(cx: &mut Lowering, x: Value, q: Value, between: Between, skip_nan: bool) -> Result {
     let (dims, m) = (cx.shape(cx.require_rank(x, 2)?), cx.shape(cx.require_rank(q, 1)?)[0].clone());

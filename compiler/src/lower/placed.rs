@@ -18,7 +18,7 @@ pub fn one_hot(cx: &mut Lowering, indices: Value, depth: &Dim, values: Value, ax
 
     let mut f = Body::default();
     let (index, off, on) = (f.arg(0), f.arg(1), f.arg(2));
-    // What an i64 does not hold is outside, whatever the conversion makes of it.
+    // A number that an i64 does not hold is outside, whatever the conversion makes of it.
     let given = cx.dtype(indices);
     let index = match given {
         DType::U64 => {

@@ -46,7 +46,7 @@ pub fn least(dtype: DType) -> Scalar {
 pub enum Order {
     /// The last axis fastest.
     RowMajor,
-    /// Of the spatial axes the first fastest.
+    /// The first spatial axis is the fastest.
     ColumnMajor,
 }
 
@@ -116,7 +116,7 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
     Ok(cx.cast(mean, narrow)?)
 }
 
-/// What becomes of the windows of [`adaptive`].
+/// The reduction of the windows of [`adaptive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adaptive {
     /// Their mean.
@@ -203,7 +203,7 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
     Ok((y, Some(picked)))
 }
 
-/// Of numbers for the elements of windows, `n` axes at the end, that of each window's first largest element.
+/// The number of each window's first largest element, from the numbers of the elements of windows, `n` axes at the end.
 fn picked(cx: &mut Lowering, windows: Value, numbers: Value, n: usize) -> Result {
     let shape = cx.shape(windows);
     let mut rows = shape[..2 + n].to_vec();

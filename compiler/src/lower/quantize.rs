@@ -9,7 +9,7 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, Class, DType, Dim, ReduceOp, UnaryOp as U, Value};
 
-/// What a scale or a zero point holds for.
+/// The grain of a scale or a zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grain {
     /// One number for all, or one for each position along this axis, which may be counted from the end.
@@ -75,7 +75,7 @@ pub fn saturated(cx: &mut Lowering, x: Value, zero: Option<Value>, dtype: DType)
 pub struct Quantize {
     /// The type of the result.
     pub dtype: DType,
-    /// What scale and zero point hold for.
+    /// The grain of scale and zero point.
     pub grain: Grain,
     /// The type in which is divided; by default that of the scale.
     pub precision: Option<DType>,

@@ -10,7 +10,7 @@
 use super::{Lowering, OpError, Result, search};
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
-/// What decides which numbers an operator draws.
+/// The seed that decides which numbers an operator draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// These bits alone.
@@ -27,15 +27,15 @@ pub fn named_seed(name: impl Iterator<Item = u8>) -> Seed {
 
 /// Inputs of a program that draws: left out, each is 0.
 const INPUTS: [&str; 2] = ["seed", "offset"];
-/// What goes before their names, as often as needed, where the model has such inputs itself.
+/// The prefix of their names, as often as needed, where the model has such inputs itself.
 const PREFIX: &str = "random.";
 
-/// What an input that a run may leave out is for, if it is for random numbers: `seed` or `offset`.
+/// The purpose of an input that a run may leave out, if it is for random numbers: `seed` or `offset`.
 pub fn purpose(input: &str) -> Option<&'static str> {
     INPUTS.into_iter().find(|n| *n == input.trim_start_matches(PREFIX))
 }
 
-/// What the numbers of a run are made from: two `u32`. The first call in a model's own graph adds the inputs; a body is given the
+/// The key from which the numbers of a run are made: two `u32`. The first call in a model's own graph adds the inputs; a body is given the
 /// value of the graph around it.
 pub fn run_key(cx: &mut Lowering) -> Result {
     if let Some(key) = cx.run_key {
@@ -116,7 +116,7 @@ impl Draw {
         Ok(Draw { f, args, shape, bits: [a, b] })
     }
 
-    /// What the function's last node is.
+    /// The function's last node.
     fn finish(self, cx: &mut Lowering) -> Result {
         Ok(cx.map_to(self.f.0, &self.args, self.shape)?)
     }
@@ -170,7 +170,7 @@ pub fn uniform(
     })
 }
 
-/// Of each element's random bits a number, stored in a type.
+/// A number made of each element's random bits, stored in a type.
 fn made_of_bits(
     cx: &mut Lowering,
     shape: Vec<Dim>,

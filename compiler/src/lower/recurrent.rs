@@ -48,15 +48,15 @@ pub struct Recurrent {
     pub activations: Vec<Activation>,
     /// Beyond which magnitude what is activated is cut off.
     pub clip: Option<f64>,
-    /// Of each direction: whether it runs backwards.
+    /// Whether each direction runs backwards.
     pub backwards: Vec<bool>,
     /// The axis of the batch is the first, not that of the positions.
     pub batch_first: bool,
-    /// Of a GRU: the reset comes behind the recurrent product.
+    /// Whether the reset of a GRU comes behind the recurrent product.
     pub linear_before_reset: bool,
-    /// Of an LSTM: it forgets what it takes in.
+    /// Whether an LSTM forgets as much as it takes in.
     pub input_forget: bool,
-    /// What the recurrent weights are multiplied with is rounded to 8 bits first.
+    /// Whether the factor of the recurrent weights is rounded to 8 bits first.
     pub rounded: bool,
 }
 
@@ -88,7 +88,7 @@ struct Network<'a> {
     dtype: DType,
 }
 
-/// What a step reads besides the values carried.
+/// The values that a step reads besides the carried ones.
 struct Step {
     /// Products of the input with its weights, biases added, `[B, gates·H]`.
     x: Value,

@@ -3,7 +3,7 @@
 use super::{Lowering, Result};
 use wgfc_ir::{BinaryOp, Body, Class, DType, ReduceOp, UnaryOp, Value};
 
-/// What elements are combined to.
+/// The combination of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// Their sum, product, maximum or minimum.

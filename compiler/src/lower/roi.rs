@@ -13,7 +13,7 @@ pub struct Align {
     pub out: [i64; 2],
     /// Samples along each axis of a bin; `None`: as many as a bin has elements, rounded up.
     pub samples: Option<i64>,
-    /// What bounds of regions are multiplied with.
+    /// The factor of the bounds of regions.
     pub scale: f64,
     /// Whether bounds are positions of elements' edges, not of their centres.
     pub half_pixel: bool,
@@ -93,7 +93,7 @@ impl Align {
     }
 }
 
-/// Of regions `rois [R, 4]` (first column and row, last column and row), each of the image that `batch [R]`
+/// The aligned regions `rois [R, 4]` (first column and row, last column and row), each of the image that `batch [R]`
 /// numbers in `x [N, C, h, w]`: `[R, C, out…]`.
 pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Align) -> Result {
     let sx = cx.shape(cx.require_rank(x, 4)?);

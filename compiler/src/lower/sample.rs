@@ -20,7 +20,7 @@ pub enum Mode {
     Cubic,
 }
 
-/// What lies outside.
+/// The elements outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Padding {
     /// Zeros.
@@ -38,7 +38,7 @@ pub struct Sampled {
     pub extent: Dim,
     /// Which neighbours count.
     pub mode: Mode,
-    /// What lies outside.
+    /// The elements outside.
     pub padding: Padding,
     /// Reflect at the centres of the outermost elements, not at their edges.
     pub align_corners: bool,
@@ -106,7 +106,7 @@ impl Sampled {
         }
         let moved = self.moved_inside(cx, at)?;
         let last = self.last(cx)?;
-        // Of the lower neighbour it falls, of the upper one it rises.
+        // The weight of the lower neighbour falls, that of the upper one rises.
         let mut weight = cx.iota(&shape, &(Poly::var(rank) * 2) - 1, DType::F32)?;
         let zero = cx.scalar(DType::F32, 0.0);
         if self.padding == Padding::Zeros {
@@ -225,7 +225,7 @@ pub fn weighted(
 pub struct GridSample {
     /// Which neighbours count.
     pub mode: Mode,
-    /// What lies outside.
+    /// The elements outside.
     pub padding: Padding,
     /// Whether -1 and 1 are the centres of the outermost elements, not their edges.
     pub align_corners: bool,

@@ -1,4 +1,4 @@
-//! What is combined along an axis up to each element.
+//! Combinations along an axis up to each element.
 
 use super::{Lowering, OpError, Result, special};
 use wgfc_ir::{BinaryOp as B, Body, DType, Op, Poly, ReduceOp, Scalar, UnaryOp as U, Value};
@@ -17,7 +17,7 @@ pub fn extreme(cx: &mut Lowering, x: Value, axis: usize, op: ReduceOp) -> Result
     let (x0, best0, here, first) = (f.arg(0), f.arg(1), f.index(Poly::var(axis)), f.i32(0));
     let mut stands = f.binary(B::Eq, x0, best0);
     if dtype.is_float() {
-        // What follows a number that is none is none as well.
+        // An element behind a NaN is NaN as well.
         let nan = f.unary(U::IsNan, x0);
         stands = f.binary(B::Or, stands, nan);
     }

@@ -25,7 +25,7 @@ pub fn place(cx: &mut Lowering, sequence: Value, values: Value, right: bool) -> 
     if n.is(0) {
         return Ok(cx.full(&sv, Scalar::from_i64(DType::I32, 0))?);
     }
-    // Of a number that is none, all are before it.
+    // All elements are before a NaN.
     let behind = if right { B::Gt } else { B::Ge };
     if n.as_const().is_some_and(|n| n <= SHORT) {
         let mut all = sv.clone();

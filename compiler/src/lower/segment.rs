@@ -104,7 +104,7 @@ pub fn scatter(
         from[axis] = cx.shape(cx.require_rank(index, 1)?)[0].clone();
         at = vec![Poly::var(axis)];
     }
-    // Of a longer source the beginning.
+    // The beginning of a longer source.
     let source = cx.view(source, from.clone(), (0..dims.len()).map(Poly::var).collect())?;
     let mut to: Vec<GatherAxis> = (0..dims.len()).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
     to[axis] = GatherAxis::Data { input: 2, at };

@@ -84,7 +84,7 @@ pub(super) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dt
 /// Refuses dimensions that cannot be: too many, negative, or of more elements than there can be.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The fault of the dimensions.
 pub fn check_dims(ty: &TensorType) -> Result<(), String> {
     if ty.rank() > MAX_RANK {
         return Err(format!("{} dimensions; at most {MAX_RANK} are possible", ty.rank()));

@@ -45,7 +45,7 @@ fn computed_range(
     let span = f.binary(BinaryOp::Add, span, rest);
     f.binary(BinaryOp::Div, span, by);
     let len = cx.map(f.0, &[start, end])?;
-    // Of an empty slice that runs backwards the start may be -1.
+    // The start of an empty slice that runs backwards may be -1.
     let first = cx.binary_scalar(BinaryOp::Max, start, 0.0)?;
     let len = cx.computed_size(len, extent.ceil_div(step.abs()));
     Ok((cx.computed_as("_from", first, extent.clone()), len))

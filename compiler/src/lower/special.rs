@@ -144,7 +144,7 @@ pub fn log_add_exp(cx: &mut Lowering, a: Value, b: Value, base: Base) -> Result 
         rest = f.binary(B::Mul, rest, scale);
     }
     let sum = f.binary(B::Add, largest, rest);
-    // Of two equal infinities there is no difference.
+    // Two equal infinities have no difference.
     let same = f.binary(B::Eq, x, y);
     let infinite = f.unary(U::IsInf, x);
     let whole = f.binary(B::And, same, infinite);
@@ -191,7 +191,7 @@ pub fn copy_sign(cx: &mut Lowering, a: Value, b: Value) -> Result {
     Ok(cx.map(f.0, &[a, b])?)
 }
 
-/// What the bits of f32, f16 and bf16 are read as.
+/// The type as which the bits of f32, f16 and bf16 are read.
 fn bits_type(cx: &Lowering, x: Value, what: &str) -> Result<DType> {
     match cx.dtype(x) {
         DType::F32 => Ok(DType::U32),

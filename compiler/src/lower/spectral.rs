@@ -1,4 +1,4 @@
-//! What goes before and after a spectrum: windows, the weights of the mel scale.
+//! Operators before and after a spectrum: windows, the weights of the mel scale.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Poly, UnaryOp, Value};

@@ -38,7 +38,7 @@ pub fn tile(cx: &mut Lowering, x: Value, repeats: &[Dim]) -> Result {
     Ok(cx.view(x, shape, index)?)
 }
 
-/// What stands where a tensor is padded.
+/// The elements where a tensor is padded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Padding {
     /// A number of the tensor's type.
@@ -47,7 +47,7 @@ pub enum Padding {
     Value(Value),
     /// The nearest element.
     Edge,
-    /// What lies as far inside of the first or last element.
+    /// The element as far inside of the first or last one.
     Reflect,
     /// The tensor again.
     Wrap,

@@ -1,4 +1,4 @@
-//! What tests of lowerings share: a graph of nothing but constants, evaluated.
+//! Tools that tests of lowerings share: a graph of nothing but constants, evaluated.
 
 use super::{Lowered, Lowering};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ pub fn tensor(dtype: DType, shape: &[usize], v: &[f64]) -> Tensor {
     Tensor::from_scalars(dtype, shape.to_vec(), &v)
 }
 
-/// What a graph makes of nothing but constants.
+/// The values of a graph of nothing but constants.
 pub fn values(f: impl FnOnce(&mut Lowering) -> Lowered) -> Vec<Vec<f64>> {
     let mut g = Graph::new();
     let mut cx = Lowering::new(&mut g);

@@ -1,4 +1,4 @@
-//! What the folder must not know, and that it lowers without a model.
+//! Words that the folder must not know, and a test that it lowers without a model.
 
 use super::conv::{Conv, conv};
 use super::window::{Padding, Window};
@@ -39,7 +39,7 @@ fn input(g: &mut Graph, name: &str, dtype: DType, dims: &[&str]) -> Value {
     g.add_input(name, TensorType::new(dtype, dims))
 }
 
-/// What a format has to do for an operator: say where it is, and call with values and parameters.
+/// A format's duties for an operator: say where it is, and call with values and parameters.
 #[test]
 fn operators_are_lowered_without_a_model() {
     let mut g = Graph::new();

@@ -1,4 +1,4 @@
-//! What undoes unfolding: transposed convolutions, sums of windows, unpooling.
+//! Operators that undo unfolding: transposed convolutions, sums of windows, unpooling.
 //!
 //! Along each axis element `k` of window `i` lies at `i·stride + k·dilation − before`. Read the other way, each
 //! place meets element `k` of window `q / stride`, where `q = place + before − k·dilation` is a multiple of the
@@ -25,7 +25,7 @@ struct Axis {
     out: Dim,
 }
 
-/// What each place of the result meets: `x [lead…, (kernel…,) windows…]` gives `[lead…, out…, kernel…]`, 0
+/// The elements that each place of the result meets: `x [lead…, (kernel…,) windows…]` gives `[lead…, out…, kernel…]`, 0
 /// where nothing lies. With `own` each element of a window has a value of its own, else all have one.
 fn met(cx: &mut Lowering, x: Value, lead: usize, axes: &[Axis], own: bool) -> Result {
     let s = cx.shape(x);
@@ -61,7 +61,7 @@ pub struct ConvTranspose {
     pub strides: Vec<i64>,
     /// Distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// What is cut away around the result.
+    /// The elements that are cut away around the result.
     pub padding: Padding,
     /// Places behind the last window.
     pub output_padding: Vec<i64>,
@@ -132,7 +132,7 @@ fn all_windows(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]
     Ok(cx.push(Op::Contract(contract), &[met, w])?)
 }
 
-/// The same by phases of the stride, without dilation.
+/// The transposed convolution by phases of the stride, without dilation.
 fn phases(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]) -> Result {
     let n = axes.len();
     let (sx, sw) = (cx.shape(x), cx.shape(w));

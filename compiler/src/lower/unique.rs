@@ -1,6 +1,6 @@
 //! Each element, or slice along an axis, once.
 //!
-//! What is equal stands together once sorted. Where it begins, a group begins; a running sum of the
+//! Equal elements stand together once sorted. Where one begins, a group begins; a running sum of the
 //! beginnings numbers the groups.
 
 use super::chosen::{Chosen, chosen, placed};
@@ -19,7 +19,7 @@ struct Sorted {
     differs: Value,
 }
 
-/// What is left once each stands there once.
+/// The elements that are left once each stands there once.
 #[derive(Clone, Copy, Debug)]
 pub struct Unique {
     /// The elements, or slices.
@@ -32,7 +32,7 @@ pub struct Unique {
     pub counts: Value,
 }
 
-/// Of the elements, or of the slices along an axis: in ascending order, or in that in which they come.
+/// The unique elements, or slices along an axis: in ascending order, or in that in which they come.
 pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bool) -> Result<Unique> {
     cx.require_open_sizes(x)?;
     let (x, axis) = sliced(cx, x, axis)?;
@@ -56,7 +56,7 @@ pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bo
     found(cx, x, axis, [first, inverse, counts])
 }
 
-/// Of neighbours that are equal, or of such slices along an axis, the first. What is no number is like no other.
+/// The first of neighbours that are equal, or of such slices along an axis. NaN is like no other.
 pub fn consecutive(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Result<Unique> {
     cx.require_open_sizes(x)?;
     let (x, axis) = sliced(cx, x, axis)?;

@@ -12,27 +12,27 @@ pub struct Window {
     pub strides: Vec<i64>,
     /// Distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// What lies around the tensor.
+    /// The elements around the tensor.
     pub padding: Padding,
     /// Windows may begin inside and end behind what lies around.
     pub ceil: bool,
 }
 
-/// What lies around a tensor that windows slide over.
+/// The elements around a tensor that windows slide over.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
     /// So many elements: before all axes, then behind all.
     Explicit(Vec<i64>),
     /// As many windows as the extent has strides; of an odd number the more behind.
     SameUpper,
-    /// The same, of an odd number the more before.
+    /// Padding that keeps the extent, the larger half of an odd number before.
     SameLower,
     /// None.
     Valid,
 }
 
 impl Padding {
-    /// The same number around every one of `n` axes.
+    /// Padding by one number around every one of `n` axes.
     pub fn around(n: usize, elements: i64) -> Padding {
         Padding::Explicit(vec![elements; 2 * n])
     }

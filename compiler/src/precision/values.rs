@@ -1,6 +1,6 @@
 //! Between which numbers the values of kernels lie.
 //!
-//! Of each expression three ranges are known. One is proven: it follows from constants, positions, types and functions that are
+//! Three ranges are known of each expression. One is proven: it follows from constants, positions, types and functions that are
 //! bounded. Another is typical: what it is where nothing is proven and what comes from memory or from sums lies
 //! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0. The third is what it is where such values lie within 1: if
 //! that is large, constants make it so, and not the product of many bounds.
@@ -22,7 +22,7 @@ const UNIT: Range = (-1.0, 1.0);
 /// Elements of the largest constant of integers that is looked at.
 const MOST_INTEGERS: usize = 1 << 16;
 
-/// What is known of a value.
+/// The facts known of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
     /// It lies in this range, or is no number.
@@ -40,7 +40,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// Of this range for certain.
+    /// A value of this range for certain.
     fn within(low: f64, high: f64) -> Value {
         let range = (low, high);
         Value { proven: range, typical: range, unit: range, whole: false, square: false, bits: false }
@@ -130,7 +130,7 @@ fn times(x: f64, y: f64) -> f64 {
     if x == 0.0 || y == 0.0 { 0.0 } else { x * y }
 }
 
-/// What is known of tensors, from kernel to kernel.
+/// The facts known of tensors, from kernel to kernel.
 pub struct Values<'g> {
     graph: &'g KernelGraph,
     losses: FxHashMap<TensorId, Loss>,
@@ -138,7 +138,7 @@ pub struct Values<'g> {
 }
 
 impl<'g> Values<'g> {
-    /// Of constants. Those in files that are elsewhere are not read, unless they are small.
+    /// The values of constants. Constants in files that are elsewhere are not read, unless they are small.
     pub fn new(graph: &'g KernelGraph) -> Values<'g> {
         let (mut losses, mut known) = (FxHashMap::default(), FxHashMap::default());
         let mut looked_at: FxHashMap<usize, Option<Loss>> = FxHashMap::default();
@@ -162,14 +162,14 @@ impl<'g> Values<'g> {
         Values { graph, losses, known }
     }
 
-    /// What f16 would lose of each constant of f32 whose values are known.
+    /// The loss in f16 of each constant of f32 whose values are known.
     pub fn losses(&self) -> Vec<(TensorId, Loss)> {
         let mut all: Vec<(TensorId, Loss)> = self.losses.iter().map(|(t, l)| (*t, *l)).collect();
         all.sort_by_key(|(t, _)| *t);
         all
     }
 
-    /// Of all expressions of the next kernel. What it stores is known from then on.
+    /// The values of all expressions of the next kernel. Its stores are known from then on.
     pub fn kernel(&mut self, k: &Kernel) -> Vec<Value> {
         let domain = k.domain();
         let mut all: Vec<Value> = vec![];
@@ -265,7 +265,7 @@ impl<'g> Values<'g> {
     }
 }
 
-/// What is padded by a constant: a window of a maximum has more than padding.
+/// The expression that is padded by a constant: a window of a maximum has more than padding.
 fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
     let Expr::Select(c, a, b) = *body.expr(e) else { return None };
     let constant = |e: ExprId| matches!(body.expr(e), Expr::Const(_));
@@ -281,7 +281,7 @@ fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
     }
 }
 
-/// Of usual size, but where what is usual times a constant is larger.
+/// A sum of usual size, but where the usual size times a constant is larger.
 fn sum_of_products(a: Value, b: Value) -> Value {
     let one = a.stored().with(b.stored(), |x, y| corners(x, y, times));
     let larger =
@@ -328,8 +328,8 @@ fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
     }
 }
 
-/// Of a divisor that may be 0 nothing is known. One of usual size is as large as it may be: the root of a variance is seldom that of the least
-/// number added to it.
+/// A quotient, of which nothing is known where the divisor may be 0. A divisor of usual size is taken as large as it may be: the
+/// root of a variance is seldom that of the least number added to it.
 fn quotient(a: Value, b: Value) -> Value {
     let apart = |y: Range| y.0 > 0.0 || y.1 < 0.0;
     let over = |x: Range, y: Range| {

@@ -51,7 +51,7 @@ fn is_fill(op: &Op, operands: usize) -> bool {
     }
 }
 
-/// What stands for a value of node `n`, when that is empty or follows from an empty operand.
+/// The replacement of a value of node `n`, when that is empty or follows from an empty operand.
 fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String> {
     let ty = graph.ty(v).clone();
     if is_empty(&ty) {

@@ -97,7 +97,7 @@ impl Apart {
             Some(fresh - 1)
         };
         let (mut labels, mut shape, mut split) = (vec![], vec![], vec![]);
-        // What stands for each variable of the view, and for the axes of x that are parts of one.
+        // The replacements of each variable of the view, and of the axes of x that are parts of one.
         let mut vars = vec![Poly::ZERO; own.len()];
         let mut index: Vec<Option<Poly>> = vec![None; of.len()];
         let mut dropped = false;

@@ -82,7 +82,7 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
         let Some(numel) = checked_numel(&shape) else { continue };
         let bytes = ty.dtype.bytes_for(numel);
         let moved = matches!(node.op, Op::View { .. });
-        // What only this node reads goes when the result comes.
+        // Memory of operands that only this node reads is freed when the result comes.
         let freed: usize = node
             .inputs
             .iter()

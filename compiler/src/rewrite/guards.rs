@@ -129,7 +129,7 @@ pub fn same_type(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, root, s| ty(g, root).is_some() && ty(g, root) == ty(g, s[v])
 }
-/// What the rule replaces is a float tensor.
+/// The replaced tensor is a float.
 pub fn float() -> impl Fn(&mut Terms, Id, &Subst) -> bool {
     move |g, root, _| ty(g, root).is_some_and(|t| t.dtype.is_float())
 }

@@ -19,7 +19,7 @@ use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Valu
 const LEAST: i64 = 128;
 /// Slices at most.
 const MOST: i64 = 256;
-/// Of what adding up slices is estimated to take, the part that it takes behind matrix units: what they leave is in caches, and kernels
+/// The part of the estimated time of adding up slices that it takes behind matrix units: slices are in caches, and kernels
 /// follow each other. A fit to models timed on an H100.
 const CACHED: f64 = 0.4;
 
@@ -81,7 +81,7 @@ fn slices(
     let time = |slices: i64| {
         let terms = depth / slices;
         let fours = [terms % 4 == 0, n.modulo(&4_i64.into(), &[]).is(0)];
-        // Of convolutions the slices are of channels, which are innermost for matrix units.
+        // The slices of convolutions are of channels, which are innermost for matrix units.
         let own = whole / slices;
         let eights = half && own % 8 == 0 && n.modulo(&8_i64.into(), &[]).is(0);
         let p = Problem {
@@ -109,7 +109,7 @@ fn slices(
     let part = if half { CACHED } else { 1.0 };
     let timed = possible.filter_map(|s| Some((time(s)? + part * added(results, s, device), s)));
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    // What is only estimated to be a little sooner may be later.
+    // A time that is only estimated to be a little shorter may be longer.
     (least * 1.1 < time(1)?).then_some((label, best))
 }
 

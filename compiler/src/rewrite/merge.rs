@@ -20,7 +20,7 @@ struct Product {
     weight: Value,
     /// The axis of the weight that is the result's own.
     axis: usize,
-    /// Of the constants that the weight is made from.
+    /// The bytes of the constants that the weight is made from.
     bytes: usize,
     bias: Option<Bias>,
 }
@@ -31,7 +31,7 @@ struct Bias {
     tensor: Arc<Tensor>,
 }
 
-/// What products that can be merged have in common.
+/// The properties that products that can be merged have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     x: Value,
@@ -135,7 +135,7 @@ fn describe(graph: &Graph, v: Value, axis: usize, out: &mut String, bytes: &mut 
             for x in &node.inputs {
                 match own_axis(&graph.ty(*x).shape, shape.len(), axis) {
                     Some(axis) => describe(graph, *x, axis, out, bytes)?,
-                    // The same for all.
+                    // Operands that are the same for all.
                     None => write!(out, "{x:?} ").ok()?,
                 }
             }

@@ -246,7 +246,7 @@ fn softmax(
     let none = Scalar::from_f64(f, f64::NEG_INFINITY);
     let cut = in_parts(&mut b, x, axis, part, none)?;
     let tops = b.reduce(ReduceOp::Max, cut, &[axis + 1], true)?;
-    // Of a part of nothing but -∞ the sum is 0.
+    // The sum of a part of nothing but -∞ is 0.
     let mut body = Body::default();
     let (x0, top) = (body.arg(0), body.arg(1));
     let (least, zero) = (body.f32(f64::NEG_INFINITY), body.f32(0.0));

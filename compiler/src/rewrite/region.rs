@@ -127,7 +127,7 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     pieces.into_iter().filter(|p| !p.is_empty()).collect()
 }
 
-/// What an operand refers to.
+/// The target of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ref {
     /// A value from outside, by its number.
@@ -216,7 +216,7 @@ struct Step {
     absorbed: Vec<usize>,
 }
 
-/// What a region becomes.
+/// The new form of a region.
 struct Solution {
     steps: Vec<Step>,
     /// Parallel to the form's roots.

@@ -154,7 +154,7 @@ pub fn raise() -> Vec<Rule> {
                   (rsqrt (add (div (reduce.sum ?a (mul (sub ?x (div (reduce.sum ?a ?x) ?n))
                                                        (sub ?x (div (reduce.sum ?a ?x) ?n)))) ?n) ?e)))"
             => { norm_over(NormKind::Layer, "?a", "?n", "?e", "?x") }),
-        // The same of narrow floats, whose means are computed in f32.
+        // RMS norms of narrow floats, whose means are computed in f32.
         rewrite!("rms-norm-narrow";
             "(mul ?x (rsqrt (add (cast ?t (div (reduce.sum ?a (cast ?u (mul ?x ?x))) ?n)) ?e)))"
             => { norm_over(NormKind::Rms, "?a", "?n", "?e", "?x") } if widens("?x", "?u")),

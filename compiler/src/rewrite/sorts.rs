@@ -1,6 +1,6 @@
 //! The order of long rows: a workgroup sorts a part of a row, and sorted parts are merged.
 //!
-//! What is sorted are keys of 64 bits, `order(x) · 2³² + position`, where `order` is an unsigned integer that compares as the
+//! The sorted keys have 64 bits, `order(x) · 2³² + position`, where `order` is an unsigned integer that compares as the
 //! elements do: no two are equal, the first of equal elements comes first, and the position is at hand when the order is
 //! known. The values are then read at their positions.
 //!

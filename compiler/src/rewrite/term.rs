@@ -25,7 +25,7 @@ use wgfc_ir::{
     UnaryOp,
 };
 
-/// What a term is, without its children.
+/// A term without its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Head {
     /// A value from outside the region, by its number in [`Table::leaves`].
@@ -151,15 +151,15 @@ pub enum Attr {
     View(ViewMap),
     /// The axes of a reduction or normalisation.
     Axes(Vec<usize>),
-    /// Of a normalisation, the bits of an `f32`.
+    /// The epsilon of a normalisation, the bits of an `f32`.
     Epsilon(u32),
     /// The labels of a contraction.
     Labels(Contract),
-    /// Of a softmax: the axis, and whether it is the logarithm.
+    /// A softmax: the axis, and whether it is the logarithm.
     Softmax(usize, bool),
 }
 
-/// What is known of a value from outside the region.
+/// The facts known of a value from outside the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// Element type and shape.
@@ -172,7 +172,7 @@ pub struct Leaf {
     pub magnitudes: Option<Exponents>,
 }
 
-/// What an e-class's terms have in common.
+/// The facts that the terms of an e-class have in common.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The type; `None` for attributes and for terms that no typing rule accepts.
@@ -208,7 +208,7 @@ pub struct Table {
     pub leaves: Vec<Leaf>,
     /// Operators that no rule looks into.
     pub opaque: Vec<Op>,
-    /// What symbols are expected to be.
+    /// Expected values of symbols.
     pub expect: Expected,
     /// Two unequal constants that the rules made equal: one of the rules is wrong.
     pub contradiction: Option<(Number, Number)>,

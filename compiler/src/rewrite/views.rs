@@ -104,7 +104,7 @@ impl ViewMap {
         of.is_empty()
     }
 
-    /// The same view with its fill dropped where the index is certain to stay inside.
+    /// This view with its fill dropped where the index is certain to stay inside.
     pub fn tightened(mut self, of: &[Dim]) -> ViewMap {
         if self.fill.is_some() && self.loose(of).is_empty() {
             self.fill = None;

@@ -38,7 +38,7 @@ const OPERATIONS: f64 = 24.0;
 /// A convolution, as the graph has it.
 struct Conv {
     contract: Contract,
-    /// What is convolved, and the weights.
+    /// The convolved tensor, and the weights.
     inputs: [Value; 2],
     weights: Arc<Tensor>,
     /// The shape of what is convolved.
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!([count(256, "discrete"), count(16, "discrete")], [1, 0]);
     }
 
-    /// Of a block of a residual network, what follows the convolution is computed where its results are put together, and
+    /// The nodes behind a convolution in a block of a residual network are computed where its results are put together, and
     /// these are computed once.
     #[test]
     fn a_convolution_is_three_kernels() {

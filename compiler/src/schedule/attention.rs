@@ -74,7 +74,7 @@ const MOST_REGISTERS: u32 = 160;
 /// Loads that a thread may have under way while scores are computed.
 const MOST_LOADS: u32 = 8;
 
-/// What the choice depends on.
+/// The properties on which the choice depends.
 struct Problem {
     d: Option<u32>,
     e: u32,
@@ -162,7 +162,7 @@ fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let chunks = (d / f64::from(depth)).ceil() + (e / f64::from(depth)).ceil();
     let threads = f64::from(g.tiles.threads());
     let [queries, rows, keys, lanes] = [queries, thread_queries, keys, lanes].map(f64::from);
-    // Of a triangle half is seen.
+    // Half of a triangle is seen.
     let seen = if p.bounded { (t / 2.0 + queries / 2.0).min(t) } else { t };
     let steps = (seen / keys).ceil();
     let workgroups = batch * (s / queries).ceil();
@@ -251,7 +251,7 @@ fn are_shared(kernel: &Kernel, k: &kernel::Attention, heads: u32) -> bool {
 const MOST_HEADS: u32 = 8;
 /// Registers that hold what a thread reads and adds up.
 const MOST_STREAMED: u32 = 208;
-/// The same, with keys and values of f16 as they are loaded. On an H100 four heads of 128 f32 take 51 µs with 128 of them and 64 with 192.
+/// The most registers with keys and values of f16 as they are loaded. On an H100 four heads of 128 f32 take 51 µs with 128 of them and 64 with 192.
 const MOST_LOADED: u32 = 184;
 /// Registers of all threads of a workgroup.
 const REGISTERS: u32 = 65536;

@@ -1,19 +1,19 @@
-//! What sizes count as where choices are compared.
+//! The sizes by which choices are compared.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use wgfc_ir::Dim;
 
-/// What a symbol counts as where nobody says what to expect.
+/// The value of a symbol where nobody says which to expect.
 pub const ASSUMED: i64 = 64;
 
-/// What symbols are expected to be; the others count as [`ASSUMED`]. Programs are right for all values all the same.
+/// Expected values of symbols; the others count as [`ASSUMED`]. Programs are right for all values all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Expected(pub BTreeMap<String, i64>);
 
 impl Expected {
-    /// What a symbol counts as.
+    /// The value that a symbol counts as.
     pub fn symbol(&self, name: &str) -> i64 {
         self.0.get(name).copied().unwrap_or(ASSUMED)
     }

@@ -39,7 +39,7 @@ pub struct Spread {
     pub groups: u32,
     /// Invocations that share the terms of an element, where there are so many.
     pub lanes: u32,
-    /// What is combined is written out, so that what no step changes stays in registers.
+    /// The combinations are written out, so that values that no step changes stay in registers.
     pub kept: bool,
     /// How often a value is looked for before it is given up.
     pub polls: u32,
@@ -197,7 +197,7 @@ pub fn bytes(k: &StagedLoop, plan: &Plan, s: &Spread) -> u32 {
     arrays.chain(partial).fold(8, u32::saturating_add)
 }
 
-/// What an expression reads anew in each step: of the others it is known before the loop.
+/// Whether an expression is known before the loop; the others are read anew in each step.
 fn is_fixed(offset: &Poly, lanes: usize) -> bool {
     offset.data().is_empty() && !offset.vars().contains(&lanes)
 }

@@ -39,7 +39,7 @@ pub enum Schedule {
     Loop(loops::Loop),
     /// Loops of workgroups.
     StagedLoop(loops::Loop),
-    /// The same, whose invocations keep blocks of what is combined.
+    /// A loop in stages whose invocations keep blocks of the combined terms.
     BlockedLoop(loops::Blocked),
     /// Loops of several workgroups a lane.
     SpreadLoop(loops::Spread),
@@ -49,14 +49,14 @@ pub enum Schedule {
     Attention(attention::Attention),
 }
 
-/// What a choice depends on beside the kernel.
+/// The facts on which a choice depends beside the kernel.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Where the kernel's tensors are described.
     pub graph: &'a KernelGraph,
     /// The target.
     pub device: &'a DeviceProfile,
-    /// What symbols are expected to be.
+    /// Expected values of symbols.
     pub expect: &'a Expected,
 }
 

@@ -91,7 +91,7 @@ fn fits(s: &Block, device: &DeviceProfile) -> bool {
     s.each * s.threads * KEY + s.threads * 4 + 64 <= device.max_workgroup_bytes
 }
 
-/// Those that go through a part, by four times as many keys as are kept.
+/// The selections that go through a part, by four times as many keys as are kept.
 fn selects(k: &kernel::Sort, device: &DeviceProfile, most: u32) -> Vec<Sort> {
     let mut out = vec![];
     for each in [4, 8, 2, 16] {

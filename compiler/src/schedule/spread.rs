@@ -68,7 +68,7 @@ impl Share {
     }
 }
 
-/// What is handed on of an array.
+/// The part of an array that is handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {
     /// Its first word among those of a place.
@@ -80,20 +80,20 @@ pub struct Handed {
 /// How the workgroups of a lane share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Who computes the elements of each stage of a step.
+    /// The invocations that compute the elements of each stage of a step.
     pub each: Vec<Share>,
-    /// Of each array, what is handed on.
+    /// The part of each array that is handed on.
     pub handed: Vec<Option<Handed>>,
     /// Words of a place: a step's.
     pub place: u32,
-    /// Of each array that is carried, its first word among those of what is left in the end, who has it, and how many
+    /// The first word of each carried array among the words left in the end, the invocations that have it, and how many
     /// elements it has.
     pub left: Vec<(u32, Share, u32)>,
     /// Words of a lane: two places, and what is left.
     pub words: u32,
 }
 
-/// What a stage reads of an array.
+/// The elements that a stage reads of an array.
 enum Read {
     /// Any element.
     Any,
@@ -101,11 +101,11 @@ enum Read {
     Of(Vec<u32>),
 }
 
-/// What a loop's stages read and write, whatever the number of workgroups.
+/// The reads and writes of a loop's stages, whatever the number of workgroups.
 struct Uses<'k> {
     k: &'k StagedLoop,
     carried: usize,
-    /// What each stage of a step reads.
+    /// The reads of each stage of a step.
     reads: Vec<Vec<(u32, Read)>>,
     /// The stage of a step that writes each array.
     writer: Vec<Option<usize>>,
@@ -164,7 +164,7 @@ fn uses<'k>(kernel: &'k Kernel, graph: &KernelGraph) -> Option<Uses<'k>> {
     Some(Uses { k, carried, reads, writer })
 }
 
-/// What a stage reads of arrays.
+/// The reads of a stage from arrays.
 fn reads(body: &Body, k: &StagedLoop, stage: &Stage) -> Vec<(u32, Read)> {
     let element = k.lanes.len() + 1;
     let mut out: FxHashMap<u32, Vec<&Poly>> = FxHashMap::default();
@@ -256,7 +256,7 @@ impl Uses<'_> {
     }
 }
 
-/// Who computes what, if element `of[e]` is computed where `e % stride / width` is.
+/// The share of each invocation, if element `of[e]` is computed where `e % stride / width` is.
 fn fitted(of: &[u32], width: u32, stride: u32) -> Option<Share> {
     (1..=64).find_map(|times| {
         let share = Share::Blocks { width: width.checked_mul(times)?, stride: stride.checked_mul(times)? };
@@ -347,7 +347,7 @@ fn kernels(k: &Kernel, s: &loops::Spread, graph: &mut KernelGraph) -> Result<[Ke
         let ended = b.push(Expr::Cast(DType::I32, ended), DType::I32);
         let all = b.push(Expr::Index(&lanes * i64::from(s.groups)), DType::I32);
         let done = b.push(Expr::Binary(BinaryOp::Eq, ended, all), DType::Bool);
-        // What is done begins behind its end, with what is left of it.
+        // A loop that is done begins behind its end, with its final values.
         let constant =
             |b: &mut Body, n: i64| b.push(Expr::Const(Scalar::from_i64(DType::I32, n)), DType::I32);
         let never = constant(b, NEVER);

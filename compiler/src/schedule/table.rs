@@ -33,7 +33,7 @@ pub struct Tuning {
 #[derive(Serialize)]
 struct File {
     version: u32,
-    /// What they were measured on.
+    /// The device on which they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
     choices: BTreeMap<String, Schedule>,
@@ -53,7 +53,7 @@ impl Tuning {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// What is wrong with it, in words that follow the file's name.
+    /// The fault of the file, in words that follow its name.
     pub fn from_json(text: &[u8]) -> Result<Tuning, String> {
         #[derive(Deserialize)]
         struct Version {
@@ -143,7 +143,7 @@ pub fn replace(
     if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
 }
 
-/// What a kernel is known by in a table. See the [module](self).
+/// The key of a kernel in a table. See the [module](self).
 pub fn key(graph: &KernelGraph, kernel: &Kernel) -> String {
     format!("{} #{:032x}", title(kernel), fingerprint(graph, kernel))
 }

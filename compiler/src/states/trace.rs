@@ -142,7 +142,7 @@ fn is_input(graph: &Graph, v: Value) -> bool {
     graph.inputs.iter().any(|b| b.value == v)
 }
 
-/// What `v` is below a view that only moves axes, and which axis of `v` each axis of that is.
+/// The value below a view of `v` that only moves axes, and which axis of `v` each of its axes is.
 fn moved(graph: &Graph, v: Value) -> (Value, Vec<usize>) {
     let node = graph.node(v.node);
     if let Op::View { shape, index, fill: None } = &node.op {

@@ -47,7 +47,7 @@ fn sections(text: &str) -> (String, Vec<Section>) {
 #[derive(Clone, Default)]
 struct Setup {
     options: Options,
-    /// What symbols are in the run; the others are odd numbers.
+    /// The values of symbols in the run; the others are odd numbers.
     sizes: BTreeMap<String, i64>,
 }
 
@@ -249,7 +249,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
                 let setup = setup.with(&s.options)?;
                 let all = scheduled(&kernels, &setup)?;
                 let made = described(&all, &setup)?;
-                // What a file says has been executed when it was written.
+                // The text in a file has been executed when it was written.
                 let known = i > 0 && s.text.trim() == made.trim() && !thorough;
                 if !known && !ran.contains(&all.schedules) {
                     execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;

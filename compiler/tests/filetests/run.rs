@@ -8,11 +8,11 @@ use wgfc_ir::{Class, DType, Graph, Scalar};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, Session};
 
-/// What became of a run.
+/// The outcome of a run.
 pub enum Outcome {
     /// There is no adapter.
     NoAdapter,
-    /// What the kernels need and the adapter lacks.
+    /// The kernels need features that the adapter lacks.
     Cannot(String),
     /// Its outputs.
     Ran(Vec<Tensor>),

@@ -7,7 +7,7 @@ use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_compiler::kernel::*;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
-/// What the mask of an attention kernel is.
+/// The kind of mask of an attention kernel.
 #[derive(Clone, Copy, PartialEq)]
 enum MaskOf {
     Nothing,
@@ -112,7 +112,7 @@ fn check_masked(
     }
 }
 
-/// What attention of these tensors is.
+/// The attention of these tensors.
 fn expected(
     [batch, s, t, d, e]: [usize; 5],
     data: &BTreeMap<TensorId, Vec<f32>>,

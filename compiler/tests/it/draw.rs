@@ -1,4 +1,4 @@
-//! What tests draw at random.
+//! Random numbers for tests.
 
 /// Numbers that a seed decides.
 pub struct Draw(pub u64);

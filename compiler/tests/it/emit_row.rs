@@ -166,7 +166,7 @@ fn every_kind_of_every_type() {
     let gpus = gpus();
     for d in [DType::F32, DType::F16, DType::I32, DType::I64, DType::U64, DType::U8, DType::I8, DType::Bool] {
         for (n, len) in LENGTHS.into_iter().enumerate() {
-            // What only loads and stores of a narrow type add does not depend on the length.
+            // Loads and stores of a narrow type add nothing that depends on the length.
             if !matches!(d, DType::F32 | DType::I64) && ![3, 31, 257].contains(&len) {
                 continue;
             }

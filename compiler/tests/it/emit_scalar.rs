@@ -78,7 +78,7 @@ fn agrees(d: DType, got: Scalar, want: Scalar, exact: bool) -> bool {
     w.is_nan() || g == w || (g - w).abs() <= abs + rel * w.abs() || (!exact && !w.is_finite())
 }
 
-/// The same, but NaN and the infinities are what they are.
+/// Whether both agree; NaN and the infinities must be equal, too.
 fn agrees_beyond_numbers(d: DType, got: Scalar, want: Scalar) -> bool {
     let (g, w) = (got.as_f64(), want.as_f64());
     if !w.is_finite() {
@@ -219,7 +219,7 @@ fn unary_operators_of_floats() {
         let list = |ops: &[UnaryOp]| ops.iter().map(named).collect::<Vec<_>>();
         wrong.extend(check(&gpus, &list(&exact), std::slice::from_ref(&x), true));
         wrong.extend(check(&gpus, &list(&smooth), &[small], false));
-        // What is steep or has few digits far from 0 is compared near it only.
+        // Functions that are steep or have few digits far from 0 are compared near it only.
         wrong.extend(check(&gpus, &list(&smooth), &[x], false));
         let odd = operands(d, 3, &[f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0], 3.0);
         wrong.extend(check(&gpus, &list(&bools), &[odd], true));
@@ -302,7 +302,7 @@ fn not_a_number_and_infinities() {
     none_wrong(wrong);
 }
 
-/// What is 0 of numbers only, which the text of the kernel tells a driver to be 0.
+/// Expressions that are 0 for numbers only, where the kernel's text would let a driver take them to be 0.
 #[test]
 fn zeros_that_are_none_beyond_numbers() {
     const NUMBERS: [f64; 9] =

@@ -1,4 +1,4 @@
-//! What fuses with what.
+//! Tests of which nodes fuse with which.
 
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{Family, KernelGraph, StagedLoop};
@@ -189,7 +189,7 @@ fn inputs_constants_and_repeated_outputs_are_copied() {
         output(&mut g, v);
     }
     let k = fuse(&g, &options(Fusion::Full)).unwrap();
-    // What reads the same memory shares a dispatch.
+    // Kernels that read the same memory share a dispatch.
     assert_eq!(k.kernels.len(), 3, "{k}");
 }
 
@@ -252,7 +252,7 @@ fn what_runs_a_lane_is_chosen_by_cost() {
     // A few products each: an invocation, of which many are needed to fill a device; a workgroup for more.
     assert_eq!(families(&made("4096", "4", 10e-6)), ["loop"]);
     assert_eq!(families(&made("3", "48", 10e-6)), ["staged_loop"]);
-    // What an invocation could do a workgroup does sooner.
+    // A workgroup computes sooner than one invocation could.
     let k = made("1", "24", 10e-6);
     let Family::StagedLoop(StagedLoop { why, .. }) = &k.kernels[0].family else { panic!("{k}") };
     assert!(why.contains("is estimated to take an invocation"), "{why}");

@@ -1,4 +1,4 @@
-//! What the compiler makes of graphs, and its kernels on every adapter.
+//! Tests of the compiler's programs for graphs, and its kernels on every adapter.
 
 mod attention;
 mod dispatches;

@@ -108,7 +108,7 @@ fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) 
         }
         _ => {
             let mut own = shape.to_vec();
-            // What broadcasts.
+            // An operand that broadcasts.
             if d.below(4) == 0 {
                 let k = d.below(rank);
                 own[k] = 1;

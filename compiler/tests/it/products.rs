@@ -115,7 +115,7 @@ impl Drawn<'_> {
             _ => Ok(self.input(cx, dtype, &from)),
         }
     }
-    /// What is done with a result.
+    /// Operations on a result.
     fn behind(&mut self, cx: &mut Lowering, y: Value) -> Built {
         let (shape, dtype) = (cx.shape(y), cx.dtype(y));
         let rank = shape.len();

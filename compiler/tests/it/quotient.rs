@@ -6,7 +6,7 @@ use wgfc_compiler::kernel::*;
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, DType};
 
-/// What a division of mantissas is off by, in units of its last place.
+/// The errors of a division of mantissas, in units of its last place.
 const OFF: [i32; 5] = [0, 1, -1, 3, -3];
 
 /// Pairs of normal numbers whose quotient is normal: of all sizes, near each other, quotients that are whole or nearly.

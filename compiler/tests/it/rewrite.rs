@@ -1,4 +1,4 @@
-//! What the rewrites make of real models.
+//! Tests of the rewrites on real models.
 
 use std::time::Instant;
 use wgfc_compiler::import::{NoExternalData, import};

@@ -1,4 +1,4 @@
-//! What works along rows (orders, prefix scans, reductions, softmax), drawn at random, on devices and in schedules drawn at
+//! Operators along rows (orders, prefix scans, reductions, softmax), drawn at random, on devices and in schedules drawn at
 //! random, on every adapter and compared with the evaluator.
 
 use crate::draw::Draw;
@@ -53,7 +53,7 @@ fn problem(d: &mut Draw) -> Problem {
     };
     let ty = d.one(types);
     let mut lines = vec![format!("%0 = input : {ty}{all} as \"x\"")];
-    // What is read is computed on the way, or moved.
+    // The operand is computed on the way, or moved.
     let x = match d.below(3) {
         0 => {
             lines.push(format!("%1 = map {all} {{ add(a0, a0) }} (%0) : {ty}{all} @ \"twice\""));

@@ -11,7 +11,7 @@ use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 use wgfc_runtime::testing::gpus;
 
-/// What kernels compute.
+/// The computation of kernels.
 pub struct Case<'a> {
     pub graph: &'a Graph,
     pub options: &'a Options,

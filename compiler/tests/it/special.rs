@@ -38,7 +38,7 @@ fn computed(gpu: &Gpu, columns: &[Vec<f32>], apply: impl Fn(&mut Body, &[ExprId]
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).take(n).collect()
 }
 
-/// What differs most, in units of the error that is stated; also where it does not differ too much.
+/// The largest difference, in units of the error that is stated; also where it does not differ too much.
 #[derive(Default)]
 struct Worst(f64, String);
 

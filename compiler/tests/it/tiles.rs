@@ -143,7 +143,7 @@ fn products_on_matrix_units() {
     }
 }
 
-/// The same on adapters without them, their operations written out, also where lines are no whole vectors.
+/// Products on adapters without them, their operations written out, also where lines are no whole vectors.
 #[test]
 fn products_on_units_written_out() {
     let half = |g: &Gpu| !g.multiplies_matrices && g.device.features().contains(wgpu::Features::SHADER_F16);

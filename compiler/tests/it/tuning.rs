@@ -89,7 +89,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
 fn keys_tell_kernels_apart_and_nothing_else() {
     let key = |dims: [i64; 4], l: Layout| {
         let mut case = Case::new(&[]);
-        // What else there is does not count.
+        // Other kernels do not count.
         for _ in 0..dims[1] {
             case.tensor(&[c(3)], wgfc_compiler::kernel::TensorKind::Intermediate);
         }

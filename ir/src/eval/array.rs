@@ -48,7 +48,7 @@ pub(super) trait Elem: Copy + Default + PartialOrd + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     /// The low 64 bits as an integer; floats are truncated.
     fn to_bits(self) -> u64;
-    /// Likewise; of floats beyond the ends the nearest.
+    /// The integer; the nearest one for floats beyond the ends.
     fn to_int(self) -> i64 {
         self.to_bits() as i64
     }

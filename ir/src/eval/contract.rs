@@ -96,7 +96,7 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
         }
     }
     narrow(a.dtype, &mut out);
-    // What was computed has its axes in the order batch, m, n.
+    // The computed result has its axes in the order batch, m, n.
     let order: Vec<u8> = [batch, m, n].concat();
     let computed = Array::new(a.dtype, order.iter().map(|l| extent[l]).collect(), out);
     let places: Vec<usize> = c.out.iter().filter_map(|l| order.iter().position(|m| m == l)).collect();

@@ -21,7 +21,7 @@ pub struct OutOfRange {
     pub extent: usize,
 }
 
-/// What indices of one node of the model are outside their axes.
+/// The indices of one node of the model that are outside their axes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutOfRanges {
     /// The first few of them.
@@ -49,7 +49,7 @@ pub(super) fn look(node: &Node, args: &[&Array], env: &Env, found: &mut Found) {
     for (axis, extent) in index.iter().zip(extents) {
         let GatherAxis::Data { input, at } = axis else { continue };
         let Some((indices, values)) = args.get(*input).and_then(|a| Some((*a, a.ints()?))) else { continue };
-        // Of several positions in a row, the one for this axis.
+        // The position for this axis, among several positions in a row.
         let fixed: Vec<Option<i64>> = at.iter().map(|p| concrete(p, &[], env).as_const()).collect();
         let reach = i64::try_from(extent).unwrap_or(i64::MAX);
         let mut position = vec![0; indices.shape.len()];

@@ -55,7 +55,7 @@ const NODE: u64 = 32;
 /// Work of a loop's body that one iteration may take on average: as many elements made, or products summed.
 const ITERATION_WORK: u64 = 1 << 16;
 
-/// What an evaluation may take.
+/// The limits of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the tensors that are alive at one time, 8 for each element that is being made.
@@ -133,7 +133,7 @@ impl fmt::Display for EvalError {
     }
 }
 
-/// What symbols stand for, and what may still be used.
+/// The values of symbols, and the budget that is left.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
@@ -333,7 +333,7 @@ pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
     evaluate_in(graph, &BTreeMap::new(), &mut StateValues::default(), env)
 }
 
-/// What the states of a graph hold between two runs.
+/// The contents of the states of a graph between two runs.
 #[derive(Clone, Debug, Default)]
 pub struct StateValues {
     /// By name, with the capacity's shape; the initial contents where absent.
@@ -476,7 +476,7 @@ fn evaluate_in(
     Ok(outputs)
 }
 
-/// What is computed with for an optional input: see [`optional`].
+/// The tensor that is computed with for an optional input: see [`optional`].
 fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result<Tensor, EvalError> {
     let shape = optional::shape(given.map(|t| t.shape.as_slice()), ty.rank());
     let shape =
@@ -653,7 +653,7 @@ fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Ve
     Ok(outputs)
 }
 
-/// What evaluation of the operator takes for granted: number and ranks of operands.
+/// Checks that evaluation of the operator takes for granted: number and ranks of operands.
 fn precheck(node: &Node, args: &[&Array]) -> Result<(), EvalError> {
     let types: Vec<TensorType> = args
         .iter()

@@ -22,7 +22,7 @@ pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize], env: &Env) -> Resu
     for a in axes {
         shape[*a] = 1;
     }
-    // Of no elements the result may be large.
+    // A result of no elements may be large.
     let n = env.numel(&shape)?;
     // The reduced axes go last, unless they already are one run in the middle.
     let run = axes.windows(2).all(|w| w[1] == w[0] + 1);

@@ -94,7 +94,7 @@ impl Bounded {
     /// Whether a tensor is as near as it must be.
     ///
     /// # Errors
-    /// What differs first.
+    /// The first difference.
     pub fn check(&self, got: &Tensor) -> Result<(), String> {
         if got.dtype != self.dtype || got.shape != self.want.shape {
             return Err(format!(

@@ -49,7 +49,7 @@ pub struct TextError {
     pub line: usize,
     /// Column in bytes, counted from 1.
     pub column: usize,
-    /// What was expected there, or what does not fit.
+    /// The text expected there, or the part that does not fit.
     pub message: String,
 }
 

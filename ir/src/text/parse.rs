@@ -35,7 +35,7 @@ impl Parser<'_> {
         Ok((name, self.value_number()?, at))
     }
 
-    /// What comes after `state`.
+    /// The rest of a line after `state`.
     fn state(&mut self) -> Parsed<Kept> {
         let before = self.border()?;
         self.expect("->")?;
@@ -55,7 +55,7 @@ impl Parser<'_> {
         Ok((before, after, Some(Growth { axis, length, by: self.poly("\n")? }), None))
     }
 
-    /// What comes after `compute`.
+    /// The rest of a line after `compute`.
     fn computed(&mut self) -> Parsed<(Named, Poly)> {
         let symbol = self.word("a symbol")?.into();
         self.expect("=")?;

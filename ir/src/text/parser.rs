@@ -1,4 +1,4 @@
-//! What the text forms of graphs and of kernel graphs are made of: words, numbers, strings, types, dimensions.
+//! The parts of which the text forms of graphs and of kernel graphs are made: words, numbers, strings, types, dimensions.
 
 use super::TextError;
 use crate::dtype::{Class, DType};
@@ -20,7 +20,7 @@ pub struct Parser<'a> {
     depth: usize,
 }
 
-/// What is wrong; the place is where the parser stands.
+/// The fault; the place is where the parser stands.
 pub type Parsed<T> = Result<T, String>;
 
 impl<'a> Parser<'a> {

@@ -1,4 +1,4 @@
-//! What is certain over a domain: bounds, and which of two is the larger.
+//! Facts that are certain over a domain: bounds, and which of two is the larger.
 
 use super::{Atom, Domain, MAX_EXTENT, Poly, Repr, STANDS_FOR};
 
@@ -95,7 +95,7 @@ impl Poly {
         kept.into_iter().rev().reduce(both).unwrap_or(Poly::ZERO)
     }
 
-    /// What the largest (smallest) is taken of.
+    /// The operands of the largest (smallest).
     fn operands(&self, larger: bool, out: &mut Vec<Poly>) {
         match self.as_atom() {
             Some(Atom::Max(a, b)) if larger => [a, b].into_iter().for_each(|x| x.operands(larger, out)),
@@ -124,7 +124,7 @@ impl Poly {
 
 fn atom_range(a: &Atom) -> Option<(i128, i128)> {
     Some(match a {
-        // Of symbols that stand for expressions nothing is known but that they are not negative.
+        // Symbols that stand for expressions are only known not to be negative.
         Atom::Sym(s) if s.starts_with(STANDS_FOR) => return None,
         Atom::Sym(_) => (0, MAX_EXTENT.into()),
         Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,

@@ -156,7 +156,7 @@ impl Part {
     }
 }
 
-/// What a loop takes.
+/// The iterations of a loop.
 #[derive(Default)]
 struct Counted {
     /// Iterations for one time that it begins, as its text is.
@@ -186,7 +186,7 @@ fn count(
                 let c = counted.entry(l.span.start).or_default();
                 c.passes = c.passes.max(l.passes);
                 c.taken = c.taken.saturating_add(taken);
-                // What is masked out is still gone through.
+                // Masked iterations are still gone through.
                 let inner = count(&l.inside, gone_through, functions, factors, counted);
                 taken.saturating_add(inner)
             }

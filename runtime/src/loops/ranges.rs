@@ -19,14 +19,14 @@ pub(super) struct Ranges<'m> {
     function: &'m Function,
     entry: Option<&'m EntryPoint>,
     dims: &'m [(i64, i64)],
-    /// What each variable is ever set to.
+    /// The values that each variable is ever set to.
     stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
     /// `None` while it is being found.
     known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
 }
 
 impl<'m> Ranges<'m> {
-    /// Of a function, the entry point's where that is given, for symbols within `dims`.
+    /// The ranges in a function, the entry point's where that is given, for symbols within `dims`.
     pub(super) fn new(
         module: &'m Module,
         function: &'m Function,
@@ -292,7 +292,7 @@ fn breaks(block: &Block) -> bool {
     matches!(block.first(), Some(Statement::Break))
 }
 
-/// What a statement sets a variable to, whatever branch is taken.
+/// The values that a statement sets a variable to, whatever branch is taken.
 fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expression>> {
     match s {
         Statement::Store { pointer, value } if pointee(f, *pointer) == Some(v) => vec![*value],
@@ -301,7 +301,7 @@ fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expr
     }
 }
 
-/// What variables are set to anywhere in a block.
+/// Collects the values that variables are set to anywhere in a block.
 fn collect(f: &Function, block: &Block, to: &mut HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>) {
     for s in block.iter() {
         match s {

@@ -6,7 +6,7 @@ use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor};
 use wgfc_program::{DType, Dim, Program, Tensor};
 
-/// What is needed to know the shapes of outputs after a run.
+/// The facts that are needed to know the shapes of outputs after a run.
 #[derive(Debug)]
 pub(super) struct Late {
     /// A copy of the `Dims` uniform, with the computed sizes.
@@ -39,7 +39,7 @@ impl Late {
 }
 
 impl Session {
-    /// What must be read after a run; nothing when the shapes of all outputs are known before it.
+    /// The values that must be read after a run; nothing when the shapes of all outputs are known before it.
     pub(super) fn late(&self, ready: &Ready, wanted: Vec<usize>) -> Option<Late> {
         let p = &self.program;
         let of_outputs = p.outputs.iter().flat_map(|o| &o.shape);
@@ -47,7 +47,7 @@ impl Session {
         bind::computed(p, &sizes)?;
         let (memory, gpu) = (self.dims.clone(), self.gpu.clone());
         let dims = DeviceTensor { dtype: DType::I32, shape: vec![p.symbols.len()], memory, gpu };
-        // Of the program only what says how large things are.
+        // Only the part of the program that says how large things are.
         let program = Program {
             outputs: p.outputs.clone(),
             symbols: p.symbols.clone(),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_program::program::Kernel;
 
-/// What is known of the kernels' loops.
+/// The facts known of the kernels' loops.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Longer {
     loops: HashMap<usize, Arc<Loops>>,

@@ -1,4 +1,4 @@
-//! What sessions hold on the device.
+//! The memory that sessions hold on the device.
 
 use super::Session;
 use wgfc_program::program::BufferKind;
@@ -15,7 +15,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Of some sessions. What they share counts once.
+    /// The memory of some sessions. Shared memory counts once.
     pub fn of<'s>(sessions: impl IntoIterator<Item = &'s Session>) -> DeviceMemory {
         let mut seen: Vec<wgpu::Buffer> = vec![];
         let mut new = |b: &wgpu::Buffer| match seen.contains(b) {

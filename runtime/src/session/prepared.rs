@@ -51,9 +51,9 @@ pub(crate) struct Prepared {
 pub(crate) struct Segment {
     /// Which of all.
     pub(crate) dispatches: Range<usize>,
-    /// What is copied to the dimensions after them: from where, and to which place.
+    /// The sizes copied to the dimensions after them: from where, and to which place.
     pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
-    /// What the host looks at after them.
+    /// The word that the host looks at after them.
     pub(super) look: Option<Look>,
 }
 
@@ -79,7 +79,7 @@ impl Prepared {
     }
 }
 
-/// What one run needs once its inputs are in place.
+/// The resources of one run once its inputs are in place.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) prepared: Arc<Prepared>,
@@ -246,7 +246,7 @@ impl Session {
         };
         let buffer = self.gpu.storage(&what, capacity).await?;
         let memory = Arc::new(Memory { buffer, capacity });
-        // What the caller keeps is the caller's; the pool follows a few of them at most.
+        // Buffers that the caller keeps are the caller's; the pool follows a few of them at most.
         if self.pools[pool].len() >= 4 {
             self.pools[pool].remove(0);
         }

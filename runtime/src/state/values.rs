@@ -1,4 +1,4 @@
-//! What states hold, on the host: to keep a prompt's cache and begin from it again.
+//! The contents of states on the host: to keep a prompt's cache and begin from it again.
 
 use super::{Session, room};
 use crate::error::RunError;
@@ -42,14 +42,14 @@ fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
 }
 
 impl Session {
-    /// What the states hold, by name: of those that grow the positions in use. It can be given to
+    /// The contents of the states, by name: the positions in use of those that grow. They can be given to
     /// [`Session::set_states`] of any session on a program with the same states.
     pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         let all: Vec<&State> = self.program.states.iter().collect();
         self.read(&all).await
     }
 
-    /// What the states of these names hold, as in [`Session::states`]; the others are not read.
+    /// The contents of the states of these names, as in [`Session::states`]; the others are not read.
     ///
     /// # Errors
     /// [`RunError::Unknown`] for a name that no state has.

@@ -1,4 +1,4 @@
-//! What `wgfc bench` takes.
+//! Arguments of `wgfc bench`.
 
 use super::{
     AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, TechniqueArg,
@@ -25,7 +25,7 @@ time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`,
 `transfers` is ./dispatch, and so on."
 )]
 pub struct BenchArgs {
-    /// What else to measure
+    /// Something else to measure
     #[command(subcommand)]
     pub what: Option<BenchCommand>,
     /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
@@ -56,10 +56,10 @@ pub struct BenchArgs {
     pub csv: Option<PathBuf>,
 }
 
-/// What else `wgfc bench` measures.
+/// The other measurements of `wgfc bench`.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// What a dispatch costs beside its kernel, by how it is recorded and submitted
+    /// The cost of a dispatch beside its kernel, by how it is recorded and submitted
     Dispatch(BenchDispatchArgs),
     /// How fast tensors go to the device and back, and what that takes of the CPU
     Transfers(BenchTransfersArgs),
@@ -96,7 +96,7 @@ are timed, all forms of a workload must agree; where the dynamics are chaotic, a
 steps and for all but a few individuals. Generations a second are by the clock, of several submitted
 together. Times are medians with their 95% confidence intervals.")]
 pub struct BenchLoopsArgs {
-    /// What to run; all without one
+    /// The workloads to run; all without one
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Individuals, or bodies; several with commas

@@ -1,13 +1,13 @@
-//! What `wgfc compare` takes.
+//! Arguments of `wgfc compare`.
 
 use super::{AdapterArgs, CompileOptions, DataArgs, KeptArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// What a model is compared with.
+/// The reference that a model is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReferenceArg {
-    /// The same program with everything in the model's own types
+    /// This program with everything in the model's own types
     F32,
     /// Kernels of one operator each, in the model's own types
     Unfused,
@@ -32,7 +32,7 @@ pub struct CompareArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub compile: CompileOptions,
-    /// What to compare with; without it f32 where --precision says otherwise, else the evaluator
+    /// The reference to compare with; without it f32 where --precision says otherwise, else the evaluator
     #[arg(long, value_enum, value_name = "WHAT")]
     pub reference: Option<ReferenceArg>,
     /// Look at so many tensors in a run; more of them take more memory

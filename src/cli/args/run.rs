@@ -1,4 +1,4 @@
-//! What `wgfc run` and `wgfc generate` take.
+//! Arguments of `wgfc run` and `wgfc generate`.
 
 use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs};
 use clap::{Args, ValueEnum};

@@ -1,4 +1,4 @@
-//! What `wgfc selftest` takes.
+//! Arguments of `wgfc selftest`.
 
 use super::AdapterArgs;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! What `wgfc train` takes.
+//! Arguments of `wgfc train`.
 
 use super::{AdapterArgs, CompileOptions, KeptArgs, parse_pair};
 use clap::Args;
@@ -54,7 +54,7 @@ pub struct TrainArgs {
     /// The output that is the loss, one float; without it the one called `loss`, else the first that can be
     #[arg(long, value_name = "OUTPUT")]
     pub loss: Option<String>,
-    /// What states begin with: tensors by name, or one, with the sources of --input, or all whose names begin alike, as in
+    /// Initial values of states: tensors by name, or one, with the sources of --input, or all whose names begin alike, as in
     /// `square.*=zeros`; `random` is scaled as weights are. Others begin as the model has them, those that are inputs with
     /// zeros; may be repeated
     #[arg(long, value_name = "FILE.safetensors|NAME=SOURCE")]

@@ -1,10 +1,10 @@
-//! What plans differ in.
+//! The differences between plans.
 
 use super::parse_dim;
 use wgfc::Error;
 use wgfc::compiler::DeviceProfile;
 
-/// What to compile for, without such a device at hand.
+/// The target to compile for, without such a device at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TargetArg {
     /// Browsers: the limits that every WebGPU device has, and no optional features but those that `--features` names

@@ -7,7 +7,7 @@ use wgfc::{DType, Error};
 
 const LIST: &str = include_str!("../../../benches/kernels.json");
 
-/// What is computed, over names of sizes: one entry of the list.
+/// The computation, over names of sizes: one entry of the list.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pattern {
@@ -15,12 +15,12 @@ struct Pattern {
     name: String,
     /// `NAME TYPE[SIZE,…]`, and of integers `< LIMIT`.
     inputs: Vec<String>,
-    /// The same, of constants of the model.
+    /// The inputs that are constants of the model.
     #[serde(default)]
     weights: Vec<String>,
     /// Nodes as in [`super::onnx`].
     onnx: String,
-    /// The same as an expression of Python over the inputs, with `torch` and its functions as `F`.
+    /// The computation as an expression of Python over the inputs, with `torch` and its functions as `F`.
     #[serde(default)]
     torch: Option<String>,
     /// Whether torch can record it as a CUDA graph.
@@ -37,7 +37,7 @@ struct Pattern {
     tolerance: Option<f64>,
     /// Sizes: `t=f32 n=1024`.
     cases: Vec<String>,
-    /// What sizes are drawn from: `t=f32|f16 n=1..1000`. Without it none are.
+    /// The distributions of sizes: `t=f32|f16 n=1..1000`. Without it none are drawn.
     #[serde(default)]
     draw: Option<String>,
 }
@@ -81,7 +81,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// What it is called in reports.
+    /// The name in reports.
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.sizes)
     }

@@ -38,7 +38,7 @@ pub struct Kernel {
     pub proven: bool,
 }
 
-/// What was measured.
+/// The measurements.
 pub struct Measured {
     /// Nanoseconds on the device, of all dispatches.
     pub time: Estimate,
@@ -52,7 +52,7 @@ pub struct Measured {
     pub tuned: Vec<TunedKernel>,
 }
 
-/// What the evaluator says, as far as it was asked.
+/// The evaluator's results, as far as they were asked for.
 pub type Expected = Option<Result<Vec<Tensor>, String>>;
 
 impl Model {
@@ -70,7 +70,7 @@ impl Model {
         Ok(Model { file: ModelFile::of_bytes(Arc::new(bytes.clone())), bytes, inputs })
     }
 
-    /// What the evaluator makes of it.
+    /// The evaluator's results.
     pub fn evaluate(&self) -> Result<Vec<Tensor>, String> {
         let graph = self.file.import(&Options::default()).map_err(|e| e.to_string())?.graph;
         let inputs: BTreeMap<String, Tensor> = self.inputs.iter().cloned().collect();
@@ -144,7 +144,7 @@ pub fn measure(
     let mut session = Session::new_blocking(how.gpu, &program).map_err(device_error)?;
     let mut set = vec![];
     for (name, t) in &m.inputs {
-        // Those that the program does not read are not there.
+        // Inputs that the program does not read are not there.
         if program.inputs.iter().any(|i| i.name == *name) {
             let on_device = how.gpu.upload_blocking(t).map_err(device_error)?;
             set.push((name.as_str(), Value::Device(on_device)));
@@ -217,7 +217,7 @@ fn compared(p: &Problem, got: &[Tensor], want: &[Tensor]) -> Result<f64, Error> 
     let mut most = 0f64;
     for (a, b) in got.iter().zip(want) {
         let e = difference(a, b);
-        // What is chosen by comparing floats is exact.
+        // A choice by comparing floats is exact.
         let limit = if b.dtype.is_float() { allowed } else { 0.0 };
         if a.shape != b.shape || e.is_nan() || e > limit {
             return Err(Error::Internal(format!(

@@ -211,7 +211,7 @@ fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
 }
 
 impl Problem {
-    /// What a command line and a peer's file call it.
+    /// The key in a command line and a peer's file.
     fn key(&self) -> String {
         format!("{}/{}", self.family, self.title())
     }

@@ -47,7 +47,7 @@ fn declared(name: &str, of: Option<(DType, &[usize])>) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: of.map(|(t, shape)| TypeProto::of(t, shape)) }
 }
 
-/// What lies between separators that are in no brackets.
+/// The parts between separators that are in no brackets.
 fn split(text: &str, by: char) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (vec![], 0, 0);
     for (i, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! What was measured as a table, CSV, JSON and a page.
+//! Measurements as a table, CSV, JSON and a page.
 
 use super::list::Problem;
 use super::measure::Measured;
@@ -180,7 +180,7 @@ pub fn line(run: &Run, r: &Row) -> String {
     }
 }
 
-/// What other schedules would gain.
+/// The gains of other schedules.
 fn gains(m: &Measured) -> String {
     let one =
         |k: &wgfc::tune::Measured| format!("{} ({})", percent(1.0 - k.best.ns / k.own.ns), k.best.choice);

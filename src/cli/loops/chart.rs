@@ -11,12 +11,12 @@ use std::fmt::Write as _;
 
 /// A panel.
 const AREA: Area = Area { width: 430.0, height: 300.0, left: 66.0, right: 20.0, top: 40.0, bottom: 46.0 };
-/// What stands above the panels.
+/// The height of the head above the panels.
 const HEAD: f64 = 66.0;
 /// Panels in a row.
 const ACROSS: usize = 2;
 
-/// What is along the horizontal axis.
+/// The quantity along the horizontal axis.
 #[derive(Clone, Copy)]
 enum Axis {
     Population,

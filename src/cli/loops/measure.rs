@@ -17,7 +17,7 @@ use wgfc::runtime::trial::Trial;
 use wgfc::runtime::{Estimate, Gpu, Session};
 use wgfc::{Error, Options, Tensor};
 
-/// What a sample should take at least, and the dispatches that it may have.
+/// The shortest time of a sample, and the dispatches that it may have.
 const SAMPLE: Duration = Duration::from_millis(30);
 const MOST_DISPATCHES: usize = 20_000;
 /// Clocks rise under load.
@@ -168,7 +168,7 @@ fn same(a: &Tensor, b: &Tensor, relative: f64) -> f64 {
 /// A form on the device.
 struct Ready {
     trial: Trial,
-    /// Of a generation, as often as they run.
+    /// The dispatches of a generation, as often as they run.
     dispatches: usize,
     compiled: Option<Duration>,
     loaded: Duration,

@@ -15,7 +15,7 @@ pub enum Steps {
     Extent,
 }
 
-/// What a workgroup of the hand-written kernel is given.
+/// The share that a workgroup of the hand-written kernel is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// An individual for each of its threads.
@@ -81,7 +81,7 @@ pub const WORKLOADS: [Workload; 7] = [
     workload!("portfolio", [10_000, 1500, 1], Steps::Extent, Share::Threads, 0, "population", 500),
 ];
 
-/// What numbers of a seed are for, and how many there are.
+/// The use of the numbers of a seed, and how many there are.
 struct Draw(u64);
 
 impl Draw {
@@ -162,7 +162,7 @@ impl Workload {
         }
     }
 
-    /// What is fixed of the graph: extents, and the value of `steps`.
+    /// The fixed parts of the graph: extents, and the value of `steps`.
     pub fn fixed(&self, size: Size) -> (BTreeMap<String, i64>, BTreeMap<String, Tensor>) {
         let (steps, mut dims, mut values) = (size.steps as i64, BTreeMap::new(), BTreeMap::new());
         dims.insert(self.individuals.to_owned(), size.population as i64);

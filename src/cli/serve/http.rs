@@ -52,7 +52,7 @@ impl Default for Limits {
     }
 }
 
-/// What is asked for.
+/// The file that is asked for.
 pub struct Request {
     /// Unescaped, without what follows `?`.
     pub path: String,
@@ -218,7 +218,7 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// What a header `Range` asks for.
+/// The range that a header `Range` asks for.
 #[derive(Debug, PartialEq)]
 enum Asked {
     /// Several parts, or words that are not known, are answered with all of it.

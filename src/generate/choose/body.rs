@@ -1,4 +1,4 @@
-//! What the choice computes of a logit.
+//! The computation of the choice for a logit.
 
 use wgfc_ir::{BinaryOp, Body, DType, Poly};
 

@@ -66,7 +66,7 @@ fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {
     b.map(f.0, &[logits, top, scale])
 }
 
-/// What is looked for: the largest distance below which there is less than this.
+/// The target of the search: the largest distance below which there is less than this.
 #[derive(Clone, Copy)]
 enum Target {
     /// This number of tokens.

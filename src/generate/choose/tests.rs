@@ -9,7 +9,7 @@ fn probabilities(logits: &[f32], how: &Sampling) -> Vec<f64> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
     let mut p: Vec<f64> = logits.iter().map(|l| f64::from((l - max) / how.temperature).exp()).collect();
-    // Of equals all stay.
+    // All equal ones stay.
     let cut = |p: &mut Vec<f64>, last: f32| {
         p.iter_mut().zip(logits).filter(|(_, l)| **l < last).for_each(|(p, _)| *p = 0.0);
     };
@@ -107,7 +107,7 @@ fn tokens_come_as_often_as_their_probabilities_say() {
 #[test]
 fn extremes_are_safe() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    // What is chosen however it is.
+    // Rows whose choice is certain however it is made.
     let mut rows = vec![
         (vec![1.0, 2.0, -3e38, -inf], 1),
         (vec![-inf, 0.0, -inf, -inf], 1),
@@ -133,7 +133,7 @@ fn extremes_are_safe() {
     same(&rows, DType::F16, &limited);
     same(&rows, DType::F32, &limited);
     same(&rows, DType::F32, &cold);
-    // Of equals the first.
+    // The first of equal ones.
     rows.extend([(vec![5.0; 4], 0), (vec![-1.0, -0.0, 0.0, -2.0], 1)]);
     same(&rows, DType::F16, &greedy);
     let mut wide = vec![1.0; 1300];

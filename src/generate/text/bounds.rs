@@ -1,4 +1,4 @@
-//! What a `tokenizer.json` may ask for.
+//! Bounds of the requests of a `tokenizer.json`.
 //!
 //! The library that reads it trusts it: it indexes by names without looking, makes room for any number, and repeats
 //! what multiplies. So the file is looked through before the library sees it. Bounds are counts: of characters, of

@@ -20,7 +20,7 @@ pub struct Guarded {
     growth: Growth,
 }
 
-/// What [`Guarded::push`] goes on from.
+/// The state from which [`Guarded::push`] goes on.
 #[derive(Default)]
 pub struct Stream {
     ids: Vec<u32>,
@@ -53,7 +53,7 @@ impl Guarded {
         caught(|| self.inner.decode(ids, true).map_err(|e| e.to_string()))
     }
 
-    /// What one more token adds to a text.
+    /// The text that one more token adds.
     pub fn push(&self, s: &mut Stream, id: u32) -> Result<Option<String>, String> {
         caught(|| {
             let (ids, prefix, at) = (&mut s.ids, &mut s.prefix, &mut s.at);

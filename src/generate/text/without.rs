@@ -1,4 +1,4 @@
-//! What stands for a tokenizer in a build without the feature `tokenizers`: there is none.
+//! The substitute for a tokenizer in a build without the feature `tokenizers`: there is none.
 
 /// A tokenizer, of which there is none.
 pub enum Guarded {}
@@ -20,7 +20,7 @@ impl Guarded {
     pub fn decode(&self, _: &[u32]) -> Result<String, String> {
         match *self {}
     }
-    /// What one more token adds to a text.
+    /// The text that one more token adds.
     pub fn push(&self, _: &mut Stream, _: u32) -> Result<Option<String>, String> {
         match *self {}
     }

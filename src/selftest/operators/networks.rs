@@ -73,7 +73,7 @@ fn multi_head(d: &mut Draw) {
     if s == l {
         d.flag("unidirectional");
     }
-    // What is masked is moved by 10⁴, which leaves few digits where nothing else is seen.
+    // Masked scores are moved by 10⁴, which leaves few digits where nothing else is seen.
     d.loose = t == F16 || mask < 2;
 }
 fn packed(d: &mut Draw, quantised: bool) {
@@ -98,7 +98,7 @@ fn packed(d: &mut Draw, quantised: bool) {
     }
     d.set("num_heads", n as i64);
     d.flag("unidirectional");
-    // What is masked is moved by 10⁴, which leaves few digits where nothing else is seen.
+    // Masked scores are moved by 10⁴, which leaves few digits where nothing else is seen.
     d.loose = true;
     let outputs = d.from(1..=2);
     d.outputs(outputs);
@@ -226,7 +226,7 @@ fn quantised_lstm(d: &mut Draw) {
     d.set_text("direction", direction);
     let outputs = d.from(1..=3);
     d.outputs(outputs);
-    // What lies between two of the 256 numbers goes to either.
+    // A value between two of the 256 numbers goes to either.
     d.loose = true;
 }
 fn linear(d: &mut Draw) {

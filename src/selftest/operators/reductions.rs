@@ -95,7 +95,7 @@ fn norm(d: &mut Draw, operands: usize, outputs: usize) {
         d.outputs(outputs);
     }
 }
-/// The same along the last axis, which `Skip…` and `Simplified…` of ONNX Runtime have.
+/// A norm along the last axis, which `Skip…` and `Simplified…` of ONNX Runtime have.
 fn skipped(d: &mut Draw, beta: bool) {
     let (t, s) = (d.pick(&[F32, F16]), d.full(3..=3));
     let last = &s[2..];

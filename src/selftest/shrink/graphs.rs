@@ -64,7 +64,7 @@ fn drop_inputs(g: &mut Graph) {
     g.remove_dead();
 }
 
-/// What the evaluator has for values inside.
+/// The evaluator's values inside.
 fn values(graph: &Graph, s: &Subject, inner: &[Value]) -> HashMap<Value, Tensor> {
     let mut g = graph.clone();
     g.outputs = inner.iter().map(|v| Border { name: "v".into(), value: *v }).collect();

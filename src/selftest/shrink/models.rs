@@ -124,7 +124,7 @@ fn nodes(p: &Parts, s: &Subject) -> Vec<Parts> {
     all
 }
 
-/// What the evaluator has for what nodes compute.
+/// The evaluator's values of the nodes' results.
 fn inner(p: &Parts, s: &Subject) -> BTreeMap<String, Tensor> {
     let mut q = p.clone();
     let names: Vec<String> =

@@ -66,7 +66,7 @@ fn packed(records: &Records, rng: &mut Rng) -> Option<Vec<u8>> {
             true => zip::CompressionMethod::Deflated,
             false => zip::CompressionMethod::Stored,
         };
-        // Of one name there is one.
+        // A name is in the archive once.
         if zip.start_file(name.as_str(), SimpleFileOptions::default().compression_method(how)).is_ok() {
             zip.write_all(data).ok()?;
         }
@@ -134,7 +134,7 @@ pub(super) fn change(root: &mut Value, rng: &mut Rng) {
             }
         }
         (3, Value::Object(map)) => {
-            // What one key has becomes another's.
+            // The value of one key becomes another's.
             let keys: Vec<String> = map.keys().cloned().collect();
             if let (Some(a), Some(b)) = (rng.pick(&keys), rng.pick(&keys)) {
                 let (x, y) = (map[a].clone(), map[b].clone());

@@ -17,13 +17,13 @@ use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{Graph, Tensor};
 
-/// What a case may take, and how many megabytes of memory the process then.
+/// The time that a case may take, and how many megabytes of memory the process then.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: u64 = 2048;
 /// Models above this are not mutated.
 pub const MOST: u64 = 1 << 20;
 
-/// What makes a case a failure: a panic, or an error that says it is ours.
+/// The reason that makes a case a failure: a panic, or an error that says it is ours.
 fn ours(e: &Errors) -> Option<String> {
     e.0.iter().find(|d| d.kind == Kind::Internal).map(|d| d.to_string())
 }
@@ -160,7 +160,7 @@ pub fn fuzz(
         let (name, model) = &models[rng.below(models.len())];
         let fusion = *rng.pick(&[Fusion::None, Fusion::Elementwise, Fusion::Full]).unwrap_or(&Fusion::Full);
         let Some(bytes) = mutate(model, &mut rng) else { continue };
-        // What a crash that cannot be caught leaves behind.
+        // The file that a crash that cannot be caught leaves behind.
         let file = scratch.join(format!("{test}.{extension}"));
         std::fs::write(&file, &bytes).expect("target/ is writable");
         if alone {

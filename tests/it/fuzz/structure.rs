@@ -18,7 +18,7 @@ fn number(rng: &mut Rng, old: i64) -> i64 {
     }
 }
 
-/// What is taken from elsewhere in the model.
+/// The parts taken from elsewhere in the model.
 struct Spare {
     operators: Vec<(String, String)>,
     attributes: Vec<AttributeProto>,
@@ -148,7 +148,7 @@ fn nodes(list: &mut Vec<NodeProto>, rng: &mut Rng, spare: &Spare) {
         1 => {
             let mut twin = list[i].clone();
             twin.output.iter_mut().filter(|o| !o.is_empty()).for_each(|o| o.push_str("_again"));
-            // What read the first reads its twin.
+            // Readers of the first read its twin.
             let from = list[i].output.clone();
             for (n, o) in from.iter().zip(&twin.output).filter(|(n, _)| !n.is_empty()) {
                 if let Some(input) = list.iter_mut().flat_map(|n| &mut n.input).find(|i| *i == n) {

@@ -21,7 +21,7 @@ fn places(v: &Value, here: &mut Vec<String>, out: &mut Vec<Vec<String>>) {
         here.pop();
     };
     match v {
-        // Of a long list a few are enough.
+        // A few entries of a long list are enough.
         Value::Array(list) => list.iter().enumerate().take(6).for_each(|(i, v)| inside(i.to_string(), v)),
         Value::Object(map) => map.iter().take(24).for_each(|(k, v)| inside(k.clone(), v)),
         _ => {}
@@ -54,7 +54,7 @@ fn mutate(root: &mut Value, rng: &mut Rng) {
         (2 | 5, Value::Number(_)) => *v = Value::from(*rng.pick(&NUMBERS).unwrap_or(&0)),
         (2, Value::String(_)) => *v = Value::from(*rng.pick(&TEXTS).unwrap_or(&"")),
         (2 | 5, Value::Bool(b)) => *b = !*b,
-        // The same step many times.
+        // The step is repeated many times.
         (5, Value::Array(list)) if (1..200).contains(&list.len()) => {
             let one = list[rng.below(list.len())].clone();
             list.extend(std::iter::repeat_n(one, 1 + rng.below(40)));

@@ -60,7 +60,7 @@ export function dispatchPicture(plan: Plan): Picture {
 
 /** The model's nodes, coloured by their kernels. */
 export function modelPicture(plan: Plan, graph: readonly GraphNode[]): Picture {
-  // What several kernels compute is the first one's.
+  // A value that several kernels compute is the first one's.
   const of = new Map<string, number[]>();
   plan.dispatches.forEach((d, i) => d.nodes.forEach((n) => of.set(n, [...(of.get(n) ?? []), i])));
   const writers = new Map<string, string>();

@@ -102,7 +102,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const text = JSON.stringify({ ...request, files });
   const versions = [...model.files.values()].map((f) => f.version);
   const own = model.whole ? [] : versions;
-  // What cannot be told from others is not kept.
+  // A model that cannot be told from others is not kept.
   const place = own.every((v) => v !== undefined) ? await placeOf([model.bytes, text, ...own], cache) : undefined;
   const before = await place?.get();
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
@@ -162,7 +162,7 @@ async function read(origin: Origin, options: CompileOptions): Promise<Model> {
     if (files.has(location)) continue;
     const place = origin.beside(location);
     const found = place ? await sizeOf(place, options.signal) : { missing: true };
-    // What is missing the compiler says, with the tensors that are in it.
+    // The compiler names the missing files, with the tensors that are in them.
     if (!place || found.missing) continue;
     files.set(location, { place, bytes: found.bytes ?? least, version: found.version });
   }

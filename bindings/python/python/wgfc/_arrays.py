@@ -47,7 +47,7 @@ def to_torch(host: HostArray) -> torch.Tensor:
 
     bits = torch.from_numpy(numpy.asarray(host))
     own = getattr(torch, host.dtype, None)
-    # Of types of less than a byte torch has names but no arithmetic.
+    # Torch has names for types of less than a byte, but no arithmetic.
     return bits if own is None or not host.dtype.startswith("float8") else bits.view(own)
 
 

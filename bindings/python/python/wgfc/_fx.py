@@ -228,7 +228,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         made[node] = new
         argument = sig.TensorArgument(name=new.name)
         if not isinstance(value, torch.Tensor):
-            # Of a size the expression is all that is read.
+            # The expression is all that is read of a size.
             argument = sig.ConstantArgument(name=new.name, value=None)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, argument, None))
     for i, symbol in enumerate(carriers([n.meta["val"] for n in given])):

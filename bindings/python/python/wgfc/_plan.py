@@ -82,7 +82,7 @@ class Plan:
         STATISTICS.graphs += 1
         nodes = [o if isinstance(o, Node) else None for o in self.outputs]
         split = len(nodes) if returned is None else returned
-        # What the backward graph reads, and what of it nobody else does.
+        # Values that the backward graph reads, and those of them that nothing else reads.
         self.saved = set(nodes[split:]) - {None}
         self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
@@ -108,7 +108,7 @@ class Plan:
             if len(refused) == before:
                 break
         stay = [s.node for s in steps if isinstance(s, Operator) and s.node in refused]
-        # Of numbers nothing is computed on a device.
+        # Nothing is computed on a device from numbers alone.
         stay = [n for n in stay if isinstance(n.target, torch._ops.OperatorBase)]
         _tell([(n, refused[n]) for n in stay], self.settings.fullgraph)
         STATISTICS.operators += len(stay)

@@ -80,7 +80,7 @@ fn k1_large(x: f32) -> f32 {
         - 0.1655553339) * u + 0.1272250025) * u - 0.1468141099) * u + 0.4699917055) * u + 1.253314141);
 }
 
-// What K and Y are outside of their domain and at 0, else y.
+// The values of K and Y outside of their domain and at 0, else y.
 fn right_of_zero(x: f32, y: f32, at_zero: f32) -> f32 {
     return select(select(float_of_bits(0x7fc00000u), at_zero, x == 0.0), y, x > 0.0);
 }

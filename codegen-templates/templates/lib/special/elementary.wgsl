@@ -56,7 +56,7 @@ fn log_parts(x: f32) -> vec2<f32> {
     return vec2<f32>(f32(i32(bits >> 23u) - 127) - select(0.0, 23.0, small), t * log1p_ratio(t));
 }
 
-// What a logarithm is of x where that is no positive number, else y.
+// The logarithm of x where x is no positive number, else y.
 fn log_or(x: f32, y: f32) -> f32 {
     let other = select(select(float_of_bits(0x7fc00000u), x, x > 0.0), float_of_bits(0xff800000u), x == 0.0);
     return select(other, y, x > 0.0 && !is_inf(x));

@@ -1,4 +1,4 @@
-//! What joins a unit behind its anchor, and what waits for a product's results.
+//! The nodes that join a unit behind its anchor, and those that wait for a product's results.
 
 use super::Grouper;
 use crate::fuse::points::{self, Point, is_thin};
@@ -48,7 +48,7 @@ impl Grouper<'_> {
     /// Elements that a unit of these nodes writes.
     fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
         let own = |n: &NodeId| *n == anchor || members.contains(n);
-        // What another unit or the caller needs.
+        // Values that another unit or the caller needs.
         let escapes =
             |v: &Value| self.graph.is_output(*v) || self.graph.uses(*v).iter().any(|(c, _)| !own(c));
         let mut sum = 0i64;
@@ -101,7 +101,7 @@ impl Grouper<'_> {
                     known.insert(c.into(), found);
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
-                    // What was refused for an operand outside may fit now.
+                    // A node that was refused for an operand outside may fit.
                     frontier.extend(&first);
                     frontier.extend(self.units[u].members.iter().map(|m| Value::from(*m)));
                     break;

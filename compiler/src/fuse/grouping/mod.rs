@@ -116,7 +116,8 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
             }
         }
     }
-    // What only writes to a state may follow what it writes, and what puts elements in places may follow what computes these.
+    // A node that only writes to a state may follow the node that it writes, and one that puts elements in places may follow
+    // the one that computes these.
     let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) =
         order.iter().filter(|n| is_anchor(graph, **n) && !g.deferred.contains(n)).partition(|n| {
             graph.written_in_place(**n).is_some() || matches!(graph.node(**n).op, Op::Place { .. })
@@ -163,7 +164,7 @@ struct Grouper<'a> {
     readers: FxHashMap<Value, BTreeMap<UnitId, Reader>>,
     /// Scalar operations inlined into each unit so far.
     sizes: FxHashMap<UnitId, usize>,
-    /// Of these, those for one element of an operand that is read often.
+    /// The prologues for one element of an operand that is read often.
     prologues: FxHashMap<(UnitId, u32), usize>,
     /// Where each node is in the graph's order.
     places: Vec<usize>,
@@ -261,7 +262,7 @@ impl Grouper<'_> {
         }
         let weight = self.weight(n);
         for (u, r) in &readers {
-            // What is looked up waits for the position, and both for what they are read at.
+            // Indices are looked up first and wait for the position, and both for the expression they are read at.
             let further = match node.op {
                 Op::Gather { .. } if r.copies() > MAX_COPIES => r.copies(),
                 Op::Gather { .. } => 4,
@@ -306,7 +307,7 @@ impl Grouper<'_> {
     /// Whether computing `n` where an operand is read again and again takes longer than a pass over it, with
     /// all that is computed there already.
     fn is_heaped(&self, n: NodeId, readers: &BTreeMap<UnitId, Reader>) -> bool {
-        /// What is never too much, and what always is.
+        /// The amount of work that is never too much, and the amount that always is.
         const LITTLE: i64 = 4;
         const MUCH: i64 = 32;
         let elements = self.estimate(n.into()).max(1);
@@ -355,7 +356,7 @@ impl Grouper<'_> {
         if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS || self.too_long_for(n, *u)) {
             return false;
         }
-        // What is much and the same for many elements, such as what random numbers of a run are made from.
+        // Much work that is the same for many elements, such as the keys from which random numbers of a run are made.
         let elements = self.estimate(n.into()).max(1);
         let repeated = |u: &UnitId| self.estimate(self.units[*u].anchor.into()) / elements >= MANY;
         if weight > HEAVY && readers.keys().any(repeated) {
@@ -381,7 +382,7 @@ impl Grouper<'_> {
         if !often && !heavy && weight <= pass && loaded.saturating_mul(readers.len() as i64) <= little {
             return true;
         }
-        // What each of few readers computes again may take less than half of a pass, of many no more than the pass
+        // Values that each of few readers computes again may take less than half of a pass, of many no more than the pass
         // that each of them saves; what is computed for each tile, a quarter.
         match (often, readers.len()) {
             (false, 1) => true,

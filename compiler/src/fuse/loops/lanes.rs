@@ -38,19 +38,19 @@ pub struct Mapping {
     pub steps: Dim,
     /// Steps of a dispatch at most, where that may be fewer than there are.
     pub part: Option<u32>,
-    /// Of every output of the body, carried ones first, the lane that each axis is.
+    /// The lane that each axis is, for every output of the body, carried ones first.
     axes: Vec<Vec<Option<usize>>>,
-    /// What runs a lane.
+    /// The executor of a lane.
     pub executor: Executor,
     /// Why it is not the simpler one.
     pub why: String,
-    /// What the mapping is made for.
+    /// The device that the mapping is made for.
     pub profile: DeviceProfile,
-    /// What symbols are expected to be.
+    /// Expected values of symbols.
     pub expect: Expected,
 }
 
-/// What runs a lane of a loop.
+/// The executor of a loop's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
     /// An invocation: what the lane carries is in its registers.
@@ -59,9 +59,9 @@ pub enum Executor {
     Workgroup,
 }
 
-/// What a lane does.
+/// The work of a lane.
 pub struct Steps {
-    /// What it carries, the elements of each carried value one after another.
+    /// The carried values, the elements of each one after another.
     pub carries: Vec<Carry>,
     /// For each output that is stacked, its elements: position and value.
     pub stacked: Vec<Vec<(Vec<Poly>, ExprId)>>,
@@ -198,7 +198,7 @@ fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
 }
 
 impl Mapping {
-    /// What a step of a lane takes.
+    /// The work of a lane's step.
     fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
         let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
         match self.executor {
@@ -374,7 +374,7 @@ impl Mapping {
         })
     }
 
-    /// What several lanes hold must be the same in all of them.
+    /// Values that several lanes hold must be the same in all of them.
     fn check_shared(
         &self,
         body: &Body,
@@ -423,7 +423,7 @@ impl<'f> Outside<'f> {
     pub fn changing(&self) -> usize {
         self.carried + self.scanned
     }
-    /// Of an [`Op::Scan`].
+    /// The outside of an [`Op::Scan`].
     pub fn of(node: &'f Node) -> Outside<'f> {
         let (carried, scanned, reverse): (usize, usize, &[bool]) = match &node.op {
             Op::Scan { carried, scanned, reverse_inputs, .. } => (*carried, *scanned, reverse_inputs),
@@ -558,7 +558,7 @@ pub(in crate::fuse) fn ends_with(
     })
 }
 
-/// What an expression is while a carried bool is false.
+/// The value of an expression while a carried bool is false.
 #[derive(Clone, Copy)]
 enum Still {
     Acc(u32),

@@ -24,7 +24,7 @@ pub(in crate::fuse) fn lay_out(
     let mut inputs = node.inputs.clone();
     let mut moved = vec![];
     let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
-    // What is kept is read once, before the steps.
+    // Values that are kept are read once, before the steps.
     if in_blocks(&body, carried + scanned, device) {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! What happens to loops before kernels are made: one form, and nothing inside that can be outside.
+//! The preparation of loops before kernels are made: one form, and nothing inside that can be outside.
 //!
 //! - A `loop` whose condition may end it before its count becomes a `scan` that carries whether it
 //!   still goes on, and after that leaves everything as it is.

@@ -1,4 +1,4 @@
-//! What the forms of a loop are estimated to cost, for the choice between them.
+//! The estimated costs of the forms of a loop, for the choice between them.
 //!
 //! The time of a step is the largest of three bounds: the operations that follow one another in an invocation, all
 //! operations of all lanes at the rate of the device, and what is read from memory in every step. That a loop is one
@@ -22,7 +22,7 @@ const BETTER: f64 = 0.75;
 /// Workgroups beyond which a step is hardly shorter.
 const MOST_GROUPS: f64 = 32.0;
 
-/// What a step of a lane takes.
+/// The work of a step of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     /// Operations of an invocation, one after another.
@@ -128,7 +128,7 @@ pub(in crate::fuse) fn split(body: &Graph, options: &Options) -> (f64, usize) {
             _ => out,
         };
     }
-    // What is carried goes through memory.
+    // Carried values go through memory.
     let moved: f64 = body.outputs.iter().map(|o| bytes(body.ty(o.value), options)).sum();
     let busy = (work / speeds.flops_f32).max(2.0 * moved / speeds.bandwidth);
     (dispatches as f64 * speeds.dispatch() + busy, dispatches)

@@ -22,23 +22,23 @@ pub(in crate::fuse) const ENDLESS: i64 = MOST_STEPS + (1 << 29);
 /// Steps of a loop with a condition that are dispatched without a look at it. A look, which waits for the device, takes
 /// as long as tens of dispatches, whatever the device.
 const BLINDLY: i64 = 1024;
-/// The same of dispatches that take several steps.
+/// The number of dispatches that take several steps.
 pub(in crate::fuse) const PARTS: i64 = 16;
 /// Dispatches of a round, about.
 const DISPATCHES: usize = 128;
 
-/// What ends a loop before the steps that are dispatched do.
+/// The condition that ends a loop before the steps that are dispatched do.
 pub(in crate::fuse) struct Ending {
     /// The carried bools of which one must be true for anything to change.
     mask: Option<usize>,
     /// The number of steps, where it may be passed.
     pub count: Option<Dim>,
-    /// What the number of steps is at most, where that is known.
+    /// The largest number of steps, where that is known.
     most: i64,
 }
 
 impl Ending {
-    /// What ends loop `node` if it is dispatched in rounds; `None` where that is not needed, `parts` being how
+    /// The ending of loop `node` if it is dispatched in rounds; `None` where that is not needed, `parts` being how
     /// many steps a dispatch takes.
     pub fn of(graph: &Graph, node: NodeId, parts: Option<u32>, options: &Options) -> Option<Ending> {
         let n = graph.node(node);
@@ -156,7 +156,7 @@ pub(in crate::fuse) fn adopt(
     for t in inner {
         let known = place(&t.kind);
         of.push(known.unwrap_or_else(|| {
-            // What lies over it comes before it in the list.
+            // A tensor that lies over it comes before it in the list.
             let kind = match t.kind {
                 TensorKind::Under(over) => TensorKind::Under(of[over]),
                 kind => kind,

@@ -30,7 +30,7 @@ const BRIEF: i64 = 1 << 20;
 
 /// The kernels of a whole loop.
 pub(in crate::fuse) struct Block {
-    /// What sets the first values, then those of a step.
+    /// The kernels that set the first values, then those of a step.
     pub kernels: Vec<Kernel>,
     /// Which of them are repeated.
     pub repeats: Vec<Repeat>,
@@ -115,7 +115,7 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
             if let Some(inside) = inside.filter(|_| after != before) {
                 after = Builder { graph: &mut g, origin: n.origin.clone() }.select(inside, after, before)?;
             }
-            // What another value was is copied before that value changes.
+            // The old value of another state is copied before that value changes.
             if after != before && matches!(g.node(after.node).op, Op::Input | Op::Const(_)) {
                 let same = ScalarFn { nodes: vec![ScalarNode::Arg(0)] };
                 after = Builder { graph: &mut g, origin: n.origin.clone() }.map(same, &[after])?;
@@ -137,7 +137,7 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
         let mut at = if reverse_outputs.get(i - carried) == Some(&true) { back } else { number };
         if let Some(inside) = inside {
             let mut b = Builder { graph: &mut g, origin: n.origin.clone() };
-            // What is outside is not written.
+            // Elements outside are not written.
             let nowhere = b.int(DType::I32, i64::from(i32::MAX));
             at = b.select(inside, at, nowhere)?;
         }
@@ -176,7 +176,7 @@ fn numbers(graph: &Graph, v: Value) -> bool {
     n.inputs.is_empty() && shape.len() == 1 && counts(body)
 }
 
-/// What a loop that is split reads in its steps, which must be in memory: the inputs of a step in their order.
+/// The values that a loop that is split reads in its steps, which must be in memory: the inputs of a step in their order.
 pub(in crate::fuse) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return vec![] };
@@ -355,7 +355,7 @@ pub(in crate::fuse) fn parts<'a>(
         start.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
     let mut kernels = vec![];
-    // What several lanes hold is not written before all have read it.
+    // Values that several lanes hold are not written before all have read them.
     let mut copies = vec![];
     let mut to = kept.clone();
     for (i, t) in to.iter_mut().enumerate().take(carried).filter(|(i, _)| !mapping.apart(*i)) {

@@ -19,15 +19,15 @@ use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly};
 /// Elements of a stage: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
 
-/// What a workgroup does.
+/// The work of a workgroup.
 pub(in crate::fuse) struct Staged {
-    /// What is carried, then what stages hand on.
+    /// The arrays of carried values, then of those that stages hand on.
     pub arrays: Vec<Array>,
     /// Before the first step.
     pub first: Vec<Stage>,
     /// In each step.
     pub each: Vec<Stage>,
-    /// Of every output that is stacked, the number of its stage, where an element lies, and the element.
+    /// The number of its stage, the place of an element, and the element, for every output that is stacked.
     pub stacked: Vec<(usize, Vec<Poly>, ExprId)>,
     /// The carried bool that a lane may stop at, if there is one.
     pub alive: Option<u32>,
@@ -90,7 +90,7 @@ impl Mapping {
             plain(&mut first, n).writes.push(Write { array: i as u32, value });
         }
         let mut frame = Frame::new(self, node, arrays, outer);
-        // What is carried and stacked is computed when all stages it needs are there.
+        // Values that are carried and stacked are computed when all stages they need are there.
         let mut results = vec![];
         for i in 0..self.body().outputs.len() {
             let (n, at) = self.own(i)?;
@@ -141,7 +141,7 @@ impl Mapping {
         Ok(Staged { arrays, first, each, stacked, alive })
     }
 
-    /// What a stage carries on while others still read what it was goes through an array of its own.
+    /// A value that a stage carries on while others still read the old one goes through an array of its own.
     fn separate(
         &self,
         body: &mut Body,
@@ -201,7 +201,7 @@ impl Mapping {
         }
     }
 
-    /// What several lanes hold must be the same in all of them.
+    /// Values that several lanes hold must be the same in all of them.
     fn check_apart(
         &self,
         body: &Body,

@@ -200,7 +200,7 @@ mod tests {
         let begun = of(BinaryOp::Add, pq, bias);
         let want = of(BinaryOp::Add, begun, qr);
         assert_eq!(tidy(&mut b, &[all], None, &[]), [want]);
-        // What is used again is no longer sum.
+        // A value that is used again is not summed.
         assert_eq!(tidy(&mut b, &[all, sum], None, &[]), [all, sum]);
     }
 

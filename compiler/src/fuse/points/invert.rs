@@ -260,7 +260,7 @@ mod tests {
             conditions.last().map(|c| (c.0.to_string(), c.1.to_string())),
             Some(("2*%0 + %1 - 1".into(), "8".into()))
         );
-        // Of 10 the first 9.
+        // The first 9 of 10.
         let (to, index) = (dims(&["9"]), [v("%0/2"), v("%0%2")]);
         let (found, conditions) = locate(&to, &index, &[v("%0"), v("%1")], &dims(&["5", "2"])).unwrap();
         assert_eq!((found[0].to_string(), conditions.len()), ("2*%0 + %1".into(), 3));

@@ -290,7 +290,7 @@ pub fn follow<'p>(
             }
             Some(out)
         }
-        // What stands where the unit says.
+        // Elements that stand where the unit says.
         Op::Gather { shape, index } => {
             let inside: Vec<usize> =
                 (0..node.inputs.len()).filter(|i| of(node.inputs[*i]).is_some()).collect();

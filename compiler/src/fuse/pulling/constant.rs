@@ -1,6 +1,6 @@
 //! Kernels that would compute the same in every run: their results become constants.
 //!
-//! What depends on constants only and is read in place costs nothing, and a constant it is read from may be smaller. So
+//! Values that depend on constants only and are read in place cost nothing, and a constant they are read from may be smaller. So
 //! the [rewrites](crate::rewrite::fold) leave most of it. Here it is known what would be written to memory: weights that a
 //! loop wants in another order, tables. Programs hardly grow by it ([`GROWTH`]), and the work is bounded ([`MOST_WORK`]).
 //!
@@ -86,7 +86,7 @@ fn keep_whole(graph: &Graph, chosen: &mut Vec<Value>) {
     let mut kept = vec![true; chosen.len()];
     open.iter().for_each(|i| kept[*i] = false);
     while let Some(i) = open.pop() {
-        // What it is computed from stays with it.
+        // The nodes it is computed from stay with it.
         let mut stay = vec![chosen[i].node];
         while let Some(n) = stay.pop() {
             if !gone.remove(&n) {
@@ -205,7 +205,7 @@ fn gone(graph: &Graph, values: &[Value]) -> FxHashSet<NodeId> {
     gone
 }
 
-/// What `v` is; absent where it depends on absent weights. `place` is in an order of the nodes, constants that were added
+/// The tensor of `v`; absent where it depends on absent weights. `place` is in an order of the nodes, constants that were added
 /// left out.
 fn value(graph: &Graph, v: Value, place: &FxHashMap<NodeId, usize>) -> Option<Tensor> {
     let mut needed = ancestors(graph, v.node);

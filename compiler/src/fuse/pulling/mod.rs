@@ -338,7 +338,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                     };
                     let inside = self.wrap_and_clamp(e, d);
                     if inside != e {
-                        // Of no elements there is no nearest.
+                        // An axis without elements has no nearest one.
                         let any = self.less(&Poly::ZERO, d);
                         guard = self.and(guard, any);
                     }
@@ -430,7 +430,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                 let v = s.as_i64().clamp(i64::from(i32::MIN), i64::from(i32::MAX));
                 return self.constant(Scalar::from_i64(i32, v));
             }
-            // What comes from no more than 32 bits fits.
+            // A value converted from at most 32 bits fits.
             Expr::Cast(_, a) if self.body().dtype(a).reg() == Reg::I32 => return self.cast(a, i32),
             _ => {}
         }

@@ -4,7 +4,7 @@ use super::{Puller, Resolver, flat_offset};
 use crate::kernel::{Expr, ExprId, TensorId};
 use wgfc_ir::{BinaryOp, DType, Poly, TensorType, UnaryOp};
 
-/// What attention leaves of each part of its keys.
+/// The results that attention leaves of each part of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// How many parts.
@@ -40,7 +40,7 @@ impl<R: Resolver> Puller<'_, R> {
         self.over_total(sum, total, ty.dtype)
     }
 
-    /// Of part `part` the sum, the highest score and the total.
+    /// The sum, the highest score and the total of part `part`.
     pub fn part(
         &mut self,
         parts: &Parts,
@@ -60,7 +60,7 @@ impl<R: Resolver> Puller<'_, R> {
         [sum, highest, load(parts.scales, &row + &Poly::constant(1))]
     }
 
-    /// What a part adds where the highest score of all is `top`: values times `exp(highest − top)`.
+    /// The share that a part adds where the highest score of all is `top`: values times `exp(highest − top)`.
     pub fn weighted(&mut self, highest: ExprId, top: ExprId, values: [ExprId; 2]) -> [ExprId; 2] {
         let least = self.f32(-200.0);
         let below = self.binary(BinaryOp::Sub, highest, top);

@@ -54,7 +54,7 @@ struct Rows {
     /// Axes of the updates that are looked through, and those that lie as the columns do, in their order.
     listed: Vec<usize>,
     beside: Vec<usize>,
-    /// What elements are combined as.
+    /// The type in which elements are combined.
     dtype: DType,
 }
 
@@ -111,7 +111,7 @@ impl Rows {
         // Each pass over the keys reads and writes them, and looks for places.
         let passes = (n / most_keys(&options.profile) as f64).log2().max(0.0).ceil() + 2.0;
         let sorted = passes * n * SORTED / s.bandwidth;
-        // What one row waits for where all rows have as many updates.
+        // The number of updates that one row waits for where all rows have as many.
         let each = n / rows;
         let waits = each.min(chunk + each / chunk) + if each > chunk { chunk } else { 0.0 };
         let waits = waits * 2.0 * s.memory_latency * s.cycle();
@@ -297,7 +297,7 @@ impl Listed {
         b.push(Op::Scatter { reduce: None, index }, &[none, number, to])
     }
 
-    /// What a row combines at each place: the number of an update, or, as many further as there are updates, of a whole chunk;
+    /// The sources that a row combines at each place: the number of an update, or, as many further as there are updates, of a whole chunk;
     /// with the sign bit where the row has no others behind it.
     fn sources(&self, b: &mut Builder<'_>) -> Made {
         let next = self.beyond(b, 1)?;
@@ -325,7 +325,7 @@ impl Listed {
         b.map(f.0, &args)
     }
 
-    /// What the updates of each chunk come to that go to one row.
+    /// The combined updates of each chunk that go to one row.
     fn chunks(&self, b: &mut Builder<'_>, updates: Value, chunk: i64, of: &Rows) -> Made {
         let shape = b.shape(updates);
         let count = self.n.div(&Poly::constant(chunk), &[]);
@@ -364,7 +364,7 @@ impl Listed {
     ) -> Made {
         let begins = b.reshape(begins, vec![self.rows.clone(), Dim::ONE, Dim::ONE])?;
         let alive = b.binary_scalar(B::Ge, begins, 0.0)?;
-        // Those before a row's first whole chunk, its chunks, and those behind them.
+        // The parts of a row: updates before its first whole chunk, its chunks, and updates behind them.
         let steps = match self.chunk {
             Some(chunk) => &self.n.div(&Poly::constant(chunk), &[]) + 2 * chunk,
             None => self.n.clone(),

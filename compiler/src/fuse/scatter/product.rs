@@ -8,7 +8,7 @@
 use super::{FRACTION, SPECIAL, places};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, ScalarFn};
 
-/// What the parts of products are added as.
+/// The parts of products that are added.
 pub struct Parts {
     /// A function of one number for each, whose results are added.
     pub of: Vec<ScalarFn>,
@@ -17,7 +17,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Those of integers of type `t`, `u32` or `u64`.
+    /// The parts of integers of type `t`, `u32` or `u64`.
     pub fn of_integers(t: DType) -> Parts {
         Parts {
             of: vec![
@@ -29,7 +29,7 @@ impl Parts {
         }
     }
 
-    /// Those of `f32`, of which at most `most` meet.
+    /// The parts of `f32`, of which at most `most` meet.
     pub fn of_floats(most: &Dim) -> Parts {
         Parts { of: vec![exponent(), sign(), special(), fraction(most)], product: float(most) }
     }
@@ -280,7 +280,7 @@ fn fraction(most: &Dim) -> ScalarFn {
         x = f.select(fits, more, x);
         log = f.select(fits, less, log);
     }
-    // What is left is so small that its logarithm is linear.
+    // The rest is so small that its logarithm is linear.
     let rest = f.binary(B::Sub, limit, x);
     let (factor, by) = (f.u64(LOG2_E >> 2), f.u64(32));
     let rest = f.binary(B::Mul, rest, factor);

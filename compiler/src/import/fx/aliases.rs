@@ -10,7 +10,7 @@ use super::walk::tensors;
 use std::cmp::Ordering;
 use wgfc_ir::{Atom, Dim};
 
-/// What the value of a symbol is at least.
+/// A lower bound of the value of a symbol.
 pub type Least<'l> = &'l dyn Fn(&str) -> i64;
 
 /// How a result relates to the memory of an operand.
@@ -147,7 +147,7 @@ impl Layout {
         (sizes.len() == strides.len()).then_some(Layout { sizes, strides })
     }
 
-    /// Of axes of one element the stride says nothing.
+    /// The stride of an axis of one element says nothing.
     fn same_strides(&self, other: &Layout, least: Least<'_>) -> Option<bool> {
         if self.strides.len() != other.strides.len() {
             return Some(false);
@@ -251,10 +251,10 @@ mod tests {
         assert_eq!(views(&["2", "5"], &["10", "1"], &["2", "5", "1"]), Some(true));
         assert_eq!(views(&["0", "5"], &["5", "1"], &["5", "0"]), Some(false));
         assert_eq!(views(&[], &[], &["1", "1"]), Some(true));
-        // Of symbols.
+        // Views of symbolic extents.
         assert_eq!(views(&["n", "s"], &["s", "1"], &["n*s"]), Some(true));
         assert_eq!(views(&["n", "t - 1"], &["t", "1"], &["n*t - n"]), Some(false));
-        // Of rows of two, of which one is left, it is a view.
+        // One row left of rows of two is a view.
         assert_eq!(views(&["n", "s - 1"], &["s", "1"], &["n*s - n"]), None);
         assert_eq!(views(&["n"], &["s"], &["n", "1"]), Some(true));
         assert_eq!(views(&["s", "n"], &["1", "s"], &["n*s"]), Some(false));

@@ -38,14 +38,14 @@ enum From<'m> {
     Folder(Part, &'m dyn ExternalData),
 }
 
-/// What versions of torch wrote it.
+/// The versions of torch that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// 2.8 and later: a root folder, `models/`, `data/`.
     Folders,
     /// 2.5 to 2.7: four records at the top.
     Flat,
-    /// What `torch.save` writes: a pickle and storages.
+    /// The format of `torch.save`: a pickle and storages.
     Pickle,
     /// The program's JSON without a container.
     Bare,
@@ -273,7 +273,7 @@ fn directory(file: &Part, budget: &Budget) -> Result<BTreeMap<String, Record>, D
         places.push((start, packed));
         records.insert(name, Record { start, packed, size, deflated });
     }
-    // The same bytes unpacked many times would be more than the file's length says.
+    // Unpacking the same bytes many times would give more than the file's length says.
     places.retain(|(_, packed)| *packed > 0);
     places.sort_unstable();
     if places.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0) {

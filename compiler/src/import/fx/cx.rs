@@ -1,4 +1,4 @@
-//! What an operator's decoder sees of its node.
+//! An operator's decoder's view of its node.
 
 mod numbers;
 mod types;
@@ -116,7 +116,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         Err(OpError::model(format!("must be {what}, and is {}", got.kind())).at(format!("argument `{name}`")))
     }
 
-    /// What an operand is called in messages.
+    /// Remembers the name of an operand in messages.
     fn remember(&mut self, v: Value, what: String) -> Value {
         self.given.push((v, what));
         v
@@ -201,7 +201,7 @@ impl<'m> Cx<'_, '_, 'm> {
             _ => None,
         }
     }
-    /// What the program says of the type of an argument that is a tensor.
+    /// The declared type of an argument that is a tensor.
     pub fn declared_of(&self, name: &str) -> Option<&'m TensorMeta> {
         self.graph.tensor_values.get(self.tensor_name(name)?)
     }
@@ -247,7 +247,7 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
             a => Err(OpError::model(format!("a graph is expected, and got {}", a.kind()))),
         }
     }
-    /// What a name of this graph holds.
+    /// The value that a name of this graph holds.
     pub fn by_name(&mut self, name: &str) -> Result {
         self.scope.read(self.lowering, name)
     }
@@ -304,7 +304,7 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         let mut outer = vec![];
         for (i, v) in captured.iter().enumerate() {
             let inner = to.graph.add_input(&format!("captured_{i}"), self.lowering.ty(*v).clone());
-            // What is known of it, the body may know, too.
+            // Facts known of it are known to the body, too.
             let node = self.lowering.graph.node(v.node).clone();
             let pure = node.inputs.is_empty() && !matches!(node.op, wgfc_ir::Op::Input);
             if Some(*v) == self.lowering.run_key {

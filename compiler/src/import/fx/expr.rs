@@ -317,7 +317,7 @@ impl Expr {
     /// As a size.
     ///
     /// # Errors
-    /// What in it is none, in words.
+    /// The part of it that is no size, in words.
     pub fn size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         let d = self.unbounded_size(symbols)?;
         if d.is_too_large() { Err("it is too large an expression".into()) } else { Ok(d) }

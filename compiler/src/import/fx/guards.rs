@@ -6,7 +6,7 @@ use wgfc_ir::{Dim, Poly};
 /// How deep expressions may be nested.
 const DEPTH: usize = 64;
 
-/// What two sizes must be to each other.
+/// The relation that two sizes must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Equal.
@@ -24,12 +24,12 @@ pub struct Guard {
     pub a: Dim,
     /// The right side.
     pub b: Dim,
-    /// What they must be to each other.
+    /// The relation that they must have.
     pub relation: Relation,
 }
 
 impl Guard {
-    /// What an operator of Python says of two sizes.
+    /// The guard that an operator of Python states of two sizes.
     pub fn of(op: &str, a: Dim, b: Dim) -> Guard {
         let one = Poly::ONE;
         match op {

@@ -7,12 +7,12 @@ use crate::{Diagnostic, Errors, json_in_words};
 /// The versions of the schema that are understood.
 const SCHEMAS: std::ops::RangeInclusive<i64> = 7..=8;
 
-/// What is said of a program before it is read: others may have another form.
+/// The facts about a program that are read before it: others may have another form.
 #[derive(serde::Deserialize)]
 pub struct About {
     /// Its form.
     pub schema_version: SchemaVersion,
-    /// What wrote it.
+    /// The version of torch that wrote it.
     #[serde(default)]
     pub torch_version: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What `model.json` of an exported program holds: the serialized schema of `torch.export`, versions 7 and 8.
+//! The contents of `model.json` of an exported program: the serialized schema of `torch.export`, versions 7 and 8.
 //!
 //! Keys that are not known are ignored, as torch does; a union of a kind that is not known is kept by its name.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct ExportedProgram {
     /// The graph and its signature.
     pub graph_module: GraphModule,
-    /// What values symbols have.
+    /// The ranges of values of symbols.
     #[serde(default)]
     pub range_constraints: BTreeMap<String, Range>,
     /// Conditions on the inputs, as Python text.
@@ -24,7 +24,7 @@ pub struct ExportedProgram {
 pub struct SchemaVersion {
     /// Versions that differ in it do not read each other's files.
     pub major: i64,
-    /// What was added since.
+    /// The number of additions since.
     #[serde(default)]
     pub minor: i64,
 }
@@ -43,7 +43,7 @@ pub struct Range {
 pub struct GraphModule {
     /// The graph.
     pub graph: Graph,
-    /// What its inputs and outputs are.
+    /// The meaning of its inputs and outputs.
     pub signature: Signature,
     /// The modules it was traced from.
     #[serde(default)]
@@ -258,16 +258,16 @@ pub struct TensorMeta {
     pub layout: i64,
 }
 
-/// What inputs and outputs are.
+/// The meaning of inputs and outputs.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Signature {
-    /// Of each input.
+    /// The meaning of each input.
     pub input_specs: Vec<InputSpec>,
-    /// Of each output.
+    /// The meaning of each output.
     pub output_specs: Vec<OutputSpec>,
 }
 
-/// What an input is.
+/// The kind of an input.
 #[derive(Clone, Debug)]
 pub enum InputSpec {
     /// The caller gives it.
@@ -284,16 +284,16 @@ pub enum InputSpec {
     Other(String),
 }
 
-/// What an output is.
+/// The kind of an output.
 #[derive(Clone, Debug)]
 pub enum OutputSpec {
     /// The caller takes it.
     UserOutput(Argument),
     /// The loss.
     Loss(String),
-    /// What a buffer becomes.
+    /// The new value of a buffer.
     BufferMutation { arg: String, name: String },
-    /// What an input becomes.
+    /// The new value of an input.
     InputMutation { arg: String, name: String },
     /// The gradient of a parameter.
     Gradient { arg: String, name: String },
@@ -348,7 +348,7 @@ impl Node {
 }
 
 impl Argument {
-    /// What it is, in words.
+    /// Its kind, in words.
     pub fn kind(&self) -> &str {
         match self {
             Argument::None => "None",
@@ -402,7 +402,7 @@ macro_rules! union {
     };
 }
 
-/// What is not understood: its key.
+/// The key of a union that is not understood.
 fn skipped<'de, A: MapAccess<'de>>(map: &mut A, key: String) -> Result<String, A::Error> {
     map.next_value::<IgnoredAny>()?;
     Ok(key)

@@ -34,7 +34,7 @@ pub use cx::Cx;
 pub use survey::check;
 pub use weights::{Storage, StoredTensor};
 
-/// What every decoder uses.
+/// The items that every decoder uses.
 mod prelude {
     pub use super::cx::{Cx, Number};
     pub use super::op::{Lowered, OpDef, OpError};
@@ -53,7 +53,7 @@ use weights::Weights;
 /// Imports an archive of `torch.export.save`, or the `model.json` of one. All errors are collected.
 ///
 /// # Errors
-/// What is wrong with it, or not supported.
+/// The faults of the program, or the parts that are not supported.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
     let archive = open(bytes, external, options.memory_limit)?;
     let program = header::read(&archive)?;
@@ -64,7 +64,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
 /// The inputs of a program whose values must be given in each run, with their types as it declares them.
 ///
 /// # Errors
-/// What of the archive or of the types is not understood.
+/// The part of the archive or of the types that is not understood.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -80,7 +80,7 @@ pub fn declared_inputs(
 /// The storages that an archive speaks of and does not have.
 ///
 /// # Errors
-/// What is wrong with the archive, or its tables of tensors.
+/// The fault of the archive, or of its tables of tensors.
 pub fn missing_storages(
     bytes: &[u8],
     external: &dyn ExternalData,

@@ -68,7 +68,7 @@ type States = Vec<(String, State)>;
 /// The inputs that the user gives, as the program declares them.
 ///
 /// # Errors
-/// What of their types is not understood.
+/// The part of their types that is not understood.
 pub fn declared_inputs(
     im: &mut Importer<'_>,
     p: &ExportedProgram,
@@ -374,7 +374,7 @@ fn outputs<'m>(
             to.graph.outputs.push(Border { name: name.as_str().into(), value });
         }
     }
-    // What an input becomes that is written is an output of its name, behind all others. One dialect says so in the signature.
+    // The new value of an input that is written is an output of its name, behind all others. One dialect says so in the signature.
     for spec in &module.signature.input_specs {
         let InputSpec::UserInput(Argument::Tensor(t)) = spec else { continue };
         let name = names.input(&t.name);
@@ -422,7 +422,7 @@ fn modules(graph: &FxGraph) -> BTreeMap<&str, &str> {
     out
 }
 
-/// What the user takes, by its name, where no tensor of the graph has that name.
+/// The results that the user takes, by name, where no tensor of the graph has that name.
 fn results<'m>(p: &'m ExportedProgram, names: &Names) -> Vec<(String, &'m str)> {
     let module = &p.graph_module;
     let users = module.signature.output_specs.iter().filter_map(|s| match s {
@@ -440,7 +440,7 @@ fn results<'m>(p: &'m ExportedProgram, names: &Names) -> Vec<(String, &'m str)> 
 
 /// Looks inside as the options say: at tensors that are asked for by their names or by the modules that return them.
 fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
-    // What stays and is written is tapped as it is in the end.
+    // A tensor that stays and is written is tapped as it is in the end.
     for tap in &options.taps {
         if let Some(v) = to.graph.outputs.iter().find(|o| *o.name == **tap).map(|o| o.value) {
             to.named_to_tap(tap, v);

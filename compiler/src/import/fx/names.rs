@@ -1,15 +1,15 @@
-//! What inputs and outputs are called: as `forward` calls its arguments, and as its result is structured.
+//! Names of inputs and outputs: as `forward` calls its arguments, and as its result is structured.
 
 use super::guards::Path;
 use super::messages::{Argument, ExportedProgram, InputSpec};
 use super::tree;
 use std::collections::BTreeMap;
 
-/// What the user calls inputs and outputs.
+/// The user's names of inputs and outputs.
 pub struct Names {
-    /// Of inputs that the user gives, by the graph's name.
+    /// The paths of inputs that the user gives, by the graph's name.
     pub inputs: BTreeMap<String, Path>,
-    /// Of all results that the user takes, where the program says.
+    /// The paths of all results that the user takes, where the program has them.
     pub outputs: Vec<Path>,
 }
 
@@ -33,12 +33,12 @@ impl Names {
         Names { inputs, outputs: call.and_then(tree::results).unwrap_or_default() }
     }
 
-    /// Of an input that the user gives, by the graph's name.
+    /// The name of an input that the user gives, by the graph's name.
     pub fn input(&self, name: &str) -> String {
         self.inputs.get(name).map_or_else(|| name.to_owned(), |p| p.join("."))
     }
 
-    /// Of the result `i` of `n` that the user takes.
+    /// The name of the result `i` of `n` that the user takes.
     pub fn output(&self, i: usize, n: usize) -> String {
         match self.outputs.get(i).filter(|_| self.outputs.len() == n).map(Vec::as_slice) {
             Some([]) => "output".into(),

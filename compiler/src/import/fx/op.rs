@@ -8,7 +8,7 @@ use crate::{Diagnostic, Location};
 /// How one operator of torch becomes core operators.
 #[derive(Clone, Copy)]
 pub struct OpDef {
-    /// What graphs call it, without `torch.ops.`: `aten.add.Tensor`, `higher_order.cond`.
+    /// The name in graphs, without `torch.ops.`: `aten.add.Tensor`, `higher_order.cond`.
     pub target: &'static str,
     /// Reads the arguments, and lowers. It returns a value for each result, in order. An operator that works in place
     /// (`add_`) is lowered as the one that does not (`add`), and its result written.
@@ -26,7 +26,7 @@ pub struct OpDef {
     pub by_parts: bool,
     /// Whether it computes with narrower floats in f32, and rounds only its results.
     pub in_f32: bool,
-    /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
+    /// The unsupported parts, for `SUPPORTED_OPS.md`; empty when all is supported.
     pub notes: &'static str,
 }
 
@@ -69,13 +69,13 @@ impl OpDef {
     pub const fn in_f32(self) -> OpDef {
         OpDef { in_f32: true, ..self }
     }
-    /// What of it is not supported.
+    /// Sets the unsupported parts.
     pub const fn notes(self, notes: &'static str) -> OpDef {
         OpDef { notes, ..self }
     }
 }
 
-/// What graphs call an operator, without what all of them begin with.
+/// The name of an operator in graphs, without the common prefix.
 pub fn target(node: &Node) -> &str {
     let t = node.target.as_str();
     t.strip_prefix("torch.ops.").unwrap_or(t)
@@ -89,7 +89,7 @@ pub fn makes_sizes(node: &Node) -> bool {
     !node.outputs.is_empty() && node.outputs.iter().all(size)
 }
 
-/// What a node is called: its name, or that of its first result.
+/// The name of a node: its own, or that of its first result.
 pub fn label(node: &Node, index: usize) -> String {
     match (&node.name, node.results().next()) {
         (Some(name), _) if !name.is_empty() => name.clone(),

@@ -16,7 +16,7 @@ const DEPTH: usize = 64;
 pub struct View {
     /// The storage's record is `data/KEY`.
     pub key: String,
-    /// What the storage's class says of its elements: `FloatStorage`.
+    /// The class of the storage, which names the type of its elements: `FloatStorage`.
     pub class: String,
     /// Elements before the first one.
     pub offset: i64,
@@ -281,7 +281,7 @@ impl Machine<'_> {
                     let items = self.popped(2)?;
                     self.set(items)?;
                 }
-                // What an ordered dictionary has beside its entries, `_metadata`.
+                // The state that an ordered dictionary has beside its entries, `_metadata`.
                 b'b' => _ = self.pop()?,
                 op => {
                     return Err(
@@ -298,7 +298,7 @@ impl Machine<'_> {
         };
         let mut items = items.into_iter();
         while let (Some(k), Some(v)) = (items.next(), items.next()) {
-            // What is no tensor is an error where the dictionary is the result, and else of no interest. A dictionary in itself
+            // An item that is no tensor is an error where the dictionary is the result, and else of no interest. A dictionary in itself
             // would never be freed.
             if !matches!(v, Item::Dict(_) | Item::Mark) {
                 self.take_memory(2 * size_of::<(Item, Item)>())?;

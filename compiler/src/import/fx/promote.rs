@@ -6,7 +6,7 @@
 
 use wgfc_ir::{Class, DType};
 
-/// What torch makes of numbers that are no integers.
+/// The type that torch gives to numbers that are no integers.
 pub const DEFAULT: DType = DType::F32;
 
 /// An operand as far as promotion looks at it.

@@ -1,4 +1,4 @@
-//! What torch declares of its operators: arguments with their defaults, which results are views of an argument, and which
+//! Torch's declarations of its operators: arguments with their defaults, which results are views of an argument, and which
 //! arguments are written.
 //!
 //! `schemas.txt` is written by `scripts/aten_schemas.py`, a declaration on each line, sorted.
@@ -12,7 +12,7 @@ const TABLE: &str = include_str!("schemas.txt");
 pub struct Schema {
     /// Its arguments, in order.
     pub arguments: Vec<Declared>,
-    /// Of each result the argument that it is a view of, if it is one, and whether it is that argument, written.
+    /// The argument that each result is a view of, if it is one, and whether it is that argument, written.
     pub results: Vec<Option<Alias>>,
 }
 
@@ -82,7 +82,7 @@ impl Schema {
     }
 }
 
-/// What commas outside of brackets separate.
+/// The pieces that commas outside of brackets separate.
 fn pieces(text: &'static str) -> Vec<&'static str> {
     let (mut out, mut depth, mut from, mut quoted) = (vec![], 0, 0, false);
     for (i, c) in text.char_indices() {

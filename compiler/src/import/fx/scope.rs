@@ -78,7 +78,7 @@ impl Scope {
         self.names.keys().map(String::as_str)
     }
 
-    /// What a name holds now.
+    /// The current value of a name.
     ///
     /// # Errors
     /// Where nothing makes it, or what does failed.
@@ -119,7 +119,7 @@ impl Scope {
             (View::Unknown, _) => View::Unknown,
             _ if !certain => View::Unknown,
             (view, View::Whole) => view.clone(),
-            // What was written last through the base is no view of the whole, but lies in it as the base does.
+            // The last value written through the base is no view of the whole, but lies in it as the base does.
             (View::Part(_, outer), View::Part(shape, inner)) => composed(outer, shape, &inner),
             _ => follow(g, storage.value, value),
         };
@@ -172,7 +172,7 @@ impl Scope {
         self.names = outer;
     }
 
-    /// What a name's memory holds at the end, if it has been written.
+    /// The final value of a name's memory, if it has been written.
     pub fn written(&self, name: &str) -> Option<Value> {
         match self.names.get(name)? {
             Slot::Made(n) => {
@@ -226,7 +226,7 @@ fn composed(outer: &[Poly], shape: Vec<Dim>, inner: &[Poly]) -> View {
 /// `whole` with `part` at the places that the view `index` of it has.
 pub fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
     let large = to.shape(whole);
-    // Of memory that stays from run to run only what changes is written.
+    // Memory that stays from run to run is written only where it changes.
     let stays = matches!(to.graph.node(whole.node).op, Op::Input | Op::Scatter { .. });
     if let Some((dropped, spread)) = spread(index, to.rank(part)) {
         let mut small = to.shape(part);
@@ -276,7 +276,7 @@ fn spread(index: &[Poly], rank: usize) -> Option<(Vec<usize>, Vec<Poly>)> {
     (next == rank).then_some((dropped, out))
 }
 
-/// What lies from `start` to `end` along an axis; of a concatenation its parts.
+/// The elements from `start` to `end` along an axis; of a concatenation its parts.
 fn between(to: &mut Lowering, whole: Value, axis: usize, start: &Dim, end: &Dim) -> Result<Vec<Value>> {
     if start == end {
         return Ok(vec![]);

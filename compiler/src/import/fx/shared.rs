@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A tensor of the archive that is an input of the graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'m> {
-    /// What the graph calls it.
+    /// The graph's name.
     pub arg: &'m str,
-    /// What the module calls it.
+    /// The module's name.
     pub name: &'m str,
     /// Which table it is in.
     pub table: Table,
 }
 
 impl<'m> Stored<'m> {
-    /// Of an input, if it is one.
+    /// The storage of an input, if it has one.
     pub fn of(spec: &'m InputSpec) -> Option<Stored<'m>> {
         let (arg, name, table) = match spec {
             InputSpec::Parameter { arg, name } => (arg, name, Table::State),
@@ -45,7 +45,7 @@ pub fn find<'m>(weights: &Weights<'_>, signature: &'m Signature, changed: &BTree
     let mut shared = Shared::default();
     let mut storages: BTreeMap<String, Vec<(Stored<'m>, Extent)>> = BTreeMap::new();
     for s in signature.input_specs.iter().filter_map(Stored::of) {
-        // What is wrong with one is said where it is read.
+        // A fault of one is reported where it is read.
         if let Ok(extent) = weights.extent(s.table, s.name) {
             storages.entry(extent.record.to_string()).or_default().push((s, extent));
         }

@@ -1,4 +1,4 @@
-//! What a program uses, before any of it is lowered: every operator that is not supported, in one run.
+//! A survey of a program before any of it is lowered: every operator that is not supported, in one run.
 
 use super::messages::{Argument, Graph};
 use super::op::{self, label, location};
@@ -8,7 +8,7 @@ use crate::import::{CheckReport, ExternalData, Unsupported, shown_inputs};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeMap;
 
-/// What [`survey`] finds.
+/// The findings of [`survey`].
 #[derive(Debug, Default)]
 pub struct Survey {
     /// How many nodes apply each operator, graphs inside of others included.
@@ -28,7 +28,7 @@ pub fn survey(graph: &Graph) -> Survey {
         for (i, node) in g.nodes.iter().enumerate() {
             let target = op::target(node);
             *s.operators.entry(target.to_owned()).or_default() += 1;
-            // What is deeper the importer refuses.
+            // Nodes that are nested deeper are refused by the importer.
             todo.extend(node.inputs.iter().filter_map(|i| match &i.arg {
                 Argument::Graph(g) if depth < MAX_DEPTH => Some((&*g.graph, depth + 1)),
                 _ => None,

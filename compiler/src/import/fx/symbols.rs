@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// What sizes must be to each other, for a run to check.
+/// The relations of sizes that a run checks.
 #[derive(Clone, Debug, Default)]
 pub struct Required {
     /// Equal.
@@ -82,7 +82,7 @@ pub fn settle(
         false
     });
     required.equal = open;
-    // Of what is left, a size that stands alone decides its symbol; another decides it if it is a multiple.
+    // A size of the rest that stands alone decides its symbol; another decides it if it is a multiple.
     let mut alone: BTreeSet<Arc<str>> = BTreeSet::new();
     for d in shapes.values_mut().flatten() {
         *d = with(d, &known);
@@ -160,7 +160,7 @@ fn shape(meta: &TensorMeta) -> Result<Vec<Dim>, String> {
     meta.sizes.iter().map(size).collect()
 }
 
-/// What the program's guards require. Two that each size is at most the other make them equal.
+/// The conditions of the program's guards. Two that each size is at most the other make them equal.
 fn guards(
     im: &mut Importer<'_>,
     p: &ExportedProgram,
@@ -169,7 +169,7 @@ fn guards(
 ) -> Required {
     let mut required = Required::default();
     let size = |path: &guards::Path, axis: usize| {
-        // Of arguments in any number (`*tensors`) the graph has names only.
+        // The graph has only names of arguments in any number (`*tensors`).
         let flat = path.join("_");
         let named = names.inputs.iter().find(|(_, p)| *p == path);
         let (name, _) = named.or_else(|| names.inputs.iter().find(|(name, _)| **name == flat))?;
@@ -187,7 +187,7 @@ fn guards(
                     }
                 }
             }
-            // What is no size is a condition on a value that the export has fixed.
+            // A text that is no size is a condition on a value that the export has fixed.
             Err(_) if !text.contains(".size()") => {}
             Err(e) => {
                 let d = Diagnostic::unsupported(format!(

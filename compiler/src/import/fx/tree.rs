@@ -1,4 +1,4 @@
-//! What arguments and results are called: the leaves of a pytree, whose structure an archive holds as JSON text.
+//! Names of arguments and results: the leaves of a pytree, whose structure an archive holds as JSON text.
 
 use super::guards::Path;
 use super::messages::CallSignature;

@@ -18,13 +18,13 @@ use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, TensorType, Value};
 /// How deep graphs may be inside of one another.
 pub const MAX_DEPTH: usize = 16;
 
-/// What an import has found so far.
+/// The state of an import.
 pub struct Importer<'m> {
-    /// What the archive has of tensors.
+    /// The tensors of the archive.
     pub(super) weights: Weights<'m>,
-    /// What went wrong.
+    /// The errors so far.
     pub(super) errors: Vec<Diagnostic>,
-    /// What symbols are: sizes of inputs, sizes that a run computes. Those of inputs that stay symbols stand for themselves.
+    /// The values of symbols: sizes of inputs, sizes that a run computes. Sizes of inputs that stay symbols stand for themselves.
     pub(super) symbols: BTreeMap<String, Dim>,
     /// Numbers taken out of tensors that are no sizes, by symbol, with the depth of the graph that they are in.
     pub(super) taken: BTreeMap<String, (usize, Value)>,
@@ -34,14 +34,14 @@ pub struct Importer<'m> {
     pub(super) decided: BTreeSet<Arc<str>>,
     /// The values of symbols that no input's shape decides.
     pub(super) ranges: BTreeMap<String, messages::Range>,
-    /// What symbols that inputs' shapes decide are at least.
+    /// Lower bounds of symbols that inputs' shapes decide.
     pub(super) least: BTreeMap<String, i64>,
     /// Bytes moved if every node were a kernel of its own.
     pub(super) bytes_unfused: Dim,
     /// The operators of nodes, by name.
     pub(super) operators: BTreeMap<String, String>,
     pub(super) depth: usize,
-    /// What is looked into by other names, those of modules that return it and of outputs: the result's name, and the other.
+    /// Other names under which results are looked into, those of modules that return them and of outputs: the result's name, and the other.
     pub(super) also: Vec<(&'m str, String)>,
     /// The program's graph.
     pub(super) graph: &'m Graph,
@@ -49,12 +49,12 @@ pub struct Importer<'m> {
 
 /// Symbols.
 impl Importer<'_> {
-    /// What a symbol is; one that is not known stands for itself.
+    /// The value of a symbol; one that is not known stands for itself.
     pub fn symbol(&self, name: &str) -> Dim {
         self.symbols.get(name).cloned().unwrap_or_else(|| Dim::sym(name))
     }
 
-    /// What the value of a symbol is at least, where torch decides by it.
+    /// The lower bound of a symbol's value, where torch decides by it.
     fn least(&self, name: &str) -> i64 {
         let declared = self.ranges.get(name).map(|r| r.min_val.unwrap_or(0).max(0));
         declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
@@ -440,7 +440,7 @@ impl<'m> Importer<'m> {
         Ok(())
     }
 
-    /// What is to be read under a result's name.
+    /// The value that is read under a result's name.
     fn called(&self, to: &mut Lowering, name: &str, v: Value) -> Value {
         if self.depth > 1 {
             return v;

@@ -12,13 +12,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly, Tensor, Value};
 
-/// What the archive has, by name.
+/// The tensors of the archive, by name.
 pub struct Weights<'m> {
     archive: Archive<'m>,
     graph_only: bool,
     /// Parameters and buffers; constants.
     tables: [BTreeMap<String, Stored>; 2],
-    /// What constants of the graph hold storages.
+    /// The constants of the graph that hold storages.
     made: HashMap<(Rc<str>, usize, DType, Vec<usize>), Value>,
     storages: HashMap<Rc<str>, Part>,
     /// Tensors that hold NaN: how many, and how many elements in them.
@@ -76,7 +76,7 @@ pub struct Storage {
 /// A tensor in a storage.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// What the module calls it.
+    /// The module's name.
     pub name: String,
     /// Its element type.
     pub dtype: DType,
@@ -267,7 +267,7 @@ impl<'m> Weights<'m> {
             strides.push(1);
         }
         let shape: Vec<Dim> = sizes.iter().map(|n| (*n).into()).collect();
-        // Of axes of one element the stride says nothing.
+        // The stride of an axis of one element says nothing.
         let mut order: Vec<usize> = (0..sizes.len()).filter(|d| sizes[*d] != 1).collect();
         order.sort_by_key(|d| std::cmp::Reverse(strides[*d]));
         let dense = order
@@ -411,7 +411,7 @@ fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<Stri
         let sizes = meta.and_then(|m| numbers(&m.sizes));
         let strides = meta.and_then(|m| numbers(&m.strides));
         let inside = entry.path_name.split('/').all(|p| p != "..") && !entry.path_name.starts_with('/');
-        // What is no tensor at all is read as one that is pickled: an error where it is used.
+        // An entry that is no tensor at all is read as one that is pickled: an error where it is used.
         let plain = !entry.use_pickle && inside && sizes.is_some() && strides.is_some();
         let stored = Stored {
             record: format!("{folder}/{}", entry.path_name).into(),

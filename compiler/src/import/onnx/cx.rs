@@ -1,4 +1,4 @@
-//! What an operator's decoder sees of its node.
+//! An operator's decoder's view of its node.
 
 use super::messages::{AttributeProto, GraphProto, NodeProto, attribute_type, data_type};
 use super::names::Scope;
@@ -41,7 +41,7 @@ impl<'g> DerefMut for Cx<'_, 'g, '_> {
     }
 }
 
-/// What errors of the lowering are about, in the words of the model.
+/// The subjects of the lowering's errors, in the words of the model.
 impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     pub(super) fn new(
         lowering: &'a mut Lowering<'g>,

@@ -29,7 +29,7 @@ fn attributes() -> NodeProto {
 const QUERY: Option<(DType, &str)> = Some((F32, "2 s 64"));
 const KEY: Option<(DType, &str)> = Some((F32, "2 s 32"));
 
-/// What `GroupQueryAttention` needs: four heads, two of keys.
+/// A model of `GroupQueryAttention`: four heads, two of keys.
 fn group_query(more: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
     let mut inputs = vec![QUERY, KEY, KEY, None, None, Some((I32, "2")), Some((I32, ""))];
     inputs.extend(more);

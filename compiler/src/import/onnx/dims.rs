@@ -10,7 +10,7 @@ use wgfc_ir::{Atom, Dim, Poly};
 pub struct DimNames {
     /// Symbols that the shapes of inputs determine.
     bound: BTreeSet<String>,
-    /// What a text that is no expression is called.
+    /// The names of texts that are no expressions.
     renamed: HashMap<String, String>,
     fixed: BTreeMap<String, i64>,
     /// Symbols seen.

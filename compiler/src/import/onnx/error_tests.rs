@@ -1,4 +1,4 @@
-//! What a person with a broken model reads.
+//! Errors as a person with a broken model reads them.
 
 use super::messages::*;
 use super::testing::*;
@@ -168,7 +168,7 @@ fn external_data_stays_inside_the_folder_and_the_file() {
     insta::assert_snapshot!(all);
 }
 
-/// What ONNX forbids names the node, the operator and the attribute or input.
+/// Attributes and inputs that ONNX forbids are named with the node and the operator.
 #[test]
 fn forbidden_attributes_are_named() {
     let xy = |op: &str| node(op, &["x", "i"], &["y"]);

@@ -7,7 +7,7 @@ use wgfc_ir::DType::{self, I8, I32, I64, U8, U32, U64};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Scalar, Tensor};
 
-/// What is next to where something wraps.
+/// The neighbours of values at which something wraps.
 fn extremes(dtype: DType) -> Vec<Scalar> {
     let bits = dtype.bits() as u32;
     let top = 1u64 << (bits - 1);

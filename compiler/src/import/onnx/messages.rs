@@ -19,7 +19,7 @@ pub struct ModelProto {
     /// Its version.
     #[prost(string, tag = "3")]
     pub producer_version: String,
-    /// What is computed.
+    /// The computation.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
     /// The operator sets it uses.
@@ -67,10 +67,10 @@ pub struct GraphProto {
     /// Constants.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// What is given.
+    /// The inputs.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
-    /// What is returned.
+    /// The outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
     /// Types of values between.
@@ -270,7 +270,7 @@ pub mod data_type {
     pub fn code(d: DType) -> i32 {
         TABLE.iter().find(|(_, t)| *t == d).map_or(0, |(c, _)| *c)
     }
-    /// What to call the types we lack.
+    /// The names of types that we lack.
     pub fn name(code: i32) -> String {
         match code {
             0 => "undefined".into(),
@@ -338,7 +338,7 @@ pub enum TypeValue {
 }
 
 impl TypeValue {
-    /// What to call it.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             TypeValue::Tensor(_) => "tensor",

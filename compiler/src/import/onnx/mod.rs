@@ -40,7 +40,7 @@ pub use messages::*;
 pub use names::Scope;
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
 
-/// What every decoder uses.
+/// The items that every decoder uses.
 mod prelude {
     pub use super::cx::Cx;
     pub use super::op::{AtAttribute, Lowered, OpDef, OpError};

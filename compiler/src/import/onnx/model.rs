@@ -270,7 +270,7 @@ fn same_type(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     }
 }
 
-/// What the model says of what it computes is advice, and the computed shape holds; a contradiction is worth
+/// Declared types of values are advice, and the computed shape holds; a contradiction is worth
 /// a warning.
 fn compare_declared(to: &mut Lowering, scope: &Scope, proto: &GraphProto) {
     let mut wrong = vec![];

@@ -1,4 +1,4 @@
-//! What values, nodes and operators are called.
+//! Names of values, nodes and operators.
 
 use super::messages::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use super::op::OpError;
@@ -51,11 +51,11 @@ pub(super) fn poison(scope: &mut Scope, n: &NodeProto) {
     }
 }
 
-/// What to do about a name that two values have.
+/// Advice about a name that two values have.
 pub(super) const RENAME: &str =
     "give each value of the graph a name of its own; exporting the model again does";
 
-/// What to call a node.
+/// The name of a node.
 pub(super) fn label(n: &NodeProto, index: usize, prefix: &str) -> String {
     if n.name.is_empty() {
         format!("{prefix}#{index} ({})", n.op_type)

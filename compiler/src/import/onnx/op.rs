@@ -19,7 +19,7 @@ pub struct OpDef {
     pub lower: fn(&mut Cx) -> Lowered,
     /// Prefixes of the ONNX node tests it answers for: `test_relu`.
     pub cases: &'static [&'static str],
-    /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
+    /// The unsupported parts, for `SUPPORTED_OPS.md`; empty when all is supported.
     pub notes: &'static str,
 }
 
@@ -28,7 +28,7 @@ impl OpDef {
     pub const fn new(name: &'static str, since: &'static [i64], lower: fn(&mut Cx) -> Lowered) -> OpDef {
         OpDef { domain: "", name, since, lower, cases: &[], notes: "" }
     }
-    /// Of another domain.
+    /// Sets another domain.
     pub const fn domain(self, domain: &'static str) -> OpDef {
         OpDef { domain, ..self }
     }
@@ -36,7 +36,7 @@ impl OpDef {
     pub const fn cases(self, cases: &'static [&'static str]) -> OpDef {
         OpDef { cases, ..self }
     }
-    /// What of it is not supported.
+    /// Sets the unsupported parts.
     pub const fn notes(self, notes: &'static str) -> OpDef {
         OpDef { notes, ..self }
     }
@@ -63,7 +63,7 @@ pub fn diagnostic(e: OpError, at: Location) -> Diagnostic {
     crate::import::diagnostic(e, at, advice)
 }
 
-/// What to do about a node that is wrong, where its operator says nothing better: by which part is meant.
+/// Advice about a node that is wrong, where its operator says nothing better: by which part is meant.
 fn advice(at: &Location) -> String {
     let operator = at.operator.as_deref().unwrap_or_default();
     let (domain, name) = operator.rsplit_once('.').unwrap_or(("", operator));

@@ -1,4 +1,4 @@
-//! What ONNX allows of its operators: element types of inputs, names and kinds of attributes. All versions
+//! ONNX's rules for its operators: element types of inputs, names and kinds of attributes. All versions
 //! of an operator are taken together, so that only what none of them allows is refused here.
 //!
 //! `schemas.txt` is written by `scripts/operator_schemas.py`, which says how.

@@ -14,9 +14,9 @@ use wgfc_ir::{Graph, Op, Value};
 /// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.
 const MAX_BODIES: usize = 8;
 
-/// What a loop's iteration number is captured as, which no value of a model is called.
+/// The name under which a loop's iteration number is captured, which no value of a model has.
 const ITERATION: &str = "\0iteration";
-/// Likewise what random numbers of a run are made from.
+/// The name under which the key of a run's random numbers is captured.
 const RUN_KEY: &str = "\0run key";
 
 impl Cx<'_, '_, '_> {
@@ -153,7 +153,7 @@ impl Cx<'_, '_, '_> {
     }
 }
 
-/// What nodes draw.
+/// The random numbers that nodes draw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draws {
     /// Random numbers.
@@ -163,7 +163,7 @@ pub(super) struct Draws {
 }
 
 impl Cx<'_, '_, '_> {
-    /// What a subgraph draws, and the functions that it calls.
+    /// The draws of a subgraph and of the functions that it calls.
     pub(super) fn draws(&self, graph: &GraphProto) -> Draws {
         const GENERATORS: [&str; 7] = [
             "Bernoulli",

@@ -1,4 +1,4 @@
-//! What a model uses, before any of it is lowered: every operator that is not supported, in one run.
+//! A survey of a model before any of it is lowered: every operator that is not supported, in one run.
 
 use super::messages::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::names::{Functions, Opsets, domain_key, label, operator, opsets};
@@ -45,7 +45,7 @@ impl Unsupported {
     }
 }
 
-/// What [`check`] finds.
+/// The findings of [`check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
     /// Version of the file format; of ONNX only.
@@ -54,7 +54,7 @@ pub struct CheckReport {
     pub schema: Option<(i64, i64)>,
     /// Operator sets: domain and version.
     pub opsets: Vec<(String, i64)>,
-    /// Who exported it.
+    /// The exporter of the model.
     pub producer: String,
     /// How many nodes apply each operator, subgraphs and functions included.
     pub operators: BTreeMap<String, usize>,
@@ -62,7 +62,7 @@ pub struct CheckReport {
     pub unsupported: Vec<Unsupported>,
     /// Everything that stops an import, the unsupported operators included.
     pub errors: Vec<Diagnostic>,
-    /// What the user should know.
+    /// The warnings for the user.
     pub warnings: Vec<String>,
     /// The graph's inputs: name and type. Empty when the import fails.
     pub inputs: Vec<(String, String)>,
@@ -103,7 +103,7 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
     report
 }
 
-/// What [`survey`] finds.
+/// The findings of [`survey`].
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub operators: BTreeMap<String, usize>,

@@ -49,7 +49,7 @@ impl<'m> Weights<'m> {
         } else {
             typed(dtype, shape, n, t)?
         };
-        // What is elsewhere is not read for a count.
+        // Tensors that are elsewhere are not read for a count.
         let bytes = if tensor.is_remote() { None } else { tensor.bytes() };
         let nan = bytes.map_or(0, |b| wgfc_ir::nan::count_nan(dtype, b));
         if nan > 0 {

@@ -1,4 +1,4 @@
-//! What kernels count in 32 bits.
+//! Numbers that kernels count in 32 bits.
 //!
 //! Sums and products that pass the end of 32 bits on the way come back; quotients, remainders, extremes and comparisons of such
 //! do not. So what these are of, and whatever is counted to, must fit, and a run checks that it does.
@@ -45,17 +45,17 @@ pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<D
     Some(out)
 }
 
-/// What a size is at most, over symbols that are known before a run.
+/// The upper bound of a size, over symbols that are known before a run.
 fn most(graph: &KernelGraph, d: Dim) -> Option<Dim> {
     if !graph.bounds.concern(&d) {
         return Some(d);
     }
-    // What products are at most is known of factors that are not negative.
+    // The upper bound of a product is known of factors that are not negative.
     let symbols = |m: &[Atom]| m.len() < 2 || m.iter().all(|a| matches!(a, Atom::Sym(_)));
     d.terms().iter().all(|(m, _)| symbols(m)).then(|| graph.bounds.most(&d))
 }
 
-/// What an expression is at least and at most, over symbols.
+/// The bounds of an expression, over symbols.
 fn ends(body: &Body, place: &Place<'_>, p: &Poly, known: &Known) -> Option<(Dim, Dim)> {
     let mut extents = place.domain();
     let p = range::expanded(body, p);

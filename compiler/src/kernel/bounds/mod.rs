@@ -11,7 +11,7 @@
 //! - [`Facts`] about symbols: constraints of the model, rooms of states, and that no extent of a tensor is
 //!   negative. A run checks them before it starts: [`Facts::checked`] are those that it would not otherwise.
 //!
-//! Of sizes that a run computes it can check nothing before. Kernels that use one are proven where the kernel that computes it
+//! Sizes that a run computes cannot be checked before. Kernels that use one are proven where the kernel that computes it
 //! keeps it between 0 and its bound, whatever it reads ([`Facts::computed`]).
 //!
 //! How: a fact or a guard becomes a substitution (`total = past + seq`, `w = 3 + s`, `2*%1 + %3 - 1 = v` with a new
@@ -53,7 +53,7 @@ impl Proof {
     }
 }
 
-/// What is known of a program's symbols.
+/// The facts known of a program's symbols.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Not negative.
@@ -65,7 +65,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What holds in every run of kernels that were fused from `graph`.
+    /// The facts that hold in every run of kernels that were fused from `graph`.
     pub fn of(graph: &Graph, kernels: &KernelGraph) -> Facts {
         let mut f = Facts::default();
         let known = |d: &Poly| !kernels.bounds.concern(d);
@@ -207,7 +207,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
         }
     }
     count.steps = steps - left.get();
-    // What two computed sizes have to do with each other is not known.
+    // The relation of two computed sizes is not known.
     if !unproven.is_empty()
         && let Some(s) = computed::symbol(graph, kernel).filter(|s| facts.computed.contains(s))
     {
@@ -256,7 +256,7 @@ const WAYS: usize = 64;
 pub const STEPS: usize = 40_000;
 const STEPS_A_KERNEL: usize = 50;
 
-/// What decides whether an access is inside: accesses that differ in what they read alone, not in its range, have the same.
+/// The expressions that decide whether an access is inside: accesses that differ in what they read alone, not in its range, have the same.
 #[derive(PartialEq, Eq, Hash)]
 struct Question {
     place: usize,
@@ -297,7 +297,7 @@ impl Access<'_> {
         vars
     }
 
-    /// What its guard compares.
+    /// The comparisons of its guard.
     fn compared(&self) -> Vec<range::Compared> {
         self.guard.map_or_else(Vec::new, |g| range::conditions(&self.kernel.body, g, true))
     }
@@ -375,7 +375,7 @@ impl Access<'_> {
         let (at, elements) = (roots[0].clone(), roots[1].clone());
         let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
         let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
-        // What a guard says of sizes alone holds wherever the access is made.
+        // A guard of sizes alone holds wherever the access is made.
         let (sizes, guards): (Vec<Poly>, Vec<Poly>) =
             guards.into_iter().partition(|g| g.vars().is_empty() && g.data().is_empty());
         sizes.iter().for_each(|g| world.at_least(g, 0));

@@ -73,7 +73,7 @@ pub fn conditions(body: &Body, e: ExprId, truth: bool) -> Vec<Compared> {
     out
 }
 
-/// What one expression says, and which others hold because it does.
+/// The condition that one expression states, and the others that follow from it.
 fn condition(body: &Body, e: ExprId, truth: bool, stack: &mut Vec<(ExprId, bool)>, out: &mut Vec<Compared>) {
     match body.expr(e) {
         Expr::Binary(BinaryOp::And, a, b) if truth => {
@@ -155,7 +155,7 @@ fn range_at(body: &Body, place: &Place<'_>, e: ExprId, known: &Known, depth: usi
         Expr::Const(s) if s.dtype == DType::Bool => between(i64::from(s.bits != 0), i64::from(s.bits != 0)),
         Expr::Cast(to, a) if to.is_int() && (body.dtype(a).is_int() || body.dtype(a) == DType::Bool) => {
             let (low, high) = of(a);
-            // Of both ends known the value is one of 32 bits, which the wider types keep.
+            // A value of which both ends are known is one of 32 bits, which the wider types keep.
             let fits = !low.is_empty() && !high.is_empty();
             let kept = match to {
                 DType::I64 | DType::I32 => fits,
@@ -232,7 +232,7 @@ fn range_at(body: &Body, place: &Place<'_>, e: ExprId, known: &Known, depth: usi
     (low, high)
 }
 
-/// What fits into an integer type of less than 32 bits.
+/// The numbers that fit into an integer type of less than 32 bits.
 fn of_type(t: DType) -> (Ends, Ends) {
     let bits = t.bits();
     let ends = match t.class() {

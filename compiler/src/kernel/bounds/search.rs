@@ -148,7 +148,7 @@ impl World {
         all && constant >= 0
     }
 
-    /// What an atom is at most (`upper`) or at least.
+    /// The upper (`upper`) or lower bounds of an atom.
     pub(super) fn ends(&self, a: &Atom, upper: bool, s: &mut Search, depth: usize) -> Ends {
         let mut out = if upper { self.high.get(a) } else { self.low.get(a) }.cloned().unwrap_or_default();
         match a {

@@ -43,7 +43,7 @@ pub(super) fn open(p: &Poly) -> Poly {
     if out.terms().first().is_some_and(|(_, c)| *c < 0) { -&out } else { out }
 }
 
-/// What is not negative where `p` is not, without a common factor: `2x - 1 >= 0` where `x - 1 >= 0`.
+/// The polynomial that is not negative where `p` is not, without a common factor: `2x - 1 >= 0` where `x - 1 >= 0`.
 pub(super) fn reduced(p: &Poly) -> Poly {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -61,7 +61,7 @@ pub(super) fn reduced(p: &Poly) -> Poly {
     each.sum()
 }
 
-/// What a sum is at least, if that is its constant.
+/// The lower bound of a sum, if that is its constant.
 pub(super) fn least(p: &Poly) -> Option<i64> {
     let nonneg = |a: &Atom| matches!(a, Atom::Sym(_)) || least_of(a).is_some_and(|l| l >= 0);
     let mut constant = 0;

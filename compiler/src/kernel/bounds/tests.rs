@@ -207,7 +207,7 @@ fn extents_guards_and_clamps_prove() {
     assert!(gathered("n - 1", "0"));
     assert!(!gathered("n", "0"));
     assert!(!gathered("n - 1", "-1"));
-    // What is read without a position along the row is read of rows without positions, too.
+    // Loads without a position along the row are of rows without positions, too.
     assert!(!holds("row [3, n]\n  e0: f32 = t0[0]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
     assert!(holds("row [n, 0]\n  e0: f32 = t0[7*%0 + 6]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
 }

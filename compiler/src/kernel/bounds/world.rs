@@ -1,4 +1,4 @@
-//! What is known at one place, and what follows from it.
+//! Facts that are known at one place, and their consequences.
 
 use super::Facts;
 use super::range::Ends;
@@ -15,7 +15,7 @@ use wgfc_ir::{Atom, Dim, Poly};
 /// So many facts and parts of variables are made.
 const WAYS: usize = 24;
 
-/// What is known at one place.
+/// The facts known at one place.
 #[derive(Clone, Debug)]
 pub struct World {
     /// Extents of the variables, those of new ones behind them; those without a value have extent 0.
@@ -134,7 +134,7 @@ impl World {
             // c·a + rest = 0
             let to = &rest * -c;
             let least = known(&a).unwrap_or(0);
-            // What it is at least stays known of what stands for it.
+            // The lower bound of an atom stays known of its replacement.
             self.replace(a, to.clone());
             self.at_least(&to, least);
         }
@@ -162,7 +162,7 @@ impl World {
                 let to = &slack - &rest;
                 let ends = (self.low.remove(&a), self.high.remove(&a));
                 if let (_, Some(high)) = &ends {
-                    // What was an upper bound of the atom is one of the slack.
+                    // The upper bound of the atom is one of the slack.
                     if let Some(s) = slack.as_atom() {
                         self.high.insert(s.clone(), high.iter().map(|h| h + &rest).collect());
                     }
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// What guards say here that is not known without them, quotients and remainders also of what is divided.
+    /// The bounds that guards state here and that are not known without them, of quotients and remainders also those of what is divided.
     fn bounds(&self, guards: &[Poly]) -> Vec<Poly> {
         let mut out: Vec<Poly> = guards.iter().map(|g| reduced(&self.now(g))).collect();
         let mut next = 0;
@@ -274,7 +274,7 @@ impl World {
             let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
             // p + d >= 0
             let d = f - p;
-            // Of two that cannot be compared, the guard's.
+            // The guard's bound is taken of two that cannot be compared.
             if outer(&d) && !low.as_ref().is_some_and(|old| self.nonneg(&(old + &d))) {
                 low = Some(-&d);
             }

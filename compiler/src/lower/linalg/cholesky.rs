@@ -13,7 +13,7 @@ pub struct Cholesky {
     pub info: Value,
 }
 
-/// Of A only the triangle that is asked for is read. Where a minor is not positive, the factor is not to be used.
+/// The factor of A, of which only the triangle that is asked for is read. Where a minor is not positive, the factor is not to be used.
 pub fn cholesky(cx: &mut Lowering, a: Value, upper: bool) -> Result<Cholesky> {
     let (batch, n) = square(cx, a)?;
     let dtype = cx.dtype(a);

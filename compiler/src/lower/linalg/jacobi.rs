@@ -36,7 +36,7 @@ fn partner(f: &mut Body, i: u32, step: u32, n: &Dim) -> u32 {
     f.select(there, j, i)
 }
 
-/// Of each row of square matrices (or of rows `[…, 1, n]`, each the same) the element in the column of the row's number, or of its
+/// The element of each row of square matrices (or of rows `[…, 1, n]`, each the same) in the column of the row's number, or of its
 /// partner where there is a step: `[…, n, 1]`.
 fn of_rows(cx: &mut Lowering, x: Value, n: &Dim, step: Option<Value>) -> Result {
     let (row, column) = (cx.rank(x) - 2, cx.rank(x) - 1);
@@ -148,7 +148,7 @@ fn sorted(
     Ok((values, out))
 }
 
-/// Of symmetric matrices, of which one triangle is read, the eigenvalues `[…, n]` from the smallest to the largest, and vectors of them as
+/// The eigenvalues `[…, n]` of symmetric matrices, of which one triangle is read, from the smallest to the largest, and their eigenvectors as
 /// columns.
 pub fn eigen(cx: &mut Lowering, a: Value, upper: bool) -> Result<(Value, Value)> {
     let (batch, n) = square(cx, a)?;

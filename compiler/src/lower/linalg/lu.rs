@@ -52,7 +52,7 @@ pub fn lu_factor(cx: &mut Lowering, a: Value, pivoting: bool) -> Result<Factors>
         };
         let (mine, other) = (pick(cx, a, row, p)?, pick(cx, a, row, j)?);
         let (pivot, first) = (pick(cx, mine, column, j)?, pick(cx, other, column, j)?);
-        // What rows below have to do with the pivot's.
+        // The multiples of the pivot's row that rows below have.
         let mut f = Body::default();
         let (x, pivot_, first_) = (f.arg(0), f.arg(1), f.arg(2));
         let (p_, j_, i, zero) = (f.arg(3), f.arg(4), f.index(Poly::var(row)), f.number(t, 0.0));
@@ -212,7 +212,7 @@ pub fn inverse(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     Ok((x, f.info))
 }
 
-/// What the determinant is made of: its sign, and the logarithm of its magnitude or the magnitude itself.
+/// The diagonal of which the determinant is made: its sign, and the logarithm of its magnitude or the magnitude itself.
 struct Diagonal {
     sign: Value,
     elements: Value,

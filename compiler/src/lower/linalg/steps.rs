@@ -15,7 +15,7 @@ pub(super) fn matrix(cx: &Lowering, x: Value) -> Result<(usize, Dim, Dim)> {
     }
 }
 
-/// The same of square matrices.
+/// The number of axes and the extent of square matrices.
 pub(super) fn square(cx: &mut Lowering, x: Value) -> Result<(usize, Dim)> {
     let (batch, m, n) = matrix(cx, x)?;
     if let (Some(a), Some(b)) = (m.as_const(), n.as_const())
@@ -70,7 +70,7 @@ pub(super) fn together(cx: &mut Lowering, a: Value, b: Value) -> Result<(Value, 
     Ok((to(a)?, to(b)?))
 }
 
-/// What a step is given: its number (i32), what is carried, and its slices.
+/// The arguments of a step: its number (i32), the carried values, and its slices.
 pub(super) struct Step<'a> {
     pub number: Value,
     pub carried: &'a [Value],

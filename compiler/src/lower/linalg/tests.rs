@@ -273,7 +273,7 @@ fn singular_vectors_make_the_matrix() {
     }
 }
 
-/// Of a matrix of rank 2, and of zeros, vectors are orthogonal all the same.
+/// Vectors of a matrix of rank 2, and of zeros, are orthogonal all the same.
 #[test]
 fn singular_vectors_of_matrices_that_lack_rank() {
     for scale in [1.0, 0.0, 1e-30] {
@@ -315,7 +315,7 @@ fn pseudo_inverses_polar_factors_and_roots() {
 
 #[test]
 fn exponentials_of_matrices() {
-    // Of a rotation by an angle, of a nilpotent matrix, and of numbers.
+    // Exponentials of a rotation by an angle, of a nilpotent matrix, and of numbers.
     for angle in [0.0f32, 1e-3, 0.7, 3.0, 40.0] {
         pairs(|cx| {
             let a = cx.constant(Tensor::from_f32(vec![2, 2], &[0.0, -angle, angle, 0.0]));

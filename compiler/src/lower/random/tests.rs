@@ -129,7 +129,7 @@ fn runs_and_operators_are_independent() {
     }
 }
 
-/// What one place draws in many runs one after another.
+/// The numbers that one place draws in many runs one after another are a sequence.
 #[test]
 fn offsets_are_a_sequence_of_its_own() {
     let mut g = Graph::new();

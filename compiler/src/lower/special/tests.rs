@@ -1,4 +1,4 @@
-//! What the evaluator makes of them; kernels are compared with it by `compiler/tests/it/special.rs` and the self-test.
+//! The evaluator's results; kernels are compared with it by `compiler/tests/it/special.rs` and the self-test.
 
 use super::*;
 use std::collections::BTreeMap;

@@ -136,7 +136,7 @@ fn match_at(graph: &Graph, n: NodeId) -> Option<Match> {
     })
 }
 
-/// What stands between the scores and the second product.
+/// The nodes between the scores and the second product.
 struct Probabilities {
     scores: Value,
     /// Where the scores are read.

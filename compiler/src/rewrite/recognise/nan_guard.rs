@@ -102,7 +102,7 @@ fn size(graph: &Graph, v: Value, known: &mut FxHashMap<Value, Size>) -> Size {
     known.get(&v).copied().unwrap_or(Size::Unknown)
 }
 
-/// The same of a node of whose inputs it is known.
+/// The size of a node's value, where those of its inputs are known.
 fn of_node(graph: &Graph, v: Value, known: &FxHashMap<Value, Size>) -> Size {
     if !graph.ty(v).dtype.is_float() {
         return Size::Ordinary;

@@ -15,11 +15,11 @@ pub struct Scores {
     pub inputs: (Value, Value),
     /// Where it is read.
     pub place: ViewMap,
-    /// What is done to them, in this order.
+    /// The operations on them, in this order.
     pub mask: Vec<Mask>,
     /// The product of the factors.
     pub scale: f64,
-    /// What computes all this, without the masks.
+    /// The nodes that compute all this, without the masks.
     pub absorbed: Vec<NodeId>,
 }
 
@@ -37,7 +37,7 @@ enum Kind {
     Where { otherwise: bool, value: Scalar },
 }
 
-/// What is finite and below this stays what it is when ordinary numbers are added.
+/// A finite number below this keeps its value when ordinary numbers are added.
 const ABSORBS: f64 = -1e30;
 
 /// Whether `v` is read only once, and is no output.
@@ -70,7 +70,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
     }
     let shape = &graph.ty(v).shape;
     let deeper = |x: Value| {
-        // What broadcasts to the scores is not the scores.
+        // A tensor that broadcasts to the scores is not the scores.
         let fits = &graph.ty(x).shape == shape && private(graph, x);
         fits.then(|| scores(graph, x, place.clone(), depth + 1)).flatten()
     };
@@ -85,7 +85,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
                 (None, Some(f)) => (f, *a),
                 _ => return None,
             };
-            // Of a row in which all are chosen the weights are those of what is added.
+            // The weights of a row in which all are chosen are those of the added scores.
             if f.mask.iter().filter_map(Mask::chosen).any(|c| c > ABSORBS) {
                 return None;
             }
@@ -147,7 +147,7 @@ impl Mask {
         }
     }
 
-    /// What is added after `before`, of type `dtype`. With `empty_is_zero` as such an attention has it.
+    /// The scores added after `before`, of type `dtype`. With `empty_is_zero` as such an attention has it.
     pub fn build(
         &self,
         graph: &mut Graph,

@@ -4,21 +4,21 @@ use wgfc_ir::{BinaryOp, Graph, Op, Scalar, ScalarNode, UnaryOp, Value};
 
 /// The parts of a map of one scalar operator.
 pub enum Simple {
-    /// Of one operand.
+    /// A function of one operand.
     Unary(UnaryOp, Value),
     /// To another type.
     Cast(Value),
-    /// Of an operand and a constant.
+    /// A function of an operand and a constant.
     Scalar(BinaryOp, Value, f64),
     /// A scalar operator of two operands.
     Binary(BinaryOp, Value, Value),
     /// `if c { x } else { constant }`, or the other way round when `swapped`.
     Choose {
-        /// What decides.
+        /// The condition that decides.
         condition: Value,
         /// The operand that is chosen where the condition holds, or fails.
         x: Value,
-        /// What is chosen elsewhere.
+        /// The value that is chosen elsewhere.
         constant: Scalar,
         /// Whether the operand is chosen where the condition fails.
         swapped: bool,

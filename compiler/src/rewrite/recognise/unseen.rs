@@ -8,11 +8,11 @@ use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ReduceOp, UnaryOp, Value};
 
 /// A guard that makes rows without a finite score 0.
 pub struct Guard {
-    /// What the guard is of: a softmax, perhaps behind casts and views.
+    /// The guarded value: a softmax, perhaps behind casts and views.
     pub softmax: Value,
     /// The scores whose rows are tested; `None` where it is the softmax that is tested for NaN.
     pub scores: Option<Value>,
-    /// What computes the condition.
+    /// The nodes that compute the condition.
     pub nodes: Vec<NodeId>,
 }
 

@@ -276,7 +276,7 @@ fn view(spec: &str) -> Op {
     Op::View { shape: polys(parts[0]), index: polys(parts[1]), fill }
 }
 
-/// What running `rules` to the end fires, and a graph for every term of every class that the result needs.
+/// The rules that fire when `rules` run to the end, and a graph for every term of every class that the result needs.
 fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
     let members = depth_first(graph);
     let form = Form::new(graph, members);

@@ -3,7 +3,7 @@
 use crate::kernel::{Family, Kernel, Map};
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// What a size counts as where strides are put in order.
+/// The value of a size where strides are put in order.
 const ORDER: i64 = 1009;
 /// More axes than this are not told apart: an index expression that takes a position apart so often is none of a view.
 const MOST: usize = 6;
@@ -22,7 +22,7 @@ pub fn axes(kernel: &Kernel) -> Vec<Dim> {
     let mut found: Vec<(i64, Poly)> = found.into_iter().filter_map(|p| Some((size(&p)?, p))).collect();
     found.sort();
     found.dedup();
-    // Of strides that do not divide each other the smaller one counts.
+    // The smaller of two strides that do not divide each other counts.
     let mut chain = vec![Poly::ONE];
     for (_, s) in found {
         let divides = |a: &Poly, b: &Poly| a != b && b.modulo(a, &[]).is(0);

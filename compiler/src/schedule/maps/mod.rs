@@ -78,7 +78,7 @@ const TILES: [(u32, u32, u32, f64); 9] = [
 const SECTORS: u32 = 32;
 /// A result axis shorter than this is not worth a tile: what is read across it is in the cache when it is needed again.
 const SHORT: i64 = 16;
-/// Likewise the axis along which is read.
+/// The extent up to which the axis of reads is flat.
 const FLAT: i64 = 8;
 /// Fewer elements are not worth the text of vectors.
 const LITTLE: i64 = 1 << 12;

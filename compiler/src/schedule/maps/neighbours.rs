@@ -21,7 +21,7 @@ pub struct Neighbours {
     pub kernel: Kernel,
     /// Elements of a group.
     pub width: u32,
-    /// What is read or written as vectors, with the elements of one.
+    /// The tensors that are read or written as vectors, with the elements of one.
     pub vectors: Vec<(TensorId, u32)>,
     /// Whether something is read along the neighbours one element at a time.
     pub scattered: bool,
@@ -93,7 +93,7 @@ pub struct Words {
     pub kernel: Kernel,
     /// The stores of whole words.
     pub whole: usize,
-    /// What is read or written as vectors, with the elements of one.
+    /// The tensors that are read or written as vectors, with the elements of one.
     pub vectors: Vec<(TensorId, u32)>,
 }
 
@@ -235,7 +235,7 @@ fn aligned(to: &mut Body, a: ExprId, b: ExprId, width: u32) -> (ExprId, ExprId) 
     }
 }
 
-/// What is written as vectors, in groups of `width` stores of neighbours. `None` where some are no vectors.
+/// The stores that write vectors, in groups of `width` stores of neighbours. `None` where some are no vectors.
 pub fn written(
     stores: &[Store],
     reads: &[TensorId],
@@ -249,7 +249,7 @@ pub fn written(
         // f16 has vectors of four.
         let most = if b.encoding == Encoding::Half { 4 } else { 8 * WIDEST / b.dtype.bits() as u32 };
         let n = width.min(most);
-        // Of some types vectors are only read or only written.
+        // Vectors of some types are only read or only written.
         if matches!(b.encoding, Encoding::Half | Encoding::Pair) && reads.contains(&b.tensor) {
             return None;
         }

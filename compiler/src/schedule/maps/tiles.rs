@@ -12,11 +12,11 @@ use crate::kernel::{Body, Expr, ExprId, Kernel, KernelGraph, Store, TensorId};
 use wgfc_ir::program::Access;
 use wgfc_ir::{Dim, Poly};
 
-/// What goes through workgroup memory.
+/// The loads that go through workgroup memory.
 pub struct Staged {
-    /// What is read, of neighbours along the other axis.
+    /// The loads of neighbours along the other axis.
     pub loads: Vec<ExprId>,
-    /// What it is used as, of neighbours along the stores.
+    /// The uses, of neighbours along the stores.
     pub uses: Vec<ExprId>,
 }
 
@@ -35,9 +35,9 @@ pub struct Tiles {
     pub groups: usize,
     /// The variable of the groups of neighbours along the other axis.
     pub lines: usize,
-    /// What is staged.
+    /// The staged loads.
     pub staged: Vec<Staged>,
-    /// What is read or written as vectors, with the elements of one.
+    /// The tensors that are read or written as vectors, with the elements of one.
     pub vectors: Vec<(TensorId, u32)>,
     /// Expressions that are evaluated for a group and need nothing that is staged.
     pub direct: Vec<ExprId>,
@@ -157,7 +157,7 @@ impl Tiles {
         } else if bindings.list.iter().any(|b| b.access == Access::ReadWrite && shares_words(b.encoding)) {
             return None;
         }
-        // What is read: for what is staged, and what is not.
+        // Loads of the staged expressions, and of the others.
         let stages: Vec<ExprId> = staged.iter().flat_map(|s| s.loads.iter().copied()).collect();
         let computed = without(&kernel.body, &kernel.roots(), &staged);
         let read_at = |t: TensorId| {

@@ -40,7 +40,7 @@ const BLOCK_LOADS: f64 = 8.0;
 /// How long it takes such blocks to read their columns, of the time that a copy takes to: the first time and again.
 const BLOCK_STREAM: f64 = 1.5;
 const BLOCK_AGAIN: f64 = 0.75;
-/// What an element of a tile takes that is read by itself, of what 128 invocations take to read one each, where bytes count: a fit to
+/// The time of an element of a tile that is read by itself, as a share of the time in which 128 invocations read one each, where bytes count: a fit to
 /// convolutions timed on SwiftShader.
 const TILE_GATHER: f64 = 1.0 / 20.0;
 /// Cycles of a load of 128 invocations, of up to 16 bytes each.
@@ -110,7 +110,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let sums = if split > 1.0 { 2.0 * barrier } else { 0.0 };
             let end = tr * tc / 32.0 + added.max(sums) + mr * mc * f64::from(unroll);
             let alone = step * (WARPS / (mr * mc).sqrt() * 32.0 / threads).max(1.0);
-            // What no other workgroup reads comes from memory, with all the others waiting for theirs.
+            // Elements that no other workgroup reads come from memory, with all the others waiting for theirs.
             let once = rows <= tr || cols <= tc;
             let latency = if once { STREAM_LATENCY * memory_latency } else { memory_latency };
             (workgroups, threads, steps * step + end, steps * alone.max(latency) + end)
@@ -179,7 +179,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         }
     };
     let per_core = speeds.per_core(workgroups);
-    // What no other workgroup reads comes from memory, of which a core takes in no more than its share.
+    // Elements that no other workgroup reads come from memory, of which a core takes in no more than its share.
     let least = match *g {
         Product::Cooperative(Cooperative { shape: s, .. }) if rows <= f64::from(s.rows) => {
             let core_reads = CORE_READS * speeds.bytes_per_cycle() / speeds.cores;
@@ -325,7 +325,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let cached = (batch * cols * depth * p.bits / 8.0 * spread + workgroups * rows * depth * element)
         / (memory * speeds.cache_bandwidth / speeds.bandwidth);
 
-    // What is under way on a core together, and how much longer it takes with too few of it.
+    // Loads under way on a core together, and how much longer they take with too few of them.
     let together = threads * per_core.min(resident);
     let few = |most: f64| (most / together).max(1.0);
     let instructions = per_core * instructions * few(ISSUING);

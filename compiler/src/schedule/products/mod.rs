@@ -102,7 +102,7 @@ pub struct Serial {
 }
 
 impl Thin {
-    /// What sums are added up in.
+    /// The memory in which sums are added up.
     pub fn room(&self) -> Room {
         Room { bytes: self.bytes, subgroup: self.subgroup }
     }
@@ -286,7 +286,7 @@ fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
     wide
 }
 
-/// Those that read vectors of so many elements.
+/// The shapes that read vectors of so many elements.
 fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u32]) -> Vec<ThinShape> {
     let divides = |d: &Dim, by: u32| d.modulo(&Dim::constant(i64::from(by)), &[]).is(0);
     let depth_first = p.y == Contiguous::Depth;

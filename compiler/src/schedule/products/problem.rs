@@ -1,4 +1,4 @@
-//! What is looked at of a product of matrices before it is cut up.
+//! The properties of a product of matrices that are looked at before it is cut up.
 
 use super::window::{self, Work};
 use super::{FEW_ROWS, SINGLE};
@@ -15,7 +15,7 @@ use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly};
 /// Expressions of a result up to which an invocation's results are written out one after another: a bound on the text.
 const MOST_STORED: usize = 64;
 
-/// What the choice depends on.
+/// The properties on which the choice depends.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// Independent products.
@@ -30,7 +30,7 @@ pub struct Problem {
     pub x: Contiguous,
     /// Memory order of the operand with the columns.
     pub y: Contiguous,
-    /// What is summed; only thin geometries make more than one product.
+    /// The sums; only thin geometries make more than one product.
     pub results: Results,
     /// Bits of memory that one k and column of the operands with the columns take.
     pub bits: f64,
@@ -126,7 +126,7 @@ pub struct Operands<'a> {
     pub depth: &'a Dim,
     /// The operand over rows.
     pub x: ExprId,
-    /// Those over columns.
+    /// The operands over columns.
     pub ys: Vec<ExprId>,
     /// Summed beside the products, over rows.
     pub sums: Vec<ExprId>,
@@ -141,7 +141,7 @@ pub fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Oper
     Some(Operands { row_var, col_var, rows, cols, depth, x: x.root, ys, sums: sums.clone() })
 }
 
-/// What the choice of a product's schedule depends on; `None` for other families.
+/// The properties on which the choice of a product's schedule depends; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let Family::Matmul(Matmul { batch, k, b, sums, .. }) = &kernel.family else { return None };
     let (x, y) = sides(kernel)?;
@@ -336,7 +336,7 @@ pub fn blocked(kernel: &Kernel, side: &Side<'_>, terms: u32) -> Option<(Body, Ex
         .get(side.root as usize)
         .copied()
         .flatten()?;
-    // What depends on the term: elements that are read, and what is computed of them.
+    // Expressions that depend on the term: elements that are read, and values computed of them.
     let (mut on_term, mut found) = (vec![false; body.len()], false);
     for id in body.reachable(&[root]) {
         let e = body.expr(id);
@@ -419,7 +419,7 @@ pub fn four_stores(kernel: &Kernel, cols: &Side<'_>, to: &mut Body) -> Option<Ve
         }
         out.push(four);
     }
-    // What is written in vectors is read in the same ones, if at all.
+    // Tensors that are written in vectors are read in the same ones, if at all.
     for id in to.reachable(&out.iter().flatten().flat_map(Store::reads).collect::<Vec<_>>()) {
         if let Expr::Load { tensor, offset, .. } = to.expr(id)
             && out.iter().any(|s| s[0].tensor == *tensor)

@@ -29,7 +29,7 @@ pub struct Window {
     pub cols: u32,
 }
 
-/// What an invocation that makes a block evaluates.
+/// The work of an invocation that makes a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
     /// Rows of the block.
@@ -324,7 +324,7 @@ fn written(
     ids
 }
 
-/// What a comparison of index expressions comes to wherever the variables are.
+/// The result of a comparison of index expressions wherever the variables are.
 fn compared(body: &Body, op: BinaryOp, a: ExprId, b: ExprId, domain: &[Poly]) -> Option<bool> {
     let index = |e: ExprId| match body.expr(e) {
         Expr::Index(p) => Some(p.clone()),

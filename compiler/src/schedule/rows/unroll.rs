@@ -25,7 +25,7 @@ pub struct Unrolled {
     pub width: u32,
     /// Steps of a row.
     pub len: Dim,
-    /// What is read and written as vectors.
+    /// The tensors that are read and written as vectors.
     pub vectors: Vec<TensorId>,
 }
 

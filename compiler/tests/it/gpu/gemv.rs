@@ -10,9 +10,9 @@ pub struct Gemv {
     pub cols: i64,
     /// Neighbouring columns of the weights are neighbours in memory, not neighbouring k.
     pub by_column: bool,
-    /// Of `x`.
+    /// The type of `x`.
     pub input: DType,
-    /// Of the weights; integers are `(w - zero) * scale` in blocks of [`BLOCK`] k.
+    /// The type of the weights; integers are `(w - zero) * scale` in blocks of [`BLOCK`] k.
     pub weights: DType,
     pub products: usize,
     /// Rows are divided by their root mean square.

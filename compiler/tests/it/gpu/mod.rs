@@ -142,7 +142,7 @@ impl Case {
     }
 }
 
-/// What scheduling and emission need to know of a case.
+/// The facts that scheduling and emission need to know of a case.
 pub struct Cx<'a> {
     pub schedule: Context<'a>,
     pub emit: EmitContext<'a>,
@@ -242,7 +242,7 @@ pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<Tensor
     prepare_bytes(gpu, case, k, &data.iter().map(|(t, d)| (*t, bytes(d))).collect())
 }
 
-/// Likewise, from packed bytes.
+/// Prepares a kernel from packed bytes.
 pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<u8>>) -> Ready {
     use wgpu::BufferUsages as U;
     let buffer = |size: usize, usage| {
@@ -257,7 +257,7 @@ pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<
     for (t, _) in &k.bindings {
         let size = case.graph.tensors[*t].ty.dtype.bytes_for(case.numel(*t));
         let b = buffer(size, U::STORAGE | U::COPY_DST | U::COPY_SRC);
-        // What is not given holds rubbish, not zeros.
+        // Buffers that are not given hold rubbish, not zeros.
         let mut bytes = data.get(t).cloned().unwrap_or_else(|| vec![0xa5; size]);
         bytes.resize(size.next_multiple_of(4), 0);
         gpu.queue.write_buffer(&b, 0, &bytes);
@@ -414,7 +414,7 @@ pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId
     typed_product(case, DType::F32, dims, l)
 }
 
-/// Likewise, of factors of a type.
+/// A product of factors of a type.
 pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId; 4]) {
     let [batch, m, n, k] = dims;
     let ta = case.typed(dtype, &[batch.clone(), m.clone(), k.clone()], TensorKind::Input(0));

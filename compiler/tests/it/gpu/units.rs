@@ -1,6 +1,6 @@
 //! Products and attention on matrix units for adapters without them.
 
-/// What all kernels on matrix units need in place of them: of a block of 16 × 16 sums each invocation has eight neighbours of a row.
+/// The functions that all kernels on matrix units need in place of them: each invocation has eight neighbours of a row of a block of 16 × 16 sums.
 const SUMS: &str = "
 struct Sums { low: vec4<f32>, high: vec4<f32> }
 struct Part { at: i32, pitch: i32, rows: bool }
@@ -10,7 +10,7 @@ fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
 }
 ";
 
-/// What stands in a line between two texts.
+/// The part of a line between two texts.
 fn between<'l>(line: &'l str, from: &str, to: &str) -> &'l str {
     let (_, rest) = line.split_once(from).unwrap();
     rest.split_once(to).unwrap().0
@@ -39,7 +39,7 @@ fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String
         } else {
             line.into()
         };
-        // What is enabled stands before all else.
+        // An `enable` stands before all else.
         let to = if new.starts_with("enable") { &mut enabled } else { &mut out };
         to.push_str(&new);
         to.push('\n');

@@ -1,4 +1,4 @@
-//! What the body of a loop reads while it is pulled: from outside, from what the lane carries, and from other stages,
+//! The values that the body of a loop reads while it is pulled: from outside, from those that the lane carries, and from other stages,
 //! which are made when they are first read.
 
 use super::own;
@@ -12,15 +12,15 @@ use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, U
 
 /// Stages that combine: a bound on the text of a kernel.
 const COMBINED: u32 = 50;
-/// Of the other terms so many are read at once, for none of them to be waited for. More would take more registers than
+/// The numbers of other terms that are read at once, for none of them to be waited for. More would take more registers than
 /// GPUs have for it.
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
-/// The same for sums in blocks: four neighbouring terms, which are read as a vector.
+/// The number of terms for sums in blocks: four neighbouring terms, which are read as a vector.
 const SIDE_BY_SIDE: [i64; 1] = [4];
 /// Elements of a product from which on its sums are computed in blocks.
 const BLOCKS: i64 = 32;
 
-/// What products would compute again for each of their elements, unless it is cheap or the same in every step.
+/// Values that products would compute again for each of their elements, unless they are cheap or the same in every step.
 fn kept(body: &Graph) -> FxHashSet<Value> {
     let mut out = FxHashSet::default();
     for n in body.node_ids() {
@@ -107,7 +107,7 @@ pub(super) struct Frame<'f, 'a, R: Resolver> {
 }
 
 impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
-    /// Of loop `node`, which `mapping` shares out. `arrays` are those of what is carried.
+    /// The body of loop `node`, which `mapping` shares out. `arrays` are those of carried values.
     pub(super) fn new(
         mapping: &'f Mapping,
         node: &'f Node,
@@ -285,7 +285,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok(self.push(n, ty.dtype, None, value))
     }
 
-    /// What `v` combines for each of `n` elements: the first terms written out, the others some at a time.
+    /// The combination of `v`'s terms for each of `n` elements: the first terms written out, the others some at a time.
     fn sum(
         &mut self,
         v: Value,

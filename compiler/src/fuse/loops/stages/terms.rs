@@ -1,4 +1,4 @@
-//! What a value combines for each of its elements: how many terms, which, and how.
+//! The terms that a value combines for each of its elements: how many, which, and how.
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{accumulator, extent};
@@ -61,7 +61,7 @@ pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceP
     let bounded = |n: i64| u32::try_from(n).ok().filter(|n| *n <= 1 << 16);
     let (Some(widest), Some(terms)) = (bounded(widest), bounded(words)) else { return false };
     let total = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.0.saturating_mul(p.1)));
-    // Of the blocks that there may be, the smallest has so many terms.
+    // The smallest of the possible blocks has so many terms.
     let terms = terms.next_multiple_of(8);
     total >= IN_BLOCKS && keeps_blocks(stage_threads(widest, u32::MAX), terms, device)
 }

@@ -16,7 +16,7 @@ pub enum Number {
     Int(Dim),
     /// Another number.
     Float(f64),
-    /// What sizes decide: a tensor without axes.
+    /// A tensor without axes that sizes decide.
     Computed(Value),
 }
 
@@ -31,7 +31,7 @@ pub enum Operand {
 
 /// Numbers, texts and lists of them.
 impl Cx<'_, '_, '_> {
-    /// What an integer of the graph is.
+    /// The value of an integer of the graph.
     pub fn sym_int(&self, name: &str) -> Result<Dim> {
         match self.graph.sym_int_values.get(name) {
             Some(SymInt::Int(n)) => Ok((*n).into()),

@@ -12,7 +12,7 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn result_count(&self) -> usize {
         self.node.results().count()
     }
-    /// What the program says of the type of a result.
+    /// The declared type of a result.
     pub fn result(&self, i: usize) -> Result<TensorType> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let meta = meta.ok_or_else(|| {
@@ -25,7 +25,7 @@ impl<'m> Cx<'_, '_, 'm> {
         ty.dtype = self.computed_in(ty.dtype);
         Ok(ty)
     }
-    /// What an extent of a result that data decides is at most.
+    /// The upper bound of an extent of a result that data decides.
     pub fn most(&self, i: usize, axis: usize) -> Result<Dim> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let text = match meta.and_then(|m| m.sizes.get(axis)) {
@@ -45,7 +45,7 @@ impl<'m> Cx<'_, '_, 'm> {
             )
         })
     }
-    /// What the program says of the element type of a result.
+    /// The declared element type of a result.
     pub fn result_dtype(&self, i: usize) -> Result<DType> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let code = meta.map_or(0, |m| m.dtype);

@@ -120,7 +120,7 @@ fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
     Ok((cx.reshape(y, want)?, p))
 }
 
-/// What the kernels of torch's devices are given: four axes each.
+/// Reads the operands of the kernels of torch's devices: four axes each.
 fn scored(cx: &mut Cx, bias: &str) -> Result<Scored> {
     require_no_dropout(cx)?;
     let (q, k, v) = (cx.tensor("query")?, cx.tensor("key")?, cx.tensor("value")?);

@@ -143,7 +143,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// What was dropped has no gradient, the rest grew.
+/// The gradient of dropped elements is zero, that of the others grows.
 fn dropout(cx: &mut Cx) -> Lowered {
     let (g, mask, scale) = (cx.tensor("grad_output")?, cx.tensor("mask")?, cx.float("scale")?);
     let to = cx.result_dtype(0)?;
@@ -190,7 +190,7 @@ fn softmax(cx: &mut Cx, log: bool) -> Lowered {
     Ok(vec![cx.converted(result, dtype)?])
 }
 
-/// Of normalised positions `x̂` with scale: the gradient of what was normalised over `axes`, in f32.
+/// The gradient of the input that was normalised over `axes`, in f32, from the normalised positions `x̂` and their scale.
 fn normalised(cx: &mut Cx, g: Value, hat: Value, inverse: Value, axes: &[usize]) -> Result {
     let mean = cx.mean(g, axes)?;
     let product = cx.binary(BinaryOp::Mul, g, hat)?;
@@ -282,7 +282,7 @@ fn convolution(cx: &mut Cx) -> Lowered {
         let window = Window { strides: strides.clone(), dilations: dilations.clone(), padding: padding.clone(), ceil: false };
         conv::product(cx, g, w, &Conv { window, groups })?
     } else {
-        // What windows left over at the end of each axis.
+        // Elements that windows left over at the end of each axis.
         let (sx, sg, sw) = (cx.shape(x), cx.shape(g), cx.shape(w));
         let left = |i: usize| {
             let reach = &(&(&sw[2 + i] - 1) * dilations[i]) + 1;
@@ -305,7 +305,7 @@ fn convolution(cx: &mut Cx) -> Lowered {
         };
         transposed::conv_transpose(cx, g, w, None, &p)?
     };
-    // Of a transposed convolution input and result change places.
+    // Input and result of a transposed convolution change places.
     let (small, large) = if turned { (x, g) } else { (g, x) };
     let weight = products(cx, small, large, w, groups, &Window { strides, dilations, padding, ceil: false })?;
     let others: Vec<usize> = (0..n + 2).filter(|d| *d != 1).collect();

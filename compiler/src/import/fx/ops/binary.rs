@@ -133,7 +133,7 @@ fn reversed(cx: &mut Cx) -> Lowered {
     Ok(vec![combined(cx, BinaryOp::Sub, b, a)?])
 }
 
-/// Of bools, a sum is either.
+/// The sum of bools is either.
 fn combined(cx: &mut Cx, op: BinaryOp, a: Value, b: Value) -> Result {
     let op = if cx.dtype(a) == DType::Bool { BinaryOp::Or } else { op };
     elementwise::binary(cx, op, a, b)

@@ -47,7 +47,7 @@ fn conjugate(cx: &mut Cx) -> Lowered {
     Ok(vec![if cx.is_complex("self") { complex::conjugate(cx, x)? } else { x }])
 }
 
-/// Of a real number that is below 0, π.
+/// The angle of a real number that is below 0 is π.
 fn angle(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.is_complex("self") {

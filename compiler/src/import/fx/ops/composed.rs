@@ -1,4 +1,4 @@
-//! What torch's own dialect keeps and its core writes in other operators.
+//! Operators that torch's own dialect keeps and its core writes in other operators.
 
 use super::super::prelude::*;
 use super::super::promote;

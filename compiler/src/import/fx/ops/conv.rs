@@ -32,7 +32,7 @@ fn convolved(cx: &mut Cx, transposed: bool) -> Lowered {
     let (strides, dilations, groups) = (cx.ints_of("stride", n)?, cx.ints_of("dilation", n)?, cx.int("groups")?);
     let padding = match cx.argument("padding")?.kind() {
         "a text" => match cx.text("padding")?.as_deref() {
-            // Of an odd number the more stands behind.
+            // The larger half of an odd number stands behind.
             Some("same") => Padding::SameUpper,
             _ => Padding::Valid,
         },

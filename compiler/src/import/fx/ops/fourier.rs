@@ -54,13 +54,13 @@ pub const OPS: &[OpDef] = &[
 enum Kind {
     /// Complex ones.
     Complex,
-    /// Of real ones the half of the bins that says all.
+    /// The half of the bins of real numbers that determines all.
     OfReal,
-    /// Of such a half the real ones.
+    /// The real numbers of such a half.
     ToReal,
 }
 
-/// What a result is divided by.
+/// The divisor of a result.
 #[derive(Clone, Copy)]
 enum Divided {
     Not,
@@ -73,7 +73,7 @@ struct Transform {
     kind: Kind,
     axes: Vec<usize>,
     inverse: bool,
-    /// Of real numbers, whether half of the bins suffice.
+    /// Whether half of the bins of real numbers suffice.
     onesided: bool,
     /// How many real numbers there are along the last axis, where these are made.
     last: Option<Dim>,
@@ -81,7 +81,7 @@ struct Transform {
 }
 
 impl Transform {
-    /// Of real numbers `x` has no axis of parts, of others one.
+    /// Applies the transform; real `x` has no axis of parts, complex `x` has one.
     fn apply(&self, cx: &mut Lowering, x: Value) -> Result {
         let dims = cx.shape(x);
         let mut count: Dim = self.axes.iter().map(|a| dims[*a].clone()).product();

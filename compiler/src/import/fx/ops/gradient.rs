@@ -56,7 +56,7 @@ fn slopes(cx: &mut Cx) -> Lowered {
     axes.into_iter().zip(spacing).map(|(axis, s)| slope(cx, x, axis, s, order == 2)).collect()
 }
 
-/// Of three neighbours where there are two; at the ends of two, or of three where `curved`.
+/// The slope from three neighbours where there are two; at the ends from two, or from three where `curved`.
 fn slope(cx: &mut Cx, x: Value, axis: usize, spacing: Spacing, curved: bool) -> Result {
     let n = cx.shape(x)[axis].clone();
     if n.as_const().is_some_and(|n| n < if curved { 3 } else { 2 }) {

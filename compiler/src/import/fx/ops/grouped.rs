@@ -195,7 +195,7 @@ fn bags(cx: &mut Cx) -> Lowered {
         m => return Err(OpError::model(format!("there is no mode {m}")).param("mode")),
     };
     let mut out = vec![y];
-    // What only the gradient reads has the declared shape.
+    // Results that only the gradient reads have the declared shape.
     for i in 1..cx.result_count() {
         let ty = cx.result(i)?;
         let v = match i {

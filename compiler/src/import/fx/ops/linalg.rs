@@ -114,8 +114,8 @@ fn exponential(cx: &mut Cx) -> Lowered {
     Ok(vec![linalg::exponential(cx, a)?])
 }
 
-/// What of singular values is 0: a share of the largest, by default the rounding of as many elements as the longer side has, and a number,
-/// by default none. A number alone leaves no share.
+/// The limits below which singular values are 0: a share of the largest, by default the rounding of as many elements as the longer
+/// side has, and a number, by default none. A number alone leaves no share.
 fn limits(cx: &mut Cx, a: Value) -> Result<linalg::Limits> {
     let shape = cx.shape(a);
     let limit = |cx: &mut Cx, names: &[&str]| -> Result<Option<Value>> {
@@ -206,7 +206,7 @@ fn slogdet(cx: &mut Cx) -> Lowered {
     some(cx, vec![sign, log, f.lu, f.pivots])
 }
 
-/// Of a negative determinant no number.
+/// The logarithm of a negative determinant is NaN.
 fn logdet(cx: &mut Cx) -> Lowered {
     let a = matrix(cx)?;
     let f = linalg::lu_factor(cx, a, true)?;

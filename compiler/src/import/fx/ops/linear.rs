@@ -218,7 +218,7 @@ fn contracted(cx: &mut Cx) -> Lowered {
     Ok(vec![over(cx, [a, b], [&of_a, &of_b])?])
 }
 
-/// Of the last axes; a scalar scales.
+/// The product of the last axes; a scalar scales.
 fn inner(cx: &mut Cx) -> Lowered {
     let (a, b) = (cx.tensor("self")?, cx.tensor("other")?);
     let (rank_a, rank_b) = (cx.rank(a), cx.rank(b));

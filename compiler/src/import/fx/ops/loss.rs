@@ -23,7 +23,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.smooth_l1_loss.default", smooth).in_f32(),
 ];
 
-/// What becomes of the losses of all elements.
+/// The combination of the losses of all elements.
 fn total(cx: &Cx) -> Result<Total> {
     match cx.int("reduction")? {
         0 => Ok(Total::Each),

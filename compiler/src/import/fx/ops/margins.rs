@@ -22,7 +22,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.triplet_margin_loss.default", triplet).in_f32(),
 ];
 
-/// What is above 0.
+/// The part above 0.
 fn positive(cx: &mut Lowering, v: Value) -> Result {
     Ok(cx.binary_scalar(BinaryOp::Max, v, 0.0)?)
 }
@@ -206,7 +206,7 @@ fn over_classes(cx: &mut Cx, sum: Value, classes: &Dim, alone: bool) -> Lowered 
     if !alone {
         return Ok(vec![y]);
     }
-    // Of one loss the target's shape decides whether it has an axis.
+    // The target's shape decides whether a single loss has an axis.
     let want = cx.result(0)?.shape;
     Ok(vec![cx.reshape(y, want)?])
 }

@@ -93,7 +93,7 @@ fn two(cx: &Cx, x: Value, dims: Option<Vec<i64>>) -> Result<[usize; 2]> {
     Ok(axes)
 }
 
-/// Of matrices where a norm and two axes are given, of vectors else.
+/// The norm of matrices where a norm and two axes are given, of vectors else.
 fn either(cx: &mut Cx) -> Lowered {
     let (x, dtype, keep) = (cx.tensor("self")?, cx.result_dtype(0)?, cx.flag("keepdim")?);
     let (ord, dims) = (order(cx, "ord")?, cx.opt_ints("dim")?);

@@ -1,4 +1,4 @@
-//! What each operator means: a file for each family reads the arguments, and calls [`lower`](crate::lower).
+//! The meaning of each operator: a file for each family reads the arguments, and calls [`lower`](crate::lower).
 //! A file is one line in the list below.
 
 mod refused;

@@ -176,7 +176,7 @@ fn normalised(cx: &mut Cx, training: bool) -> Result<(Value, Value, Value)> {
     Ok((y, mean, var))
 }
 
-/// What running statistics become: of the variance, that of a sample. Of instances they are the mean of all.
+/// The updated running statistics: the variance is that of a sample. Statistics of instances are the mean of all.
 fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
     let x = cx.tensor("input")?;
     let (running_mean, running_var, momentum) =

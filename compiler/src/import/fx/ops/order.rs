@@ -31,7 +31,7 @@ fn without_axis(cx: &mut Cx, of: [Value; 2], axis: usize) -> Lowered {
     Ok(vec![cx.squeeze(of[0], &[axis])?, cx.squeeze(of[1], &[axis])?])
 }
 
-/// Of values and positions those that the operator returns.
+/// The values and positions that the operator returns.
 fn sorted(cx: &mut Cx, returned: &[usize]) -> Lowered {
     let (x, single) = with_axis(cx)?;
     let axis = if cx.declares("dim") { cx.axis("dim", cx.rank(x))? } else { 0 };

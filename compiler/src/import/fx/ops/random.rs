@@ -202,7 +202,7 @@ fn multinomial(cx: &mut Cx) -> Lowered {
     Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
 }
 
-/// What is left, and which elements that is.
+/// The elements that are left, and which ones these are.
 fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
     let x = cx.tensor(if cx.declares("input") { "input" } else { "self" })?;
     let (p, train) = (cx.float("p")?, cx.flag("train")?);
@@ -239,7 +239,7 @@ fn whole_features(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, x, factor)?])
 }
 
-/// What is at most 0 times a random slope, and the slopes; without training times the mean of them.
+/// Elements that are at most 0 times a random slope, and the slopes; without training times the mean of them.
 fn leaky(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (low, high) = (cx.float("lower")?, cx.float("upper")?);

@@ -99,7 +99,7 @@ fn of_truth(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.result_dtype(0)?);
     let x = truth(cx, x)?;
     let y = cx.reduce(op, x, &axes, keep)?;
-    // Of u8 the result is u8.
+    // A result of u8 operands is u8.
     Ok(vec![cx.converted(y, dtype)?])
 }
 
@@ -119,7 +119,7 @@ fn mean(cx: &mut Cx) -> Lowered {
     Ok(vec![if keep { m } else { cx.squeeze(m, &axes)? }])
 }
 
-/// Of one axis, or of all in a row.
+/// The position along one axis, or along all in a row.
 fn position(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.tensor("self")?;
     let (keep, rank) = (keeps(cx)?, cx.rank(x));

@@ -1,4 +1,4 @@
-//! What is combined along an axis up to each element.
+//! Combinations along an axis up to each element.
 
 use super::super::prelude::*;
 use crate::lower::scan;

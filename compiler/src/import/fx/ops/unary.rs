@@ -173,7 +173,7 @@ fn logit(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let mut x = cx.as_float(x)?;
     if let Some(eps) = cx.opt_float("eps")? {
-        // What is below is moved up even where that is above the other end.
+        // Elements below are moved up even where that is above the other end.
         let below = cx.binary_scalar(BinaryOp::Lt, x, eps)?;
         let low = cx.scalar(cx.dtype(x), eps);
         let most = cx.binary_scalar(BinaryOp::Min, x, 1.0 - eps)?;
@@ -199,7 +199,7 @@ fn rounded(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary_scalar(back, y, factor)?])
 }
 
-/// What is no number is 0 and infinities are the greatest numbers, unless something else is said.
+/// NaN is replaced by 0 and infinities by the greatest numbers, unless something else is said.
 fn without_nan(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);

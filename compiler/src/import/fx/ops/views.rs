@@ -137,7 +137,7 @@ fn same_elements(cx: &mut Cx) -> Lowered {
 fn reshape(cx: &mut Cx, size: &str) -> Lowered {
     let x = cx.tensor("self")?;
     let mut want = cx.sizes(size)?;
-    // What remains for -1 the program knows.
+    // The program knows the extent that stands for -1.
     let result = cx.result(0)?.shape;
     for (w, r) in want.iter_mut().zip(&result) {
         if w.is(-1) {

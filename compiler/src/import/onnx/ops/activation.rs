@@ -50,7 +50,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     }
 }
 
-/// Of input 0, plus input 1 where there is one.
+/// The function of input 0, plus input 1 where there is one.
 fn biased(cx: &mut Cx, f: fn(&mut Lowering, Value) -> Result) -> Lowered {
     let mut x = cx.input(0)?;
     if let Some(b) = cx.opt(1) {

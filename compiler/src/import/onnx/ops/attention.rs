@@ -20,7 +20,7 @@ pub(super) fn scale(cx: &Cx) -> Result<Option<f64>> {
     Ok(cx.float_opt("scale")?.filter(|s| *s != 0.0).map(f64::from))
 }
 
-/// What is added to the scores of keys that are padding.
+/// The number that is added to the scores of keys that are padding.
 pub(super) fn padding(cx: &Cx) -> Result<f64> {
     Ok(cx.float("mask_filter_value", -10_000.0)?.into())
 }

@@ -96,7 +96,7 @@ fn array_feature_extractor(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(x, at, last)?])
 }
 
-/// What is missing becomes a number of its feature.
+/// Missing elements become a number of their feature.
 fn imputer(cx: &mut Cx) -> Lowered {
     let (x, features) = records(cx)?;
     let dtype = cx.dtype(x);

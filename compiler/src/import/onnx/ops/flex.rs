@@ -4,7 +4,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::flex::{self, Flex};
 use wgfc_ir::Value;
 
-/// What the subgraph of that attribute makes of `x`, which must keep its type.
+/// The result of that attribute's subgraph for `x`, which must keep its type.
 fn modified(cx: &mut Cx, name: &str, x: Value) -> Result<Value> {
     if cx.attribute(name).is_none() {
         return Ok(x);

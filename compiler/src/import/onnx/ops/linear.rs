@@ -6,7 +6,7 @@ use crate::lower::quantize::{self, Grain, Quantize, Quantized, along, centred, m
 use crate::lower::{conv, norm};
 use wgfc_ir::{BinaryOp as B, DType, Value};
 
-/// What scale and zero point hold for. There is an axis from opset 13 on, blocks from 21 on.
+/// The grain of scale and zero point. There is an axis from opset 13 on, blocks from 21 on.
 fn grain(cx: &Cx) -> Result<Grain> {
     let block = if cx.since >= 21 { cx.int("block_size", 0)? } else { 0 };
     if block < 0 {

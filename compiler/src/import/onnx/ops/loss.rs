@@ -4,7 +4,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::loss::{self, Loss, Total};
 use wgfc_ir::Value;
 
-/// Of the logarithms of probabilities; inputs 1 and 2 are targets and weights.
+/// The likelihood from the logarithms of probabilities; inputs 1 and 2 are targets and weights.
 fn likelihood(cx: &mut Cx, log_prob: Value) -> Result<Value> {
     let (target, weights) = (cx.input(1)?, cx.opt(2));
     let total = match cx.string("reduction", "mean")?.as_str() {

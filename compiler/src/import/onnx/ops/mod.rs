@@ -1,4 +1,4 @@
-//! What each operator means: a file for each family decodes inputs and attributes, and calls [`lower`](crate::lower).
+//! The meaning of each operator: a file for each family decodes inputs and attributes, and calls [`lower`](crate::lower).
 //! A file is one line in the list below.
 
 use super::op::OpDef;

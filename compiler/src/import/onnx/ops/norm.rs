@@ -57,7 +57,7 @@ fn skip_layer(cx: &mut Cx) -> Lowered {
     Ok(vec![y, mean, inverse, sum])
 }
 
-/// The same with the root mean square, which has no mean.
+/// The skip normalisation with the root mean square, which has no mean.
 fn skip_rms(cx: &mut Cx) -> Lowered {
     let (sum, axes) = skipped(cx, 3)?;
     let (epsilon, scale) = (epsilon(cx, 1e-12)?, cx.input(2)?);

@@ -25,7 +25,7 @@ fn packed(cx: &mut Cx) -> Lowered {
     attend(cx, y, 3, 4, Some(5))
 }
 
-/// The same of an input and weights of 8 bits. Inputs: input, weights, bias, their scales, mask, their
+/// Attention of an input and weights of 8 bits. Inputs: input, weights, bias, their scales, mask, their
 /// zero points, past.
 fn quantized(cx: &mut Cx) -> Lowered {
     let (x, w, zx, zw) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 2)?, cx.opt(6), cx.opt(7));
@@ -41,7 +41,7 @@ fn quantized(cx: &mut Cx) -> Lowered {
     attend(cx, y, 5, 8, None)
 }
 
-/// Of `projected [batch, s, queries ‖ keys ‖ values]`; mask, past and scores to add are the inputs so numbered.
+/// Attention of `projected [batch, s, queries ‖ keys ‖ values]`; mask, past and scores to add are the inputs so numbered.
 fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores: Option<usize>) -> Lowered {
     let n = count(cx, "num_heads")?;
     for name in ["do_rotary", "past_present_share_buffer"] {

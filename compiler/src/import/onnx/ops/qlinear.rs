@@ -20,7 +20,7 @@ fn number(cx: &mut Cx, i: usize) -> Result<Value> {
     Ok(cx.reshape(v, vec![])?)
 }
 
-/// What input `i`, quantised to 8 bits, stands for; its scale and zero point are the inputs behind it.
+/// The real numbers that input `i`, quantised to 8 bits, stands for; its scale and zero point are the inputs behind it.
 fn real(cx: &mut Cx, i: usize) -> Result<Value> {
     let x = cx.input(i)?;
     quantize::require_bytes(cx, x)?;

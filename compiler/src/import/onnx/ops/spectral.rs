@@ -1,4 +1,4 @@
-//! What goes before and after a spectrum: windows, the weights of the mel scale.
+//! Operators before and after a spectrum: windows, the weights of the mel scale.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::spectral;

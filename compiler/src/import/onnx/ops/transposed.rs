@@ -1,4 +1,4 @@
-//! What undoes unfolding: `ConvTranspose`, `Col2Im`, `MaxUnpool`.
+//! Operators that undo unfolding: `ConvTranspose`, `Col2Im`, `MaxUnpool`.
 
 use super::window::{kernel, kernel_of_weights};
 use crate::import::onnx::prelude::*;
