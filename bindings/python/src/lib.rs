@@ -8,6 +8,7 @@ mod device;
 mod dlpack;
 mod dtype;
 mod error;
+mod fingerprint;
 mod host;
 mod input;
 mod program;
@@ -22,6 +23,8 @@ use pyo3::prelude::*;
 mod _wgfc {
     #[pymodule_export]
     use super::device::{Adapter, Tensor, adapters};
+    #[pymodule_export]
+    use super::fingerprint::fingerprint;
     #[pymodule_export]
     use super::host::HostArray;
     #[pymodule_export]

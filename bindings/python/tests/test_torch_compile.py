@@ -1,3 +1,4 @@
+import ctypes
 import warnings
 
 import pytest
@@ -404,23 +405,88 @@ def test_tokens_of_effects_are_no_results():
         torch.testing.assert_close(y.detach(), f(x), atol=1e-4, rtol=1e-4)
 
 
-def test_fused_optimizers_are_seen():
-    losses = []
-    for backend in (None, "wgfc"):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        model, x, t = torch.nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
-        run = torch.compile(model, backend=backend) if backend else model
-        optimizer = torch.optim.Adam(model.parameters(), 0.1, fused=True)
-        each = []
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = (run(x) - t).square().mean()
-            loss.backward()
-            optimizer.step()
-            each.append(loss.item())
-        losses.append(each)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+UNCOUNTED = {
+    "fused": lambda w: torch._fused_sgd_(
+        [w], [torch.ones_like(w)], [], weight_decay=0.0, momentum=0.0, lr=0.5, dampening=0.0, nesterov=False, maximize=False, is_first_step=True
+    ),
+    "data": lambda w: w.data.clamp_(-0.1, 0.1),
+    "foreach": lambda w: torch._foreach_add_([w.data], 1.0),
+    "numpy": lambda w: w.detach().numpy().fill(2.0),
+    "swapped elements": lambda w: w.detach().numpy().sort(),
+    "dlpack": lambda w: torch.from_dlpack(w.detach()).mul_(3.0),
+    "storage": lambda w: w.untyped_storage().copy_(torch.arange(w.numel(), dtype=w.dtype).untyped_storage()),
+    "set": lambda w: w.data.set_(torch.ones(w.shape)),
+    "other memory": lambda w: setattr(w, "data", torch.ones(w.shape)),
+    "address": lambda w: ctypes.memset(w.data_ptr() + 4 * w.numel() - 4, 0, 4),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("write", UNCOUNTED)
+def test_writes_that_torch_does_not_count(write, training):
+    module, x = mlp(), torch.randn(3, 7)
+    run = compiled(module)
+    for _ in range(3):
+        for p in (module[0].weight, module[2].bias):
+            with torch.no_grad():
+                UNCOUNTED[write](p)
+        if training:
+            for a, b in zip(gradients(module, run, x), gradients(module, module, x)):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        else:
+            with torch.no_grad():
+                torch.testing.assert_close(run(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_writes_between_the_passes():
+    """What the forward pass saved may be written before the backward pass, which torch does not see either."""
+    a, b = torch.randn(2, 3, 4)
+    grads = []
+    for f in (lambda x, y: (x * y).exp(), torch.compile(lambda x, y: (x * y).exp(), backend="wgfc")):
+        x, y, z = a.clone().requires_grad_(), b.clone(), None
+        z = f(x, y)
+        y.numpy()[:] *= 2
+        z.detach().numpy()[:] += 1
+        z.sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_counts_of_writes_can_be_trusted():
+    module, x = mlp(), torch.randn(3, 7)
+    run = compiled(module, trust_versions=True)
+    with torch.no_grad():
+        before = run(x)
+        module[0].weight.data.mul_(2)
+        assert torch.equal(run(x), before)
+        module[0].weight.mul_(2)
+        torch.testing.assert_close(run(x), module(x), rtol=1e-4, atol=1e-4)
+        # One that does not trust them has its own copies.
+        other = compiled(module)
+        module[0].weight.data.mul_(2)
+        torch.testing.assert_close(other(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_fingerprints():
+    import numpy as np
+    from wgfc._wgfc import fingerprint
+
+    rng = np.random.default_rng(0)
+    found = {}
+    for n in (0, 1, 7, 8, 63, 64, 65, 1 << 20, (1 << 20) + 1, 9_000_001):
+        x = rng.integers(0, 256, n, dtype=np.uint8)
+        found[x.tobytes()] = fingerprint(x)
+        assert fingerprint(x.copy()) == fingerprint(x)
+        for at in {0, n // 2, n - 1} if n else ():
+            x[at] ^= 1
+            found[x.tobytes()] = fingerprint(x)
+        if n > 1 << 20:
+            # Elements and pieces that change places.
+            for a, b in ((0, 8), (0, 64), (5, 1 << 20)):
+                x[[a, b]] = x[[b, a]]
+                found[x.tobytes()] = fingerprint(x)
+    assert len(set(found.values())) == len(found)
+    assert fingerprint(np.zeros(8, np.uint8)) != fingerprint(np.zeros(16, np.uint8))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class Settings:
     """What ``torch.compile`` was given as ``options``."""
 
     fullgraph: bool
+    trust: bool
     adapter: Any
     compile: dict[str, Any]
 
@@ -212,16 +213,17 @@ class Values:
         if node in self.device:
             return self.device[node]
         plan, resident, given = self.plan, self.plan.resident, self.host[node]
+        trust = plan.settings.trust
         argument = node in self.arguments
-        # Memory that is no parameter's may be written without torch knowing, by NumPy or another library.
+        # What is no parameter, and nothing that the forward pass saved, is expected to be new.
         known = argument and (plan.backward or node in plan.fixed)
-        copy = resident.find(given) if known else None
+        copy = resident.find(given, trust) if known else None
         if copy is None:
             copy = resident.upload(given)
             STATISTICS.uploads += 1
             if node in plan.fixed or (argument and node in plan.saved):
                 resident.forget(plan.sent.pop(node, None))
-                plan.sent[node] = resident.keep(given, copy)
+                plan.sent[node] = resident.keep(given, copy, trust)
         self.device[node] = copy
         return copy
 
@@ -250,7 +252,7 @@ class Values:
         if node not in self.plan.held or device is None:
             value = self.laid_out(node, self.on_host(node))
             if node in self.plan.saved and device is not None and node not in self.arguments:
-                self.plan.resident.keep(value, device)
+                self.plan.resident.keep(value, device, self.plan.settings.trust)
             return value
         if node in self.host or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return self.on_host(node)

@@ -1,14 +1,18 @@
-"""Tensors of torch that have a copy on the device, and tensors on the device that stand in torch's place."""
+"""Tensors of torch that have a copy on the device, and tensors on the device that stand in torch's place.
+
+Torch counts the writes that go through its operators (``tensor._version``), but not those of fused optimizers, through ``tensor.data``, NumPy,
+DLPack, another process that shares the memory, or a kernel that has its address. So a copy is used only while the bytes are those that were copied.
+"""
 
 from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
-from wgfc._wgfc import Tensor
+from wgfc._wgfc import Tensor, fingerprint
 
 Key = tuple[Any, ...]
 
@@ -17,39 +21,57 @@ def _key(tensor: torch.Tensor) -> Key:
     return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as the device has them."""
+    if tensor._is_zerotensor():
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    # Complex numbers are pairs on the device.
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    return plain.contiguous()
+
+
+class Copy(NamedTuple):
+    """What the device has of a tensor."""
+
+    version: int
+    """The writes that torch had counted."""
+    bytes: Optional[tuple[int, int]]
+    """The fingerprint of the bytes; ``None`` where nobody compares them."""
+    tensor: Tensor
+
+
 class Resident:
-    """Copies on one device. A copy holds as long as torch has counted no write to the tensor and its memory lives."""
+    """Copies on one device. A copy holds as long as the memory of the tensor lives, torch has counted no write to it and its bytes are the same."""
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
         # By the address of a storage: what each view of it was when it was copied.
-        self.copies: dict[int, dict[Key, tuple[int, Tensor]]] = {}
+        self.copies: dict[int, dict[Key, Copy]] = {}
         # By the address of the storage of a stand-in.
         self.held: dict[int, Tensor] = {}
 
     def upload(self, tensor: torch.Tensor) -> Tensor:
         """A copy of ``tensor`` as it is now."""
-        if tensor._is_zerotensor():
-            tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-        # Complex numbers are pairs on the device.
-        plain = torch.view_as_real(plain) if plain.is_complex() else plain
-        return Tensor(plain.contiguous(), self.adapter)
+        return Tensor(_plain(tensor), self.adapter)
 
-    def find(self, tensor: torch.Tensor) -> Optional[Tensor]:
-        """The copy of ``tensor`` that is on the device, if it is still true."""
+    def find(self, tensor: torch.Tensor, trust: bool) -> Optional[Tensor]:
+        """The copy of ``tensor`` that is on the device, if it is still true. With ``trust`` torch's count of writes decides, and bytes are
+        not compared."""
         held = self.held_by(tensor)
         if held is not None or tensor.is_inference():
             return held
         found = self.copies.get(tensor.untyped_storage().data_ptr(), {}).get(_key(tensor))
-        return found[1] if found is not None and found[0] == tensor._version else None
+        if found is None or found.version != tensor._version:
+            return None
+        return found.tensor if trust or found.bytes == fingerprint(_plain(tensor)) else None
 
     def held_by(self, tensor: Any) -> Optional[Tensor]:
         """What a stand-in stands for."""
         return self.held.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
 
-    def keep(self, tensor: torch.Tensor, copy: Tensor) -> Optional[tuple[int, Key]]:
-        """Remembers the copy until the memory of ``tensor`` is freed."""
+    def keep(self, tensor: torch.Tensor, copy: Tensor, trust: bool) -> Optional[tuple[int, Key]]:
+        """Remembers the copy until the memory of ``tensor`` is freed; ``trust`` as for ``find``."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         if address == 0 or tensor.is_inference():
@@ -57,7 +79,8 @@ class Resident:
         if address not in self.copies:
             self.copies[address] = {}
             weakref.finalize(storage, self.copies.pop, address, None).atexit = False
-        self.copies[address][_key(tensor)] = (tensor._version, copy)
+        bytes = None if trust else fingerprint(_plain(tensor))
+        self.copies[address][_key(tensor)] = Copy(tensor._version, bytes, copy)
         return address, _key(tensor)
 
     def forget(self, place: Optional[tuple[int, Key]]) -> None:

@@ -11,6 +11,7 @@ _Progress = Callable[[str, int, int], object]
 _Adapter = Union[None, str, int, "Adapter"]
 
 def adapters() -> list[Adapter]: ...
+def fingerprint(array: Any) -> tuple[int, int]: ...
 def compile(
     model: Union[_Path, bytes],
     *,

@@ -30,7 +30,7 @@ _LOCK = threading.RLock()
 
 
 def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Fused optimizers write parameters without counting it."""
+    """Fused optimizers write parameters without counting it: where counts are trusted, this is all that tells."""
     for group in optimizer.param_groups:
         if group.get("fused"):
             written(group["params"])
@@ -54,17 +54,19 @@ def wgfc(
 ) -> Callable[..., Any]:
     """The backend: compiles a graph that Dynamo has captured.
 
-    ``options`` of ``torch.compile``: with ``fullgraph=True`` what would stay in torch is an ``UnsupportedError``; ``adapter`` is as for
-    ``Session``; ``profile``, ``fusion``, ``without``, ``tuning`` and ``schedules`` are as for ``wgfc.compile``.
+    ``options`` of ``torch.compile``: with ``fullgraph=True`` what would stay in torch is an ``UnsupportedError``; with
+    ``trust_versions=True`` parameters are taken to be unchanged while torch has counted no write to them, without comparing their bytes;
+    ``adapter`` is as for ``Session``; ``profile``, ``fusion``, ``without``, ``tuning`` and ``schedules`` are as for ``wgfc.compile``.
     """
     given = dict(options or {})
     settings = Settings(
         bool(given.pop("fullgraph", False)),
+        bool(given.pop("trust_versions", False)),
         given.pop("adapter", None),
         {k: given.pop(k) for k in _COMPILE if k in given},
     )
     if given:
-        known = ", ".join(("fullgraph", "adapter", *_COMPILE))
+        known = ", ".join(("fullgraph", "trust_versions", "adapter", *_COMPILE))
         raise ValueError(f"options: there is no {next(iter(given))!r}; there is {known}")
     if mode not in (None, "default"):
         raise ValueError(f"mode: the backend wgfc has no {mode!r}; leave it out")
