@@ -6,6 +6,7 @@ import wgfc
 
 torch = pytest.importorskip("torch")
 backend = pytest.importorskip("wgfc.torch_backend")
+optimizers = pytest.importorskip("optimizers")
 
 NN = torch.nn
 
@@ -103,6 +104,25 @@ def test_statistics_of_norms_are_kept():
         torch.testing.assert_close(run(x), module(x), rtol=1e-3, atol=1e-4)
     for (name, a), b in zip(other.state_dict().items(), module.state_dict().values()):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_of_few_bits_are_trained(dtype):
+    """Torch's graph has wide statistics where its operator makes narrow ones."""
+    x = torch.randn(4, 5, 6)
+    weights = torch.cos(torch.arange(x.numel(), dtype=dtype)).reshape(x.shape)
+    found = []
+    for kind, run in ((torch.float64, None), (dtype, None), (dtype, "wgfc")):
+        torch.manual_seed(0)
+        module = NN.BatchNorm1d(5).to(kind)
+        given = x.to(dtype).to(kind).requires_grad_()
+        options = {"options": {"fullgraph": True}} if run == "wgfc" else {}
+        y = (torch.compile(module, backend=run, **options) if run else module)(given)
+        (y * weights).sum().backward()
+        found.append([y.detach(), given.grad, *(p.grad for p in module.parameters()), *module.buffers()])
+    for want, eager, got in zip(*found):
+        assert got.dtype == eager.dtype
+        assert (got - want).abs().max() <= 2 * (eager - want).abs().max() + 1e-6
 
 
 def test_training_follows_eager():
@@ -507,3 +527,13 @@ def test_comparisons_of_the_forward_pass_are_not_made_again(f):
         torch.manual_seed(seed)
         for want, got in eager_and_compiled(f, torch.randn(9, 6), options={"fullgraph": True}):
             torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_optimizers_train_as_in_eager(name):
+    ours, eager = optimizers.Trained("deep", True), optimizers.Trained("deep", False)
+    for options in optimizers.OPTIMIZERS[name]:
+        for way, more in optimizers.ways(name).items():
+            got, want = (t.losses(name, {**options, **more}, 5) for t in (ours, eager))
+            assert got == pytest.approx(want, rel=1e-4), f"{way} {options}"
+            assert got[-1] != got[0]

@@ -292,9 +292,18 @@ class Operator:
 
     def run(self, values: Values) -> None:
         args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.on_host)
-        made = values.host[self.node] = self.node.target(*args, **kwargs)
+        made = values.host[self.node] = _as_said(self.node.target(*args, **kwargs), self.node.meta.get("val"))
         for symbol, _, axis in self.symbols:
             values.symbols[symbol] = _size(made, axis)
+
+
+def _as_said(made: Any, kind: Any) -> Any:
+    """What an operator makes, of the types that the graph says: of tensors of few bits some operators make wider ones, or narrower."""
+    if isinstance(made, (list, tuple)) and isinstance(kind, (list, tuple)):
+        return type(made)(map(_as_said, made, kind))
+    if isinstance(made, torch.Tensor) and isinstance(kind, torch.Tensor) and made.dtype != kind.dtype:
+        return made.to(kind.dtype)
+    return made
 
 
 class Computed:

@@ -182,8 +182,7 @@ fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
     let (running_mean, running_var, momentum) =
         (cx.tensor("running_mean")?, cx.tensor("running_var")?, cx.float("momentum")?);
     let others: Vec<usize> = (usize::from(instances)..cx.rank(x)).filter(|a| *a != 1).collect();
-    let wide = cx.converted(x, cx.dtype(running_mean))?;
-    let wide = cx.widened(wide)?;
+    let wide = cx.widened(x)?;
     let [var, mean] = moments(cx, wide, &others, 1.0)?;
     let mut out = [running_mean, running_var];
     for (slot, new) in out.iter_mut().zip([mean, var]) {
@@ -193,6 +192,7 @@ fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
             new = cx.squeeze(new, &[0])?;
         }
         let (dtype, old) = (cx.dtype(*slot), cx.widened(*slot)?);
+        let new = cx.converted(new, cx.dtype(old))?;
         let old = cx.binary_scalar(BinaryOp::Mul, old, 1.0 - momentum)?;
         let new = cx.binary_scalar(BinaryOp::Mul, new, momentum)?;
         let next = cx.binary(BinaryOp::Add, old, new)?;
@@ -205,7 +205,11 @@ fn batch_functional(cx: &mut Cx) -> Lowered {
     let training = cx.flag("training")?;
     let mut out = batch(cx, training)?;
     let running = if training { updated(cx, false)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
-    out.extend(running);
+    for v in running {
+        // Of statistics of 16 bits torch says that the new ones are wide.
+        let dtype = cx.result_dtype(out.len())?;
+        out.push(cx.converted(v, dtype)?);
+    }
     Ok(out)
 }
 

@@ -1,0 +1,176 @@
+"""Small models trained with each optimizer of torch.optim, by the backend and by eager PyTorch.
+
+    python optimizers.py [--steps 100] [--models NAME ...] [OPTIMIZER ...]     prints a table; fails where losses differ by more than 1e-3
+
+Losses are compared with those of eager PyTorch. Where these differ from those in float64 by more, the training is chaotic, and
+may be as far from float64 as eager PyTorch is, times three.
+"""
+
+import argparse
+import sys
+import time
+import warnings
+
+import torch
+
+NN = torch.nn
+TOLERANCE = 1e-3
+OPTIMIZERS = {
+    "SGD": [{"lr": 0.05, "momentum": 0.9}, {"lr": 0.05, "nesterov": True, "momentum": 0.8, "weight_decay": 0.01}],
+    "Adam": [{"lr": 0.01}, {"lr": 0.01, "amsgrad": True}],
+    "AdamW": [{"lr": 0.01}],
+    "Adagrad": [{"lr": 0.05}],
+    "Adadelta": [{"lr": 1.0}],
+    "Adafactor": [{"lr": 0.02}],
+    "Adamax": [{"lr": 0.01}],
+    "ASGD": [{"lr": 0.05}],
+    "LBFGS": [{"lr": 0.1, "max_iter": 3}],
+    "Muon": [{"lr": 0.01}],
+    "NAdam": [{"lr": 0.01}],
+    "RAdam": [{"lr": 0.01}],
+    "RMSprop": [{"lr": 0.003}, {"lr": 0.003, "centered": True, "momentum": 0.5}],
+    "Rprop": [{"lr": 0.01}],
+}
+"""Optimizers and options to draw from. ``SparseAdam`` needs gradients that are sparse."""
+
+
+def ways(name):
+    """In which ways an optimizer can write parameters: one after another, all in an operator, or in one kernel."""
+    import inspect
+
+    known = inspect.signature(getattr(torch.optim, name)).parameters
+    found = {"plain": {"foreach": False}, "foreach": {"foreach": True}} if "foreach" in known else {"plain": {}}
+    return {**found, "fused": {"fused": True}} if "fused" in known else found
+
+
+def optimizer(name, parameters, options):
+    """Muon takes matrices alone: other parameters stay as they are."""
+    parameters = [p for p in parameters if name != "Muon" or p.ndim == 2]
+    return getattr(torch.optim, name)(parameters or [torch.zeros(1, 1, requires_grad=True)], **options)
+
+
+class Sum(NN.Module):
+    """The input and what a part makes of it."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = NN.Sequential(*parts)
+
+    def forward(self, x):
+        return x + self.parts(x)
+
+
+class Attention(NN.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = NN.Linear(8, 24), NN.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = NN.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class ByHand(NN.Module):
+    """A recurrence and an attention pooling, written out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.score = NN.Linear(4, 6), NN.Linear(6, 6), NN.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        h, states = torch.zeros(x.shape[0], 6, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            h = torch.tanh(self.a(x[:, t]) + self.b(h))
+            states.append(h)
+        h = torch.stack(states, 1)
+        s = h @ self.score / 6**0.5
+        p = (s - s.amax(-1, keepdim=True)).exp()
+        return (h * (p / p.sum(-1, keepdim=True))[..., None]).sum(1)
+
+
+def image(*parts):
+    return NN.Sequential(*parts, NN.AdaptiveAvgPool2d(1), NN.Flatten()), torch.randn(6, 3, 9, 7)
+
+
+MODELS = {
+    "mlp": lambda: (NN.Sequential(NN.Linear(7, 13), NN.GELU(), NN.Linear(13, 5)), torch.randn(16, 7)),
+    "deep": lambda: (NN.Sequential(NN.Linear(7, 9), *(Sum(NN.LayerNorm(9), NN.Linear(9, 9), NN.SiLU()) for _ in range(3)), NN.Linear(9, 4)), torch.randn(8, 7)),
+    "convolutions": lambda: image(NN.Conv2d(3, 5, 3, padding=1), NN.BatchNorm2d(5), NN.ReLU(), NN.MaxPool2d(2), NN.Conv2d(5, 6, 3)),
+    "residual": lambda: image(NN.Conv2d(3, 6, 3), Sum(NN.GroupNorm(2, 6), NN.SiLU(), NN.Conv2d(6, 6, 3, padding=1)), NN.Conv2d(6, 4, 1)),
+    "depthwise": lambda: image(NN.Conv2d(3, 6, 1), NN.Conv2d(6, 6, 3, groups=6), NN.InstanceNorm2d(6, affine=True), NN.Hardswish(), NN.Conv2d(6, 4, 1)),
+    "transposed": lambda: image(NN.ConvTranspose2d(3, 4, 3, stride=2), NN.LeakyReLU(), NN.AvgPool2d(2), NN.Conv2d(4, 3, 3)),
+    "attention": lambda: (NN.Sequential(NN.Embedding(11, 8), Sum(NN.LayerNorm(8), Attention()), Sum(NN.RMSNorm(8), NN.Linear(8, 8), NN.GELU()), NN.Linear(8, 11)), torch.arange(14).reshape(2, 7) % 11),
+    "bag": lambda: (NN.Sequential(NN.EmbeddingBag(9, 6), NN.Linear(6, 4)), torch.arange(15).reshape(3, 5) % 9),
+    "recurrence": lambda: (NN.Sequential(ByHand(), NN.Linear(6, 3)), torch.randn(4, 5, 4)),
+    "bottleneck": lambda: (NN.Sequential(NN.Linear(12, 3), NN.Tanh(), NN.Linear(3, 12), NN.Sigmoid()), torch.randn(10, 12)),
+}  # fmt: skip
+
+
+class Trained:
+    """A model that is trained again and again, each time from the same parameters."""
+
+    def __init__(self, name, compiled, wide=False):
+        torch.manual_seed(1)
+        self.model, x = MODELS[name]()
+        if wide:
+            self.model.double()
+        self.x = x.double() if wide and x.is_floating_point() else x
+        self.initial = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.run = torch.compile(self.model, backend="wgfc") if compiled else self.model
+        with torch.no_grad():
+            shape = self.model(self.x).shape
+        self.model.load_state_dict(self.initial)
+        self.target = (torch.arange(shape[:-1].numel()) * 7 % shape[-1]).reshape(-1)
+
+    def losses(self, name, options, steps):
+        self.model.load_state_dict(self.initial)
+        made = optimizer(name, self.model.parameters(), options)
+        found = []
+
+        def closure():
+            made.zero_grad()
+            loss = NN.functional.cross_entropy(self.run(self.x).flatten(0, -2), self.target)
+            loss.backward()
+            return loss
+
+        for _ in range(steps):
+            found.append(made.step(closure).item())
+        return found
+
+
+def difference(a, b):
+    return max(abs(x - y) / max(1, abs(y)) for x, y in zip(a, b))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("optimizers", nargs="*", default=list(OPTIMIZERS))
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--steps", type=int, default=100)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    failed = 0
+    print(f"{'':<40}" + "".join(f"{m:>13}" for m in given.models), flush=True)
+    models = {}
+    for m in given.models:
+        torch._dynamo.reset()
+        models[m] = [Trained(m, True), Trained(m, False), Trained(m, False, True)]
+    for name in given.optimizers:
+        for options in OPTIMIZERS[name]:
+            for way, more in ways(name).items():
+                start, row = time.time(), ""
+                for m in given.models:
+                    ours, eager, wide = (t.losses(name, {**options, **more}, given.steps) for t in models[m])
+                    d, chaos = difference(ours, eager), difference(eager, wide)
+                    wrong = d > TOLERANCE and difference(ours, wide) > 3 * max(chaos, TOLERANCE / 3)
+                    failed += wrong
+                    row += f"{d:>12.1e}" + ("!" if wrong else "~" if d > TOLERANCE else " ")
+                rest = " ".join(f"{k}={v}" for k, v in options.items() if k != "lr")
+                print(f"{name + ' ' + way + ' ' + rest:<40}{row}  {time.time() - start:.0f} s", flush=True)
+    print(f"{failed} wrong")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
