@@ -4,7 +4,7 @@ use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
 use super::inside::Cost;
 use super::profile::{self, estimate_json, estimate_text, ns_text};
-use super::run::{Loaded, load};
+use super::run::{Fixed, Loaded, load};
 use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
@@ -52,9 +52,9 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let place = Place::Device(adapter::choice(&a.adapter));
     let loaded = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(loaded.model.warnings());
-    let tensors = inputs::make_free(loaded.model.inputs(), &a.compile.dims, &a.data, t)?;
+    let tensors = inputs::make_free(loaded.model.inputs(), &a.compile.dims, &loaded.open(&a.data), t)?;
     let cost = loaded.cost(&tensors, t);
-    let Loaded { mut model, sizes, profile: chosen_for, .. } = loaded;
+    let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let mut warm_up = 1;
     {
         // One more comes with the profile.
@@ -82,7 +82,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let errors = if a.check {
         let _progress = t.spinner("evaluating on the CPU".into());
         let outputs = model.run(&tensors)?;
-        Some(compare(path, a, sizes, &tensors, &outputs)?)
+        Some(compare(path, a, fixed, &tensors, &outputs)?)
     } else {
         None
     };
@@ -133,7 +133,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
 fn compare(
     path: &Path,
     a: &BenchArgs,
-    sizes: BTreeMap<String, i64>,
+    fixed: Fixed,
     tensors: &BTreeMap<String, Tensor>,
     outputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, f64>, Error> {
@@ -141,7 +141,7 @@ fn compare(
     if a.data.random_weights {
         file = file.with_random_weights()?;
     }
-    let options = wgfc::Options { dims: sizes, ..a.compile.options()? };
+    let options = fixed.within(a.compile.options()?);
     let graph = file.import(&options)?.graph;
     let expected = wgfc::ir::eval::evaluate(&graph, tensors)
         .map_err(|e| Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check out"))?;

@@ -1,17 +1,18 @@
 //! `wgfc run --check-indices`.
 
 use super::args::RunArgs;
+use super::run::Fixed;
 use super::terminal::Terminal;
 use super::{is_program, shown};
 use std::collections::BTreeMap;
 use wgfc::compiler::import::wants_indices_inside;
 use wgfc::ir::eval::evaluate_checked;
-use wgfc::{Error, ModelFile, Options, Problem, Tensor};
+use wgfc::{Error, ModelFile, Problem, Tensor};
 
 /// An error that lists the indices of gathers and scatters that are outside their axes.
 pub fn check(
     a: &RunArgs,
-    sizes: BTreeMap<String, i64>,
+    fixed: Fixed,
     tensors: &BTreeMap<String, Tensor>,
     t: &Terminal,
 ) -> Result<(), Error> {
@@ -26,7 +27,7 @@ pub fn check(
     if a.data.random_weights {
         file = file.with_random_weights()?;
     }
-    let imported = file.import(&Options { dims: sizes, ..a.compile.options()? })?;
+    let imported = file.import(&fixed.within(a.compile.options()?))?;
     let (_, found) = evaluate_checked(&imported.graph, tensors).map_err(|e| {
         Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check-indices out")
     })?;

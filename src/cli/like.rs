@@ -71,28 +71,28 @@ pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String
     Ok(dims.into_iter().collect())
 }
 
-/// The dimensions that the inputs of a run have, which a model that cannot be compiled for all sizes may be
-/// compiled for; `None` where they are not all given, or nothing is open.
+/// The dimensions and the tensors that the inputs of a run have, which a model may be compiled for that cannot be for all; `None` where
+/// inputs are not all given. Random ones are not among the tensors.
 pub fn of_inputs(
     file: &ModelFile,
     options: &Options,
     given: &[(String, i64)],
     data: &DataArgs,
-) -> Option<BTreeMap<String, i64>> {
-    let ports = declared(file, options).ok()?;
-    if ports.iter().all(|p| p.shape.iter().all(|d| d.as_const().is_some())) {
-        return None;
-    }
+) -> Option<(BTreeMap<String, i64>, BTreeMap<String, Tensor>)> {
+    let mut ports = declared(file, options).ok()?;
+    ports.retain(|p| !options.values.contains_key(&p.name));
     // An input for looking inside is no input of the model as it declares them.
     let added = options.added.iter().map(|n| add_input(n));
     let replaced = options.replaced.iter().flat_map(|n| [replace_input(n), where_input(n)]);
     let inside: Vec<String> = added.chain(replaced).map(|n| format!("{n}=")).collect();
     let own = |text: &&String| !inside.iter().any(|n| text.starts_with(n));
     let data = DataArgs { inputs: data.inputs.iter().filter(own).cloned().collect(), ..data.clone() };
-    let tensors = inputs::make(&ports, given, &data, &Terminal::silent()).ok()?;
+    let mut tensors = inputs::make(&ports, given, &data, &Terminal::silent()).ok()?;
     let shapes: Vec<_> =
         ports.iter().filter_map(|p| Some((p, tensors.get(&p.name)?.shape.as_slice()))).collect();
     let mut dims = options.dims.clone();
     bind(&shapes, &mut dims);
-    Some(dims)
+    let values: Vec<_> = data.inputs.iter().filter_map(|text| inputs::named(&ports, text)).collect();
+    tensors.retain(|n, _| values.iter().any(|(p, from)| p.name == *n && !from.starts_with("random")));
+    Some((dims, tensors))
 }

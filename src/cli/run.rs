@@ -13,6 +13,7 @@ use std::time::Instant;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::Diagnostic;
 use wgfc::compiler::import::fx::is_archive;
+use wgfc::compiler::import::shape_inputs;
 use wgfc::generate::Setup;
 use wgfc::inspect::{table, time_text};
 use wgfc::model::{Opened, WhyCpu, device_profile};
@@ -35,16 +36,16 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     };
     let loaded = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(loaded.model.warnings());
-    let tensors = inputs::make(loaded.model.inputs(), &a.compile.dims, &a.data, t)?;
+    let tensors = inputs::make(loaded.model.inputs(), &a.compile.dims, &loaded.open(&a.data), t)?;
     let cost = loaded.cost(&tensors, t);
-    let Loaded { mut model, sizes, profile: chosen_for, .. } = loaded;
+    let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let place = where_it_runs(&model);
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
         t.note("the inputs are random");
     }
 
     if a.check_indices {
-        indices::check(a, sizes, &tensors, t)?;
+        indices::check(a, fixed, &tensors, t)?;
     }
 
     let mut times = Vec::new();
@@ -132,15 +133,54 @@ const PROFILE_SECONDS: f64 = 20.0;
 pub struct Loaded {
     /// The model, ready to run.
     pub model: Model,
-    /// Which dimensions are fixed.
-    pub sizes: BTreeMap<String, i64>,
+    /// The sizes and values of inputs for which the model was compiled.
+    pub fixed: Fixed,
     /// The device's speeds that the compiler chose for: where they come from; none where nothing was compiled.
     pub profile: Option<String>,
     /// The model that was compiled, and the options; none where nothing was.
     pub source: Option<Box<(ModelFile, Options)>>,
 }
 
+/// Sizes and values of inputs for which a model is compiled.
+#[derive(Clone, Debug, Default)]
+pub struct Fixed {
+    /// Dimensions and their sizes.
+    pub dims: BTreeMap<String, i64>,
+    /// Inputs that are constants of the compiled model.
+    pub values: BTreeMap<String, Tensor>,
+}
+
+impl Fixed {
+    /// The options with what is fixed.
+    pub fn within(self, options: Options) -> Options {
+        Options { dims: self.dims, values: self.values, ..options }
+    }
+
+    /// In words.
+    fn text(&self, sizes: bool) -> String {
+        let dims: Vec<String> = self.dims.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        let names: Vec<&str> = self.values.keys().map(String::as_str).collect();
+        let mut s = vec![];
+        if sizes && !dims.is_empty() {
+            s.push(format!("the sizes of the inputs, {}", dims.join(", ")));
+        }
+        if !names.is_empty() {
+            s.push(format!("the value of {}", names.join(", ")));
+        }
+        s.join(" and ")
+    }
+}
+
 impl Loaded {
+    /// The given data without the inputs that are constants of the compiled model.
+    pub fn open(&self, data: &DataArgs) -> DataArgs {
+        let is_fixed = |text: &String| {
+            let name = |n: &String| text.strip_prefix(n.as_str()).is_some_and(|rest| rest.starts_with('='));
+            self.fixed.values.keys().any(name)
+        };
+        DataArgs { inputs: data.inputs.iter().filter(|i| !is_fixed(i)).cloned().collect(), ..data.clone() }
+    }
+
     /// The cost of looking inside, at the dimensions that these inputs have.
     pub fn cost(&self, tensors: &BTreeMap<String, Tensor>, t: &Terminal) -> Option<Cost> {
         let (file, options) = &**self.source.as_ref()?;
@@ -152,8 +192,8 @@ impl Loaded {
     }
 }
 
-/// Loads a model or a compiled folder, and says which dimensions are fixed. A model that cannot be compiled for
-/// all sizes is compiled for those of the inputs.
+/// Loads a model or a compiled folder, and says what is fixed. A model that cannot be compiled for
+/// all sizes is compiled for those of the inputs, and for the values of those that decide shapes or branches.
 pub fn load(
     path: &Path,
     data: &DataArgs,
@@ -181,7 +221,7 @@ pub fn load(
             t.note(&format!("not run: {p}"));
         }
         kept.save(t);
-        return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None, source: None });
+        return Ok(Loaded { model, fixed: Fixed::default(), profile: None, source: None });
     }
     if data.trust {
         return Err(Error::usage(
@@ -216,21 +256,37 @@ pub fn load(
             Model::compile_for(gpu.clone(), &file, options).inspect(|_| kept.save(t))
         }
     };
-    let made = make(&mut options).or_else(|e| match e {
-        Error::Compile { ref errors, .. } => {
-            let Some(dims) = like::of_inputs(&file, &options, &compile.dims, data) else { return Err(e) };
-            let why = errors.0.first().map(|d| d.message.clone()).unwrap_or_default();
+    let mut made = make(&mut options);
+    if let Err(Error::Compile { errors, .. }) = &made
+        && let Some((dims, tensors)) = like::of_inputs(&file, &options, &compile.dims, data)
+    {
+        let why = errors.0.first().map(|d| d.message.clone()).unwrap_or_default();
+        let sizes = dims != options.dims;
+        if sizes {
             options.dims = dims;
-            let model = make(&mut options)?;
-            let sizes: Vec<String> = options.dims.iter().map(|(n, v)| format!("{n} = {v}")).collect();
-            t.note_always(&format!("compiled for the sizes of the inputs, {}: {why}", sizes.join(", ")));
-            Ok(model)
+            made = make(&mut options);
         }
-        e => Err(e),
-    });
+        while let Err(Error::Compile { .. }) = &made {
+            let more: Vec<(String, Tensor)> = shape_inputs(file.bytes(), &file, &options)
+                .into_iter()
+                .filter(|n| !options.values.contains_key(n))
+                .filter_map(|n| tensors.get_key_value(&n).map(|(n, v)| (n.clone(), v.clone())))
+                .collect();
+            if more.is_empty() {
+                break;
+            }
+            options.values.extend(more);
+            made = make(&mut options);
+        }
+        if made.is_ok() {
+            let mut new = Fixed { dims: options.dims.clone(), values: options.values.clone() };
+            new.values.retain(|n, _| tensors.contains_key(n));
+            t.note_always(&format!("compiled for {}: {why}", new.text(sizes)));
+        }
+    }
     let model = made.map_err(|e| without_weights(e, &file))?;
-    let sizes = options.dims.clone();
-    Ok(Loaded { model, sizes, profile, source: Some(Box::new((file, options))) })
+    let fixed = Fixed { dims: options.dims.clone(), values: options.values.clone() };
+    Ok(Loaded { model, fixed, profile, source: Some(Box::new((file, options))) })
 }
 
 /// Refuses options of a compilation that a compiled folder comes too late for.

@@ -1,8 +1,13 @@
 //! Sizes that a model waits for, declared ones that are wrong, indices outside.
 
 use super::{fixture, folder, wgfc};
+use prost::Message;
+use wgfc::DType::{F32, I64};
 use wgfc::runtime::Gpu;
 use wgfc::{Tensor, npy};
+use wgfc_compiler::import::onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
+};
 
 #[test]
 fn a_choice_by_shape_is_made_for_the_inputs_given() {
@@ -101,4 +106,44 @@ fn indices_outside_are_reported() {
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices"))
         .exits(1)
         .says("node \"second/take\" (Gather): indices outside: 7 at [1] (the axis has 4)");
+}
+
+/// `y = Reshape(x, shape)` where `shape` is an input.
+#[test]
+fn values_that_decide_shapes_are_those_of_the_run() {
+    let dir = folder();
+    let node = NodeProto {
+        op_type: "Reshape".into(),
+        input: vec!["x".into(), "shape".into()],
+        output: vec!["y".into()],
+        ..Default::default()
+    };
+    let port = |name: &str, r#type| ValueInfoProto { name: name.into(), r#type };
+    let graph = GraphProto {
+        name: "g".into(),
+        node: vec![node],
+        input: vec![
+            port("x", Some(TypeProto::of(F32, &[2, 6]))),
+            port("shape", Some(TypeProto::of(I64, &[2]))),
+        ],
+        output: vec![port("y", None)],
+        ..Default::default()
+    };
+    let opset_import = vec![OperatorSetIdProto { version: 20, ..Default::default() }];
+    let model = ModelProto { ir_version: 9, opset_import, graph: Some(graph), ..Default::default() };
+    std::fs::write(dir.path().join("m.onnx"), model.encode_to_vec()).unwrap();
+    npy::write(&Tensor::from_f32(vec![2, 6], &[1.0; 12]), &dir.path().join("x.npy")).unwrap();
+    for (shape, printed) in [([3, 4], "f32[3, 4]"), ([-1, 2], "f32[6, 2]")] {
+        npy::write(&Tensor::from_i64(vec![2], &shape), &dir.path().join("shape.npy")).unwrap();
+        let ran = wgfc(dir.path(), "run|m.onnx|--cpu|--input|x=x.npy|--input|shape=shape.npy").exits(0);
+        ran.prints(printed).says("the value of shape");
+        wgfc(dir.path(), "run|m.onnx|--cpu|--check-indices|--input|x=x.npy|--input|shape=shape.npy").exits(0);
+    }
+    npy::write(&Tensor::from_i64(vec![2], &[5, 2]), &dir.path().join("shape.npy")).unwrap();
+    wgfc(dir.path(), "run|m.onnx|--cpu|--input|x=x.npy|--input|shape=shape.npy").exits(1).says("Reshape");
+    // A random value decides no shape.
+    wgfc(dir.path(), "run|m.onnx|--cpu|--random-inputs")
+        .exits(2)
+        .says("the data of input shape")
+        .says("--fix");
 }

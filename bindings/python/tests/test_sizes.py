@@ -4,6 +4,8 @@ import math
 import os
 import random
 
+import numpy as np
+import onnx_files
 import pytest
 import wgfc
 
@@ -154,6 +156,23 @@ def test_a_total_beyond_the_cache_is_refused():
     assert session.run({**given, "last": number(1), "total": number(2)}, to="torch")["nk"].shape[2] == 2
     with pytest.raises(wgfc.ModelError, match="total_sequence_length"):
         session.run({**given, "last": number(2), "total": number(3)})
+    for last, total in [(2, 2), (-1, 2), (0, 0)]:
+        with pytest.raises(wgfc.ModelError, match="seqlens_k"):
+            session.run({**given, "last": number(last), "total": number(total)})
+
+
+def test_numbers_below_0_count_nothing():
+    nodes = [onnx_files.node("TopK", ["x", "k"], ["y", "at"])]
+    ports = [("x", "float32", [3, 5]), ("k", "int64", [1])]
+    results = [("y", "float32", [3, "n"]), ("at", "int64", [3, "n"])]
+    session = wgfc.Session(wgfc.compile(onnx_files.model(nodes, ports, results)))
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    for k in (0, 2, 5):
+        got = session.run({"x": x, "k": np.array([k])})["y"]
+        assert np.array_equal(got, x[:, ::-1][:, :k])
+    for k in (-1, 6, -(2**40), 2**40):
+        with pytest.raises(wgfc.ModelError, match="TopK"):
+            session.run({"x": x, "k": np.array([k])})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "bool"])

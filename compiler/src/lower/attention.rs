@@ -344,7 +344,8 @@ fn unpacked(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result
 }
 
 /// Decides by the dimensions. A past that is as long as the sequence with the new tokens, or of a
-/// fixed length, is a buffer to write into; one with a length of its own grows.
+/// fixed length, is a buffer to write into; one with a length of its own grows. A run checks the total length and the
+/// positions that it is given against the past.
 fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Result<Cache> {
     let Some((k, _)) = o.past else { return Ok(Cache::None) };
     let Some(past) = cx.shape(k).get(2).cloned() else {
@@ -369,6 +370,9 @@ fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Resu
         None => {
             let buffer = past.as_const().is_some();
             if let Some(t) = cx.checked_number("total_sequence_length", total, &after)? {
+                if let Some(last) = cx.checked_largest("seqlens_k", o.last, &after)? {
+                    cx.require_at_most(&(last + Dim::ONE), &t);
+                }
                 if buffer {
                     return fixed(cx, &t);
                 }

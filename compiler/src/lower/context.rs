@@ -7,7 +7,7 @@ use crate::shape_eval::ShapeEval;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, TensorType, Value};
+use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, Scalar, TensorType, Value};
 
 /// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
 /// [`Builder`] of the graph.
@@ -335,10 +335,29 @@ impl Lowering<'_> {
     pub fn require_open_sizes(&mut self, v: Value) -> Result<()> {
         if self.may_compute_sizes() { Ok(()) } else { Err(self.unknown(v)) }
     }
-    /// An integer of one element that the run decides, as a size to compare with others when the run is done: one below 0 is
-    /// 0, one beyond `most` is one more than it. Its symbol is called after what it is. `None` in the body of a loop or a branch, where no
+    /// An integer of one element that the run decides, as a size to compare with others when the run is done: one below 0 or
+    /// beyond `most` is one more than it. Its symbol is called after what it is. `None` in the body of a loop or a branch, where no
     /// sizes are computed.
     pub fn checked_number(&mut self, what: &str, v: Value, most: &Dim) -> Result<Option<Dim>> {
+        self.checked_of(what, v, most, |cx| Ok(cx.reshape(v, vec![])?))
+    }
+    /// [`Lowering::checked_number`] of the largest of the numbers in `v`; of one below 0, where any is.
+    pub fn checked_largest(&mut self, what: &str, v: Value, most: &Dim) -> Result<Option<Dim>> {
+        self.checked_of(what, v, most, |cx| {
+            let v = cx.nearest_i32(v)?;
+            let v = cx.within(v, &(most + 1))?;
+            let axes: Vec<usize> = (0..cx.rank(v)).collect();
+            Ok(cx.reduce(ReduceOp::Max, v, &axes, false)?)
+        })
+    }
+    /// The size that a number made of `v` is; the same for equal ones.
+    fn checked_of(
+        &mut self,
+        what: &str,
+        v: Value,
+        most: &Dim,
+        number: impl FnOnce(&mut Self) -> Result,
+    ) -> Result<Option<Dim>> {
         if !self.may_compute_sizes() {
             return Ok(None);
         }
@@ -347,13 +366,17 @@ impl Lowering<'_> {
         if self.graph.computed.iter().any(|c| *c.symbol == *symbol && c.bound == bound) {
             return Ok(Some(Dim::sym(&symbol)));
         }
-        let v = self.reshape(v, vec![])?;
+        let v = number(self)?;
         let v = self.nearest_i32(v)?;
-        let least = self.scalar(DType::I32, 0.0);
-        let v = self.binary(BinaryOp::Max, v, least)?;
-        let end = self.dim_scalar(&bound, DType::I32)?;
-        let v = self.binary(BinaryOp::Min, v, end)?;
+        let v = self.within(v, &bound)?;
         Ok(Some(self.builder.computed(&name, v, bound)))
+    }
+    /// The i32 numbers of `v`, those below 0 and those above `end` replaced by `end`.
+    pub fn within(&mut self, v: Value, end: &Dim) -> Result {
+        let end = self.dim_scalar(end, DType::I32)?;
+        let below = self.binary_scalar(BinaryOp::Lt, v, 0.0)?;
+        let v = self.binary(BinaryOp::Min, v, end)?;
+        Ok(self.select(below, end, v)?)
     }
     /// A size that a run computes, named after the operator's result: the integer `count`, at most `bound`.
     pub fn computed_size(&mut self, count: Value, bound: Dim) -> Dim {

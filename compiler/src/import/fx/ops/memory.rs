@@ -178,9 +178,11 @@ fn arange(cx: &mut Cx) -> Lowered {
         let at = start + &(step * &Poly::var(0));
         return Ok(vec![cx.iota(&ty.shape, at, ty.dtype)?]);
     }
-    // The product is rounded once, as torch does.
-    let i = cx.iota(&ty.shape, Poly::var(0), DType::F32)?;
-    let (start, step) = (cx.number_in(&start, DType::F32)?, cx.number_in(&step, DType::F32)?);
+    // A product of floats is rounded once, as torch does.
+    let whole = [&start, &step].iter().all(|n| !n.dtype(cx).is_float()) && !ty.dtype.is_float();
+    let dtype = if whole { DType::I64 } else { DType::F32 };
+    let i = cx.iota(&ty.shape, Poly::var(0), dtype)?;
+    let (start, step) = (cx.number_in(&start, dtype)?, cx.number_in(&step, dtype)?);
     let far = cx.binary(BinaryOp::Mul, i, step)?;
     let v = cx.binary(BinaryOp::Add, far, start)?;
     Ok(vec![cx.converted(v, ty.dtype)?])
