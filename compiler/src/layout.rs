@@ -56,19 +56,20 @@ pub fn arrange(
     expect: &Expected,
     fitted: Fitted<'_>,
 ) -> Arranged {
-    let inputs = worth_copying(graph, device, expect, fitted);
+    let mut known = search::Known::default();
+    let inputs = worth_copying(graph, device, expect, fitted, &mut known);
     if !inputs.is_empty() {
         let mut with = with_copies(graph, &inputs);
         let copies = inputs.len();
         let own = behind(copies, fitted);
-        let orders = Search::new(Context { graph: &with, device, expect }, &own).choose();
+        let orders = Search::new(Context { graph: &with, device, expect }, &own, &mut known).choose();
         if orders.iter().skip(graph.tensors.len()).all(Option::is_some) {
             let moved = apply(&mut with, &orders);
             *graph = with;
             return Arranged { moved, copies };
         }
     }
-    let orders = Search::new(Context { graph, device, expect }, fitted).choose();
+    let orders = Search::new(Context { graph, device, expect }, fitted, &mut known).choose();
     Arranged { moved: apply(graph, &orders), copies: 0 }
 }
 

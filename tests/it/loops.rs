@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
+use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Errors, Options, Technique};
@@ -717,6 +718,192 @@ fn parts_and_narrow_constants_are_carried() {
                 for (got, wanted) in got.iter().zip(&wanted) {
                     assert_eq!(got.to_f32s(), wanted.to_f32s(), "split: {split}\n{text}");
                 }
+            }
+        }
+    }
+}
+
+/// A scan that carries rows of `n` and puts them in order in each step.
+fn ordering(n: i64, k: i64, largest: bool) -> Graph {
+    let ty =
+        |shape: &[i64]| TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
+    let mut body = Graph::new();
+    let (x, row) = (body.add_input("x", ty(&[3, n])), body.add_input("row", ty(&[3, n])));
+    let mut b = Builder::new(&mut body, "step");
+    let half = b.binary_scalar(BinaryOp::Mul, x, 0.5).unwrap();
+    let moved = b.binary(BinaryOp::Add, half, row).unwrap();
+    let order = Op::TopK { axis: 1, k: k.into(), largest };
+    let node = b.graph.push(order, &[moved], &["order".into()]).unwrap();
+    let [values, positions] = [0, 1].map(|port| Value { node, port });
+    let first = b.slice(values, 1, &Poly::ZERO, 1, &Dim::ONE).unwrap();
+    let next = b.binary_scalar(BinaryOp::Mul, first, 0.25).unwrap();
+    let next = b.binary(BinaryOp::Add, next, moved).unwrap();
+    for value in [next, values, positions] {
+        body.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut g = Graph::new();
+    let inputs = [g.add_input("x", ty(&[3, n])), g.add_input("rows", ty(&[4, 3, n]))];
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: 1,
+        reverse_inputs: vec![false],
+        reverse_outputs: vec![false, false],
+    };
+    let node = g.push(op, &inputs, &["the loop".into()]).unwrap();
+    for port in 0..3 {
+        g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
+    }
+    g
+}
+
+/// Equal elements, both zeros and NaN among them, as for orders outside of loops.
+#[test]
+fn rows_are_put_in_order_in_the_steps_of_one_kernel() {
+    for (n, k, largest) in [(5, 5, true), (7, 3, false), (70, 70, false), (97, 2, true)] {
+        let graph = ordering(n, k, largest);
+        let count = 3 * n as usize;
+        let pattern = |i: usize| [1.0, -0.0, 2.5, f32::NAN, 0.0, 1.0, -7.25, f32::INFINITY][i * i % 23 % 8];
+        let rows: Vec<f32> = (0..4 * count).map(|i| ((i * 7) % 11) as f32 - 5.0).collect();
+        let inputs: BTreeMap<String, Tensor> = [
+            (
+                "x".to_owned(),
+                Tensor::from_f32(vec![3, n as usize], &(0..count).map(pattern).collect::<Vec<_>>()),
+            ),
+            ("rows".to_owned(), Tensor::from_f32(vec![4, 3, n as usize], &rows)),
+        ]
+        .into();
+        let want = evaluate(&graph, &inputs).unwrap();
+        let program = compiled(graph, false, None).unwrap();
+        assert!(program.repeats.is_empty(), "{n}: {:?}", program.repeats);
+        assert_eq!(program.dispatches.len(), 1, "{n}");
+        for gpu in Backend::adapters() {
+            let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
+            assert_eq!(
+                got[2].to_i64s().unwrap(),
+                want[2].to_i64s().unwrap(),
+                "{n} on {}",
+                gpu.summary().name
+            );
+            for i in 0..2 {
+                let bits = |t: &Tensor| -> Vec<u32> {
+                    let number = |x: f32| if x.is_nan() { f32::NAN } else { x };
+                    t.to_f32s().unwrap().into_iter().map(|x| number(x).to_bits()).collect()
+                };
+                assert_eq!(bits(&got[i]), bits(&want[i]), "{n} on {}", gpu.summary().name);
+            }
+        }
+    }
+}
+
+/// A scan of some types over lanes and without, with so many small operands and results that a device does not bind them all.
+fn wide(steps: Dim) -> Graph {
+    let ty = |dtype: DType, shape: &[i64]| {
+        TensorType::new(dtype, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>())
+    };
+    let (f, i, t) = (DType::F32, DType::I64, DType::Bool);
+    let states = [
+        ty(f, &[3, 2]),
+        ty(f, &[3]),
+        ty(f, &[]),
+        ty(i, &[3]),
+        ty(i, &[2]),
+        ty(t, &[3]),
+        ty(t, &[3, 2]),
+        ty(t, &[]),
+    ];
+    let captured = [ty(f, &[2]), ty(f, &[3, 1]), ty(f, &[1, 2]), ty(f, &[5]), ty(i, &[2]), ty(i, &[3])];
+    let mut body = Graph::new();
+    let all: Vec<Value> =
+        states.iter().enumerate().map(|(n, t)| body.add_input(&format!("s{n}"), t.clone())).collect();
+    let row = body.add_input("row", ty(f, &[3]));
+    let outer: Vec<Value> =
+        captured.iter().enumerate().map(|(n, t)| body.add_input(&format!("c{n}"), t.clone())).collect();
+    let mut b = Builder::new(&mut body, "step");
+    let [a0, a1, a2, a3, a4, a5, a6, a7] = all[..] else { unreachable!() };
+    let mut add = |op, x, y| b.binary(op, x, y).unwrap();
+    let mut next = vec![];
+    let sum = add(BinaryOp::Add, a0, outer[0]);
+    let sum = add(BinaryOp::Add, sum, outer[1]);
+    next.push(add(BinaryOp::Mul, sum, outer[2]));
+    next.push(add(BinaryOp::Sub, a1, row));
+    let five = b.slice(outer[3], 0, &Poly::from(2), 1, &Dim::ONE).unwrap();
+    let five = b.reshape(five, vec![]).unwrap();
+    let mut add = |op, x, y| b.binary(op, x, y).unwrap();
+    next.push(add(BinaryOp::Add, a2, five));
+    next.push(add(BinaryOp::Add, a3, outer[5]));
+    next.push(add(BinaryOp::Add, a4, outer[4]));
+    let more = add(BinaryOp::Gt, a1, row);
+    next.push(add(BinaryOp::Xor, a5, more));
+    let flipped = b.unsqueeze(a5, &[1]).unwrap();
+    next.push(b.binary(BinaryOp::Xor, a6, flipped).unwrap());
+    next.push(b.unary(UnaryOp::Not, a7).unwrap());
+    let stacked = [next[0], next[6], next[3]];
+    for value in next.into_iter().chain(stacked) {
+        body.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut g = Graph::new();
+    let mut inputs: Vec<Value> =
+        states.iter().enumerate().map(|(n, t)| g.add_input(&format!("s{n}"), t.clone())).collect();
+    inputs.push(g.add_input("rows", TensorType::new(f, vec![steps, Dim::from(3i64)])));
+    inputs.extend(captured.iter().enumerate().map(|(n, t)| g.add_input(&format!("c{n}"), t.clone())));
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: states.len(),
+        scanned: 1,
+        reverse_inputs: vec![false],
+        reverse_outputs: vec![false; 3],
+    };
+    let node = g.push(op, &inputs, &["the loop".into()]).unwrap();
+    for port in 0..states.len() as u32 + 3 {
+        g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
+    }
+    g
+}
+
+#[test]
+fn small_operands_and_results_of_a_loop_share_bindings() {
+    let value = |dtype: DType, shape: &[usize], seed: usize| {
+        let n: usize = shape.iter().product();
+        let numbers = (0..n).map(|i| ((i + seed) * 5 % 7) as i64 - 3);
+        match dtype {
+            DType::F32 => {
+                Tensor::from_f32(shape.to_vec(), &numbers.map(|v| v as f32 * 0.5).collect::<Vec<_>>())
+            }
+            DType::I64 => Tensor::from_i64(shape.to_vec(), &numbers.map(|v| v << 33 | 5).collect::<Vec<_>>()),
+            _ => Tensor::new(
+                DType::Bool,
+                shape.to_vec(),
+                numbers.map(|v| u8::from(v > 0)).collect::<Vec<u8>>(),
+            )
+            .unwrap(),
+        }
+    };
+    for (steps, most) in [(5i64, None), (50, Some(7))] {
+        let graph = wide(steps.into());
+        let inputs: BTreeMap<String, Tensor> = graph
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(i, b)| {
+                let ty = graph.ty(b.value);
+                let shape: Vec<usize> = ty.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+                (b.name.to_string(), value(ty.dtype, &shape, i))
+            })
+            .collect();
+        let want = evaluate(&graph, &inputs).unwrap();
+        let program = compiled(graph, false, most).unwrap();
+        let why: Vec<&str> = program.repeats.iter().map(|r| &*r.why).collect();
+        match most {
+            None => assert!(why.is_empty(), "{why:?}"),
+            Some(_) => assert_eq!(why, ["a dispatch takes 7 steps at most"]),
+        }
+        for gpu in Backend::adapters() {
+            let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
+            for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+                let near = Tolerance { rtol: 1e-5, atol: 1e-5 };
+                equal(g, w, near)
+                    .unwrap_or_else(|e| panic!("result {i}, {steps} steps on {}: {e}", gpu.summary().name));
             }
         }
     }

@@ -25,6 +25,7 @@ use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
 use crate::options::{Fusion, Options, Technique};
 use crate::rewrite::empty::is_empty;
+use crate::rewrite::sorts;
 use kept::Kept;
 use loops::lanes::{self, Executor, Loops};
 use loops::{layout, prepare, split};
@@ -58,6 +59,10 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
     }
     if options.fusion == Fusion::Full && !nested {
         scatter::ordered::lower(&mut graph, options).map_err(Diagnostic::internal)?;
+    }
+    if options.fusion == Fusion::Full && nested {
+        // Orders of rows stay whole in the bodies of loops, as those of short rows need no kernel of their own there.
+        sorts::expand(&mut graph, &options.profile, sorts::SHORT).map_err(Diagnostic::internal)?;
     }
     prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
     scatter::lower(&mut graph).map_err(Diagnostic::internal)?;
@@ -272,6 +277,8 @@ fn build(
     // The unit of each of the first kernels, the values it asked for, and those inlined.
     let mut made = vec![];
     let mut blocks = vec![];
+    // Kernels that copy what others read or write.
+    let mut beside = vec![];
     let mut errors = vec![];
     let mut again = false;
     // Values without elements are not computed.
@@ -286,15 +293,15 @@ fn build(
         }
         if let Some(mapping) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
             let most = options.profile.max_storage_buffers as usize;
-            match split::parts(graph, u, mapping, options, &mut tensors) {
-                Ok(b) => match b.kernels.iter().find(|k| count_bindings(k) > most) {
-                    // The parts hand on in buffers what is carried, more than one kernel would bind.
-                    Some(wide) => {
-                        split(graph, u, wide, &[], bans, most);
-                        again = true;
-                    }
-                    None => blocks.push(b),
-                },
+            match split::parts(graph, u, mapping, options, &mut tensors)
+                .map(|b| b.narrow(options, &mut tensors))
+            {
+                Ok(Ok(b)) => blocks.push(b),
+                // The parts hand on in buffers what is carried, more than one kernel would bind.
+                Ok(Err(wide)) => {
+                    split(graph, u, &wide, &[], bans, most);
+                    again = true;
+                }
                 Err(Errors(e)) => errors.extend(e),
             }
             continue;
@@ -313,8 +320,18 @@ fn build(
                     true => pack::pack(&kernel, &mut tensors).unwrap_or(kernel),
                     false => kernel,
                 };
+                let is_loop = matches!(graph.node(u.anchor).op, Op::Scan { .. });
+                let little = options.profile.speeds.little_bytes();
+                let mut kernel = [kernel];
+                if is_loop
+                    && count_bindings(&kernel[0]) > most
+                    && let Some(g) = pack::gather(&mut kernel, 0, &mut tensors, (most, little), &|_| false)
+                {
+                    beside.extend(g.before.into_iter().chain(g.after));
+                }
+                let [kernel] = kernel;
                 let bound = count_bindings(&kernel);
-                if bound > options.profile.max_storage_buffers as usize {
+                if bound > most {
                     if !split(graph, u, &kernel, &inlined, bans, most) {
                         errors.push(
                             Diagnostic::unsupported(format!(
@@ -341,6 +358,7 @@ fn build(
             },
         }
     }
+    kernels.append(&mut beside);
     let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), tensors.tensor(c.value)?));
     let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
     let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;

@@ -1,10 +1,15 @@
-//! Packing a kernel's small constants into one, so that they take one binding.
+//! Packing small tensors that a kernel reads or writes into one, so that they take one binding.
+//!
+//! [`pack`] does so with constants, when the model is compiled. [`gather`] does it with other tensors too: small kernels before copy what
+//! is read into one tensor, and others behind copy what is written from one. A loop stays one kernel by that, where it would
+//! be dispatched step by step otherwise.
 
+use crate::fuse::count_bindings;
 use crate::fuse::tensors::Tensors;
-use crate::kernel::{Kernel, TensorId, TensorKind};
-use std::collections::BTreeMap;
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, KernelTensor, Map, Store, TensorId, TensorKind};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wgfc_ir::{DType, Dim, Poly, Tensor, TensorType};
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType};
 
 /// Constants of at most so many elements are small: packing copies them once for each kernel.
 const SMALL: usize = 1 << 15;
@@ -48,4 +53,156 @@ pub(super) fn pack(kernel: &Kernel, tensors: &mut Tensors) -> Option<Kernel> {
         Some(start) => (packed, offset + &Poly::from(*start)),
         None => (t, offset.clone()),
     }))
+}
+
+/// What was packed beside a kernel.
+pub(super) struct Gathered {
+    /// Kernels that fill what is read, and kernels that read what is written.
+    pub before: Vec<Kernel>,
+    pub after: Vec<Kernel>,
+    /// The tensor in which another one is, and from where on.
+    pub places: BTreeMap<TensorId, (TensorId, i64)>,
+}
+
+/// What tensors that can share one have in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Class {
+    /// Whether the kernel reads them, and writes them.
+    read: bool,
+    written: bool,
+    /// Whether any of the kernels writes them.
+    made: bool,
+    dtype: DType,
+}
+
+/// Packs small tensors, of no more than `little` bytes, until number `wide` of the kernels binds `most`; `None` where it cannot. The
+/// kernels run one after another, and those for which `fixed` holds stay.
+pub(super) fn gather(
+    kernels: &mut [Kernel],
+    wide: usize,
+    tensors: &mut Tensors,
+    (most, little): (usize, i64),
+    fixed: &dyn Fn(TensorId) -> bool,
+) -> Option<Gathered> {
+    let mut kernel = kernels.get(wide)?.clone();
+    let (reads, writes) = (kernel.reads(), kernel.writes());
+    let made: BTreeSet<TensorId> = kernels.iter().flat_map(Kernel::writes).collect();
+    let values: BTreeSet<TensorId> = tensors.of.values().copied().collect();
+    let shared = |t: TensorId| {
+        let others = tensors.list.iter().enumerate();
+        others.into_iter().any(|(i, other)| match other.kind {
+            TensorKind::Under(over) => i == t || over == t,
+            _ => false,
+        })
+    };
+    let mut classes: BTreeMap<Class, Vec<(i64, TensorId)>> = BTreeMap::new();
+    for t in kernel.tensors() {
+        let KernelTensor { ty, kind, .. } = &tensors.list[t];
+        let class = Class {
+            read: reads.contains(&t),
+            written: writes.contains(&t),
+            made: made.contains(&t),
+            dtype: ty.dtype,
+        };
+        let free = match kind {
+            TensorKind::Input(_) | TensorKind::Const(_) => !class.made,
+            TensorKind::Output(_) => class.made,
+            TensorKind::Intermediate => true,
+            _ => false,
+        };
+        let Some(len) = ty.numel().as_const().filter(|n| *n > 0) else { continue };
+        let small = len.saturating_mul(ty.dtype.bits() as i64) <= little.saturating_mul(8);
+        if free && ty.dtype.bits() >= 8 && small && !fixed(t) && !shared(t) {
+            classes.entry(class).or_default().push((len, t));
+        }
+    }
+    classes.values_mut().for_each(|all| all.sort_unstable_by(|a, b| b.cmp(a)));
+    let mut gathered = Gathered { before: vec![], after: vec![], places: BTreeMap::new() };
+    while let Some(excess) = count_bindings(&kernel).checked_sub(most).filter(|n| *n > 0) {
+        let (class, all) = classes.iter_mut().max_by_key(|(_, all)| all.len())?;
+        let take = all.len().min(excess + 1).min(most.saturating_sub(1));
+        if take < 2 {
+            return None;
+        }
+        // The smallest are at the end.
+        let parts = all.split_off(all.len() - take);
+        let starts: Vec<i64> = (parts.iter())
+            .scan(0, |next, (len, _)| {
+                let start = *next;
+                *next = (start + len + ALIGN as i64 - 1) / ALIGN as i64 * ALIGN as i64;
+                Some(start)
+            })
+            .collect();
+        let total = starts.last().zip(parts.last()).map_or(0, |(start, (len, _))| start + len);
+        let ty = TensorType::new(class.dtype, vec![Dim::from(total)]);
+        let packed = tensors.add(None, ty, TensorKind::Intermediate);
+        gathered.places.extend(parts.iter().zip(&starts).map(|((_, t), start)| (*t, (packed, *start))));
+        kernel = gathered.moved(&kernel);
+        if class.made {
+            let outside = parts.iter().zip(&starts).filter(|((_, t), _)| values.contains(t));
+            let copies =
+                outside.map(|((len, t), start)| taken((packed, *start), *t, *len, class.dtype, &kernel));
+            gathered.after.extend(copies);
+        } else {
+            gathered.before.push(filled(packed, &parts, &starts, class.dtype, &kernel));
+        }
+    }
+    for k in kernels {
+        *k = gathered.moved(k);
+    }
+    Some(gathered)
+}
+
+impl Gathered {
+    /// A kernel that reads and writes tensors where they are packed.
+    fn moved(&self, k: &Kernel) -> Kernel {
+        k.moved(&|t, offset| match self.places.get(&t) {
+            Some((packed, start)) => (*packed, offset + &Poly::constant(*start)),
+            None => (t, offset.clone()),
+        })
+    }
+}
+
+/// A kernel that puts tensors into parts of one, which begin at `starts`.
+fn filled(to: TensorId, parts: &[(i64, TensorId)], starts: &[i64], dtype: DType, reader: &Kernel) -> Kernel {
+    let mut body = Body::default();
+    let place = Poly::var(0);
+    let elements = parts.last().zip(starts.last()).map_or(0, |((len, _), start)| start + len);
+    let mut result: Option<ExprId> = None;
+    for (i, ((len, tensor), start)) in parts.iter().zip(starts).enumerate().rev() {
+        let mut compare = |op, with: i64| {
+            let a = body.push(Expr::Index(place.clone()), DType::I32);
+            let b = body.push(Expr::Const(Scalar::from_i64(DType::I32, with)), DType::I32);
+            body.push(Expr::Binary(op, a, b), DType::Bool)
+        };
+        let next = starts.get(i + 1);
+        let mine = next.map(|next| compare(BinaryOp::Lt, *next));
+        let below = next.map(|next| if *next == start + len { None } else { Some(start + len) });
+        let below = below.and_then(|end| end.map_or(mine, |end| Some(compare(BinaryOp::Lt, end))));
+        let above = (i > 0).then(|| compare(BinaryOp::Ge, *start));
+        let guard = match (above, below) {
+            (Some(a), Some(b)) => Some(body.push(Expr::Binary(BinaryOp::And, a, b), DType::Bool)),
+            (a, b) => a.or(b),
+        };
+        let offset = &place - &Poly::constant(*start);
+        let e = body.push(Expr::Load { tensor: *tensor, offset, guard }, dtype);
+        result = Some(match (result, mine) {
+            (Some(r), Some(c)) => body.push(Expr::Select(c, e, r), dtype),
+            _ => e,
+        });
+    }
+    let value = result.unwrap_or_default();
+    let stores = vec![Store { tensor: to, offset: place, value, guard: None, combine: None }];
+    let family = Family::Map(Map { elements: Dim::from(elements) });
+    Kernel { family, body, stores, nodes: reader.nodes.clone() }
+}
+
+/// A kernel that copies a part of a tensor into one of its own.
+fn taken((from, start): (TensorId, i64), to: TensorId, len: i64, dtype: DType, writer: &Kernel) -> Kernel {
+    let mut body = Body::default();
+    let offset = &Poly::var(0) + &Poly::constant(start);
+    let value = body.push(Expr::Load { tensor: from, offset, guard: None }, dtype);
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
+    let family = Family::Map(Map { elements: Dim::from(len) });
+    Kernel { family, body, stores, nodes: writer.nodes.clone() }
 }

@@ -1,7 +1,7 @@
 //! Copies of inputs, which cannot be moved themselves, for products that read them one element at a time.
 
 use super::axes::Axes;
-use super::search::{LEAST_GAIN, Search, gathering};
+use super::search::{Known, LEAST_GAIN, Search, gathering};
 use super::{Fitted, behind};
 use crate::device::DeviceProfile;
 use crate::kernel::{
@@ -19,6 +19,7 @@ pub(super) fn worth_copying(
     device: &DeviceProfile,
     expect: &Expected,
     fitted: Fitted<'_>,
+    known: &mut Known,
 ) -> Vec<Read> {
     let mut reads: Vec<Read> = vec![];
     let gathering = if graph.repeats.is_empty() { gathering(graph) } else { vec![] };
@@ -35,21 +36,28 @@ pub(super) fn worth_copying(
             }
         }
     }
+    // A copy takes a dispatch.
+    let dispatch = device.speeds.dispatch() / device.speeds.cycle();
     reads.retain(|(t, kernels)| {
         let alone = KernelGraph {
             kernels: kernels.iter().map(|k| graph.kernels[*k].clone()).collect(),
             ..KernelGraph { kernels: vec![], ..graph.clone() }
         };
+        let own = |i: usize, k| fitted(kernels[i], k);
+        let usual = Search::new(Context { graph: &alone, device, expect }, &own, known).usual();
+        if dispatch >= usual * (1.0 - LEAST_GAIN) {
+            return false;
+        }
         let with = with_copies(&alone, &[(*t, (0..kernels.len()).collect())]);
-        let total = |graph: &KernelGraph, copies: usize| {
-            let own = behind(copies, |i, k| fitted(kernels[i], k));
-            let mut search = Search::new(Context { graph, device, expect }, &own);
+        let mut total = |graph: &KernelGraph, copies: usize| {
+            let own = behind(copies, own);
+            let mut search = Search::new(Context { graph, device, expect }, &own, known);
             let orders = search.choose();
             (search.total(&orders), orders.last().is_some_and(Option::is_some))
         };
         let (usual, _) = total(&alone, 0);
         let (copied, moved) = total(&with, 1);
-        let copied = copied + device.speeds.dispatch() / device.speeds.cycle();
+        let copied = copied + dispatch;
         tracing::debug!(usual, copied, moved, "copy of an input in another order");
         moved && copied < usual * (1.0 - LEAST_GAIN)
     });

@@ -26,16 +26,20 @@ pub(super) struct Search<'a> {
     /// The indices of each kernel.
     indices: Vec<Indices>,
     hashes: Vec<u128>,
-    known: FxHashMap<(u128, Vec<Order>), f64>,
+    known: &'a mut Known,
 }
 
+/// The estimated times of kernels, by their structures and the orders of their tensors.
+pub(super) type Known = FxHashMap<(u128, Vec<Order>), f64>;
+
 impl<'a> Search<'a> {
-    pub fn new(cx: Context<'a>, fitted: Fitted<'a>) -> Search<'a> {
+    /// `known` are times on the same device.
+    pub fn new(cx: Context<'a>, fitted: Fitted<'a>, known: &'a mut Known) -> Search<'a> {
         let (axes, indices) = movable(cx.graph);
         let hash = |k: &Kernel| k.structural_hash(&cx.graph.tensors, Capacity::Counts);
         let all = cx.graph.kernels.iter().enumerate();
         let hashes = all.map(|(i, k)| hash(&fitted(i, k.clone())).wrapping_mul(3) ^ hash(k)).collect();
-        Search { cx, fitted, axes, indices, hashes, known: FxHashMap::default() }
+        Search { cx, fitted, axes, indices, hashes, known }
     }
 
     pub fn choose(&mut self) -> Vec<Order> {
@@ -124,8 +128,10 @@ impl<'a> Search<'a> {
                     }
                     let before: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
                     orders[t] = order;
-                    let after: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
-                    match after < before {
+                    // What certainly takes longer is not looked at closely.
+                    let least: f64 = users[t].iter().map(|k| self.least(*k, orders)).sum();
+                    let mut after = || users[t].iter().map(|k| self.cycles(*k, orders)).sum::<f64>();
+                    match least <= before && after() < before {
                         true => changed = true,
                         false => orders[t] = old,
                     }
@@ -141,26 +147,52 @@ impl<'a> Search<'a> {
         (0..self.indices.len()).map(|k| self.cycles(k, orders)).sum()
     }
 
+    /// The total time with every tensor in its usual order.
+    pub fn usual(&mut self) -> f64 {
+        self.total(&vec![None; self.axes.len()])
+    }
+
     /// The estimated time of a kernel; infinite where its families have no good way.
     fn cycles(&mut self, k: usize, orders: &[Order]) -> f64 {
-        let kernel = &self.cx.graph.kernels[k];
-        let own: Vec<Order> = kernel.tensors().into_iter().map(|t| orders[t]).collect();
-        let usual = own.iter().all(Option::is_none);
-        let key = (self.hashes[k], own);
+        let key = self.key(k, orders);
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
-        let new = moved_kernel(kernel, &self.axes, &self.indices[k], orders);
-        let new = (self.fitted)(k, new);
-        let cycles = if usual || !along_batch(&new) { estimate(&new, &self.cx) } else { f64::INFINITY };
+        let cycles = self.moved(k, orders).map_or(f64::INFINITY, |new| estimate(&new, &self.cx));
         self.known.insert(key, cycles);
         cycles
+    }
+
+    /// A time that a kernel takes at least: of a product, of which to estimate more takes long, that of its memory.
+    fn least(&self, k: usize, orders: &[Order]) -> f64 {
+        let product = matches!(self.cx.graph.kernels[k].family, Family::Matmul(_));
+        match self.known.get(&self.key(k, orders)) {
+            Some(known) => *known,
+            None if product => {
+                let new = self.moved(k, orders);
+                new.map_or(f64::INFINITY, |new| beside_product(&new, &self.cx).unwrap_or(0.0))
+            }
+            None => 0.0,
+        }
+    }
+
+    fn key(&self, k: usize, orders: &[Order]) -> (u128, Vec<Order>) {
+        let tensors = self.cx.graph.kernels[k].tensors();
+        (self.hashes[k], tensors.into_iter().map(|t| orders[t]).collect())
+    }
+
+    /// The kernel with its tensors in these orders, unless it has no good way then.
+    fn moved(&self, k: usize, orders: &[Order]) -> Option<Kernel> {
+        let kernel = &self.cx.graph.kernels[k];
+        let usual = kernel.tensors().into_iter().all(|t| orders[t].is_none());
+        let new = (self.fitted)(k, moved_kernel(kernel, &self.axes, &self.indices[k], orders));
+        (usual || !along_batch(&new)).then_some(new)
     }
 }
 
 /// The products that read an operand's elements one by one. Each structure is looked at once, as many layers have the same.
 pub(super) fn gathering(graph: &KernelGraph) -> Vec<usize> {
-    let gathers = |k: &Kernel| problem::problem(k).is_some_and(|p| !p.fours.iter().all(|f| *f));
+    let gathers = |k: &Kernel| problem::operand_fours(k).is_some_and(|fours| !fours.iter().all(|f| *f));
     let mut known: FxHashMap<u128, bool> = FxHashMap::default();
     let products = graph.kernels.iter().enumerate().filter(|(_, k)| matches!(k.family, Family::Matmul(_)));
     products
@@ -201,30 +233,38 @@ fn accesses(k: &Kernel) -> Vec<(TensorId, &Poly)> {
     loads.chain(k.all_stores().map(|s| (s.tensor, &s.offset))).collect()
 }
 
+/// Bytes that an element takes: where neighbours are read one by one, of a sector each.
+fn scattered((t, p): &(TensorId, &Poly), along: &[usize], cx: &Context) -> f64 {
+    let bytes = cx.graph.tensors.get(*t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
+    let near = along.iter().filter_map(|v| step(p, *v)).any(|s| (s as f64) * bytes < SECTOR && s > 0);
+    let same = along.iter().all(|v| step(p, *v).is_none_or(|s| s == 0));
+    if near || same { bytes } else { SECTOR }
+}
+
+/// Cycles in which a product's results, and what they are combined with, are written and read.
+fn beside_product(k: &Kernel, cx: &Context) -> Option<f64> {
+    let (rows, cols) = problem::sides(k)?;
+    let Family::Matmul(m) = &k.family else { return None };
+    let [batch, m, n] = [&m.batch, rows.extent, cols.extent].map(|d| cx.expect.extent(d));
+    let roots: Vec<ExprId> = k.stores.iter().map(|s| s.value).collect();
+    let beside = k.body.reachable(&roots).into_iter().filter_map(|e| match k.body.expr(e) {
+        Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+        _ => None,
+    });
+    let stored = k.stores.iter().map(|s| (s.tensor, &s.offset));
+    let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var], cx)).sum();
+    Some(batch * m * n * bytes / cx.device.speeds.bytes_per_cycle())
+}
+
 /// Estimated cycles of a kernel whose family may be moved; of others 0.
 fn estimate(k: &Kernel, cx: &Context) -> f64 {
     let memory = cx.device.speeds.bytes_per_cycle();
     let extent = |d: &Dim| cx.expect.extent(d);
-    // Elements that are read one by one, of a sector each.
-    let scattered = |(t, p): &(TensorId, &Poly), along: &[usize]| {
-        let bytes = cx.graph.tensors.get(*t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
-        let near = along.iter().filter_map(|v| step(p, *v)).any(|s| (s as f64) * bytes < SECTOR && s > 0);
-        let same = along.iter().all(|v| step(p, *v).is_none_or(|s| s == 0));
-        if near || same { bytes } else { SECTOR }
-    };
     match &k.family {
         Family::Matmul(_) => {
-            let Some((p, (_, cols))) = problem::problem(k).zip(problem::sides(k)) else { return 0.0 };
+            let Some((p, beside)) = problem::problem(k).zip(beside_product(k, cx)) else { return 0.0 };
             let chosen = products::choose(&p, cx.device, cx.expect);
-            let [batch, m, n] = [&p.batch, &p.rows, &p.cols].map(extent);
-            let roots: Vec<ExprId> = k.stores.iter().map(|s| s.value).collect();
-            let beside = k.body.reachable(&roots).into_iter().filter_map(|e| match k.body.expr(e) {
-                Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
-                _ => None,
-            });
-            let stored = k.stores.iter().map(|s| (s.tensor, &s.offset));
-            let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var])).sum();
-            products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(batch * m * n * bytes / memory)
+            products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(beside)
         }
         Family::Map(_) if accesses(k).len() > MANY_READS => {
             // Elements that are read again and again come from a cache.
@@ -249,7 +289,7 @@ fn estimate(k: &Kernel, cx: &Context) -> f64 {
                 let all: usize = accesses(k).iter().map(|a| bits(a.0)).sum();
                 return points * all as f64 / 8.0 / memory;
             }
-            let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along)).sum();
+            let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along, cx)).sum();
             points * bytes / memory
         }
         _ => 0.0,

@@ -73,7 +73,7 @@ pub struct RewriteReport {
 /// if the graph is malformed or a rule is wrong.
 pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
-    stages(graph, options, 1, &mut report).map_err(Diagnostic::internal)?;
+    stages(graph, options, false, &mut report).map_err(Diagnostic::internal)?;
     if options.fusion == Fusion::Full {
         if options.fuses(Technique::Winograd) && options.precision == Precision::F32 {
             let transformed = winograd::transform(graph, &options.profile, &options.expect);
@@ -92,20 +92,24 @@ pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Er
 fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
     for n in graph.node_ids().collect::<Vec<_>>() {
         for body in subgraphs(graph, n) {
-            stages(body, options, unroll::ITERATIONS, &mut RewriteReport::default())
-                .map_err(Diagnostic::internal)?;
+            stages(body, options, true, &mut RewriteReport::default()).map_err(Diagnostic::internal)?;
             subgraphs_of(body, options)?;
         }
     }
     Ok(())
 }
 
+/// What is done to a graph, `inside` of another or not.
 fn stages(
     graph: &mut Graph,
     options: &Options,
-    iterations: i64,
+    inside: bool,
     report: &mut RewriteReport,
 ) -> Result<(), String> {
+    let (iterations, short) = match inside {
+        true => (unroll::ITERATIONS, sorts::SHORT_IN_LOOPS),
+        false => (1, sorts::SHORT),
+    };
     // An unrolled loop may hold branches, and a flattened branch may hold loops, so both passes repeat until nothing changes.
     loop {
         let (branches, unrolled) = (branches::flatten(graph)?, unroll::unroll(graph, iterations)?);
@@ -144,7 +148,7 @@ fn stages(
     if options.fusion == Fusion::Full {
         report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
         report.rows_cut += parts::cut(graph, &options.profile.speeds)?;
-        report.sorted = sorts::expand(graph, &options.profile)?;
+        report.sorted = sorts::expand(graph, &options.profile, short)?;
         canonical::clean(graph)?;
     }
     Ok(())

@@ -16,7 +16,9 @@ use wgfc_ir::computed::Bounds;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// Up to this length elements count those before them.
-const SHORT: i64 = 32;
+pub const SHORT: i64 = 32;
+/// The same in the body of a loop, where a workgroup that runs a lane may count without a dispatch.
+pub const SHORT_IN_LOOPS: i64 = 1 << 10;
 /// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
 /// more passes.
 const RUNS: i64 = 2;
@@ -27,14 +29,14 @@ const FEW: i64 = 4;
 const THROUGH: i64 = 16;
 const BUSY: f64 = 4.0;
 
-/// Replaces the orders of long rows; returns how many.
-pub fn expand(graph: &mut Graph, device: &DeviceProfile) -> Result<usize, String> {
+/// Replaces the orders of rows longer than `short`; returns how many.
+pub fn expand(graph: &mut Graph, device: &DeviceProfile, short: i64) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
         let node = graph.node(n);
         let Op::TopK { axis, ref k, largest } = node.op else { continue };
         let (k, x) = (k.clone(), node.inputs[0]);
-        if graph.ty(x).shape[axis].as_const().is_some_and(|n| n <= SHORT) {
+        if graph.ty(x).shape[axis].as_const().is_some_and(|n| n <= short) {
             continue;
         }
         let new = sorted(graph, n, x, axis, &k, largest, device)?;

@@ -117,6 +117,22 @@ pub(in crate::fuse) fn workgroup_loop(
         mapping.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
     p.unroll = false;
     let mut last = vec![];
+    // Single elements are followed, unless the loop goes on in another dispatch.
+    let carried = to.len();
+    let mut followed = vec![false; carried];
+    if part.is_none() {
+        p.over(mapping.inside(1, 1));
+        let mut results = vec![];
+        for (v, points) in mapping.points(unit.anchor, carried) {
+            let shared = Expr::Shared { array: v.port, at: Poly::ZERO, guard: None };
+            let value = p.push(shared, graph.ty(v).dtype);
+            followed[v.port as usize] = true;
+            results.push((v, points, vec![value]));
+        }
+        for s in follow_up(graph, unit, p, results)? {
+            stages::store(&mut last, 1, s);
+        }
+    }
     let mut writes_steps = false;
     for i in 0..graph.node(unit.anchor).outputs.len() {
         let v = Value { node: unit.anchor, port: i as u32 };
@@ -129,7 +145,7 @@ pub(in crate::fuse) fn workgroup_loop(
             guard = p.and(guard, only);
         }
         if let Some(to) = to.get(i) {
-            let Some(tensor) = *to else { continue };
+            let Some(tensor) = to.filter(|_| !followed[i]) else { continue };
             let own = Poly::var(mapping.element());
             let shared = Expr::Shared { array: i as u32, at: own, guard: None };
             let value = p.push(shared, graph.ty(v).dtype);

@@ -7,6 +7,7 @@
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{self, MOST};
+use crate::fuse::loops::order;
 use crate::fuse::loops::price::{self, Work};
 use crate::fuse::points::Point;
 use crate::fuse::pulling::{Puller, Resolver, Source};
@@ -84,6 +85,11 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
     let mut why = vec![];
     let mut found: Vec<(f64, Mapping)> = vec![];
     for executor in executors {
+        let mut body = body.clone();
+        if let Err(e) = order::lower(&mut body, executor) {
+            why.push(e);
+            continue;
+        }
         for lanes in candidates(&shapes, options) {
             let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
             let (body, steps) = (body.clone(), steps.clone());
@@ -271,11 +277,12 @@ impl Mapping {
     /// Where the elements of each carried result lie, for what follows the loop.
     pub fn points(&self, anchor: NodeId, carried: usize) -> Vec<(Value, Vec<Point>)> {
         let mut out = vec![];
-        if self.executor == Executor::Workgroup {
-            return out;
-        }
         for i in 0..carried {
             let Ok(elements) = self.elements(i) else { continue };
+            // What a workgroup's lane has many elements of is stored by many invocations.
+            if self.executor == Executor::Workgroup && elements.len() > 1 {
+                continue;
+            }
             let when = self.when(i);
             let points =
                 elements.into_iter().map(|at| Point { at, when: when.clone(), from: vec![] }).collect();

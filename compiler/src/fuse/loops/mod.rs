@@ -9,6 +9,7 @@ pub(super) mod expand;
 pub(super) mod kernels;
 pub mod lanes;
 pub(super) mod layout;
+mod order;
 pub(super) mod prepare;
 mod price;
 mod rounds;

@@ -11,6 +11,7 @@ use crate::fuse::loops::rounds::{self, Ending, PARTS};
 use crate::fuse::pulling::{Puller, flat_offset};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
+use crate::fuse::{count_bindings, pack};
 use crate::kernel::{
     Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Repeat, Store, TensorId, TensorKind, Until,
 };
@@ -45,6 +46,37 @@ impl Block {
         }
         others.append(&mut self.kernels);
         Block { kernels: others, repeats: self.repeats }
+    }
+    /// The kernels with no more bindings than the device has, with small tensors packed where that is needed; else the first
+    /// one that has more.
+    pub fn narrow(mut self, options: &Options, tensors: &mut Tensors<'_>) -> Result<Block, Kernel> {
+        let most = options.profile.max_storage_buffers as usize;
+        let words: BTreeSet<TensorId> = self.repeats.iter().filter_map(|r| Some(r.until?.word)).collect();
+        let (mut before, mut after) = (vec![], vec![]);
+        for i in 0..self.kernels.len() {
+            if count_bindings(&self.kernels[i]) <= most {
+                continue;
+            }
+            if let Some(packed) = pack::pack(&self.kernels[i], tensors) {
+                self.kernels[i] = packed;
+            }
+            let little = options.profile.speeds.little_bytes();
+            let fixed = |t: TensorId| words.contains(&t);
+            let Some(gathered) = pack::gather(&mut self.kernels, i, tensors, (most, little), &fixed) else {
+                return Err(self.kernels[i].clone());
+            };
+            for t in self.repeats.iter_mut().flat_map(|r| &mut r.keeps) {
+                *t = gathered.places.get(t).map_or(*t, |place| place.0);
+            }
+            before.extend(gathered.before);
+            after.extend(gathered.after);
+        }
+        self.repeats.iter_mut().for_each(|r| {
+            let mut seen = BTreeSet::new();
+            r.keeps.retain(|t| seen.insert(*t));
+        });
+        self.kernels.extend(after);
+        Ok(self.behind(before))
     }
     /// The tensors it reads.
     pub fn reads(&self) -> impl Iterator<Item = TensorId> + '_ {

@@ -38,7 +38,7 @@ pub fn lower(graph: &mut Graph, options: &Options) -> Result<(), String> {
     }
     if any {
         graph.remove_dead();
-        sorts::expand(graph, &options.profile)?;
+        sorts::expand(graph, &options.profile, sorts::SHORT)?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ fn same(mut g: Graph, x: &Tensor, what: &str) -> Graph {
     let small = DeviceProfile { max_workgroup_bytes: 512, ..DeviceProfile::default() };
     for device in [&small, &DeviceProfile::default()] {
         let mut new = g.clone();
-        assert_eq!(expand(&mut new, device).unwrap(), 1, "{what}");
+        assert_eq!(expand(&mut new, device, SHORT).unwrap(), 1, "{what}");
         wgfc_ir::verify::verify(&new).unwrap();
         let got = eval::evaluate(&new, &inputs).unwrap();
         assert_eq!(format!("{got:?}"), format!("{want:?}"), "{what}");
@@ -88,5 +88,5 @@ fn any_length() {
 fn short_rows_stay() {
     let shape = [Dim::from(1000i64), Dim::from(SHORT)];
     let mut g = graph(DType::F32, &shape, 1, &Dim::ONE, true);
-    assert_eq!(expand(&mut g, &DeviceProfile::default()).unwrap(), 0);
+    assert_eq!(expand(&mut g, &DeviceProfile::default(), SHORT).unwrap(), 0);
 }

@@ -173,6 +173,12 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     })
 }
 
+/// [`Problem::fours`] alone, which is known sooner than the rest.
+pub fn operand_fours(kernel: &Kernel) -> Option<[bool; 2]> {
+    let (x, y) = sides(kernel)?;
+    Some([by_fours(kernel, &x), by_fours(kernel, &y)])
+}
+
 /// Whether the result lies along `m` rather than `n`.
 fn columns_are_m(kernel: &Kernel) -> bool {
     let along =
