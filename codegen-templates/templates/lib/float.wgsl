@@ -273,19 +273,20 @@ fn high_of_product(a: u32, b: u32) -> u32 {
 // 18 (1983). The significand is multiplied by those 96 bits of 2/π that make the lowest two bits of the integer part
 // and the fraction.
 fn quarter_turns_of_large(a: f32) -> vec2<f32> {
-    var bits_of_two_over_pi = array<u32, 8>(0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu);
     let bits = bitcast<u32>(a);
     let first = ((bits >> 23u) & 255u) - 120u;
     let word = min(first >> 5u, 4u);
     let shift = first & 31u;
-    let t0 = bits_of_two_over_pi[word];
-    let t1 = bits_of_two_over_pi[word + 1u];
-    let t2 = bits_of_two_over_pi[word + 2u];
-    let t3 = bits_of_two_over_pi[word + 3u];
+    // Words number `word` to `word + 3` of 0 and 2/π. They are selected, as drivers take long over an array of them.
+    let second = (word & 2u) != 0u;
+    let even = select(vec4<u32>(0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u), vec4<u32>(0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u), second);
+    let odd = select(vec4<u32>(0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u), vec4<u32>(0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u), second);
+    let last = vec4<u32>(0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu);
+    let t = select(select(even, odd, (word & 1u) != 0u), last, word == 4u);
     // Two shifts, since one by 32 bits is none.
-    let w0 = (t0 << shift) | ((t1 >> 1u) >> (31u - shift));
-    let w1 = (t1 << shift) | ((t2 >> 1u) >> (31u - shift));
-    let w2 = (t2 << shift) | ((t3 >> 1u) >> (31u - shift));
+    let w0 = (t.x << shift) | ((t.y >> 1u) >> (31u - shift));
+    let w1 = (t.y << shift) | ((t.z >> 1u) >> (31u - shift));
+    let w2 = (t.z << shift) | ((t.w >> 1u) >> (31u - shift));
     let m = (bits & 0x7fffffu) | 0x800000u;
     let carried = high_of_product(m, w2);
     let low = m * w1 + carried;
