@@ -21,6 +21,8 @@ struct Item {
     name: &'static str,
     text: &'static str,
     uses: Vec<usize>,
+    /// The operators and calls of a call of it, with those of the functions that it calls.
+    instructions: usize,
 }
 
 static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
@@ -32,7 +34,7 @@ static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
             let code = text.lines().find(|l| !l.starts_with("//"))?;
             let name = code.strip_prefix("fn ").or(code.strip_prefix("var<private> "))?;
             let name = name.split(['(', ':']).next()?;
-            Some(Item { name, text, uses: vec![] })
+            Some(Item { name, text, uses: vec![], instructions: 0 })
         })
         .collect();
     let names: Vec<&str> = items.iter().map(|i| i.name).collect();
@@ -41,8 +43,47 @@ static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
             item.text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).collect();
         item.uses = (0..names.len()).filter(|i| *i != at && words.contains(names[*i])).collect();
     }
+    let mut lengths = vec![None; items.len()];
+    (0..items.len()).for_each(|i| _ = length(&items, i, &mut lengths));
+    for (item, n) in items.iter_mut().zip(lengths) {
+        item.instructions = n.unwrap_or(1);
+    }
     items
 });
+
+/// The operators and calls of an item, with those of the items that it calls. No function of WGSL calls itself.
+fn length(items: &[Item], at: usize, known: &mut [Option<usize>]) -> usize {
+    if let Some(n) = known[at] {
+        return n;
+    }
+    known[at] = Some(1);
+    let lines = items[at].text.lines().filter(|l| !l.trim_start().starts_with("//"));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let body = text.split_once('{').map_or("", |b| b.1);
+    // Operators of two signs count once, and the sign of an exponent in a number not at all.
+    let sign = |c: char| "+-*/%&|<>!~^".contains(c);
+    let mut before = ' ';
+    let mut n = 0;
+    for c in body.chars() {
+        n += usize::from(sign(c) && !sign(before) && before != 'e');
+        before = c;
+    }
+    let words = body.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '(');
+    for called in words.filter_map(|w| w.split_once('(')).map(|w| w.0).filter(|w| !w.is_empty()) {
+        n += match items.iter().position(|i| i.name == called) {
+            Some(i) => length(items, i, known),
+            None => 1,
+        };
+    }
+    known[at] = Some(n.max(1));
+    n.max(1)
+}
+
+/// About how many instructions a call of the named function is where it is inlined, which drivers do: its operators and calls.
+/// `None` where there is no such function.
+pub fn instructions(name: &str) -> Option<usize> {
+    ITEMS.iter().find(|i| i.name == name).map(|i| i.instructions)
+}
 
 /// The name of a library item as it is kept, if there is one.
 pub fn find(name: &str) -> Option<&'static str> {
@@ -69,7 +110,18 @@ pub fn text<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ITEMS;
+    use super::{ITEMS, instructions};
+
+    #[test]
+    fn calls_count_as_often_as_they_are_inlined() {
+        let of = |name| instructions(name).unwrap();
+        assert!((60..250).contains(&of("sin_f32")), "{}", of("sin_f32"));
+        assert!((100..400).contains(&of("div_i64")), "{}", of("div_i64"));
+        assert!(of("div_i64") > 2 * of("divide_by_word"));
+        assert!(of("divide_by_word") > 2 * of("digit_of_quotient"));
+        assert!(of("add_64") < 10);
+        assert_eq!(instructions("no_function"), None);
+    }
 
     /// Some drivers take seconds over a few arrays that are indexed by what is not constant.
     #[test]

@@ -83,6 +83,7 @@ pub mod dependence;
 mod family;
 mod hash;
 pub mod in_place;
+pub mod length;
 mod parse;
 pub mod passes;
 pub mod places;

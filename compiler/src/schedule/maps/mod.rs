@@ -14,6 +14,7 @@ pub use tiles::{Staged, Tiles};
 use super::Context;
 use crate::Diagnostic;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
+use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::{Expr, Family, Kernel};
 use neighbours::MOST_EXPRESSIONS;
 use tiles::Along;
@@ -97,6 +98,8 @@ struct Problem<'a> {
     bindings: Bindings,
     /// Expressions of an element.
     expressions: usize,
+    /// Instructions of these.
+    instructions: usize,
     /// Loads among them.
     loads: usize,
 }
@@ -106,7 +109,8 @@ impl<'a> Problem<'a> {
         let bindings = Bindings::of(kernel, cx.graph, cx.device.f16, true)?;
         let reached = kernel.body.reachable(&kernel.roots());
         let loads = reached.iter().filter(|id| matches!(kernel.body.expr(**id), Expr::Load { .. })).count();
-        Ok(Problem { kernel, cx, bindings, expressions: reached.len(), loads })
+        let instructions = length::of(&kernel.body, &kernel.roots());
+        Ok(Problem { kernel, cx, bindings, expressions: reached.len(), instructions, loads })
     }
 
     /// Elements of a word where results are packed, else 1.
@@ -117,6 +121,7 @@ impl<'a> Problem<'a> {
 
     fn fits(&self, elements: u32, unroll: u32) -> bool {
         self.expressions * (elements * unroll) as usize <= MOST_EXPRESSIONS
+            && (unroll == 1 || self.instructions.saturating_mul(unroll as usize) <= MOST_INSTRUCTIONS)
             && (unroll == 1 || self.loads * unroll as usize <= MOST_LOADS)
     }
 
@@ -221,7 +226,10 @@ impl<'a> Problem<'a> {
                 if threads > self.most_threads() || bytes > most || !whole {
                     continue;
                 }
-                if self.expressions * each > 8 * MOST_EXPRESSIONS {
+                let instructions = self.instructions.saturating_mul(each);
+                if self.expressions * each > 8 * MOST_EXPRESSIONS
+                    || (each > 1 && instructions > MOST_INSTRUCTIONS)
+                {
                     continue;
                 }
                 let waste = over(rows, extent(axis)) * over(cols, extent(along.along));

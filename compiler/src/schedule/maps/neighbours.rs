@@ -5,6 +5,7 @@
 
 use super::axes::{axes, strides_of};
 use crate::kernel::bindings::{Binding, Bindings, Encoding, component, neighbours, per_word};
+use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::substitute::{moved, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, KernelGraph, Map, Store, TensorId};
 use wgfc_ir::program::Access;
@@ -152,9 +153,12 @@ impl Words {
     }
 }
 
-/// Whether the expressions of `width` elements are too many to be written out.
+/// Whether the expressions of `width` elements are too many to be written out, or take too many instructions: an element that is long
+/// computes for so long that nothing is gained by wider accesses.
 fn is_long(kernel: &Kernel, width: u32) -> bool {
-    kernel.body.reachable(&kernel.roots()).len() * width as usize > MOST_EXPRESSIONS
+    let (roots, width) = (kernel.roots(), width as usize);
+    kernel.body.reachable(&roots).len() * width > MOST_EXPRESSIONS
+        || length::of(&kernel.body, &roots).saturating_mul(width) > MOST_INSTRUCTIONS
 }
 
 /// Declares a tensor as vectors of `n` elements. False where that is not possible.

@@ -7,6 +7,7 @@
 use crate::Diagnostic;
 use crate::kernel::bindings::{Bindings, neighbours};
 use crate::kernel::dependence::{Dependence, var_bit};
+use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::substitute::{moved, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Row, Store, TensorId};
 use crate::schedule::Context;
@@ -33,8 +34,11 @@ impl Unrolled {
     /// The widest steps that suit the kernel.
     pub(super) fn widest(kernel: &Kernel, cx: &Context) -> Result<Unrolled, Diagnostic> {
         let bindings = Bindings::of(kernel, cx.graph, cx.device.f16, false)?;
-        if kernel.body.reachable(&kernel.roots()).len() <= MOST_EXPRESSIONS {
-            for width in WIDTHS {
+        let roots = kernel.roots();
+        if kernel.body.reachable(&roots).len() <= MOST_EXPRESSIONS {
+            let instructions = length::of(&kernel.body, &roots);
+            let short = |width: &u32| instructions.saturating_mul(*width as usize) <= MOST_INSTRUCTIONS;
+            for width in WIDTHS.into_iter().filter(short) {
                 let Some(unrolled) = Unrolled::by(kernel, width) else { continue };
                 let mut own = bindings.clone();
                 if unrolled.vectors.iter().all(|t| own.declare_vectors(cx.graph, *t, width)) {

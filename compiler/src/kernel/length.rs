@@ -1,0 +1,96 @@
+//! How long the text of expressions is once a driver has inlined the functions that it calls.
+//!
+//! Drivers take a time over a kernel that grows faster than its text: software drivers about half a second over ten thousand
+//! instructions, and half a minute over a hundred thousand.
+
+use super::{Body, Expr, ExprId};
+use wgfc_codegen_templates::library::instructions;
+use wgfc_ir::{BinaryOp, DType, Reg, UnaryOp};
+
+/// Instructions of an invocation beyond which a kernel is not made longer so that it runs faster.
+pub const MOST_INSTRUCTIONS: usize = 2048;
+
+/// Instructions of evaluating the roots, each expression once.
+pub fn of(body: &Body, roots: &[ExprId]) -> usize {
+    body.reachable(roots).into_iter().map(|id| of_expr(body, id)).fold(0, usize::saturating_add)
+}
+
+/// Instructions of an expression without its operands.
+pub fn of_expr(body: &Body, id: ExprId) -> usize {
+    match body.expr(id) {
+        Expr::Const(_) => 0,
+        Expr::Unary(op, a) => of_unary(*op, body.dtype(*a).reg()),
+        Expr::Binary(BinaryOp::Pow, _, y) if matches!(body.expr(*y), Expr::Const(_)) => 2,
+        Expr::Binary(op, a, _) => of_binary(*op, body.dtype(*a).reg()),
+        Expr::Cast(to, a) => of_cast(body.dtype(*a), *to),
+        _ => 1,
+    }
+}
+
+fn suffix(reg: Reg) -> &'static str {
+    match reg {
+        Reg::F32 => "f32",
+        Reg::I32 => "i32",
+        Reg::U32 => "u32",
+        Reg::I64 => "i64",
+        Reg::U64 => "u64",
+        Reg::Bool => "bool",
+    }
+}
+
+/// The instructions of the first of these functions that there is; else it is an instruction.
+fn named<const N: usize>(names: [String; N]) -> usize {
+    names.iter().find_map(|n| instructions(n)).unwrap_or(1)
+}
+
+fn of_unary(op: UnaryOp, reg: Reg) -> usize {
+    match op {
+        UnaryOp::Erf | UnaryOp::Sigmoid if reg == Reg::F32 => named([op.name().into()]),
+        _ => named([format!("{}_{}", op.name(), suffix(reg))]),
+    }
+}
+
+fn of_binary(op: BinaryOp, reg: Reg) -> usize {
+    use BinaryOp::{Add, Div, Mod, Mul, Quot, Rem, Sub};
+    let long = matches!(reg, Reg::I64 | Reg::U64);
+    let name = match (op, reg) {
+        (Add | Sub | Mul, _) if !long => return 1,
+        (Div, Reg::F32) => return 1,
+        (Quot, Reg::F32) => "quotient",
+        (Quot, _) => "div",
+        (Mod, Reg::U32 | Reg::U64) => Rem.name(),
+        _ => op.name(),
+    };
+    let word = format!("{name}_64");
+    if long { named([format!("{name}_{}", suffix(reg)), word]) } else { named([format!("{name}_{}", suffix(reg))]) }
+}
+
+fn of_cast(from: DType, to: DType) -> usize {
+    match (from.reg(), to.reg()) {
+        (a, b) if a == b => 1,
+        (a, b) => named([format!("{}_from_{}", suffix(b), suffix(a))]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shortest and the longest of the functions that follow products in models, and of those that should be few.
+    #[test]
+    fn activations_are_short_and_angles_are_long() {
+        let (unary, binary) = (|op| of_unary(op, Reg::F32), |op| of_binary(op, Reg::I64));
+        assert_eq!(unary(UnaryOp::Neg), 1);
+        for op in [UnaryOp::Exp, UnaryOp::Sigmoid, UnaryOp::Erf, UnaryOp::Tanh, UnaryOp::Sqrt] {
+            assert!(unary(op) <= 40, "{} {}", op.name(), unary(op));
+        }
+        for op in [UnaryOp::Sin, UnaryOp::Cos, UnaryOp::Tan] {
+            assert!(unary(op) > 80, "{} {}", op.name(), unary(op));
+        }
+        for op in [BinaryOp::Div, BinaryOp::Rem, BinaryOp::Mod, BinaryOp::Quot] {
+            assert!(binary(op) > 100, "{} {}", op.name(), binary(op));
+        }
+        assert!(binary(BinaryOp::Add) < 10);
+        assert!(of_cast(DType::F32, DType::I64) > 10);
+    }
+}
