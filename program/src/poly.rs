@@ -664,6 +664,36 @@ mod tests {
     }
 
     #[test]
+    fn symbolic_divisors_cancel_common_factors() {
+        let dom = [p("9*n*m"), p("n")];
+        let div = |x: &str, d: &str| p(x).div(&p(d), &dom).to_string();
+        let rem = |x: &str, d: &str| p(x).modulo(&p(d), &dom).to_string();
+        assert_eq!(div("8*%0 + 3", "32*n*m"), "%0/(4*m*n)");
+        assert_eq!(div("8*%0 + 8", "32*n"), "(%0 + 1)/(4*n)");
+        assert_eq!(div("m*n*%0 + n*m", "n*m"), "%0 + 1");
+        assert_eq!(div("n*%0 + %1", "3*n*m"), "%0/(3*m)");
+        assert_eq!(div("n*%0 + %0", "3*n"), p("(n*%0 + %0)/(3*n)").to_string());
+        assert_eq!(rem("8*%0 + 3", "16*n"), "8*(%0%(2*n)) + 3");
+        assert_eq!(rem("n*%0 + %1", "n*m"), "n*(%0%m) + %1");
+        for (x, d) in [("8*%0 + 3", "32*n*m"), ("n*%0 + %1", "3*n*m"), ("6*%0 + n", "9*n"), ("n*%0 - %1", "n*m")] {
+            let (x, d) = (p(x), p(d));
+            let (q, r) = (x.div(&d, &dom), x.modulo(&d, &dom));
+            for (n, m) in [(1, 1), (2, 3), (5, 2), (3, 7)] {
+                for (i, j) in (0..9 * n * m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                    let env = |a: &Atom| match a {
+                        Atom::Var(v) => Some([i, j][*v as usize]),
+                        Atom::Sym(s) => Some(if &**s == "n" { n } else { m }),
+                        _ => None,
+                    };
+                    let (a, b) = (x.eval(&env).unwrap(), d.eval(&env).unwrap());
+                    assert_eq!(q.eval(&env), Some(a.div_euclid(b)), "{x} / {d} = {q} at {i}, {j}, {n}, {m}");
+                    assert_eq!(r.eval(&env), Some(a.rem_euclid(b)), "{x} % {d} = {r} at {i}, {j}, {n}, {m}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn division_agrees_with_integers() {
         let dom = [p("6"), p("5"), p("4")];
         for text in ["20*%0 + 4*%1 + %2", "4*%1 + %2 + 3", "%0 - %1 + 2*%2", "3*%0 + 7", "12*%0 - 5*%1"] {

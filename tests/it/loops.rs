@@ -827,7 +827,7 @@ fn wide(steps: Dim) -> Graph {
     let sum = add(BinaryOp::Add, sum, outer[1]);
     next.push(add(BinaryOp::Mul, sum, outer[2]));
     next.push(add(BinaryOp::Sub, a1, row));
-    let five = b.slice(outer[3], 0, &Poly::from(2), 1, &Dim::ONE).unwrap();
+    let five = b.slice(outer[3], 0, &Poly::from(2i64), 1, &Dim::ONE).unwrap();
     let five = b.reshape(five, vec![]).unwrap();
     let mut add = |op, x, y| b.binary(op, x, y).unwrap();
     next.push(add(BinaryOp::Add, a2, five));

@@ -57,27 +57,31 @@ impl Poly {
             return q;
         }
         // (g·a)/(g·b) = a/b
-        if let Some(c) = d.as_const() {
-            let g = r.terms().iter().fold(c, |g, (_, k)| gcd(g, *k));
+        let content = d.content();
+        let g = r.terms().iter().fold(content, |g, (_, k)| gcd(g, *k));
+        if g > 1 {
+            return &q + &r.scale_down(g).div(&d.scale_down(g), domain);
+        }
+        // Terms that are multiples of g, which divides d, with the rest in 0..g, drop the rest.
+        for (_, k) in r.terms() {
+            let g = gcd(content, k);
             if g > 1 {
-                return &q + &r.scale_down(g).div(&Poly::constant(c / g), domain);
-            }
-            // Terms that are multiples of g | c, with the rest in 0..g, drop the rest.
-            for (_, k) in r.terms() {
-                let g = gcd(c, k);
-                if g > 1 {
-                    let (mult, rest): (Vec<_>, Vec<_>) = r.terms().into_iter().partition(|(_, k)| k % g == 0);
-                    let rest = Poly::from_terms(rest.into_iter().collect());
-                    let carried = match rest.as_const() {
-                        Some(c) => Some(c.div_euclid(g)),
-                        None => rest.in_range(&Poly::constant(g), domain).then_some(0),
-                    };
-                    if let Some(carried) = carried {
-                        let mult = Poly::from_terms(mult.into_iter().collect());
-                        let whole = &mult.scale_down(g) + carried;
-                        return &q + &whole.div(&Poly::constant(c / g), domain);
-                    }
+                let (mult, rest) = r.multiples_and_rest(g);
+                let carried = match rest.as_const() {
+                    Some(c) => Some(c.div_euclid(g)),
+                    None => rest.in_range(&Poly::constant(g), domain).then_some(0),
+                };
+                if let Some(carried) = carried {
+                    let whole = &mult.scale_down(g) + carried;
+                    return &q + &whole.div(&d.scale_down(g), domain);
                 }
+            }
+        }
+        // The common factor g may be a symbol.
+        for g in d.common_symbols() {
+            let (mult, rest) = r.split_by_factor(&g);
+            if !mult.is(0) && (rest.is(0) || rest.in_range(&g, domain)) {
+                return &q + &mult.div_rem(&g).0.div(&d.div_rem(&g).0, domain);
             }
         }
         // (x/a + k)/b = (x + k·a)/(a·b)
@@ -126,21 +130,50 @@ impl Poly {
 
     /// `(g·x + r) % (g·d) = g·(x % d) + r` for `0 <= r < g`.
     fn parted_modulo(&self, d: &Poly, domain: &Domain) -> Option<Poly> {
-        let c = d.as_const().filter(|c| *c > 0)?;
+        let content = d.content();
         for (_, k) in self.terms() {
-            let g = gcd(c, k);
+            let g = gcd(content, k);
             if g <= 1 {
                 continue;
             }
-            let (mult, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(_, k)| k % g == 0);
-            let rest = Poly::from_terms(rest.into_iter().collect());
-            if mult.is_empty() || !(rest.is(0) || rest.in_range(&Poly::constant(g), domain)) {
-                continue;
+            let (mult, rest) = self.multiples_and_rest(g);
+            if rest.is(0) || rest.in_range(&Poly::constant(g), domain) {
+                return Some(&(&mult.scale_down(g).modulo(&d.scale_down(g), domain) * g) + &rest);
             }
-            let x = Poly::from_terms(mult.into_iter().collect()).scale_down(g);
-            return Some(&(&x.modulo(&Poly::constant(c / g), domain) * g) + &rest);
         }
-        None
+        d.common_symbols().into_iter().find_map(|g| {
+            let (mult, rest) = self.split_by_factor(&g);
+            let parts = !mult.is(0) && (rest.is(0) || rest.in_range(&g, domain));
+            parts.then(|| &(&mult.div_rem(&g).0.modulo(&d.div_rem(&g).0, domain) * &g) + &rest)
+        })
+    }
+
+    /// The symbols that every term has as a factor.
+    fn common_symbols(&self) -> Vec<Poly> {
+        let terms = self.terms();
+        let Some(((first, _), rest)) = terms.split_first() else { return vec![] };
+        let mut atoms: Vec<&Atom> = first.iter().filter(|a| matches!(a, Atom::Sym(_))).collect();
+        atoms.dedup();
+        atoms.retain(|a| rest.iter().all(|(m, _)| m.contains(a)));
+        atoms.into_iter().map(|a| Poly::atom(a.clone())).filter(|g| g.proves_nonneg(&[])).collect()
+    }
+
+    /// The terms that have the factor `g`, a symbol, and the others.
+    fn split_by_factor(&self, g: &Poly) -> (Poly, Poly) {
+        let has = |m: &Monomial| m.iter().any(|a| g.as_atom() == Some(a));
+        let (mult, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(m, _)| has(m));
+        (Poly::from_terms(mult.into_iter().collect()), Poly::from_terms(rest.into_iter().collect()))
+    }
+
+    /// The greatest common divisor of all coefficients, the constant with them.
+    fn content(&self) -> i64 {
+        self.terms().iter().fold(0, |g, (_, k)| gcd(g, *k))
+    }
+
+    /// The terms whose coefficients are multiples of `g`, and the others.
+    fn multiples_and_rest(&self, g: i64) -> (Poly, Poly) {
+        let (mult, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(_, k)| k % g == 0);
+        (Poly::from_terms(mult.into_iter().collect()), Poly::from_terms(rest.into_iter().collect()))
     }
 
     fn has_div(&self) -> bool {
