@@ -6,10 +6,12 @@
 
 use crate::files::map_file;
 use crate::output::write_whole;
-use crate::{Error, Problem};
+use crate::{Error, Problem, memory};
 use std::path::Path;
+use wgfc_compiler::Diagnostic;
+use wgfc_compiler::budget::Budget;
 use wgfc_ir::tensor::{checked_numel, gathered};
-use wgfc_ir::{DType, Tensor};
+use wgfc_ir::{DType, Scalar, Tensor};
 
 /// The NumPy type that stores `dtype` bit for bit.
 fn descr(dtype: DType) -> Option<&'static str> {
@@ -42,23 +44,47 @@ pub fn file_dtype(dtype: DType) -> DType {
 
 /// Reads a `.npy` file: either order, either endianness, any of the types above.
 pub fn read(path: &Path) -> Result<Tensor, Error> {
+    read_within(path, &Budget::of_data(None))
+}
+
+/// [`read`] within a budget, to which the file is added.
+pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
-    parse((*bytes).as_ref()).map_err(|m| {
-        Error::file_help(path, m, "numpy.save(path, array) writes such files, of numbers and booleans")
-    })
+    let bytes = (*bytes).as_ref();
+    budget.add_file(bytes.len() as u64);
+    let wrong =
+        |m| Error::file_help(path, m, "numpy.save(path, array) writes such files, of numbers and booleans");
+    let layout = layout(bytes).map_err(wrong)?;
+    let copies = if layout.fortran && layout.shape.len() > 1 { 2 } else { 1 };
+    let need = (layout.len as u64).saturating_mul(copies);
+    let taken = budget.take(need, format_args!("the {} bytes of its elements", layout.len));
+    taken.map_err(|d| over(path, d))?;
+    memory::afford(need)
+        .map_err(|m| Error::file_help(path, m, "give a smaller array, or a machine with more memory"))?;
+    parse(bytes, layout).map_err(wrong)
+}
+
+fn over(path: &Path, d: Diagnostic) -> Error {
+    Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help }
 }
 
 /// [`read`] that keeps the values in the file, mapped into memory ([`map_file`]), where they lie there as in a tensor: row by row, in the
 /// order of bytes of most machines. Of a file that is larger than the memory only what is looked at is read.
 pub fn map(path: &Path) -> Result<Tensor, Error> {
+    map_within(path, &Budget::of_data(None))
+}
+
+/// [`map`] within a budget, to which the file is added.
+pub fn map_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
+    budget.add_file((*bytes).as_ref().len() as u64);
     let mapped = layout((*bytes).as_ref()).and_then(|l| {
         let as_it_is = !l.big && (!l.fortran || l.shape.len() < 2) && l.dtype != DType::Bool;
         as_it_is.then(|| Tensor::shared(l.dtype, l.shape, bytes.clone(), l.start, l.len)).transpose()
     });
     match mapped {
         Ok(Some(t)) => Ok(t),
-        _ => read(path),
+        _ => read_within(path, budget),
     }
 }
 
@@ -69,6 +95,12 @@ struct Header {
     fortran: Option<bool>,
     shape: Option<Vec<usize>>,
 }
+
+/// The characters of a header that an error shows.
+const SHOWN: usize = 200;
+
+/// The most axes of an array of NumPy.
+const AXES: usize = 64;
 
 /// The rest of a header while it is read.
 struct Literal<'a>(&'a str);
@@ -97,7 +129,11 @@ impl<'a> Literal<'a> {
 
 impl Header {
     fn parse(text: &str) -> Result<Header, String> {
-        let bad = || format!("is not a .npy file: its header is `{}`", text.trim_end());
+        let bad = || {
+            let shown: String = text.trim_end().chars().take(SHOWN).collect();
+            let more = if shown.len() < text.trim_end().len() { "…" } else { "" };
+            format!("is not a .npy file: its header is `{shown}{more}`")
+        };
         let mut rest = Literal(text);
         let mut header = Header::default();
         if !rest.eat("{") {
@@ -117,6 +153,9 @@ impl Header {
                     let mut shape = vec![];
                     while !rest.eat(")") {
                         shape.push(rest.number().ok_or("its shape overflows")?);
+                        if shape.len() > AXES {
+                            return Err(format!("has more than {AXES} axes"));
+                        }
                         if !rest.eat(",") && !rest.0.starts_with(')') {
                             return Err(bad());
                         }
@@ -182,8 +221,8 @@ fn layout(bytes: &[u8]) -> Result<Layout, String> {
     Ok(Layout { dtype, shape, big: text.starts_with('>'), fortran, start: bytes.len() - have, len })
 }
 
-fn parse(bytes: &[u8]) -> Result<Tensor, String> {
-    let Layout { dtype, shape, big, fortran, start, len } = layout(bytes)?;
+fn parse(bytes: &[u8], layout: Layout) -> Result<Tensor, String> {
+    let Layout { dtype, shape, big, fortran, start, len } = layout;
     let width = dtype.bits() / 8;
     let stored = bytes.get(start..start + len).unwrap_or_default();
     let mut data = Vec::new();
@@ -252,18 +291,25 @@ pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
 
 /// The values in another element type; `None` when the tensor has none.
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
-    let values: Vec<_> = tensor
-        .scalars()?
-        .into_iter()
-        .map(|s| {
-            if tensor.dtype.is_float() {
-                wgfc_ir::Scalar::from_f64(dtype, s.as_f64())
-            } else {
-                wgfc_ir::Scalar::from_i64(dtype, s.as_i64())
-            }
-        })
-        .collect();
-    Some(Tensor::from_scalars(dtype, tensor.shape.clone(), &values))
+    let convert = |s: Scalar| match tensor.dtype.is_float() {
+        true => Scalar::from_f64(dtype, s.as_f64()),
+        false => Scalar::from_i64(dtype, s.as_i64()),
+    };
+    let mut data = Vec::with_capacity(dtype.bytes_for(tensor.numel()));
+    for piece in pieces(tensor) {
+        let values: Vec<Scalar> = piece.scalars()?.into_iter().map(convert).collect();
+        data.extend_from_slice(Tensor::from_scalars(dtype, vec![values.len()], &values).bytes()?);
+    }
+    Tensor::new(dtype, tensor.shape.clone(), data).ok()
+}
+
+/// Elements that are converted at a time: a scalar takes many times the bytes of an element.
+const PIECE: usize = 1 << 16;
+
+/// The elements of a tensor, [`PIECE`] at a time.
+fn pieces(t: &Tensor) -> impl Iterator<Item = Tensor> {
+    let n = t.numel();
+    (0..n).step_by(PIECE).map(move |start| t.flat_slice(start, PIECE.min(n - start)))
 }
 
 /// `tensor` in the type that a model's input has: itself, or narrowed where NumPy lacks the type; any other type is
@@ -284,37 +330,39 @@ pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<St
         ));
     }
     let empty = || Problem::with_help("has no values", "give a file that has some");
-    let values = tensor.scalars().ok_or_else(empty)?;
     let made = cast(&tensor, dtype).ok_or_else(empty)?;
     if narrowed {
         return Ok((made, None));
     }
-    let after = made.scalars().ok_or_else(empty)?;
-    let same = |a: &wgfc_ir::Scalar, b: &wgfc_ir::Scalar| match (from.is_float(), dtype.is_float()) {
+    let same = |a: &Scalar, b: &Scalar| match (from.is_float(), dtype.is_float()) {
         (false, false) => a.as_i64() == b.as_i64(),
         (false, true) => a.as_i64() as i128 == b.as_f64() as i128,
         (true, false) => a.as_f64().fract() == 0.0 && a.as_f64() as i128 == b.as_i64() as i128,
         _ => a.as_f64() == b.as_f64() || a.as_f64().is_nan() && b.as_f64().is_nan(),
     };
-    let differ: Vec<_> = values.iter().zip(&after).filter(|(a, b)| !same(a, b)).collect();
-    let text = |v: &wgfc_ir::Scalar, t: DType| match t.is_float() {
+    let text = |v: &Scalar, t: DType| match t.is_float() {
         true => v.as_f64().to_string(),
         false => v.as_i64().to_string(),
     };
-    let lost =
-        differ.iter().find(|(a, b)| !dtype.is_float() || !b.as_f64().is_finite() && a.as_f64().is_finite());
-    if let Some((a, _)) = lost {
-        return Err(Problem::with_help(
-            format!("is {from}, and {dtype} cannot hold its value {}", text(a, from)),
-            "round or clip the values before you store them",
-        ));
+    let (mut first, mut differ) = (None, 0usize);
+    for (before, after) in pieces(&tensor).zip(pieces(&made)) {
+        let (before, after) = (before.scalars().ok_or_else(empty)?, after.scalars().ok_or_else(empty)?);
+        for (a, b) in before.iter().zip(&after).filter(|(a, b)| !same(a, b)) {
+            if !dtype.is_float() || !b.as_f64().is_finite() && a.as_f64().is_finite() {
+                return Err(Problem::with_help(
+                    format!("is {from}, and {dtype} cannot hold its value {}", text(a, from)),
+                    "round or clip the values before you store them",
+                ));
+            }
+            differ += 1;
+            first = first.or(Some((*a, *b)));
+        }
     }
-    let how = match differ.first() {
+    let how = match &first {
         None => "which changes no value".to_owned(),
         Some((a, b)) => format!(
-            "which rounds {} of {} values, as {} to {}",
-            differ.len(),
-            values.len(),
+            "which rounds {differ} of {} values, as {} to {}",
+            tensor.numel(),
             text(a, from),
             text(b, dtype)
         ),

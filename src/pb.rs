@@ -3,8 +3,9 @@
 use crate::Error;
 use crate::files::map_file;
 use std::path::Path;
+use wgfc_compiler::budget::Budget;
 use wgfc_compiler::import::NoExternalData;
-use wgfc_compiler::import::onnx::TensorProto;
+use wgfc_compiler::import::onnx::decode_tensor;
 use wgfc_compiler::import::onnx::weights::Weights;
 use wgfc_ir::Tensor;
 
@@ -12,8 +13,15 @@ const HELP: &str = "give a file as in ONNX's test data (onnx.save_tensor writes 
 
 /// Reads a `TensorProto` file.
 pub fn read(path: &Path) -> Result<Tensor, Error> {
+    read_within(path, &Budget::of_data(None))
+}
+
+/// [`read`] within a budget, to which the file is added.
+pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
-    let proto: TensorProto = prost::Message::decode((*bytes).as_ref())
-        .map_err(|e| Error::file_help(path, format!("is not an ONNX TensorProto: {e}"), HELP))?;
+    let bytes = (*bytes).as_ref();
+    budget.add_file(bytes.len() as u64);
+    let proto = decode_tensor(bytes, budget)
+        .map_err(|d| Error::file_help(path, d.message, d.help.unwrap_or_else(|| HELP.to_owned())))?;
     Weights::new(&NoExternalData, false).tensor(&proto).map_err(|e| Error::file_help(path, e.message, HELP))
 }

@@ -128,17 +128,15 @@ pub(crate) struct Opened {
 }
 
 /// Opens a file. Reading its header draws from a budget, to which the file is added.
-pub(crate) fn open(path: &Path, budget: Option<&Budget>) -> Result<Opened, Unread> {
+pub(crate) fn open(path: &Path, budget: &Budget) -> Result<Opened, Unread> {
     let owner: Arc<dyn ByteOwner> = map_file(path).map_err(Unread::File)?;
-    if let Some(budget) = budget {
-        let bytes = (*owner).as_ref();
-        budget.add_file(bytes.len() as u64);
-        let length = bytes.first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
-        let header = usize::try_from(length).ok().and_then(|n| bytes.get(8..)?.get(..n));
-        budget.take_json(header.unwrap_or_default()).map_err(|d| {
-            Unread::File(Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help })
-        })?;
-    }
+    let bytes = (*owner).as_ref();
+    budget.add_file(bytes.len() as u64);
+    let length = bytes.first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
+    let header = usize::try_from(length).ok().and_then(|n| bytes.get(8..)?.get(..n));
+    budget.take_json(header.unwrap_or_default()).map_err(|d| {
+        Unread::File(Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help })
+    })?;
     let read = SafeTensors::read_metadata((*owner).as_ref());
     let (header, metadata) =
         read.map_err(|e| Unread::Damaged(vec![format!("is not a safetensors file: {e}")]))?;
@@ -183,9 +181,13 @@ impl Opened {
     }
 }
 
-/// Reads a file. `types` finds the true types in our metadata.
-pub(crate) fn read(path: &Path, types: &dyn Fn(&str) -> Result<TrueTypes, String>) -> Result<Read, Unread> {
-    let file = open(path, None)?;
+/// Reads a file within a budget. `types` finds the true types in our metadata.
+pub(crate) fn read(
+    path: &Path,
+    budget: &Budget,
+    types: &dyn Fn(&str) -> Result<TrueTypes, String>,
+) -> Result<Read, Unread> {
+    let file = open(path, budget)?;
     let tensors = file.tensors(types).map_err(Unread::Damaged)?;
     Ok(Read { tensors, metadata: file.text(METADATA_KEY).map(str::to_owned) })
 }

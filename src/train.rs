@@ -11,7 +11,7 @@ mod roles;
 use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
 use crate::{Error, ModelFile, Options, Program, Tensor};
-pub use checkpoint::read_tensors;
+pub use checkpoint::{read_tensors, read_tensors_within};
 use order::Order;
 pub use roles::Roles;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Memory that reading a model may take, beside the memory of its files.
+//! Memory that reading a model or its data may take, beside the memory of its files.
 //!
 //! A small file can ask for much: by compressed records, by views that repeat elements, by structures that are larger in memory than
 //! in the file. Every reader asks a [`Budget`] before it allocates, so that the sum is bounded and not each part alone.
@@ -23,17 +23,24 @@ struct Account {
     /// The limit that the user gives.
     limit: Option<u64>,
     taken: Cell<u64>,
-    /// Bytes of the model's files.
+    /// The files, in words.
+    read: &'static str,
+    /// Bytes of the files.
     files: Cell<u64>,
 }
 
 impl Budget {
     /// The budget of a model whose file has so many bytes: 256 MiB and 16 times the file, or the limit that the user gives.
     pub fn new(file: u64, limit: Option<u64>) -> Budget {
-        Budget(Rc::new(Account { limit, taken: Cell::new(0), files: Cell::new(file) }))
+        Budget(Rc::new(Account { limit, taken: Cell::new(0), read: "this model", files: Cell::new(file) }))
     }
 
-    /// Adds a file of so many bytes to those of the model, which allow for more.
+    /// The budget of files beside a model: inputs, checkpoints, tokenizers. Each is [added](Budget::add_file) when it is opened.
+    pub fn of_data(limit: Option<u64>) -> Budget {
+        Budget(Rc::new(Account { limit, taken: Cell::new(0), read: "files", files: Cell::new(0) }))
+    }
+
+    /// Adds a file of so many bytes, which allow for more.
     pub fn add_file(&self, bytes: u64) {
         self.0.files.set(self.0.files.get().saturating_add(bytes));
     }
@@ -53,7 +60,7 @@ impl Budget {
     /// # Errors
     /// Where they exceed what is left; nothing is taken then.
     pub fn take(&self, bytes: u64, what: impl std::fmt::Display) -> Result<(), Diagnostic> {
-        let Account { limit, taken, files } = &*self.0;
+        let Account { limit, taken, read, files } = &*self.0;
         let allowed = limit.unwrap_or(LEAST.saturating_add(files.get().saturating_mul(PER_BYTE)));
         let sum = taken.get().saturating_add(bytes);
         if sum <= allowed {
@@ -65,7 +72,7 @@ impl Budget {
             false => format!(", {} with what is read already", size(sum)),
         };
         let message = format!(
-            "{what} would take {} of memory{before}; reading this model of {} may take {}",
+            "{what} would take {} of memory{before}; reading {read} of {} may take {}",
             size(bytes),
             size(files.get()),
             size(allowed)

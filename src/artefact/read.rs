@@ -148,7 +148,7 @@ impl Source {
 
     fn file(path: &Path, options: &ReadOptions) -> Result<Source, Error> {
         let budget = Budget::new(0, options.memory_limit);
-        let file = tensors::open(path, Some(&budget)).map_err(|e| match e {
+        let file = tensors::open(path, &budget).map_err(|e| match e {
             Unread::File(e) => e,
             Unread::Damaged(problems) => Error::File {
                 path: path.to_owned(),
@@ -282,8 +282,8 @@ impl Source {
         let beside = match &self.file {
             Some(f) if rest => own_tensors(f).map_err(|p| damaged(&self.plan, p))?,
             None if rest || recipes.tensors.is_empty() && wanted.is_empty() => {
-                let opened = tensors::open(&path, Some(&self.budget))
-                    .and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
+                let opened =
+                    tensors::open(&path, &self.budget).and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
                 opened.map_err(|e| match e {
                     Unread::File(e) => e,
                     Unread::Damaged(problems) => damaged(&path, problems),

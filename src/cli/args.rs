@@ -227,8 +227,8 @@ pub struct CompileOptions {
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
-    /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
-    /// and 16 times the model's file]
+    /// Memory that reading the model may take beside its files, and as much again for its inputs and other data, as in `4GB`, for files
+    /// that are to be trusted [default: 256 MiB and 16 times the files]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory_limit: Option<u64>,
     /// Iterations of loops that the reference evaluator runs at most, those of nested loops multiplied, with 65,536 elements of work each on
@@ -240,7 +240,7 @@ pub struct CompileOptions {
 impl CompileOptions {
     /// As the compiler takes them. Reads the files of `--fix` and `--schedule-from`.
     pub fn options(&self) -> Result<Options, Error> {
-        let values = values(&self.fixed)?;
+        let values = values(&self.fixed, self.memory_limit)?;
         let states = match self.state_capacity {
             None => States::None,
             Some(CapacityArg(capacity)) if self.states.is_empty() => States::Auto { capacity },
@@ -273,8 +273,9 @@ impl CompileOptions {
 }
 
 /// The values that `--fix` gives. Reads their files.
-pub fn values(fixed: &[String]) -> Result<BTreeMap<String, wgfc::Tensor>, Error> {
-    fixed.iter().map(|text| super::inputs::fixed(text)).collect()
+pub fn values(fixed: &[String], memory_limit: Option<u64>) -> Result<BTreeMap<String, wgfc::Tensor>, Error> {
+    let budget = wgfc::compiler::budget::Budget::of_data(memory_limit);
+    fixed.iter().map(|text| super::inputs::fixed(text, &budget)).collect()
 }
 
 /// Which adapter.

@@ -52,7 +52,13 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let place = Place::Device(adapter::choice(&a.adapter));
     let loaded = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(loaded.model.warnings());
-    let tensors = inputs::make_free(loaded.model.inputs(), &a.compile.dims, &loaded.open(&a.data), t)?;
+    let tensors = inputs::make_free(
+        loaded.model.inputs(),
+        &a.compile.dims,
+        &loaded.open(&a.data),
+        a.compile.memory_limit,
+        t,
+    )?;
     let cost = loaded.cost(&tensors, t);
     let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let mut warm_up = 1;

@@ -24,7 +24,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     let file = ModelFile::open(&a.model)?;
     let mut options = Options {
         dims: a.dims.iter().cloned().collect(),
-        values: super::args::values(&a.fixed)?,
+        values: super::args::values(&a.fixed, a.memory_limit)?,
         memory_limit: a.memory_limit,
         ..Options::default()
     };

@@ -74,7 +74,7 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
         t.note(&q.text());
     }
     let data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
-    let given = inputs::make_free(model.inputs(), &a.compile.dims, &data, t)?;
+    let given = inputs::make_free(model.inputs(), &a.compile.dims, &data, a.compile.memory_limit, t)?;
     drop(model);
     let mut found: Vec<Difference> = vec![];
     let mut lost = vec![];

@@ -151,7 +151,7 @@ fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
 
 /// The decoder's files.
 fn opened_decoder(a: &CompileArgs, t: &Terminal) -> Result<Decoder, Error> {
-    let decoder = Decoder::open(&a.model)?;
+    let decoder = Decoder::open_within(&a.model, a.compile.memory_limit)?;
     if !a.random_weights {
         return Ok(decoder);
     }

@@ -50,7 +50,7 @@ struct Check {
 /// Measures decoding.
 pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     a.precision.check()?;
-    let mut decoder = Decoder::open(&a.model)?;
+    let mut decoder = Decoder::open_within(&a.model, a.memory_limit)?;
     if a.random_weights {
         let _progress = t.spinner("making up weights".into());
         decoder = decoder.with_random_weights()?;

@@ -21,7 +21,7 @@ const STEP: usize = 256;
 pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     a.precision.check()?;
     let started = Instant::now();
-    let mut decoder = Decoder::open(&a.model)?;
+    let mut decoder = Decoder::open_within(&a.model, a.memory_limit)?;
     let text = a.prompt.is_some();
     let prompt = match (&a.prompt, &a.tokens) {
         (Some(text), _) => decoder.encode(text)?,

@@ -4,6 +4,7 @@ use super::args::ImageNorm;
 use image::imageops::FilterType;
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc::compiler::budget::Budget;
 use wgfc::ir::{Dim, Scalar};
 use wgfc::{DType, Error, Tensor};
 
@@ -41,6 +42,7 @@ pub fn read(
     shape: &[Dim],
     dims: &BTreeMap<String, i64>,
     norm: ImageNorm,
+    budget: &Budget,
 ) -> Result<Tensor, Error> {
     let wants: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let unfit = || {
@@ -58,11 +60,20 @@ pub fn read(
     let no_picture = |e: String| {
         Error::file_help(path, format!("is not a picture that can be read: {e}"), "give a PNG or a JPEG")
     };
-    let picture = image::ImageReader::new(std::io::Cursor::new((*bytes).as_ref()))
-        .with_guessed_format()
-        .map_err(|e| no_picture(e.to_string()))?
-        .decode()
-        .map_err(|e| no_picture(e.to_string()))?;
+    let reader = || {
+        let bytes = std::io::Cursor::new((*bytes).as_ref());
+        image::ImageReader::new(bytes).with_guessed_format().map_err(|e| no_picture(e.to_string()))
+    };
+    let (width, height) = reader()?.into_dimensions().map_err(|e| no_picture(e.to_string()))?;
+    budget.add_file((*bytes).as_ref().len() as u64);
+    // A byte of each of up to four channels.
+    let need = 4 * u64::from(width) * u64::from(height);
+    budget.take(need, format_args!("a picture of {width} × {height}")).map_err(|d| Error::File {
+        path: path.to_owned(),
+        problems: vec![d.message],
+        help: d.help,
+    })?;
+    let picture = reader()?.decode().map_err(|e| no_picture(e.to_string()))?;
     let known = |axis: usize| -> Option<usize> {
         shape.get(axis)?.eval_syms(&|s| dims.get(s).copied()).and_then(|v| usize::try_from(v).ok())
     };

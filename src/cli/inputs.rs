@@ -5,6 +5,7 @@ use super::image;
 use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use wgfc::compiler::budget::Budget;
 use wgfc::ir::Scalar;
 use wgfc::ports::{PortType, bind, no_such_input};
 use wgfc::{DType, Error, Problem, Tensor, memory, npy, random};
@@ -54,13 +55,13 @@ impl Source {
 
 /// `--fix NAME=VALUE`: an input of the model that becomes a constant. `VALUE` is a file, or integers: one
 /// alone is a scalar, several with commas (a comma at the end for one) a list.
-pub fn fixed(text: &str) -> Result<(String, Tensor), Error> {
+pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
     let help = "write --fix NAME=FILE.npy, NAME=FILE.pb, or integers as in NAME=1,2";
     let (name, value) =
         text.split_once('=').ok_or_else(|| Error::usage(format!("`--fix {text}` has no value"), help))?;
     let value = match value {
-        v if v.ends_with(".npy") => npy::read(v.as_ref())?,
-        v if v.ends_with(".pb") => wgfc::pb::read(v.as_ref())?,
+        v if v.ends_with(".npy") => npy::read_within(v.as_ref(), budget)?,
+        v if v.ends_with(".pb") => wgfc::pb::read_within(v.as_ref(), budget)?,
         v => {
             let list = v.contains(',');
             let numbers: Option<Vec<i64>> =
@@ -81,9 +82,10 @@ pub fn make(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
+    memory_limit: Option<u64>,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    make_of(ports, given, a, (true, false), t)
+    make_of(ports, given, a, memory_limit, (true, false), t)
 }
 
 /// [`make`]; dimensions that nothing gives are small, which is said.
@@ -91,9 +93,10 @@ pub fn make_free(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
+    memory_limit: Option<u64>,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    make_of(ports, given, a, (true, true), t)
+    make_of(ports, given, a, memory_limit, (true, true), t)
 }
 
 /// [`make`] of those inputs only that are given.
@@ -101,15 +104,17 @@ pub fn make_given(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
+    memory_limit: Option<u64>,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    make_of(ports, given, a, (false, false), t)
+    make_of(ports, given, a, memory_limit, (false, false), t)
 }
 
 fn make_of(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
+    memory_limit: Option<u64>,
     (all, free): (bool, bool),
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
@@ -160,7 +165,7 @@ fn make_of(
     if !problems.is_empty() {
         return Err(Error::Usage(problems));
     }
-    fill(ports, given, &sources, free, a, t)
+    fill(ports, given, &sources, free, a, &Budget::of_data(memory_limit), t)
 }
 
 /// The input that `NAME=…` names, and what stands behind it. A model's input may have `=` in its name: the longest name that fits
@@ -185,6 +190,7 @@ fn fill(
     sources: &BTreeMap<&str, Source>,
     free: bool,
     a: &DataArgs,
+    budget: &Budget,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
@@ -192,8 +198,8 @@ fn fill(
     let mut problems = Vec::new();
     for port in ports {
         let tensor = match sources.get(port.name.as_str()) {
-            Some(Source::Npy(path)) => npy::read(path)?,
-            Some(Source::Pb(path)) => wgfc::pb::read(path)?,
+            Some(Source::Npy(path)) => npy::read_within(path, budget)?,
+            Some(Source::Pb(path)) => wgfc::pb::read_within(path, budget)?,
             _ => continue,
         };
         match npy::fit(tensor, port.dtype, a.cast) {
@@ -230,7 +236,7 @@ fn fill(
     }
     for port in ports {
         if let Some(Source::Picture(path)) = sources.get(port.name.as_str()) {
-            let t = image::read(path, port.dtype, &port.shape, &dims, a.image_norm)?;
+            let t = image::read(path, port.dtype, &port.shape, &dims, a.image_norm, budget)?;
             bind(&[(port, &t.shape)], &mut dims);
             tensors.insert(port.name.clone(), t);
         }
@@ -327,12 +333,13 @@ mod tests {
 
     #[test]
     fn fixed_values_are_files_or_integers() {
-        let (name, t) = fixed("axes=1,-2").unwrap();
+        let none = Budget::of_data(None);
+        let (name, t) = fixed("axes=1,-2", &none).unwrap();
         assert_eq!((name.as_str(), t.shape.clone(), t.to_i64s()), ("axes", vec![2], Some(vec![1, -2])));
-        assert_eq!(fixed("k=3").unwrap().1.shape, Vec::<usize>::new());
-        assert_eq!(fixed("k=3,").unwrap().1.shape, [1]);
+        assert_eq!(fixed("k=3", &none).unwrap().1.shape, Vec::<usize>::new());
+        assert_eq!(fixed("k=3,", &none).unwrap().1.shape, [1]);
         for bad in ["k", "k=x", "k=", "k=gone.npy"] {
-            assert_eq!(fixed(bad).unwrap_err().class().exit_code(), 1, "{bad}");
+            assert_eq!(fixed(bad, &none).unwrap_err().class().exit_code(), 1, "{bad}");
         }
     }
 }

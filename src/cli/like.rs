@@ -6,6 +6,7 @@ use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use wgfc::artefact::{ReadOptions, load_with};
+use wgfc::compiler::budget::Budget;
 use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::ir::TensorType;
 use wgfc::ports::{PortType, bind, no_such_input, program_ports};
@@ -36,6 +37,7 @@ pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String
         }
         false => declared(&ModelFile::open(model)?, options)?,
     };
+    let budget = Budget::of_data(options.memory_limit);
     let mut given: Vec<(&PortType, Tensor)> = vec![];
     for text in &a.like {
         let named =
@@ -51,7 +53,10 @@ pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String
                 ));
             }
         };
-        let tensor = if path.ends_with(".pb") { pb::read(path.as_ref())? } else { npy::read(path.as_ref())? };
+        let tensor = match path.ends_with(".pb") {
+            true => pb::read_within(path.as_ref(), &budget)?,
+            false => npy::read_within(path.as_ref(), &budget)?,
+        };
         if tensor.shape.len() != port.shape.len() {
             return Err(Error::usage(
                 format!(
@@ -87,7 +92,7 @@ pub fn of_inputs(
     let inside: Vec<String> = added.chain(replaced).map(|n| format!("{n}=")).collect();
     let own = |text: &&String| !inside.iter().any(|n| text.starts_with(n));
     let data = DataArgs { inputs: data.inputs.iter().filter(own).cloned().collect(), ..data.clone() };
-    let mut tensors = inputs::make(&ports, given, &data, &Terminal::silent()).ok()?;
+    let mut tensors = inputs::make(&ports, given, &data, options.memory_limit, &Terminal::silent()).ok()?;
     let shapes: Vec<_> =
         ports.iter().filter_map(|p| Some((p, tensors.get(&p.name)?.shape.as_slice()))).collect();
     let mut dims = options.dims.clone();

@@ -36,7 +36,13 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     };
     let loaded = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(loaded.model.warnings());
-    let tensors = inputs::make(loaded.model.inputs(), &a.compile.dims, &loaded.open(&a.data), t)?;
+    let tensors = inputs::make(
+        loaded.model.inputs(),
+        &a.compile.dims,
+        &loaded.open(&a.data),
+        a.compile.memory_limit,
+        t,
+    )?;
     let cost = loaded.cost(&tensors, t);
     let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let place = where_it_runs(&model);

@@ -15,9 +15,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 use wgfc::artefact::{ReadOptions, load_with};
+use wgfc::compiler::budget::Budget;
 use wgfc::ports::{PortType, no_such_input};
 use wgfc::runtime::Gpu;
-use wgfc::train::{Ports, Roles, read_tensors};
+use wgfc::train::{Ports, Roles, read_tensors_within};
 use wgfc::{Error, ModelFile, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
 
 /// Trains until the last step, and says how it went.
@@ -143,8 +144,9 @@ fn sources(a: &TrainArgs, inputs: Vec<String>) -> DataArgs {
 
 /// The training that the options describe. Reads the files of inputs, and maps those of data.
 fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Error> {
+    let given = sources(a, a.inputs.clone());
     let mut training = Training {
-        inputs: inputs::make_given(&ports.inputs, &a.compile.dims, &sources(a, a.inputs.clone()), t)?,
+        inputs: inputs::make_given(&ports.inputs, &a.compile.dims, &given, a.compile.memory_limit, t)?,
         states: a.carry.iter().chain(&a.compile.states).cloned().collect(),
         loss: a.loss.clone(),
         batch: a.batch.map(|b| b as usize),
@@ -153,6 +155,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
         any_loss: a.any_loss,
         ..Training::default()
     };
+    let budget = Budget::of_data(a.compile.memory_limit);
     let mut problems = vec![];
     // Named ones first, so that they are not what one without a name could be for.
     let (named, plain): (Vec<&String>, Vec<&String>) =
@@ -175,7 +178,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
                 }
             },
         };
-        match rows(port, file.as_ref(), a.cast, t) {
+        match rows(port, file.as_ref(), a.cast, &budget, t) {
             Ok(_) if training.data.contains_key(&port.name) => {
                 problems.push(Problem::with_help(
                     format!("input `{}` has data twice", port.name),
@@ -198,12 +201,12 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
 }
 
 /// The rows of an input, of its type.
-fn rows(port: &PortType, file: &Path, cast: bool, t: &Terminal) -> Result<Tensor, Error> {
+fn rows(port: &PortType, file: &Path, cast: bool, budget: &Budget, t: &Terminal) -> Result<Tensor, Error> {
     let wrong = |p: Problem| {
         let message = format!("input `{}`: its file {}", port.name, p.message);
         Error::Usage(vec![Problem { message, ..p }])
     };
-    let (tensor, changed) = npy::fit(npy::map(file)?, port.dtype, cast).map_err(wrong)?;
+    let (tensor, changed) = npy::fit(npy::map_within(file, budget)?, port.dtype, cast).map_err(wrong)?;
     if let Some(c) = changed {
         t.note(&format!("input `{}`: {c}", port.name));
     }
@@ -255,7 +258,7 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
 fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error> {
     if let Some(path) = &a.resume {
         let wanted = trainer.seed();
-        trainer.resume(path)?;
+        trainer.resume_within(path, &Budget::of_data(a.compile.memory_limit))?;
         if (a.seed.is_some() || a.no_shuffle) && trainer.seed() != wanted {
             let had = trainer.seed().map_or("in their order".to_owned(), |s| format!("with --seed {s}"));
             return Err(Error::file_help(
@@ -306,12 +309,13 @@ fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error
         return Err(Error::Usage(problems));
     }
     let mut tensors = BTreeMap::new();
+    let budget = Budget::of_data(a.compile.memory_limit);
     for file in files {
-        tensors.extend(read_tensors(file.as_ref())?);
+        tensors.extend(read_tensors_within(file.as_ref(), &budget)?);
     }
     let is_random = |text: &String| inputs::named(&states, text).is_some_and(|(_, s)| random::is_source(s));
     let (random, others): (Vec<String>, Vec<String>) = one.into_iter().partition(is_random);
-    tensors.extend(inputs::make_given(&states, &[], &sources(a, others), t)?);
+    tensors.extend(inputs::make_given(&states, &[], &sources(a, others), a.compile.memory_limit, t)?);
     for (state, source) in random.iter().filter_map(|text| inputs::named(&states, text)) {
         let shape = state.shape_at(&BTreeMap::new()).unwrap_or_default();
         tensors.insert(state.name.clone(), random::weight_like(&state.name, state.dtype, shape, source)?);

@@ -103,7 +103,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
             speeds,
             ..GeneratorOptions::default()
         };
-        let decoder = Decoder::open(model)?;
+        let decoder = Decoder::open_within(model, a.compile.memory_limit)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {
             return wgfc::generate::fused(gpu, &decoder.with_random_weights()?, &options);

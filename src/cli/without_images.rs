@@ -3,6 +3,7 @@
 use super::args::ImageNorm;
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc::compiler::budget::Budget;
 use wgfc::ir::Dim;
 use wgfc::{DType, Error, Tensor};
 
@@ -13,6 +14,7 @@ pub fn read(
     _: &[Dim],
     _: &BTreeMap<String, i64>,
     _: ImageNorm,
+    _: &Budget,
 ) -> Result<Tensor, Error> {
     let help = "give a .npy or .pb file, or build wgfc with the feature";
     Err(Error::file_help(path, "is a picture, and wgfc was built without the feature `image`", help))

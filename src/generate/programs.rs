@@ -38,6 +38,7 @@ pub(super) fn compilations(
         precision: options.precision,
         keep_f32: options.keep_f32.clone(),
         weights: options.weights,
+        memory_limit: decoder.memory_limit(),
         ..Options::default()
     };
     let (long, short) = both(decoder.source()?, common, batch)?;
@@ -113,7 +114,7 @@ pub(super) fn compiled(
 
 /// How the programs for prompts, if the model takes any, and for a single token are compiled.
 fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Options>, Options), Error> {
-    let symbols = roles::symbols(file)?;
+    let symbols = roles::symbols(file, common.memory_limit)?;
     let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
     let rows = rows.ok_or_else(|| {
         let message = format!("{batch} sequences at a time cannot be generated");
@@ -129,7 +130,7 @@ fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Optio
     let one = symbols.seq.iter().map(|s| (s.clone(), 1));
     let mut single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
     if let (2.., Some(seq)) = (batch, &symbols.seq) {
-        for past in roles::past_symbols(file, seq)? {
+        for past in roles::past_symbols(file, seq, common.memory_limit)? {
             if !single.dims.contains_key(&past) {
                 single.expect.0.entry(past).or_insert(PAST_OF_SEVERAL);
             }

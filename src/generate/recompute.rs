@@ -39,7 +39,7 @@ impl Recompute {
     /// As [`Recompute::new`].
     pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
         let file = decoder.source()?;
-        let symbols = roles::symbols(file)?;
+        let symbols = roles::symbols(file, decoder.memory_limit())?;
         let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
         let seq = symbols.seq.ok_or_else(|| {
             Error::usage(
@@ -47,7 +47,7 @@ impl Recompute {
                 "export it with a symbolic sequence length",
             )
         })?;
-        for s in roles::past_symbols(file, &seq)? {
+        for s in roles::past_symbols(file, &seq, decoder.memory_limit())? {
             dims.entry(s).or_insert(0);
         }
         let profile = device_profile(
@@ -62,6 +62,7 @@ impl Recompute {
             dims,
             profile,
             tuning: options.tuning.clone(),
+            memory_limit: decoder.memory_limit(),
             ..Options::default()
         };
         let program = file.compile_amended(&options, &mut |graph| {

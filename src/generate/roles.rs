@@ -160,10 +160,11 @@ pub struct Symbols {
 }
 
 /// Finds them in the shape of the token ids.
-pub fn symbols(file: &ModelFile) -> Result<Symbols, Error> {
-    let plan = Options { graph_only: true, ..Options::default() };
+pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, Error> {
+    let whole = Options { memory_limit, ..Options::default() };
+    let plan = Options { graph_only: true, ..whole.clone() };
     // Shapes may depend on external data; then the weights are looked at too.
-    let graph = file.import(&plan).or_else(|_| file.import(&Options::default()))?.graph;
+    let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
     let ports = graph_ports(&graph, &graph.inputs);
     let unsupported =
         |d: Diagnostic| Error::Compile { path: Some(file.path().to_owned()), errors: Errors(vec![d]) };
@@ -199,9 +200,10 @@ pub fn symbols(file: &ModelFile) -> Result<Symbols, Error> {
 }
 
 /// The symbols beside `seq` in the shapes of past keys and values.
-pub fn past_symbols(file: &ModelFile, seq: &str) -> Result<Vec<String>, Error> {
-    let plan = Options { graph_only: true, ..Options::default() };
-    let graph = file.import(&plan).or_else(|_| file.import(&Options::default()))?.graph;
+pub fn past_symbols(file: &ModelFile, seq: &str, memory_limit: Option<u64>) -> Result<Vec<String>, Error> {
+    let whole = Options { memory_limit, ..Options::default() };
+    let plan = Options { graph_only: true, ..whole.clone() };
+    let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
     let ports = graph_ports(&graph, &graph.inputs);
     let past = ports.iter().filter(|p| p.broadcast.is_none() && role(p).is_none());
     let symbols = past.flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));

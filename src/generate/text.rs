@@ -5,11 +5,12 @@ mod bounds;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
 
-use crate::artefact::{PLAN, is_program};
+use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::files::in_words;
 use crate::{Bundle, Error, ModelFile};
 use guarded::{Guarded, Stream};
 use std::path::{Path, PathBuf};
+use wgfc_compiler::budget::Budget;
 
 /// A decoder's files.
 pub struct Decoder {
@@ -19,6 +20,7 @@ pub struct Decoder {
     tokenizer: Option<Guarded>,
     defaults: Defaults,
     path: PathBuf,
+    memory_limit: Option<u64>,
 }
 
 /// Sampling parameters that `generation_config.json` recommends.
@@ -45,37 +47,61 @@ impl Decoder {
     /// # Errors
     /// No model or several in the folder; files that cannot be read or are not what they should be.
     pub fn open(path: &Path) -> Result<Decoder, Error> {
+        Decoder::open_within(path, None)
+    }
+
+    /// [`Decoder::open`] with the bytes that reading its files, and then its model, may take beside them; without it what their sizes
+    /// allow.
+    ///
+    /// # Errors
+    /// As [`Decoder::open`].
+    pub fn open_within(path: &Path, memory_limit: Option<u64>) -> Result<Decoder, Error> {
         let (model, compiled, folder) = match (path.is_dir(), is_program(path)) {
             (true, _) if !path.join(PLAN).is_file() => {
                 (ModelFile::open(&model_in(path)?)?, None, Some(path.to_owned()))
             }
             (folder, true) => {
                 let beside = if folder { Some(path) } else { path.parent() };
-                let compiled = crate::load_bundle(path)?;
+                let read = ReadOptions { memory_limit, ..ReadOptions::default() };
+                let compiled = crate::artefact::load_bundle_with(path, &read)?;
                 let none = ModelFile::of_bytes(std::sync::Arc::new(vec![]));
                 (none, Some(Box::new(compiled)), beside.map(Path::to_owned))
             }
             _ => (ModelFile::open(path)?, None, None),
         };
         let Some(folder) = folder else {
-            let defaults = Defaults::default();
-            return Ok(Decoder { model, compiled, tokenizer: None, defaults, path: path.to_owned() });
+            let (tokenizer, defaults, path) = (None, Defaults::default(), path.to_owned());
+            return Ok(Decoder { model, compiled, tokenizer, defaults, path, memory_limit });
+        };
+        let budget = Budget::of_data(memory_limit);
+        let within = |file: &Path, bytes: &[u8], copies: u32| {
+            budget.add_file(bytes.len() as u64);
+            let mut taken = (0..copies).map(|_| budget.take_json(bytes));
+            let taken: Result<(), _> = taken.try_for_each(|t| t);
+            taken.map_err(|d| Error::File { path: file.to_owned(), problems: vec![d.message], help: d.help })
         };
         let beside = folder.join(TOKENIZER);
         let tokenizer = match read(&beside)? {
             None => None,
             // Token ids need none.
             Some(_) if !cfg!(feature = "tokenizers") => None,
-            Some(bytes) => Some(Guarded::read(bytes).map_err(|e| {
-                Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
-            })?),
+            Some(bytes) => {
+                // The library keeps its tables beside the text that it reads.
+                within(&beside, &bytes, 2)?;
+                Some(Guarded::read(bytes).map_err(|e| {
+                    Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
+                })?)
+            }
         };
         let beside = folder.join(CONFIG);
         let defaults = match read(&beside)? {
             None => Defaults::default(),
-            Some(bytes) => Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?,
+            Some(bytes) => {
+                within(&beside, &bytes, 1)?;
+                Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?
+            }
         };
-        Ok(Decoder { model, compiled, tokenizer, defaults, path: path.to_owned() })
+        Ok(Decoder { model, compiled, tokenizer, defaults, path: path.to_owned(), memory_limit })
     }
 
     /// Makes up all external weights; see [`ModelFile::with_random_weights`].
@@ -105,6 +131,10 @@ impl Decoder {
                 "give the model, or the folder that holds model.onnx",
             )),
         }
+    }
+    /// The bytes that reading the model may take beside its files.
+    pub(super) fn memory_limit(&self) -> Option<u64> {
+        self.memory_limit
     }
     /// The path that was opened.
     pub(super) fn path(&self) -> &Path {

@@ -7,6 +7,7 @@ use crate::{Error, Problem, Tensor, output};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc_compiler::budget::Budget;
 use wgfc_compiler::json_in_words;
 use wgfc_ir::Program;
 use wgfc_ir::TensorType;
@@ -36,16 +37,17 @@ fn damaged(path: &Path, problems: Vec<String>) -> Error {
     Error::File { path: path.to_owned(), problems, help: Some(help) }
 }
 
-fn read(path: &Path) -> Result<Read, Error> {
+fn read(path: &Path, budget: &Budget) -> Result<Read, Error> {
     let changed = std::cell::Cell::new(false);
     let types = |text: &str| {
+        budget.take_json(text.as_bytes()).map_err(|d| d.message)?;
         let note = serde_json::from_str::<Note<TrueTypes>>(text);
         let plain = |_| serde_json::from_str::<TrueTypes>(text).map_err(|e| json_in_words(&e));
         let types = note.map(|n| n.types.unwrap_or_default()).or_else(plain);
         changed.set(types.is_err());
         types
     };
-    tensors::read(path, &types).map_err(|e| match e {
+    tensors::read(path, budget, &types).map_err(|e| match e {
         Unread::File(e) => e,
         Unread::Damaged(problems) if changed.get() => {
             let help = "it was changed after it was written: give another checkpoint, or its tensors in a file without these metadata: --init";
@@ -58,7 +60,12 @@ fn read(path: &Path) -> Result<Read, Error> {
 /// Reads tensors by name from a file of safetensors: a checkpoint, or what another program wrote. They are mapped into memory, see
 /// [`map_file`](crate::files::map_file).
 pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
-    Ok(read(path)?.tensors)
+    read_tensors_within(path, &Budget::of_data(None))
+}
+
+/// [`read_tensors`] within a budget, to which the file is added.
+pub fn read_tensors_within(path: &Path, budget: &Budget) -> Result<BTreeMap<String, Tensor>, Error> {
+    Ok(read(path, budget)?.tensors)
 }
 
 /// The tensors that cannot be states of a program, and with `all` the states without a tensor.
@@ -124,7 +131,15 @@ impl Trainer {
     /// # Errors
     /// A file that is no checkpoint, or one of another model or of other data. Nothing has been changed then.
     pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
-        let Read { tensors, metadata } = read(path)?;
+        self.resume_within(path, &Budget::of_data(None))
+    }
+
+    /// [`Trainer::resume`] within a budget, to which the file is added.
+    ///
+    /// # Errors
+    /// As [`Trainer::resume`].
+    pub fn resume_within(&mut self, path: &Path, budget: &Budget) -> Result<(), Error> {
+        let Read { tensors, metadata } = read(path, budget)?;
         let note = metadata.and_then(|text| serde_json::from_str::<Note<TrueTypes>>(&text).ok());
         let Some(note) = note else {
             let message = "is no checkpoint: it does not say after which step it was written";

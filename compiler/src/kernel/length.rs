@@ -62,7 +62,11 @@ fn of_binary(op: BinaryOp, reg: Reg) -> usize {
         _ => op.name(),
     };
     let word = format!("{name}_64");
-    if long { named([format!("{name}_{}", suffix(reg)), word]) } else { named([format!("{name}_{}", suffix(reg))]) }
+    if long {
+        named([format!("{name}_{}", suffix(reg)), word])
+    } else {
+        named([format!("{name}_{}", suffix(reg))])
+    }
 }
 
 fn of_cast(from: DType, to: DType) -> usize {

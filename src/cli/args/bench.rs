@@ -2,6 +2,7 @@
 
 use super::{
     AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, TechniqueArg,
+    parse_bytes,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -167,6 +168,10 @@ pub struct BenchDecodeArgs {
     /// Compare eight tokens and their logits with those of the unfused program first
     #[arg(long, conflicts_with = "prefix_recompute")]
     pub check: bool,
+    /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the files]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
     /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
     #[arg(long)]
     pub random_weights: bool,

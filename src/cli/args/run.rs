@@ -1,6 +1,6 @@
 //! Arguments of `wgfc run` and `wgfc generate`.
 
-use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs};
+use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, parse_bytes};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -145,6 +145,10 @@ pub struct GenerateArgs {
     /// Do not end at the end token
     #[arg(long)]
     pub ignore_end: bool,
+    /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the files]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
     /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
     #[arg(long)]
     pub random_weights: bool,

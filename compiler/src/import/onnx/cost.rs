@@ -86,6 +86,11 @@ pub fn of_model(bytes: &[u8], shared: bool) -> u64 {
     of_message(Kind::Model, bytes, shared, 0)
 }
 
+/// Bytes that a decoded tensor takes, at most, with its values as they are kept.
+pub fn of_tensor(bytes: &[u8]) -> u64 {
+    of_message(Kind::Tensor, bytes, false, 0)
+}
+
 fn of_message(kind: Kind, mut rest: &[u8], shared: bool, depth: usize) -> u64 {
     let mut sum = kind.size();
     while depth < DEPTH && !rest.is_empty() {

@@ -123,6 +123,15 @@ fn afford(bytes: &[u8], shared: bool, memory_limit: Option<u64>) -> Result<(), E
     Ok(budget.take(cost::of_model(bytes, shared), "decoding the model's messages")?)
 }
 
+/// Reads the message of a single tensor, within a budget.
+///
+/// # Errors
+/// Bytes that are no tensor, or of which too much would be made.
+pub fn decode_tensor(bytes: &[u8], budget: &Budget) -> Result<TensorProto, Diagnostic> {
+    budget.take(cost::of_tensor(bytes), "decoding the tensor's message")?;
+    TensorProto::decode(bytes).map_err(|e| Diagnostic::model(format!("is not an ONNX TensorProto: {e}")))
+}
+
 fn read(bytes: impl Buf) -> Result<ModelProto, Errors> {
     ModelProto::decode(bytes).map_err(|e| {
         Diagnostic::model(format!("this is not an ONNX model: {e}"))
