@@ -231,6 +231,27 @@ pub struct GridSample {
     pub align_corners: bool,
 }
 
+/// The coordinates along spatial axis `i` that a grid of shape `sg` names in `x` of shape `sx`, and their index for an element of a tensor by
+/// batch, channel, places and taps.
+fn named(
+    cx: &mut Lowering,
+    grid: Value,
+    sx: &[Dim],
+    sg: &[Dim],
+    i: usize,
+    align_corners: bool,
+) -> Result<(Value, Vec<Poly>)> {
+    let n = sx.len() - 2;
+    let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
+    // The grid's last axis names the spatial axes from the last to the first.
+    let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
+    index.push(Poly::from(n - 1 - i));
+    let at = spread(cx, grid, &places, &index)?;
+    let at = denormalised(cx, at, &sx[2 + i], align_corners)?;
+    let batch_and_places = [0].into_iter().chain(2..2 + n).chain([2 + n + i]);
+    Ok((at, batch_and_places.map(Poly::var).collect()))
+}
+
 /// `x [N, C, spatial…]` at the places of `grid [N, out…, axes]`, coordinates in `-1..=1`, the last axis first.
 pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> Result {
     let (sx, mut sg) = (cx.shape(x), cx.shape(grid));
@@ -250,17 +271,9 @@ pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> 
     let mut shape = out.clone();
     let mut taps = vec![];
     for i in 0..n {
-        let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
-        // The grid's last axis names the spatial axes from the last to the first.
-        let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
-        index.push(Poly::from(n - 1 - i));
-        let at = spread(cx, grid, &places, &index)?;
-        let at = denormalised(cx, at, &sx[2 + i], align_corners)?;
-        let t = Sampled { extent: sx[2 + i].clone(), mode, padding, align_corners }.taps(cx, at)?;
+        let (places, at) = named(cx, grid, &sx, &sg, i, align_corners)?;
+        let t = Sampled { extent: sx[2 + i].clone(), mode, padding, align_corners }.taps(cx, places)?;
         shape.push(cx.shape(t.index)[n + 1].clone());
-        let mut at = vec![Poly::var(0)];
-        at.extend((2..2 + n).map(Poly::var));
-        at.push(Poly::var(2 + n + i));
         taps.push((t, at));
     }
     let lead = vec![GatherAxis::Affine(Poly::var(0)), GatherAxis::Affine(Poly::var(1))];
@@ -292,17 +305,10 @@ pub fn grid_sample_backward(
     shape.extend(sg[1..=n].iter().cloned());
     let (mut taps, mut slopes) = (vec![], vec![]);
     for i in 0..n {
-        let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
-        let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
-        index.push(Poly::from(n - 1 - i));
-        let at = spread(cx, grid, &places, &index)?;
-        let at = denormalised(cx, at, &sx[2 + i], align_corners)?;
+        let (places, at) = named(cx, grid, &sx, &sg, i, align_corners)?;
         let axis = Sampled { extent: sx[2 + i].clone(), mode, padding, align_corners };
-        let (t, s) = (axis.taps(cx, at)?, axis.slopes(cx, at)?);
+        let (t, s) = (axis.taps(cx, places)?, axis.slopes(cx, places)?);
         shape.push(cx.shape(t.index)[n + 1].clone());
-        let mut at = vec![Poly::var(0)];
-        at.extend((2..2 + n).map(Poly::var));
-        at.push(Poly::var(2 + n + i));
         taps.push((t, at.clone()));
         slopes.push((s, at));
     }
