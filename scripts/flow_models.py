@@ -9,14 +9,14 @@ the model with `layout = 0` and transpositions.
 """
 import argparse
 import random
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+import generated
 
 F32, I64, I32, BOOL, U8, I8 = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL,
                                TensorProto.UINT8, TensorProto.INT8)
@@ -691,28 +691,13 @@ class Maker:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def by_onnx_runtime(model, inputs):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, inputs)
-
-
-def write(folder, kind, values):
-    for i, a in enumerate(values):
-        (folder / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(np.asarray(a)).SerializeToString())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int)
     a = parser.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
-    with open(a.out / "left_out.tsv", "a") as left_out:
+    with generated.left_out(a.out) as left_out:
         for seed in range(a.first, a.end):
             folder = a.out / str(seed)
             if folder.exists():
@@ -722,19 +707,12 @@ def main():
             expected = reference.model()
             try:
                 inputs = {i.name: v for i, v in zip(reference.inputs, reference.given)}
-                outputs = by_onnx_runtime(expected, inputs)
+                outputs = generated.by_onnx_runtime(expected, inputs)
                 onnx.checker.check_model(model, full_check=False)
             except Exception as e:
-                print(seed, f"{type(e).__name__}: {str(e).strip()}".replace("\n", " ")[:400], sep="\t", file=left_out, flush=True)
+                left_out(seed, f"{type(e).__name__}: {e}")
                 continue
-            part = folder.with_name(f"{folder.name}.partial")
-            shutil.rmtree(part, ignore_errors=True)
-            data = part / "test_data_set_0"
-            data.mkdir(parents=True)
-            onnx.save(model, part / "model.onnx")
-            write(data, "input", made.given)
-            write(data, "output", outputs)
-            part.rename(folder)
+            generated.write(folder, model, (made.given, outputs))
 
 
 if __name__ == "__main__":

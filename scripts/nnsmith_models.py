@@ -15,17 +15,14 @@ import functools
 import io
 import logging
 import random
-import shutil
 import signal
 import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
-import onnx
-import onnxruntime
 import torch
-from onnx import numpy_helper
+
+import generated
 
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
@@ -59,24 +56,6 @@ def limited(seconds):
         signal.alarm(0)
 
 
-def by_onnx_runtime(model, inputs):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = {i.name for i in session.get_inputs()}
-    return session.run([o.name for o in model.graph.output], {k: v for k, v in inputs.items() if k in names})
-
-
-def write(folder, number, arrays):
-    for kind, values in arrays.items():
-        data = folder / f"test_data_set_{number}"
-        data.mkdir(exist_ok=True)
-        for i, a in enumerate(values):
-            (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(np.asarray(a)).SerializeToString())
-
-
 def make(kind, opset, seed, nodes, elements, folder):
     count = random.Random(seed).randint(2, nodes)
     generated = model_gen(opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=elements,
@@ -91,19 +70,13 @@ def make(kind, opset, seed, nodes, elements, folder):
     inputs = [oracle.input[n] for n in names]
     outputs = [oracle.output[o.name] for o in model.graph.output]
     try:
-        expected = by_onnx_runtime(model, oracle.input)
+        expected = generated.by_onnx_runtime(model, oracle.input)
     except Exception as e:
         # It has no kernels for some types.
         if "NOT_IMPLEMENTED" not in str(e) and "NotImplemented" not in type(e).__name__:
             raise
         expected = outputs
-    part = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    onnx.save(model, part / "model.onnx")
-    write(part, 0, {"input": inputs, "output": expected})
-    write(part, 1, {"input": inputs, "output": outputs})
-    part.rename(folder)
+    generated.write(folder, model, (inputs, expected), (inputs, outputs))
 
 
 def main():
@@ -114,7 +87,6 @@ def main():
     parser.add_argument("--nodes", type=int, default=12, help="the most operators of a model")
     parser.add_argument("--elements", type=int, default=4096, help="the most elements of a tensor")
     a = parser.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
     kept = a.out.resolve().parent / "operators"
     narrow_spec.NNSMITH_CACHE_DIR = str(kept)
     torch.set_num_threads(1)
@@ -127,7 +99,7 @@ def main():
     activate_ext(opset=opset, factory=None)
     safe = [op for op in opset if not op.limit_domain]
     made = 0
-    with open(a.out / "left_out.tsv", "a") as left_out:
+    with generated.left_out(a.out) as left_out:
         for seed in range(a.first, a.end):
             folder = a.out / str(seed)
             if folder.exists():
@@ -138,7 +110,7 @@ def main():
                 made += 1
             except (Exception, TooLong) as e:
                 lines = str(e).strip().splitlines() or [""]
-                print(seed, f"{type(e).__name__}: {lines[0]}", sep="\t", file=left_out, flush=True)
+                left_out(seed, f"{type(e).__name__}: {lines[0]}")
             if made and made % 100 == 0:
                 print(f"{made} models, seed {seed}", file=sys.stderr, flush=True)
 
