@@ -13,5 +13,6 @@ nice scripts/wasm.sh --quick &
 "$python" scripts/aten_cases.py
 "$python" -W ignore scripts/contrib_cases.py
 "$python" -W ignore scripts/flow_models.py target/flow 1 71
+"$python" -W ignore scripts/ml_models.py target/ml 1 81
 "$python" -W ignore scripts/reference.py light
 wait $!

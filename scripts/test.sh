@@ -17,6 +17,7 @@ need_python onnx==1.23.2 numpy onnxruntime
 "$python" scripts/aten_cases.py
 "$python" -W ignore scripts/contrib_cases.py
 "$python" -W ignore scripts/flow_models.py target/flow 1 71
+"$python" -W ignore scripts/ml_models.py target/ml 1 81
 "$python" -W ignore scripts/reference.py light
 
 # The example of an engine opens one adapter: lavapipe, which compiles kernels sooner.

@@ -1,6 +1,7 @@
 //! Models that scripts generate at random, with inputs, against ONNX Runtime, at every level of fusion.
 //!
-//! `scripts/nnsmith.sh` makes those of NNSmith, `scripts/flow_models.py` those with loops, branches, recurrent and quantised operators.
+//! `scripts/nnsmith.sh` makes those of NNSmith, `scripts/flow_models.py` those with loops, branches, recurrent and quantised operators,
+//! `scripts/ml_models.py` those of classical machine learning.
 
 use crate::backend::{Backend, Failure, caught, graph};
 use crate::data::{DataSet, Folder};
@@ -177,10 +178,19 @@ fn check_all(test: &str, root: &Path) -> Vec<String> {
 /// `WGFC_GENERATED_SEEDS=FROM..TO` takes those whose names are such numbers.
 #[test]
 fn generated_models() {
-    let test = "generated_models";
-    let root = crate::folder("WGFC_GENERATED", "target/flow");
+    of_folder("generated_models", "WGFC_GENERATED", "target/flow");
+}
+
+/// The models of classical machine learning that `scripts/data.sh` makes, or those in the folder that `WGFC_GENERATED_ML` names.
+#[test]
+fn generated_machine_learning() {
+    of_folder("generated_machine_learning", "WGFC_GENERATED_ML", "target/ml");
+}
+
+fn of_folder(test: &str, variable: &str, folder: &str) {
+    let root = crate::folder(variable, folder);
     if !root.is_dir() {
-        return crate::skip(test, "no models in target/flow: run scripts/data.sh");
+        return crate::skip(test, format!("no models in {folder}: run scripts/data.sh"));
     }
     let failures = check_all(test, &root);
     assert!(failures.is_empty(), "{}", failures.join("\n"));

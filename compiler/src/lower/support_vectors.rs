@@ -31,8 +31,43 @@ pub enum Kernel {
     },
 }
 
+/// Sums of kernels of each record `x [N, F]` with all of `vectors [V, F]`, weighted: `[N, P]` with `weights [V, P]`.
+///
+/// Sums of a linear kernel are products of the records with sums of the vectors. These are made in f64: weights may be large and
+/// cancel each other, of which a sum over kernels that are rounded to f32 leaves few digits.
+///
+/// # Errors
+/// Where records have another number of features.
+pub fn sums(
+    cx: &mut Lowering,
+    x: Value,
+    vectors: &[f32],
+    weights: &[f32],
+    count: usize,
+    k: Kernel,
+) -> Result {
+    let (features, wide) = (vectors.len() / count.max(1), weights.len() / count.max(1));
+    if k == Kernel::Linear {
+        let mut folded = vec![0f64; features * wide];
+        for (v, w) in vectors.chunks_exact(features.max(1)).zip(weights.chunks_exact(wide.max(1))) {
+            for (p, w) in w.iter().enumerate().filter(|(_, w)| **w != 0.0) {
+                for (f, v) in v.iter().enumerate() {
+                    folded[f * wide + p] += f64::from(*v) * f64::from(*w);
+                }
+            }
+        }
+        let folded: Vec<f32> = folded.into_iter().map(|v| v as f32).collect();
+        let folded = cx.constant(Tensor::from_f32(vec![features, wide], &folded));
+        return Ok(cx.matmul(x, folded)?);
+    }
+    let vectors = cx.constant(Tensor::from_f32(vec![count, features], vectors));
+    let weights = cx.constant(Tensor::from_f32(vec![count, wide], weights));
+    let products = kernel(cx, x, vectors, k)?;
+    Ok(cx.matmul(products, weights)?)
+}
+
 /// The kernel of each record `x [N, F]` with each of `vectors [V, F]`: `[N, V]`.
-pub fn kernel(cx: &mut Lowering, x: Value, vectors: Value, k: Kernel) -> Result {
+fn kernel(cx: &mut Lowering, x: Value, vectors: Value, k: Kernel) -> Result {
     if let Kernel::Rbf { gamma } = k {
         let (a, b) = (cx.unsqueeze(x, &[1])?, cx.unsqueeze(vectors, &[0])?);
         let apart = cx.binary(B::Sub, a, b)?;

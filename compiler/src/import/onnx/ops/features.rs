@@ -169,18 +169,20 @@ pub(super) enum Transform {
 impl Transform {
     /// The attribute's.
     pub(super) fn of(cx: &Cx) -> Result<Transform> {
-        Ok(match cx.string("post_transform", "NONE")?.as_str() {
-            "NONE" => Transform::None,
-            "LOGISTIC" => Transform::Logistic,
-            "SOFTMAX" => Transform::Softmax,
-            "SOFTMAX_ZERO" => Transform::SoftmaxZero,
-            "PROBIT" => Transform::Probit,
-            other => {
-                let e = OpError::model(format!("`{other}` is no transform"));
-                return Err(e.attribute("post_transform"));
-            }
+        let name = cx.string("post_transform", "NONE")?;
+        Transform::ALL.into_iter().find(|t| t.name() == name).ok_or_else(|| {
+            OpError::model(format!("`{name}` is no transform")).attribute("post_transform")
         })
     }
+
+    /// In the order of their numbers in trees of version 5.
+    pub(super) const ALL: [Transform; 5] = [
+        Transform::None,
+        Transform::Softmax,
+        Transform::Logistic,
+        Transform::SoftmaxZero,
+        Transform::Probit,
+    ];
 
     /// Its name in ONNX.
     pub(super) fn name(self) -> &'static str {

@@ -27,6 +27,7 @@ operators! {
     deform,
     dropout,
     einsum,
+    encoders,
     features,
     flex,
     fourier,

@@ -2,7 +2,7 @@
 
 use super::features::{Transform, op, records};
 use crate::import::onnx::prelude::*;
-use crate::lower::support_vectors::{Kernel, coupled, elected, kernel, pairs};
+use crate::lower::support_vectors::{Kernel, coupled, elected, pairs, sums};
 use wgfc_ir::{BinaryOp as B, DType, Tensor, UnaryOp as U, Value};
 
 /// The records as a matrix of f32.
@@ -29,7 +29,7 @@ fn kernel_of(cx: &Cx) -> Result<Kernel> {
 }
 
 /// The attribute's vectors, of which there are so many.
-fn vectors(cx: &mut Cx, x: Value, count: usize) -> Result<Value> {
+fn vectors(cx: &mut Cx, x: Value, count: usize) -> Result<Vec<f32>> {
     let all = cx.floats("support_vectors")?.unwrap_or_default();
     let features = all.len().checked_div(count).filter(|n| n * count == all.len() && *n > 0);
     let Some(features) = features else {
@@ -40,7 +40,7 @@ fn vectors(cx: &mut Cx, x: Value, count: usize) -> Result<Value> {
         let e = format!("vectors of {features} features for records of {}", cx.ty(x));
         return Err(OpError::model(e).attribute("support_vectors"));
     }
-    Ok(cx.constant(Tensor::from_f32(vec![count, features], &all)))
+    Ok(all)
 }
 
 fn count(name: &str, v: i64) -> Result<usize> {
@@ -62,20 +62,20 @@ fn regressor(cx: &mut Cx) -> Lowered {
     }
     let coefficients = cx.floats("coefficients")?.unwrap_or_default();
     let supports = count("n_supports", cx.int("n_supports", 0)?)?;
-    let products = if supports > 0 {
-        let vectors = vectors(cx, x, supports)?;
-        let k = kernel_of(cx)?;
-        kernel(cx, x, vectors, k)?
-    } else {
-        x
-    };
-    let need = cx.shape(products)[1].as_const();
+    let need = if supports > 0 { Some(supports as i64) } else { cx.shape(x)[1].as_const() };
     if need.is_some_and(|n| n != coefficients.len() as i64) || coefficients.is_empty() {
-        let e = format!("{} coefficients for {}", coefficients.len(), cx.ty(products));
+        let of = if supports > 0 { format!("{supports} vectors") } else { cx.ty(x).to_string() };
+        let e = format!("{} coefficients for {of}", coefficients.len());
         return Err(OpError::model(e).attribute("coefficients"));
     }
-    let w = cx.constant(Tensor::from_f32(vec![coefficients.len(), 1], &coefficients));
-    let y = cx.matmul(products, w)?;
+    let y = if supports > 0 {
+        let vectors = vectors(cx, x, supports)?;
+        let k = kernel_of(cx)?;
+        sums(cx, x, &vectors, &coefficients, supports, k)?
+    } else {
+        let w = cx.constant(Tensor::from_f32(vec![coefficients.len(), 1], &coefficients));
+        cx.matmul(x, w)?
+    };
     let rho = cx.floats("rho")?.unwrap_or_default();
     let [rho] = rho[..] else {
         return Err(OpError::model(format!("{} numbers, not 1", rho.len())).attribute("rho"));
@@ -110,7 +110,6 @@ fn classifier(cx: &mut Cx) -> Lowered {
     let total = per_class.iter().fold(0usize, |n, v| n.saturating_add(*v));
     let vectors = vectors(cx, x, total)?;
     let k = kernel_of(cx)?;
-    let products = kernel(cx, x, vectors, k)?;
     let pairs = pairs(classes);
     let coefficients = cx.floats("coefficients")?.unwrap_or_default();
     let rho = cx.floats("rho")?.unwrap_or_default();
@@ -130,8 +129,7 @@ fn classifier(cx: &mut Cx) -> Lowered {
         _ => 0.0,
     };
     let w: Vec<f32> = (0..total).flat_map(|v| pairs.iter().map(move |p| (v, *p))).map(|(v, p)| weight(v, p)).collect();
-    let w = cx.constant(Tensor::from_f32(vec![total, pairs.len()], &w));
-    let sums = cx.matmul(products, w)?;
+    let sums = sums(cx, x, &vectors, &w, total, k)?;
     let rho = cx.constant(Tensor::from_f32(vec![pairs.len()], &rho));
     let decisions = cx.binary(B::Add, sums, rho)?;
     let best = elected(cx, decisions, classes)?;

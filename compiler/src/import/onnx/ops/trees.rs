@@ -39,6 +39,79 @@ fn index(name: &str, v: i64) -> Result<usize> {
     usize::try_from(v).map_err(|_| OpError::model(format!("{v} is negative")).attribute(name))
 }
 
+/// Tests of nodes in the order of their numbers in version 5, with their names before it.
+const MODES: [(&str, Test); 6] = [
+    ("BRANCH_LEQ", Test::Leq),
+    ("BRANCH_LT", Test::Lt),
+    ("BRANCH_GTE", Test::Gte),
+    ("BRANCH_GT", Test::Gt),
+    ("BRANCH_EQ", Test::Eq),
+    ("BRANCH_NEQ", Test::Neq),
+];
+/// The number of a test of membership in a set in version 5.
+const MEMBER: f64 = 6.0;
+
+/// Combinations of trees in the order of their numbers in version 5, with their names before it.
+const AGGREGATES: [(&str, Aggregate); 4] = [
+    ("AVERAGE", Aggregate::Average),
+    ("SUM", Aggregate::Sum),
+    ("MIN", Aggregate::Min),
+    ("MAX", Aggregate::Max),
+];
+
+/// An entry of a list, or an error about the attribute whose value is none.
+fn entry<T: Copy>(found: Option<&(&str, T)>, name: &str, value: impl std::fmt::Display) -> Result<T> {
+    let found = found.map(|(_, v)| *v);
+    found.ok_or_else(|| OpError::model(format!("`{value}` is none of its values")).attribute(name))
+}
+
+/// The attributes that describe nodes, with an entry for each.
+struct Nodes {
+    features: Vec<i64>,
+    /// Where a node leads if its test holds, and where else.
+    to: [Vec<i64>; 2],
+    splits: Vec<f64>,
+    missing: Vec<i64>,
+}
+
+/// The names of [`Nodes::to`].
+const TO: [&str; 2] = ["nodes_truenodeids", "nodes_falsenodeids"];
+
+impl Nodes {
+    /// The numbers that features are compared with are an attribute of this name.
+    fn read(cx: &mut Cx, splits: Vec<f64>, name: &str) -> Result<Nodes> {
+        let features = cx.ints_req("nodes_featureids")?;
+        let n = features.len();
+        let [yes, no] = TO;
+        let to = [cx.ints_req(yes)?, cx.ints_req(no)?];
+        for (name, ids) in TO.iter().zip(&to) {
+            require_length(name, ids.len(), n)?;
+        }
+        require_length(name, splits.len(), n)?;
+        let missing = cx.ints("nodes_missing_value_tracks_true")?.unwrap_or_default();
+        if !missing.is_empty() {
+            require_length("nodes_missing_value_tracks_true", missing.len(), n)?;
+        }
+        Ok(Nodes { features, to, splits, missing })
+    }
+
+    fn len(&self) -> usize {
+        self.features.len()
+    }
+
+    /// Node `i`, of which `next` says where its two numbers lead.
+    fn branch(&self, i: usize, test: Test, next: &mut dyn FnMut(usize, i64) -> Result<Next>) -> Result<Branch> {
+        Ok(Branch {
+            feature: index("nodes_featureids", self.features[i])?,
+            test,
+            split: self.splits[i],
+            missing: self.missing.get(i).is_some_and(|m| *m != 0),
+            yes: next(0, self.to[0][i])?,
+            no: next(1, self.to[1][i])?,
+        })
+    }
+}
+
 /// The number that a node has in a forest, by its tree and its number there.
 type Numbers = HashMap<(i64, i64), usize>;
 
@@ -46,23 +119,15 @@ type Numbers = HashMap<(i64, i64), usize>;
 fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
     let (trees, ids) = (cx.ints_req("nodes_treeids")?, cx.ints_req("nodes_nodeids")?);
     let modes = cx.strings("nodes_modes")?.unwrap_or_default();
-    let features = cx.ints_req("nodes_featureids")?;
-    let (yes, no) = (cx.ints_req("nodes_truenodeids")?, cx.ints_req("nodes_falsenodeids")?);
     let splits = numbers(cx, "nodes_values", "nodes_values_as_tensor")?;
-    let missing = cx.ints("nodes_missing_value_tracks_true")?.unwrap_or_default();
-    let n = trees.len();
+    let nodes = Nodes::read(cx, splits, "nodes_values")?;
+    let n = nodes.len();
+    require_length("nodes_treeids", trees.len(), n)?;
     require_length("nodes_nodeids", ids.len(), n)?;
     require_length("nodes_modes", modes.len(), n)?;
-    require_length("nodes_featureids", features.len(), n)?;
-    require_length("nodes_truenodeids", yes.len(), n)?;
-    require_length("nodes_falsenodeids", no.len(), n)?;
-    require_length("nodes_values", splits.len(), n)?;
-    if !missing.is_empty() {
-        require_length("nodes_missing_value_tracks_true", missing.len(), n)?;
-    }
     let (mut at, mut of_leaf) = (HashMap::new(), HashMap::new());
     let mut f = Forest::default();
-    let mut nodes = 0;
+    let mut count = 0;
     for i in 0..n {
         let key = (trees[i], ids[i]);
         let next = if modes[i] == "LEAF" {
@@ -70,8 +135,8 @@ fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
             f.leaves += 1;
             Next::Leaf(f.leaves - 1)
         } else {
-            nodes += 1;
-            Next::Node(nodes - 1)
+            count += 1;
+            Next::Node(count - 1)
         };
         if at.insert(key, next).is_some() {
             let e = format!("node {} of tree {} is there twice", ids[i], trees[i]);
@@ -80,33 +145,14 @@ fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
     }
     let mut roots: BTreeSet<(i64, i64)> = trees.iter().copied().zip(ids.iter().copied()).collect();
     for i in (0..n).filter(|i| modes[*i] != "LEAF") {
-        let mut to = |id: i64, name: &str| {
+        let test = entry(MODES.iter().find(|(m, _)| *m == modes[i]), "nodes_modes", &modes[i])?;
+        f.branches.push(nodes.branch(i, test, &mut |way, id| {
             let key = (trees[i], id);
             roots.remove(&key);
             at.get(&key).copied().ok_or_else(|| {
-                OpError::model(format!("tree {} has no node {id}", trees[i])).attribute(name)
+                OpError::model(format!("tree {} has no node {id}", trees[i])).attribute(TO[way])
             })
-        };
-        let test = match modes[i].as_str() {
-            "BRANCH_LEQ" => Test::Leq,
-            "BRANCH_LT" => Test::Lt,
-            "BRANCH_GTE" => Test::Gte,
-            "BRANCH_GT" => Test::Gt,
-            "BRANCH_EQ" => Test::Eq,
-            "BRANCH_NEQ" => Test::Neq,
-            other => {
-                let e = OpError::model(format!("`{other}` is no mode of a node"));
-                return Err(e.attribute("nodes_modes"));
-            }
-        };
-        f.branches.push(Branch {
-            feature: index("nodes_featureids", features[i])?,
-            test,
-            split: splits[i],
-            missing: missing.get(i).is_some_and(|m| *m != 0),
-            yes: to(yes[i], "nodes_truenodeids")?,
-            no: to(no[i], "nodes_falsenodeids")?,
-        });
+        })?);
     }
     let mut last = None;
     for key in &roots {
@@ -166,40 +212,50 @@ fn add_base(cx: &mut Cx, y: Value, base: &[f64]) -> Result<Value> {
     Ok(cx.binary(B::Add, y, base)?)
 }
 
-fn regressor(cx: &mut Cx) -> Lowered {
-    let x = matrix(cx)?;
-    let (f, of_leaf) = forest(cx)?;
-    let names =
-        ["target_treeids", "target_nodeids", "target_ids", "target_weights", "target_weights_as_tensor"];
-    let w = weights(cx, names, targets(cx)?, &of_leaf)?;
-    let how = match cx.string("aggregate_function", "SUM")?.as_str() {
-        "SUM" => Aggregate::Sum,
-        "AVERAGE" => Aggregate::Average,
-        "MIN" => Aggregate::Min,
-        "MAX" => Aggregate::Max,
-        other => {
-            let e = OpError::model(format!("`{other}` is no way to combine trees"));
-            return Err(e.attribute("aggregate_function"));
-        }
-    };
-    let base = numbers(cx, "base_values", "base_values_as_tensor")?;
-    if !base.is_empty() {
-        require_length("base_values", base.len(), w.targets)?;
-    }
-    let transform = Transform::of(cx)?;
+/// The combined weights of the leaves that records come to, with a base, transformed.
+fn combined(
+    cx: &mut Cx,
+    x: Value,
+    f: &Forest,
+    w: &Weights,
+    how: Aggregate,
+    base: &[f64],
+    transform: Transform,
+) -> Result<Value> {
     if w.targets == 1 && !matches!(transform, Transform::None | Transform::Probit) {
-        let help = "export the model with `NONE`, and transform its result afterwards";
+        let help = "export the model without a transform (`NONE`, 0), and transform its result afterwards";
         let e = OpError::unsupported(
             "a transform of a single target, which ONNX Runtime leaves out and ONNX asks for",
             help,
         );
         return Err(e.attribute("post_transform"));
     }
-    let leaf = leaves(cx, x, &f)?;
+    if w.targets > 1 && !base.is_empty() && !w.always_given(f) {
+        let what = "base values of several targets, of which ONNX Runtime leaves out those that no leaf of a record gives to, and ONNX none";
+        let help = "let a leaf of each record give 0 to each target, or add the base values behind the trees";
+        return Err(OpError::unsupported(what, help).attribute("base_values"));
+    }
+    let leaf = leaves(cx, x, f)?;
     let dtype = cx.dtype(x);
-    let y = w.aggregated(cx, leaf, &f, dtype, how)?;
-    let y = add_base(cx, y, &base)?;
-    let y = transform.apply(cx, y)?;
+    let y = w.aggregated(cx, leaf, f, dtype, how)?;
+    let y = add_base(cx, y, base)?;
+    transform.apply(cx, y)
+}
+
+fn regressor(cx: &mut Cx) -> Lowered {
+    let x = matrix(cx)?;
+    let (f, of_leaf) = forest(cx)?;
+    let names =
+        ["target_treeids", "target_nodeids", "target_ids", "target_weights", "target_weights_as_tensor"];
+    let w = weights(cx, names, targets(cx)?, &of_leaf)?;
+    let how = cx.string("aggregate_function", "SUM")?;
+    let how = entry(AGGREGATES.iter().find(|(name, _)| *name == how), "aggregate_function", &how)?;
+    let base = numbers(cx, "base_values", "base_values_as_tensor")?;
+    if !base.is_empty() {
+        require_length("base_values", base.len(), w.targets)?;
+    }
+    let transform = Transform::of(cx)?;
+    let y = combined(cx, x, &f, &w, how, &base, transform)?;
     Ok(vec![cx.cast(y, DType::F32)?])
 }
 
@@ -289,63 +345,37 @@ fn single(cx: &mut Cx, sum: Value, class: usize, positive: bool, transform: Tran
 /// `TreeEnsemble` of version 5: nodes and leaves in lists of their own.
 fn ensemble(cx: &mut Cx) -> Lowered {
     let x = matrix(cx)?;
-    let features = cx.ints_req("nodes_featureids")?;
-    let n = features.len();
-    let ints = |cx: &mut Cx, name: &'static str| -> Result<Vec<i64>> {
-        let v = cx.ints_req(name)?;
-        require_length(name, v.len(), n)?;
-        Ok(v)
-    };
-    let (yes, no) = (ints(cx, "nodes_truenodeids")?, ints(cx, "nodes_falsenodeids")?);
-    let (to_leaf, else_leaf) = (ints(cx, "nodes_trueleafs")?, ints(cx, "nodes_falseleafs")?);
-    let missing = cx.ints("nodes_missing_value_tracks_true")?.unwrap_or_default();
-    if !missing.is_empty() {
-        require_length("nodes_missing_value_tracks_true", missing.len(), n)?;
-    }
     let numbers = |cx: &mut Cx, name: &'static str| -> Result<Vec<f64>> {
         cx.tensor(name)?.map_or(Ok(vec![]), |t| of_tensor(&t, name))
     };
     let (modes, splits) = (numbers(cx, "nodes_modes")?, numbers(cx, "nodes_splits")?);
+    let nodes = Nodes::read(cx, splits, "nodes_splits")?;
+    let n = nodes.len();
+    let to_leaf = [cx.ints_req("nodes_trueleafs")?, cx.ints_req("nodes_falseleafs")?];
+    require_length("nodes_trueleafs", to_leaf[0].len(), n)?;
+    require_length("nodes_falseleafs", to_leaf[1].len(), n)?;
     require_length("nodes_modes", modes.len(), n)?;
-    require_length("nodes_splits", splits.len(), n)?;
     let members = numbers(cx, "membership_values")?;
     // NaN ends the members of a node.
     let mut sets = members.split(|v| v.is_nan());
     let mut f = Forest::default();
     let mut sets_of = vec![];
     for i in 0..n {
-        let next = |leaf: i64, id: i64, name: &str| {
-            let id = index(name, id)?;
-            Ok::<Next, OpError>(if leaf != 0 { Next::Leaf(id) } else { Next::Node(id) })
+        let test = if modes[i] == MEMBER {
+            let set = sets.next().filter(|s| !s.is_empty());
+            let set = set.ok_or_else(|| {
+                OpError::model(format!("node {i} has no members")).attribute("membership_values")
+            })?;
+            sets_of.push((i, set.to_vec()));
+            Test::Eq
+        } else {
+            let number = (0..MODES.len()).find(|m| *m as f64 == modes[i]);
+            entry(number.map(|m| &MODES[m]), "nodes_modes", modes[i])?
         };
-        let test = match modes[i] as i64 {
-            0 => Test::Leq,
-            1 => Test::Lt,
-            2 => Test::Gte,
-            3 => Test::Gt,
-            4 => Test::Eq,
-            5 => Test::Neq,
-            6 => {
-                let set = sets.next().filter(|s| !s.is_empty());
-                let set = set.ok_or_else(|| {
-                    OpError::model(format!("node {i} has no members")).attribute("membership_values")
-                })?;
-                sets_of.push((i, set.to_vec()));
-                Test::Eq
-            }
-            other => {
-                let e = OpError::model(format!("{other} is no mode of a node"));
-                return Err(e.attribute("nodes_modes"));
-            }
-        };
-        f.branches.push(Branch {
-            feature: index("nodes_featureids", features[i])?,
-            test,
-            split: splits[i],
-            missing: missing.get(i).is_some_and(|m| *m != 0),
-            yes: next(to_leaf[i], yes[i], "nodes_truenodeids")?,
-            no: next(else_leaf[i], no[i], "nodes_falsenodeids")?,
-        });
+        f.branches.push(nodes.branch(i, test, &mut |way, id| {
+            let id = index(TO[way], id)?;
+            Ok(if to_leaf[way][i] != 0 { Next::Leaf(id) } else { Next::Node(id) })
+        })?);
     }
     for (i, mut set) in sets_of {
         set.sort_by(f64::total_cmp);
@@ -367,39 +397,19 @@ fn ensemble(cx: &mut Cx) -> Lowered {
         }
         w.given.push((leaf, target, v));
     }
-    let how = match cx.int("aggregate_function", 1)? {
-        0 => Aggregate::Average,
-        1 => Aggregate::Sum,
-        2 => Aggregate::Min,
-        3 => Aggregate::Max,
-        other => {
-            let e = OpError::model(format!("{other} is no way to combine trees"));
-            return Err(e.attribute("aggregate_function"));
-        }
-    };
-    let transform = match cx.int("post_transform", 0)? {
-        0 => Transform::None,
-        1 => Transform::Softmax,
-        2 => Transform::Logistic,
-        3 => Transform::SoftmaxZero,
-        4 => Transform::Probit,
-        other => {
-            let e = OpError::model(format!("{other} is no transform"));
-            return Err(e.attribute("post_transform"));
-        }
-    };
-    if targets == 1 && !matches!(transform, Transform::None | Transform::Probit) {
-        let help = "export the model with 0 (NONE), and transform its result afterwards";
-        let e = OpError::unsupported(
-            "a transform of a single target, which ONNX Runtime leaves out and ONNX asks for",
-            help,
-        );
-        return Err(e.attribute("post_transform"));
+    let (how, transform) = (cx.int("aggregate_function", 1)?, cx.int("post_transform", 0)?);
+    let how_is = usize::try_from(how).ok().and_then(|i| AGGREGATES.get(i));
+    let how = entry(how_is, "aggregate_function", how)?;
+    let is = usize::try_from(transform).ok().and_then(|i| Transform::ALL.get(i)).copied();
+    let transform = is.ok_or_else(|| {
+        OpError::model(format!("`{transform}` is none of its values")).attribute("post_transform")
+    })?;
+    if targets > 1 && matches!(transform, Transform::Softmax | Transform::Logistic) {
+        let what = "SOFTMAX (1) and LOGISTIC (2) of trees, which ONNX Runtime takes for each other";
+        let help = "export the trees with 0 (NONE), with a Softmax or a Sigmoid behind them";
+        return Err(OpError::unsupported(what, help).attribute("post_transform"));
     }
-    let leaf = leaves(cx, x, &f)?;
-    let dtype = cx.dtype(x);
-    let y = w.aggregated(cx, leaf, &f, dtype, how)?;
-    Ok(vec![transform.apply(cx, y)?])
+    Ok(vec![combined(cx, x, &f, &w, how, &[], transform)?])
 }
 
 /// Makes of a node that looks whether its feature is one of a sorted set a search that halves the set.
@@ -429,9 +439,10 @@ const fn op(name: &'static str, since: &'static [i64], lower: fn(&mut Cx) -> Low
 /// Trees.
 pub const OPS: &[OpDef] = &[
     op("TreeEnsemble", &[5], ensemble)
-        .notes("transforms of a single target")
+        .notes("SOFTMAX and LOGISTIC; transforms of a single target")
         .cases(&["test_ai_onnx_ml_tree_ensemble"]),
     op("TreeEnsembleClassifier", &[1, 3], classifier)
         .notes("classes as text; two classes with scores of their own"),
-    op("TreeEnsembleRegressor", &[1, 3], regressor).notes("transforms of a single target"),
+    op("TreeEnsembleRegressor", &[1, 3], regressor)
+        .notes("transforms of a single target; base values of targets that a record's leaves do not give to"),
 ];
