@@ -404,6 +404,34 @@ def test_results_that_are_views_keep_their_place(f, grad):
         assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
 
 
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.as_strided((2,), (1,), 1) + 1,
+        lambda x: x[1:].as_strided((2,), (1,)) + 1,
+        lambda x: x[1:].as_strided((2,), (1,), 3) + 1,
+        lambda x: (x * 2)[3:].as_strided((2,), (1,), 0),
+        lambda x: (x * 2)[::2].as_strided((3,), (1,), 1) + 1,
+        lambda x: (x * 2)[x.shape[0] // 2 :].as_strided((2,), (1,)) + 1,
+        lambda x: torch.as_strided_scatter((x * 2)[1:], torch.ones(2), (2,), (1,), 2),
+        lambda x: torch.as_strided_scatter(x, torch.ones(2), (2,), (1,), 5) + 0,
+    ],
+)
+def test_strides_and_offsets_are_those_of_the_memory(f):
+    memory = torch.arange(40.0)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        run = torch.compile(f, backend="wgfc", dynamic=dynamic)
+        # Torch does not look again at where an input begins.
+        for x in (memory[:8], memory[2:10], memory[3:19:2]):
+            assert torch.equal(run(x), f(x))
+        a, b = (memory[:8].clone().requires_grad_() for _ in range(2))
+        run(a).sum().backward()
+        f(b).sum().backward()
+        assert torch.equal(a.grad, b.grad)
+
+
 def test_graphs_of_one_structure_do_not_share_sizes():
     import itertools
 

@@ -64,6 +64,20 @@ def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tens
     return tensor.permute(*order).contiguous().permute(*back)
 
 
+def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.Tensor:
+    """The same elements in memory with these strides and this offset."""
+    if value.numel() == 0 or (value.stride() == tuple(strides) and value.storage_offset() == offset):
+        return value
+    reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
+    made = torch.empty(reach, dtype=value.dtype, device=value.device).as_strided(value.shape, strides, offset)
+    to, source = made, value
+    for axis, stride in enumerate(strides):
+        if stride == 0:
+            to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+    to.copy_(source)
+    return made
+
+
 def attributes(module: GraphModule) -> dict[str, Any]:
     """What nodes of a graph refer to: tensors, and graphs of operators that take such."""
     found = {}

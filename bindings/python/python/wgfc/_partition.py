@@ -29,6 +29,59 @@ class Part:
     """By the names of the part's nodes, those of the whole graph."""
 
 
+STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatter.default: 3}
+"""Operators on memory rather than on elements, and where their offset is among the arguments."""
+_IN_MEMORY = "wgfc_in_memory"
+
+
+def read_whole_memory(graph: Graph) -> None:
+    """Has ``as_strided`` and ``as_strided_scatter`` read the tensor that has the memory, where they are given a view of it: sizes, strides and
+    offset are those of the memory, of which a view that a program has computed holds its own elements alone. Of an argument only torch knows where in
+    its memory it begins: views of it and what they are given to are marked to stay there, which copies nothing."""
+    for node in list(graph.nodes):
+        at = STRIDED.get(node.target) if node.op == "call_function" else None
+        if at is None:
+            continue
+        views: list[Node] = []
+        base = node.args[0]
+        while base.op == "call_function" and getattr(base.target, "is_view", False):
+            views.append(base)
+            base = base.args[0]
+        with graph.inserting_before(node):
+            if base.op == "placeholder":
+                read = base
+                for view in reversed(views):
+                    read = graph.node_copy(view, lambda n, view=view, read=read: read if n is view.args[0] else n)
+                    read.meta = {**view.meta, _IN_MEMORY: True}
+                node.args = (read, *node.args[1:])
+                node.meta[_IN_MEMORY] = True
+                continue
+            if not views:
+                continue
+            args = [base, *node.args[1:]]
+            kwargs = dict(node.kwargs)
+            given = kwargs.pop("storage_offset", args[at + 1] if len(args) > at + 1 else None)
+            if given is None:
+                given = views[0].meta["val"].storage_offset()
+                if isinstance(given, torch.SymInt):
+                    value, given = given, graph.call_function(torch.ops.aten.sym_storage_offset.default, (views[0],))
+                    given.meta["val"] = value
+            new = graph.call_function(node.target, tuple(args[: at + 1]), {**kwargs, "storage_offset": given})
+            new.meta = dict(node.meta)
+            if node.target is torch.ops.aten.as_strided_scatter.default:
+                # The result is that view of what the memory becomes.
+                new.meta["val"] = base.meta["val"]
+                for view in reversed(views):
+                    new = graph.node_copy(view, lambda n, view=view, new=new: new if n is view.args[0] else n)
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
+
+
+def copies_nothing(node: Node) -> bool:
+    """Whether it is a view of an argument, which torch makes without touching the elements."""
+    return bool(node.meta.get(_IN_MEMORY)) and getattr(node.target, "is_view", False)
+
+
 def sizes_as_inputs(module: GraphModule) -> dict[Node, Any]:
     """Replaces what computes symbolic sizes by placeholders, which it returns with their expressions: sizes are computed on the host
     before the graph runs, and parts of the graph need not wait for them."""
@@ -70,6 +123,8 @@ def stays(node: Node) -> Optional[str]:
         return None
     if not isinstance(node.target, torch._ops.OpOverload):
         return "it is no operator on tensors"
+    if node.meta.get(_IN_MEMORY):
+        return "it depends on where in its memory an argument begins"
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return "its numbers come from torch's generator"
     values = node.meta.get("val")

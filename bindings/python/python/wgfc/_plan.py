@@ -69,6 +69,7 @@ class Plan:
         module = GraphModule(module, _copy(module.graph))
         self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
+        _partition.read_whole_memory(module.graph)
         self.sizes = _partition.sizes_as_inputs(module)
         self.symbols = _fx.places(self.arguments)
         self.module = module
@@ -109,8 +110,8 @@ class Plan:
             if len(refused) == before:
                 break
         stay = [s.node for s in steps if isinstance(s, Operator) and s.node in refused]
-        # Nothing is computed on a device from numbers alone.
-        stay = [n for n in stay if isinstance(n.target, torch._ops.OperatorBase)]
+        # A device computes nothing from numbers alone, and views of arguments need no computation.
+        stay = [n for n in stay if isinstance(n.target, torch._ops.OperatorBase) and not _partition.copies_nothing(n)]
         _tell([(n, refused[n]) for n in stay], self.settings.fullgraph)
         STATISTICS.operators += len(stay)
         STATISTICS.programs += sum(isinstance(s, Computed) for s in steps)
@@ -266,19 +267,14 @@ class Values:
         layout = self.plan.layout(node, self.symbols)
         if layout is None:
             return value
-        strides, offset = layout
-        if value.numel() == 0 or (value.stride() == strides and value.storage_offset() == offset):
-            return value
-        reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
-        whole = torch.empty(reach, dtype=value.dtype, device=value.device)
-        made = whole.as_strided(value.shape, strides, offset)
-        to, source = made, value
-        for axis, stride in enumerate(strides):
-            if stride == 0:
-                to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
-        to.copy_(source)
-        self.host[node] = made
+        made = self.host[node] = _fx.laid_out(value, *layout)
         return made
+
+    def in_memory(self, node: Node) -> Any:
+        """What an operator reads that takes strides and offsets in memory."""
+        value = self.on_host(node)
+        layout = None if node in self.arguments or node not in self.device else self.plan.layout(node, self.symbols)
+        return value if layout is None else _fx.laid_out(value, *layout)
 
 
 class Operator:
@@ -291,7 +287,8 @@ class Operator:
         self.symbols = _fx.places([node])
 
     def run(self, values: Values) -> None:
-        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.on_host)
+        read = values.in_memory if self.node.target in _partition.STRIDED else values.on_host
+        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), read)
         made = values.host[self.node] = _as_said(self.node.target(*args, **kwargs), self.node.meta.get("val"))
         for symbol, _, axis in self.symbols:
             values.symbols[symbol] = _size(made, axis)
