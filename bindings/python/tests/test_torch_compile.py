@@ -1,4 +1,5 @@
 import ctypes
+import math
 import warnings
 
 import pytest
@@ -565,3 +566,52 @@ def test_optimizers_train_as_in_eager(name):
             got, want = (t.losses(name, {**options, **more}, 5) for t in (ours, eager))
             assert got == pytest.approx(want, rel=1e-4), f"{way} {options}"
             assert got[-1] != got[0]
+
+
+NUMBERS = {
+    "a number that is no size": (lambda x, s: x * s + s // 2 + s % 3, [5, 3, 0, 1, 10**8, 2**33, -7]),
+    "of integers": (lambda x, s: x.to(torch.int64) * s + s // 2, [5, 3, 0, 1, 2**33, -7]),
+    "a value and a size": (lambda x, s: x[:s] * s - s, [2, 5, 3]),
+    "filled with it": (lambda x, s: torch.full((3,), s) + torch.arange(s, s + 3), [5, -3, 2**40]),
+    "compared with it": (lambda x, s: torch.where(x > s, x, -s), [2, 3, -1]),
+    "a power": (lambda x, s: x * 2 ** (x.shape[0] // 4) + x.shape[0] ** 5, [2, 3]),
+    "roots": (lambda x, s: x * math.sqrt(x.shape[0]) + math.log(x.shape[0]) ** 0.5, [2, 3]),
+    "a size that may be below 0": (lambda x, s: torch.zeros(s + 10) + s, [5, -3, -7]),
+    "a slice from the end": (lambda x, s: x[s:] * s, [-4, -3, -2]),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+def test_numbers_that_are_no_sizes(case):
+    f, numbers = NUMBERS[case]
+    run = torch.compile(f, backend="wgfc", dynamic=True)
+    for n in (7, 9, 16):
+        x = torch.randn(n, 3)
+        for s in numbers:
+            want, got = f(x, s), run(x, s)
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore:f64 values:wgfc.CompileWarning")
+def test_floats_that_sizes_decide_are_carried():
+    class Scaled(NN.Module):
+        def forward(self, x):
+            return (x * (x.shape[0] / (x.shape[0] - 1))).sin() * math.sqrt(x.shape[1]) + x.std(0)
+
+    run = torch.compile(Scaled(), backend="wgfc", dynamic=True)
+    with Steps() as steps:
+        for n, m in ((4, 3), (7, 5), (9, 2)):
+            x = torch.randn(n, m)
+            for a, b in zip(gradients(Scaled(), run, x), gradients(Scaled(), Scaled(), x)):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert steps.operators == 0
+    assert steps.compiled == 2
+
+
+def test_numbers_take_no_memory():
+    run = torch.compile(lambda x, s: x[:s].sum() * 2, backend="wgfc", dynamic=True)
+    x = torch.randn(5)
+    for s in (3, 4, 2**30):
+        torch.testing.assert_close(run(x, s), x[:s].sum() * 2)

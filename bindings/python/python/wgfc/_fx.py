@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import math
@@ -14,6 +15,9 @@ import torch._export.serde.serialize
 from torch.export import exported_program as ep
 from torch.export import graph_signature as sig
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
+from torch.utils._sympy.value_ranges import ValueRanges
 
 
 def is_size(value: Any) -> bool:
@@ -154,20 +158,107 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
     return hash.hexdigest()
 
 
-def carriers(inputs: Sequence[Any]) -> list[Any]:
-    """The symbols that no tensor among ``inputs`` has as an extent of its own, in the order in which ``digest`` counts them."""
-    alone: set[Any] = set()
+@dataclasses.dataclass(eq=False)
+class Numbers:
+    """Numbers that a program is given as they are: the elements of one tensor of integers and of one of floats."""
+
+    integers: list[Node]
+    floats: list[Node]
+    uses: dict[Node, set[Any]]
+    """For a node that reads such numbers, positions and names of these arguments."""
+    alone: set[Node]
+    """Numbers that nothing reads otherwise."""
+
+
+_VALUES = ("Tensor", "Optional[Tensor]", "number", "Optional[number]")
+_PLAIN = {"Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"}
+
+
+def _is_plain(expr: Any) -> bool:
+    """Whether a kernel computes an expression of sizes, and in the 32 bits that sizes have. Products of different extents mostly count elements;
+    powers do not."""
+
+    def known(e: Any) -> bool:
+        return e.is_Symbol or (e.is_Integer and abs(e) < 1 << 15) or type(e).__name__ in _PLAIN
+
+    return all(map(known, sympy.preorder_traversal(sympy.sympify(expr))))
+
+
+def numbers(module: GraphModule) -> Numbers:
+    """The arguments of a part that are values to compute with. Expressions of the extents of its tensors are left to its program, other
+    integers and all floats are given to it."""
+    given = [n for n in module.graph.nodes if n.op == "placeholder"]
+    extents = _extents(n.meta["val"] for n in given)
+    found = Numbers([], [], {}, set())
+    for node in given:
+        value = node.meta["val"]
+        if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+            continue
+        real = isinstance(value, torch.SymFloat)
+        if not real and free_symbols(value) <= extents and _is_plain(expression(value)):
+            continue
+        alone = True
+        for user in node.users:
+            places = _places_of(user, node, free_symbols(value) - extents)
+            alone = alone and places is not None
+            found.uses.setdefault(user, set()).update(places or ())
+        if any(node in user.all_input_nodes and found.uses.get(user) for user in node.users):
+            (found.floats if real else found.integers).append(node)
+            if alone:
+                found.alone.add(node)
+    return found
+
+
+def _places_of(user: Node, node: Node, symbols: set[Any]) -> Optional[list[Any]]:
+    """Where a node reads a number as a value; ``None`` where one of its ``symbols`` is in the result's shape, or it is not known to be a value."""
+    if not isinstance(user.target, torch._ops.OpOverload) or user.op != "call_function":
+        return None
+    made = user.meta.get("val")
+    for value in made if isinstance(made, (list, tuple)) else [made]:
+        if free_symbols(value) & symbols:
+            return None
+    schema = user.target._schema.arguments
+    kinds = {**dict(enumerate(str(a.type) for a in schema)), **{a.name: str(a.type) for a in schema}}
+    arguments = [*enumerate(user.args), *user.kwargs.items()]
+    places = [key for key, value in arguments if value is node and kinds.get(key) in _VALUES]
+    read: list[Node] = []
+    map_arg((user.args, user.kwargs), read.append)
+    return places if read.count(node) == len(places) else None
+
+
+def _extents(inputs: Any) -> set[Any]:
+    """The symbols that are extents of a tensor."""
+    tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
+    return {e for v in tensors for e in map(expression, v.shape) if getattr(e, "is_symbol", False)}
+
+
+def carriers(module: GraphModule) -> list[Any]:
+    """The symbols of sizes that no tensor among the inputs has as an extent of its own, in the order in which ``digest`` counts them."""
+    given = [n for n in module.graph.nodes if n.op == "placeholder"]
+    values = numbers(module).alone
     needed: set[Any] = set()
     order: dict[Any, None] = {}
-    for value in inputs:
-        needed |= free_symbols(value)
-        parts = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
-        for part in map(expression, parts):
+    for node in given:
+        value = node.meta["val"]
+        if node not in values:
+            needed |= free_symbols(value)
+        for part in map(expression, [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]):
             if hasattr(part, "free_symbols"):
                 order.update(dict.fromkeys(sorted(part.free_symbols, key=lambda s: s.name)))
-        if isinstance(value, torch.Tensor):
-            alone |= {e for e in map(expression, value.shape) if getattr(e, "is_symbol", False)}
-    return [s for s in order if s in needed - alone]
+    return [s for s in order if s in needed - _extents(n.meta["val"] for n in given)]
+
+
+def negative(module: GraphModule) -> dict[Node, Any]:
+    """Nodes that read a size of which the symbol is below 0 in all runs, which no extent carries, and the symbol."""
+    env = getattr(_mode(module), "shape_env", None)
+    below = {s for s in carriers(module) if env is not None and env.bound_sympy(s).upper < 0}
+    values = numbers(module)
+    found: dict[Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node not in values.alone:
+            for symbol in free_symbols(node.meta["val"]) & below:
+                found.update({user: symbol for user in node.users})
+    return found
 
 
 def _rounded(graph: Graph, node: Node, made: dict[Node, Node]) -> Optional[Node]:
@@ -216,7 +307,8 @@ def readable(module: GraphModule) -> GraphModule:
 
 def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     """The bytes of a ``.pt2`` file that computes ``results``. Inputs are ``input_N`` in the graph's order; besides, each symbol of
-    ``carriers`` has an input of one axis, ``size_N``, whose extent is its value."""
+    ``carriers`` has an input without elements, ``size_N``, whose first extent is its value, and ``numbers`` are the elements of ``integers``
+    and of ``floats``."""
     graph = Graph()
     made: dict[Node, Node] = {}
     inputs: list[sig.InputSpec] = []
@@ -224,7 +316,8 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     kept: dict[str, torch.Tensor] = {}
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     # Numbers that sizes decide are no inputs: their expressions are all that is read.
-    decided = {n for n in given if isinstance(n.meta["val"], (torch.SymFloat, torch.SymBool))}
+    values = numbers(module)
+    decided = {n for n in given if isinstance(n.meta["val"], (torch.SymFloat, torch.SymBool))} - values.alone
     tensors = [n for n in module.graph.nodes if n.op == "get_attr" and n.target in held]
     for i, node in enumerate(tensors):
         # Placeholders come first, those of constants before those of the user.
@@ -235,7 +328,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         kept[name] = held[node.target]
         inputs.append(sig.InputSpec(sig.InputKind.CONSTANT_TENSOR, sig.TensorArgument(name=new.name), name))
     for i, node in enumerate(given):
-        if node in decided:
+        if node in decided or node in values.alone:
             continue
         new = graph.placeholder(f"input_{i}")
         value = new.meta["val"] = node.meta["val"]
@@ -245,18 +338,34 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
             # The expression is all that is read of a size.
             argument = sig.ConstantArgument(name=new.name, value=None)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, argument, None))
-    for i, symbol in enumerate(carriers([n.meta["val"] for n in given])):
+    for i, symbol in enumerate(carriers(module)):
         new = graph.placeholder(f"size_{i}")
         new.meta["val"] = _carrier(module, symbol)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, sig.TensorArgument(name=new.name), None))
+    lists = [("integers", torch.int64, values.integers), ("floats", torch.float32, values.floats)]
+    held_in: list[tuple[Node, list[Node]]] = []
+    for name, dtype, nodes in lists:
+        if nodes:
+            new = graph.placeholder(name)
+            with _mode(module):
+                new.meta["val"] = torch.empty(len(nodes), dtype=dtype)
+            inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, sig.TensorArgument(name=new.name), None))
+            held_in.append((new, nodes))
+    taken = {n: _element(module, graph, list_, i) for list_, nodes in held_in for i, n in enumerate(nodes)}
     for node in given:
         if node in decided:
             new = made[node] = graph.call_function(operator.neg, (1,))
             new.meta["val"] = node.meta["val"]
     for node in module.graph.nodes:
-        if node in made or node.op == "output":
+        if node in made or node in values.alone or node.op == "output":
             continue
-        new = graph.node_copy(node, lambda n: made[n])
+        places = values.uses.get(node, set())
+        if places:
+            args = [taken[a] if i in places else map_arg(a, made.__getitem__) for i, a in enumerate(node.args)]
+            kwargs = {k: taken[a] if k in places else map_arg(a, made.__getitem__) for k, a in node.kwargs.items()}
+            new = graph.create_node(node.op, node.target, tuple(args), kwargs, node.name)
+        else:
+            new = graph.node_copy(node, lambda n: made[n])
         new.meta = {k: node.meta[k] for k in ("val", "stack_trace") if k in node.meta}
         made[node] = new
     outputs = [made[r] for r in results]
@@ -292,8 +401,26 @@ def _fake(module: GraphModule, tensor: torch.Tensor) -> Any:
     return _mode(module).from_tensor(tensor, static_shapes=True)
 
 
+def _element(module: GraphModule, graph: Graph, of: Node, i: int) -> Node:
+    """The number at a place of a tensor, as a new symbol."""
+    element = graph.call_function(torch.ops.aten.select.int, (of, 0, i))
+    with _mode(module):
+        element.meta["val"] = torch.empty((), dtype=of.meta["val"].dtype)
+    number = graph.call_function(torch.ops.aten.item.default, (element,))
+    env = ShapeEnv()
+    if element.meta["val"].dtype.is_floating_point:
+        symbol = sympy.Symbol(f"float_{i}", real=True)
+        env.var_to_range[symbol] = ValueRanges.unknown()
+        number.meta["val"] = env.create_symfloatnode(symbol, hint=None)
+    else:
+        symbol = sympy.Symbol(f"integer_{i}", integer=True)
+        env.var_to_range[symbol] = ValueRanges.unknown_int()
+        number.meta["val"] = env.create_symintnode(symbol, hint=None)
+    return number
+
+
 def _carrier(module: GraphModule, symbol: Any) -> Any:
     mode = _mode(module)
     size = mode.shape_env.create_symintnode(symbol, hint=None)
     with mode:
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, 0, dtype=torch.uint8)

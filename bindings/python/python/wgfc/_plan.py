@@ -76,7 +76,7 @@ class Plan:
         self.attributes = _fx.attributes(module)
         self.outputs: list[Any] = list(module.graph.output_node().args[0])
         self.orders: dict[Node, Optional[list[int]]] = {}
-        self.computed: dict[tuple[int, ...], dict[Node, int]] = {}
+        self.computed: dict[tuple[Any, ...], dict[Node, int]] = {}
         self.layouts: dict[Node, Any] = {}
         self.placed: dict[Any, tuple[tuple[int, ...], int]] = {}
         self.sent: dict[Node, Any] = {}
@@ -122,6 +122,11 @@ class Plan:
         options = self.settings.compile
         key = (_fx.digest(part.module, part.results, sorted(options.items())), repr(self.settings.adapter))
         if key not in _SESSIONS:
+            negative = _fx.negative(part.module)
+            if negative:
+                return {
+                    part.origin[n.name]: Diagnostic(f"it reads the size {s}, which is below 0", "unsupported") for n, s in negative.items()
+                }
             try:
                 program = compile(_fx.archive(part.module, part.results), **options)
                 _SESSIONS[key] = Session(program, self.settings.adapter)
@@ -161,8 +166,8 @@ class Plan:
                 values.drop(node)
         return [values.output(o) if isinstance(o, Node) else o for o in self.outputs]
 
-    def _evaluate(self, known: tuple[int, ...]) -> dict[Node, int]:
-        given = {s: sympy.Integer(v) for (s, _, _), v in zip(self.symbols, known)}
+    def _evaluate(self, known: tuple[Any, ...]) -> dict[Node, int]:
+        given = {s: sympy.sympify(v) for (s, _, _), v in zip(self.symbols, known)}
         return {n: int(sympy.sympify(e).xreplace(given)) for n, e in self.sizes.items()}
 
     def order(self, node: Node) -> Optional[list[int]]:
@@ -308,22 +313,40 @@ class Computed:
 
     def __init__(self, part: _partition.Part, session: Session) -> None:
         self.session = session
+        self.part = part
         self.outputs = part.outputs
         tensors = [(i, n) for i, n in enumerate(part.inputs) if isinstance(n.meta["val"], torch.Tensor)]
         used = {p.name for p in session.inputs}
         self.inputs = [(f"input_{i}", n) for i, n in tensors if f"input_{i}" in used]
-        extra = enumerate(_fx.carriers([n.meta["val"] for n in part.inputs]))
-        self.carriers = [(f"size_{i}", s) for i, s in extra if f"size_{i}" in used]
+        self.carriers = [(f"size_{i}", s) for i, s in enumerate(_fx.carriers(part.module)) if f"size_{i}" in used]
+        of = dict(zip([n for n in part.module.graph.nodes if n.op == "placeholder"], part.inputs))
+        numbers = _fx.numbers(part.module)
+        lists = [("integers", torch.int64, numbers.integers), ("floats", torch.float32, numbers.floats)]
+        self.numbers = [(name, dtype, [of[n] for n in nodes]) for name, dtype, nodes in lists if name in used]
         self.names = [p.name for p in session.outputs]
-        self.reads = [n for _, n in self.inputs]
+        self.reads = list(dict.fromkeys(part.inputs))
 
     def run(self, values: Values) -> None:
+        sizes = {name: values.symbols[symbol] for name, symbol in self.carriers}
+        if not all(0 <= n < 1 << 31 for n in sizes.values()):
+            return self._in_torch(values)
         given: dict[str, Any] = {name: values.on_device(node) for name, node in self.inputs}
-        for name, symbol in self.carriers:
-            given[name] = torch.empty(values.symbols[symbol], dtype=torch.uint8)
+        for name, size in sizes.items():
+            given[name] = torch.empty(size, 0, dtype=torch.uint8)
+        for name, dtype, nodes in self.numbers:
+            given[name] = torch.tensor([values.on_host(n) for n in nodes], dtype=dtype)
         made = self.session.run(given, to="device")
         for name, node in zip(self.names, self.outputs):
             values.device[node] = made[name]
+
+    def _in_torch(self, values: Values) -> None:
+        """The same for a size that no tensor can have, such as one below 0 in an expression that is a size."""
+        if "sizes" not in _WARNED:
+            _WARNED.add("sizes")
+            known = ", ".join(str(values.symbols[s]) for _, s in self.carriers)
+            warnings.warn(f"torch computes a part of the graph for numbers that are no sizes: {known}", FallbackWarning, stacklevel=2)
+        made = self.part.module(*[values.on_host(n) for n in self.part.inputs])
+        values.host.update(zip(self.outputs, made))
 
 
 def _copy(graph: Graph) -> Graph:
@@ -334,7 +357,9 @@ def _copy(graph: Graph) -> Graph:
     return made
 
 
-def _size(value: Any, axis: Optional[int]) -> int:
+def _size(value: Any, axis: Optional[int]) -> Any:
+    if axis is None and isinstance(value, float):
+        return value
     return int(value if axis is None else value.shape[axis])
 
 
