@@ -256,6 +256,10 @@ fn blocked_operand(
     for id in reachable.iter().copied().filter(|id| deps(m, *id) & on_term != 0) {
         both.extend(body.operands(id).into_iter().filter(|o| !plain(*o) && deps(m, *o) & on_term == 0));
     }
+    // A value that is the same for all terms of a block is made with the block.
+    if deps(m, root) & on_term == 0 && !plain(root) {
+        both.push(root);
+    }
     let mixed = |m: &Module, id: ExprId| deps(m, id) & on_term == 0 && !is_line(m, id) && !is_step(m, id);
     let of_both = reachable.iter().copied().filter(|id| mixed(m, *id)).flat_map(|id| body.operands(id));
     for id in of_both.chain(both.iter().copied()).filter(|id| !plain(*id)) {
