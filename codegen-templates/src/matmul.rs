@@ -135,6 +135,8 @@ pub struct Tiled {
     pub unroll: u32,
     /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours: only where `y` is read in vectors.
     pub store_vectors: bool,
+    /// `store` is called once in the text, in loops, as it is long: only where it takes one result.
+    pub rolled: bool,
 }
 
 #[derive(Serialize)]
@@ -219,6 +221,8 @@ struct Quadruple {
 #[derive(Serialize)]
 struct Round {
     writes: Vec<Write>,
+    /// The writes of each turn of a loop over rounds; else none.
+    turns: Vec<Vec<Write>>,
     row: String,
 }
 /// A turn of the loop over a tile's depth.
@@ -589,7 +593,8 @@ impl Tiled {
         let round_slice = group * row_len;
         let mut rounds = vec![];
         let from_registers = self.store_vectors && s.split == 1;
-        for r in 0..if from_registers { 0 } else { s.thread_rows / group } {
+        let count = if from_registers { 0 } else { s.thread_rows / group };
+        for r in 0..count {
             let mut writes = vec![];
             for g in 0..group {
                 for h in 0..col_vectors {
@@ -603,14 +608,24 @@ impl Tiled {
                 }
             }
             // `line` is g · across_y + ty.
-            let i = if group == 1 { format!("{r}") } else { format!("({} + line / {across_y})", r * group) };
+            let i = match (self.rolled && count > 1, group) {
+                (true, 1) => "round".to_owned(),
+                (true, _) => format!("(round * {group} + line / {across_y})"),
+                (false, 1) => format!("{r}"),
+                (false, _) => format!("({} + line / {across_y})", r * group),
+            };
             let thread = if group == 1 { "line".to_owned() } else { format!("line % {across_y}") };
             let row = if x.along_lines {
                 format!("({thread} + {i} / 4 * {across_y}) * 4 + {i} % 4")
             } else {
                 format!("{thread} + {i} * {across_y}")
             };
-            rounds.push(Round { writes, row });
+            rounds.push(Round { writes, turns: vec![], row });
+        }
+        if self.rolled && count > 1 {
+            let row = rounds.first().map(|r| r.row.clone()).unwrap_or_default();
+            let turns = rounds.drain(..).map(|r| r.writes).collect();
+            rounds.push(Round { writes: vec![], turns, row });
         }
         // A vector `c` of a row is vector `h` of thread column `tx`; else
         // column c of the tile is lane `lane` of vector `h` of thread column `tx`.

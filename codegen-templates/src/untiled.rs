@@ -68,6 +68,8 @@ pub struct Block {
     pub block: [u32; 2],
     /// Whether rows and columns are multiples of the block's.
     pub whole: [bool; 2],
+    /// `store` is called once in the text, in a loop, as it is long.
+    pub rolled: bool,
 }
 
 #[derive(Serialize)]
@@ -79,6 +81,7 @@ struct BlockSlots<'a> {
     block_cols: u32,
     whole_rows: bool,
     whole_cols: bool,
+    rolled: bool,
 }
 
 impl Template for BlockSlots<'_> {
@@ -98,6 +101,7 @@ impl Block {
             block_cols: self.block[1],
             whole_rows: self.whole[0],
             whole_cols: self.whole[1],
+            rolled: self.rolled,
         };
         render(&slots)
     }
@@ -122,6 +126,8 @@ pub struct BlockOfVectors {
     pub x: Access,
     /// `store` takes vectors of columns.
     pub store_vectors: bool,
+    /// `store` is called once in the text, in a loop, as it is long: only where it takes one result.
+    pub rolled: bool,
 }
 
 /// A term of the sums in a turn of the loop: the number of its k, and the elements of `x` of each row.
@@ -145,6 +151,7 @@ struct BlockOfVectorsSlots<'a> {
     x_lines: Vec<String>,
     terms: Vec<Term>,
     store_vectors: bool,
+    rolled: bool,
 }
 
 impl Template for BlockOfVectorsSlots<'_> {
@@ -193,6 +200,7 @@ impl BlockOfVectors {
             x_lines: (0..rows / each).map(line).collect(),
             terms: ["x", "y", "z", "w"].into_iter().enumerate().take(terms).map(term).collect(),
             store_vectors: self.store_vectors,
+            rolled: self.rolled,
         };
         render(&slots)
     }

@@ -12,7 +12,7 @@ use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products;
-use crate::schedule::products::problem::{Side, along, by_eights, suits};
+use crate::schedule::products::problem::{Side, along, by_eights, stores_are_long, suits};
 use std::fmt::Write;
 use wgfc_codegen_templates::cooperative::{Beside, Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::Extents;
@@ -54,7 +54,8 @@ pub(super) fn emit(
             .collect()
     };
     let (xs, ys) = (eights(&x), eights(&y));
-    let stores = vector_stores(kernel, &y, &mut body, cx)?;
+    let rolled = stores_are_long(kernel, products::Product::Cooperative(*schedule).results_of_invocation());
+    let stores = if rolled { None } else { vector_stores(kernel, &y, &mut body, cx)? };
     let mut kernel = match &stores {
         Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
         None => moved_stores(kernel, body),

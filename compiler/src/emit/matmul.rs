@@ -62,7 +62,9 @@ pub(super) fn emit(
     };
     let blocks = [blocks(0, &x), blocks(1, &y)];
     let blocked = blocks.each_ref().map(Option::is_some);
-    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, blocks, cx)?;
+    let rolled = problem::stores_are_long(kernel, schedule.results_of_invocation());
+    let vectors = fours[1] && !rolled;
+    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, vectors, blocks, cx)?;
     let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
@@ -121,6 +123,7 @@ pub(super) fn emit(
                 buffers,
                 unroll,
                 store_vectors: *wide_stores,
+                rolled,
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), shape.workgroup_bytes(buffers), &tiles * batch)
@@ -133,11 +136,22 @@ pub(super) fn emit(
             }
             let whole = [divides(rows, block[0]), divides(cols, block[1])];
             let wgsl = if *width == 1 {
-                Block { preamble, setup, extents, threads, block, whole }.render()
+                Block { preamble, setup, extents, threads, block, whole, rolled }.render()
             } else {
                 let x = Access { order: x.order, vectors: fours[0], blocks: false };
                 let store_vectors = *wide_stores;
-                BlockOfVectors { preamble, setup, extents, threads, block, whole, x, store_vectors }.render()
+                let slots = BlockOfVectors {
+                    preamble,
+                    setup,
+                    extents,
+                    threads,
+                    block,
+                    whole,
+                    x,
+                    store_vectors,
+                    rolled,
+                };
+                slots.render()
             };
             let blocks = &rows.ceil_div(i64::from(block[0])) * &cols.ceil_div(i64::from(block[1]));
             (wgsl, threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
@@ -159,11 +173,12 @@ pub(super) fn emit(
 }
 
 /// The kernel with operands as they are read, one by one or by fours, their expressions, and whether its stores are
-/// fours of columns.
+/// fours of columns, which they are where that is wanted and possible.
 fn operands_and_stores(
     kernel: &Kernel,
     sides: [&Side<'_>; 2],
     fours: [bool; 2],
+    vectors: bool,
     blocks: [Option<(Body, ExprId)>; 2],
     cx: &EmitContext,
 ) -> Result<(Kernel, [Vec<ExprId>; 2], bool), Diagnostic> {
@@ -191,7 +206,7 @@ fn operands_and_stores(
         }
     }
     // An invocation has whole vectors of columns where those are read so.
-    let stores = if fours[1] { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
+    let stores = if vectors { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
     let mut moved = match &stores {
         Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
         None => moved_stores(kernel, body),

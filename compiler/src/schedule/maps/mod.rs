@@ -120,8 +120,9 @@ impl<'a> Problem<'a> {
     }
 
     fn fits(&self, elements: u32, unroll: u32) -> bool {
-        self.expressions * (elements * unroll) as usize <= MOST_EXPRESSIONS
-            && (unroll == 1 || self.instructions.saturating_mul(unroll as usize) <= MOST_INSTRUCTIONS)
+        let times = (elements * unroll) as usize;
+        self.expressions * times <= MOST_EXPRESSIONS
+            && (times == 1 || self.instructions.saturating_mul(times) <= MOST_INSTRUCTIONS)
             && (unroll == 1 || self.loads * unroll as usize <= MOST_LOADS)
     }
 

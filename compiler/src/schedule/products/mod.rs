@@ -101,6 +101,22 @@ pub struct Serial {
     pub unrolled: u32,
 }
 
+impl Product {
+    /// Results whose stores are in the text of an invocation, unless these are in a loop anyway.
+    pub fn results_of_invocation(&self) -> u32 {
+        match self {
+            Product::Tiled(t) => t.shape.thread_rows * t.shape.thread_cols,
+            Product::Cooperative(c) => {
+                let threads = (c.shape.subgroups() * c.subgroup).max(1);
+                c.shape.rows * c.shape.cols / threads
+            }
+            Product::Window(w) => w.rows * w.cols,
+            Product::Block(b) => b.rows * b.cols,
+            Product::Thin(_) | Product::Serial(_) => 1,
+        }
+    }
+}
+
 impl Thin {
     /// The memory in which sums are added up.
     pub fn room(&self) -> Room {

@@ -3,6 +3,7 @@
 use super::window::{self, Work};
 use super::{FEW_ROWS, SINGLE};
 use crate::kernel::bindings::{component, neighbours};
+use crate::kernel::length;
 use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::cost::ASSUMED;
@@ -153,7 +154,8 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let half = suits(kernel, &x, &y);
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
-    let windows = if results == SINGLE { window::blocks(kernel, &x, &y) } else { vec![] };
+    let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y) } else { vec![] };
+    windows.retain(|w| !stores_are_long(kernel, w.rows * w.cols));
     let (x, y) = (x.order, y.order);
     Some(Problem {
         batch,
@@ -435,6 +437,16 @@ pub fn four_stores(kernel: &Kernel, cols: &Side<'_>, to: &mut Body) -> Option<Ve
         }
     }
     Some(out)
+}
+
+/// Instructions of an invocation's stores beyond which they are written once, in a loop over its results. The exponentials of
+/// activations are fewer for 64 results; a sine is not.
+const MOST_STORING: usize = 4096;
+
+/// Whether what is computed of each result of a product is too long to be written out for so many results.
+pub fn stores_are_long(kernel: &Kernel, results: u32) -> bool {
+    let roots: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+    results > 1 && length::of(&kernel.body, &roots).saturating_mul(results as usize) > MOST_STORING
 }
 
 /// Whether an operand can be read by fours: its extent has them, and so does every load that depends on it.
