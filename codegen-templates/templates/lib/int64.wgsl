@@ -148,6 +148,39 @@ fn mod_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(r, add_64(r, b), any(r != vec2<u32>(0u, 0u)) && is_negative(r) != is_negative(b));
 }
 
+// Quotient, in two words, and remainder by d of 1 to 65535: digits of 16 bits, one after another.
+fn divide_by_digit(a: vec2<u32>, d: u32) -> vec3<u32> {
+    let high = a.y / d;
+    let upper = ((a.y - high * d) << 16u) | (a.x >> 16u);
+    let q1 = upper / d;
+    let lower = ((upper - q1 * d) << 16u) | (a.x & 0xffffu);
+    let q0 = lower / d;
+    return vec3<u32>((q1 << 16u) | q0, high, lower - q0 * d);
+}
+
+fn div_short_u64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    return divide_by_digit(a, d).xy;
+}
+
+fn rem_short_u64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    return vec2<u32>(divide_by_digit(a, d).z, 0u);
+}
+
+fn div_short_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let q = div_short_u64(abs_i64(a), d);
+    return select(q, neg_64(q), is_negative(a));
+}
+
+fn rem_short_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let r = rem_short_u64(abs_i64(a), d);
+    return select(r, neg_64(r), is_negative(a));
+}
+
+fn mod_short_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let r = divide_by_digit(abs_i64(a), d).z;
+    return vec2<u32>(select(r, d - r, is_negative(a) && r != 0u), 0u);
+}
+
 fn pow_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     var n = b;
     var base = a;

@@ -3,6 +3,7 @@
 use super::handle::Handle;
 use super::wgsl::{Module, Text};
 use crate::Diagnostic;
+use crate::kernel::length::short_divisor;
 use crate::kernel::{Body, Expr, ExprId};
 use wgfc_ir::{BinaryOp, Class, DType, Reg, Scalar, UnaryOp};
 
@@ -198,6 +199,9 @@ impl Module<'_> {
             }
             reg @ (Reg::I64 | Reg::U64) => {
                 let s = if reg == Reg::I64 { "i64" } else { "u64" };
+                if let Some((function, by)) = short_divisor(op, reg, right) {
+                    return self.call(&function, &[a, &format!("{by}u")]).map(Text::Compound);
+                }
                 match op {
                     Add => self.call("add_64", &[a, b])?,
                     Sub => self.call("sub_64", &[a, b])?,

@@ -21,9 +21,35 @@ pub fn of_expr(body: &Body, id: ExprId) -> usize {
         Expr::Const(_) => 0,
         Expr::Unary(op, a) => of_unary(*op, body.dtype(*a).reg()),
         Expr::Binary(BinaryOp::Pow, _, y) if matches!(body.expr(*y), Expr::Const(_)) => 2,
-        Expr::Binary(op, a, _) => of_binary(*op, body.dtype(*a).reg()),
+        Expr::Binary(op, a, b) => {
+            let reg = body.dtype(*a).reg();
+            match short_divisor(*op, reg, body.expr(*b)) {
+                Some((function, _)) => named([function]),
+                None => of_binary(*op, reg),
+            }
+        }
         Expr::Cast(to, a) => of_cast(body.dtype(*a), *to),
         _ => 1,
+    }
+}
+
+/// The function that divides a 64-bit integer by a constant of at most 16 bits, which takes few instructions, and the divisor.
+pub fn short_divisor(op: BinaryOp, reg: Reg, divisor: &Expr) -> Option<(String, u32)> {
+    let Expr::Const(c) = divisor else { return None };
+    let name = short_division(op, reg, c.bits)?;
+    Some((format!("{name}_{}", suffix(reg)), c.bits as u32))
+}
+
+/// What the division by a constant with these bits is called where it takes few instructions.
+pub fn short_division(op: BinaryOp, reg: Reg, bits: u64) -> Option<&'static str> {
+    if !matches!(reg, Reg::I64 | Reg::U64) || !(1..=0xffff).contains(&bits) {
+        return None;
+    }
+    match op {
+        BinaryOp::Div | BinaryOp::Quot => Some("div_short"),
+        BinaryOp::Mod if reg == Reg::I64 => Some("mod_short"),
+        BinaryOp::Rem | BinaryOp::Mod => Some("rem_short"),
+        _ => None,
     }
 }
 
@@ -95,6 +121,20 @@ mod tests {
             assert!(binary(op) > 100, "{} {}", op.name(), binary(op));
         }
         assert!(binary(BinaryOp::Add) < 10);
+        for op in [BinaryOp::Div, BinaryOp::Rem, BinaryOp::Mod, BinaryOp::Quot] {
+            for (dtype, few) in [(DType::I64, 60), (DType::U64, 40)] {
+                let mut body = Body::default();
+                let load = Expr::Load { tensor: 0, offset: wgfc_ir::Poly::var(0), guard: None };
+                let a = body.push(load, dtype);
+                let length = |body: &mut Body, by: i64| {
+                    let by = body.push(Expr::Const(wgfc_ir::Scalar::from_i64(dtype, by)), dtype);
+                    let e = body.push(Expr::Binary(op, a, by), dtype);
+                    of_expr(body, e)
+                };
+                assert!(length(&mut body, 1000) < few, "{} {}", op.name(), length(&mut body, 1000));
+                assert!(length(&mut body, 100_000) > 100);
+            }
+        }
         assert!(of_cast(DType::F32, DType::I64) > 10);
     }
 }

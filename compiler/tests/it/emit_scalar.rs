@@ -228,6 +228,25 @@ fn unary_operators_of_floats() {
 }
 
 #[test]
+fn long_integers_by_constants() {
+    let (gpus, mut wrong) = (gpus(), vec![]);
+    for d in [DType::I64, DType::U64] {
+        let mut functions = vec![];
+        for op in [BinaryOp::Div, BinaryOp::Rem, BinaryOp::Mod] {
+            for by in [1, 2, 3, 7, 255, 256, 1000, 65535, 65536] {
+                let by = Scalar::from_i64(d, by);
+                let nodes = vec![ScalarNode::Arg(0), ScalarNode::Const(by), ScalarNode::Binary(op, 0, 1)];
+                functions.push((format!("{} {d} by {by}", op.name()), ScalarFn { nodes }));
+            }
+        }
+        for seed in 0..4 {
+            wrong.extend(check(&gpus, &functions, &[integers(d, seed, 1)], true));
+        }
+    }
+    none_wrong(wrong);
+}
+
+#[test]
 fn large_angles_and_extremes() {
     let (gpus, mut wrong) = (gpus(), vec![]);
     let f = |op: UnaryOp| (op.name().to_string(), ScalarFn::unary(op));

@@ -12,6 +12,7 @@ use crate::fuse::points::{ProductDomain, is_thin};
 use crate::fuse::pulling::splat;
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
+use crate::kernel::length::short_division;
 use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -516,10 +517,15 @@ fn long_operators(graph: &Graph, n: NodeId) -> usize {
     let Op::Map { body, .. } = &node.op else { return 0 };
     let operands: Vec<_> = node.inputs.iter().map(|x| graph.ty(*x).dtype).collect();
     let Ok(types) = body.types(&operands) else { return 0 };
+    let short = |op: BinaryOp, reg: Reg, by: u32| match body.nodes.get(by as usize) {
+        Some(ScalarNode::Const(c)) => short_division(op, reg, c.bits).is_some(),
+        _ => false,
+    };
     let long = |n: &&ScalarNode| {
         use BinaryOp::{Div, Gcd, Mod, Pow, Quot, Rem};
-        let ScalarNode::Binary(op, a, _) = n else { return false };
+        let ScalarNode::Binary(op, a, b) = n else { return false };
         match types.get(*a as usize).map(|t| t.reg()) {
+            Some(reg @ (Reg::I64 | Reg::U64)) if short(*op, reg, *b) => false,
             Some(Reg::I64 | Reg::U64) => matches!(op, Div | Quot | Rem | Mod | Gcd | Pow),
             Some(Reg::F32) => matches!(op, Rem | Mod),
             _ => false,
