@@ -7,6 +7,7 @@ mod target;
 pub use parts::Parts;
 
 use crate::fuse::unit::is_small;
+use crate::kernel::length;
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
@@ -219,6 +220,29 @@ impl<'a, R: Resolver> Puller<'a, R> {
         result.unwrap_or_default()
     }
 
+    /// `a` where `c` holds, else `b`. Where both are made by the same operator, which takes many instructions, its operands are chosen
+    /// and it is applied once.
+    fn chosen(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
+        const MANY: usize = 32;
+        let body = self.body();
+        let dtype = body.dtype(a);
+        let alike = |x: ExprId, y: ExprId| body.dtype(x) == body.dtype(y);
+        let long = alike(a, b) && [a, b].iter().all(|e| length::of_expr(body, *e) >= MANY);
+        let e = match (body.expr(a).clone(), body.expr(b).clone()) {
+            (Expr::Unary(op, x), Expr::Unary(other, y)) if long && op == other && alike(x, y) => {
+                Expr::Unary(op, self.chosen(c, x, y))
+            }
+            (Expr::Binary(op, x, x2), Expr::Binary(other, y, y2))
+                if long && op == other && alike(x, y) && alike(x2, y2) =>
+            {
+                Expr::Binary(op, self.chosen(c, x, y), self.chosen(c, x2, y2))
+            }
+            _ if a == b => return a,
+            _ => Expr::Select(c, a, b),
+        };
+        self.push(e, dtype)
+    }
+
     /// The values read so far that are computed in place, with an expression of each.
     pub fn inlined(&self) -> Vec<(Value, ExprId)> {
         let mut out: Vec<_> = self
@@ -294,7 +318,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                     let inner_guard = self.and(guard, mine);
                     let e = self.pull(*x, &at, inner_guard)?;
                     result = Some(match (result, below) {
-                        (Some(r), Some(c)) => self.push(Expr::Select(c, e, r), node.outputs[0].dtype),
+                        (Some(r), Some(c)) => self.chosen(c, e, r),
                         _ => e,
                     });
                 }
