@@ -2,13 +2,13 @@
 //! which are made when they are first read.
 
 use super::own;
-use super::terms::{in_blocks, reads_much, reduced, term_of, terms, written_out};
+use super::terms::{in_blocks, kind_of, reads_much, reduced, term_of, terms, written_out};
 use crate::fuse::loops::lanes::{Mapping, Outside};
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
 use rustc_hash::{FxHashMap, FxHashSet};
-use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ReduceOp, ScalarNode, UnaryOp, Value};
 
 /// Stages that combine: a bound on the text of a kernel.
 const COMBINED: u32 = 50;
@@ -17,6 +17,9 @@ const COMBINED: u32 = 50;
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
 /// The number of terms for sums in blocks: four neighbouring terms, which are read as a vector.
 const SIDE_BY_SIDE: [i64; 1] = [4];
+/// Parts of an element that one invocation combines in one expression: drivers take seconds over hundreds, and the invocation waits for
+/// each.
+const PARTS: i64 = 64;
 /// Elements of a product from which on its sums are computed in blocks.
 const BLOCKS: i64 = 32;
 
@@ -274,15 +277,50 @@ impl<R: Resolver> Frame<'_, '_, R> {
         let (combined, value) = self.sum(v, (n * parts, terms / parts), &at, &|t| &(t * parts) + &part)?;
         let wide = self.outer.body().dtype(value);
         let array = self.push(n * parts, wide, combined, value);
-        let mut all = vec![];
-        for i in 0..parts {
-            let at = &(&element * parts) + &Poly::constant(i);
-            all.push(self.outer.push(Expr::Shared { array, at, guard: None }, wide));
-        }
         let op = reduced(graph, v).ok_or("it combines nothing")?;
-        let value = self.outer.all(op, &all, wide);
+        let (combined, value) = self.join(array, (n, parts), op)?;
         let value = self.outer.cast(value, ty.dtype);
-        Ok(self.push(n, ty.dtype, None, value))
+        Ok(self.push(n, ty.dtype, combined, value))
+    }
+
+    /// What an array's elements are, combined by `parts` neighbours for each of `n` elements: at once where these are few, else by way
+    /// of further stages, or one after another where their number has no divisors for that.
+    fn join(
+        &mut self,
+        mut array: u32,
+        (n, mut parts): (i64, i64),
+        op: ReduceOp,
+    ) -> Result<(Option<Combined>, ExprId), String> {
+        let dtype = self.arrays[array as usize].dtype;
+        let element = Poly::var(self.mapping.element());
+        while parts > PARTS {
+            let divides = |fewer: &i64| parts % fewer == 0 && parts / fewer <= PARTS;
+            let Some(fewer) = (2..parts).filter(divides).min_by_key(|fewer| fewer + parts / fewer) else {
+                break;
+            };
+            let each = parts / fewer;
+            let value = self.together(op, array, &(&element * each), each);
+            array = self.push(n * fewer, dtype, None, value);
+            parts = fewer;
+        }
+        let first = &element * parts;
+        if parts <= PARTS {
+            return Ok((None, self.together(op, array, &first, parts)));
+        }
+        let group = AT_ONCE[0];
+        let rest = self.together(op, array, &first, parts % group);
+        let next = &(&first + &Poly::constant(parts % group)) + &(&Poly::var(self.mapping.term()) * group);
+        let each = self.together(op, array, &next, group);
+        let (combined, acc) = self.combine(parts / group, kind_of(op), each)?;
+        Ok((Some(combined), self.outer.all(op, &[acc, rest], dtype)))
+    }
+
+    /// `count` neighbours of an array from `first` on, combined.
+    fn together(&mut self, op: ReduceOp, array: u32, first: &Poly, count: i64) -> ExprId {
+        let dtype = self.arrays[array as usize].dtype;
+        let at = |i: i64| Expr::Shared { array, at: first + &Poly::constant(i), guard: None };
+        let all: Vec<ExprId> = (0..count).map(|i| self.outer.push(at(i), dtype)).collect();
+        self.outer.all(op, &all, dtype)
     }
 
     /// The combination of `v`'s terms for each of `n` elements: the first terms written out, the others some at a time.

@@ -97,6 +97,16 @@ pub(super) fn reduced(graph: &Graph, v: Value) -> Option<ReduceOp> {
     }
 }
 
+/// How an operator combines terms one after another.
+pub(super) fn kind_of(op: ReduceOp) -> ReduceKind {
+    match op {
+        ReduceOp::Sum => ReduceKind::Sum,
+        ReduceOp::Prod => ReduceKind::Prod,
+        ReduceOp::Max => ReduceKind::Max,
+        ReduceOp::Min => ReduceKind::Min,
+    }
+}
+
 /// How many terms a value combines for each of its elements, if it does.
 pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
     let node = graph.node(v.node);
@@ -136,13 +146,7 @@ pub(super) fn term_of<R: Resolver>(
             let mut from = at.to_vec();
             axes.iter().zip(along(x, axes, &p.domain)).for_each(|(a, t)| from[*a] = t);
             let e = p.pull(x, &from, None)?;
-            let kind = match op {
-                ReduceOp::Sum => ReduceKind::Sum,
-                ReduceOp::Prod => ReduceKind::Prod,
-                ReduceOp::Max => ReduceKind::Max,
-                ReduceOp::Min => ReduceKind::Min,
-            };
-            Ok((p.cast(e, wide), kind))
+            Ok((p.cast(e, wide), kind_of(*op)))
         }
         Op::ArgReduce { op, axis, last } => {
             let mut from = at.to_vec();
