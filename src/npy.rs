@@ -374,6 +374,10 @@ pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<St
 mod tests {
     use super::*;
 
+    fn parse(bytes: &[u8]) -> Result<Tensor, String> {
+        layout(bytes).and_then(|l| super::parse(bytes, l))
+    }
+
     #[test]
     fn every_type_survives() {
         for dtype in DType::ALL {
