@@ -162,6 +162,9 @@ mod tests {
             image::RgbImage::from_fn(8, 4, |x, _| image::Rgb(if x < 4 { [255, 0, 0] } else { [0, 0, 255] }));
         picture.save(&path).unwrap();
         let dims = BTreeMap::new();
+        let budget = Budget::of_data(None);
+        let read =
+            |path: &Path, dtype, shape: &[Dim], dims, norm| read(path, dtype, shape, dims, norm, &budget);
         let shape = [Dim::sym("batch"), Dim::constant(3), Dim::constant(4), Dim::constant(4)];
         let t = read(&path, DType::F32, &shape, &dims, ImageNorm::Unit).unwrap();
         assert_eq!(t.shape, [1, 3, 4, 4]);
@@ -186,5 +189,24 @@ mod tests {
                 .to_string()
                 .contains("not a picture")
         );
+    }
+
+    /// A small file that is a large picture.
+    #[test]
+    fn pictures_draw_from_the_budget() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.png");
+        image::GrayImage::new(9000, 9000).save(&path).unwrap();
+        let shape = [Dim::constant(1), Dim::constant(4), Dim::constant(4)];
+        let within = |limit| {
+            let budget = Budget::of_data(limit);
+            read(&path, DType::F32, &shape, &BTreeMap::new(), ImageNorm::Unit, &budget)
+        };
+        let e = within(None).unwrap_err().to_string();
+        assert!(
+            e.contains("a picture of 9000 × 9000 would take 324 MB") && e.contains("--memory-limit"),
+            "{e}"
+        );
+        assert_eq!(within(Some(1 << 30)).unwrap().shape, [1, 4, 4]);
     }
 }

@@ -49,7 +49,7 @@ impl Block {
     }
     /// The kernels with no more bindings than the device has, with small tensors packed where that is needed; else the first
     /// one that has more.
-    pub fn narrow(mut self, options: &Options, tensors: &mut Tensors<'_>) -> Result<Block, Kernel> {
+    pub fn narrow(mut self, options: &Options, tensors: &mut Tensors<'_>) -> Result<Block, Box<Kernel>> {
         let most = options.profile.max_storage_buffers as usize;
         let words: BTreeSet<TensorId> = self.repeats.iter().filter_map(|r| Some(r.until?.word)).collect();
         let (mut before, mut after) = (vec![], vec![]);
@@ -63,7 +63,7 @@ impl Block {
             let little = options.profile.speeds.little_bytes();
             let fixed = |t: TensorId| words.contains(&t);
             let Some(gathered) = pack::gather(&mut self.kernels, i, tensors, (most, little), &fixed) else {
-                return Err(self.kernels[i].clone());
+                return Err(Box::new(self.kernels[i].clone()));
             };
             for t in self.repeats.iter_mut().flat_map(|r| &mut r.keeps) {
                 *t = gathered.places.get(t).map_or(*t, |place| place.0);
