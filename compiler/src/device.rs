@@ -66,6 +66,13 @@ impl DeviceProfile {
         2.0
     }
 
+    /// Invocations of a workgroup that runs a lane of a loop, at most: with more than a core has under way together they take turns at
+    /// every barrier. A software adapter saves and restores then what each of them keeps.
+    pub fn loop_invocations(&self) -> u32 {
+        let together = (self.speeds.resident / self.speeds.cores).clamp(64.0, f64::from(1u32 << 31)) as u32;
+        self.max_invocations.min(1 << together.ilog2())
+    }
+
     /// Whether its limits are those that every device has, so that it is not known which device takes what is compiled.
     pub fn is_of_any_device(&self) -> bool {
         let own = DeviceProfile {

@@ -34,6 +34,20 @@ pub struct WindowAxis {
     pub out: Dim,
 }
 
+impl WindowAxis {
+    /// The elements of each window among which all are that lie inside of an axis of this extent: which comes first, of the window
+    /// that variable `window` counts, and how many they are. Of a window larger than the axis these are fewer than all.
+    pub fn inside(&self, extent: &Dim, window: usize, shape: &[Dim]) -> (Poly, Dim) {
+        let most = extent.ceil_div(self.dilation);
+        let left = &self.kernel - &most;
+        if !(&left - 1).proves_nonneg(&[]) {
+            return (Poly::ZERO, self.kernel.clone());
+        }
+        let before = &self.pad - &(&Poly::var(window) * self.stride);
+        (before.ceil_div(self.dilation).max_of(&Poly::ZERO, shape).min_of(&left, shape), most)
+    }
+}
+
 impl<'g> Builder<'g> {
     /// A builder that marks its nodes with `origin`.
     pub fn new(graph: &'g mut Graph, origin: &str) -> Builder<'g> {
@@ -498,19 +512,49 @@ impl<'g> Builder<'g> {
     /// Sliding windows over the last axes of `x [lead…, spatial…]`, giving `[lead…, out…, kernel…]`;
     /// positions in the padding read `fill`.
     pub fn unfold(&mut self, x: Value, windows: &[WindowAxis], fill: Scalar) -> Built {
+        Ok(self.windows(x, windows, fill, false)?.0)
+    }
+
+    /// [`Builder::unfold`] for what `fill` leaves as it is: without elements of the windows that are in the padding wherever a window
+    /// is larger than its axis. Also the positions in `x` that are read, over the variables of the result.
+    pub fn unfold_inside(
+        &mut self,
+        x: Value,
+        windows: &[WindowAxis],
+        fill: Scalar,
+    ) -> Built<(Value, Vec<Poly>)> {
+        self.windows(x, windows, fill, true)
+    }
+
+    fn windows(
+        &mut self,
+        x: Value,
+        windows: &[WindowAxis],
+        fill: Scalar,
+        inside: bool,
+    ) -> Built<(Value, Vec<Poly>)> {
         let s = self.shape(x);
         let lead = s.len().checked_sub(windows.len()).ok_or("more windows than axes")?;
         let mut shape = s[..lead].to_vec();
         shape.extend(windows.iter().map(|w| w.out.clone()));
-        shape.extend(windows.iter().map(|w| w.kernel.clone()));
-        let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+        let mut first = vec![];
         for (i, w) in windows.iter().enumerate() {
+            let (from, count) = match inside {
+                true => w.inside(&s[lead + i], lead + i, &shape[..lead + windows.len()]),
+                false => (Poly::ZERO, w.kernel.clone()),
+            };
+            first.push(from);
+            shape.push(count);
+        }
+        let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+        for (i, (w, first)) in windows.iter().zip(first).enumerate() {
             let o = Poly::var(lead + i) * w.stride;
-            let k = Poly::var(lead + windows.len() + i) * w.dilation;
+            let k = &(&first + &Poly::var(lead + windows.len() + i)) * w.dilation;
             index.push(&(&o + &k) - &w.pad);
         }
-        let inside = index.iter().zip(&s).all(|(p, d)| p.in_range(d, &shape));
-        self.push(Op::View { shape, index, fill: if inside { None } else { Some(fill) } }, &[x])
+        let whole = index.iter().zip(&s).all(|(p, d)| p.in_range(d, &shape));
+        let fill = if whole { None } else { Some(fill) };
+        Ok((self.push(Op::View { shape, index: index.clone(), fill }, &[x])?, index))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
+use std::path::Path;
 use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::pipeline::compile_graph;
-use wgfc_compiler::{Errors, Options, Technique};
+use wgfc_compiler::{DeviceProfile, Errors, Options, Technique, compile};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{
@@ -827,7 +828,7 @@ fn wide(steps: Dim) -> Graph {
     let sum = add(BinaryOp::Add, sum, outer[1]);
     next.push(add(BinaryOp::Mul, sum, outer[2]));
     next.push(add(BinaryOp::Sub, a1, row));
-    let five = b.slice(outer[3], 0, &Poly::from(2i64), 1, &Dim::ONE).unwrap();
+    let five = b.slice(outer[3], 0, &Poly::constant(2), 1, &Dim::ONE).unwrap();
     let five = b.reshape(five, vec![]).unwrap();
     let mut add = |op, x, y| b.binary(op, x, y).unwrap();
     next.push(add(BinaryOp::Add, a2, five));
@@ -905,6 +906,22 @@ fn small_operands_and_results_of_a_loop_share_bindings() {
                 equal(g, w, near)
                     .unwrap_or_else(|e| panic!("result {i}, {steps} steps on {}: {e}", gpu.summary().name));
             }
+        }
+    }
+}
+
+#[test]
+fn a_simulation_of_independent_individuals_is_one_dispatch() {
+    let all =
+        ["acrobot", "cartpole", "cartpole-until", "montecarlo", "mountaincar", "portfolio", "rastrigin"];
+    for name in all {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations").join(name);
+        let model = std::fs::read(folder.join("model.onnx")).unwrap();
+        for profile in ["portable", "discrete", "integrated"] {
+            let profile = DeviceProfile::named(profile).unwrap();
+            let options = Options { profile, ..Options::default() };
+            let program = compile(&model, &NoExternalData, &options).unwrap();
+            assert_eq!((program.dispatches.len(), program.repeats.len()), (1, 0), "{name}");
         }
     }
 }

@@ -29,11 +29,17 @@ pub(super) struct Search<'a> {
     known: &'a mut Known,
 }
 
-/// The estimated times of kernels, by their structures and the orders of their tensors.
-pub(super) type Known = FxHashMap<(u128, Vec<Order>), f64>;
+/// What is known of kernels on a device.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Their estimated times, by their structures and the orders of their tensors.
+    times: FxHashMap<(u128, Vec<Order>), f64>,
+    /// What is written out for the estimate.
+    sums: products::window::Known,
+}
 
 impl<'a> Search<'a> {
-    /// `known` are times on the same device.
+    /// `known` is of the same device.
     pub fn new(cx: Context<'a>, fitted: Fitted<'a>, known: &'a mut Known) -> Search<'a> {
         let (axes, indices) = movable(cx.graph);
         let hash = |k: &Kernel| k.structural_hash(&cx.graph.tensors, Capacity::Counts);
@@ -155,18 +161,21 @@ impl<'a> Search<'a> {
     /// The estimated time of a kernel; infinite where its families have no good way.
     fn cycles(&mut self, k: usize, orders: &[Order]) -> f64 {
         let key = self.key(k, orders);
-        if let Some(known) = self.known.get(&key) {
+        if let Some(known) = self.known.times.get(&key) {
             return *known;
         }
-        let cycles = self.moved(k, orders).map_or(f64::INFINITY, |new| estimate(&new, &self.cx));
-        self.known.insert(key, cycles);
+        let cycles = match self.moved(k, orders) {
+            Some(new) => estimate(&new, &self.cx, &mut self.known.sums),
+            None => f64::INFINITY,
+        };
+        self.known.times.insert(key, cycles);
         cycles
     }
 
     /// A time that a kernel takes at least: of a product, of which to estimate more takes long, that of its memory.
     fn least(&self, k: usize, orders: &[Order]) -> f64 {
         let product = matches!(self.cx.graph.kernels[k].family, Family::Matmul(_));
-        match self.known.get(&self.key(k, orders)) {
+        match self.known.times.get(&self.key(k, orders)) {
             Some(known) => *known,
             None if product => {
                 let new = self.moved(k, orders);
@@ -257,12 +266,14 @@ fn beside_product(k: &Kernel, cx: &Context) -> Option<f64> {
 }
 
 /// Estimated cycles of a kernel whose family may be moved; of others 0.
-fn estimate(k: &Kernel, cx: &Context) -> f64 {
+fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f64 {
     let memory = cx.device.speeds.bytes_per_cycle();
     let extent = |d: &Dim| cx.expect.extent(d);
     match &k.family {
         Family::Matmul(_) => {
-            let Some((p, beside)) = problem::problem(k).zip(beside_product(k, cx)) else { return 0.0 };
+            let Some((p, beside)) = problem::problem_with(k, known).zip(beside_product(k, cx)) else {
+                return 0.0;
+            };
             let chosen = products::choose(&p, cx.device, cx.expect);
             products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(beside)
         }
@@ -293,5 +304,82 @@ fn estimate(k: &Kernel, cx: &Context) -> f64 {
             points * bytes / memory
         }
         _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceProfile;
+    use crate::kernel::parse;
+    use crate::schedule::cost::Expected;
+
+    /// A convolution, and a map of its results.
+    const TEXT: &str = "t0: f32[8, 4, 5, 6] input 0
+t1: f32[2, 4, 1, 3] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
+t2: f32[8, 2, 5, 6] intermediate
+t3: f32[8, 2, 5, 6] output 0
+
+kernel 0 matmul [1, 240, 2, 12]
+  e0: i32 = index(%1%6 + %3/4 - 1)
+  e1: i32 = 0:i32
+  e2: bool = ge(e0, e1)
+  e3: i32 = index(6)
+  e4: bool = lt(e0, e3)
+  e5: bool = and(e2, e4)
+  e6: f32 = t0[120*(%1/30) + 30*(%3%4) + %1%30 + %3/4 - 1] if e5
+  e7: f32 = 0.0:f32
+  e8: f32 = select(e5, e6, e7)
+  e9: f32 = t1[12*%2 + 3*(%3%4) + %3/4]
+  e10: f32 = acc0
+  acc0 = sum(e8 * e9)
+  t2[30*%2 + 60*(%1/30) + %1%30] = e10
+
+kernel 1 map [480]
+  e0: f32 = t2[%0]
+  e1: f32 = exp(e0)
+  t3[%0] = e1
+";
+
+    #[test]
+    fn the_sums_of_a_product_are_written_out_once_wherever_its_results_go() {
+        let graph = parse(TEXT).unwrap();
+        let (device, expect) = (DeviceProfile::default(), Expected::default());
+        let cx = || Context { graph: &graph, device: &device, expect: &expect };
+        let same = |_: usize, k: Kernel| k;
+        let mut known = Known::default();
+        let mut search = Search::new(cx(), &same, &mut known);
+        let mut orders: Vec<Order> = vec![None; 4];
+        search.cycles(0, &orders);
+        let written = search.known.sums.count();
+        assert!(written > 0);
+        let all = search.axes[2].as_ref().map(|axes| axes.candidates()).unwrap();
+        assert!(all.len() > 1);
+        for order in all {
+            orders[2] = Some(order);
+            assert!(search.cycles(0, &orders).is_finite());
+        }
+        // Of rows, and of columns where results lie along them.
+        assert!(search.known.sums.count() <= 2 * written);
+        // What one search has estimated, the next one knows.
+        search.choose();
+        let times = known.times.len();
+        Search::new(cx(), &same, &mut known).choose();
+        assert_eq!(known.times.len(), times);
+    }
+
+    #[test]
+    fn orders_that_certainly_take_longer_are_not_looked_at_closely() {
+        let graph = parse(TEXT).unwrap();
+        let (device, expect) = (DeviceProfile::default(), Expected::default());
+        let mut known = Known::default();
+        let same = |_: usize, k: Kernel| k;
+        let mut search =
+            Search::new(Context { graph: &graph, device: &device, expect: &expect }, &same, &mut known);
+        for order in [None, Some(0), Some(1), Some(2)] {
+            let orders = [None, None, order, None];
+            let least = search.least(0, &orders);
+            assert!(least > 0.0 && least <= search.cycles(0, &orders), "{order:?}");
+        }
     }
 }

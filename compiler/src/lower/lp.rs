@@ -37,7 +37,7 @@ pub fn pool(cx: &mut Lowering, x: Value, p: i64, w: &Windows) -> Result {
     let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let x = power(cx, x, p)?;
     let zero = Scalar::from_f64(cx.dtype(x), 0.0);
-    let windows = cx.unfold(x, &w.axes(), zero)?;
+    let (windows, _) = cx.unfold_inside(x, &w.axes(), zero)?;
     let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
     let y = root(cx, sum, p)?;
     Ok(cx.cast(y, dtype)?)

@@ -60,7 +60,7 @@ pub fn max(
     let spatial = spatial(cx, x)?.to_vec();
     let n = spatial.len();
     let fill = least(cx.dtype(x));
-    let windows = cx.unfold(x, &w.axes(), fill)?;
+    let (windows, at) = cx.unfold_inside(x, &w.axes(), fill)?;
     let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
     let y = cx.reduce(ReduceOp::Max, windows, &axes, false)?;
     let Some(numbering) = places else { return Ok((y, None)) };
@@ -72,9 +72,7 @@ pub fn max(
     }
     let mut flat = &(&Poly::var(0) * &full[1]) + &Poly::var(1);
     for i in order {
-        let o = &Poly::var(2 + i) * w.strides[i];
-        let k = &Poly::var(2 + n + i) * w.dilations[i];
-        flat = &(&flat * &spatial[i]) + &(&(&o + &k) - &w.before[i]);
+        flat = &(&flat * &spatial[i]) + &at[2 + i];
     }
     let shape = cx.shape(windows);
     let places = cx.iota(&shape, flat, DType::I64)?;
@@ -88,7 +86,7 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
     let n = spatial.len();
     let (narrow, x) = (cx.dtype(x), cx.widened(x)?);
     let dtype = cx.dtype(x);
-    let windows = cx.unfold(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
+    let (windows, _) = cx.unfold_inside(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
     let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
     // Extents in which an element counts, and how far before them a window starts.
     let extents: Vec<Dim> = (0..n)
@@ -110,7 +108,7 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
         return Ok(cx.cast(mean, narrow)?);
     }
     let ones = cx.full(&extents, Scalar::from_f64(dtype, 1.0))?;
-    let ones = cx.unfold(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
+    let (ones, _) = cx.unfold_inside(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
     let count = cx.reduce(ReduceOp::Sum, ones, &(n..2 * n).collect::<Vec<_>>(), false)?;
     let mean = cx.binary(BinaryOp::Div, sum, count)?;
     Ok(cx.cast(mean, narrow)?)

@@ -155,13 +155,17 @@ impl Windows {
     }
 }
 
-/// Windows of `size` along one axis, `before` elements back, zero outside: a new last axis of extent `size`.
+/// Windows of `size` along one axis, `before` elements back: a new last axis with the elements to sum up, of extent `size` or less, where no
+/// more are inside.
 pub fn along(cx: &mut Lowering, x: Value, axis: usize, size: i64, before: i64) -> Result {
     let mut shape = cx.shape(x);
     let rank = shape.len();
     let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
-    index[axis] = &(&Poly::var(axis) + &Poly::var(rank)) - before;
-    shape.push(Poly::constant(size));
+    let out = shape[axis].clone();
+    let window = WindowAxis { kernel: size.into(), stride: 1, dilation: 1, pad: before.into(), out };
+    let (first, count) = window.inside(&shape[axis], axis, &shape);
+    index[axis] = &(&(&Poly::var(axis) + &first) + &Poly::var(rank)) - before;
+    shape.push(count);
     let fill = Some(Scalar::from_f64(cx.dtype(x), 0.0));
     Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
 }

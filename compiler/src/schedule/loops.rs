@@ -84,8 +84,9 @@ pub fn staged_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<S
 
 fn ordinary_candidates(k: &StagedLoop, device: &DeviceProfile) -> Vec<Loop> {
     let widest = k.stages().map(|s| s.elements).max().unwrap_or(1);
-    let first = stage_threads(widest, device.max_invocations);
-    let others = [32, 64, 128, 256].into_iter().filter(|t| *t < first);
+    let first = stage_threads(widest, device.loop_invocations());
+    let most = stage_threads(widest, device.max_invocations);
+    let others = [32, 64, 128, 256].into_iter().filter(|t| *t != first && *t <= most);
     [first].into_iter().chain(others).map(|threads| Loop { threads }).collect()
 }
 
@@ -112,7 +113,7 @@ fn polls(speeds: &Speeds) -> u32 {
 /// Whether a workgroup of so many invocations can keep so many words in each.
 pub fn keeps_blocks(threads: u32, words: u32, device: &DeviceProfile) -> bool {
     let room = threads.saturating_mul(words.saturating_add(BESIDE)) <= REGISTERS;
-    threads <= device.max_invocations && words <= MOST_KEPT && room
+    threads <= device.loop_invocations() && words <= MOST_KEPT && room
 }
 
 /// Whether a stage's sum is computed in blocks.

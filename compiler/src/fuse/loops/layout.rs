@@ -32,7 +32,7 @@ pub(in crate::fuse) fn lay_out(
         body.node_ids().filter(|n| matches!(body.node(*n).op, Op::Contract(_))).collect();
     for product in products {
         let Op::Contract(c) = body.node(product).op.clone() else { continue };
-        if !shared && is_written_out(&body, product, i64::from(device.max_invocations)) {
+        if !shared && is_written_out(&body, product, i64::from(device.loop_invocations())) {
             continue;
         }
         for side in 0..2 {

@@ -54,7 +54,7 @@ impl Work {
     }
 
     pub(in crate::fuse) fn of_workgroup(mapping: &Mapping, staged: &Staged, body: &Body) -> Work {
-        let threads = threads(staged.widest(), mapping.profile.max_invocations);
+        let threads = threads(staged.widest(), mapping.profile.loop_invocations());
         let mut w = Work { stages: staged.each.len() as f64, iterations: 1.0, ..Work::default() };
         let fixed = |p: &Poly, single: bool| {
             p.data().is_empty()

@@ -94,3 +94,64 @@ fn pools_of_narrow_floats_do_not_overflow() {
         }
     }
 }
+
+/// Windows far larger than what they lie over read what is inside of it, not the padding.
+#[test]
+fn windows_larger_than_their_tensor_end_with_it() {
+    // Extents of the window, strides, dilations, padding around.
+    let cases = [
+        ([5001, 7002], [1, 1], [1, 1], [2500, 3501]),
+        ([20, 9], [3, 2], [2, 3], [19, 12]),
+        ([4, 900], [1, 5], [3, 1], [6, 450]),
+        ([3, 2], [1, 1], [1, 1], [1, 1]),
+    ];
+    let (rows, cols) = (7i64, 5i64);
+    let data: Vec<f64> = (0..rows * cols).map(|i| ((i * 8) % 35 - 17) as f64).collect();
+    for (kernel, strides, dilations, pads) in cases {
+        let window = Window {
+            strides: strides.to_vec(),
+            dilations: dilations.to_vec(),
+            padding: Padding::Explicit([pads, pads].concat()),
+            ceil: false,
+        };
+        let mut out = vec![];
+        let got = values(|cx| {
+            let x = cx.constant(tensor(DType::F32, &[1, 1, rows as usize, cols as usize], &data));
+            let w = pool::over(cx, x, &kernel.map(Dim::from), &window)?;
+            out = w.out.iter().map(|d| d.as_const().unwrap()).collect();
+            let (y, at) = pool::max(cx, x, &w, Some(pool::Order::RowMajor))?;
+            let mean = pool::average(cx, x, &w, false)?;
+            let padded = pool::average(cx, x, &w, true)?;
+            let norm = lp::pool(cx, x, 2, &w)?;
+            let most = cx.graph.node_ids().flat_map(|n| cx.graph.node(n).outputs.clone());
+            let most = most.filter_map(|t| t.numel().as_const()).max().unwrap();
+            assert!(most <= out.iter().product::<i64>() * rows * cols, "{kernel:?}: {most} elements");
+            Ok(vec![y, at.unwrap(), mean, padded, norm])
+        });
+        let mut want = vec![vec![]; 5];
+        for (i, j) in (0..out[0]).flat_map(|i| (0..out[1]).map(move |j| (i, j))) {
+            let met = |at: i64, o: i64, axis: usize| {
+                let k = at - strides[axis] * o + pads[axis];
+                k >= 0 && k % dilations[axis] == 0 && k / dilations[axis] < kernel[axis]
+            };
+            let inside = (0..rows * cols).filter(|p| met(p / cols, i, 0) && met(p % cols, j, 1));
+            let inside: Vec<(i64, f64)> = inside.map(|p| (p, data[p as usize])).collect();
+            let (at, top) = inside.iter().copied().fold((0, f64::MIN), |a, b| if b.1 > a.1 { b } else { a });
+            let sum: f64 = inside.iter().map(|p| p.1).sum();
+            let count = |o: i64, axis: usize, extent: i64| {
+                let places = (0..kernel[axis]).map(|k| strides[axis] * o + dilations[axis] * k);
+                places.filter(|p| *p < extent + 2 * pads[axis]).count() as f64
+            };
+            let all = count(i, 0, rows) * count(j, 1, cols);
+            let squares: f64 = inside.iter().map(|p| p.1 * p.1).sum();
+            let results = [top, at as f64, sum / inside.len() as f64, sum / all, squares.sqrt()];
+            want.iter_mut().zip(results).for_each(|(w, r)| w.push(r));
+        }
+        for (n, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.len(), want.len());
+            for (g, w) in got.iter().zip(want) {
+                assert!((g - w).abs() <= 1e-5 * w.abs().max(1.0), "{kernel:?} result {n}: {g} for {w}");
+            }
+        }
+    }
+}

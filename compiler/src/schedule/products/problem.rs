@@ -144,6 +144,11 @@ pub fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Oper
 
 /// The properties on which the choice of a product's schedule depends; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
+    problem_with(kernel, &mut window::Known::default())
+}
+
+/// [`problem`] where sums of others are `known`.
+pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Problem> {
     let Family::Matmul(Matmul { batch, k, b, sums, .. }) = &kernel.family else { return None };
     let (x, y) = sides(kernel)?;
     let o = operands(kernel, x, y)?;
@@ -154,7 +159,7 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let half = suits(kernel, &x, &y);
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
-    let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y) } else { vec![] };
+    let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
     windows.retain(|w| !stores_are_long(kernel, w.rows * w.cols));
     let (x, y) = (x.order, y.order);
     Some(Problem {

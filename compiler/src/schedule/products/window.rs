@@ -8,7 +8,7 @@ use super::problem::Side;
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::substitute::{K, moved};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Map, Matmul, ReduceKind, Reduction, Row, Store};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar};
 
 /// Terms of a sum that are written out at most.
@@ -53,7 +53,7 @@ pub struct Written {
 }
 
 /// The blocks in which a product with few terms can be written out, with what each evaluates.
-pub fn blocks(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> Vec<Work> {
+pub fn blocks(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, known: &mut Known) -> Vec<Work> {
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return vec![] };
     let Some(depth) = k.as_const().filter(|k| (1..=MOST_TERMS).contains(k)) else { return vec![] };
     let divides = |d: &Dim, by: i64| d.modulo(&by.into(), &[]).is(0);
@@ -68,11 +68,18 @@ pub fn blocks(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> Vec<Work> {
         all.extend(rows.map(|r| [r, cols]));
         all.extend(rows.filter(|r| *r > 1).map(|_| [1, cols]));
     }
-    all.into_iter().filter_map(|[rows, cols]| work(kernel, x, y, [rows as u32, cols as u32])).collect()
+    all.into_iter().filter_map(|[rows, cols]| work(kernel, x, y, [rows as u32, cols as u32], known)).collect()
 }
 
-fn work(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, [rows, cols]: [u32; 2]) -> Option<Work> {
-    let w = write(kernel, x, y, [rows, cols])?;
+fn work(
+    kernel: &Kernel,
+    x: &Side<'_>,
+    y: &Side<'_>,
+    [rows, cols]: [u32; 2],
+    known: &mut Known,
+) -> Option<Work> {
+    let block = Block::of(kernel, x, y, [rows, cols])?;
+    let w = block.stored(known.sums(&block)?);
     let roots: Vec<ExprId> = w.stores.iter().flatten().flat_map(Store::reads).collect();
     let (mut loads, mut operations) = (FxHashSet::default(), 0.0);
     for id in w.body.reachable(&roots) {
@@ -90,91 +97,167 @@ fn work(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, [rows, cols]: [u32; 2]) -> 
 
 /// Writes out a product whose numbers of rows and columns are multiples of the block's; `None` where it cannot be.
 pub fn write(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, block: [u32; 2]) -> Option<Written> {
-    let Family::Matmul(Matmul { k, b, sums, .. }) = &kernel.family else { return None };
-    let depth = k.as_const().filter(|k| (1..=MOST_TERMS).contains(k))?;
-    let [rows, cols] = block.map(i64::from);
-    if b.len() != 1 || !sums.is_empty() || rows * cols * depth > MOST_PRODUCTS {
-        return None;
+    let block = Block::of(kernel, x, y, block)?;
+    Some(block.stored(block.sums()?))
+}
+
+/// The sums of a block, written out.
+#[derive(Clone)]
+struct Sums {
+    body: Body,
+    /// Row by row.
+    all: Vec<ExprId>,
+}
+
+/// The sums of blocks that were written out before: a product that only stores otherwise has the same.
+#[derive(Default)]
+pub struct Known(FxHashMap<Operands, Option<Sums>>);
+
+/// All that sums depend on.
+#[derive(PartialEq, Eq, Hash)]
+struct Operands {
+    expressions: Vec<(ExprId, Expr)>,
+    sides: [(ExprId, usize); 2],
+    domain: Vec<Dim>,
+    depth: i64,
+    extents: [i64; 2],
+}
+
+impl Known {
+    /// How many were written out.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
-    let mut domain = kernel.domain();
-    for (side, by) in [(x, rows), (y, cols)] {
-        let extent = domain.get_mut(side.var)?;
-        if by == 0 || !extent.modulo(&by.into(), &[]).is(0) {
+
+    fn sums(&mut self, block: &Block<'_>) -> Option<Sums> {
+        let sides = [block.x, block.y].map(|s| (s.root, s.var));
+        let body = &block.kernel.body;
+        let reached = body.reachable(&sides.map(|s| s.0)).into_iter();
+        let operands = Operands {
+            expressions: reached.map(|e| (e, body.expr(e).clone())).collect(),
+            sides,
+            domain: block.domain.clone(),
+            depth: block.depth,
+            extents: [block.rows, block.cols],
+        };
+        self.0.entry(operands).or_insert_with(|| block.sums()).clone()
+    }
+}
+
+/// A product and its blocks.
+struct Block<'k> {
+    kernel: &'k Kernel,
+    x: &'k Side<'k>,
+    y: &'k Side<'k>,
+    /// Extents of the variables, of which two count blocks.
+    domain: Vec<Dim>,
+    depth: i64,
+    rows: i64,
+    cols: i64,
+}
+
+impl<'k> Block<'k> {
+    fn of(kernel: &'k Kernel, x: &'k Side<'_>, y: &'k Side<'_>, block: [u32; 2]) -> Option<Block<'k>> {
+        let Family::Matmul(Matmul { k, b, sums, .. }) = &kernel.family else { return None };
+        let depth = k.as_const().filter(|k| (1..=MOST_TERMS).contains(k))?;
+        let [rows, cols] = block.map(i64::from);
+        if b.len() != 1 || !sums.is_empty() || rows * cols * depth > MOST_PRODUCTS {
             return None;
         }
-        *extent = extent.div(&by.into(), &[]);
+        let mut domain = kernel.domain();
+        for (side, by) in [(x, rows), (y, cols)] {
+            let extent = domain.get_mut(side.var)?;
+            if by == 0 || !extent.modulo(&by.into(), &[]).is(0) {
+                return None;
+            }
+            *extent = extent.div(&by.into(), &[]);
+        }
+        Some(Block { kernel, x, y, domain, depth, rows, cols })
     }
-    let vars = |row: i64, col: i64, term: Option<i64>| {
+
+    /// The kernel's variables at a row and a column of the block.
+    fn vars(&self, row: i64, col: i64, term: Option<i64>) -> [Poly; 4] {
         let mut vars = [0, 1, 2, 3].map(Poly::var);
-        vars[x.var] = &(&vars[x.var] * rows) + &row.into();
-        vars[y.var] = &(&vars[y.var] * cols) + &col.into();
+        vars[self.x.var] = &(&vars[self.x.var] * self.rows) + &row.into();
+        vars[self.y.var] = &(&vars[self.y.var] * self.cols) + &col.into();
         if let Some(k) = term {
             vars[K] = Poly::constant(k);
         }
         vars
-    };
-    let mut body = Body::default();
-    let mut element = |side: &Side<'_>, vars: [Poly; 4]| {
-        let ids = written(&kernel.body, &mut body, &[side.root], &vars, &domain, None);
-        ids.get(side.root as usize).copied().flatten()
-    };
-    let (mut xs, mut ys) = (vec![], vec![]);
-    for k in 0..depth {
-        for r in 0..rows {
-            xs.push(element(x, vars(r, 0, Some(k)))?);
-        }
-        for c in 0..cols {
-            ys.push(element(y, vars(0, c, Some(k)))?);
-        }
     }
-    let mut sum = |r: i64, c: i64| {
-        let term = |k: i64| (xs[(k * rows + r) as usize], ys[(k * cols + c) as usize]);
-        let product = |body: &mut Body, k| {
-            let (x, y) = term(k);
-            body.push(Expr::Binary(BinaryOp::Mul, x, y), DType::F32)
+
+    fn sums(&self) -> Option<Sums> {
+        let Block { rows, cols, depth, .. } = *self;
+        let mut body = Body::default();
+        let mut element = |side: &Side<'_>, vars: [Poly; 4]| {
+            let ids = written(&self.kernel.body, &mut body, &[side.root], &vars, &self.domain, None);
+            ids.get(side.root as usize).copied().flatten()
         };
-        let first = product(&mut body, 0);
-        (1..depth).fold(first, |sum, k| {
-            let next = product(&mut body, k);
-            body.push(Expr::Binary(BinaryOp::Add, sum, next), DType::F32)
-        })
-    };
-    let mut acc = vec![];
-    for r in 0..rows {
-        for c in 0..cols {
-            acc.push(sum(r, c));
-        }
-    }
-    let roots: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
-    let mut stores = vec![vec![]; kernel.stores.len() * rows as usize];
-    for r in 0..rows {
-        for c in 0..cols {
-            let vars = vars(r, c, None);
-            let acc = acc.get((r * cols + c) as usize).copied();
-            let ids = written(&kernel.body, &mut body, &roots, &vars, &domain, acc);
-            let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-            for (i, s) in kernel.stores.iter().enumerate() {
-                stores[i * rows as usize + r as usize].push(Store {
-                    tensor: s.tensor,
-                    offset: moved(&s.offset, &ids, &vars, &domain),
-                    value: of(s.value),
-                    guard: s.guard.map(of),
-                    combine: s.combine,
-                });
+        let (mut xs, mut ys) = (vec![], vec![]);
+        for k in 0..depth {
+            for r in 0..rows {
+                xs.push(element(self.x, self.vars(r, 0, Some(k)))?);
+            }
+            for c in 0..cols {
+                ys.push(element(self.y, self.vars(0, c, Some(k)))?);
             }
         }
+        let mut sum = |r: i64, c: i64| {
+            let term = |k: i64| (xs[(k * rows + r) as usize], ys[(k * cols + c) as usize]);
+            let product = |body: &mut Body, k| {
+                let (x, y) = term(k);
+                body.push(Expr::Binary(BinaryOp::Mul, x, y), DType::F32)
+            };
+            let first = product(&mut body, 0);
+            (1..depth).fold(first, |sum, k| {
+                let next = product(&mut body, k);
+                body.push(Expr::Binary(BinaryOp::Add, sum, next), DType::F32)
+            })
+        };
+        let mut all = vec![];
+        for r in 0..rows {
+            for c in 0..cols {
+                all.push(sum(r, c));
+            }
+        }
+        Some(Sums { body, all })
     }
-    let read = body.reachable(&stores.iter().flatten().flat_map(Store::reads).collect::<Vec<_>>());
-    let reads = |s: &Store| {
-        read.iter().any(|id| matches!(body.expr(*id), Expr::Load { tensor, .. } if *tensor == s.tensor))
-    };
-    let vector = |all: &Vec<Store>| {
-        all.iter().all(|s| s.combine.is_none() && s.guard == all[0].guard)
-            && neighbours(all.iter().map(|s| &s.offset))
-            && !reads(&all[0])
-    };
-    let vectors = stores.iter().map(vector).collect();
-    Some(Written { body, stores, vectors })
+
+    /// The stores of the block.
+    fn stored(&self, Sums { mut body, all }: Sums) -> Written {
+        let Block { kernel, rows, cols, .. } = *self;
+        let roots: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+        let mut stores = vec![vec![]; kernel.stores.len() * rows as usize];
+        for r in 0..rows {
+            for c in 0..cols {
+                let vars = self.vars(r, c, None);
+                let acc = all.get((r * cols + c) as usize).copied();
+                let ids = written(&kernel.body, &mut body, &roots, &vars, &self.domain, acc);
+                let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+                for (i, s) in kernel.stores.iter().enumerate() {
+                    stores[i * rows as usize + r as usize].push(Store {
+                        tensor: s.tensor,
+                        offset: moved(&s.offset, &ids, &vars, &self.domain),
+                        value: of(s.value),
+                        guard: s.guard.map(of),
+                        combine: s.combine,
+                    });
+                }
+            }
+        }
+        let read = body.reachable(&stores.iter().flatten().flat_map(Store::reads).collect::<Vec<_>>());
+        let reads = |s: &Store| {
+            read.iter().any(|id| matches!(body.expr(*id), Expr::Load { tensor, .. } if *tensor == s.tensor))
+        };
+        let vector = |all: &Vec<Store>| {
+            all.iter().all(|s| s.combine.is_none() && s.guard == all[0].guard)
+                && neighbours(all.iter().map(|s| &s.offset))
+                && !reads(&all[0])
+        };
+        let vectors = stores.iter().map(vector).collect();
+        Written { body, stores, vectors }
+    }
 }
 
 /// A product with short sums, all written out, as a map over its results in the order in which they lie in memory. `None` where they do not

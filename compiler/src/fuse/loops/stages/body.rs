@@ -121,7 +121,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             mapping,
             outside: Outside::of(node),
             kept: kept(mapping.body()),
-            most: i64::from(mapping.profile.max_invocations),
+            most: i64::from(mapping.profile.loop_invocations()),
             shared: mapping.room() >= 2.0 && reads_much(mapping.body()),
             blocks: in_blocks(mapping.body(), Outside::of(node).changing(), &mapping.profile),
             arrays,

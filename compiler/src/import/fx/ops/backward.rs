@@ -372,7 +372,7 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
             // The mean of ones that count, undone, is how many there are.
             let ones = cx.full(&sx, Scalar::from_f64(dtype, 1.0))?;
             let with_padding = cx.flag("count_include_pad")?;
-            let sum = cx.unfold(ones, &windows.axes(), Scalar::from_f64(dtype, 0.0))?;
+            let (sum, _) = cx.unfold_inside(ones, &windows.axes(), Scalar::from_f64(dtype, 0.0))?;
             let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
             let sum = cx.reduce(ReduceOp::Sum, sum, &axes, false)?;
             let mean = pool::average(cx, ones, &windows, with_padding)?;

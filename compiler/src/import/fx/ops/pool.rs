@@ -58,7 +58,7 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
         Some(d) => {
             let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
             let zero = Scalar::from_f64(cx.dtype(x), 0.0);
-            let windows = cx.unfold(x, &w.axes(), zero)?;
+            let (windows, _) = cx.unfold_inside(x, &w.axes(), zero)?;
             let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
             let sum = cx.reduce(ReduceOp::Sum, windows, &axes, false)?;
             let y = cx.binary_scalar(BinaryOp::Div, sum, d as f64)?;
