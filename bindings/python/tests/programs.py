@@ -52,6 +52,8 @@ class Program:
     statements: list = dataclasses.field(default_factory=list)
     results: list = dataclasses.field(default_factory=list)
     optimizer: Optional[tuple] = None
+    forms: dict = dataclasses.field(default_factory=dict)
+    """How inputs lie in memory, where they are not dense."""
 
     def source(self, noisy=False):
         lines = [f"def f(m, n, {', '.join(i[0] for i in self.inputs)}):"]
@@ -64,7 +66,7 @@ class Program:
         return "\n".join(lines) + "\n"
 
     def describe(self):
-        inputs = "".join(f"#   {n}: {d} {s}\n" for n, d, s in self.inputs)
+        inputs = "".join(f"#   {n}: {d} {s} {self.forms.get(n, '')}\n" for n, d, s in self.inputs)
         optimizer = f", {self.optimizer}" if self.optimizer else ""
         return f"# seed {self.seed}: {self.kind}, dynamic={self.dynamic}, n={self.sizes}{optimizer}\n{inputs}{self.source()}"
 
@@ -110,11 +112,32 @@ class Wrapped(torch.nn.Module):
         self.forward = scope["forward"].__get__(self)
 
 
+FORMS = {
+    "transposed": lambda x: x.mT.contiguous().mT if x.ndim > 1 else x,
+    "behind others": lambda x: torch.cat([x, x])[x.shape[0] :],
+    "between others": lambda x: torch.stack([x, x], -1)[..., 1],
+    "expanded": lambda x: x[:1].expand_as(x),
+}
+ALIASES = {
+    "x0": lambda x: x,
+    "x0[1:]": lambda x: x[1:],
+    "x0[:-1]": lambda x: x[:-1],
+    "x0.mT": lambda x: x.mT,
+    "x0.view(-1)": lambda x: x.view(-1),
+    "x0[..., ::2]": lambda x: x[..., ::2],
+}
+"""Inputs that share the memory of the first."""
+
+
 def drawn(program, run, wide=False):
     """The inputs of a run."""
     g = torch.Generator().manual_seed(program.seed * 31 + run)
     made = []
-    for _, dtype, shapes in program.inputs:
+    for name, dtype, shapes in program.inputs:
+        form = program.forms.get(name)
+        if form in ALIASES:
+            made.append(ALIASES[form](made[0]))
+            continue
         if dtype.is_floating_point:
             x = (torch.randn(shapes[run], generator=g) * 1.5).to(dtype)
             x = x.double() if wide else x
@@ -122,7 +145,7 @@ def drawn(program, run, wide=False):
             x = torch.rand(shapes[run], generator=g) > 0.4
         else:
             x = torch.randint(0 if dtype == torch.uint8 else -6, 7, shapes[run], generator=g).to(dtype)
-        made.append(x)
+        made.append(FORMS[form](x) if form else x)
     return made
 
 
@@ -612,6 +635,11 @@ def draw(seed, kinds=KINDS):
         inputs.append((f"x{i}", torch.float32 if i == 0 and kind in ("gradients", "training") else dtype, shapes))
     sizes = [3] * runs if kind == "export" else g.sample([2, 3, 4, 5], runs)
     program = Program(seed, kind, dynamic, inputs, sizes)
+    for i, (name, _, _) in enumerate(inputs):
+        if g.random() < 0.3:
+            program.forms[name] = g.choice(list(FORMS))
+        if i and kind == "inference" and g.random() < 0.3:
+            program.forms[name] = g.choice(list(ALIASES))
     if kind == "training":
         name = g.choice(sorted(optimizers.OPTIMIZERS))
         options = g.choice(optimizers.OPTIMIZERS[name])

@@ -278,6 +278,32 @@ def test_what_is_not_supported_stays_in_torch():
     assert isinstance(e.value.inner_exception, wgfc.UnsupportedError)
 
 
+def test_operators_on_lists_are_those_on_tensors():
+    def f(a, b, n):
+        c = torch._foreach_add(a, b, alpha=2)
+        c = torch._foreach_mul(c, [0.5, 3.0])
+        c = torch._foreach_addcmul(c, a, b, 0.25)
+        c = torch._foreach_addcdiv(c, b, torch._foreach_add(torch._foreach_abs(a), 1.0), [1.0, 2.0])
+        c = torch._foreach_addcmul(c, a, b, torch.tensor([2.0, 3.0]))
+        c = torch._foreach_lerp(c, a, 0.3)
+        c = torch._foreach_lerp(c, a, torch._foreach_sigmoid(b))
+        c = torch._foreach_maximum(torch._foreach_minimum(c, 3.0), [-2.0, -1.0])
+        c = torch._foreach_clamp_max(c, b)
+        c = torch._foreach_div(torch._foreach_sub(c, n), n)
+        torch._foreach_add_(c, 1)
+        torch._foreach_copy_(a, c)
+        torch._foreach_neg_(b)
+        return *c, *torch._foreach_norm(c), *torch._foreach_norm(c, 1), *torch._foreach_pow(2.0, c)
+
+    given = [[torch.randn(3, 5), torch.randn(4)] for _ in range(2)]
+    copies = [[x.clone() for x in part] for part in given]
+    n = torch.tensor(3.0)
+    for got, want in zip(compiled(f, fullgraph=True)(*given, n), f(*copies, n)):
+        torch.testing.assert_close(got, want)
+    for got, want in zip([*given[0], *given[1]], [*copies[0], *copies[1]]):
+        torch.testing.assert_close(got, want)
+
+
 def test_random_numbers_are_those_of_torch():
     module, x = NN.Sequential(NN.Linear(7, 64), NN.Dropout(0.5), NN.Linear(64, 3)), torch.randn(5, 7)
     with warnings.catch_warnings():

@@ -127,7 +127,8 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
 
     def kind(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return f"{value.dtype}{[size(n) for n in value.shape]}{[size(n) for n in value.stride()]}"
+            numbers = ([size(n) for n in part] for part in (value.shape, value.stride(), [value.storage_offset()]))
+            return f"{value.dtype}{list(numbers)}"
         if isinstance(value, (list, tuple)):
             return [kind(v) for v in value]
         return size(value) if is_size(value) else repr(value)
@@ -149,6 +150,10 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
         line: list[Any] = [node.op, argument(node.args), argument(node.kwargs), kind(node.meta.get("val"))]
         if node.op == "call_function":
             line.append(str(node.target))
+        inner = getattr(module, node.target, None) if node.op == "get_attr" else None
+        if isinstance(inner, GraphModule):
+            made = torch.utils._pytree.tree_leaves(inner.graph.output_node().args)
+            line.append(digest(inner, [n for n in made if isinstance(n, Node)], [n if not isinstance(n, Node) else None for n in made]))
         if node.op == "get_attr" and node.target in held:
             t = held[node.target].contiguous()
             line.append([str(t.dtype), list(t.shape)])

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wgfc import _foreach
 from wgfc._joint import partition
 from wgfc._resident import written
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
@@ -84,7 +85,7 @@ def wgfc(
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
-    return dict(torch._decomp.core_aten_decompositions())
+    return {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions()}
 
 
 def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
