@@ -207,3 +207,23 @@ fn couple(cx: &mut Lowering, p: Value, q: Value, classes: usize) -> Result {
     }
     Ok(cx.select(done, before, p)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::testing::{tensor, values};
+
+    /// Two vectors that are all but equal, with weights that cancel: a kernel rounded to f32 is off by more than the sum.
+    #[test]
+    fn sums_of_linear_kernels_keep_their_digits() {
+        let (x, near) = ([1000.1f32, 2000.3], [[300.1f32, 400.7], [300.1003, 400.7004]]);
+        let weight = 37726.0f32;
+        let at = |v: [f32; 2]| (0..2).map(|i| f64::from(x[i]) * f64::from(v[i])).sum::<f64>();
+        let want = f64::from(weight) * (at(near[1]) - at(near[0]));
+        let got = values(|cx| {
+            let x = cx.constant(tensor(DType::F32, &[1, 2], &x.map(f64::from)));
+            Ok(vec![sums(cx, x, near.as_flattened(), &[-weight, weight], 2, Kernel::Linear)?])
+        });
+        assert!((got[0][0] - want).abs() < 1e-5 * want.abs(), "{got:?} {want}");
+    }
+}

@@ -5,6 +5,7 @@ use super::testing::*;
 use wgfc_ir::DType::{self, F32, I32, I64};
 
 const MICROSOFT: &str = "com.microsoft";
+const ML: &str = "ai.onnx.ml";
 
 /// A model of one node: `inputs` are types, and `None` where one is left out.
 fn one(op: &str, domain: &str, inputs: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
@@ -19,6 +20,7 @@ fn one(op: &str, domain: &str, inputs: &[Option<(DType, &str)>], outputs: usize,
     let mut m = model(graph(vec![n], declared, made.iter().map(|y| untyped(y)).collect()));
     m.opset_import[0].version = 24;
     m.opset_import.push(OperatorSetIdProto { domain: MICROSOFT.into(), version: 1 });
+    m.opset_import.push(OperatorSetIdProto { domain: ML.into(), version: 5 });
     m
 }
 
@@ -91,6 +93,57 @@ fn what_is_left_out_is_refused_by_name() {
             ),
             &["qk_matmul_output_mode", "mode 7"],
         ),
+    ] {
+        let e = errors(&m);
+        for w in words {
+            assert!(e.contains(w), "`{w}` is not in {e}");
+        }
+    }
+}
+
+#[test]
+fn classical_models_that_mean_two_things_are_refused() {
+    let x = Some((F32, "n 3"));
+    let encoder = |op, n: NodeProto| one(op, ML, &[x], 1, n);
+    let bytes =
+        |v: &[u8]| TensorProto::of("m", &wgfc_ir::Tensor::new(DType::U8, vec![v.len()], v.to_vec()).unwrap());
+    // A node with two leaves, for two targets.
+    let ensemble = |post: i64| {
+        let ids = ["nodes_featureids", "nodes_truenodeids", "tree_roots"].into_iter();
+        let n = ids.fold(attributes(), |n, name| n.ints(name, &[0]));
+        let ones = ["nodes_falsenodeids", "nodes_trueleafs", "nodes_falseleafs"].into_iter();
+        let n = ones.fold(n, |n, name| n.ints(name, &[1]));
+        let n = n.tensor("nodes_modes", bytes(&[0])).tensor("nodes_splits", floats("s", &[1], &[0.5]));
+        let n = n.ints("leaf_targetids", &[0, 1]).tensor("leaf_weights", floats("w", &[2], &[1.0, 2.0]));
+        one("TreeEnsemble", ML, &[x], 1, n.int("n_targets", 2).int("post_transform", post))
+    };
+    let regressor = |base: &[f32], given: &[i64]| {
+        let zeros = ["nodes_treeids", "nodes_featureids"].into_iter();
+        let n = zeros.fold(attributes(), |n, name| n.ints(name, &[0; 3]));
+        let n = n.ints("nodes_nodeids", &[0, 1, 2]).texts("nodes_modes", &["BRANCH_LEQ", "LEAF", "LEAF"]);
+        let n = n.ints("nodes_truenodeids", &[1, 0, 0]).ints("nodes_falsenodeids", &[2, 0, 0]);
+        let n = n.floats("nodes_values", &[0.5, 0.0, 0.0]).floats("target_weights", &vec![1.0; given.len()]);
+        let n = n.ints("target_treeids", &vec![0; given.len()]).ints("target_nodeids", given);
+        let targets: Vec<i64> = (0..given.len() as i64).map(|i| i % 2).collect();
+        let n = n.ints("target_ids", &targets).int("n_targets", 2).floats("base_values", base);
+        one("TreeEnsembleRegressor", ML, &[x], 1, n)
+    };
+    for m in [ensemble(0), ensemble(3), regressor(&[], &[1, 2]), regressor(&[1.0, 2.0], &[1, 1, 2, 2])] {
+        assert!(import_it(&m).is_ok(), "{:?}", import_it(&m).err());
+    }
+    for (m, words) in [
+        (
+            encoder("OneHotEncoder", attributes().texts("cats_strings", &["a"])),
+            &["categories that are text"][..],
+        ),
+        (encoder("LabelEncoder", attributes().texts("keys_strings", &["a"])), &["keys that are text"]),
+        (
+            encoder("LabelEncoder", attributes().ints("keys_int64s", &[1]).ints("values_int64s", &[2])),
+            &["keys of i64 for elements of f32"],
+        ),
+        (ensemble(1), &["takes for each other", "post_transform"]),
+        (ensemble(2), &["takes for each other", "Sigmoid"]),
+        (regressor(&[1.0, 2.0], &[1, 2]), &["base values of several targets"]),
     ] {
         let e = errors(&m);
         for w in words {

@@ -37,6 +37,19 @@ impl NodeProto {
     pub fn ints(self, name: &str, v: &[i64]) -> NodeProto {
         self.with(name, attribute_type::INTS, AttributeProto { ints: v.to_vec(), ..Default::default() })
     }
+    /// Adds floats.
+    pub fn floats(self, name: &str, v: &[f32]) -> NodeProto {
+        self.with(name, attribute_type::FLOATS, AttributeProto { floats: v.to_vec(), ..Default::default() })
+    }
+    /// Adds strings.
+    pub fn texts(self, name: &str, v: &[&str]) -> NodeProto {
+        let strings = v.iter().map(|t| t.as_bytes().to_vec()).collect();
+        self.with(name, attribute_type::STRINGS, AttributeProto { strings, ..Default::default() })
+    }
+    /// Adds a tensor.
+    pub fn tensor(self, name: &str, t: TensorProto) -> NodeProto {
+        self.with(name, attribute_type::TENSOR, AttributeProto { t: Some(t), ..Default::default() })
+    }
     /// Adds a string.
     pub fn text(self, name: &str, v: &str) -> NodeProto {
         self.with(name, attribute_type::STRING, AttributeProto { s: v.into(), ..Default::default() })
