@@ -154,12 +154,14 @@ class Maker:
         n = len(data)
         if classes is None:
             targets = r.choice([1, 1, 2, 3])
-            based = r.random() < 0.4
-            chosen = [(leaf, t) for leaf in leaves for t in range(targets) if based or r.random() < 0.8] or [(leaves[0], 0)]
+            based, how = r.random() < 0.4, r.choice(["SUM", "AVERAGE", "MIN", "MAX"])
+            all_given = based or targets == 1 and how in ("MIN", "MAX")
+            chosen = [(leaf, t) for leaf in leaves for t in range(targets)
+                      if all_given or r.random() < 0.8] or [(leaves[0], 0)]
             attributes |= dict(
                 target_treeids=[c[0][0] for c in chosen], target_nodeids=[c[0][1] for c in chosen],
                 target_ids=[c[1] for c in chosen], target_weights=self.weights(len(chosen)), n_targets=targets,
-                aggregate_function=r.choice(["SUM", "AVERAGE", "MIN", "MAX"]),
+                aggregate_function=how,
                 post_transform=r.choice(["NONE", "NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]) if targets > 1 else "NONE")
             if based:
                 attributes["base_values"] = self.weights(targets)

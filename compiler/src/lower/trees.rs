@@ -1,7 +1,7 @@
 //! Decision trees, all of a model's at once: a place in each tree for each record, which a loop moves down.
 
 use super::{Lowering, OpError, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::{
     BinaryOp as B, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, UnaryOp as U, Value,
 };
@@ -325,6 +325,12 @@ impl Weights {
             always[target] |= n == leaves[t];
         }
         always.into_iter().all(|a| a)
+    }
+
+    /// Whether each of so many leaves gives a number to some target.
+    pub fn given_by_each_leaf(&self, leaves: usize) -> bool {
+        let given: BTreeSet<usize> = self.given.iter().map(|(leaf, ..)| *leaf).collect();
+        (0..leaves).all(|leaf| given.contains(&leaf))
     }
 
     /// Whether a record got a number for each target: a bool `[N, targets]`.

@@ -128,7 +128,26 @@ fn classical_models_that_mean_two_things_are_refused() {
         let n = n.ints("target_ids", &targets).int("n_targets", 2).floats("base_values", base);
         one("TreeEnsembleRegressor", ML, &[x], 1, n)
     };
-    for m in [ensemble(0), ensemble(3), regressor(&[], &[1, 2]), regressor(&[1.0, 2.0], &[1, 1, 2, 2])] {
+    let least = |given: &[i64]| {
+        let mut m = regressor(&[], given);
+        let graph = m.graph.as_mut().unwrap();
+        let n = graph.node.pop().unwrap().text("aggregate_function", "MIN");
+        let mut n = n.ints("target_ids", &vec![0; given.len()]).int("n_targets", 1);
+        // The later attributes of a name stand for the earlier ones.
+        let mut seen = std::collections::BTreeSet::new();
+        n.attribute.reverse();
+        n.attribute.retain(|a| a.name != "base_values" && seen.insert(a.name.clone()));
+        graph.node.push(n);
+        m
+    };
+    let right = [
+        ensemble(0),
+        ensemble(3),
+        regressor(&[], &[1, 2]),
+        regressor(&[1.0, 2.0], &[1, 1, 2, 2]),
+        least(&[1, 2]),
+    ];
+    for m in right {
         assert!(import_it(&m).is_ok(), "{:?}", import_it(&m).err());
     }
     for (m, words) in [
@@ -144,6 +163,7 @@ fn classical_models_that_mean_two_things_are_refused() {
         (ensemble(1), &["takes for each other", "post_transform"]),
         (ensemble(2), &["takes for each other", "Sigmoid"]),
         (regressor(&[1.0, 2.0], &[1, 2]), &["base values of several targets"]),
+        (least(&[1]), &["MIN and MAX over leaves that give nothing", "aggregate_function"]),
     ] {
         let e = errors(&m);
         for w in words {

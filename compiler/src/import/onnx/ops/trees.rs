@@ -230,6 +230,12 @@ fn combined(
         );
         return Err(e.attribute("post_transform"));
     }
+    let extreme = matches!(how, Aggregate::Min | Aggregate::Max);
+    if w.targets == 1 && extreme && !w.given_by_each_leaf(f.leaves) {
+        let what = "MIN and MAX over leaves that give nothing, which count as 0 in ONNX Runtime and not in ONNX";
+        let help = "give each leaf a weight: 0 where it is to count as that";
+        return Err(OpError::unsupported(what, help).attribute("aggregate_function"));
+    }
     if w.targets > 1 && !base.is_empty() && !w.always_given(f) {
         let what = "base values of several targets, of which ONNX Runtime leaves out those that no leaf of a record gives to, and ONNX none";
         let help = "let a leaf of each record give 0 to each target, or add the base values behind the trees";
@@ -444,5 +450,5 @@ pub const OPS: &[OpDef] = &[
     op("TreeEnsembleClassifier", &[1, 3], classifier)
         .notes("classes as text; two classes with scores of their own"),
     op("TreeEnsembleRegressor", &[1, 3], regressor)
-        .notes("transforms of a single target; base values of targets that a record's leaves do not give to"),
+        .notes("transforms of a single target; MIN and MAX over leaves without weights; base values of targets that leaves do not give to"),
 ];
