@@ -19,8 +19,12 @@ pub(super) struct Ranges<'m> {
     function: &'m Function,
     entry: Option<&'m EntryPoint>,
     dims: &'m [(i64, i64)],
+    /// The ranges of the function's arguments where it is called.
+    given: Vec<Range>,
     /// The values that each variable is ever set to.
     stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
+    /// The functions that are called and their arguments, by their results.
+    calls: HashMap<Handle<Expression>, (Handle<Function>, &'m [Handle<Expression>])>,
     /// `None` while it is being found.
     known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
 }
@@ -38,7 +42,13 @@ impl<'m> Ranges<'m> {
             stores.entry(v).or_default().extend(variable.init);
         }
         collect(function, &function.body, &mut stores);
-        Ranges { module, function, entry, dims, stores, known: RefCell::default() }
+        let mut calls = HashMap::new();
+        each(&function.body, &mut |s| {
+            if let Statement::Call { function, arguments, result: Some(r) } = s {
+                calls.insert(*r, (*function, &arguments[..]));
+            }
+        });
+        Ranges { module, function, entry, dims, given: vec![], stores, calls, known: RefCell::default() }
     }
 
     /// How often a loop goes round at most.
@@ -207,8 +217,24 @@ impl<'m> Ranges<'m> {
                 }
             }
             Expression::As { expr, .. } => self.of(expr),
+            Expression::CallResult(_) => self.called(e).unwrap_or(ANY),
             _ => ANY,
         }
+    }
+
+    /// The range of what a call returns. Functions of kernels do not call themselves.
+    fn called(&self, result: Handle<Expression>) -> Option<Range> {
+        let (function, arguments) = self.calls.get(&result)?;
+        let callee = &self.module.functions[*function];
+        let mut inner = Ranges::new(self.module, callee, None, self.dims);
+        inner.given = arguments.iter().map(|a| self.of(*a)).collect();
+        let mut returned = vec![];
+        each(&callee.body, &mut |s| {
+            if let Statement::Return { value } = s {
+                returned.extend(*value);
+            }
+        });
+        returned.into_iter().map(|r| inner.of(r)).reduce(either)
     }
 
     fn variable(&self, v: Handle<LocalVariable>) -> Range {
@@ -233,6 +259,9 @@ impl<'m> Ranges<'m> {
     }
 
     fn argument(&self, i: u32) -> Range {
+        if let Some(given) = self.given.get(i as usize) {
+            return *given;
+        }
         let (Some(entry), Some(a)) = (self.entry, self.function.arguments.get(i as usize)) else {
             return ANY;
         };
@@ -303,22 +332,29 @@ fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expr
 
 /// Collects the values that variables are set to anywhere in a block.
 fn collect(f: &Function, block: &Block, to: &mut HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>) {
+    each(block, &mut |s| {
+        if let Statement::Store { pointer, value } = s
+            && let Some(v) = pointee(f, *pointer)
+        {
+            to.entry(v).or_default().push(*value);
+        }
+    });
+}
+
+/// Every statement of a block and of the blocks in it.
+fn each<'b>(block: &'b Block, see: &mut impl FnMut(&'b Statement)) {
     for s in block.iter() {
+        see(s);
         match s {
-            Statement::Store { pointer, value } => {
-                if let Some(v) = pointee(f, *pointer) {
-                    to.entry(v).or_default().push(*value);
-                }
-            }
-            Statement::Block(b) => collect(f, b, to),
+            Statement::Block(b) => each(b, see),
             Statement::If { accept, reject, .. } => {
-                collect(f, accept, to);
-                collect(f, reject, to);
+                each(accept, see);
+                each(reject, see);
             }
-            Statement::Switch { cases, .. } => cases.iter().for_each(|c| collect(f, &c.body, to)),
+            Statement::Switch { cases, .. } => cases.iter().for_each(|c| each(&c.body, see)),
             Statement::Loop { body, continuing, .. } => {
-                collect(f, body, to);
-                collect(f, continuing, to);
+                each(body, see);
+                each(continuing, see);
             }
             _ => {}
         }

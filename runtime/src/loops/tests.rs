@@ -10,6 +10,8 @@ struct Dims { n: i32, m: i32 }
 @group(0) @binding(1) var<storage, read_write> data: array<i32>;
 @group(0) @binding(2) var<uniform> dims: Dims;
 fn halves(x: u32) -> u32 { var n = x; var c = 0u; while (n > 0u) { n >>= 1u; c++; } return c; }
+fn floor_div(a: i32, b: i32) -> i32 { let q = a / b; return select(q, q - 1, a - q * b < 0); }
+fn part(a: i32) -> i32 { if (a > 9) { return a / 2; } else { return 3; } }
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let lane = i32(local) % 4;
@@ -66,6 +68,8 @@ fn iterations_are_bounded_by_the_text() {
         ("", 0),
         ("for (var i = 0; i < 10; i++) { count++; }", 11),
         ("for (var i = 0; i < dims.n; i++) { count++; }", 1001),
+        ("let n = 1 + dims.m + floor_div(-1, dims.n); for (var i = 0; i < n; i++) { count++; }", 22),
+        ("let n = part(part(dims.n)); for (var i = 0; i < n; i++) { count++; }", 251),
         ("for (var i = lane; i < dims.n; i += 4) { count++; }", 251),
         (
             "let len = select(0, dims.n / 4 + 1, local < 9u); for (var i = 2; i <= len; i += 3) { count++; }",
