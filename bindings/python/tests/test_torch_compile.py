@@ -10,6 +10,7 @@ backend = pytest.importorskip("wgfc.torch_backend")
 optimizers = pytest.importorskip("optimizers")
 
 NN = torch.nn
+F = torch.nn.functional
 
 
 @pytest.fixture(autouse=True)
@@ -641,3 +642,43 @@ def test_numbers_take_no_memory():
     x = torch.randn(5)
     for s in (3, 4, 2**30):
         torch.testing.assert_close(run(x, s), x[:s].sum() * 2)
+
+
+def padded(mode, *padding):
+    return lambda x: F.pad(x, padding, mode=mode).sin()
+
+
+def distances(p):
+    return lambda x: torch.cdist(x, x[:2] * 0.5 + 1, p=p)
+
+
+def bags(mode):
+    at, begins = torch.tensor([0, 1, 2, 3, 1, 0]), torch.tensor([0, 2, 2])
+    return lambda w: F.embedding_bag(at, w, begins, mode=mode, padding_idx=3)
+
+
+OPERATORS = {
+    "replication_pad1d": (padded("replicate", 2, 1), (2, 3, 5)),
+    "replication_pad1d that cuts": (padded("replicate", -1, 3), (2, 3, 5)),
+    "replication_pad2d": (padded("replicate", 2, 1, 1, 3), (2, 3, 5, 4)),
+    "replication_pad3d": (padded("replicate", 2, 1, 1, 3, 0, 1), (3, 1, 4, 3)),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 3).sin(), (2, 3, 7)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, 2)).sin(), (2, 3, 7, 5)),
+    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, (3, 2, 2)).sin(), (3, 7, 5, 4)),
+    **{f"cdist, p = {p}": (distances(p), (4, 3)) for p in (1.0, 1.5, 2.0, 3.0, math.inf)},
+    "pdist": (torch.pdist, (5, 3)),
+    **{f"embedding_bag, {m}": (bags(m), (5, 3)) for m in ("sum", "mean", "max")},
+    "rfft and abs": (lambda x: torch.fft.rfft(x).abs(), (3, 8)),
+    "stft and abs": (lambda x: torch.stft(x, 8, 4, window=torch.ones(8), return_complex=True).abs(), (2, 40)),
+    "grid_sample of one grid": (lambda x: F.grid_sample(x, torch.linspace(-1, 1, 24).reshape(1, 3, 4, 2)), (1, 2, 5, 5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+@pytest.mark.parametrize("case", OPERATORS)
+def test_gradients_stay_on_the_device(case):
+    class Of(NN.Module):
+        def forward(self, x):
+            return OPERATORS[case][0](x)
+
+    agree(Of(), torch.randn(OPERATORS[case][1]))

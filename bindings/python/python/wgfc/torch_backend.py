@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from wgfc import _foreach
+from wgfc._decompositions import decompositions
 from wgfc._joint import partition
 from wgfc._resident import written
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
@@ -75,17 +75,12 @@ def wgfc(
         fw_compiler=functools.partial(_compiled, settings, "forward"),
         bw_compiler=functools.partial(_compiled, settings, "backward"),
         inference_compiler=functools.partial(_compiled, settings, "inference"),
-        decompositions=_decompositions(),
+        decompositions=decompositions(),
         partition_fn=partition,
     )
     # Attention as products and a softmax has a gradient of such, and is one kernel where it can be.
     with sdpa_kernel(SDPBackend.MATH):
         return backend(module, inputs)
-
-
-@functools.cache
-def _decompositions() -> dict[Any, Any]:
-    return {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions()}
 
 
 def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -98,10 +98,10 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.subtract.Tensor", |cx| scaled(cx, BinaryOp::Sub)).complex(),
     OpDef::new("aten.true_divide.Scalar", divided),
     OpDef::new("aten.true_divide.Tensor", divided),
-    OpDef::new("aten.where.Scalar", choose),
-    OpDef::new("aten.where.ScalarOther", choose),
-    OpDef::new("aten.where.ScalarSelf", choose),
-    OpDef::new("aten.where.self", choose),
+    OpDef::new("aten.where.Scalar", choose).complex(),
+    OpDef::new("aten.where.ScalarOther", choose).complex(),
+    OpDef::new("aten.where.ScalarSelf", choose).complex(),
+    OpDef::new("aten.where.self", choose).complex(),
 ];
 
 fn plain(cx: &mut Cx, op: BinaryOp) -> Lowered {
@@ -202,6 +202,16 @@ fn choose(cx: &mut Cx) -> Lowered {
     let c = cx.tensor("condition")?;
     let c = truth(cx, c)?;
     let (a, b) = (cx.operand("self")?, cx.operand("other")?);
+    if cx.makes_complex(0) {
+        let mut pairs = vec![];
+        for (name, of) in [("self", &a), ("other", &b)] {
+            let v = cx.in_type(of, cx.result_dtype(0)?)?;
+            pairs.push(if cx.is_complex(name) { v } else { crate::lower::complex::from_real(cx, v)? });
+        }
+        let axis = cx.rank(c);
+        let c = cx.unsqueeze(c, &[axis])?;
+        return Ok(vec![elementwise::choose(cx, c, pairs[0], pairs[1])?]);
+    }
     let dtype = promote::common(&[cx.kind(&a), cx.kind(&b)]);
     let (a, b) = (cx.in_type(&a, dtype)?, cx.in_type(&b, dtype)?);
     Ok(vec![elementwise::choose(cx, c, a, b)?])

@@ -201,11 +201,32 @@ fn bags(cx: &mut Cx) -> Lowered {
         let v = match i {
             1 if ty.shape == cx.shape(bag) => bag,
             2 if ty.shape == cx.shape(sizes) => sizes,
+            3 if mode == 2 => largest(cx, x, y, [counted, rows], &count)?,
             _ => cx.full(&ty.shape, Scalar::from_i64(ty.dtype, 0))?,
         };
         out.push(cx.converted(v, ty.dtype)?);
     }
     Ok(out)
+}
+
+/// Which row of the table each element of a bag's maximum `y` is of: the first in the bag; 0 of an empty one.
+fn largest(cx: &mut Cx, x: Value, y: Value, [bag, rows]: [Value; 2], count: &Dim) -> Result {
+    let shape = cx.shape(x);
+    let of = cx.take(y, bag, 0)?;
+    let same = cx.binary(BinaryOp::Eq, x, of)?;
+    let (at, none) = (cx.iota(&shape, Poly::var(0), DType::I32)?, cx.dim_scalar(&shape[0], DType::I32)?);
+    let at = cx.select(same, at, none)?;
+    let first = segment::combine(cx, at, bag, 0, count, (ReduceOp::Min, None))?;
+    let mut f = Body::default();
+    let (row, end, zero) = (f.arg(0), f.arg(1), f.i32(0));
+    let inside = f.binary(BinaryOp::Lt, row, end);
+    f.select(inside, row, zero);
+    let found = cx.map(f.0, &[first, none])?;
+    let mut rows = cx.take(rows, found, 0)?;
+    let inside = cx.binary(BinaryOp::Lt, first, none)?;
+    let zero = cx.int_const(cx.dtype(rows), 0);
+    rows = cx.select(inside, rows, zero)?;
+    Ok(rows)
 }
 
 /// Rows of a table that indices name, where their norm is above a limit scaled down to it.

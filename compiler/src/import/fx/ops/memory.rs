@@ -36,7 +36,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.new_zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)).complex(),
     OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)).complex(),
-    OpDef::new("aten.scalar_tensor.default", scalar_tensor),
+    OpDef::new("aten.scalar_tensor.default", scalar_tensor).complex(),
     OpDef::new("prims.convert_element_type.default", |cx| {
         let (x, to) = (cx.tensor("a")?, cx.result_dtype(0)?);
         Ok(vec![cx.converted(x, to)?])
@@ -161,7 +161,7 @@ fn fill(cx: &mut Cx) -> Lowered {
 
 fn scalar_tensor(cx: &mut Cx) -> Lowered {
     let (dtype, n) = (cx.result_dtype(0)?, cx.number("s")?);
-    Ok(vec![cx.number_in(&n, dtype)?])
+    Ok(vec![spread(cx, &n, dtype, &[])?])
 }
 
 /// `start + step * i`, of as many elements as the program says.

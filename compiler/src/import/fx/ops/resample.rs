@@ -158,6 +158,10 @@ fn sampled_backward(cx: &mut Cx) -> Lowered {
     }
     let all = sample::grid_sample_backward(cx, grad, x, grid, &p)?;
     let mask = cx.flags("output_mask")?;
+    // Programs name those results too that they do not ask for, or those alone that they do.
+    if cx.result_count() == all.len() {
+        return Ok(all.into());
+    }
     Ok(all.into_iter().zip(mask.into_iter().chain([true, true])).filter(|(_, wanted)| *wanted).map(|(v, _)| v).collect())
 }
 

@@ -1,0 +1,150 @@
+"""Operators of gradients in simpler ones, where torch has no such decomposition of its own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from wgfc import _foreach
+
+_ATEN = torch.ops.aten
+_OWN: dict[Any, Callable[..., Any]] = {}
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The operators that AOTAutograd replaces before a graph is compiled."""
+    return {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **_OWN}
+
+
+def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+        _OWN.update(dict.fromkeys(operators, f))
+        return f
+
+    return register
+
+
+@_of(_ATEN.replication_pad1d_backward.default, _ATEN.replication_pad2d_backward.default, _ATEN.replication_pad3d_backward.default)
+def _replication_pad(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
+    """The elements at both ends get the sums of what was padded with them."""
+    for i in range(len(padding) // 2):
+        axis, (before, behind) = x.ndim - 1 - i, padding[2 * i : 2 * i + 2]
+        n = x.shape[axis]
+        spread = [0, 0] * i
+        inner = grad.narrow(axis, max(before, 0), n + min(before, 0) + min(behind, 0))
+        inner = _ATEN.constant_pad_nd(inner, [*spread, max(-before, 0), max(-behind, 0)])
+        if before > 0:
+            first = grad.narrow(axis, 0, before).sum(axis, keepdim=True)
+            inner = inner + _ATEN.constant_pad_nd(first, [*spread, 0, n - 1])
+        if behind > 0:
+            last = grad.narrow(axis, grad.shape[axis] - behind, behind).sum(axis, keepdim=True)
+            inner = inner + _ATEN.constant_pad_nd(last, [*spread, n - 1, 0])
+        grad = inner
+    return grad
+
+
+def _scattered(grad: Tensor, x: Tensor, indices: Tensor, axes: int) -> Tensor:
+    """Gradients at the places of maxima in the last axes."""
+    flat = x.new_zeros(x.shape).flatten(-axes)
+    return flat.scatter_add(-1, indices.flatten(-axes), grad.flatten(-axes)).reshape(x.shape)
+
+
+@_of(_ATEN.adaptive_max_pool2d_backward.default)
+def _adaptive_max_pool2d(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    return _scattered(grad, x, indices, 2)
+
+
+@_of(_ATEN.adaptive_max_pool3d_backward.default)
+def _adaptive_max_pool3d(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    return _scattered(grad, x, indices, 3)
+
+
+@_of(_ATEN.fractional_max_pool2d_backward.default)
+def _fractional_max_pool2d(grad: Tensor, x: Tensor, kernel: Any, size: Any, indices: Tensor) -> Tensor:
+    return _scattered(grad, x, indices, 2)
+
+
+@_of(_ATEN.fractional_max_pool3d_backward.default)
+def _fractional_max_pool3d(grad: Tensor, x: Tensor, kernel: Any, size: Any, indices: Tensor) -> Tensor:
+    return _scattered(grad, x, indices, 3)
+
+
+def _slope(difference: Tensor, grad: Tensor, distance: Tensor, p: float) -> Tensor:
+    """The derivative of p-norms by the differences that they are of; 0 where the norm is."""
+    size = difference.abs()
+    if p == 0:
+        return torch.zeros_like(difference)
+    if p == 1:
+        return grad * difference.sign()
+    if math.isinf(p):
+        return grad * difference.sign() * (size == distance)
+    zero = distance == 0
+    safe = torch.where(zero, 1, distance)
+    if p == 2:
+        return torch.where(zero, 0, grad * difference / safe)
+    if p < 1:
+        zero = zero | (difference == 0)
+    slope = difference.sign() * torch.where(zero, 1, size).pow(p - 1) * grad / safe.pow(p - 1)
+    return torch.where(zero, 0, slope)
+
+
+@_of(_ATEN._cdist_backward.default)
+def _cdist(grad: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Tensor:
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    slope = _slope(difference, grad.unsqueeze(-1), distances.unsqueeze(-1), p)
+    return slope.sum(-2).sum_to_size(x.shape)
+
+
+@_of(_ATEN._pdist_backward.default)
+def _pdist(grad: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
+    slope = _slope(x[first] - x[second], grad.unsqueeze(-1), distances.unsqueeze(-1), p)
+    return torch.zeros_like(x).index_add(0, first, slope).index_add(0, second, -slope)
+
+
+@_of(torch.ops.prims.convert_element_type.default)
+def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return _ATEN._to_copy(x, dtype=dtype)
+
+
+if hasattr(torch.ops.prims, "fma"):
+
+    @_of(torch.ops.prims.fma.default)
+    def _fma(a: Any, b: Any, c: Any) -> Tensor:
+        return a * b + c
+
+
+@_of(_ATEN._embedding_bag_backward.default)
+def _embedding_bag(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    bags: Tensor,
+    sizes: Tensor,
+    largest: Tensor,
+    rows: int,
+    scale_by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: Optional[Tensor],
+    padding: int = -1,
+) -> Any:
+    """Of a dense table."""
+    if sparse or scale_by_frequency:
+        return NotImplemented
+    zeros = grad.new_zeros((rows, grad.shape[1]))
+    if mode == 2:
+        present = (sizes > 0).unsqueeze(-1)
+        return zeros.scatter_add(0, torch.where(present, largest, 0).long(), torch.where(present, grad, 0))
+    each = grad.index_select(0, bags)
+    if mode == 1:
+        each = each / sizes.index_select(0, bags).clamp(min=1).unsqueeze(-1)
+    if weights is not None:
+        each = each * weights.unsqueeze(-1)
+    each = torch.where((indices != padding).unsqueeze(-1), each, 0)
+    return zeros.index_add(0, indices, each)
