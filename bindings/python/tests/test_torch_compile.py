@@ -682,3 +682,19 @@ def test_gradients_stay_on_the_device(case):
             return OPERATORS[case][0](x)
 
     agree(Of(), torch.randn(OPERATORS[case][1]))
+
+
+def test_branches_that_data_chooses_stay_on_the_device():
+    class Branches(NN.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin() * self.scale, lambda x: x.cos() * x, (x,)) + 1
+
+    for scale in (2, 3):
+        run = torch.compile(Branches(scale), backend="wgfc", options={"fullgraph": True})
+        for x in (torch.rand(3, 7), -torch.rand(3, 7)):
+            for a, b in zip(gradients(Branches(scale), run, x), gradients(Branches(scale), Branches(scale), x)):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

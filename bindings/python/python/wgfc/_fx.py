@@ -99,6 +99,12 @@ def constants(module: GraphModule) -> dict[str, torch.Tensor]:
     return {name: value for name, value in attributes(module).items() if isinstance(value, torch.Tensor)}
 
 
+def inner(node: Node) -> list[GraphModule]:
+    """The graphs that a node takes."""
+    read = [getattr(node.graph.owning_module, n.target, None) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [m for m in read if isinstance(m, GraphModule)]
+
+
 def places(nodes: Sequence[Node]) -> list[tuple[Any, Node, Optional[int]]]:
     """Where the value of each symbol is found: an integer that a node makes, or an extent of a tensor."""
     found: dict[Any, tuple[Node, Optional[int]]] = {}
@@ -158,6 +164,8 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
             t = held[node.target].contiguous()
             line.append([str(t.dtype), list(t.shape)])
             hash.update(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+        elif node.op == "get_attr" and isinstance(graph := getattr(module, node.target, None), GraphModule):
+            line.append([digest(graph, graph.graph.output_node().all_input_nodes, None), str(graph.graph.output_node().args)])
         hash.update(repr(line).encode())
     hash.update(repr([number[r] for r in results]).encode())
     return hash.hexdigest()
@@ -372,11 +380,18 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         else:
             new = graph.node_copy(node, lambda n: made[n])
         new.meta = {k: node.meta[k] for k in ("val", "stack_trace") if k in node.meta}
+        if isinstance(new.meta.get("val"), list) and not isinstance(node.target, torch._ops.OpOverload):
+            # The serializer takes several results of an operator on graphs for a tuple only.
+            new.meta["val"] = tuple(new.meta["val"])
         made[node] = new
     outputs = [made[r] for r in results]
     graph.output(tuple(outputs))
     specs = [sig.OutputSpec(sig.OutputKind.USER_OUTPUT, sig.TensorArgument(name=o.name), None) for o in outputs]
-    root = readable(GraphModule(torch.nn.Module(), graph))
+    whole = torch.nn.Module()
+    for name, graph_of in module.named_children():
+        if isinstance(graph_of, GraphModule):
+            whole.add_module(name, graph_of)
+    root = readable(GraphModule(whole, graph))
     graph = root.graph
     program = ep.ExportedProgram(
         root=root,

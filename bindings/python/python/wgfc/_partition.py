@@ -121,11 +121,16 @@ def stays(node: Node) -> Optional[str]:
     """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
     if node.target is operator.getitem:
         return None
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if node.target is torch.ops.higher_order.cond:
+        for graph in _fx.inner(node):
+            for n in graph.graph.nodes:
+                if n.op == "call_function" and (why := stays(n)):
+                    return f"in one of its branches {n.target} does: {why}"
+    elif not isinstance(node.target, torch._ops.OpOverload):
         return "it is no operator on tensors"
     if node.meta.get(_IN_MEMORY):
         return "it depends on where in its memory an argument begins"
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
+    if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
         return "its numbers come from torch's generator"
     values = node.meta.get("val")
     for value in values if isinstance(values, (list, tuple)) else [values]:

@@ -381,7 +381,9 @@ def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node,
             found[node] = d
             operator = d.message.startswith("operator ")
             found.update({n: d for n in nodes if operator and n.target == node.target})
-    return found or {n: diagnostics[0] for n in nodes}
+    # What is said of a node inside of a graph that a node takes is said of that one.
+    takers = [n for n in nodes if _fx.inner(n)]
+    return found or {n: diagnostics[0] for n in takers or nodes}
 
 
 def _tell(stay: list[tuple[Node, Diagnostic]], fullgraph: bool) -> None:
