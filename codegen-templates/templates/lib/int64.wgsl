@@ -148,7 +148,7 @@ fn mod_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(r, add_64(r, b), any(r != vec2<u32>(0u, 0u)) && is_negative(r) != is_negative(b));
 }
 
-// Quotient, in two words, and remainder by d of 1 to 65535: digits of 16 bits, one after another.
+// Quotient, in two words, and remainder by d of 1 to 2^16: digits of 16 bits, one after another.
 fn divide_by_digit(a: vec2<u32>, d: u32) -> vec3<u32> {
     let high = a.y / d;
     let upper = ((a.y - high * d) << 16u) | (a.x >> 16u);
@@ -156,6 +156,20 @@ fn divide_by_digit(a: vec2<u32>, d: u32) -> vec3<u32> {
     let lower = ((upper - q1 * d) << 16u) | (a.x & 0xffffu);
     let q0 = lower / d;
     return vec3<u32>((q1 << 16u) | q0, high, lower - q0 * d);
+}
+
+// The same by d of 1 to 2^24: digits of 8 bits.
+fn divide_by_three_bytes(a: vec2<u32>, d: u32) -> vec3<u32> {
+    let high = a.y / d;
+    let n3 = ((a.y - high * d) << 8u) | (a.x >> 24u);
+    let q3 = n3 / d;
+    let n2 = ((n3 - q3 * d) << 8u) | ((a.x >> 16u) & 0xffu);
+    let q2 = n2 / d;
+    let n1 = ((n2 - q2 * d) << 8u) | ((a.x >> 8u) & 0xffu);
+    let q1 = n1 / d;
+    let n0 = ((n1 - q1 * d) << 8u) | (a.x & 0xffu);
+    let q0 = n0 / d;
+    return vec3<u32>((q3 << 24u) | (q2 << 16u) | (q1 << 8u) | q0, high, n0 - q0 * d);
 }
 
 fn div_short_u64(a: vec2<u32>, d: u32) -> vec2<u32> {
@@ -178,6 +192,29 @@ fn rem_short_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
 
 fn mod_short_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
     let r = divide_by_digit(abs_i64(a), d).z;
+    return vec2<u32>(select(r, d - r, is_negative(a) && r != 0u), 0u);
+}
+
+fn div_medium_u64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    return divide_by_three_bytes(a, d).xy;
+}
+
+fn rem_medium_u64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    return vec2<u32>(divide_by_three_bytes(a, d).z, 0u);
+}
+
+fn div_medium_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let q = div_medium_u64(abs_i64(a), d);
+    return select(q, neg_64(q), is_negative(a));
+}
+
+fn rem_medium_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let r = rem_medium_u64(abs_i64(a), d);
+    return select(r, neg_64(r), is_negative(a));
+}
+
+fn mod_medium_i64(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let r = divide_by_three_bytes(abs_i64(a), d).z;
     return vec2<u32>(select(r, d - r, is_negative(a) && r != 0u), 0u);
 }
 

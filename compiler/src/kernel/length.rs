@@ -33,24 +33,26 @@ pub fn of_expr(body: &Body, id: ExprId) -> usize {
     }
 }
 
-/// The function that divides a 64-bit integer by a constant of at most 16 bits, which takes few instructions, and the divisor.
+/// The function that divides a 64-bit integer by a constant of at most 24 bits, which takes few instructions, and the divisor.
 pub fn short_divisor(op: BinaryOp, reg: Reg, divisor: &Expr) -> Option<(String, u32)> {
     let Expr::Const(c) = divisor else { return None };
-    let name = short_division(op, reg, c.bits)?;
-    Some((format!("{name}_{}", suffix(reg)), c.bits as u32))
+    Some((short_division(op, reg, c.bits)?, c.bits as u32))
 }
 
-/// What the division by a constant with these bits is called where it takes few instructions.
-pub fn short_division(op: BinaryOp, reg: Reg, bits: u64) -> Option<&'static str> {
-    if !matches!(reg, Reg::I64 | Reg::U64) || !(1..=0xffff).contains(&bits) {
-        return None;
-    }
-    match op {
-        BinaryOp::Div | BinaryOp::Quot => Some("div_short"),
-        BinaryOp::Mod if reg == Reg::I64 => Some("mod_short"),
-        BinaryOp::Rem | BinaryOp::Mod => Some("rem_short"),
-        _ => None,
-    }
+/// The function for the division by a constant with these bits, where that takes few instructions.
+pub fn short_division(op: BinaryOp, reg: Reg, bits: u64) -> Option<String> {
+    let digits = match bits {
+        1..=0x1_0000 => "short",
+        0x1_0001..=0x100_0000 => "medium",
+        _ => return None,
+    };
+    let name = match (op, reg) {
+        (BinaryOp::Div | BinaryOp::Quot, Reg::I64 | Reg::U64) => "div",
+        (BinaryOp::Mod, Reg::I64) => "mod",
+        (BinaryOp::Rem, Reg::I64) | (BinaryOp::Rem | BinaryOp::Mod, Reg::U64) => "rem",
+        _ => return None,
+    };
+    Some(format!("{name}_{digits}_{}", suffix(reg)))
 }
 
 fn suffix(reg: Reg) -> &'static str {
@@ -122,7 +124,7 @@ mod tests {
         }
         assert!(binary(BinaryOp::Add) < 10);
         for op in [BinaryOp::Div, BinaryOp::Rem, BinaryOp::Mod, BinaryOp::Quot] {
-            for (dtype, few) in [(DType::I64, 60), (DType::U64, 40)] {
+            for dtype in [DType::I64, DType::U64] {
                 let mut body = Body::default();
                 let load = Expr::Load { tensor: 0, offset: wgfc_ir::Poly::var(0), guard: None };
                 let a = body.push(load, dtype);
@@ -131,8 +133,11 @@ mod tests {
                     let e = body.push(Expr::Binary(op, a, by), dtype);
                     of_expr(body, e)
                 };
-                assert!(length(&mut body, 1000) < few, "{} {}", op.name(), length(&mut body, 1000));
-                assert!(length(&mut body, 100_000) > 100);
+                for (by, most) in [(1000, 55), (65537, 75), (1 << 24, 75)] {
+                    let n = length(&mut body, by);
+                    assert!(n < most, "{} by {by}: {n}", op.name());
+                }
+                assert!(length(&mut body, (1 << 24) + 1) > 100);
             }
         }
         assert!(of_cast(DType::F32, DType::I64) > 10);
