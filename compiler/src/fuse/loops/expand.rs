@@ -10,6 +10,8 @@ use wgfc_ir::{
 
 /// Expressions that a lane's step may have: a bound on the text of a kernel.
 pub const MOST: usize = 1 << 12;
+/// Instructions of a step with those of the functions that it calls: some drivers take seconds over more.
+pub const MOST_INSTRUCTIONS: usize = 4 * MOST;
 
 impl<R: Resolver> Puller<'_, R> {
     /// Value `v` at `index`, as [`Puller::compute`].

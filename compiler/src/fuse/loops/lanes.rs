@@ -6,7 +6,7 @@
 //! written out (`expand`).
 
 use crate::device::DeviceProfile;
-use crate::fuse::loops::expand::{self, MOST};
+use crate::fuse::loops::expand::{self, MOST, MOST_INSTRUCTIONS};
 use crate::fuse::loops::order;
 use crate::fuse::loops::price::{self, Work};
 use crate::fuse::points::Point;
@@ -207,20 +207,24 @@ impl Mapping {
     /// The work of a lane's step.
     fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
         let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
-        match self.executor {
+        let work = match self.executor {
             Executor::Invocation => {
                 let steps = self.pull(graph, node, None, &mut p)?;
                 // The kernel has more of them: it finds what it reads among its tensors.
                 if p.body().len() > MOST / 4 * 3 {
                     return Err(format!("a step of a lane takes more than {MOST} operations"));
                 }
-                Ok(Work::of_invocation(p.body(), &steps))
+                Work::of_invocation(p.body(), &steps)
             }
             Executor::Workgroup => {
                 let staged = self.stage(graph, node, None, &mut p)?;
-                Ok(Work::of_workgroup(self, &staged, p.body()))
+                Work::of_workgroup(self, &staged, p.body())
             }
+        };
+        if work.instructions > MOST_INSTRUCTIONS {
+            return Err(format!("a step takes more than {MOST_INSTRUCTIONS} instructions"));
         }
+        Ok(work)
     }
 
     /// Workgroups that run together for each lane.

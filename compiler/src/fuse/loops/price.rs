@@ -9,7 +9,7 @@ use crate::device::Speeds;
 use crate::fuse::loops::lanes::{Executor, Mapping, Steps};
 use crate::fuse::loops::stages::Staged;
 use crate::fuse::unit::is_anchor;
-use crate::kernel::{Body, Expr, ExprId};
+use crate::kernel::{Body, Expr, ExprId, length};
 use crate::options::Options;
 use crate::schedule::loops::{RESIDENT, stage_threads as threads};
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly, TensorType};
@@ -37,6 +37,8 @@ pub struct Work {
     pub stages: f64,
     /// Values that an invocation carries.
     pub carried: f64,
+    /// Instructions of its text.
+    pub instructions: usize,
 }
 
 /// How many operations evaluating the roots takes.
@@ -50,7 +52,8 @@ impl Work {
         let mut roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
         roots.extend(steps.stacked.iter().flatten().map(|s| s.1));
         let chain = count(body, &roots);
-        Work { chain, all: chain, iterations: 1.0, carried: steps.carries.len() as f64, ..Work::default() }
+        let (carried, instructions) = (steps.carries.len() as f64, length::of(body, &roots));
+        Work { chain, all: chain, iterations: 1.0, carried, instructions, ..Work::default() }
     }
 
     pub(in crate::fuse) fn of_workgroup(mapping: &Mapping, staged: &Staged, body: &Body) -> Work {
@@ -73,6 +76,7 @@ impl Work {
             w.all += operations * f64::from(threads);
             let reduced = s.combined.iter().map(|c| c.reduction.value);
             let roots: Vec<ExprId> = once.iter().copied().chain(reduced).collect();
+            w.instructions = w.instructions.saturating_add(length::of(body, &roots));
             for e in body.reachable(&roots) {
                 if let Expr::Load { offset, .. } = body.expr(e)
                     && !fixed(offset, single)
