@@ -13,6 +13,9 @@ type Range = (i64, i64);
 
 const ANY: Range = (i32::MIN as i64, u32::MAX as i64);
 
+/// The function and the arguments of a call, by its result.
+type Calls<'m> = HashMap<Handle<Expression>, (Handle<Function>, &'m [Handle<Expression>])>;
+
 /// The ranges of a function's expressions.
 pub(super) struct Ranges<'m> {
     module: &'m Module,
@@ -24,7 +27,7 @@ pub(super) struct Ranges<'m> {
     /// The values that each variable is ever set to.
     stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
     /// The functions that are called and their arguments, by their results.
-    calls: HashMap<Handle<Expression>, (Handle<Function>, &'m [Handle<Expression>])>,
+    calls: Calls<'m>,
     /// `None` while it is being found.
     known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
 }
