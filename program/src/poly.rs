@@ -259,6 +259,17 @@ impl Poly {
         found
     }
 
+    /// Its quotients and remainders whose divisor is no constant.
+    pub fn divisions_by_sizes(&self, out: &mut BTreeSet<Atom>) {
+        self.visit_atoms(&mut |a| {
+            if let Atom::Div(_, d) | Atom::Mod(_, d) = a
+                && d.as_const().is_none()
+            {
+                out.insert(a.clone());
+            }
+        });
+    }
+
     /// The names of the symbols it depends on.
     pub fn symbols(&self) -> BTreeSet<Arc<str>> {
         let mut out = BTreeSet::new();

@@ -17,6 +17,7 @@ use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
 use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::{Expr, Family, Kernel};
 use neighbours::MOST_EXPRESSIONS;
+use std::collections::BTreeSet;
 use tiles::Along;
 use wgfc_ir::program::Access;
 
@@ -90,6 +91,10 @@ const UNDER_WAY: u32 = 16;
 /// Loads of an invocation beyond which it takes no further group: enough are under way. A kernel of 44 loads, several of them at
 /// positions that others load, gave wrong results on an H100 (driver 580.159), with run-time checks too; one of 22 gave right ones.
 const MOST_LOADS: usize = 16;
+/// Quotients and remainders by sizes of an invocation beyond which it takes no further group: groups share none of them, so that a
+/// further one saves nothing. Kernels of 14 to 22 of them lost stores on an H100 (driver 580.159), by comparisons of positions
+/// that were taken for others.
+const MOST_DIVISIONS: usize = 8;
 
 /// A map kernel as it is seen by the choice.
 struct Problem<'a> {
@@ -102,6 +107,8 @@ struct Problem<'a> {
     instructions: usize,
     /// Loads among them.
     loads: usize,
+    /// Quotients and remainders by sizes in their positions and those of stores.
+    divisions: usize,
 }
 
 impl<'a> Problem<'a> {
@@ -110,7 +117,12 @@ impl<'a> Problem<'a> {
         let reached = kernel.body.reachable(&kernel.roots());
         let loads = reached.iter().filter(|id| matches!(kernel.body.expr(**id), Expr::Load { .. })).count();
         let instructions = length::of(&kernel.body, &kernel.roots());
-        Ok(Problem { kernel, cx, bindings, expressions: reached.len(), instructions, loads })
+        let mut divisions = BTreeSet::new();
+        let read = reached.iter().filter_map(|id| kernel.body.expr(*id).index());
+        read.chain(kernel.stores.iter().map(|s| &s.offset))
+            .for_each(|p| p.divisions_by_sizes(&mut divisions));
+        let (expressions, divisions) = (reached.len(), divisions.len());
+        Ok(Problem { kernel, cx, bindings, expressions, instructions, loads, divisions })
     }
 
     /// Elements of a word where results are packed, else 1.
@@ -124,6 +136,7 @@ impl<'a> Problem<'a> {
         self.expressions * times <= MOST_EXPRESSIONS
             && (times == 1 || self.instructions.saturating_mul(times) <= MOST_INSTRUCTIONS)
             && (unroll == 1 || self.loads * unroll as usize <= MOST_LOADS)
+            && (unroll == 1 || self.divisions * unroll as usize <= MOST_DIVISIONS)
     }
 
     /// The groups of so many elements, if there are any.
