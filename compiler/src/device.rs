@@ -326,4 +326,14 @@ mod tests {
             assert!(s.longest_chain(2.0) > 0);
         }
     }
+
+    #[test]
+    fn workgroups_of_loops_have_no_more_invocations_than_a_core_runs_together() {
+        let of = |name: &str| {
+            let profile = DeviceProfile { max_invocations: 1024, ..DeviceProfile::named(name).unwrap() };
+            profile.loop_invocations()
+        };
+        assert_eq!(["portable", "discrete", "integrated"].map(of), [1024; 3]);
+        assert_eq!(["software", "swiftshader"].map(of), [64; 2]);
+    }
 }
