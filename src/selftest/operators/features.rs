@@ -71,12 +71,61 @@ fn classifier(d: &mut Draw) {
     d.outputs(2);
 }
 
+/// Some different small numbers, as integers.
+fn keys(d: &mut Draw) -> Vec<i64> {
+    let first = d.below(3) as i64 - 4;
+    (0..d.from(1..=6) as i64).map(|i| first + i * 2 - i % 2).collect()
+}
+fn label_encoder(d: &mut Draw) {
+    let keys = keys(d);
+    let (of, to) = (d.pick(&[F32, I64]), d.pick(&[F32, I64]));
+    let s = d.full(0..=3);
+    let elements: Vec<i64> = (0..s.iter().product()).map(|_| d.below(12) as i64 - 5).collect();
+    if of == F32 {
+        d.give(Tensor::from_f32(s, &elements.iter().map(|v| *v as f32).collect::<Vec<_>>()));
+        d.set_floats("keys_floats", &keys.iter().map(|k| *k as f32).collect::<Vec<_>>());
+    } else {
+        d.give(Tensor::from_i64(s, &elements));
+        d.set_ints("keys_int64s", &keys);
+    }
+    let values = floats(d, keys.len());
+    if to == F32 {
+        d.set_floats("values_floats", &values);
+        d.set_float("default_float", 0.5);
+    } else {
+        d.set_ints("values_int64s", &values.iter().map(|v| (*v * 10.0) as i64).collect::<Vec<_>>());
+        d.set("default_int64", 7);
+    }
+}
+fn one_hot_encoder(d: &mut Draw) {
+    let categories = keys(d);
+    d.set_ints("cats_int64s", &categories);
+    let (t, s) = (d.pick(&[F32, I64]), d.full(0..=3));
+    let elements: Vec<i64> = (0..s.iter().product()).map(|_| d.below(12) as i64 - 5).collect();
+    d.give(match t {
+        F32 => Tensor::from_f32(s, &elements.iter().map(|v| *v as f32).collect::<Vec<_>>()),
+        _ => Tensor::from_i64(s, &elements),
+    });
+}
+fn feature_vectorizer(d: &mut Draw) {
+    let records = d.from(1..=5);
+    let sizes: Vec<i64> = (0..d.from(1..=4)).map(|_| d.from(1..=5) as i64).collect();
+    let t = d.pick(TYPES);
+    for n in &sizes {
+        d.within(t, &[records, *n as usize], -2.0, 2.0);
+    }
+    d.set_ints("inputdimensions", &sizes);
+}
+
 pub(super) const LINES: &[Line] = &[
     Line("ai.onnx.ml.ArrayFeatureExtractor", extracted),
     Line("ai.onnx.ml.Binarizer", binarizer),
+    Line("ai.onnx.ml.FeatureVectorizer", feature_vectorizer),
     Line("ai.onnx.ml.Imputer", imputer),
+    Line("ai.onnx.ml.LabelEncoder", label_encoder),
     Line("ai.onnx.ml.LinearClassifier", classifier),
     Line("ai.onnx.ml.LinearRegressor", regressor),
     Line("ai.onnx.ml.Normalizer", normalizer),
+    Line("ai.onnx.ml.OneHotEncoder", one_hot_encoder),
     Line("ai.onnx.ml.Scaler", scaler),
 ];

@@ -186,7 +186,10 @@ fn tables_of_angles_have_a_row_for_each_position() {
         let graph = import_it(m).unwrap_or_else(|e| panic!("{e}")).graph;
         graph.constraints.iter().flat_map(|c| c.nonneg()).map(|d| d.to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(above(&with("s", Some("p"))), ["-p - s + 20"]);
+    assert_eq!(
+        above(&with("s", Some("p"))),
+        ["-n_seqlens_k_5 + n_total_sequence_length_6 - 1", "-p - s + 20"]
+    );
     assert_eq!(above(&with("s", None)), ["-s + 20"]);
     assert_eq!(above(&with("20", None)), [""; 0]);
     let e = errors(&with("21", None));
