@@ -432,6 +432,17 @@ def test_results_that_are_views_keep_their_place(f, grad):
         assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
 
 
+def test_results_that_are_views_of_views():
+    """Strides and offsets of an input that is a view are symbols that no extent has."""
+    run = torch.compile(lambda v: (v[v.shape[0] // 3 : v.shape[0] - 1], v.exp()), backend="wgfc", dynamic=True)
+    for rows, columns in ((5, 7), (6, 9)):
+        x = torch.randn(rows, columns)
+        for v in (x[:, 1:], x[1:, 2:], x.T[1:]):
+            got, want = run(v)[0], v[v.shape[0] // 3 : v.shape[0] - 1]
+            assert torch.equal(got, want)
+            assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+
+
 @pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
 @pytest.mark.parametrize(
     "f",

@@ -73,7 +73,10 @@ def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.
     if value.numel() == 0 or (value.stride() == tuple(strides) and value.storage_offset() == offset):
         return value
     reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
-    made = torch.empty(reach, dtype=value.dtype, device=value.device).as_strided(value.shape, strides, offset)
+    whole = torch.empty(reach, dtype=value.dtype, device=value.device)
+    # No view for torch: how it became one of ``whole`` would be done again to what the graph's result is a view of.
+    made = torch.empty(0, dtype=value.dtype, device=value.device)
+    made.set_(whole.untyped_storage(), offset, value.shape, tuple(strides))
     to, source = made, value
     for axis, stride in enumerate(strides):
         if stride == 0:
@@ -105,17 +108,26 @@ def inner(node: Node) -> list[GraphModule]:
     return [m for m in read if isinstance(m, GraphModule)]
 
 
-def places(nodes: Sequence[Node]) -> list[tuple[Any, Node, Optional[int]]]:
-    """Where the value of each symbol is found: an integer that a node makes, or an extent of a tensor."""
-    found: dict[Any, tuple[Node, Optional[int]]] = {}
+def places(nodes: Sequence[Node], memory: bool = False) -> list[tuple[Any, Node, Any]]:
+    """Where the value of each symbol is found: an integer that a node makes, an extent of a tensor by its axis, or with ``memory`` a stride or the
+    offset (``("stride", axis)``, ``("offset", 0)``): those of an input that is a view are symbols of their own."""
+    found: dict[Any, tuple[Node, Any]] = {}
+
+    def see(node: Node, numbers: Any) -> None:
+        for place, number in numbers:
+            expr = expression(number)
+            if getattr(expr, "is_symbol", False):
+                found.setdefault(expr, (node, place))
+
     for node in nodes:
         value = node.meta.get("val")
-        extents = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)]
-        for axis, extent in extents:
-            expr = expression(extent)
-            if getattr(expr, "is_symbol", False):
-                found.setdefault(expr, (node, axis))
-    return [(symbol, node, axis) for symbol, (node, axis) in found.items()]
+        see(node, enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)])
+    for node in nodes if memory else ():
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            strides = ((("stride", a), n) for a, n in enumerate(value.stride()))
+            see(node, [*strides, (("offset", 0), value.storage_offset())])
+    return [(symbol, node, place) for symbol, (node, place) in found.items()]
 
 
 def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:

@@ -34,6 +34,13 @@ STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatt
 _IN_MEMORY = "wgfc_in_memory"
 
 
+def memory_of(node: Node) -> Node:
+    """The node that has made the memory of a view, itself where it is none."""
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
+        node = node.args[0]
+    return node
+
+
 def read_whole_memory(graph: Graph) -> None:
     """Has ``as_strided`` and ``as_strided_scatter`` read the tensor that has the memory, where they are given a view of it: sizes, strides and
     offset are those of the memory, of which a view that a program has computed holds its own elements alone. Of an argument only torch knows where in

@@ -71,7 +71,7 @@ class Plan:
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
         self.sizes = _partition.sizes_as_inputs(module)
-        self.symbols = _fx.places(self.arguments)
+        self.symbols = _fx.places(self.arguments, memory=True)
         self.module = module
         self.attributes = _fx.attributes(module)
         self.outputs: list[Any] = list(module.graph.output_node().args[0])
@@ -88,6 +88,8 @@ class Plan:
         self.saved = set(nodes[split:]) - {None}
         self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
+        bases = (_partition.memory_of(n) for n in nodes if n is not None and n not in self.arguments)
+        self.viewed = {b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)} if not backward else set()
 
     def _build(self) -> list[Any]:
         """Compiles all that can be compiled: what turns out not to be is taken out until the rest is."""
@@ -209,6 +211,8 @@ class Values:
         self.device: dict[Node, Tensor] = {}
         self.symbols: dict[Any, int] = {}
         self.arguments = set(host)
+        # Torch does not look again at where in its memory an argument begins.
+        self.begins = {n: host[n].storage_offset() for n in plan.viewed}
 
     def drop(self, node: Node) -> None:
         self.host.pop(node, None)
@@ -272,6 +276,10 @@ class Values:
         layout = self.plan.layout(node, self.symbols)
         if layout is None:
             return value
+        base = _partition.memory_of(node)
+        if base in self.begins:
+            traced = self.plan.layout(base, self.symbols)
+            layout = (layout[0], layout[1] + self.begins[base] - (0 if traced is None else traced[1]))
         made = self.host[node] = _fx.laid_out(value, *layout)
         return made
 
@@ -357,10 +365,13 @@ def _copy(graph: Graph) -> Graph:
     return made
 
 
-def _size(value: Any, axis: Optional[int]) -> Any:
-    if axis is None and isinstance(value, float):
+def _size(value: Any, place: Any) -> Any:
+    """The number at one of ``_fx.places``."""
+    if isinstance(place, tuple):
+        return int(value.stride(place[1]) if place[0] == "stride" else value.storage_offset())
+    if place is None and isinstance(value, float):
         return value
-    return int(value if axis is None else value.shape[axis])
+    return int(value if place is None else value.shape[place])
 
 
 def _location(node: Node) -> Location:
