@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import math
@@ -12,6 +13,7 @@ from typing import Any, Optional, Sequence
 import sympy
 import torch
 import torch._export.serde.serialize
+from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch.export import exported_program as ep
 from torch.export import graph_signature as sig
 from torch.fx import Graph, GraphModule, Node
@@ -66,6 +68,14 @@ def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tens
         return tensor
     back = sorted(range(len(order)), key=lambda a: order[a])
     return tensor.permute(*order).contiguous().permute(*back)
+
+
+@functools.cache
+def offsets_are_from_the_base() -> bool:
+    """Whether AOTAutograd, which makes a view of an input from the strides and the offset of a graph's result, counts the offset from where the
+    input begins, as torch does from 2.15 on, or from where its memory does."""
+    base, result = torch.arange(3)[1:], torch.zeros(1, dtype=torch.int64)
+    return int(gen_alias_from_base(base, result, False, replay_views=False)) == 1
 
 
 def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.Tensor:

@@ -277,10 +277,14 @@ class Values:
         if layout is None:
             return value
         base = _partition.memory_of(node)
-        if base in self.begins:
-            traced = self.plan.layout(base, self.symbols)
-            layout = (layout[0], layout[1] + self.begins[base] - (0 if traced is None else traced[1]))
-        made = self.host[node] = _fx.laid_out(value, *layout)
+        strides, offset = layout
+        traced = self.plan.layout(base, self.symbols) if base is not node else None
+        behind = offset - (0 if traced is None else traced[1])
+        if _fx.offsets_are_from_the_base():
+            offset = behind
+        elif base in self.begins:
+            offset = behind + self.begins[base]
+        made = self.host[node] = _fx.laid_out(value, strides, offset)
         return made
 
     def in_memory(self, node: Node) -> Any:
