@@ -288,7 +288,7 @@ def values_of(program):
                     outs = f(module, n, *args)
                     loss = loss_of(outs) if program.kind in ("gradients", "training") else 0
                     if isinstance(loss, torch.Tensor):
-                        # What the backward pass needs may have been written.
+                        # Tensors that the backward pass needs may have been written.
                         loss.backward(retain_graph=True)
                 for o in outs:
                     if not isinstance(o, torch.Tensor):
@@ -332,7 +332,7 @@ class Draw:
             if (ndim is not None and t.ndim != ndim) or t.ndim < least or (test and not test(t)):
                 continue
             fit += [k] * (3 if k[0] == "v" else 1)
-        # What was made last is used rather.
+        # The values that were made last are drawn more often.
         fit += fit[-3:]
         return self.g.choice(fit) if fit else None
 
@@ -781,7 +781,7 @@ def check(program):
     operators = torch_backend.statistics().operators - before.operators
     wrong = judge(program, got, want, wide)
     if wrong and program.kind != "export":
-        # What torch's own graphs of the program do is no fault of the backend.
+        # A difference that torch's own graphs of the program have too is no fault of the backend.
         torchs = {name for name, _ in judge(program, with_torch(program), want, wide)}
         wrong = [w for w in wrong if w[0] not in torchs]
     return wrong, operators, told

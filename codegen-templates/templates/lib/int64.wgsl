@@ -158,7 +158,7 @@ fn divide_by_digit(a: vec2<u32>, d: u32) -> vec3<u32> {
     return vec3<u32>((q1 << 16u) | q0, high, lower - q0 * d);
 }
 
-// The same by d of 1 to 2^24: digits of 8 bits.
+// Quotient, in two words, and remainder by d of 1 to 2^24: digits of 8 bits.
 fn divide_by_three_bytes(a: vec2<u32>, d: u32) -> vec3<u32> {
     let high = a.y / d;
     let n3 = ((a.y - high * d) << 8u) | (a.x >> 24u);

@@ -55,7 +55,7 @@ pub(super) fn pack(kernel: &Kernel, tensors: &mut Tensors) -> Option<Kernel> {
     }))
 }
 
-/// What was packed beside a kernel.
+/// The kernels that pack and unpack tensors beside a kernel.
 pub(super) struct Gathered {
     /// Kernels that fill what is read, and kernels that read what is written.
     pub before: Vec<Kernel>,
@@ -64,7 +64,7 @@ pub(super) struct Gathered {
     pub places: BTreeMap<TensorId, (TensorId, i64)>,
 }
 
-/// What tensors that can share one have in common.
+/// The properties that tensors which can share one have in common.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
     /// Whether the kernel reads them, and writes them.

@@ -29,12 +29,12 @@ pub(super) struct Search<'a> {
     known: &'a mut Known,
 }
 
-/// What is known of kernels on a device.
+/// Estimates of kernels on a device that several searches share.
 #[derive(Default)]
 pub(super) struct Known {
     /// Their estimated times, by their structures and the orders of their tensors.
     times: FxHashMap<(u128, Vec<Order>), f64>,
-    /// What is written out for the estimate.
+    /// Sums that are written out for the estimate.
     sums: products::window::Known,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Search<'a> {
                     }
                     let before: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
                     orders[t] = order;
-                    // What certainly takes longer is not looked at closely.
+                    // An order that certainly takes longer is not estimated closely.
                     let least: f64 = users[t].iter().map(|k| self.least(*k, orders)).sum();
                     let mut after = || users[t].iter().map(|k| self.cycles(*k, orders)).sum::<f64>();
                     match least <= before && after() < before {
@@ -359,9 +359,9 @@ kernel 1 map [480]
             orders[2] = Some(order);
             assert!(search.cycles(0, &orders).is_finite());
         }
-        // Of rows, and of columns where results lie along them.
+        // Sums are written out for rows, and for columns where results lie along them.
         assert!(search.known.sums.count() <= 2 * written);
-        // What one search has estimated, the next one knows.
+        // The next search knows the estimates of the one before.
         search.choose();
         let times = known.times.len();
         Search::new(cx(), &same, &mut known).choose();

@@ -99,7 +99,7 @@ fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
     Ok(())
 }
 
-/// What is done to a graph, `inside` of another or not.
+/// Runs the stages on a graph, `inside` of another or not.
 fn stages(
     graph: &mut Graph,
     options: &Options,

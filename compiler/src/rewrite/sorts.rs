@@ -17,7 +17,7 @@ use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Po
 
 /// Up to this length elements count those before them.
 pub const SHORT: i64 = 32;
-/// The same in the body of a loop, where a workgroup that runs a lane may count without a dispatch.
+/// The length up to which elements count those before them in the body of a loop, where a workgroup that runs a lane needs no dispatch for it.
 pub const SHORT_IN_LOOPS: i64 = 1 << 10;
 /// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
 /// more passes.

@@ -225,7 +225,7 @@ class Values:
         plan, resident, given = self.plan, self.plan.resident, self.host[node]
         trust = plan.settings.trust
         argument = node in self.arguments
-        # What is no parameter, and nothing that the forward pass saved, is expected to be new.
+        # Inputs other than parameters and values that the forward pass saved are expected to be new.
         known = argument and (plan.backward or node in plan.fixed)
         copy = resident.find(given, trust) if known else None
         if copy is None:
@@ -396,7 +396,7 @@ def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node,
             found[node] = d
             operator = d.message.startswith("operator ")
             found.update({n: d for n in nodes if operator and n.target == node.target})
-    # What is said of a node inside of a graph that a node takes is said of that one.
+    # A diagnostic of a node in an inner graph is one of the node that takes the graph.
     takers = [n for n in nodes if _fx.inner(n)]
     return found or {n: diagnostics[0] for n in takers or nodes}
 

@@ -283,7 +283,7 @@ impl Mapping {
         let mut out = vec![];
         for i in 0..carried {
             let Ok(elements) = self.elements(i) else { continue };
-            // What a workgroup's lane has many elements of is stored by many invocations.
+            // Many invocations store a value of which a workgroup's lane has many elements.
             if self.executor == Executor::Workgroup && elements.len() > 1 {
                 continue;
             }

@@ -158,7 +158,7 @@ impl Order<'_> {
         b.map(f.0, &[mine, other])
     }
 
-    /// Of `elements` behind each place the one that is `here`, bit by bit.
+    /// The element of `elements` behind each place that is `here`, put together bit by bit.
     fn chosen(&self, b: &mut Builder<'_>, here: Value, elements: Value) -> Built {
         let dtype = b.dtype(elements);
         let wide = match dtype.reg() {

@@ -283,7 +283,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok(self.push(n, ty.dtype, combined, value))
     }
 
-    /// What an array's elements are, combined by `parts` neighbours for each of `n` elements: at once where these are few, else by way
+    /// The combinations of `parts` neighbours of an array for each of `n` elements: at once where these are few, else by way
     /// of further stages, or one after another where their number has no divisors for that.
     fn join(
         &mut self,

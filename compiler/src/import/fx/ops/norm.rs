@@ -206,7 +206,7 @@ fn batch_functional(cx: &mut Cx) -> Lowered {
     let mut out = batch(cx, training)?;
     let running = if training { updated(cx, false)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
     for v in running {
-        // Of statistics of 16 bits torch says that the new ones are wide.
+        // Torch says that new statistics of 16 bits are wide.
         let dtype = cx.result_dtype(out.len())?;
         out.push(cx.converted(v, dtype)?);
     }
