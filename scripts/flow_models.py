@@ -7,10 +7,8 @@ OUT/SEED holds `model.onnx` and `test_data_set_0`, as NNSmith's do (`nnsmith_mod
 Runtime refuses are named in OUT/left_out.tsv. Recurrent operators with `layout = 1`, which it does not have, are computed from
 the model with `layout = 0` and transpositions.
 """
-import argparse
 import random
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -692,27 +690,18 @@ class Maker:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int)
-    a = parser.parse_args()
-    with generated.left_out(a.out) as left_out:
-        for seed in range(a.first, a.end):
-            folder = a.out / str(seed)
-            if folder.exists():
-                continue
-            made, reference = Maker(seed, False), Maker(seed, True)
-            model = made.model()
-            expected = reference.model()
-            try:
-                inputs = {i.name: v for i, v in zip(reference.inputs, reference.given)}
-                outputs = generated.by_onnx_runtime(expected, inputs)
-                onnx.checker.check_model(model, full_check=False)
-            except Exception as e:
-                left_out(seed, f"{type(e).__name__}: {e}")
-                continue
-            generated.write(folder, model, (made.given, outputs))
+    for seed, folder, left_out in generated.seeds(__doc__):
+        made, reference = Maker(seed, False), Maker(seed, True)
+        model = made.model()
+        expected = reference.model()
+        try:
+            inputs = {i.name: v for i, v in zip(reference.inputs, reference.given)}
+            outputs = generated.by_onnx_runtime(expected, inputs)
+            onnx.checker.check_model(model, full_check=False)
+        except Exception as e:
+            left_out(seed, f"{type(e).__name__}: {e}")
+            continue
+        generated.write(folder, model, (made.given, outputs))
 
 
 if __name__ == "__main__":

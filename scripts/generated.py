@@ -1,6 +1,8 @@
 """Random models as folders of test data: the model, its inputs, and what another implementation makes of them."""
+import argparse
 import contextlib
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -40,3 +42,17 @@ def left_out(out):
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "left_out.tsv", "a") as file:
         yield lambda seed, why: print(seed, " ".join(str(why).split())[:400], sep="\t", file=file, flush=True)
+
+
+def seeds(doc):
+    """The command line's seeds whose folders are not there yet: each with its folder, and a function that notes why it gives no model."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int)
+    a = parser.parse_args()
+    with left_out(a.out) as note:
+        for seed in range(a.first, a.end):
+            folder = a.out / str(seed)
+            if not folder.exists():
+                yield seed, folder, note

@@ -6,10 +6,8 @@
 OUT/SEED holds `model.onnx` and `test_data_set_0`, as those of `flow_models.py` do. A model is one operator or a few and follows from its
 seed. Models that ONNX Runtime refuses are named in OUT/left_out.tsv.
 """
-import argparse
 import random
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -283,25 +281,16 @@ class Maker:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int)
-    a = parser.parse_args()
-    with generated.left_out(a.out) as left_out:
-        for seed in range(a.first, a.end):
-            folder = a.out / str(seed)
-            if folder.exists():
-                continue
-            made = Maker(seed)
-            try:
-                model = made.model()
-                onnx.checker.check_model(model, full_check=False)
-                outputs = generated.by_onnx_runtime(model, {i.name: v for i, v in zip(made.inputs, made.given)})
-            except Exception as e:
-                left_out(seed, f"{made.nodes[0].op_type if made.nodes else ''} {type(e).__name__}: {e}")
-                continue
-            generated.write(folder, model, (made.given, outputs))
+    for seed, folder, left_out in generated.seeds(__doc__):
+        made = Maker(seed)
+        try:
+            model = made.model()
+            onnx.checker.check_model(model, full_check=False)
+            outputs = generated.by_onnx_runtime(model, {i.name: v for i, v in zip(made.inputs, made.given)})
+        except Exception as e:
+            left_out(seed, f"{made.nodes[0].op_type if made.nodes else ''} {type(e).__name__}: {e}")
+            continue
+        generated.write(folder, model, (made.given, outputs))
 
 
 if __name__ == "__main__":

@@ -686,6 +686,9 @@ mod tests {
         assert_eq!(div("n*%0 + %0", "3*n"), p("(n*%0 + %0)/(3*n)").to_string());
         assert_eq!(rem("8*%0 + 3", "16*n"), "8*(%0%(2*n)) + 3");
         assert_eq!(rem("n*%0 + %1", "n*m"), "n*(%0%m) + %1");
+        let long: Poly = (0..90).map(|i| &Poly::sym(&format!("s{i}")) * &p("n")).sum();
+        let short: Poly = (0..90).map(|i| Poly::sym(&format!("s{i}"))).sum();
+        assert_eq!(long.div(&p("n*m"), &dom), short.div(&p("m"), &dom));
         for (x, d) in
             [("8*%0 + 3", "32*n*m"), ("n*%0 + %1", "3*n*m"), ("6*%0 + n", "9*n"), ("n*%0 - %1", "n*m")]
         {

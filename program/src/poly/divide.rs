@@ -79,9 +79,9 @@ impl Poly {
         }
         // The common factor g may be a symbol.
         for g in d.common_symbols() {
-            let (mult, rest) = r.split_by_factor(&g);
-            if !mult.is(0) && (rest.is(0) || rest.in_range(&g, domain)) {
-                return &q + &mult.div_rem(&g).0.div(&d.div_rem(&g).0, domain);
+            let (of, rest) = r.divided_by_factor(&g);
+            if !of.is(0) && (rest.is(0) || rest.in_range(&Poly::atom(g.clone()), domain)) {
+                return &q + &of.div(&d.divided_by_factor(&g).0, domain);
             }
         }
         // (x/a + k)/b = (x + k·a)/(a·b)
@@ -142,27 +142,33 @@ impl Poly {
             }
         }
         d.common_symbols().into_iter().find_map(|g| {
-            let (mult, rest) = self.split_by_factor(&g);
-            let parts = !mult.is(0) && (rest.is(0) || rest.in_range(&g, domain));
-            parts.then(|| &(&mult.div_rem(&g).0.modulo(&d.div_rem(&g).0, domain) * &g) + &rest)
+            let (of, rest) = self.divided_by_factor(&g);
+            let whole = Poly::atom(g.clone());
+            let parts = !of.is(0) && (rest.is(0) || rest.in_range(&whole, domain));
+            parts.then(|| &(&of.modulo(&d.divided_by_factor(&g).0, domain) * &whole) + &rest)
         })
     }
 
-    /// The symbols that every term has as a factor.
-    fn common_symbols(&self) -> Vec<Poly> {
+    /// The symbols, none of which is negative, that every term has as a factor.
+    fn common_symbols(&self) -> Vec<Atom> {
         let terms = self.terms();
         let Some(((first, _), rest)) = terms.split_first() else { return vec![] };
-        let mut atoms: Vec<&Atom> = first.iter().filter(|a| matches!(a, Atom::Sym(_))).collect();
+        let mut atoms: Vec<Atom> = first.iter().filter(|a| matches!(a, Atom::Sym(_))).cloned().collect();
         atoms.dedup();
-        atoms.retain(|a| rest.iter().all(|(m, _)| m.contains(a)));
-        atoms.into_iter().map(|a| Poly::atom(a.clone())).filter(|g| g.proves_nonneg(&[])).collect()
+        atoms.retain(|a| rest.iter().all(|(m, _)| m.contains(a)) && Poly::atom(a.clone()).proves_nonneg(&[]));
+        atoms
     }
 
-    /// The terms that have the factor `g`, a symbol, and the others.
-    fn split_by_factor(&self, g: &Poly) -> (Poly, Poly) {
-        let has = |m: &Monomial| m.iter().any(|a| g.as_atom() == Some(a));
-        let (mult, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(m, _)| has(m));
-        (Poly::from_terms(mult.into_iter().collect()), Poly::from_terms(rest.into_iter().collect()))
+    /// The sum of the terms that have the factor `g`, without it, and the sum of the others.
+    fn divided_by_factor(&self, g: &Atom) -> (Poly, Poly) {
+        let (mut of, mut rest) = (vec![], vec![]);
+        for (m, c) in self.terms() {
+            match mono_div(&m, std::slice::from_ref(g)) {
+                Some(without) => of.push((without, c)),
+                None => rest.push((m, c)),
+            }
+        }
+        (Poly::from_terms(of.into_iter().collect()), Poly::from_terms(rest.into_iter().collect()))
     }
 
     /// The greatest common divisor of all coefficients, the constant with them.
@@ -243,7 +249,7 @@ fn mono_order(a: &Monomial, b: &Monomial) -> Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }
 
-fn mono_div(m: &Monomial, d: &Monomial) -> Option<Monomial> {
+fn mono_div(m: &Monomial, d: &[Atom]) -> Option<Monomial> {
     let mut out = m.clone();
     for a in d {
         let i = out.iter().position(|x| x == a)?;

@@ -5,11 +5,15 @@ use naga::{
     BinaryOperator, Binding, Block, BuiltIn, EntryPoint, Expression, Function, Handle, Literal,
     LocalVariable, MathFunction, Module, Statement,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The least and the most that a value can be. Sums and products are taken not to overflow.
 type Range = (i64, i64);
+
+/// Calls of functions that are looked into for the ranges in one function.
+const MOST_CALLS: u32 = 256;
 
 const ANY: Range = (i32::MIN as i64, u32::MAX as i64);
 
@@ -28,6 +32,8 @@ pub(super) struct Ranges<'m> {
     stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
     /// The functions that are called and their arguments, by their results.
     calls: Calls<'m>,
+    /// Calls that may still be looked into: functions that call others several times have very many ways through them.
+    left: Rc<Cell<u32>>,
     /// `None` while it is being found.
     known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
 }
@@ -51,7 +57,17 @@ impl<'m> Ranges<'m> {
                 calls.insert(*r, (*function, &arguments[..]));
             }
         });
-        Ranges { module, function, entry, dims, given: vec![], stores, calls, known: RefCell::default() }
+        Ranges {
+            module,
+            function,
+            entry,
+            dims,
+            given: vec![],
+            stores,
+            calls,
+            left: Rc::new(Cell::new(MOST_CALLS)),
+            known: RefCell::default(),
+        }
     }
 
     /// How often a loop goes round at most.
@@ -227,9 +243,11 @@ impl<'m> Ranges<'m> {
 
     /// The range of what a call returns. Functions of kernels do not call themselves.
     fn called(&self, result: Handle<Expression>) -> Option<Range> {
+        self.left.set(self.left.get().checked_sub(1)?);
         let (function, arguments) = self.calls.get(&result)?;
         let callee = &self.module.functions[*function];
         let mut inner = Ranges::new(self.module, callee, None, self.dims);
+        inner.left = Rc::clone(&self.left);
         inner.given = arguments.iter().map(|a| self.of(*a)).collect();
         let mut returned = vec![];
         each(&callee.body, &mut |s| {

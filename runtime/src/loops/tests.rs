@@ -101,6 +101,16 @@ fn iterations_are_bounded_by_the_text() {
 }
 
 #[test]
+fn functions_that_call_others_twice_take_no_time() {
+    let call = |i: usize| format!("fn f{i}(a: i32) -> i32 {{ return f{0}(a) + f{0}(a + 1); }}\n", i + 1);
+    let functions: String = (0..60).rev().map(call).collect();
+    let functions = format!("fn f60(a: i32) -> i32 {{ return a; }}\n{functions}@compute");
+    let body = "let n = f0(dims.n); for (var i = 0; i < n; i++) { count++; }";
+    let loops = Loops::new(&text(body).replace("@compute", &functions)).unwrap();
+    assert!(loops.all(&[(1000, 1000), (20, 20)]).is_err());
+}
+
+#[test]
 fn loops_without_a_bound_are_known() {
     for body in [
         "loop { count++; if (count > local) { break; } }",
