@@ -25,8 +25,11 @@ struct Item {
     instructions: usize,
 }
 
-static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
-    let mut items: Vec<Item> = FILES
+static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| collect(FILES));
+
+/// The items of files, which an empty line separates.
+fn collect(files: &[&'static str]) -> Vec<Item> {
+    let mut items: Vec<Item> = files
         .iter()
         .flat_map(|f| f.split("\n\n"))
         .filter_map(|text| {
@@ -49,7 +52,7 @@ static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
         item.instructions = n.unwrap_or(1);
     }
     items
-});
+}
 
 /// The operators and calls of an item, with those of the items that it calls. No function of WGSL calls itself.
 fn length(items: &[Item], at: usize, known: &mut [Option<usize>]) -> usize {
@@ -68,9 +71,13 @@ fn length(items: &[Item], at: usize, known: &mut [Option<usize>]) -> usize {
         n += usize::from(sign(c) && !sign(before) && before != 'e');
         before = c;
     }
-    let words = body.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '(');
-    for called in words.filter_map(|w| w.split_once('(')).map(|w| w.0).filter(|w| !w.is_empty()) {
-        n += match items.iter().position(|i| i.name == called) {
+    // A call is a name directly before a parenthesis; a parenthesis without one groups, and a keyword calls nothing.
+    let end_of_name =
+        |text: &str| text.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
+    let before = body.match_indices('(').map(|(at, _)| &body[..at]);
+    let called = before.map(|text| &text[end_of_name(text)..]).filter(|name| !name.is_empty());
+    for name in called {
+        n += match items.iter().position(|i| i.name == name) {
             Some(i) => length(items, i, known),
             None => 1,
         };
@@ -120,6 +127,11 @@ mod tests {
         assert!(of("div_i64") > 2 * of("divide_by_word"));
         assert!(of("divide_by_word") > 2 * of("digit_of_quotient"));
         assert!(of("add_64") < 10);
+        // A call inside parentheses that group is a call.
+        let grouped = super::collect(&[
+            "fn a(x: f32) -> f32 { return 1.0 - (b(x)); }\n\nfn b(x: f32) -> f32 { return x * x * x * x; }",
+        ]);
+        assert_eq!(grouped.iter().map(|i| i.instructions).collect::<Vec<_>>(), [4, 3]);
         assert_eq!(instructions("no_function"), None);
     }
 

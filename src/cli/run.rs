@@ -86,6 +86,9 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     {
         t.note_always(&words);
     }
+    if let Some(words) = labels.as_deref().and_then(|l| unused_labels(l, &outputs)) {
+        t.note_always(&words);
+    }
     let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
     if t.json {
         t.print_json(&json(
@@ -371,7 +374,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Error> {
     let bytes = wgfc::files::map_file(path)?;
     let text = std::str::from_utf8((*bytes).as_ref())
         .map_err(|_| Error::file_help(path, "is not text", "give a UTF-8 file with one name a line"))?;
-    Ok(text.lines().map(|l| l.trim().to_owned()).collect())
+    Ok(text.trim_end().lines().map(|l| l.trim().to_owned()).collect())
 }
 
 fn write_outputs(
@@ -469,11 +472,36 @@ fn outputs_text(ports: &[PortType], outputs: &BTreeMap<String, Tensor>) -> Strin
     table(&rows, &[false, false, true, true, true, false]) + &remarks
 }
 
-/// The best classes of each row of a float output [N, classes].
+/// The rows and classes of an output [N, classes]; axes of extent 1 may follow, as a pooled picture has them.
+fn rows_of_classes(t: &Tensor) -> Option<(usize, usize)> {
+    match t.shape[..] {
+        [rows, classes, ref rest @ ..] if t.dtype.is_float() && rest.iter().all(|n| *n == 1) => {
+            Some((rows, classes))
+        }
+        _ => None,
+    }
+}
+
+/// A sentence for labels that name no class of any output: they were given, and nothing printed shows them.
+fn unused_labels(labels: &[String], outputs: &BTreeMap<String, Tensor>) -> Option<String> {
+    let has = |t: &Tensor| rows_of_classes(t).is_some_and(|(_, classes)| classes == labels.len());
+    if outputs.values().any(has) {
+        return None;
+    }
+    let shapes: Vec<String> = outputs.iter().map(|(name, t)| format!("`{name}` is {:?}", t.shape)).collect();
+    Some(format!(
+        "--labels names {} classes, and no output is [N, {0}] of a float type: {}",
+        labels.len(),
+        shapes.join(", ")
+    ))
+}
+
+/// The best classes of each row of a float output [N, classes]. Labels of another number of classes name none of them.
 fn best_classes(t: &Tensor, labels: Option<&[String]>, top: usize) -> Vec<Vec<(usize, f32, Option<String>)>> {
-    let [rows, classes] = t.shape[..] else { return vec![] };
-    let enough = classes >= 10 || labels.is_some_and(|l| l.len() == classes);
-    if !t.dtype.is_float() || !enough || classes == 0 || rows == 0 || rows > 64 || top == 0 {
+    let Some((rows, classes)) = rows_of_classes(t) else { return vec![] };
+    let labels = labels.filter(|l| l.len() == classes);
+    let enough = classes >= 10 || labels.is_some();
+    if !enough || classes == 0 || rows == 0 || rows > 64 || top == 0 {
         return vec![];
     }
     let values = t.to_f32s().unwrap_or_default();
@@ -638,5 +666,13 @@ mod tests {
         let best = best_classes(&t, Some(&labels), 2);
         assert_eq!(best, [[(7, 2.0, Some("class 7".to_owned())), (3, 1.0, Some("class 3".to_owned()))]]);
         assert!(best_classes(&Tensor::from_f32(vec![12], &v), None, 5).is_empty());
+        let pooled = Tensor::from_f32(vec![1, 12, 1, 1], &v);
+        assert_eq!(best_classes(&pooled, Some(&labels), 2), best);
+        // Labels of another model would name the wrong classes.
+        assert_eq!(best_classes(&t, Some(&labels[1..]), 1), [[(7, 2.0, None)]]);
+        let outputs = BTreeMap::from([("scores".to_owned(), pooled)]);
+        assert_eq!(unused_labels(&labels, &outputs), None);
+        let words = unused_labels(&labels[1..], &outputs).unwrap();
+        assert!(words.contains("11 classes") && words.contains("`scores` is [1, 12, 1, 1]"), "{words}");
     }
 }

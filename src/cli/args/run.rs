@@ -73,7 +73,7 @@ pub struct RunArgs {
     /// Write each output as NAME.npy in this folder
     #[arg(short, long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// The classes' names, one a line, for an output [N, classes]
+    /// The classes' names, one a line, for an output [N, classes] or [N, classes, 1, 1]
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
     /// How many of the best classes to print
