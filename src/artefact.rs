@@ -100,6 +100,18 @@ pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> R
     beside.put_file("file", path).map_err(|e| Error::unwritable(path, &e))
 }
 
+/// Says before anything is compiled that [`save_bundle`] would refuse `path`, for what is there already.
+///
+/// # Errors
+/// Where something other than a compiled program is at `path`, unless [`SaveOptions::force`].
+pub fn check_output(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    let path = &absolute(path)?;
+    match is_file_name(path) {
+        true => check_replaceable_file(path, options),
+        false => check_replaceable(path, options.force),
+    }
+}
+
 /// Whether a path is the name of a bundle in one file.
 fn is_file_name(path: &Path) -> bool {
     !path.is_dir() && path.extension().is_some_and(|e| e == BUNDLE)

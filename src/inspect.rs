@@ -14,9 +14,11 @@
 //! ```
 
 mod figures;
+mod fused;
 mod words;
 
 pub use figures::{Figures, Roof, Summary, family, operators};
+pub use fused::{FamilyOperators, fused, fused_text};
 pub use words::{bytes_text, clean, flops_text, is_control, known_bytes_text, nodes_of, table, time_text};
 
 use crate::Program;

@@ -38,8 +38,14 @@
 //! # Ok(()) }
 //! ```
 
+// The command line uses the interface that every program has.
+#[cfg(feature = "cli")]
+extern crate self as wgfc;
+
 pub mod artefact;
 pub mod cache;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod error;
 pub mod files;
 pub mod generate;

@@ -143,7 +143,7 @@ pub fn fuse_graph(
     }
     let stage = Stage::new("rewrite");
     let before = graph.node_ids().count();
-    crate::rewrite::rewrite(&mut graph, options)?;
+    stats.merged = crate::rewrite::rewrite(&mut graph, options)?.merged;
     stage.done(before, &graph);
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));

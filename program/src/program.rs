@@ -365,6 +365,9 @@ pub struct Stats {
     /// The operators of the nodes that dispatches compute, by the node's name.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub operators: std::collections::BTreeMap<String, String>,
+    /// The products that were merged since they share an operand, as Q, K and V do: how many each group has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<usize>,
     /// The tensors of a model of f32 that are f16 in memory, and those that are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halved: Option<Halved>,

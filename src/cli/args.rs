@@ -301,6 +301,7 @@ pub struct KeptArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  wgfc compile resnet50.onnx
   wgfc compile resnet50.onnx -o out/
   wgfc compile bert.onnx -o out/ --dim batch=1 --dim seq=128
   wgfc compile model.onnx -o out/ --tap /layer3/relu_output --fusion none
@@ -315,9 +316,10 @@ device can run and that the inputs fit.")]
 pub struct CompileArgs {
     /// The model: ONNX, or an archive of torch.export (.pt2); with --generate also a folder with model.onnx
     pub model: PathBuf,
-    /// The folder to write, or NAME.wgfc for all in one file; an earlier program there is replaced
+    /// The folder to write, or NAME.wgfc for all in one file; an earlier program there is replaced [default: a folder in the
+    /// current one, named as the model is without its extension]
     #[arg(short, long, value_name = "DIR|FILE.wgfc")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
     /// Share the weights in a folder out to files of at most this size, as in `100MB`
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub shard_size: Option<u64>,

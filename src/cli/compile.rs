@@ -4,18 +4,20 @@ use super::adapter::choice;
 use super::args::{CompileArgs, TargetArg, distinct};
 use super::terminal::Terminal;
 use super::{inside, shown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use wgfc::compiler::DeviceProfile;
-use wgfc::inspect::bytes_text;
+use wgfc::inspect::{Roof, Summary, bytes_text, fused, fused_text, time_text};
 use wgfc::ir::bundle::Plan;
 use wgfc::model::{device_error, device_profile};
 use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
-use wgfc::{Bundle, Cache, Decoder, Error, Options, SaveOptions};
+use wgfc::{Bundle, Cache, Decoder, Error, Options, Program, SaveOptions};
 
 /// Compiles a model into a folder.
 pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let started = std::time::Instant::now();
+    let output = &output(a)?;
+    wgfc::artefact::check_output(output, &SaveOptions { force: a.force, ..SaveOptions::default() })?;
     let decoder = if a.generate { Some(opened_decoder(a, t)?) } else { None };
     let opened;
     let file = match &decoder {
@@ -81,11 +83,13 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             model: a.weights_from_model.then_some(file),
             beside: &beside,
         };
-        wgfc::save_bundle(&bundle, &a.output, &save)?;
+        wgfc::save_bundle(&bundle, output, &save)?;
     }
     let weights: usize = bundle.store().into_iter().filter_map(|(_, w)| w.byte_len()).sum();
     let kernels = bundle.kernels().len();
     let seconds = started.elapsed().as_secs_f64();
+    let bound = bound(program, a, &options)?;
+    let next = next_commands(program, &bound, output, a);
     if t.json {
         let plan = |p: &Plan| {
             serde_json::json!({
@@ -97,7 +101,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             })
         };
         t.print_json(&serde_json::json!({
-            "output": a.output.display().to_string(),
+            "output": output.display().to_string(),
             "device_profile": profile,
             "nodes": program.stats.model_nodes,
             "kernels": kernels,
@@ -106,6 +110,11 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             "plans": bundle.plans.iter().map(plan).collect::<Vec<_>>(),
             "weight_bytes": weights,
             "weights_absent": program.stats.weights_absent,
+            "fused": fused(program),
+            "merged_products": program.stats.merged,
+            "seconds_bound": bound.seconds,
+            "dims": bound.dims,
+            "next": next,
             "random_weights": a.random_weights,
             "warnings": warnings,
             "seconds": seconds,
@@ -116,7 +125,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let weights = bytes_text(weights as u64);
     let absent =
         if program.stats.weights_absent { " (others absent: can be inspected, not run)" } else { "" };
-    let output = a.output.display();
+    let output = output.display();
     let nodes = program.stats.model_nodes;
     t.result(&match &bundle.plans[..] {
         [one] => format!(
@@ -133,10 +142,72 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             )
         }
     });
+    let mut s = format!("\n{}", fused_text(program));
+    if let [Plan { name, .. }, _, ..] = &bundle.plans[..] {
+        s += &format!("  (of the plan `{name}`)\n");
+    }
+    s += &format!(
+        "  a run takes at least {}{} by the device profile: {profile}\n\nnext:\n",
+        time_text(bound.seconds),
+        bound.at(),
+    );
+    next.iter().for_each(|command| s += &format!("  {command}\n"));
+    t.result(&s);
     if let Some(c) = cost {
         t.print(&c.text());
     }
     Ok(())
+}
+
+/// The folder or file to write: as given, else a folder in the current one with the model's name.
+fn output(a: &CompileArgs) -> Result<PathBuf, Error> {
+    if let Some(given) = &a.output {
+        return Ok(given.clone());
+    }
+    let absolute = std::path::absolute(&a.model).ok();
+    let name = absolute.as_deref().and_then(|m| if m.is_dir() { m.file_name() } else { m.file_stem() });
+    let name = name.ok_or_else(|| Error::usage("the model has no name for a folder", "give one: -o DIR"))?;
+    // A folder with a model may be in the current one, where the program must not take its place.
+    match a.model.is_dir() {
+        true => Ok(format!("{}-compiled", name.to_string_lossy()).into()),
+        false => Ok(name.into()),
+    }
+}
+
+/// The figures of the first plan: where a size is neither fixed nor expected, it is 1.
+fn bound(program: &Program, a: &CompileArgs, options: &Options) -> Result<Summary, Error> {
+    let expected = a.compile.expect.sizes.iter().chain(&a.compile.dims);
+    let given: Vec<(String, i64)> = expected.filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
+    Summary::new(program, &given, Roof::of(&options.profile.speeds, None, None))
+}
+
+/// The commands that come next: they work as they stand.
+fn next_commands(program: &Program, bound: &Summary, output: &Path, a: &CompileArgs) -> [String; 2] {
+    let path = in_shell(&output.display().to_string());
+    if program.stats.weights_absent {
+        return [
+            format!("wgfc inspect {path} --dispatches"),
+            format!("wgfc compile {} --random-weights", in_shell(&a.model.display().to_string())),
+        ];
+    }
+    if a.generate {
+        return [
+            format!("wgfc generate {path} --prompt \"The sea is\""),
+            format!("wgfc bench decode {path}"),
+        ];
+    }
+    let dims = bound.dims.iter().map(|(n, v)| format!(" --dim {}", in_shell(&format!("{n}={v}"))));
+    let dims: String = dims.collect();
+    [format!("wgfc run {path} --random-inputs{dims}"), format!("wgfc bench {path} --random-inputs{dims}")]
+}
+
+/// A word as a shell takes it: in quotes where it has other characters than those of plain names.
+fn in_shell(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-=+:".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// The model's file.

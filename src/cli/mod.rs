@@ -1,7 +1,7 @@
-//! The command line: one file a command, and what they share.
+//! The command line `wgfc`: one file a command, and what they share.
 
 mod adapter;
-pub mod args;
+mod args;
 mod axes;
 mod bench;
 mod check;
@@ -30,18 +30,102 @@ mod roofline;
 mod run;
 mod selftest;
 mod serve;
-pub mod signals;
-pub mod terminal;
+mod signals;
+mod terminal;
 mod train;
 mod tune;
 
 use args::{Cli, Command};
-use clap::CommandFactory;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
-use terminal::Terminal;
+use terminal::{Terminal, say, stdout_failed};
+use tracing_subscriber::EnvFilter;
+use wgfc::inspect::clean;
 
-/// Runs a parsed command line; `Ok` holds the exit code (`check` has one of its own).
-pub fn main(cli: Cli) -> u8 {
+/// Does as `wgfc --help` says and ends the process with the exit code. The first argument is the name of the program.
+///
+/// It handles the signals and panics of the whole process: only a program that does nothing else calls it.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ! {
+    let code = command(arguments);
+    let _ = std::io::stdout().flush();
+    #[cfg(unix)]
+    if let Some(signal) = signals::asked() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    leave(code);
+}
+
+/// Ends the process without the code that drivers run at exit: that of NVIDIA's 580 may not return.
+fn leave(code: u8) -> ! {
+    #[cfg(unix)]
+    signal_hook::low_level::exit(code.into());
+    #[cfg(not(unix))]
+    std::process::exit(code.into());
+}
+
+/// Does as the command line asks. Returns the exit code.
+fn command(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    std::panic::set_hook(Box::new(|info| {
+        say(&format!(
+            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n"
+        ));
+        leave(4);
+    }));
+    end_cleanly();
+    match EnvFilter::try_from_env("WGFC_LOG") {
+        Ok(filter) => tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init(),
+        Err(e) if std::env::var_os("WGFC_LOG").is_some() => say(&format!(
+            "warning: WGFC_LOG cannot be understood ({e}); write as in WGFC_LOG=wgfc_compiler=debug,wgfc_runtime=debug\n"
+        )),
+        Err(_) => {}
+    }
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => run_command(&cli),
+        Err(e) => {
+            let text = e.render().to_string();
+            let shown = match clean(&text) {
+                _ if e.use_stderr() && clean(&text) != text => {
+                    say(&text);
+                    Ok(())
+                }
+                _ => e.print(),
+            };
+            match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match shown {
+                    Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                        say(&format!("{}\n", stdout_failed(&e)));
+                        1
+                    }
+                    _ => 0,
+                },
+                _ => 1,
+            }
+        }
+    }
+}
+
+/// A signal that ends the process takes along what is not completely written.
+fn end_cleanly() {
+    #[cfg(unix)]
+    {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) else { return };
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                if !signals::put_off(signal) {
+                    wgfc::output::remove_unfinished();
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+            }
+        });
+    }
+}
+
+/// Runs a parsed command line. Returns the exit code; `check` and others have codes of their own.
+fn run_command(cli: &Cli) -> u8 {
     let terminal = Terminal::new(&cli.global);
     let done = match &cli.command {
         Command::Compile(a) => compile::main(a, &terminal),

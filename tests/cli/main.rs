@@ -3,6 +3,7 @@
 mod adapter;
 mod archives;
 mod bundles;
+mod compile;
 mod hostile;
 mod inside;
 mod measure;

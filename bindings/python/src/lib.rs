@@ -4,6 +4,7 @@
 //! NumPy's array interface or DLPack ([`input`]) and go out by both ([`host`]); the bytes are shared either way. Python runs on
 //! while a model is compiled and while a device works.
 
+mod command_line;
 mod device;
 mod dlpack;
 mod dtype;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 /// The native part of wgfc.
 #[pymodule]
 mod _wgfc {
+    #[pymodule_export]
+    use super::command_line::command_line;
     #[pymodule_export]
     use super::device::{Adapter, Tensor, adapters};
     #[pymodule_export]

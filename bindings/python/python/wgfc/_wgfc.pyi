@@ -1,5 +1,5 @@
 import os
-from typing import Any, Callable, Iterable, Literal, Mapping, Optional, Sequence, Union, final, overload
+from typing import Any, Callable, Iterable, Literal, Mapping, NoReturn, Optional, Sequence, Union, final, overload
 
 import numpy as np
 import torch as pytorch
@@ -11,6 +11,7 @@ _Progress = Callable[[str, int, int], object]
 _Adapter = Union[None, str, int, "Adapter"]
 
 def adapters() -> list[Adapter]: ...
+def command_line(arguments: list[str]) -> NoReturn: ...
 def fingerprint(array: Any) -> tuple[int, int]: ...
 def compile(
     model: Union[_Path, bytes],

@@ -1,0 +1,19 @@
+"""The command line: ``python -m wgfc compile model.onnx``, or ``wgfc`` where the package's scripts are on the PATH."""
+
+import os
+import sys
+from typing import NoReturn
+
+from wgfc._wgfc import command_line
+
+
+def main() -> NoReturn:
+    """Does as ``wgfc --help`` says and ends the process with the exit code."""
+    # Mesa's layer that asks the desktop for its graphics card complains where there is no desktop to ask.
+    if sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ:
+        os.environ["NODEVICE_SELECT"] = "1"
+    command_line(["wgfc", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
