@@ -161,7 +161,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         }
         Product::Block(Block { threads, rows: block_rows, cols: block_cols, .. }) => {
             let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
-            let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
+            let scatter = scatter(p, cols, depth, speeds);
             let (element, doubt) = element_cycles(speeds).map_or((0.0, DOUBT), |e| (e, 1.0));
             let loads = element.max(5.0) * r + element.max(6.0 + 8.0 * scatter) * c;
             let busy = doubt * threads / 128.0 * (depth * (r * c + loads) + 20.0);
@@ -171,7 +171,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         }
         Product::Serial(_) => {
             let threads = 128.0;
-            let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
+            let scatter = scatter(p, cols, depth, speeds);
             let element = element_cycles(speeds).unwrap_or(0.0);
             let busy = threads / 128.0 * depth * (12.0 + 8.0 * scatter).max(2.0 * element + 1.0);
             let latency = (depth / 8.0).ceil() * memory_latency * 0.8;
@@ -230,6 +230,13 @@ pub(crate) fn element_cycles(speeds: &Speeds) -> Option<f64> {
     let others = (speeds.resident / speeds.cores / MEASURED).max(1.0);
     let cycles = 512.0 / (speeds.workgroup_bandwidth * others * speeds.cycle());
     (cycles > LOAD).then_some(cycles)
+}
+
+/// How many times as many loads neighbouring columns take whose elements do not lie side by side. Where bytes count rather than loads,
+/// neighbours share none, and it is all the same where their elements lie.
+fn scatter(p: &Problem, cols: f64, depth: f64, speeds: &Speeds) -> f64 {
+    let apart = p.y == Contiguous::Depth && cols > 1.0 && element_cycles(speeds).is_none();
+    if apart { depth.min(8.0) } else { 1.0 }
 }
 
 /// Shares of the memory's bandwidth that one core takes in.
