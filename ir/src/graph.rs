@@ -1,10 +1,15 @@
 //! The graph: nodes of a few core operators, values between them.
+//!
+//! It is petgraph's [`StableDiGraph`](petgraph::stable_graph::StableDiGraph); [`dag`](crate::dag) says how its edges are kept.
 
+use crate::dag::{Dag, Operands, View};
 use crate::dtype::DType;
 use crate::op::Op;
+use crate::order;
 use crate::poly::{Atom, Dim, Poly};
 use crate::tensor::Tensor;
 use petgraph::graph::NodeIndex;
+use petgraph::visit::{Dfs, IntoNeighborsDirected, IntoNodeIdentifiers, NodeIndexable, VisitMap, Visitable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -111,15 +116,10 @@ pub struct Computed {
     pub bound: Dim,
 }
 
-/// A directed acyclic graph of core operators. Node order in the arena carries no meaning.
+/// A directed acyclic graph of core operators. The order of ids carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    nodes: Vec<Option<Node>>,
-    /// For each node which of its outputs are read, by which node, and as which of that one's inputs. Many may read one:
-    /// to find, to add and to remove a reader takes no longer for that.
-    readers: Vec<BTreeSet<(u32, NodeId, u32)>>,
-    /// Places in `nodes` that are empty; the last is taken first.
-    free: Vec<NodeId>,
+    dag: Dag,
     /// The inputs of a run; each value is an [`Op::Input`].
     pub inputs: Vec<Border>,
     /// The outputs of a run.
@@ -144,7 +144,7 @@ impl PartialEq for Graph {
 
 impl Hash for Graph {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.nodes.len().hash(state);
+        self.len().hash(state);
     }
 }
 
@@ -154,18 +154,9 @@ impl Graph {
         Graph::default()
     }
 
-    /// Adds a node whose output types are already known. Prefer [`Graph::push`].
+    /// Adds a node whose output types are already known. Prefer [`Graph::push`]. Panics if an operand is not there.
     pub fn add_node(&mut self, node: Node) -> NodeId {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(None);
-            self.readers.push(BTreeSet::new());
-            NodeId::new(self.nodes.len() - 1)
-        });
-        for (i, v) in node.inputs.iter().enumerate() {
-            self.readers[v.node.index()].insert((v.port, id, i as u32));
-        }
-        self.nodes[id.index()] = Some(node);
-        id
+        self.dag.add(node)
     }
 
     /// Adds a node, inferring its output types.
@@ -225,19 +216,16 @@ impl Graph {
 
     /// The node. Panics on an id of another graph or of a removed node.
     pub fn node(&self, id: NodeId) -> &Node {
-        self.get(id).expect("a node of this graph")
+        self.dag.get(id).expect("a node of this graph")
     }
     /// The node, to change what does not affect who reads what (op attributes, origin, names). Panics as
     /// [`Graph::node`].
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes.get_mut(id.index()).and_then(Option::as_mut).expect("a node of this graph")
-    }
-    fn get(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(id.index())?.as_ref()
+        self.dag.get_mut(id).expect("a node of this graph")
     }
     /// Whether the node is still there.
     pub fn contains(&self, id: NodeId) -> bool {
-        self.get(id).is_some()
+        self.dag.get(id).is_some()
     }
     /// A value's type.
     pub fn ty(&self, v: Value) -> &TensorType {
@@ -245,50 +233,36 @@ impl Graph {
     }
     /// Number of nodes.
     pub fn len(&self) -> usize {
-        self.nodes.len() - self.free.len()
+        self.dag.len()
     }
     /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// All node ids, in arena order.
+    /// All node ids, in order.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.iter().enumerate().filter(|(_, n)| n.is_some()).map(|(i, _)| NodeId::new(i))
+        self.dag.ids()
     }
 
+    /// The graph for petgraph's algorithms: an edge for each operand, from the node that makes it to the one that reads it.
+    pub fn view(&self) -> View<'_> {
+        self.dag.view()
+    }
+    /// The graph for searches of what nodes are computed from: edges lead from a node to its operands.
+    pub fn operands(&self) -> Operands<'_> {
+        Operands(&self.dag)
+    }
     /// The nodes that read `v`, and at which input, ordered by node and input.
     pub fn uses(&self, v: Value) -> Vec<(NodeId, usize)> {
-        let of = (v.port, NodeId::new(0), 0)..=(v.port, NodeId::end(), u32::MAX);
-        self.readers[v.node.index()].range(of).map(|(_, n, i)| (*n, *i as usize)).collect()
+        self.dag.readers(v)
     }
-    /// Whether the index of readers agrees with the nodes' operand lists.
-    pub(crate) fn readers_agree(&self) -> Result<(), NodeId> {
-        let mut listed = 0;
-        for id in self.node_ids() {
-            let inputs = &self.node(id).inputs;
-            let known = |(i, v): (usize, &Value)| {
-                let readers = self.readers.get(v.node.index());
-                readers.is_some_and(|r| r.contains(&(v.port, id, i as u32)))
-            };
-            if !inputs.iter().enumerate().all(known) {
-                return Err(id);
-            }
-            listed += inputs.len();
-        }
-        let stale = || {
-            let lists = |n: NodeId, i: u32, v: Value| {
-                self.get(n).is_some_and(|n| n.inputs.get(i as usize) == Some(&v))
-            };
-            self.readers.iter().enumerate().find_map(|(from, readers)| {
-                let node = NodeId::new(from);
-                let wrong = readers.iter().find(|(port, n, i)| !lists(*n, *i, Value { node, port: *port }));
-                wrong.map(|(_, n, _)| *n)
-            })
-        };
-        match self.readers.iter().map(BTreeSet::len).sum::<usize>() == listed {
-            true => Ok(()),
-            false => Err(stale().unwrap_or_default()),
-        }
+    #[cfg(test)]
+    pub(crate) fn dag(&self) -> &Dag {
+        &self.dag
+    }
+    /// Whether edges and operand lists agree; a node where they do not.
+    pub(crate) fn edges_agree(&self) -> Result<(), NodeId> {
+        self.dag.agrees()
     }
     /// The values that a run must compute: the outputs, then the states' new contents, then the values of computed symbols.
     pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
@@ -302,7 +276,7 @@ impl Graph {
     /// The state whose only reader is `n`, a [`Op::Scatter`] that replaces places of it and makes what
     /// it becomes: such a scatter needs to write its updates only.
     pub fn written_in_place(&self, n: NodeId) -> Option<&State> {
-        let node = self.get(n)?;
+        let node = self.dag.get(n)?;
         let Op::Scatter { reduce: None, .. } = node.op else { return None };
         let from = node.inputs.first()?;
         let s = self.states.iter().find(|s| s.before == *from && s.after == n.into())?;
@@ -325,9 +299,7 @@ impl Graph {
 
     /// Makes input `i` of `n` read `v`.
     pub fn set_input(&mut self, n: NodeId, i: usize, v: Value) {
-        let old = std::mem::replace(&mut self.node_mut(n).inputs[i], v);
-        self.readers[old.node.index()].remove(&(old.port, n, i as u32));
-        self.readers[v.node.index()].insert((v.port, n, i as u32));
+        self.dag.set_input(n, i, v);
     }
 
     /// The computed symbols that a node's types and attributes use.
@@ -352,71 +324,47 @@ impl Graph {
 
     /// Producers before consumers; the same graph always gives the same order. `Err` holds a node on a cycle.
     pub fn topo(&self) -> Result<Vec<NodeId>, NodeId> {
-        let mut missing = vec![0usize; self.nodes.len()];
-        let mut users: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-        for n in self.node_ids() {
-            missing[n.index()] = self.node(n).inputs.len();
-            for c in self.computed_in(n) {
-                missing[n.index()] += 1;
-                users.entry(c.value.node).or_default().push(n);
-            }
+        if self.computed.is_empty() {
+            return self.ordered(&self.view());
         }
-        let mut ready: BTreeSet<NodeId> = self.node_ids().filter(|n| missing[n.index()] == 0).collect();
-        let mut order = Vec::with_capacity(self.len());
-        while let Some(n) = ready.pop_first() {
-            order.push(n);
-            let readers = self.readers[n.index()].iter().map(|r| r.1);
-            for m in readers.chain(users.get(&n).into_iter().flatten().copied()) {
-                missing[m.index()] -= 1;
-                if missing[m.index()] == 0 {
-                    ready.insert(m);
-                }
-            }
-        }
+        let symbols = |n: NodeId| self.computed_in(n).into_iter().map(move |c| (c.value.node, n));
+        self.ordered(&self.dag.with_edges(self.node_ids().flat_map(symbols)))
+    }
+
+    fn ordered<G>(&self, of: G) -> Result<Vec<NodeId>, NodeId>
+    where
+        G: IntoNeighborsDirected<NodeId = NodeId> + IntoNodeIdentifiers + NodeIndexable + Visitable,
+    {
+        let order = order::first_come(of);
         if order.len() == self.len() {
             return Ok(order);
         }
-        Err(self.node_ids().find(|n| missing[n.index()] > 0).unwrap_or_default())
+        Err(order::cycle(of).and_then(|c| c.first().copied()).unwrap_or_default())
     }
 
     /// Removes nodes that no result depends on, and computed symbols that nothing uses; inputs and states
     /// stay. Returns how many nodes went.
     pub fn remove_dead(&mut self) -> usize {
-        let mut live = std::collections::HashSet::new();
+        let mut live: Dfs<NodeId, _> = Dfs::empty(self.operands());
         let given = self.inputs.iter().map(|b| b.value).chain(self.states.iter().map(|s| s.before));
         let wanted = self.outputs.iter().map(|o| o.value).chain(self.states.iter().map(|s| s.after));
-        let mut stack: Vec<NodeId> = wanted.chain(given).map(|v| v.node).collect();
+        live.stack.extend(wanted.chain(given).map(|v| v.node));
         let mut used: BTreeSet<Arc<str>> = BTreeSet::new();
         if !self.computed.is_empty() {
             used.extend(self.constraints.iter().flat_map(|c| [&c.a, &c.b]).flat_map(Poly::symbols));
         }
-        loop {
-            while let Some(n) = stack.pop() {
-                if live.insert(n) {
-                    used.extend(self.computed_in(n).into_iter().map(|c| c.symbol.clone()));
-                    stack.extend(self.node(n).inputs.iter().map(|v| v.node));
-                }
+        while !live.stack.is_empty() {
+            while let Some(n) = live.next(self.operands()) {
+                used.extend(self.computed_in(n).into_iter().map(|c| c.symbol.clone()));
             }
             // A symbol's bound, and what computes it, may use others.
             for c in self.computed.iter().filter(|c| used.contains(&c.symbol)) {
-                stack.extend(Some(c.value.node).filter(|n| !live.contains(n)));
-            }
-            if stack.is_empty() {
-                break;
+                live.stack.extend(Some(c.value.node).filter(|n| !live.discovered.is_visited(n)));
             }
         }
         self.computed.retain(|c| used.contains(&c.symbol));
         let before = self.len();
-        let dead: Vec<NodeId> = self.node_ids().filter(|n| !live.contains(n)).collect();
-        for n in dead {
-            let gone = self.nodes[n.index()].take();
-            for (i, v) in gone.iter().flat_map(|n| &n.inputs).enumerate() {
-                self.readers[v.node.index()].remove(&(v.port, n, i as u32));
-            }
-            // Nodes that are gone too.
-            self.readers[n.index()].clear();
-            self.free.push(n);
-        }
+        self.dag.retain(|n| live.discovered.is_visited(&n));
         before - self.len()
     }
 }
@@ -431,7 +379,7 @@ impl Node {
             Op::While { body, .. } | Op::Scan { body, .. } => vec![body],
             _ => vec![],
         };
-        for n in bodies.iter().flat_map(|b| b.nodes.iter().flatten()) {
+        for n in bodies.iter().flat_map(|b| b.node_ids().map(|n| b.node(n))) {
             n.add_symbols(to);
         }
     }

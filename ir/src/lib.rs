@@ -16,11 +16,13 @@
 pub mod body;
 pub mod build;
 pub mod computed;
+pub mod dag;
 pub mod eval;
 pub mod graph;
 pub mod lower;
 pub mod nan;
 pub mod op;
+pub mod order;
 pub mod scalar;
 pub mod special;
 pub mod testing;

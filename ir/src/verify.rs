@@ -41,7 +41,7 @@ impl Verifier {
                 self.node(place, n, e);
             }
         }
-        if let Err(id) = g.readers_agree()
+        if let Err(id) = g.edges_agree()
             && g.contains(id)
         {
             self.node(place, g.node(id), "its edges and its operand list differ".into());
