@@ -18,11 +18,10 @@ pub mod staged_loop;
 pub mod thin;
 pub mod untiled;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use tera::{Context, Tera};
 
 /// The parameters of one template.
 pub trait Template: Serialize {
@@ -30,47 +29,53 @@ pub trait Template: Serialize {
     const NAME: &'static str;
 }
 
-/// Every template by name.
+/// Every template by name, and `parts` that templates include or whose components they call.
 pub const SOURCES: &[(&str, &str)] = &[
-    ("attention.wgsl", include_str!("../templates/attention.wgsl.jinja")),
-    ("attention_cooperative.wgsl", include_str!("../templates/attention_cooperative.wgsl.jinja")),
-    ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.jinja")),
-    ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.jinja")),
-    ("map.wgsl", include_str!("../templates/map.wgsl.jinja")),
-    ("map_words.wgsl", include_str!("../templates/map_words.wgsl.jinja")),
-    ("map_unrolled.wgsl", include_str!("../templates/map_unrolled.wgsl.jinja")),
-    ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.jinja")),
-    ("matmul.wgsl", include_str!("../templates/matmul.wgsl.jinja")),
-    ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.jinja")),
-    ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.jinja")),
-    ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.jinja")),
-    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.jinja")),
-    ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.jinja")),
-    ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.jinja")),
-    ("row.wgsl", include_str!("../templates/row.wgsl.jinja")),
-    ("loop.wgsl", include_str!("../templates/loop.wgsl.jinja")),
-    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.jinja")),
-    ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.jinja")),
-    ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.jinja")),
-    ("sort_path.wgsl", include_str!("../templates/sort_path.wgsl.jinja")),
-    ("sort_select.wgsl", include_str!("../templates/sort_select.wgsl.jinja")),
-    ("sort_merge.wgsl", include_str!("../templates/sort_merge.wgsl.jinja")),
-    ("spread_loop.wgsl", include_str!("../templates/spread_loop.wgsl.jinja")),
-    ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.jinja")),
+    ("attention.wgsl", include_str!("../templates/attention.wgsl.tera")),
+    ("attention_cooperative.wgsl", include_str!("../templates/attention_cooperative.wgsl.tera")),
+    ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
+    ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.tera")),
+    ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
+    ("map_words.wgsl", include_str!("../templates/map_words.wgsl.tera")),
+    ("map_unrolled.wgsl", include_str!("../templates/map_unrolled.wgsl.tera")),
+    ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.tera")),
+    ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
+    ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),
+    ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.tera")),
+    ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.tera")),
+    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
+    ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
+    ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.tera")),
+    ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
+    ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
+    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
+    ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),
+    ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.tera")),
+    ("sort_path.wgsl", include_str!("../templates/sort_path.wgsl.tera")),
+    ("sort_select.wgsl", include_str!("../templates/sort_select.wgsl.tera")),
+    ("sort_merge.wgsl", include_str!("../templates/sort_merge.wgsl.tera")),
+    ("spread_loop.wgsl", include_str!("../templates/spread_loop.wgsl.tera")),
+    ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.tera")),
+    ("parts/attention_block.wgsl", include_str!("../templates/parts/attention_block.wgsl.tera")),
+    ("parts/sort.wgsl", include_str!("../templates/parts/sort.wgsl.tera")),
+    ("parts/turn.wgsl", include_str!("../templates/parts/turn.wgsl.tera")),
 ];
 
-static ENGINE: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(|| {
-    let mut engine = Environment::new();
-    engine.set_undefined_behavior(UndefinedBehavior::Strict);
-    engine.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build().map_err(describe)?);
-    engine.add_filter("trim_end", |text: &str| text.trim_end().to_owned());
-    engine.add_filter("length", |items: Vec<Value>| items.len());
-    engine.add_filter("join", |items: Vec<String>, between: &str| items.join(between));
-    engine.add_function("range", |end: u32| (0..end).map(Value::from).collect::<Vec<Value>>());
-    for (name, source) in SOURCES {
-        engine.add_template(name, source).map_err(describe)?;
+/// The parsed templates, and of each the names of the slots that it has.
+struct Engine {
+    tera: Tera,
+    slots: BTreeMap<&'static str, Vec<String>>,
+}
+
+static ENGINE: LazyLock<Result<Engine, String>> = LazyLock::new(|| {
+    let mut tera = Tera::new();
+    tera.add_raw_templates(SOURCES.iter().copied()).map_err(describe)?;
+    let mut slots = BTreeMap::new();
+    for (name, _) in SOURCES {
+        let all = tera.get_template_variables(name).map_err(describe)?;
+        slots.insert(*name, all.into_iter().map(str::to_owned).collect());
     }
-    Ok(engine)
+    Ok(Engine { tera, slots })
 });
 
 /// Why a template could not be rendered.
@@ -87,12 +92,16 @@ pub struct RenderError {
 pub fn render<T: Template>(parameters: &T) -> Result<String, RenderError> {
     let fail = |reason| RenderError { name: T::NAME, reason };
     let engine = ENGINE.as_ref().map_err(|e| fail(e.clone()))?;
-    let template = engine.get_template(T::NAME).map_err(|e| fail(describe(e)))?;
-    template.render(Serde(parameters)).map_err(|e| fail(describe(e)))
+    let context = Context::from_serialize(parameters).map_err(|e| fail(describe(e)))?;
+    // A condition takes a variable that is not there as false.
+    if let Some(slot) = engine.slots.get(T::NAME).into_iter().flatten().find(|s| !context.contains_key(s)) {
+        return Err(fail(format!("no field for the slot `{slot}`")));
+    }
+    engine.tera.render(T::NAME, &context).map_err(|e| fail(describe(e)))
 }
 
 /// An error with its causes.
-fn describe(e: minijinja::Error) -> String {
+fn describe(e: tera::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(&e);
     while let Some(c) = cause {
@@ -124,6 +133,86 @@ impl Local {
             Local {
                 parameters: "    @builtin(local_invocation_index) local: u32,\n",
                 statement: String::new(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENGINE, SOURCES, Template, render};
+    use serde::Serialize;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_template_is_in_the_list_and_parses() {
+        let engine = ENGINE.as_ref().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(engine.slots.len(), SOURCES.len());
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates");
+        let files =
+            [(folder.clone(), ""), (folder.join("parts"), "parts/")].into_iter().flat_map(|(at, prefix)| {
+                let entries =
+                    std::fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+                entries.filter_map(move |f| Some(format!("{prefix}{}", f.strip_suffix(".tera")?)))
+            });
+        let listed = SOURCES.iter().map(|(name, _)| (*name).to_owned());
+        assert_eq!(files.collect::<BTreeSet<String>>(), listed.collect());
+    }
+
+    #[test]
+    fn a_slot_without_a_field_is_an_error() {
+        /// `per_thread` and `group` are read by conditions, the others are written.
+        #[derive(Serialize)]
+        struct Some {
+            preamble: &'static str,
+            threads: u32,
+        }
+        impl Template for Some {
+            const NAME: &'static str = "map.wgsl";
+        }
+        let some = Some { preamble: "", threads: 64 };
+        let reason = render(&some).unwrap_err().reason;
+        assert!(reason.starts_with("no field for the slot"), "{reason}");
+    }
+
+    /// The fields of elements of lists are not known before a template is filled.
+    #[test]
+    fn names_behind_dots_are_fields() {
+        fn sources(folder: &Path, all: &mut String) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    sources(&path, all);
+                } else {
+                    all.push_str(&std::fs::read_to_string(path).unwrap());
+                }
+            }
+        }
+        let mut rust = String::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut rust);
+        let field = |line: &str| {
+            let line = line.trim_start();
+            Some(line.strip_prefix("pub ").unwrap_or(line).split_once(':')?.0.to_owned())
+        };
+        let fields: BTreeSet<String> = rust.lines().filter_map(field).collect();
+        for (name, source) in SOURCES {
+            // A tag begins with `{{` or `{%`: the parts between braces that hold one begin with `%`, or follow an empty part.
+            let parts: Vec<&str> = source.split('{').collect();
+            let tags = parts
+                .windows(2)
+                .filter(|p| p[1].starts_with('%') || p[0].is_empty() && !p[1].starts_with('#'));
+            for tag in tags.map(|p| p[1]) {
+                let code = tag.split('}').next().unwrap_or_default();
+                // Text between quotes, which every second part is, has no names.
+                for part in code.split('"').step_by(2) {
+                    for (at, _) in part.match_indices('.') {
+                        let word: String =
+                            part[at + 1..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                        let known = fields.contains(&word) || part[..at].ends_with("loop");
+                        assert!(known, "{name}: `{word}` in `{code}` is no field");
+                    }
+                }
             }
         }
     }
