@@ -1,14 +1,17 @@
 """Small models trained with each optimizer of torch.optim, by the backend and by eager PyTorch.
 
-    python optimizers.py [--steps 100] [--models NAME ...] [OPTIMIZER ...]     prints a table; fails where losses differ by more than 1e-3
+    python optimizers.py [--steps 100] [--models NAME ...] [--shard I/N] [OPTIMIZER ...]
+    python optimizers.py --table LOG ...        a table of what such runs have written
 
-Losses are compared with those of eager PyTorch. Where these differ from those in float64 by more, the training is chaotic, and
-may be as far from float64 as eager PyTorch is, times three.
+Each optimizer writes parameters one after another (plain), all in an operator (foreach) or in one kernel (fused), behind a model that is compiled;
+with `step` the optimizer's step is compiled too. A line for each combination comes as soon as it is known, with the largest difference of
+losses from eager PyTorch's. The command fails where one is above 1e-3. Where losses of eager PyTorch differ from those in float64 by more, the training is
+chaotic, and may be as far from float64 as eager PyTorch is, times three.
 """
 
 import argparse
 import sys
-import time
+import unittest.mock
 import warnings
 
 import torch
@@ -112,6 +115,7 @@ class Trained:
 
     def __init__(self, name, compiled, wide=False):
         torch.manual_seed(1)
+        self.wide = wide
         self.model, x = MODELS[name]()
         if wide:
             self.model.double()
@@ -123,9 +127,11 @@ class Trained:
         self.model.load_state_dict(self.initial)
         self.target = (torch.arange(shape[:-1].numel()) * 7 % shape[-1]).reshape(-1)
 
-    def losses(self, name, options, steps):
+    def losses(self, name, options, steps, compiled=False):
+        """With ``compiled`` the optimizer's step is, too."""
         self.model.load_state_dict(self.initial)
         made = optimizer(name, self.model.parameters(), options)
+        step = torch.compile(made.step, backend="wgfc") if compiled else made.step
         found = []
 
         def closure():
@@ -134,8 +140,14 @@ class Trained:
             loss.backward()
             return loss
 
-        for _ in range(steps):
-            found.append(made.step(closure).item())
+        # Muon computes in 16 bits.
+        with unittest.mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.double if self.wide else torch.Tensor.bfloat16):
+            for _ in range(steps):
+                if compiled:
+                    found.append(closure().item())
+                    step()
+                else:
+                    found.append(step(closure).item())
         return found
 
 
@@ -143,33 +155,67 @@ def difference(a, b):
     return max(abs(x - y) / max(1, abs(y)) for x, y in zip(a, b))
 
 
+def combinations(names, models):
+    """Names of optimizers, options, ways, what is compiled, and names of models."""
+    for model in models:
+        for name in names:
+            for options in OPTIMIZERS[name]:
+                for way, more in ways(name).items():
+                    for compiled in ("model", "step"):
+                        # A step that calls a closure again and again is no graph.
+                        if compiled == "model" or name != "LBFGS":
+                            yield name, {**options, **more}, way, compiled, model
+
+
+def table(logs):
+    """Rows are optimizers, columns models."""
+    rows = {}
+    for path in logs:
+        for line in open(path):
+            words = line.split()
+            if len(words) > 4 and words[-1] in ("right", "chaotic", "wrong", "error"):
+                rows.setdefault(" ".join(words[:-3]), {})[words[-3]] = words[-2] + {"right": "", "chaotic": "~"}.get(words[-1], "!")
+    print(f"{'':<50}" + "".join(f"{m:>13}" for m in MODELS))
+    for row, found in sorted(rows.items()):
+        print(f"{row:<50}" + "".join(f"{found.get(m, ''):>13}" for m in MODELS))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("optimizers", nargs="*", default=list(OPTIMIZERS))
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--shard", default="0/1", help="I/N: the I-th of N parts of the combinations")
+    parser.add_argument("--table", nargs="+", metavar="LOG")
     given = parser.parse_args()
+    if given.table:
+        return table(given.table)
     warnings.simplefilter("ignore")
-    failed = 0
-    print(f"{'':<40}" + "".join(f"{m:>13}" for m in given.models), flush=True)
-    models = {}
-    for m in given.models:
-        torch._dynamo.reset()
-        models[m] = [Trained(m, True), Trained(m, False), Trained(m, False, True)]
-    for name in given.optimizers:
-        for options in OPTIMIZERS[name]:
-            for way, more in ways(name).items():
-                start, row = time.time(), ""
-                for m in given.models:
-                    ours, eager, wide = (t.losses(name, {**options, **more}, given.steps) for t in models[m])
-                    d, chaos = difference(ours, eager), difference(eager, wide)
-                    wrong = d > TOLERANCE and difference(ours, wide) > 3 * max(chaos, TOLERANCE / 3)
-                    failed += wrong
-                    row += f"{d:>12.1e}" + ("!" if wrong else "~" if d > TOLERANCE else " ")
-                rest = " ".join(f"{k}={v}" for k, v in options.items() if k != "lr")
-                print(f"{name + ' ' + way + ' ' + rest:<40}{row}  {time.time() - start:.0f} s", flush=True)
-    print(f"{failed} wrong")
-    return 1 if failed else 0
+    # Dynamo runs a function in eager that it has compiled too often.
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    shard, shards = map(int, given.shard.split("/"))
+    counts = dict.fromkeys(("right", "chaotic", "wrong", "error"), 0)
+    every = list(combinations(given.optimizers, given.models))
+    models, of = [], None
+    for name, options, way, compiled, m in every[len(every) * shard // shards : len(every) * (shard + 1) // shards]:
+        if m != of or compiled == "step":
+            torch._dynamo.reset()
+        if m != of:
+            models, of = [Trained(m, True), Trained(m, False), Trained(m, False, True)], m
+        try:
+            steps = [compiled == "step", False, False]
+            ours, eager, wide = (t.losses(name, options, given.steps, c) for t, c in zip(models, steps))
+            d, chaos = difference(ours, eager), difference(eager, wide)
+            status = "right" if d <= TOLERANCE else "chaotic" if difference(ours, wide) <= 3 * max(chaos, TOLERANCE / 3) else "wrong"
+        except Exception as e:
+            print(f"    {type(e).__name__}: {str(e)[:300]}")
+            d, status = float("nan"), "error"
+        counts[status] += 1
+        rest = " ".join(f"{k}={v}" for k, v in options.items() if k not in ("lr", "foreach", "fused"))
+        print(f"{' '.join([name, way, compiled, *rest.split()])} {m} {d:.1e} {status}", flush=True)
+    print("# " + ", ".join(f"{n} {k}" for k, n in counts.items()))
+    return 1 if counts["wrong"] or counts["error"] else 0
 
 
 if __name__ == "__main__":
