@@ -14,6 +14,10 @@ pub fn elements(
 ) -> Result {
     let idx = cx.require_indices(idx)?;
     let rank = cx.rank(data);
+    // No updates may have any number of axes.
+    if cx.rank(idx) == cx.rank(updates) && cx.shape(idx).iter().any(|d| d.is(0)) {
+        return Ok(data);
+    }
     if cx.rank(idx) != rank || cx.rank(updates) != rank {
         let e = OpError::model(format!(
             "indices of type {} and updates of type {} for data of type {}",

@@ -18,7 +18,10 @@ _OWN: dict[Any, Callable[..., Any]] = {}
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that AOTAutograd replaces before a graph is compiled."""
-    return {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **_OWN}
+    found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **_OWN}
+    # Torch's decomposition has weights for its second result, where the operator has sums.
+    found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
+    return found
 
 
 def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -138,6 +141,10 @@ def _embedding_bag(
     if sparse or scale_by_frequency:
         return NotImplemented
     zeros = grad.new_zeros((rows, grad.shape[1]))
+    if bags.shape[0] != indices.shape[0]:
+        # Torch leaves out to which bag an index belongs where its forward pass has no need of it.
+        at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
+        bags = torch.searchsorted(offsets, at, right=True) - 1
     if mode == 2:
         present = (sizes > 0).unsqueeze(-1)
         return zeros.scatter_add(0, torch.where(present, largest, 0).long(), torch.where(present, grad, 0))

@@ -84,6 +84,41 @@ def read_whole_memory(graph: Graph) -> None:
         graph.erase_node(node)
 
 
+def leave_views(graph: Graph) -> None:
+    """Has torch make results that are views where only a run of the view's operator tells where in the memory they begin, or how they lie: by a number
+    taken out of a tensor. From these AOTAutograd makes views of an argument or of another result."""
+    out = graph.output_node()
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    known = {symbol for nodes, memory in ((given, True), (graph.nodes, False)) for symbol, _, _ in _fx.places(nodes, memory)}
+    made: dict[Node, Node] = {}
+
+    def in_torch(node: Node) -> Node:
+        if not _is_view(node):
+            return node
+        if node not in made:
+            with graph.inserting_before(out):
+                made[node] = graph.node_copy(node, lambda n: in_torch(n) if n is node.args[0] else n)
+            made[node].meta = {**node.meta, _IN_MEMORY: True}
+        return made[node]
+
+    def result(node: Any) -> Any:
+        value = node.meta.get("val") if isinstance(node, Node) else None
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return node
+        numbers = (*value.stride(), value.storage_offset())
+        return node if set().union(*map(_fx.free_symbols, numbers)) <= known else in_torch(node)
+
+    out.args = (tuple(map(result, out.args[0])),)
+
+
+def _is_view(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])
+    return bool(getattr(node.target, "is_view", False))
+
+
 def copies_nothing(node: Node) -> bool:
     """Whether it is a view of an argument, which torch makes without touching the elements."""
     return bool(node.meta.get(_IN_MEMORY)) and getattr(node.target, "is_view", False)
@@ -124,15 +159,23 @@ def _impure(node: Node) -> bool:
     return node.op in ("placeholder", "output") or node.is_impure()
 
 
+def name(node: Node) -> str:
+    """What a node computes, as its user calls it."""
+    ordered = node.target is torch.ops.higher_order.with_effects and len(node.args) > 1
+    return str(node.args[1] if ordered else node.target)
+
+
 def stays(node: Node) -> Optional[str]:
     """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
     if node.target is operator.getitem:
-        return None
+        return None if not node.meta.get(_IN_MEMORY) else "it depends on where in its memory an argument begins"
     if node.target is torch.ops.higher_order.cond:
         for graph in _fx.inner(node):
             for n in graph.graph.nodes:
                 if n.op == "call_function" and (why := stays(n)):
                     return f"in one of its branches {n.target} does: {why}"
+    elif node.target is torch.ops.higher_order.with_effects:
+        return "it does more than computing its results"
     elif not isinstance(node.target, torch._ops.OpOverload):
         return "it is no operator on tensors"
     if node.meta.get(_IN_MEMORY):

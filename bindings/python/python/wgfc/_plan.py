@@ -70,6 +70,8 @@ class Plan:
         self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
+        if not backward:
+            _partition.leave_views(module.graph)
         self.sizes = _partition.sizes_as_inputs(module)
         self.symbols = _fx.places(self.arguments, memory=True)
         self.module = module
@@ -383,7 +385,7 @@ def _location(node: Node) -> Location:
     source = None
     if len(lines) >= 2 and lines[-2].lstrip().startswith("File "):
         source = f"{lines[-2].strip()}: {lines[-1].strip()}"
-    return Location(node=node.name, operator=str(node.target), source=source)
+    return Location(node=node.name, operator=_partition.name(node), source=source)
 
 
 def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node, Diagnostic]:
@@ -406,7 +408,7 @@ def _tell(stay: list[tuple[Node, Diagnostic]], fullgraph: bool) -> None:
     if fullgraph and stay:
         raise UnsupportedError([dataclasses.replace(d, location=_location(n)) for n, d in stay])
     for node, d in stay:
-        name = str(node.target)
+        name = _partition.name(node)
         if name not in _WARNED:
             _WARNED.add(name)
             source = _location(node).source

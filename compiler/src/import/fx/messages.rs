@@ -236,6 +236,8 @@ pub enum Argument {
     Graph(GraphArgument),
     /// An operator, by its name.
     Operator(String),
+    /// A complex number, by its parts.
+    Complex([f64; 2]),
     /// Anything else, by its key.
     Other(String),
 }
@@ -369,6 +371,7 @@ impl Argument {
             Argument::Device(_) => "a device",
             Argument::Graph(_) => "a graph",
             Argument::Operator(_) => "an operator",
+            Argument::Complex(_) => "a complex number",
             Argument::Other(key) => key,
         }
     }
@@ -435,6 +438,12 @@ impl<'de> Deserialize<'de> for Number {
 #[derive(Deserialize)]
 struct Text {
     expr_str: String,
+}
+
+#[derive(Deserialize)]
+struct Complex {
+    real: Number,
+    imag: Number,
 }
 
 #[derive(Deserialize)]
@@ -590,6 +599,7 @@ union!(
         "as_device" => Argument::Device(map.next_value::<Device>()?.r#type),
         "as_graph" => Argument::Graph(map.next_value()?),
         "as_operator" => Argument::Operator(map.next_value()?),
+        "as_complex" => map.next_value::<Complex>().map(|c| Argument::Complex([c.real.0, c.imag.0]))?,
         _ => Argument::Other(skipped(&mut map, key)?),
     }
 );

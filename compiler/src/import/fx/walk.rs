@@ -1,7 +1,7 @@
 //! From nodes to core operators.
 
 use super::aliases::{self, Shared};
-use super::cx::Cx;
+use super::cx::{Cx, Number};
 use super::messages::{self, Argument, Graph, Node, SymArgument, SymInt, TensorMeta};
 use super::op::{self, Lowered, OpError, diagnostic, location};
 use super::ops::{self, Found};
@@ -336,6 +336,9 @@ impl<'m> Importer<'m> {
         let schema = schema::find(target);
         complex(graph, node, found.def)?;
         let mut cx = Cx::new(to, self, scope, (graph, node), schema.clone());
+        if let Some(values) = nothing(&mut cx, found)? {
+            return self.bind(to, scope, (graph, node), found, schema.as_ref(), values);
+        }
         cx.in_f32 = found.def.in_f32;
         let mut values = if found.def.by_parts && has_complex(graph, node).is_some() {
             by_parts(&mut cx, found.def, schema.as_ref()).map_err(|e| cx.placed(e))?
@@ -573,6 +576,27 @@ impl<'m> Importer<'m> {
         }
         Ok(())
     }
+}
+
+/// The results of an operator that makes tensors of no elements, whatever it reads; `None` where one has elements, or is memory of an argument.
+fn nothing(cx: &mut Cx, found: &Found) -> Result<Option<Vec<Value>>> {
+    let mut types = vec![];
+    for i in 0..cx.result_count() {
+        match cx.result(i) {
+            Ok(ty) if ty.shape.iter().any(|d| d.is(0)) => types.push(ty),
+            _ => return Ok(None),
+        }
+    }
+    let aliased = |i| cx.schema.as_ref().is_some_and(|s| s.aliased(i).is_some());
+    if types.is_empty() || found.in_place || (0..types.len()).any(aliased) {
+        return Ok(None);
+    }
+    let mut values = vec![];
+    for ty in types {
+        let zero = cx.number_in(&Number::Bool(false), ty.dtype)?;
+        values.push(shape::expand(cx, zero, &ty.shape)?);
+    }
+    Ok(Some(values))
 }
 
 /// An error where an operator that knows no complex numbers is given some, or makes them.

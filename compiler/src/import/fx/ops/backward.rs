@@ -280,7 +280,11 @@ fn convolution(cx: &mut Cx) -> Lowered {
     let dtype = cx.dtype(x);
     let input = if turned {
         let window = Window { strides: strides.clone(), dilations: dilations.clone(), padding: padding.clone(), ceil: false };
-        conv::product(cx, g, w, &Conv { window, groups })?
+        let y = conv::product(cx, g, w, &Conv { window, groups })?;
+        // Behind an output padding of a stride and more there are places that no input has.
+        let (sx, sy) = (cx.shape(x), cx.shape(y));
+        let more = |d: usize| (&sy[d] - &sx[d]).as_const().is_some_and(|n| n > 0);
+        if (2..n + 2).any(more) { cx.view(y, sx, (0..n + 2).map(Poly::var).collect())? } else { y }
     } else {
         // Elements that windows left over at the end of each axis.
         let (sx, sg, sw) = (cx.shape(x), cx.shape(g), cx.shape(w));

@@ -1,9 +1,10 @@
 //! Parts of complex numbers, and numbers of parts.
 
 use super::super::cx::Operand;
+use super::super::messages::Argument;
 use super::super::prelude::*;
 use crate::lower::complex;
-use wgfc_ir::Body;
+use wgfc_ir::{Body, Scalar};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._conj.default", conjugate).complex(),
@@ -65,17 +66,34 @@ fn angle(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.map(f.0, &[x])?])
 }
 
+/// The parts of an argument that is a complex number, and no tensor.
+fn number(cx: &Cx, name: &str) -> Result<Option<[f64; 2]>> {
+    Ok(match *cx.argument(name)? {
+        Argument::Complex(parts) => Some(parts),
+        _ => None,
+    })
+}
+
 /// An operator of two operands of which one is complex; `None` where none is.
 pub fn combined(cx: &mut Cx, op: BinaryOp) -> Result<Option<Value>> {
-    let complex = ["self", "other"].map(|n| cx.is_complex(n));
+    let [a, b] = [number(cx, "self")?, number(cx, "other")?];
+    let complex = [a.is_some() || cx.is_complex("self"), b.is_some() || cx.is_complex("other")];
     if complex == [false, false] {
         return Ok(None);
     }
     let dtype = cx.result_dtype(0)?;
     let mut operands = vec![];
-    for (name, is_complex) in ["self", "other"].into_iter().zip(complex) {
-        let given: Operand = cx.operand(name)?;
-        let v = cx.in_type(&given, dtype)?;
+    for ((name, parts), is_complex) in [("self", a), ("other", b)].into_iter().zip(complex) {
+        let v = match parts {
+            Some(parts) => {
+                let parts = parts.map(|x| Scalar::from_f64(dtype, x));
+                cx.constant(wgfc_ir::Tensor::from_scalars(dtype, vec![2], &parts))
+            }
+            None => {
+                let given: Operand = cx.operand(name)?;
+                cx.in_type(&given, dtype)?
+            }
+        };
         operands.push(if is_complex { v } else { complex::from_real(cx, v)? });
     }
     let (a, mut b) = (operands[0], operands[1]);

@@ -61,13 +61,18 @@ fn linear(cx: &mut Cx) -> Lowered {
 
 /// `beta · self + alpha · a · b`; of a batch of products the sum, where that is asked for.
 fn added(cx: &mut Cx, [c, a, b]: [&str; 3], summed: bool) -> Lowered {
-    let (c, a, b) = (cx.tensor(c)?, cx.tensor(a)?, cx.tensor(b)?);
-    let dtype = cx.dtype(a);
+    let (mut c, mut a, mut b) = (cx.tensor(c)?, cx.tensor(a)?, cx.tensor(b)?);
+    let (alpha, beta) = (cx.number("alpha")?, cx.number("beta")?);
+    let result = cx.dtype(a);
+    // Factors are not rounded to 16 bits, and the scaled terms are rounded once.
+    let dtype = if result.is_float() && !(alpha.is(1.0) && (beta.is(0.0) || beta.is(1.0))) { DType::F32 } else { result };
+    for v in [&mut c, &mut a, &mut b] {
+        *v = cx.converted(*v, dtype)?;
+    }
     let mut y = matmul::matmul(cx, a, b)?;
     if summed {
         y = cx.reduce(ReduceOp::Sum, y, &[0], false)?;
     }
-    let (alpha, beta) = (cx.number("alpha")?, cx.number("beta")?);
     if !alpha.is(1.0) {
         let alpha = cx.number_in(&alpha, dtype)?;
         y = cx.binary(BinaryOp::Mul, y, alpha)?;
@@ -75,14 +80,15 @@ fn added(cx: &mut Cx, [c, a, b]: [&str; 3], summed: bool) -> Lowered {
     // Nothing of what is multiplied with 0 counts, not even what is not a number.
     if beta.is(0.0) {
         let want = cx.result(0)?.shape;
+        let y = cx.converted(y, result)?;
         return Ok(vec![shape::expand(cx, y, &want)?]);
     }
-    let mut c = c;
     if !beta.is(1.0) {
         let beta = cx.number_in(&beta, dtype)?;
         c = cx.binary(BinaryOp::Mul, c, beta)?;
     }
-    Ok(vec![cx.binary(BinaryOp::Add, y, c)?])
+    let y = cx.binary(BinaryOp::Add, y, c)?;
+    Ok(vec![cx.converted(y, result)?])
 }
 
 fn by_labels(cx: &mut Cx) -> Lowered {
