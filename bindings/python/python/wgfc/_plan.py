@@ -83,6 +83,7 @@ class Plan:
         self.placed: dict[Any, tuple[tuple[int, ...], int]] = {}
         self.sent: dict[Node, Any] = {}
         self.steps = self._build()
+        self.made = {n for s in self.steps if isinstance(s, Computed) for n in s.outputs}
         STATISTICS.graphs += 1
         nodes = [o if isinstance(o, Node) else None for o in self.outputs]
         split = len(nodes) if returned is None else returned
@@ -180,6 +181,13 @@ class Plan:
             self.orders[node] = _fx.stride_order(node.meta["val"])
         return self.orders[node]
 
+    def remade(self, node: Node) -> bool:
+        """Whether a program has computed a value, or what it is a view of: of it elements are known, and not where in memory they are."""
+        while node not in self.made:
+            if node.op != "call_function" or not getattr(node.target, "is_view", False):
+                return False
+            node = node.args[0]
+        return True
 
     def layout(self, node: Node, symbols: dict[Any, int]) -> Optional[tuple[tuple[int, ...], int]]:
         """Strides and offset of a result, in elements; ``None`` where it is dense, or a size in them is not known."""
@@ -270,10 +278,9 @@ class Values:
             return self.on_host(node)
         return self.plan.resident.stand_in(device, node.meta["val"])
 
-
     def laid_out(self, node: Node, value: Any) -> Any:
         """A result with the strides and the offset that the graph says: torch makes views of an input, or of another result, from these."""
-        if node in self.arguments or node not in self.device or self.plan.backward:
+        if self.plan.backward or not self.plan.remade(node):
             return value
         layout = self.plan.layout(node, self.symbols)
         if layout is None:
@@ -290,9 +297,9 @@ class Values:
         return made
 
     def in_memory(self, node: Node) -> Any:
-        """What an operator reads that takes strides and offsets in memory."""
+        """What an operator reads that takes strides and offsets in memory, or makes a view that keeps some."""
         value = self.on_host(node)
-        layout = None if node in self.arguments or node not in self.device else self.plan.layout(node, self.symbols)
+        layout = self.plan.layout(node, self.symbols) if node in self.plan.made else None
         return value if layout is None else _fx.laid_out(value, *layout)
 
 
@@ -306,7 +313,8 @@ class Operator:
         self.symbols = _fx.places([node])
 
     def run(self, values: Values) -> None:
-        read = values.in_memory if self.node.target in _partition.STRIDED else values.on_host
+        in_memory = self.node.target in _partition.STRIDED or getattr(self.node.target, "is_view", False)
+        read = values.in_memory if in_memory else values.on_host
         args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), read)
         made = values.host[self.node] = _as_said(self.node.target(*args, **kwargs), self.node.meta.get("val"))
         for symbol, _, axis in self.symbols:
