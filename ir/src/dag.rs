@@ -396,7 +396,9 @@ mod tests {
         // A value with many readers.
         let mut star = Graph::new();
         let ends: Vec<NodeId> = (0..2).map(|_| star.add_node(node(vec![], 1))).collect();
-        (0..MANY).for_each(|_| _ = star.add_node(node(vec![ends[0].into()], 1)));
+        for _ in 0..MANY {
+            star.add_node(node(vec![ends[0].into()], 1));
+        }
         // A chain.
         let mut chain = Graph::new();
         let first = chain.add_node(node(vec![], 1));

@@ -10,6 +10,7 @@ use super::{Computed, Touched};
 use crate::fuse::tensors::Tensors;
 use crate::kernel::in_place::conflicts;
 use crate::kernel::{Family, Kernel, KernelTensor, TensorId, TensorKind};
+use petgraph::algo::toposort;
 use rustc_hash::FxHashSet;
 use wgfc_ir::Value;
 
@@ -80,7 +81,7 @@ pub(super) fn must_wait(
     let all = kernels.iter().chain([copy]).map(kernel).chain(blocks.iter().map(block));
     let parts: Vec<Touched> = all.collect();
     let order = super::constraints(&parts, &tensors.list, computed);
-    states.iter().any(|s| reads.contains(s)) || petgraph::algo::is_cyclic_directed(&order)
+    states.iter().any(|s| reads.contains(s)) || toposort(&order, None).is_err()
 }
 
 /// Makes the kernel that computes `v` write it to `to`, what state `state` becomes; whether it could.
@@ -127,7 +128,7 @@ pub(super) fn write(
     let touched = |k: &Kernel| Touched { reads: k.reads(), writes: k.writes(), symbols: k.symbols() };
     let parts: Vec<Touched> = kernels.iter().map(touched).collect();
     let order = super::constraints(&parts, &tensors.list, computed);
-    if petgraph::algo::is_cyclic_directed(&order) {
+    if toposort(&order, None).is_err() {
         kernels.clone_from_slice(&before);
         return false;
     }

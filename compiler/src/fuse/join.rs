@@ -5,6 +5,7 @@
 //! that does not come from the other: they take as long as a dispatch does.
 
 use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Map, TensorId, TensorKind, renumbered};
+use petgraph::visit::{Dfs, GraphBase, IntoNeighbors};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -157,34 +158,50 @@ impl<'a> Order<'a> {
 
     /// Whether one of these tensors may come from the kernels in a place.
     fn may_depend(&self, on: &[TensorId], place: usize) -> bool {
-        let mut seen: FxHashSet<usize> = FxHashSet::default();
-        let mut left = on.to_vec();
-        while let Some(t) = left.pop() {
-            let Some(writers) = self.writers.get(&t) else {
-                match self.tensors[t].kind {
-                    TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => continue,
-                    TensorKind::State { after: false, .. } => continue,
-                    // Results of a loop of several kernels.
-                    _ => return true,
-                }
-            };
-            for w in writers {
-                // Kernels that were joined come after what each of them reads.
-                let at = self.place.get(*w).copied();
-                let together = at.map_or(std::slice::from_ref(w), |at| &self.together[at]);
-                for k in together {
-                    if !seen.insert(*k) {
-                        continue;
-                    }
-                    let Before { reads, symbols, more } = &self.kernels[*k];
-                    if at == Some(place) || *more || seen.len() > MOST_LOOKED_AT {
-                        return true;
-                    }
-                    left.extend(reads.iter().chain(symbols));
-                }
-            }
-        }
-        false
+        let unknown = |t: &TensorId| match self.tensors[*t].kind {
+            _ if self.writers.contains_key(t) => false,
+            TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => false,
+            TensorKind::State { after: false, .. } => false,
+            // Results of a loop of several kernels.
+            _ => true,
+        };
+        let start = self.writers_of(on).collect();
+        let mut search = Dfs::from_parts(start, FxHashSet::default());
+        let mut looked_at = std::iter::from_fn(|| search.next(self)).zip(1..);
+        on.iter().any(unknown)
+            || looked_at.any(|(k, count)| {
+                let before = &self.kernels[k];
+                let mut reads = before.reads.iter().chain(&before.symbols);
+                let there = self.place.get(k) == Some(&place);
+                there || before.more || count > MOST_LOOKED_AT || reads.any(unknown)
+            })
+    }
+
+    /// The kernels that write one of these tensors, and those they were joined with: these come after what each of them reads.
+    fn writers_of<'t>(
+        &'t self,
+        tensors: impl IntoIterator<Item = &'t TensorId>,
+    ) -> impl Iterator<Item = usize> {
+        let writers = tensors.into_iter().filter_map(|t| self.writers.get(t)).flatten();
+        let joined = |w: &'t usize| match self.place.get(*w) {
+            Some(at) => &self.together[*at],
+            None => std::slice::from_ref(w),
+        };
+        writers.flat_map(joined).copied()
+    }
+}
+
+impl GraphBase for Order<'_> {
+    type NodeId = usize;
+    type EdgeId = ();
+}
+
+/// Edges lead from a kernel to those that write what it reads.
+impl<'o> IntoNeighbors for &'o Order<'_> {
+    type Neighbors = Box<dyn Iterator<Item = usize> + 'o>;
+    fn neighbors(self, kernel: usize) -> Self::Neighbors {
+        let Before { reads, symbols, .. } = &self.kernels[kernel];
+        Box::new(self.writers_of(reads.iter().chain(symbols)))
     }
 }
 

@@ -35,6 +35,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensors::Tensors;
 use unit::{Bans, Grouping};
+use wgfc_ir::order::first_come;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
 /// Fuses a graph into kernels.
@@ -546,19 +547,19 @@ fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed)
         if let TensorKind::Under(over) = tensors[*t].kind
             && let Some(o) = writer.get(&over).filter(|o| *o != w)
         {
-            g.update_edge(ids[*w], ids[*o], ());
+            g.add_edge(ids[*w], ids[*o], ());
         }
     }
     for (i, part) in parts.iter().enumerate() {
         let symbols = computed.iter().filter(|c| part.symbols.contains(&c.0)).map(|c| &c.1);
         for w in part.reads.iter().chain(symbols).filter_map(|t| writer.get(t)).filter(|w| **w != i) {
-            g.update_edge(ids[*w], ids[i], ());
+            g.add_edge(ids[*w], ids[i], ());
         }
         for t in &part.reads {
             if let TensorKind::State { state, after: false, .. } = tensors[*t].kind
                 && let Some(w) = overwriter.get(&state).filter(|w| **w != i)
             {
-                g.update_edge(ids[i], ids[*w], ());
+                g.add_edge(ids[i], ids[*w], ());
             }
         }
     }
@@ -566,7 +567,7 @@ fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed)
 }
 
 /// Orders kernels so that what one reads was written before, and not yet written over, and that the symbols
-/// it uses are computed; those of one block stay together.
+/// it uses are computed; those of one block stay together. Of kernels that may come next, that of the model's earlier nodes does.
 fn sort(
     kernels: Vec<split::Block>,
     tensors: &[KernelTensor],
@@ -579,30 +580,13 @@ fn sort(
     };
     let parts: Vec<Touched> = kernels.iter().map(touched).collect();
     let g = constraints(&parts, tensors, computed);
-    let ids: Vec<_> = g.node_indices().collect();
-    let mut reads: Vec<usize> = vec![0; kernels.len()];
-    for i in 0..kernels.len() {
-        reads[i] = g.neighbors_directed(ids[i], petgraph::Direction::Incoming).count();
-    }
-    // Kahn's algorithm, the kernel that comes first in the model first: stable and deterministic.
-    let mut ready: BTreeSet<usize> = (0..kernels.len()).filter(|i| reads[*i] == 0).collect();
-    let mut order = vec![];
-    while let Some(i) = ready.pop_first() {
-        order.push(i);
-        for j in g.neighbors(ids[i]) {
-            let j = g[j];
-            reads[j] -= 1;
-            if reads[j] == 0 {
-                ready.insert(j);
-            }
-        }
-    }
+    let order = first_come(&g);
     if order.len() != kernels.len() {
         return Err(Diagnostic::internal("fusion made a cycle of kernels").into());
     }
     let mut slots: Vec<Option<split::Block>> = kernels.into_iter().map(Some).collect();
     let (mut all, mut repeats) = (vec![], vec![]);
-    for block in order.into_iter().filter_map(|i| slots[i].take()) {
+    for block in order.into_iter().filter_map(|i| slots[i.index()].take()) {
         let at = all.len();
         repeats.extend(
             block

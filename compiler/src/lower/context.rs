@@ -4,10 +4,13 @@ use super::inside::Inside;
 use super::sizes;
 use super::{OpError, Result};
 use crate::shape_eval::ShapeEval;
-use std::collections::BTreeSet;
+use petgraph::visit::Dfs;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, Scalar, TensorType, Value};
+use wgfc_ir::{
+    BinaryOp, Border, Builder, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, TensorType, Value,
+};
 
 /// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
 /// [`Builder`] of the graph.
@@ -309,18 +312,14 @@ impl Lowering<'_> {
     /// The graph's inputs whose data a value depends on, where they are few; remembers them.
     pub fn inputs_behind(&mut self, v: Value) -> Vec<String> {
         let mut found = BTreeSet::new();
-        let mut seen = BTreeSet::new();
-        let mut stack = vec![v.node];
-        while let Some(id) = stack.pop() {
-            if !seen.insert(id) {
-                continue;
-            }
-            let node = self.builder.graph.node(id);
+        let graph = &*self.builder.graph;
+        let mut behind = Dfs::from_parts(vec![v.node], HashSet::<NodeId>::new());
+        for (looked_at, n) in std::iter::from_fn(|| behind.next(graph.operands())).enumerate() {
+            let node = graph.node(n);
             if let (Op::Input, Some(Some(name))) = (&node.op, node.names.first()) {
                 found.insert(name.to_string());
             }
-            stack.extend(node.inputs.iter().map(|i| i.node));
-            if seen.len() > 1000 || found.len() > 4 {
+            if looked_at >= 1000 || found.len() > 4 {
                 return vec![];
             }
         }

@@ -11,7 +11,8 @@ use super::rules::Rule;
 use super::term::{self, Attr, Head, Leaf, Table, Term, Terms, decode, is_term};
 use crate::schedule::cost::Expected;
 use egg::{Id, Language};
-use rustc_hash::{FxHashMap, FxHashSet};
+use petgraph::visit::DfsPostOrder;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -68,23 +69,10 @@ pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<
 /// Every node the results depend on, operands first, each as late as its first reader allows.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = vec![];
-    let mut seen = FxHashSet::default();
-    let mut stack: Vec<(NodeId, usize)> = vec![];
+    let mut search = DfsPostOrder::empty(graph.operands());
     for v in graph.results() {
-        if seen.insert(v.node) {
-            stack.push((v.node, 0));
-        }
-        while let Some((n, next)) = stack.pop() {
-            match graph.node(n).inputs.get(next) {
-                Some(v) => {
-                    stack.push((n, next + 1));
-                    if seen.insert(v.node) {
-                        stack.push((v.node, 0));
-                    }
-                }
-                None => order.push(n),
-            }
-        }
+        search.move_to(v.node);
+        order.extend(std::iter::from_fn(|| search.next(graph.operands())));
     }
     order
 }

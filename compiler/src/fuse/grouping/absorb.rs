@@ -3,6 +3,7 @@
 use super::Grouper;
 use crate::fuse::points::{self, Point, is_thin};
 use crate::fuse::unit::{Split, UnitId};
+use petgraph::visit::{Dfs, GraphBase, GraphRef, IntoNeighbors};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, Dim, NodeId, NormKind, Op, ScalarNode, Value};
 
@@ -195,32 +196,10 @@ impl Grouper<'_> {
 
     /// Whether computing `v` needs unit `u` to have run.
     fn depends_on(&self, v: Value, u: UnitId) -> bool {
-        let first = self.place(self.units[u].anchor);
-        let mut seen_nodes = FxHashSet::default();
-        let mut seen_units = FxHashSet::default();
-        let mut stack = vec![v.node];
-        while let Some(n) = stack.pop() {
-            if self.reach(self.place(n)) < first {
-                continue;
-            }
-            match self.unit_of.get(&n) {
-                Some(w) if *w == u => return true,
-                Some(w) => {
-                    if seen_units.insert(*w) {
-                        let unit = &self.units[*w];
-                        for m in std::iter::once(&unit.anchor).chain(&unit.members) {
-                            stack.extend(self.graph.needs(*m));
-                        }
-                    }
-                }
-                None => {
-                    if seen_nodes.insert(n) {
-                        stack.extend(self.graph.needs(n));
-                    }
-                }
-            }
-        }
-        false
+        let behind = Behind { units: self, first: self.place(self.units[u].anchor) };
+        let start = behind.entered(v.node).into_iter().collect();
+        let mut search = Dfs::from_parts(start, FxHashSet::default());
+        std::iter::from_fn(|| search.next(behind)).any(|n| self.unit_of.get(&n) == Some(&u))
     }
 
     fn place(&self, n: NodeId) -> usize {
@@ -243,5 +222,39 @@ impl Grouper<'_> {
         for r in self.reaches.iter_mut().take(last).skip(first) {
             *r = (*r).max(last);
         }
+    }
+}
+
+/// What nodes are computed from, units as wholes: each stands for its anchor.
+#[derive(Clone, Copy)]
+struct Behind<'s, 'g> {
+    units: &'s Grouper<'g>,
+    /// Nodes that need nothing from this place on are left out.
+    first: usize,
+}
+
+impl Behind<'_, '_> {
+    /// The node that stands for `n`.
+    fn entered(&self, n: NodeId) -> Option<NodeId> {
+        let of = self.units;
+        let unit = of.unit_of.get(&n).map(|u| of.units[*u].anchor);
+        (of.reach(of.place(n)) >= self.first).then_some(unit.unwrap_or(n))
+    }
+}
+
+impl GraphBase for Behind<'_, '_> {
+    type NodeId = NodeId;
+    type EdgeId = ();
+}
+
+impl GraphRef for Behind<'_, '_> {}
+
+impl IntoNeighbors for Behind<'_, '_> {
+    type Neighbors = std::vec::IntoIter<NodeId>;
+    fn neighbors(self, n: NodeId) -> Self::Neighbors {
+        let unit = self.units.unit_of.get(&n).map(|u| &self.units.units[*u]);
+        let members = unit.into_iter().flat_map(|u| u.members.iter().copied());
+        let needed = std::iter::once(n).chain(members).flat_map(|m| self.units.graph.needs(m));
+        needed.filter_map(|n| self.entered(n)).collect::<Vec<_>>().into_iter()
     }
 }

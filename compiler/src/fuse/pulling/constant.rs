@@ -8,6 +8,7 @@
 //! `x - floor(x)` from here and the `floor(x)` of a device can be of neighbouring integers.
 
 use crate::fuse::unit::Grouping;
+use petgraph::visit::{Dfs, Walker};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use wgfc_ir::{
@@ -138,15 +139,7 @@ fn fixed(graph: &Graph, order: &[NodeId]) -> FxHashMap<NodeId, f64> {
 
 /// A node and all that it depends on.
 fn ancestors(graph: &Graph, n: NodeId) -> Vec<NodeId> {
-    let (mut seen, mut stack) = (FxHashSet::default(), vec![n]);
-    let mut out = vec![];
-    while let Some(n) = stack.pop() {
-        if seen.insert(n) {
-            out.push(n);
-            stack.extend(graph.node(n).inputs.iter().map(|v| v.node));
-        }
-    }
-    out
+    Dfs::new(graph.operands(), n).iter(graph.operands()).collect()
 }
 
 fn bytes_of(graph: &Graph, n: NodeId) -> usize {

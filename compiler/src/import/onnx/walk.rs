@@ -9,8 +9,10 @@ use super::schema;
 use super::weights::Weights;
 use crate::lower::{Lowering, Place, check_dims};
 use crate::{Diagnostic, Location};
+use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use wgfc_ir::order::{cycle, first_come};
 use wgfc_ir::{DType, Dim, Node, Op, TensorType, Value};
 
 /// How many nodes functions, branches and loops that are written out may add, and how many for each that
@@ -139,34 +141,27 @@ impl<'m> Importer<'m> {
             }
         }
         let needs: Vec<BTreeSet<&str>> = nodes.iter().map(node_needs).collect();
-        let mut readers: Vec<Vec<usize>> = vec![vec![]; nodes.len()];
-        let mut waiting = vec![0usize; nodes.len()];
+        let mut reads: DiGraph<(), ()> = DiGraph::with_capacity(nodes.len(), nodes.len());
+        for _ in nodes {
+            reads.add_node(());
+        }
         for (i, names) in needs.iter().enumerate() {
             for p in names.iter().filter_map(|n| producer.get(n)) {
-                readers[*p].push(i);
-                waiting[i] += 1;
+                reads.add_edge(NodeIndex::new(*p), NodeIndex::new(i), ());
             }
         }
-        let mut ready: BTreeSet<usize> = (0..nodes.len()).filter(|i| waiting[*i] == 0).collect();
-        let mut done = 0;
-        while let Some(i) = ready.pop_first() {
-            done += 1;
+        let mut stuck: BTreeSet<usize> = (0..nodes.len()).collect();
+        for i in first_come(&reads).into_iter().map(NodeIndex::index) {
+            stuck.remove(&i);
             self.node(to, scope, &nodes[i], i, prefix, &needs[i]);
-            for r in std::mem::take(&mut readers[i]) {
-                waiting[r] -= 1;
-                if waiting[r] == 0 {
-                    ready.insert(r);
-                }
-            }
         }
-        if done < nodes.len() {
-            let stuck: Vec<usize> = (0..nodes.len()).filter(|i| waiting[*i] > 0).collect();
-            let labels: Vec<String> =
-                stuck.iter().take(4).map(|i| format!("\"{}\"", label(&nodes[*i], *i, prefix))).collect();
+        if let Some(on) = cycle(&reads).filter(|_| !stuck.is_empty()) {
+            let name = |i: &NodeIndex| format!("\"{}\"", label(&nodes[i.index()], i.index(), prefix));
+            let labels: Vec<String> = on.iter().take(4).map(name).collect();
             let d = Diagnostic::model(format!(
                 "the graph has a cycle; it goes through {}{}",
                 labels.join(", "),
-                if stuck.len() > 4 { ", …" } else { "" }
+                if on.len() > 4 { ", …" } else { "" }
             ));
             self.errors.push(d.help(
                 "let what is carried from step to step be a Loop's or a Scan's, or an input and an output",

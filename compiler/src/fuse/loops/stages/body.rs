@@ -7,6 +7,7 @@ use crate::fuse::loops::lanes::{Mapping, Outside};
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
+use petgraph::visit::{Dfs, NodeFiltered, Walker};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ReduceOp, ScalarNode, UnaryOp, Value};
 
@@ -63,25 +64,11 @@ fn kept(body: &Graph) -> FxHashSet<Value> {
 
 /// Whether a value is made by several pointwise operators.
 fn is_chain(body: &Graph, v: Value) -> bool {
-    let mut stack = vec![v];
-    let mut seen = FxHashSet::default();
-    let mut maps = 0;
-    while let Some(v) = stack.pop() {
-        if !seen.insert(v) {
-            continue;
-        }
-        match &body.node(v.node).op {
-            Op::Map { .. } => {
-                maps += 1;
-                stack.extend(&body.node(v.node).inputs);
-            }
-            Op::View { .. } | Op::Concat { .. } | Op::Gather { .. } => {
-                stack.extend(&body.node(v.node).inputs)
-            }
-            _ => {}
-        }
-    }
-    maps > 1
+    let is_map = |n: &NodeId| matches!(body.node(*n).op, Op::Map { .. });
+    let moves =
+        |n: NodeId| matches!(body.node(n).op, Op::View { .. } | Op::Concat { .. } | Op::Gather { .. });
+    let search = NodeFiltered::from_fn(body.operands(), |n| is_map(&n) || moves(n));
+    Dfs::new(&search, v.node).iter(&search).filter(is_map).nth(1).is_some()
 }
 
 /// A value that a stage computes.

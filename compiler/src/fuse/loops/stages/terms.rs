@@ -6,7 +6,7 @@ use crate::fuse::loops::price::summed;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
 use crate::schedule::loops::{RESIDENT, keeps_blocks, stage_threads};
-use rustc_hash::FxHashSet;
+use petgraph::visit::{Dfs, Walker};
 use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
 /// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
@@ -68,16 +68,8 @@ pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceP
 
 /// Whether a value is the same in each step.
 fn is_fixed(body: &Graph, changing: usize, v: Value) -> bool {
-    let (mut stack, mut seen) = (vec![v], FxHashSet::default());
-    while let Some(v) = stack.pop() {
-        if body.inputs.iter().take(changing).any(|b| b.value == v) {
-            return false;
-        }
-        if seen.insert(v.node) {
-            stack.extend(&body.node(v.node).inputs);
-        }
-    }
-    true
+    let changes = |n: NodeId| body.inputs.iter().take(changing).any(|b| b.value.node == n);
+    !Dfs::new(body.operands(), v.node).iter(body.operands()).any(changes)
 }
 
 /// How many elements a product makes of a vector, and of how many terms each, if that is known.
