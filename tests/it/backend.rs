@@ -209,7 +209,8 @@ impl Compiled {
     pub fn kernels(&self) -> Option<usize> {
         Some(self.program()?.kernels.len())
     }
-    fn program(&self) -> Option<&Program> {
+    /// What a device runs.
+    pub fn program(&self) -> Option<&Program> {
         match &self.engine {
             Engine::Graph(_) => None,
             Engine::Session(s) => Some(s.program()),

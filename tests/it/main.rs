@@ -55,6 +55,7 @@ mod scatters;
 mod schema;
 mod selftest;
 mod sized;
+mod snapshots;
 mod sorts;
 mod spread;
 mod states;

@@ -21,7 +21,7 @@ fn limit(dtype: DType) -> f64 {
 }
 
 /// The largest error among the outputs, as it is and in units of the limit.
-fn error(got: &[Tensor], want: &[Tensor]) -> Result<(f64, f64), String> {
+pub fn error(got: &[Tensor], want: &[Tensor]) -> Result<(f64, f64), String> {
     if got.len() != want.len() {
         return Err(format!("{} outputs instead of {}", got.len(), want.len()));
     }

@@ -216,7 +216,7 @@ fn blocks() -> Vec<PathBuf> {
 }
 
 /// All but SwiftShader, whose compiler takes a second a kernel.
-fn quick_adapters() -> Vec<Gpu> {
+pub fn quick_adapters() -> Vec<Gpu> {
     let mut gpus = Backend::adapters();
     gpus.retain(|g| std::env::var_os("WGFC_THOROUGH").is_some() || !g.summary().name.contains("SwiftShader"));
     gpus
