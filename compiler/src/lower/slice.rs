@@ -114,13 +114,16 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<
         // From the end or from 0, it is the first position.
         None if (-v).proves_nonneg(&[]) && (extent + v).is(0) => Poly::ZERO,
         None if least > 0 && is_positive(&-v) => extent + v,
-        None => {
-            return Err(OpError::symbolic(format!("whether bound {v} is negative depends on dimensions")));
-        }
+        None => v + &(extent * &is_negative(v)),
     };
     let at_least = |a: &Poly, b: &Poly| (&(a - b) + least).proves_nonneg(&[]);
     let p = if at_least(high, &p) { p } else { p.min_of(high, &[]) };
     Ok(if at_least(&p, low) { p } else { p.max_of(low, &[]) })
+}
+
+/// 1 where an expression is below 0, else 0.
+pub fn is_negative(p: &Poly) -> Poly {
+    (-p).max_of(&Dim::ZERO, &[]).min_of(&Dim::ONE, &[])
 }
 
 /// Whether this is at least 1 where all symbols are.

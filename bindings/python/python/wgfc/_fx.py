@@ -19,6 +19,7 @@ from torch.export import graph_signature as sig
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 
@@ -190,6 +191,7 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
             line.append([digest(graph, graph.graph.output_node().all_input_nodes, None), str(graph.graph.output_node().args)])
         hash.update(repr(line).encode())
     hash.update(repr([number[r] for r in results]).encode())
+    hash.update(repr(sorted((sizes[s.name], n) for s, n in least(module).items() if s.name in sizes)).encode())
     return hash.hexdigest()
 
 
@@ -265,6 +267,19 @@ def _extents(inputs: Any) -> set[Any]:
     """The symbols that are extents of a tensor."""
     tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
     return {e for v in tensors for e in map(expression, v.shape) if getattr(e, "is_symbol", False)}
+
+
+def least(module: GraphModule) -> dict[Any, int]:
+    """What the extents of inputs are at least, where guards say it."""
+    env = getattr(_mode(module), "shape_env", None)
+    found = {}
+    if env is not None:
+        given = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
+        for symbol in sorted(_extents(given), key=lambda s: s.name):
+            lower = env.bound_sympy(symbol).lower
+            if lower.is_Integer and lower > 1:
+                found[symbol] = int(lower)
+    return found
 
 
 def carriers(module: GraphModule) -> list[Any]:
@@ -420,7 +435,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         graph=graph,
         graph_signature=sig.ExportGraphSignature(inputs, specs),
         state_dict={},
-        range_constraints={},
+        range_constraints={s: ValueRanges(n, int_oo) for s, n in least(module).items()},
         module_call_graph=[ep.ModuleCallEntry(fqn="", signature=None)],
         constants=kept,
     )

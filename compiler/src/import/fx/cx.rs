@@ -17,7 +17,7 @@ use crate::lower::random::run_key;
 use crate::lower::{Lowering, Part};
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
-use wgfc_ir::{Dim, Value};
+use wgfc_ir::{Atom, Dim, Poly, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
@@ -205,14 +205,34 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn declared_of(&self, name: &str) -> Option<&'m TensorMeta> {
         self.graph.tensor_values.get(self.tensor_name(name)?)
     }
-    /// Sizes and strides of an argument that is a tensor, in elements, where it begins its memory.
-    pub fn layout(&self, name: &str) -> Option<(Vec<Dim>, Vec<Dim>)> {
-        let meta = self.declared_of(name)?;
+    /// The name of a tensor that sees all of the memory that an argument sees: its own, where that is not known.
+    pub fn memory(&self, name: &str) -> Option<String> {
+        let own = self.tensor_name(name)?;
+        Some(self.scope.whole(own).unwrap_or(own).to_owned())
+    }
+    /// How many elements of its memory are before an argument that is a tensor.
+    pub fn offset(&self, name: &str) -> Option<Dim> {
+        match &self.declared_of(name)?.storage_offset {
+            None => Some(Dim::ZERO),
+            Some(n) => self.importer.sym_int(n).ok(),
+        }
+    }
+    /// Sizes and strides of a tensor, in elements, where it begins its memory.
+    pub fn layout(&self, tensor: &str) -> Option<(Vec<Dim>, Vec<Dim>)> {
+        let meta = self.graph.tensor_values.get(tensor)?;
         let sizes =
             |v: &[SymInt]| v.iter().map(|s| self.importer.sym_int(s).ok()).collect::<Option<Vec<Dim>>>();
         let begins = meta.storage_offset.as_ref().is_none_or(|o| *o == SymInt::Int(0));
         let (sizes, strides) = (sizes(&meta.sizes)?, sizes(&meta.strides)?);
         (begins && sizes.len() == strides.len()).then_some((sizes, strides))
+    }
+    /// Whether an expression of sizes is at least 0 for all that the program says of them.
+    pub fn never_negative(&self, p: &Poly) -> bool {
+        let from_least = |a: &Atom| match a {
+            Atom::Sym(s) => self.importer.least.get(&**s).map(|n| &Dim::sym(s) + *n),
+            _ => None,
+        };
+        p.proves_nonneg(&[]) || p.subst(&from_least, &[]).proves_nonneg(&[])
     }
     /// Whether a result is a tensor of complex numbers.
     pub fn makes_complex(&self, i: usize) -> bool {

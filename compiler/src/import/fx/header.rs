@@ -1,6 +1,7 @@
 //! Versions: of the archive, and of the program's schema.
 
 use super::archive::{Archive, Layout};
+use super::lists;
 use super::messages::{ExportedProgram, SchemaVersion};
 use crate::{Diagnostic, Errors, json_in_words};
 
@@ -58,5 +59,7 @@ pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
     if !errors.is_empty() {
         return Err(Errors(errors));
     }
-    Ok(archive.json(&json, not_read)?)
+    let mut program = archive.json(&json, not_read)?;
+    lists::expand(&mut program);
+    Ok(program)
 }

@@ -1,7 +1,7 @@
 //! Programs of PyTorch: what `torch.export.save` writes.
 //!
 //! `archive` is the container, `messages` what the program in it holds, `weights` its tensors. `model` reads inputs and outputs,
-//! `symbols` their sizes, `walk` goes through the nodes, `scope` knows which names are the same memory,
+//! `lists` writes operators on lists as ones on tensors, `symbols` reads sizes, `walk` goes through the nodes, `scope` knows which names are the same memory,
 //! `aliases` which results are. [`op`] is the contract of
 //! an operator, [`ops`] decodes each of them, [`cx`] is what a decoder sees of its node.
 
@@ -11,6 +11,7 @@ pub mod cx;
 mod expr;
 mod guards;
 mod header;
+mod lists;
 mod messages;
 mod model;
 mod names;

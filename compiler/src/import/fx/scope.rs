@@ -102,6 +102,17 @@ impl Scope {
         Ok(value)
     }
 
+    /// A name that sees all of the memory that a name sees.
+    pub fn whole(&self, name: &str) -> Option<&str> {
+        let Some(Slot::Made(n)) = self.names.get(name) else { return None };
+        if matches!(n.view, View::Whole) {
+            return self.names.get_key_value(name).map(|(k, _)| k.as_str());
+        }
+        let sees_all =
+            |s: &Slot| matches!(s, Slot::Made(w) if w.storage == n.storage && matches!(w.view, View::Whole));
+        self.names.iter().filter(|(_, s)| sees_all(s)).map(|(k, _)| k.as_str()).min()
+    }
+
     /// Whether a value is made of what a name holds now by views alone.
     pub fn is_view(&self, g: &Graph, of: &str, value: Value) -> bool {
         match self.names.get(of) {

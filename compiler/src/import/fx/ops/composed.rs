@@ -243,7 +243,7 @@ fn parts_along(cx: &mut Cx, x: Value, axis: usize) -> Lowered {
     let begins = [Dim::ZERO].into_iter().chain(cx.sizes("indices")?);
     let mut out = vec![];
     for (at, len) in begins.zip(sizes) {
-        let at = super::views::from_end(at, &extent).max_of(&Dim::ZERO, &[]).min_of(&extent, &[]);
+        let at = super::views::from_end(cx, at, &extent).max_of(&Dim::ZERO, &[]).min_of(&extent, &[]);
         out.push(cx.slice(x, axis, &at, 1, &len)?);
     }
     Ok(out)

@@ -13,14 +13,16 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.select_backward.default", |cx| {
         let (g, sizes) = (cx.tensor("grad_output")?, cx.sizes("input_sizes")?);
         let axis = cx.axis("dim", sizes.len())?;
-        let start = from_end(cx.size("index")?, &sizes[axis]);
+        let at = cx.size("index")?;
+        let start = from_end(cx, at, &sizes[axis]);
         let g = cx.unsqueeze(g, &[axis])?;
         among_zeros(cx, g, &sizes, axis, &start, 1)
     }),
     OpDef::new("aten.slice_backward.default", |cx| {
         let (g, sizes) = (cx.tensor("grad_output")?, cx.sizes("input_sizes")?);
         let axis = cx.axis("dim", sizes.len())?;
-        let start = from_end(cx.size("start")?, &sizes[axis]).max_of(&Dim::ZERO, &[]).min_of(&sizes[axis], &[]);
+        let at = cx.size("start")?;
+        let start = from_end(cx, at, &sizes[axis]).max_of(&Dim::ZERO, &[]).min_of(&sizes[axis], &[]);
         let step = cx.int("step")?;
         among_zeros(cx, g, &sizes, axis, &start, step)
     }),

@@ -9,17 +9,19 @@ use wgfc_ir::{Op, Poly};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.as_strided.default", |cx| {
-        let (flat, index, want) = strided(cx)?;
+        let memory = cx.memory("self").ok_or_else(|| OpError::model("it is of no tensor"))?;
+        let (flat, index, want) = strided(cx, &memory)?;
         Ok(vec![cx.view(flat, want, vec![index])?])
     })
-    .notes("Of a tensor whose elements lie side by side."),
+    .notes("Of memory that one tensor has, whose elements lie side by side."),
     OpDef::new("aten.as_strided_scatter.default", |cx| {
         let source = cx.tensor("src")?;
-        let (flat, index, _) = strided(cx)?;
+        let own = cx.tensor_name("self").ok_or_else(|| OpError::model("it is of no tensor"))?;
+        let (flat, index, _) = strided(cx, own)?;
         let written =
             cx.push(Op::Scatter { reduce: None, index: vec![GatherAxis::Affine(index)] }, &[flat, source])?;
         let dims = cx.result(0)?.shape;
-        let order = memory_order(cx)?;
+        let order = memory_order(cx, own)?;
         let stored: Vec<Dim> = order.iter().map(|d| dims[*d].clone()).collect();
         let y = cx.reshape(written, stored)?;
         let mut back = vec![0; order.len()];
@@ -45,15 +47,15 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.unfold.default", unfold),
 ];
 
-/// The axes of `self` from the one whose neighbours lie farthest apart in memory. The elements must lie side by side.
-fn memory_order(cx: &Cx) -> Result<Vec<usize>> {
+/// The axes of a tensor from the one whose neighbours lie farthest apart in memory. The elements must lie side by side.
+fn memory_order(cx: &Cx, tensor: &str) -> Result<Vec<usize>> {
     let unknown = || {
         OpError::unsupported(
             "it reads memory whose layout is not known, or that other tensors share",
             "call contiguous() on the tensor first",
         )
     };
-    let Some((sizes, strides)) = cx.layout("self") else { return Err(unknown()) };
+    let Some((sizes, strides)) = cx.layout(tensor) else { return Err(unknown()) };
     // Axes of one element are anywhere.
     let (mut order, mut rest): (Vec<usize>, Vec<usize>) = (0..sizes.len()).partition(|d| sizes[*d].is(1));
     let (mut inner, mut expected) = (vec![], Dim::ONE);
@@ -67,24 +69,31 @@ fn memory_order(cx: &Cx) -> Result<Vec<usize>> {
     Ok(order)
 }
 
-/// The elements as they lie in memory, where each of the result lies, and its shape.
-fn strided(cx: &mut Cx) -> Result<(Value, Poly, Vec<Dim>)> {
-    let x = cx.tensor("self")?;
+/// The elements of a tensor as they lie in memory, where each of the result lies, and its shape.
+fn strided(cx: &mut Cx, memory: &str) -> Result<(Value, Poly, Vec<Dim>)> {
+    let x = cx.by_name(memory)?;
     let n: Dim = cx.shape(x).iter().product();
     let (size, stride) = (cx.sizes("size")?, cx.sizes("stride")?);
     if size.len() != stride.len() {
         return Err(OpError::model(format!("{} strides for {} axes", stride.len(), size.len())));
     }
-    let offset = cx.opt_size("storage_offset")?.unwrap_or(Dim::ZERO);
+    let offset = match cx.opt_size("storage_offset")? {
+        Some(offset) => offset,
+        None => cx.offset("self").unwrap_or(Dim::ZERO),
+    };
     let steps = stride.iter().enumerate().map(|(d, s)| &Poly::var(d) * s);
-    let index = steps.fold(offset, |at, step| &at + &step);
+    let index = steps.fold(offset.clone(), |at, step| &at + &step);
     if !size.iter().any(|d| d.is(0)) && !index.in_range(&n, &size) {
-        return Err(OpError::unsupported(
-            format!("it reads memory outside of the {n} elements of its tensor"),
-            "take it of the whole tensor",
-        ));
+        let end = size.iter().zip(&stride).fold(&offset + 1, |at, (n, s)| &at + &(&(n - 1) * s));
+        if end.as_const().is_some() && n.as_const().is_some() {
+            return Err(OpError::unsupported(
+                format!("it reads memory outside of the {n} elements of its tensor"),
+                "take it of the whole tensor",
+            ));
+        }
+        cx.require_at_most(&end, &n);
     }
-    let order = memory_order(cx)?;
+    let order = memory_order(cx, memory)?;
     let stored = cx.transpose(x, &order)?;
     Ok((cx.reshape(stored, vec![n])?, index, size))
 }
@@ -116,7 +125,7 @@ fn slice_scatter(cx: &mut Cx) -> Lowered {
     let axis = cx.axis("dim", rank)?;
     let (dims, step) = (cx.shape(x), cx.int("step")?);
     let start = cx.opt_size("start")?.unwrap_or(Dim::ZERO);
-    let start = from_end(start, &dims[axis]).max_of(&Dim::ZERO, &[]);
+    let start = from_end(cx, start, &dims[axis]).max_of(&Dim::ZERO, &[]);
     let start = start.min_of(&dims[axis], &[]);
     let mut want = dims.clone();
     want[axis] = cx.shape(source)[axis].clone();
@@ -145,7 +154,8 @@ fn select_scatter(cx: &mut Cx) -> Lowered {
     let rank = cx.rank(x);
     let axis = cx.axis("dim", rank)?;
     let dims = cx.shape(x);
-    let at = from_end(cx.size("index")?, &dims[axis]);
+    let at = cx.size("index")?;
+    let at = from_end(cx, at, &dims[axis]);
     let source = cx.converted(source, cx.dtype(x))?;
     let mut want = dims;
     want.remove(axis);
@@ -157,7 +167,8 @@ fn select_scatter(cx: &mut Cx) -> Lowered {
 fn narrow(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
-    let start = from_end(cx.size("start")?, &cx.shape(x)[axis]);
+    let start = cx.size("start")?;
+    let start = from_end(cx, start, &cx.shape(x)[axis]);
     let len = cx.size("length")?;
     Ok(vec![cx.slice(x, axis, &start, 1, &len)?])
 }

@@ -229,14 +229,21 @@ fn select(cx: &mut Cx) -> Lowered {
     if let Some(Size::Computed(at)) = cx.opt_place("index")? {
         return Ok(vec![cx.take(x, at, axis)?]);
     }
-    let at = from_end(cx.size("index")?, &cx.shape(x)[axis]);
+    let at = cx.size("index")?;
+    let at = from_end(cx, at, &cx.shape(x)[axis]);
     let v = cx.slice(x, axis, &at, 1, &Dim::ONE)?;
     Ok(vec![cx.squeeze(v, &[axis])?])
 }
 
-/// A position, counted from the end where it is below 0.
-pub fn from_end(at: Dim, extent: &Dim) -> Poly {
-    if (&-&at - 1).proves_nonneg(&[]) { &at + extent } else { at }
+/// A position, counted from the end where it is below 0. A run decides that where the expression does not.
+pub fn from_end(cx: &Cx, at: Dim, extent: &Dim) -> Poly {
+    if (&-&at - 1).proves_nonneg(&[]) {
+        return &at + extent;
+    }
+    if cx.never_negative(&at) {
+        return at;
+    }
+    &at + &(extent * &slice::is_negative(&at))
 }
 
 fn slice_one(cx: &mut Cx) -> Lowered {
@@ -253,7 +260,7 @@ fn slice_one(cx: &mut Cx) -> Lowered {
     let len = cx.result(0)?.shape.get(axis).cloned();
     let extent = cx.shape(x)[axis].clone();
     if let Some(len) = len
-        && start.proves_nonneg(&[])
+        && cx.never_negative(&start)
         && (start.is(0) || start.as_const().is_none() || extent.as_const().is_none_or(|e| start.as_const() <= Some(e)))
     {
         return Ok(vec![cx.slice(x, axis, &start, step, &len)?]);

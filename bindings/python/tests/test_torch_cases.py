@@ -1,0 +1,531 @@
+"""Pieces of programs of PyTorch that are easily computed wrongly: arithmetic with sizes, parts of words in memory, results that are views,
+comparisons that two programs make, numbers that nobody counts as sizes."""
+
+import math
+
+import pytest
+import wgfc
+
+torch = pytest.importorskip("torch")
+backend = pytest.importorskip("wgfc.torch_backend")
+
+NN = torch.nn
+F = torch.nn.functional
+AUTO = torch.export.Dim.AUTO
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::wgfc.torch_backend.FallbackWarning", "ignore::wgfc.CompileWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Function(NN.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x)
+
+
+def exported(module, *inputs, axes=(), decompose=False):
+    """The program that torch exports, whose extents along ``axes`` may change, and a function that runs it."""
+    shapes = [{a: AUTO for a in axes if a < x.ndim} for x in inputs] if axes else None
+    program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    program = program.run_decompositions() if decompose else program
+    session = wgfc.Session(wgfc.compile(program))
+    names = [p.name for p in session.inputs]
+    return program, lambda *given: next(iter(session.run(dict(zip(names, given)), to="torch").values()))
+
+
+def close(got, want, tolerance=1e-4):
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def flat(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def run_compiled(f, **options):
+    torch._dynamo.reset()
+    return torch.compile(f, backend="wgfc", **options)
+
+
+def gradients(f, *inputs):
+    """Results and gradients of a function."""
+    inputs = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    out = flat(f(*inputs))
+    sum((y * torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)).sum() for y in out if y.requires_grad).backward()
+    return [*(y.detach() for y in out), *(x.grad for x in inputs if x.requires_grad)]
+
+
+def agree(f, *inputs, tolerance=1e-3, **options):
+    """Results and gradients are finite where those of eager are, and the same."""
+    want, got = gradients(f, *inputs), gradients(run_compiled(f, **options), *inputs)
+    for a, b in zip(got, want):
+        close(a, b, tolerance)
+
+
+# Sizes in exported programs.
+
+SIZES = {
+    "halved, rounded up": lambda n: -(-n // 2), "to the next multiple": lambda n: (-n) % 8 + 2, "by a negative number": lambda n: -(n // -2),
+    "negative, by a number": lambda n: 20 + (-n // 4), "modulo a negative number": lambda n: 20 + n % -5, "a difference by a negative number": lambda n: (1 - n) // -2 + 1,
+    "int of a product": lambda n: int(n * 0.5), "int of a quotient": lambda n: int(n / 3), "ceil": lambda n: math.ceil(n / 2), "floor": lambda n: math.floor(n / 3),
+    "round": lambda n: round(n / 2), "square": lambda n: n**2, "root": lambda n: int(n**0.5), "maximum": lambda n: max(n, 11), "minimum": lambda n: min(n - 3, 7),
+    "abs": lambda n: abs(3 - n), "without the remainder": lambda n: n - n % 4, "a multiple of 8": lambda n: (n + 7) // 8 * 8, "trunc of a negative quotient": lambda n: -math.trunc(-n / 3),
+    "bits": lambda n: (n & 3) | 8, "a condition": lambda n: 3 + (n % 2 == 0) * 1, "logarithm": lambda n: int(math.log2(n)) + 2, "sum": lambda n: torch.sym_sum([n, n, 3]),
+}  # fmt: skip
+USES = {
+    "as an extent": lambda x, k: x.sum() + torch.arange(k),
+    "as a value": lambda x, k: x * k,
+    "as padding": lambda x, k: F.pad(x, (0, k)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("size", SIZES)
+def test_arithmetic_with_sizes(size, use):
+    module = Function(lambda x: USES[use](x, SIZES[size](x.shape[1])))
+    program, run = exported(module, torch.randn(2, 13), axes=(1,))
+    for n in (13, 12, 18, 9):
+        x = torch.randn(2, n)
+        try:
+            want = program.module()(x)
+        except Exception:  # a guard of the program's own
+            continue
+        close(run(x), want)
+
+
+def test_powers_by_sizes_are_refused():
+    with pytest.raises(wgfc.Error, match="power"):
+        exported(Function(lambda x: x * 2 ** (x.shape[1] // 4)), torch.randn(2, 13), axes=(1,))
+
+
+ARANGES = {
+    "float step": lambda n: torch.arange(n, -n, -1.0), "whole step": lambda n: torch.arange(n, -n, -1), "down to 0": lambda n: torch.arange(n - 1, -1, -1.0),
+    "step 2.5": lambda n: torch.arange(0, n, 2.5), "step -2": lambda n: torch.arange(n, 0, -2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", [(), (1,)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", ARANGES)
+def test_ranges_that_go_down(case, axes):
+    module = Function(lambda x: x.sum() + ARANGES[case](x.shape[1]))
+    _, run = exported(module, torch.randn(2, 13), axes=axes)
+    for n in (13, 9) if axes else (13,):
+        x = torch.randn(2, n)
+        close(run(x), module(x))
+
+
+class Blocks(NN.Module):
+    """Two blocks of at most 8, the last of which may be shorter."""
+
+    def forward(self, x):
+        y = 0
+        for i in range(2):
+            a, b = 8 * i, min(8 * i + 8, x.shape[1])
+            y = y + torch.flip(x[:, a:b], [1]).sum(1) * (b - a)
+        return y
+
+
+def test_conditions_on_minima_and_rounded_sizes():
+    relative = Function(lambda x: x.sum(1, keepdim=True) + torch.arange(x.shape[1], -x.shape[1], -1.0)[None].expand(x.shape[0], -1))
+    for module in (relative, Blocks()):
+        _, run = exported(module, torch.randn(2, 13), axes=(0, 1))
+        for n in (13, 15):
+            x = torch.randn(3, n)
+            close(run(x), module(x))
+
+
+def test_what_torch_refuses_is_refused():
+    program, run = exported(Blocks(), torch.randn(2, 13), axes=(0, 1))
+    for n in (13, 15, 16, 20, 9, 8, 5):
+        x = torch.randn(2, n)
+        try:
+            want = program.module()(x)
+        except Exception:
+            with pytest.raises(wgfc.ModelError):
+                run(x)
+        else:
+            close(run(x), want)
+
+
+class Features(NN.Module):
+    """Features at the places of a token, of which as many are asserted as there are."""
+
+    def forward(self, ids, x):
+        mask = (ids == 7).unsqueeze(-1).expand(-1, -1, 4)
+        torch._check_tensor_all(mask.sum() == x.numel(), lambda: "tokens and features do not match")
+        return torch.zeros(*ids.shape, 4).masked_scatter(mask, x)
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_assertions_on_values(decompose):
+    ids, x = torch.tensor([[7, 7, 1], [2, 7, 7]]), torch.randn(4, 4)
+    close(exported(Features(), ids, x, decompose=decompose)[1](ids, x), Features()(ids, x))
+
+
+class Bias(NN.Module):
+    """The last columns of a table, along an axis whose extent is 1 for all sizes, which its expression does not show."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bias", torch.randn(4, 1, 64))
+
+    def forward(self, x):
+        n = x.shape[1]
+        return x + self.bias[:, max(0, 1 - n) :, max(0, 64 - n) :].sum(-1)
+
+
+def test_extents_that_are_1_for_all_sizes():
+    module = Bias()
+    _, run = exported(module, torch.randn(4, 13), axes=(1,))
+    for n in (13, 5):
+        x = torch.randn(4, n)
+        close(run(x), module(x))
+
+
+DIVISORS = {"quotient": lambda n: -(n // -2), "remainder": lambda n: 20 + n % -5, "of a difference": lambda n: (1 - n) // -2 + 1}
+
+
+@pytest.mark.parametrize("case", DIVISORS)
+def test_negative_divisors_of_sizes(case):
+    module = Function(lambda x: x * DIVISORS[case](x.shape[1]))
+    _, run = exported(module, torch.randn(2, 13), axes=(1,))
+    for n in (13, 12, 9):
+        x = torch.randn(2, n)
+        close(run(x), module(x))
+
+
+def test_truncation_of_negative_quotients_of_sizes():
+    module = Function(lambda x: x * -math.trunc(-x.shape[1] / 3))
+    program, run = exported(module, torch.ones(2, 13), axes=(1,))
+    for n in (12, 13, 14, 16):
+        close(run(torch.ones(2, n)), program.module()(torch.ones(2, n)))
+
+
+# Sizes in compiled functions.
+
+
+@pytest.mark.parametrize("f", ["BatchNorm", "mean", "mse_loss", "std"])
+def test_floats_of_sizes_stay_no_part_in_torch(f):
+    module = NN.Sequential(NN.Conv1d(5, 6, 3, padding=1), NN.BatchNorm1d(6)) if f == "BatchNorm" else NN.Linear(5, 6)
+    function = {"mse_loss": lambda x: F.mse_loss(x, x.sin()), "std": torch.std}.get(f, lambda x: module(x).square().mean())
+    run, before = run_compiled(function, dynamic=True), backend.statistics().operators
+    for n in (4, 7):
+        x = torch.randn(n, 5, 12) if f == "BatchNorm" else torch.randn(n, 5)
+        got = gradients(run, x)
+        for a, b in zip(got, gradients(function, x)):
+            close(a, b)
+    assert backend.statistics().operators == before
+
+
+@pytest.mark.parametrize("n", [5, 3, 0, 1, 10**8, 2**31, 2**33, -7])
+def test_numbers_of_any_size(n):
+    f = lambda a, s: a * s + s // 2 + s % 3
+    run, a = run_compiled(f, dynamic=True), torch.ones(3)
+    for s in (4, n):
+        close(run(a, s), f(a, s))
+
+
+def interpolated(x, mode, corners, **kind):
+    return F.interpolate(x, mode=mode, **kind, **({} if "nearest" in mode else {"align_corners": corners}))
+
+
+@pytest.mark.parametrize("kind", [{"scale_factor": 2}, {"scale_factor": 1.5}, {"size": 9}], ids=str)
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear", "nearest", "linear", "trilinear", "nearest-exact"])
+def test_resizing_of_other_sizes_than_the_first(mode, corners, kind):
+    if "nearest" in mode and corners:
+        pytest.skip("nearest elements have no corners")
+    f = lambda x: interpolated(x, mode, corners, **kind)
+    run = run_compiled(f, dynamic=True)
+    for h, w in ((5, 7), (3, 4), (6, 11)):
+        x = torch.randn({"linear": (2, 3, w), "trilinear": (2, 2, h, w, 4)}.get(mode, (2, 3, h, w)))
+        close(run(x), f(x), 1e-3)
+
+
+def test_resizing_in_several_ways_one_after_another():
+    for kind in ({"scale_factor": 2}, {"scale_factor": 1.5}, {"size": 9}):
+        f = lambda x: interpolated(x, "bilinear", True, **kind)
+        run = run_compiled(f, dynamic=True)
+        for h, w in ((5, 7), (3, 4), (6, 11)):
+            x = torch.randn(2, 3, h, w)
+            close(run(x), f(x), 1e-3)
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+def test_smooth_resizing_to_few_elements(mode, corners):
+    for given, made in (((8, 3), (1, 4)), ((8, 3), (4, 2)), ((8, 3), (1, 1)), ((4, 4), (1, 8)), ((2, 5), (1, 5)), ((8, 8), (3, 3))):
+        module = Function(lambda x: F.interpolate(x, size=made, mode=mode, align_corners=corners, antialias=True))
+        x = torch.randn(1, 1, *given)
+        close(exported(module, x)[1](x), module(x))
+
+
+def test_numbers_of_two_names_are_not_swapped():
+    x = torch.ones(3)
+    for a, b in (("h", "w"), ("w", "h"), ("rows", "cols"), ("cols", "rows"), ("w", "cols")):
+        scope = {}
+        exec(f"def f(x, {a}, {b}): return x * {a} - {b}", scope)
+        assert run_compiled(scope["f"], dynamic=True)(x, 10, 3).tolist() == [7.0] * 3
+
+
+# Results that are views.
+
+VIEWS = {
+    "narrow": lambda x: x.narrow(0, 1, x.shape[0] - 1), "half": lambda x: x[x.shape[0] // 2 :], "second chunk": lambda x: x.chunk(2)[1], "chunks": lambda x: x.chunk(2),
+    "split": lambda x: x.split(x.shape[0] // 2)[-1], "columns": lambda x: x[:, x.shape[1] // 2 :], "first columns": lambda x: x[:, : x.shape[1] // 2],
+    "other shape, transposed": lambda x: x.view(x.shape[0] * x.shape[1]).view(x.shape[1], x.shape[0]).t(), "transposed, unflattened": lambda x: x.t().unflatten(0, (-1, 2)),
+    "expand": lambda x: x[:, None].expand(-1, x.shape[0], -1), "unfold": lambda x: x.unfold(0, x.shape[0] // 2, 1), "transposed": lambda x: x.t().reshape(x.shape[1], x.shape[0]),
+    "of another result": lambda x: (lambda y: (y, y[y.shape[0] // 2 :]))(x * 2), "diagonal": lambda x: x[:, : x.shape[0] // 2].diagonal(), "used besides": lambda x: (x[x.shape[0] // 2 :], x.sum()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("case", VIEWS)
+def test_results_that_are_views(case, grad):
+    run = run_compiled(VIEWS[case], dynamic=True)
+    for shape in ((6, 8), (8, 4), (10, 6)):
+        x = torch.randn(*shape, requires_grad=grad)
+        for got, want in zip(flat(run(x)), flat(VIEWS[case](x))):
+            close(got, want)
+
+
+CUTS = {
+    "second axis from the end": lambda x: x.narrow(-3, 1, x.shape[-3] - 1), "narrow": lambda x: x.narrow(0, 1, x.shape[0] - 1), "slice": lambda x: x[1:], "select": lambda x: x[-1],
+    "step": lambda x: x[::2], "two": lambda x: (x[1:], x * 2), "columns": lambda x: x[:, 1:], "computed": lambda x: x[1:] + 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("case", CUTS)
+def test_results_cut_of_inputs_of_all_types(case, dtype):
+    for dynamic in (True, False, None):
+        run = run_compiled(CUTS[case], dynamic=dynamic)
+        for rows in (5, 3, 6):
+            x = (torch.rand(rows, 2, 8) * 3).to(dtype)
+            for got, want in zip(flat(run(x)), flat(CUTS[case](x))):
+                assert torch.equal(got, want)
+
+
+MATRICES = {
+    "inv": torch.linalg.inv, "sum of inv": lambda x: torch.linalg.inv(x).sum(), "two results": lambda x: (torch.linalg.inv(x), x.sin()),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.mT), "solve": lambda x: torch.linalg.solve(x, x[:, 0]).sum(),
+    "both": lambda x: torch.linalg.cholesky(x @ x.mT).diagonal().log().sum() + torch.linalg.solve(x, x[0]).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MATRICES)
+def test_last_results_of_graphs_with_effects(case):
+    x = torch.randn(3, 3) + 4 * torch.eye(3)
+    agree(MATRICES[case], x)
+    with torch.no_grad():
+        for got, want in zip(flat(run_compiled(MATRICES[case])(x)), flat(MATRICES[case](x))):
+            close(got, want)
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.1, 0.3, 1, 3])
+def test_exponentials_of_matrices(scale):
+    torch.manual_seed(1)
+    f = lambda x: torch.linalg.matrix_exp(x * scale)
+    x = torch.randn(4, 4)
+    # Entries grow as the exponential of the norm does.
+    largest = max(v.abs().max().item() for v in gradients(f, x))
+    for got, want in zip(gradients(run_compiled(f), x), gradients(f, x)):
+        assert (got - want).abs().max() <= 1e-4 * max(1, largest)
+
+
+# Writes into a part of a word.
+
+
+class Cache(NN.Module):
+    def __init__(self, dtype, write):
+        super().__init__()
+        self.write = write
+        self.register_buffer("c", torch.arange(35).reshape(5, 7).to(dtype) % 2 + 1)
+
+    def forward(self, x, n):
+        self.write(self.c, x, n)
+        return self.c + 0
+
+
+def written(write):
+    def f(x):
+        x = x.clone()
+        write(x)
+        return x
+
+    return f
+
+
+def put(x, at, value):
+    x[at] = value
+
+
+WRITES = {
+    "first row": lambda x: put(x, slice(1), 0),
+    "row of a row": lambda x: put(x, slice(1, 2), x[:1].clone()),
+    "columns": lambda x: put(x, (slice(None), slice(3)), 1),
+    "part of a row": lambda x: put(x, (0, slice(3)), 0),
+}
+CACHES = {
+    "a row": lambda c, x, n: put(c, slice(1, 2), x[:1]),
+    "index_copy_": lambda c, x, n: c.index_copy_(0, torch.tensor([1]), x[:1]),
+    "as many rows as": lambda c, x, n: put(c, slice(n.shape[0]), x[:1]),
+}
+WORDS = [torch.float16, torch.bfloat16, torch.uint8, torch.bool, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", WORDS, ids=str)
+@pytest.mark.parametrize("case", WRITES)
+def test_writes_end_inside_of_words(case, dtype):
+    f = written(WRITES[case])
+    x = (torch.arange(35).reshape(5, 7) % 3 + 1).to(dtype)
+    for axes in ((), (0,), (0, 1)):
+        assert torch.equal(exported(Function(f), x, axes=axes)[1](x), f(x))
+    assert torch.equal(run_compiled(f, dynamic=True)(x), f(x))
+
+
+@pytest.mark.parametrize("dtype", WORDS, ids=str)
+@pytest.mark.parametrize("case", CACHES)
+def test_caches_are_written_inside_of_words(case, dtype):
+    x, n = torch.zeros(1, 7, dtype=dtype), torch.zeros(3)
+    want = Cache(dtype, CACHES[case])(x, n)
+    program = torch.export.export(Cache(dtype, CACHES[case]), (x, n), dynamic_shapes=(None, {0: AUTO}))
+    session = wgfc.Session(wgfc.compile(program))
+    given = {k: v for k, v in {"x": x, "n": n}.items() if k in {p.name for p in session.inputs}}
+    assert torch.equal(next(iter(session.run(given, to="torch").values())), want)
+    assert torch.equal(run_compiled(Cache(dtype, CACHES[case]), dynamic=True)(x, n), want)
+
+
+SCATTERS = {
+    "slice_scatter": lambda x: torch.slice_scatter(x, torch.zeros_like(x[:1]), 0, 0, 1), "row": written(lambda x: put(x, 0, 0)), "part of a row": written(lambda x: put(x, (0, slice(3)), x[1, :3].clone())),
+    "cat": lambda x: torch.cat([x[:1] ^ x[:1] if not x.is_floating_point() else x[:1] * 0, x[1:]]), "select_scatter": lambda x: torch.select_scatter(x, torch.zeros_like(x[0]), 0, 1),
+    "index_fill": lambda x: x.index_fill(0, torch.tensor([0]), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+@pytest.mark.parametrize("case", SCATTERS)
+def test_scattered_rows_of_an_odd_number_of_elements(case, decompose):
+    for dtype in (torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.bool, torch.int16, torch.float32):
+        x = (torch.arange(35).reshape(5, 7) % 100 + 1).to(dtype)
+        for axes in ((), (0,), (0, 1)):
+            run = exported(Function(SCATTERS[case]), x, axes=axes, decompose=decompose)[1]
+            assert torch.equal(run(x), SCATTERS[case](x)), (dtype, axes)
+
+
+# Comparisons that the forward and the backward pass both make.
+
+EXTREMES = {
+    "quotient": lambda x: (x / 1.414).amax(0).sum(), "softmax": lambda x: (x.softmax(-1) * 3).amax(0).sum(), "layer_norm": lambda x: F.layer_norm(x, (x.shape[-1],)).amax(0).sum(), "gelu": lambda x: (F.gelu(x) / 3).amax(-1).sum(),
+    "centred": lambda x: (x - x.mean(0)).amin(-1).sum(), "normalised": lambda x: ((x - x.mean(0)) / x.std(0)).amax(0).sum(), "exp": lambda x: (x.exp() / 7).amax().sum(), "tanh": lambda x: x.tanh().amax(0).sum(),
+    "affine": lambda x: (x * 0.1 + 0.2).amax(0).sum(), "by its own size": lambda x: (x / (x.abs() + 0.3)).amax(0).sum(), "aminmax": lambda x: (lambda m: (m[1] - m[0]).sum())(torch.aminmax(x.sigmoid() / 3, dim=0)),
+    "norm": lambda x: torch.linalg.vector_norm(x / 3, float("inf"), 0).sum(), "clamped at std": lambda x: x.clamp(max=x.std()).sum(), "maximum": lambda x: torch.maximum(x / 3, (x / 3).mean(0)).sum(), "max": lambda x: (x / 3).max(),
+    "scatter_reduce": lambda x: (x / 3).scatter_reduce(0, torch.zeros(3, 6, dtype=torch.long), x[:3] / 3, "amax").sum(), "cdist": lambda x: torch.cdist(x / 3, x / 3 + 1, p=float("inf")).sum(), "logsumexp": lambda x: (x / 3).logsumexp(0).sum(),
+    "cummax": lambda x: (x / 3).cummax(0)[0].sum(), "shifted": lambda x: ((x / 3) - (x / 3).amax(0, keepdim=True)).exp().sum(), "max_pool": lambda x: F.max_pool1d((x / 3)[None], 2).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_gradients_of_extremes_of_what_is_computed_again(case):
+    run = run_compiled(EXTREMES[case])
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(9, 6)
+        for got, want in zip(gradients(run, x), gradients(EXTREMES[case], x)):
+            close(got, want, 1e-3)
+
+
+WEIGHT = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+PIECES = {
+    "attention": lambda x: (lambda s: ((s - s.amax(-1, keepdim=True)).exp() / (s - s.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True) @ x).square().sum())(x @ x.mT / math.sqrt(8)),
+    "quantisation": lambda x: (lambda y: (y / y.abs().amax(-1, keepdim=True)).sin().sum())(x / 7), "between extremes": lambda x: (lambda y: ((y - y.amin()) / (y.amax() - y.amin())).square().sum())(F.gelu(x @ WEIGHT) / 3),
+    "pooling": lambda x: (F.silu(x @ WEIGHT) / 3).amax(1).square().sum(), "logsumexp": lambda x: (lambda y: (y.amax(-1) + (y - y.amax(-1, keepdim=True)).exp().sum(-1).log()).sum())(x / 0.07),
+    "temperature": lambda x: (lambda y: (y - y.amax(-1, keepdim=True)).exp().square().sum())(x / 0.7), "pixels": lambda x: torch.linalg.vector_norm((x / 255 - 0.5) / 0.226, float("inf"), -1).sum(),
+    "of all": lambda x: (x / 3).amax((0, 1)).square().sum(), "standardised": lambda x: ((x - 0.449) / 0.226).amax(-1).square().sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("without", [[], ["approximate"]], ids=["", "exact"])
+@pytest.mark.parametrize("case", PIECES)
+def test_gradients_of_pieces_of_models(case, without):
+    agree(PIECES[case], torch.randn(4, 6, 8), options={"without": without} if without else None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("u", [torch.special.i1e, torch.sin, lambda x: x * 0.3, torch.sigmoid], ids=["i1e", "sin", "scaled", "sigmoid"])
+def test_gradients_of_extremes_of_few_bits_are_finite(u, dtype):
+    f = lambda x: (lambda v: (v - v.amax(0, keepdim=True)).exp().sum())(u(x))
+    for options in (None, {"without": ["approximate"]}):
+        (_, got), (_, want) = (gradients(g, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).to(dtype)) for g in (run_compiled(f, options=options), f))
+        assert got.isfinite().all()
+        assert (got - want).abs().max() <= 2**-6 * want.abs().max()
+
+
+@pytest.mark.parametrize("f", [lambda x, w: (x @ w / 1.414).min(), lambda x, w: (x @ w / 1.414).amax(0).sum(), lambda x, w: (x @ w).max()], ids=["min", "amax", "max"])
+def test_gradients_of_extremes_of_products(f):
+    run = run_compiled(f)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x, w = torch.randn(5, 7, 3, 2), torch.randn(2)
+        for got, want in zip(gradients(run, x, w), gradients(f, x, w)):
+            close(got, want, 1e-3)
+
+
+def test_gradients_of_a_softmax_by_hand():
+    def f(x):
+        x = x / 3
+        return (x - x.amax(0, keepdim=True)).exp().sum()
+
+    for options in (None, {"without": ["approximate"]}):
+        agree(f, torch.randn(9, 6), options=options)
+
+
+# Tensors without memory, and writes that nobody counts.
+
+SIGNS = {
+    "sgn": torch.sgn, "sgn of a product": lambda x: torch.sgn(x * 2), "sgn of tensordot": lambda x: torch.sgn(torch.tensordot(x, x, dims=([0], [0]))),
+    "sgn of copysign": lambda x: torch.sgn(torch.copysign(x, torch.tensor(2.0))), "copysign": lambda x: torch.copysign(x, torch.tensor(2.0)) * 2,
+    "a quotient": lambda x: (lambda v: torch.sgn(torch.tensordot(v, v, dims=([0], [0])) / 2.236))(torch.copysign(x, torch.tensor(2.0))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIGNS)
+def test_gradients_that_are_zero(case):
+    agree(SIGNS[case], torch.randn(5))
+
+
+def test_arguments_without_memory():
+    f = lambda x, t: (x * 2 + t).sin()
+    close(run_compiled(f)(torch.ones(5), torch._efficientzerotensor(5)), f(torch.ones(5), torch.zeros(5)))
+
+
+@pytest.mark.parametrize("way", [{"fused": True}, {"foreach": True}], ids=["fused", "foreach"])
+@pytest.mark.parametrize("name", ["AdamW", "Adam", "SGD", "Adagrad"])
+def test_parameters_are_those_of_the_last_step(name, way):
+    losses = []
+    for run in (lambda m: m, run_compiled):
+        torch.manual_seed(0)
+        module = NN.Linear(4, 1)
+        x, t = torch.randn(8, 4), torch.randn(8, 1)
+        f, optimizer = run(module), getattr(torch.optim, name)(module.parameters(), 0.1, **way)
+        losses.append([])
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = (f(x) - t).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[1][-1] < losses[1][0]
