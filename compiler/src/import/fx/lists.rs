@@ -69,11 +69,11 @@ fn element(a: &Argument, i: usize) -> Option<Argument> {
     })
 }
 
-/// What an operator is called that does the same to one tensor, its overload, and the names of arguments that are called otherwise there.
-fn one<'a>(
-    name: &'a str,
-    overload: &'a str,
-) -> Option<(&'a str, &'a str, &'static [(&'static str, &'static str)])> {
+/// Names of arguments of an operator on lists, each with the name that the operator on one tensor has for it.
+type Renamed = &'static [(&'static str, &'static str)];
+
+/// The operator that does the same to one tensor, its overload, and its arguments of other names.
+fn one<'a>(name: &'a str, overload: &'a str) -> Option<(&'a str, &'a str, Renamed)> {
     Some(match (name, overload) {
         ("add" | "sub" | "mul" | "div", "Scalar" | "ScalarList") => {
             (name, "Scalar", &[("scalar", "other"), ("scalars", "other")])
