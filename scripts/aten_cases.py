@@ -10,7 +10,8 @@ and what torch 2.15 returns (nothing where that is random). They were made of to
 `own-...`, are in torch.export's own dialect, which keeps operators that are written in others, and so are those of
 `default.tar.gz`, called `default-...`: of what the database gives without decomposition, up to two of each operator that
 the others lack. Constants are laid out as
-in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators."""
+in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators. `programs.tsv` lists the cases of
+`programs.tar.gz`, called `program-...`: graphs of random programs, which `torch_programs.py` makes."""
 import json, pathlib, shutil, sys, tarfile
 import numpy as np
 
@@ -61,8 +62,11 @@ def main():
     for case in sorted(p for p in out.iterdir() if p.is_dir()):
         constants(case)
         names = sorted(set(operators(json.loads((case / "model.json").read_text())["graph_module"]["graph"])))
-        lines.append(f"{case.name}\t0.0001\t0.00001\t{','.join(names)}\n")
-    (out / "aten.tsv").write_text("".join(lines))
+        tolerance = case / "tolerance.txt"
+        tolerance = tolerance.read_text() if tolerance.exists() else "0.0001\t0.00001"
+        lines.append(f"{case.name}\t{tolerance}\t{','.join(names)}\n")
+    for index, programs in (("aten", False), ("programs", True)):
+        (out / f"{index}.tsv").write_text("".join(n for n in lines if n.startswith("program-") == programs))
     print(len(lines), "cases in", out)
 
 main()

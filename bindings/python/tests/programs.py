@@ -274,7 +274,8 @@ def noise(seed, eps):
 def precision(program):
     """The coarsest rounding of a program."""
     text = program.source() + "".join(NAMES.get(d, "") for _, d, _ in program.inputs)
-    if "BF16" in text:
+    # Muon computes in 16 bits.
+    if "BF16" in text or program.optimizer and program.optimizer[0] == "Muon":
         return 2.0**-8
     return 2.0**-11 if "F16" in text.replace("BF16", "") or "m.halves" in text else 2.0**-23
 

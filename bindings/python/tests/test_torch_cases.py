@@ -213,6 +213,63 @@ def test_truncation_of_negative_quotients_of_sizes():
         close(run(torch.ones(2, n)), program.module()(torch.ones(2, n)))
 
 
+def test_sizes_below_those_that_torch_writes():
+    """Torch writes that a dimension that may change is at least 2, and takes 1."""
+    module = NN.Sequential(NN.Linear(7, 5), NN.ReLU(), NN.Linear(5, 3))
+    program, run = exported(module, torch.randn(4, 7), axes=(0,))
+    for n in (1, 2, 6):
+        x = torch.randn(n, 7)
+        close(run(x), program.module()(x))
+
+
+def strided_halves(x):
+    return x.as_strided((x.shape[0] // 2, 2), (2, 1), 1) + 0
+
+
+MEMORY = {
+    "a view": lambda x: (x * 2)[1:].as_strided((2,), (x.shape[1],)) + 1, "of a diagonal": lambda x: x.diagonal(1).as_strided((2,), (x.shape[1] + 1,), x.shape[1]) * 1, "halves": strided_halves,
+    "a row from the end": lambda x: x[x.shape[0] - 5], "rows from the end": lambda x: x[x.shape[0] - 6 :] * 2, "rows up to": lambda x: x[: x.shape[0] - 6] + 1, "narrow": lambda x: x.narrow(0, x.shape[0] - 2, 2) * 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("traced", [7, 4])
+@pytest.mark.parametrize("decompose", [False, True])
+@pytest.mark.parametrize("case", MEMORY)
+def test_positions_that_sizes_decide(case, decompose, traced):
+    program, run = exported(Function(MEMORY[case]), torch.randn(traced, 5), axes=(0,), decompose=decompose)
+    for n in (traced, 9, 3):
+        x = torch.randn(n, 5)
+        try:
+            want = program.module()(x)
+        except Exception:  # a guard of the program's own
+            continue
+        close(run(x), want)
+
+
+class Lists(NN.Module):
+    def forward(self, x):
+        a, b = x * 1, x[:2] + 1
+        torch._foreach_add_([a, b], 1)
+        torch._foreach_mul_([a[:1], b[1:]], [2.0, 3.0])
+        c = torch._foreach_add([a, b], [b[0] * 1, a[0] * 1], alpha=2)
+        torch._foreach_tanh_([c[0]])
+        torch._foreach_copy_([a[:2]], [b])
+        torch._foreach_lerp_([b], [c[1]], 0.3)
+        torch._foreach_zero_([c[1][:1]])
+        d = torch._foreach_maximum(torch._foreach_sqrt(torch._foreach_abs([a, b])), 0.5)
+        torch._foreach_addcmul_([a], [a.clone()], [a.clone()], 0.5)
+        return torch.cat([a, b, *c, *d, torch.stack(torch._foreach_norm(d, 1))[:, None].expand(2, 5)])
+
+
+@pytest.mark.parametrize("axes", [(), (0,)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("decompose", [False, True])
+def test_operators_on_lists_are_exported(decompose, axes):
+    _, run = exported(Lists(), torch.randn(4, 5), axes=axes, decompose=decompose)
+    for n in (4, 7) if axes else (4,):
+        x = torch.randn(n, 5)
+        close(run(x), Lists()(x))
+
+
 # Sizes in compiled functions.
 
 
@@ -490,6 +547,26 @@ def test_gradients_of_a_softmax_by_hand():
 
     for options in (None, {"without": ["approximate"]}):
         agree(f, torch.randn(9, 6), options=options)
+
+
+# Gradients of operators that torch has no simpler ones for.
+
+BACKWARD = {
+    **{f"avg_pool2d {p}": (lambda x, p=p: F.avg_pool2d(x, *p), (2, 3, 7, 6)) for p in ((2,), (3, 2, 1), ((3, 2), (2, 1), 1, True), (3, 2, 1, True, False), (3, 2, 1, False, True, 5))},
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2, 1), (2, 3, 7)), "avg_pool3d": (lambda x: F.avg_pool3d(x, (2, 3, 2), 2, (1, 1, 0), True, False), (2, 4, 7, 6)),
+    **{f"{m}, {s}, {c}": (lambda x, m=m, s=s, c=c: F.interpolate(x, size=s, mode=m, align_corners=c, antialias=True), (1, 2, 8, 5)) for m in ("bicubic", "bilinear") for s in ((3, 4), (1, 7)) for c in (True, False)},
+    "bicubic by a factor": (lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True), (1, 2, 8, 5)),
+    "logcumsumexp": (lambda x: x.logcumsumexp(-1), (3, 7)), "logcumsumexp of the first axis": (lambda x: (x * 30).logcumsumexp(0), (9, 2)),
+    "hfft": (lambda x: torch.fft.hfft(torch.complex(x, x.sin()), n=8), (3, 5)), "ihfft": (lambda x: torch.fft.ihfft(x).abs(), (3, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BACKWARD)
+def test_gradients_by_simpler_operators(case):
+    f, shape = BACKWARD[case]
+    before = backend.statistics().operators
+    agree(f, torch.randn(shape))
+    assert backend.statistics().operators == before
 
 
 # Tensors without memory, and writes that nobody counts.

@@ -155,3 +155,91 @@ def _embedding_bag(
         each = each * weights.unsqueeze(-1)
     each = torch.where((indices != padding).unsqueeze(-1), each, 0)
     return zeros.index_add(0, indices, each)
+
+
+@_of(_ATEN._neg_view.default)
+def _negative(x: Tensor) -> Tensor:
+    return -x
+
+
+def _along(grad: Tensor, axis: int, matrix: Tensor) -> Tensor:
+    """A product with a matrix along an axis, in which all rounding is that of f32."""
+    wide = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
+    return (wide.movedim(axis, -1) @ matrix.to(wide.dtype)).movedim(-1, axis)
+
+
+@_of(_ATEN.avg_pool2d_backward.default, _ATEN.avg_pool3d_backward.default)
+def _avg_pool(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: Optional[int],
+) -> Tensor:
+    """Each element gets the gradients of the windows that it is in, each divided by the size of the window."""
+    axes = grad.ndim - (2 if len(kernel) == 2 else 3)
+    kernel = list(kernel)
+    count = grad.ndim - axes
+    padding = list(padding) * (count if len(padding) == 1 else 1)
+    stride = list(stride or kernel) * (count if len(stride) == 1 else 1)
+    made, inside = grad, []
+    for i in range(count):
+        n, windows = x.shape[axes + i], grad.shape[axes + i]
+        begin = torch.arange(windows, device=grad.device) * stride[i] - padding[i]
+        # Windows end with the padding.
+        end = (begin + kernel[i]).clamp(max=n + padding[i])
+        at = torch.arange(n, device=grad.device)
+        inside.append((at >= begin[:, None]) & (at < end[:, None]))
+        if divisor_override is None:
+            size = end - begin if count_include_pad else end.clamp(max=n) - begin.clamp(min=0)
+            shape = [-1 if k == axes + i else 1 for k in range(grad.ndim)]
+            made = made / size.reshape(shape)
+    if divisor_override is not None:
+        made = made / divisor_override
+    for i, part in enumerate(inside):
+        made = _along(made, axes + i, part)
+    return made.to(grad.dtype)
+
+
+def _resizing_by(forward: Any) -> Callable[..., Tensor]:
+    def backward(
+        grad: Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        scales_h: Optional[float] = None,
+        scales_w: Optional[float] = None,
+    ) -> Tensor:
+        """Products with what the resizing makes of unit matrices."""
+        made = grad
+        for axis, scale in ((2, scales_h), (3, scales_w)):
+            unit = torch.eye(input_size[axis], device=grad.device)[None, None]
+            size = [output_size[axis - 2], input_size[axis]]
+            made = _along(made, axis, forward(unit, size, align_corners, scale, None)[0, 0])
+        return made.to(grad.dtype)
+
+    return backward
+
+
+_OWN[_ATEN._upsample_bicubic2d_aa_backward.default] = _resizing_by(_ATEN._upsample_bicubic2d_aa.default)
+_OWN[_ATEN._upsample_bilinear2d_aa_backward.default] = _resizing_by(_ATEN._upsample_bilinear2d_aa.default)
+
+
+@_of(_ATEN.logcumsumexp.default)
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Sums of twice as many elements in each step."""
+    if x.ndim == 0 or not x.is_floating_point():
+        return NotImplemented
+    n, reach = x.shape[dim], 1
+    if not isinstance(n, int):
+        return NotImplemented
+    made = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    while reach < n:
+        before = made.new_full([*made.shape[: dim % x.ndim], reach, *made.shape[dim % x.ndim + 1 :]], -math.inf)
+        shifted = torch.cat([before, made.narrow(dim, 0, n - reach)], dim)
+        made = torch.logaddexp(made, shifted)
+        reach *= 2
+    return made.to(x.dtype)

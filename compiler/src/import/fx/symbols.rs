@@ -249,7 +249,8 @@ fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
         }
         let named = |a: &Atom| if let Atom::Sym(s) = a { Some(im.symbol(s)) } else { None };
         let d = raw.subst(&named, &[]);
-        if let Some(least) = range.min_val.filter(|n| *n > 1) {
+        // Torch writes 2 for all dimensions that may change, and takes fewer.
+        if let Some(least) = range.min_val.filter(|n| *n > 2) {
             im.least.insert(text.clone(), least);
             required.at_most.push((Poly::constant(least), d.clone()));
         }

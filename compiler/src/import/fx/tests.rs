@@ -3,7 +3,9 @@
 use super::super::NoExternalData;
 use super::*;
 use serde_json::{Value, json};
-use wgfc_ir::Dim;
+use std::collections::BTreeMap;
+use wgfc_ir::eval::{StateValues, evaluate_from};
+use wgfc_ir::{Dim, Tensor};
 
 /// A program of the input `x: f32[s0, 4]` with these nodes and the results of `y`.
 fn program(nodes: Value, conditions: Value) -> Vec<u8> {
@@ -77,4 +79,65 @@ fn assertions_on_sizes_are_constraints() {
     assert!((0..9).all(|n| holds(&either, n) == (n >= 3 || n == 1)), "{either:?}");
     let e = of("Sin(Symbol('s0'))").unwrap_err().to_string();
     assert!(e.contains("is not understood"), "{e}");
+}
+
+/// The values of `y` for an `x` of so many rows, whose elements are counted.
+fn values(nodes: Value, rows: usize) -> Vec<f32> {
+    let graph = import(&program_of_integers(nodes), &NoExternalData, &Options::default()).unwrap().graph;
+    let x: Vec<f32> = (0..rows * 4).map(|i| i as f32).collect();
+    let given = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![rows, 4], &x))]);
+    let got = evaluate_from(&graph, &given, &mut StateValues::default()).unwrap();
+    got[0].to_f32s().unwrap()
+}
+
+/// As [`program`], with the integer `k`, which is `s0 - 3`, and rows of `x`.
+fn program_of_integers(nodes: Value) -> Vec<u8> {
+    let mut whole: Value = serde_json::from_slice(&program(nodes, json!({}))).unwrap();
+    let graph = &mut whole["graph_module"]["graph"];
+    let k = json!({"as_expr": {"expr_str": "Add(Symbol('s0'), Integer(-3))"}});
+    graph["sym_int_values"] = json!({"k": k});
+    let x = graph["tensor_values"]["x"].clone();
+    for name in ["a", "b"] {
+        graph["tensor_values"][name] = x.clone();
+    }
+    graph["tensor_values"]["row"] = json!({"dtype": 7, "sizes": [{"as_int": 4}], "layout": 7});
+    whole.to_string().into_bytes()
+}
+
+fn tensor(name: &str) -> Value {
+    json!({"as_tensor": {"name": name}})
+}
+
+fn arguments(given: &[(&str, Value)]) -> Value {
+    given.iter().map(|(name, arg)| json!({"name": name, "arg": arg})).collect()
+}
+
+#[test]
+fn a_size_may_be_a_position_from_the_end() {
+    let k = json!({"as_sym_int": {"as_name": "k"}});
+    let select = arguments(&[("self", tensor("x")), ("dim", json!({"as_int": 0})), ("index", k)]);
+    let add = arguments(&[("self", tensor("x")), ("other", tensor("row"))]);
+    let nodes = json!([
+        node("torch.ops.aten.select.int", select, json!([tensor("row")])),
+        node("torch.ops.aten.add.Tensor", add, json!([tensor("y")])),
+    ]);
+    // Row 2 of 5, and row -1 of 2.
+    assert_eq!(values(nodes.clone(), 5)[..4], [8.0, 10.0, 12.0, 14.0]);
+    assert_eq!(values(nodes, 2)[..4], [4.0, 6.0, 8.0, 10.0]);
+}
+
+#[test]
+fn operators_on_lists_are_those_on_tensors() {
+    let list =
+        |names: &[&str]| json!({"as_tensors": names.iter().map(|n| json!({"name": n})).collect::<Vec<_>>()});
+    let scalars = json!({"as_floats": [2.0, 3.0]});
+    let product = arguments(&[("self", list(&["x", "x"])), ("scalars", scalars)]);
+    let sum = arguments(&[("self", list(&["a"])), ("other", list(&["b"])), ("alpha", json!({"as_int": 10}))]);
+    let relu = arguments(&[("self", tensor("a"))]);
+    let nodes = json!([
+        node("torch.ops.aten._foreach_mul.ScalarList", product, json!([list(&["a", "b"])])),
+        node("torch.ops.aten._foreach_add_.List", sum, json!([])),
+        node("torch.ops.aten.relu.default", relu, json!([tensor("y")])),
+    ]);
+    assert_eq!(values(nodes, 1), [0.0, 32.0, 64.0, 96.0]);
 }

@@ -259,8 +259,17 @@ fn slice_one(cx: &mut Cx) -> Lowered {
     // The program knows how many elements there are.
     let len = cx.result(0)?.shape.get(axis).cloned();
     let extent = cx.shape(x)[axis].clone();
+    if let Some(len) = &len
+        && start.as_const().is_none()
+    {
+        let at = match cx.never_negative(&start) {
+            true => start,
+            false => from_end(cx, start, &extent).max_of(&Dim::ZERO, &[]).min_of(&extent, &[]),
+        };
+        return Ok(vec![cx.slice(x, axis, &at, step, len)?]);
+    }
     if let Some(len) = len
-        && cx.never_negative(&start)
+        && start.proves_nonneg(&[])
         && (start.is(0) || start.as_const().is_none() || extent.as_const().is_none_or(|e| start.as_const() <= Some(e)))
     {
         return Ok(vec![cx.slice(x, axis, &start, step, &len)?]);
