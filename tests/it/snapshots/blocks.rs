@@ -18,8 +18,11 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Graph, Program, Tensor};
 use wgfc_runtime::{Gpu, Session};
 
+/// Executes a block on each adapter and compares its kernels with the snapshot.
+type Case = fn(&[Gpu]) -> Result<(), Failure>;
+
 /// The cases by name.
-pub const CASES: &[(&str, fn(&[Gpu]) -> Result<(), Failure>)] = &[
+pub const CASES: &[(&str, Case)] = &[
     ("resnet50", resnet50),
     ("mobilenetv2", mobilenetv2),
     ("bert-base", bert),
