@@ -51,9 +51,12 @@ fn rendered_errors() {
     m.opset_import.push(OperatorSetIdProto { domain: "com.example".into(), version: 1 });
     case("unsupported operators, all of them, and nothing that follows from them", errors(&m));
     case("unknown domain", errors(&one(node("Relu", &["x"], &["y"]).of("org.nobody"))));
-    let nodes =
-        vec![node("Add", &["x", "c"], &["b"]).named("first"), node("Relu", &["b"], &["c"]).named("second")];
-    case("a cycle", errors(&model(graph(nodes, x(), vec![untyped("b")]))));
+    let nodes = vec![
+        node("Neg", &["b"], &["d"]).named("behind it"),
+        node("Add", &["x", "c"], &["b"]).named("first"),
+        node("Relu", &["b"], &["c"]).named("second"),
+    ];
+    case("a cycle", errors(&model(graph(nodes, x(), vec![untyped("b"), untyped("d")]))));
     let nodes = vec![node("Relu", &["x"], &["y"]), node("Neg", &["x"], &["y"])];
     case("a name twice", errors(&model(graph(nodes, x(), vec![untyped("y")]))));
     case("no such output", errors(&with(&relu, |g| g.output = vec![untyped("z")])));
