@@ -75,7 +75,7 @@ mod tests {
     fn a_cycle_is_its_nodes_alone() {
         // 0 and 1 come before, 6 and 7 behind it; 8 and 9 are another.
         let edges = [(0, 1), (1, 2), (2, 4), (4, 3), (3, 2), (4, 6), (6, 7), (8, 9), (9, 8), (5, 5)];
-        let graph = DiGraph::<(), ()>::from_edges(&edges);
+        let graph = DiGraph::<(), ()>::from_edges(edges);
         assert_eq!(ids(first_come(&graph)), [0, 1]);
         assert_eq!(cycle(&graph).map(ids), Some(vec![2, 3, 4]));
         let graph = DiGraph::<(), ()>::from_edges([(0, 1), (1, 1), (1, 2)]);
