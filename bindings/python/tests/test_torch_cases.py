@@ -549,6 +549,27 @@ def test_gradients_of_a_softmax_by_hand():
         agree(f, torch.randn(9, 6), options=options)
 
 
+# Control flow.
+
+FLOW = {
+    "sizes in branches": lambda x: torch.cond(x.mean() > 0, lambda a: a * x.shape[0] + x.shape[1], lambda a: a - x.shape[0] // 2, (x,)),
+    "sizes in inner branches": lambda x: torch.cond(x.sum() > 0, lambda a: torch.cond(a.amax() > 1, lambda b: b / x.shape[0], lambda b: b.cos(), (a,)), lambda a: a * x.shape[1], (x,)),
+    "a condition on sizes": lambda x: torch.cond(torch.tensor(x.shape[0] > 3), lambda a: a + 1, lambda a: a - 2, (x,)),
+    "so many times": lambda x: torch.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, (a * 0.5).sin()), (torch.tensor(0), x.clone()))[1],
+    "until it is small": lambda x: torch.while_loop(lambda a: a.abs().sum() > 1, lambda a: (a * 0.5,), (x.clone(),))[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FLOW)
+def test_control_flow_with_sizes(case):
+    run, before = run_compiled(FLOW[case], dynamic=True), backend.statistics().operators
+    with torch.no_grad():
+        for shape in ((5, 7), (2, 7), (6, 4)):
+            for x in (torch.rand(shape) + 0.1, -torch.rand(shape), torch.randn(shape) * 3):
+                close(run(x), FLOW[case](x))
+    assert backend.statistics().operators == before
+
+
 # Gradients of operators that torch has no simpler ones for.
 
 BACKWARD = {

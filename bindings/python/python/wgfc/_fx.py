@@ -355,6 +355,40 @@ def readable(module: GraphModule) -> GraphModule:
     return new
 
 
+def _branches_without_sizes(graph: Graph, module: torch.nn.Module) -> None:
+    """Has branches compute sizes that they are given: their expressions are all that is read, and the serializer takes tensors only."""
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.higher_order.cond:
+            continue
+        condition, *branches, operands = node.args
+        sizes = {i for i, o in enumerate(operands) if isinstance(o, Node) and isinstance(o.meta.get("val"), torch.SymInt)}
+        if not sizes:
+            continue
+        for i, of in enumerate(branches):
+            name = f"{of.target}_{node.name}"
+            module.add_module(name, _without_sizes(getattr(module, of.target), sizes))
+            with graph.inserting_before(node):
+                branches[i] = graph.get_attr(name)
+            branches[i].meta = dict(of.meta)
+        node.args = (condition, *branches, tuple(o for i, o in enumerate(operands) if i not in sizes))
+
+
+def _without_sizes(module: GraphModule, sizes: set[int]) -> GraphModule:
+    """A branch that is not given its arguments at these positions."""
+    graph = Graph()
+    given = [n for n in module.graph.nodes if n.op == "placeholder"]
+    made = {n: graph.node_copy(n) for i, n in enumerate(given) if i not in sizes}
+    for i in sizes:
+        made[given[i]] = graph.call_function(operator.neg, (1,))
+        made[given[i]].meta = dict(given[i].meta)
+    for node in module.graph.nodes:
+        if node not in made:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    new = GraphModule(module, graph)
+    _branches_without_sizes(graph, new)
+    return new
+
+
 def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     """The bytes of a ``.pt2`` file that computes ``results``. Inputs are ``input_N`` in the graph's order; besides, each symbol of
     ``carriers`` has an input without elements, ``size_N``, whose first extent is its value, and ``numbers`` are the elements of ``integers``
@@ -428,6 +462,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     for name, graph_of in module.named_children():
         if isinstance(graph_of, GraphModule):
             whole.add_module(name, graph_of)
+    _branches_without_sizes(graph, whole)
     root = readable(GraphModule(whole, graph))
     graph = root.graph
     program = ep.ExportedProgram(

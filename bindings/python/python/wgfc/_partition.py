@@ -169,11 +169,12 @@ def stays(node: Node) -> Optional[str]:
     """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
     if node.target is operator.getitem:
         return None if not node.meta.get(_IN_MEMORY) else "it depends on where in its memory an argument begins"
-    if node.target is torch.ops.higher_order.cond:
+    if node.target in (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop):
         for graph in _fx.inner(node):
             for n in graph.graph.nodes:
-                if n.op == "call_function" and (why := stays(n)):
-                    return f"in one of its branches {n.target} does: {why}"
+                of_sizes = not isinstance(n.target, torch._ops.OpOverload) and _fx.is_size(n.meta.get("val"))
+                if n.op == "call_function" and not of_sizes and (why := stays(n)):
+                    return f"in one of its graphs {n.target} does: {why}"
     elif node.target is torch.ops.higher_order.with_effects:
         return "it does more than computing its results"
     elif not isinstance(node.target, torch._ops.OpOverload):
