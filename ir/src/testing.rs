@@ -7,11 +7,13 @@
 mod bounded;
 mod chains;
 mod loops;
+mod packed;
 mod widened;
 
 pub use bounded::{Bounded, bounded};
 pub use chains::random_chain;
 pub use loops::random_loop;
+pub use packed::random_packed;
 pub use widened::{Wide, towards};
 
 use crate::build::Builder;

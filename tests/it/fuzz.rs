@@ -19,7 +19,7 @@ use wgfc_compiler::rewrite::rewrite;
 use wgfc_compiler::{Fusion, Options, Technique};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
-use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, random_loop};
+use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, random_loop, random_packed};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
@@ -109,7 +109,10 @@ fn on_random<T>(
 }
 
 fn same(what: &str, got: &[Tensor], want: &[Tensor]) -> Result<(), Failure> {
-    let tolerance = Tolerance { rtol: 1e-3, atol: 1e-4 };
+    within(what, got, want, Tolerance { rtol: 1e-3, atol: 1e-4 })
+}
+
+fn within(what: &str, got: &[Tensor], want: &[Tensor], tolerance: Tolerance) -> Result<(), Failure> {
     if got.len() != want.len() {
         return Err(Failure::Wrong(format!("{what}: {} outputs instead of {}", got.len(), want.len())));
     }
@@ -156,6 +159,25 @@ fn compiled_graphs_mean_the_same() {
         for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
             compiled(graph, &Options { fusion, ..Options::default() }, &gpus, inputs, |w, got| {
                 same(w, got, want)
+            })?;
+        }
+        Ok(())
+    });
+}
+
+/// Elements of 8 and 16 bits, which share words with their neighbours, keep every bit where windows of symbolic extents are moved and overwritten.
+#[test]
+fn compiled_moves_of_packed_elements_are_exact() {
+    let test = "compiled_moves_of_packed_elements_are_exact";
+    let gpus = Backend::adapters();
+    if gpus.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    let exact = Tolerance { rtol: 0.0, atol: 0.0 };
+    on_random(test, random_packed, evaluated, |graph, inputs, want| {
+        for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
+            compiled(graph, &Options { fusion, ..Options::default() }, &gpus, inputs, |w, got| {
+                within(w, got, want, exact)
             })?;
         }
         Ok(())

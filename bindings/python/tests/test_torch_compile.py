@@ -449,6 +449,25 @@ def test_results_that_are_views_of_views():
 
 
 @pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+def test_results_that_are_views_where_data_says():
+    """Only the run knows where they begin; AOTAutograd makes views of an input from their strides and offsets."""
+
+    def f(x, at):
+        y = x * 2
+        return x.narrow(-1, at, 2), y, y.narrow(0, at, 2)[:, 1:]
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            run = torch.compile(f, backend="wgfc", dynamic=dynamic, fullgraph=True)
+            for at in (2, 0, 3):
+                x, at = torch.randn(5, 3, 5), torch.tensor(at)
+                for got, want in zip(run(x, at), f(x, at)):
+                    assert torch.equal(got, want)
+                    assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+
+
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
 @pytest.mark.parametrize(
     "f",
     [
@@ -653,6 +672,19 @@ def test_floats_that_sizes_decide_are_carried():
     assert steps.compiled == 2
 
 
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+def test_sizes_and_numbers_that_a_program_is_not_for():
+    """What the first call had decides the program; torch computes where another one needs another program."""
+    padded = torch.compile(lambda x, a, b: F.pad(x, (a, b)) * 2, backend="wgfc", dynamic=True)
+    for a, b in ((-1, 2), (1, -2), (-2, -1), (0, 3)):
+        x = torch.randn(5, 7)
+        assert torch.equal(padded(x, a, b), F.pad(x, (a, b)) * 2)
+    values = torch.compile(lambda x: torch.linalg.svdvals(x) * 2, backend="wgfc", dynamic=True)
+    for shape in ((4, 3), (3, 5), (6, 6), (2, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(values(x), torch.linalg.svdvals(x) * 2, rtol=1e-4, atol=1e-4)
+
+
 def test_numbers_take_no_memory():
     run = torch.compile(lambda x, s: x[:s].sum() * 2, backend="wgfc", dynamic=True)
     x = torch.randn(5)
@@ -668,9 +700,9 @@ def distances(p):
     return lambda x: torch.cdist(x, x[:2] * 0.5 + 1, p=p)
 
 
-def bags(mode):
+def bags(mode, padding=3):
     at, begins = torch.tensor([0, 1, 2, 3, 1, 0]), torch.tensor([0, 2, 2])
-    return lambda w: F.embedding_bag(at, w, begins, mode=mode, padding_idx=3)
+    return lambda w: F.embedding_bag(at, w, begins, mode=mode, padding_idx=padding)
 
 
 OPERATORS = {
@@ -684,6 +716,13 @@ OPERATORS = {
     **{f"cdist, p = {p}": (distances(p), (4, 3)) for p in (1.0, 1.5, 2.0, 3.0, math.inf)},
     "pdist": (torch.pdist, (5, 3)),
     **{f"embedding_bag, {m}": (bags(m), (5, 3)) for m in ("sum", "mean", "max")},
+    **{f"embedding_bag of all rows, {m}": (bags(m, None), (5, 3)) for m in ("sum", "mean", "max")},
+    "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x * 2)), (3, 4)),
+    "conv_transpose3d with much output padding": (
+        lambda x: F.conv_transpose3d(x, torch.cos(torch.arange(480.0)).reshape(2, 2, 4, 5, 6), None, (3, 2, 1), (1, 2, 3), (2, 3, 1), 1, (4, 4, 4)),
+        (2, 4, 4, 4),
+    ),
+    "gather of nothing": (lambda x: x.sum() + x.gather(0, torch.zeros(2, 0, dtype=torch.int64)).sum(), (5,)),
     "rfft and abs": (lambda x: torch.fft.rfft(x).abs(), (3, 8)),
     "stft and abs": (lambda x: torch.stft(x, 8, 4, window=torch.ones(8), return_complex=True).abs(), (2, 40)),
     "grid_sample of one grid": (lambda x: F.grid_sample(x, torch.linspace(-1, 1, 24).reshape(1, 3, 4, 2)), (1, 2, 5, 5)),
@@ -714,3 +753,99 @@ def test_branches_that_data_chooses_stay_on_the_device():
         for x in (torch.rand(3, 7), -torch.rand(3, 7)):
             for a, b in zip(gradients(Branches(scale), run, x), gradients(Branches(scale), Branches(scale), x)):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("f", [torch.addmm, lambda c, a, b, **k: torch.baddbmm(c[None], a[None], b[None], **k)], ids=["addmm", "baddbmm"])
+def test_factors_of_products_are_not_rounded(f, dtype):
+    """Torch multiplies with 0.3 and -4.775 themselves, and rounds the sum once."""
+    c, a, b = (torch.randn(9, 9).to(dtype) for _ in range(3))
+    got = compiled(lambda c, a, b: f(c, a, b, beta=0.3, alpha=-4.775), fullgraph=True)(c, a, b)
+    want, wide = f(c, a, b, beta=0.3, alpha=-4.775), f(c.double(), a.double(), b.double(), beta=0.3, alpha=-4.775)
+    assert got.dtype == dtype
+    assert (got - wide).abs().max() <= 1.01 * (want - wide).abs().max()
+
+
+@torch.library.custom_op("wgfc_tests::cube", mutates_args=())
+def cube(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.from_numpy(x.detach().numpy() ** 3) * scale
+
+
+@cube.register_fake
+def _(x, scale):
+    return torch.empty_like(x)
+
+
+def saved_of_cube(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+    ctx.scale = inputs[1]
+
+
+def gradient_of_cube(ctx, g):
+    (x,) = ctx.saved_tensors
+    return g * 3 * x * x * ctx.scale, None
+
+
+cube.register_autograd(gradient_of_cube, setup_context=saved_of_cube)
+
+
+@torch.library.custom_op("wgfc_tests::scale_", mutates_args=("x",))
+def scale_(x: torch.Tensor, by: torch.Tensor) -> None:
+    x.mul_(by)
+
+
+@torch.library.custom_op("wgfc_tests::positive", mutates_args=())
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+@positive.register_fake
+def _(x):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+def writes_a_view(x):
+    y = x.sin()
+    scale_(y[:, ::2], x[:, ::2].cos())
+    return y + 1
+
+
+CUSTOM = {
+    "of its own gradient": (lambda x: cube(x.sin() * 2, 0.5).cos() + x, "wgfc_tests.cube.default stays in torch"),
+    "writes an intermediate": (writes_a_view, "wgfc_tests.scale_.default stays in torch: it writes its arguments"),
+    "of a size that it decides": (lambda x: positive(x * 2).exp().sum() + x, "wgfc_tests.positive.default stays in torch"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("case", CUSTOM)
+def test_custom_operators_stay_in_torch(case, dynamic):
+    from wgfc import _plan
+
+    f, message = CUSTOM[case]
+    _plan._WARNED.clear()
+    run = torch.compile(f, backend="wgfc", dynamic=dynamic, fullgraph=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), pytest.warns(backend.FallbackWarning) as told:
+        for rows in (3, 5):
+            x = torch.randn(rows, 7)
+            torch.testing.assert_close(run(x), f(x), rtol=1e-4, atol=1e-5)
+    assert any(str(w.message).startswith(message) for w in told)
+    if f is CUSTOM["of its own gradient"][0]:
+        x = torch.randn(3, 7)
+        a, b = (x.clone().requires_grad_() for _ in range(2))
+        run(a).sum().backward()
+        f(b).sum().backward()
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+def test_custom_operators_that_write_inputs():
+    def f(x, by):
+        scale_(x[1:], by)
+        return x * 3
+
+    run, by = compiled(f), torch.tensor(2.0)
+    a, b = torch.ones(4, 3), torch.ones(4, 3)
+    for _ in range(2):
+        assert torch.equal(run(a, by), f(b, by))
+        assert torch.equal(a, b)

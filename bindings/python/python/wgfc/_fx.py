@@ -299,9 +299,9 @@ def carriers(module: GraphModule) -> list[Any]:
 
 
 def negative(module: GraphModule) -> dict[Node, Any]:
-    """Nodes that read a size of which the symbol is below 0 in all runs, which no extent carries, and the symbol."""
+    """Nodes that read a size of which the symbol is below 0, in all runs or in the one that torch compiles for, which no extent carries, and the symbol."""
     env = getattr(_mode(module), "shape_env", None)
-    below = {s for s in carriers(module) if env is not None and env.bound_sympy(s).upper < 0}
+    below = {s for s in carriers(module) if env is not None and (env.bound_sympy(s).upper < 0 or _first(env, s) < 0)}
     values = numbers(module)
     found: dict[Node, Any] = {}
     for node in module.graph.nodes:
@@ -309,6 +309,15 @@ def negative(module: GraphModule) -> dict[Node, Any]:
             for symbol in free_symbols(node.meta["val"]) & below:
                 found.update({user: symbol for user in node.users})
     return found
+
+
+def _first(env: ShapeEnv, symbol: Any) -> int:
+    """The value of a symbol in the run that torch compiles for; 0 of one that only the run knows."""
+    for name in ("backed_var_to_val", "var_to_val"):
+        known = getattr(env, name, {})
+        if symbol in known:
+            return int(known[symbol])
+    return 0
 
 
 def _rounded(graph: Graph, node: Node, made: dict[Node, Node]) -> Optional[Node]:

@@ -159,10 +159,18 @@ def _impure(node: Node) -> bool:
     return node.op in ("placeholder", "output") or node.is_impure()
 
 
+_AROUND = {
+    torch.ops.higher_order.with_effects: (1, "it does more than computing its results"),
+    torch.ops.higher_order.auto_functionalized: (0, "it writes its arguments"),
+    torch.ops.higher_order.auto_functionalized_v2: (0, "it writes its arguments"),
+}
+"""Operators that call another one, where that is among their arguments, and why it stays in torch."""
+
+
 def name(node: Node) -> str:
-    """What a node computes, as its user calls it."""
-    ordered = node.target is torch.ops.higher_order.with_effects and len(node.args) > 1
-    return str(node.args[1] if ordered else node.target)
+    """The operator of a node, as its user calls it."""
+    at, _ = _AROUND.get(node.target, (len(node.args), ""))
+    return str(node.args[at] if at < len(node.args) else node.target)
 
 
 def stays(node: Node) -> Optional[str]:
@@ -175,8 +183,8 @@ def stays(node: Node) -> Optional[str]:
                 of_sizes = not isinstance(n.target, torch._ops.OpOverload) and _fx.is_size(n.meta.get("val"))
                 if n.op == "call_function" and not of_sizes and (why := stays(n)):
                     return f"in one of its graphs {n.target} does: {why}"
-    elif node.target is torch.ops.higher_order.with_effects:
-        return "it does more than computing its results"
+    elif node.target in _AROUND:
+        return _AROUND[node.target][1]
     elif not isinstance(node.target, torch._ops.OpOverload):
         return "it is no operator on tensors"
     if node.meta.get(_IN_MEMORY):

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from wgfc import _fx, _partition
 from wgfc._compile import compile
-from wgfc._errors import DeviceError, Diagnostic, Error, Location, UnsupportedError
+from wgfc._errors import DeviceError, Diagnostic, Error, Location, ModelError, UnsupportedError
 from wgfc._resident import Resident, resident
 from wgfc._wgfc import Session, Tensor
 
@@ -347,26 +347,33 @@ class Computed:
         self.numbers = [(name, dtype, [of[n] for n in nodes]) for name, dtype, nodes in lists if name in used]
         self.names = [p.name for p in session.outputs]
         self.reads = list(dict.fromkeys(part.inputs))
+        self.told = False
 
     def run(self, values: Values) -> None:
         sizes = {name: values.symbols[symbol] for name, symbol in self.carriers}
         if not all(0 <= n < 1 << 31 for n in sizes.values()):
-            return self._in_torch(values)
+            known = ", ".join(str(values.symbols[s]) for _, s in self.carriers)
+            return self._in_torch(values, f"numbers that are no sizes: {known}")
         given: dict[str, Any] = {name: values.on_device(node) for name, node in self.inputs}
         for name, size in sizes.items():
             given[name] = torch.empty(size, 0, dtype=torch.uint8)
         for name, dtype, nodes in self.numbers:
             given[name] = torch.tensor([values.on_host(n) for n in nodes], dtype=dtype)
-        made = self.session.run(given, to="device")
+        try:
+            made = self.session.run(given, to="device")
+        except ModelError as e:
+            # Torch has other conditions on sizes than the program, which may be one for tall matrices.
+            if values.plan.settings.fullgraph:
+                raise
+            return self._in_torch(values, f"sizes that its program is not for: {e.diagnostics[0].message}")
         for name, node in zip(self.names, self.outputs):
             values.device[node] = made[name]
 
-    def _in_torch(self, values: Values) -> None:
-        """The same for a size that no tensor can have, such as one below 0 in an expression that is a size."""
-        if "sizes" not in _WARNED:
-            _WARNED.add("sizes")
-            known = ", ".join(str(values.symbols[s]) for _, s in self.carriers)
-            warnings.warn(f"torch computes a part of the graph for numbers that are no sizes: {known}", FallbackWarning, stacklevel=2)
+    def _in_torch(self, values: Values, why: str) -> None:
+        """The same for a size that no tensor can have, such as one below 0 in an expression that is a size, or that the program is not for."""
+        if not self.told:
+            self.told = True
+            warnings.warn(f"torch computes a part of the graph for {why}", FallbackWarning, stacklevel=2)
         made = self.part.module(*[values.on_host(n) for n in self.part.inputs])
         values.host.update(zip(self.outputs, made))
 
