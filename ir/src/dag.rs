@@ -1,14 +1,14 @@
 //! Nodes and edges: petgraph's [`StableDiGraph`], and beside it what makes removing an edge cheap.
 //!
-//! petgraph adds an edge in constant time. To remove one it walks the list of the edges of both endpoints, which takes as long as a
-//! value has readers; and it lists the readers of all outputs of a node together. Here both are cheap for nodes of any degree:
+//! petgraph adds an edge in constant time. To remove one it walks the lists of the edges of both endpoints, which takes the longer the more
+//! readers a value has; and it lists the readers of all outputs of a node together. Three things make both cheap for nodes of any degree:
 //!
 //! - **Each operand knows its edge.** A node holds the index of the edge of each of its operands, so none is searched for.
-//! - **Edges are parked.** An edge that is no longer used stays in petgraph's lists without a [`Port`], and [`Dag::view`], through which
+//! - **Edges are parked.** An edge that is no longer used stays in petgraph's lists without a [`Port`], and [`View`], through which
 //!   petgraph's algorithms see the graph, leaves it out. Once there are more parked edges than nodes and other edges, all edges are
 //!   cleared and the others are added again. Each addition is constant time, so the removal of an edge is too, on average.
-//! - **Readers of crowded nodes are indexed.** A node from which more than [`FEW`] edges lead, parked ones included, has its readers
-//!   in an ordered set. For the others petgraph's list is short enough to be looked through.
+//! - **Readers of crowded nodes are indexed.** A node from which more than 16 edges lead, parked ones included, has its readers in an
+//!   ordered set. For the others petgraph's list is short enough to be looked through.
 
 use crate::graph::{Node, NodeId, Value};
 use petgraph::Direction;

@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_least_comes_first_in_whichever_order_edges_were_added() {
-        let mut edges = vec![(5, 1), (0, 2), (0, 5), (1, 4), (2, 4), (3, 4), (0, 5)];
+        let mut edges: Vec<(u32, u32)> = vec![(5, 1), (0, 2), (0, 5), (1, 4), (2, 4), (3, 4), (0, 5)];
         for _ in 0..edges.len() {
             edges.rotate_left(1);
             let graph = DiGraph::<(), ()>::from_edges(&edges);
@@ -74,11 +74,12 @@ mod tests {
     #[test]
     fn a_cycle_is_its_nodes_alone() {
         // 0 and 1 come before, 6 and 7 behind it; 8 and 9 are another.
-        let edges = [(0, 1), (1, 2), (2, 4), (4, 3), (3, 2), (4, 6), (6, 7), (8, 9), (9, 8), (5, 5)];
+        let edges: [(u32, u32); 10] =
+            [(0, 1), (1, 2), (2, 4), (4, 3), (3, 2), (4, 6), (6, 7), (8, 9), (9, 8), (5, 5)];
         let graph = DiGraph::<(), ()>::from_edges(edges);
         assert_eq!(ids(first_come(&graph)), [0, 1]);
         assert_eq!(cycle(&graph).map(ids), Some(vec![2, 3, 4]));
-        let graph = DiGraph::<(), ()>::from_edges([(0, 1), (1, 1), (1, 2)]);
+        let graph = DiGraph::<(), ()>::from_edges([(0u32, 1), (1, 1), (1, 2)]);
         assert_eq!(cycle(&graph).map(ids), Some(vec![1]));
     }
 }
