@@ -163,14 +163,31 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_may_be_0_or_negative_are_refused() {
+    fn runs_decide_whether_bounds_are_negative() {
         let p = |s: &str| Poly::parse(s).unwrap();
-        for bound in ["seq - 3", "past - seq", "n - 8*((n + 7)/(8))"] {
-            let e = range(&Poly::ZERO, &p(bound), 1, &p("seq"), 1).unwrap_err();
-            assert!(format!("{e:?}").contains("depends on dimensions"), "{e:?}");
+        let all = "9223372036854775807";
+        let cases = [
+            ("0", "seq - 3", "seq"),
+            ("0", "past - seq", "seq"),
+            ("0", "n - 8*((n + 7)/(8))", "seq"),
+            ("seq - 3", all, "seq"),
+            ("past - seq", "seq - 2", "past + seq"),
+            ("-seq", all, "past + seq"),
+        ];
+        for (start, end, extent) in cases {
+            // Of extents that are computed, and can be 0.
+            let (first, len) = range(&p(start), &p(end), 1, &p(extent), 0).unwrap();
+            for values in (0..6 * 6 * 6).map(|i| [i % 6, i / 6 % 6, i / 36]) {
+                let of = |name: &str| Some(values[["seq", "past", "n"].iter().position(|s| *s == name)?]);
+                let value = |d: &Poly| d.eval_syms(&of).unwrap();
+                let extent = value(&p(extent));
+                let norm = |v: i64| (if v < 0 { v + extent } else { v }).clamp(0, extent);
+                let (from, to) = (norm(value(&p(start))), norm(value(&p(end))));
+                let got = (value(&first), value(&len));
+                assert_eq!(got.1, (to - from).max(0), "[{start}:{end}] at {values:?}");
+                assert!(got.1 == 0 || got.0 == from, "[{start}:{end}] at {values:?}");
+            }
         }
-        // Only of extents that are computed is 0 an ordinary one.
-        assert!(range(&p("-seq"), &p("9223372036854775807"), 1, &p("past + seq"), 0).is_err());
     }
 
     #[test]
