@@ -409,7 +409,7 @@ class Cache(NN.Module):
     def __init__(self, dtype, write):
         super().__init__()
         self.write = write
-        self.register_buffer("c", torch.arange(35).reshape(5, 7).to(dtype) % 2 + 1)
+        self.register_buffer("c", (torch.arange(35).reshape(5, 7) % 2 + 1).to(dtype))
 
     def forward(self, x, n):
         self.write(self.c, x, n)
