@@ -18,7 +18,8 @@ _OWN: dict[Any, Callable[..., Any]] = {}
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that AOTAutograd replaces before a graph is compiled."""
-    found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **_OWN}
+    more = torch._decomp.get_decompositions([_ATEN.batch_norm_backward, _ATEN.rrelu_with_noise_backward])
+    found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **more, **_OWN}
     # Torch's decomposition has weights for its second result, where the operator has sums.
     found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
     return found
@@ -122,6 +123,23 @@ if hasattr(torch.ops.prims, "fma"):
         return a * b + c
 
 
+@_of(_ATEN._embedding_bag_per_sample_weights_backward.default)
+def _embedding_bag_weights(
+    grad: Tensor, table: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, mode: int, padding: int = -1
+) -> Tensor:
+    """The products of rows and of the gradients of their bags."""
+    each = (grad.index_select(0, _bags(indices, offsets, bags)) * table.index_select(0, indices)).sum(-1)
+    return torch.where(indices != padding, each, 0)
+
+
+def _bags(indices: Tensor, offsets: Tensor, bags: Tensor) -> Tensor:
+    """To which bag each index belongs, which torch leaves out where its forward pass has no need of it."""
+    if bags.shape[0] == indices.shape[0]:
+        return bags
+    at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
+    return torch.searchsorted(offsets, at, right=True) - 1
+
+
 @_of(_ATEN._embedding_bag_backward.default)
 def _embedding_bag(
     grad: Tensor,
@@ -141,10 +159,7 @@ def _embedding_bag(
     if sparse or scale_by_frequency:
         return NotImplemented
     zeros = grad.new_zeros((rows, grad.shape[1]))
-    if bags.shape[0] != indices.shape[0]:
-        # Torch leaves out to which bag an index belongs where its forward pass has no need of it.
-        at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
-        bags = torch.searchsorted(offsets, at, right=True) - 1
+    bags = _bags(indices, offsets, bags)
     if mode == 2:
         present = (sizes > 0).unsqueeze(-1)
         return zeros.scatter_add(0, torch.where(present, largest, 0).long(), torch.where(present, grad, 0))

@@ -218,8 +218,13 @@ fn batch_with_reserve(cx: &mut Cx) -> Lowered {
     let dtype = cx.result_dtype(1)?;
     let (mean, inverse) = (cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?);
     let reserve = cx.full(&[Dim::ZERO], Scalar::from_i64(DType::U8, 0))?;
-    let [m, v] = updated(cx, false)?;
-    Ok(vec![y, mean, inverse, reserve, m, v])
+    let mut out = vec![y, mean, inverse, reserve];
+    for (i, running) in updated(cx, false)?.into_iter().enumerate() {
+        // Torch's functional form returns them wider than they are.
+        let dtype = if cx.result_count() > 4 { cx.result_dtype(4 + i)? } else { cx.dtype(running) };
+        out.push(cx.converted(running, dtype)?);
+    }
+    Ok(out)
 }
 
 /// In training, running statistics are written.

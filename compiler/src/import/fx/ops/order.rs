@@ -2,6 +2,7 @@
 
 use super::super::prelude::*;
 use crate::lower::order;
+use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.argsort.default", |cx| sorted(cx, &[1])),
@@ -47,7 +48,14 @@ fn top(cx: &mut Cx) -> Lowered {
     let (axis, largest) = (cx.axis("dim", cx.rank(x))?, cx.flag("largest")?);
     let k = cx.size("k")?;
     let both = order::sort(cx, x, axis, &k, largest)?;
-    if single && k.is(1) { without_axis(cx, both, axis) } else { Ok(both.to_vec()) }
+    if single && k.is(1) {
+        return without_axis(cx, both, axis);
+    }
+    if single && cx.result(0)?.shape.is_empty() {
+        // Of a number there is one, whatever size says so.
+        return both.into_iter().map(|v| Ok(cx.view(v, vec![], vec![Poly::ZERO])?)).collect();
+    }
+    Ok(both.to_vec())
 }
 
 /// Along `dim`, which goes unless `keepdim` says that it stays.
