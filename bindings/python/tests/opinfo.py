@@ -1,6 +1,6 @@
 """PyTorch's own operator tests (`op_db` in `torch.testing._internal`), compiled by the backend and compared with eager PyTorch.
 
-    python opinfo.py [--modes MODE ...] [--samples 8] [--shard I/N] [--deadline 120] [OPERATOR ...]
+    python opinfo.py [--modes MODE ...] [--samples 3] [--shard I/N] [--deadline 120] [OPERATOR ...]
     python opinfo.py --list-from LOG ...        adds what passes in these logs to opinfo.txt
 
 A line for each operator and mode comes as soon as it is known: what is right, right with operators that stay in torch, wrong, an error, or
@@ -435,7 +435,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*")
     parser.add_argument("--modes", nargs="*", default=MODES)
-    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--shard", default="0/1", help="I/N: every N-th operator, from I on")
     parser.add_argument("--deadline", type=float, default=120, help="seconds for an operator in a mode")
     parser.add_argument("--listed", action="store_true", help="only what is in opinfo.txt")
