@@ -11,8 +11,8 @@ types of 8 to 64 bits, arithmetic with sizes, reductions, norms, losses, attenti
 sizes that the program is run at. It is run without gradients, with gradients of inputs and parameters, as steps of training, or exported.
 
 Integers and bools must be equal. A float may be as far from what float64 gives as eager PyTorch is, times a factor. Where that does not
-hold, the program is run in float64 with noise of the size of roundings after each statement: what noise changes, as behind
-a comparison of nearly equal numbers, is judged by how much it does.
+hold, the program is run in float64 with noise of the size of roundings after each statement and each operator inside of it: what noise changes, as
+behind a comparison of nearly equal numbers or where nearly equal numbers cancel, is judged by how much it does.
 
 A draw that is of no use, as PyTorch itself cannot compile it or its values leave the range in which they can be judged, is followed by another
 of the same seed: ``12/3`` is the fourth draw of seed 12.
@@ -39,6 +39,7 @@ import optimizers
 import torch
 import torch.nn.functional as F
 from statements import TEMPLATES, Draw, Statement, layers, number
+from torch.utils._python_dispatch import TorchDispatchMode
 
 FACTOR = 16
 DRAWS = 8
@@ -252,8 +253,30 @@ class Stranger(Exception):
     """A program that is of no use."""
 
 
+class Rounded(TorchDispatchMode):
+    """Adds noise to what operators compute. A statement may be many operators, as a loss is, whose values are larger than its result."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = noise
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        made = operator(*args, **(kwargs or {}))
+        # Others write, make views, or move elements.
+        if torch.Tag.pointwise in operator.tags or operator.overloadpacket in REDUCTIONS:
+            fresh = [r.alias_info is None for r in operator._schema.returns]
+            if isinstance(made, tuple):
+                return tuple(self.noise(v) if f else v for v, f in zip(made, fresh))
+            return self.noise(made) if fresh[0] else made
+        return made
+
+
+_ATEN = torch.ops.aten
+REDUCTIONS = {_ATEN.sum, _ATEN.mean, _ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.var, _ATEN.std, _ATEN.prod, _ATEN.cumsum, _ATEN.linalg_vector_norm}
+
+
 def eager(program, wide=False, noise=None):
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Rounded(noise) if noise else contextlib.nullcontext():
         warnings.simplefilter("ignore")
         return outcome(program, function(program, wide, noise), Module(program.seed, wide), wide)
 
@@ -266,7 +289,7 @@ def noise(seed, eps):
             return v
         r = torch.randn(v.shape, generator=g, dtype=torch.float64)
         s = torch.randn(v.shape, generator=g, dtype=torch.float64)
-        return v * (1 + eps * r) + s * eps * 1e-3 * v.detach().abs().max() if v.numel() else v
+        return (v * (1 + eps * r) + s * eps * 1e-3 * v.detach().abs().max()).to(v.dtype) if v.numel() else v
 
     return add
 

@@ -63,6 +63,25 @@ def stride_order(value: torch.Tensor) -> Optional[list[int]]:
     return [next(rest) if sizes[a] != 1 else a for a in range(len(sizes))]
 
 
+def overlaps(value: torch.Tensor) -> bool:
+    """Whether some elements lie at one place in memory; those along an axis that was expanded do not count."""
+
+    def hint(x: Any) -> int:
+        return int(x.node.hint) if isinstance(x, torch.SymInt) and x.node.hint is not None else int(x)
+
+    try:
+        axes = sorted((hint(s), hint(n)) for n, s in zip(value.shape, value.stride()))
+    except Exception:  # a size that only the run knows
+        return False
+    reach = 0
+    for stride, size in axes:
+        if size > 1 and stride > 0:
+            if stride <= reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
 def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tensor:
     """The same elements, laid out with its axes in ``order``."""
     if order is None:

@@ -31,12 +31,14 @@ class Part:
 
 STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatter.default: 3}
 """Operators on memory rather than on elements, and where their offset is among the arguments."""
+SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default}
+"""Operators that copy their first argument as it lies in memory before they replace some of its elements."""
 _IN_MEMORY = "wgfc_in_memory"
 
 
 def memory_of(node: Node) -> Node:
     """The node that has made the memory of a view, itself where it is none."""
-    while node.op == "call_function" and getattr(node.target, "is_view", False):
+    while _is_view(node):
         node = node.args[0]
     return node
 
@@ -84,10 +86,16 @@ def read_whole_memory(graph: Graph) -> None:
         graph.erase_node(node)
 
 
-def leave_views(graph: Graph) -> None:
+def leave_views(graph: Graph, returned: Optional[int]) -> None:
     """Has torch make results that are views where only a run of the view's operator tells where in the memory they begin, or how they lie: by a number
-    taken out of a tensor. From these AOTAutograd makes views of an argument or of another result."""
+    taken out of a tensor. From these AOTAutograd makes views of an argument or of another result. Likewise, of the first ``returned`` results, views of
+    memory that the graph makes and of which it returns more than one: what is written to one of them later must be in all."""
     out = graph.output_node()
+    of: dict[Node, set[Node]] = {}
+    for node in out.args[0][:returned]:
+        if isinstance(node, Node):
+            of.setdefault(memory_of(node), set()).add(node)
+    shared = {n for base, nodes in of.items() if base.op != "placeholder" and len(nodes) > 1 for n in nodes}
     given = [n for n in graph.nodes if n.op == "placeholder"]
     known = {symbol for nodes, memory in ((given, True), (graph.nodes, False)) for symbol, _, _ in _fx.places(nodes, memory)}
     made: dict[Node, Node] = {}
@@ -105,6 +113,8 @@ def leave_views(graph: Graph) -> None:
         value = node.meta.get("val") if isinstance(node, Node) else None
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             return node
+        if node in shared:
+            return in_torch(node)
         numbers = (*value.stride(), value.storage_offset())
         return node if set().union(*map(_fx.free_symbols, numbers)) <= known else in_torch(node)
 
@@ -117,6 +127,16 @@ def _is_view(node: Node) -> bool:
     if node.target is operator.getitem:
         return _is_view(node.args[0])
     return bool(getattr(node.target, "is_view", False))
+
+
+def _may_overlap(node: Node) -> bool:
+    """Whether several elements of a tensor may lie at one place in memory, other than along an axis of an extent that is not there."""
+    view = node
+    while _is_view(view):
+        if view.target in (torch.ops.aten.unfold.default, torch.ops.aten.as_strided.default):
+            return True
+        view = view.args[0]
+    return _fx.overlaps(node.meta["val"])
 
 
 def copies_nothing(node: Node) -> bool:
@@ -189,6 +209,8 @@ def stays(node: Node) -> Optional[str]:
         return "it is no operator on tensors"
     if node.meta.get(_IN_MEMORY):
         return "it depends on where in its memory an argument begins"
+    if node.target in SCATTERS and _may_overlap(node.args[0]):
+        return "elements of its first argument may share memory, in which PyTorch replaces all of them"
     if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
         return "its numbers come from torch's generator"
     values = node.meta.get("val")

@@ -71,7 +71,7 @@ class Plan:
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
         if not backward:
-            _partition.leave_views(module.graph)
+            _partition.leave_views(module.graph, returned)
         self.sizes = _partition.sizes_as_inputs(module)
         self.symbols = _fx.places(self.arguments, memory=True)
         self.module = module
@@ -300,7 +300,10 @@ class Values:
         """What an operator reads that takes strides and offsets in memory, or makes a view that keeps some."""
         value = self.on_host(node)
         layout = self.plan.layout(node, self.symbols) if node in self.plan.made else None
-        return value if layout is None else _fx.laid_out(value, *layout)
+        if layout is not None:
+            # Views of it that are results share its memory.
+            value = self.host[node] = _fx.laid_out(value, *layout)
+        return value
 
 
 class Operator:
@@ -313,7 +316,8 @@ class Operator:
         self.symbols = _fx.places([node])
 
     def run(self, values: Values) -> None:
-        in_memory = self.node.target in _partition.STRIDED or getattr(self.node.target, "is_view", False)
+        target = self.node.target
+        in_memory = target in _partition.STRIDED or target in _partition.SCATTERS or getattr(target, "is_view", False)
         read = values.in_memory if in_memory else values.on_host
         args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), read)
         made = values.host[self.node] = _as_said(self.node.target(*args, **kwargs), self.node.meta.get("val"))

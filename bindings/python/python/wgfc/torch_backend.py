@@ -23,6 +23,7 @@ from wgfc._decompositions import decompositions
 from wgfc._joint import partition
 from wgfc._resident import written
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
+from wgfc._unsafe import with_views
 
 __all__ = ["FallbackWarning", "Statistics", "statistics", "wgfc"]
 
@@ -80,7 +81,7 @@ def wgfc(
     )
     # Attention as products and a softmax has a gradient of such, and is one kernel where it can be.
     with sdpa_kernel(SDPBackend.MATH):
-        return backend(module, inputs)
+        return backend(with_views(module), inputs)
 
 
 def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
