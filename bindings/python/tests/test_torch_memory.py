@@ -89,7 +89,7 @@ def test_unsafe_pieces_share_memory():
     same(pieces, 5, 7)
     same(lambda x: pieces(x * 1), 5, 7)
     same(lambda x: pieces(x * 1), 5, 7, grad=True)
-    same(lambda x: torch.unsafe_chunk(input=x, chunks=3, dim=1)[1:] + [x.relu_()], 5, 7)
+    same(lambda x: (*torch.unsafe_chunk(input=x, chunks=3, dim=1)[1:], x.relu_()), 5, 7)
 
 
 # Copies of memory that elements share, of which some elements are replaced: PyTorch replaces those that share it, too.

@@ -86,16 +86,17 @@ def read_whole_memory(graph: Graph) -> None:
         graph.erase_node(node)
 
 
-def leave_views(graph: Graph, returned: Optional[int]) -> None:
+def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
     """Has torch make results that are views where only a run of the view's operator tells where in the memory they begin, or how they lie: by a number
     taken out of a tensor. From these AOTAutograd makes views of an argument or of another result. Likewise, of the first ``returned`` results, views of
-    memory that the graph makes and of which it returns more than one: what is written to one of them later must be in all."""
+    memory that the graph makes and of which it returns more than one: what is written to one of them later must be in all. Returns what makes such memory."""
     out = graph.output_node()
     of: dict[Node, set[Node]] = {}
     for node in out.args[0][:returned]:
         if isinstance(node, Node):
             of.setdefault(memory_of(node), set()).add(node)
-    shared = {n for base, nodes in of.items() if base.op != "placeholder" and len(nodes) > 1 for n in nodes}
+    bases = {base for base, nodes in of.items() if base.op == "call_function" and len(nodes) > 1}
+    shared = {n for base in bases for n in of[base]}
     given = [n for n in graph.nodes if n.op == "placeholder"]
     known = {symbol for nodes, memory in ((given, True), (graph.nodes, False)) for symbol, _, _ in _fx.places(nodes, memory)}
     made: dict[Node, Node] = {}
@@ -119,6 +120,7 @@ def leave_views(graph: Graph, returned: Optional[int]) -> None:
         return node if set().union(*map(_fx.free_symbols, numbers)) <= known else in_torch(node)
 
     out.args = (tuple(map(result, out.args[0])),)
+    return bases
 
 
 def _is_view(node: Node) -> bool:

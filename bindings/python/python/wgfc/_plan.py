@@ -70,8 +70,8 @@ class Plan:
         self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
-        if not backward:
-            _partition.leave_views(module.graph, returned)
+        # What makes memory that several results share, to which their user may write.
+        self.shared = set() if backward else _partition.leave_views(module.graph, returned)
         self.sizes = _partition.sizes_as_inputs(module)
         self.symbols = _fx.places(self.arguments, memory=True)
         self.module = module
@@ -274,7 +274,8 @@ class Values:
             if node in self.plan.saved and device is not None and node not in self.arguments:
                 self.plan.resident.keep(value, device, self.plan.settings.trust)
             return value
-        if node in self.host or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        known = node in self.host and node not in self.plan.shared
+        if known or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return self.on_host(node)
         return self.plan.resident.stand_in(device, node.meta["val"])
 
