@@ -132,7 +132,11 @@ impl Maker<'_> {
 
     fn packed(&mut self) -> Made {
         let n = self.values.len();
-        let i = if self.rng.one_in(2) { n.saturating_sub(1 + self.rng.below(2.min(n))) } else { self.rng.below(n) };
+        let i = if self.rng.one_in(2) {
+            n.saturating_sub(1 + self.rng.below(2.min(n)))
+        } else {
+            self.rng.below(n)
+        };
         let x = *self.values.get(i).ok_or("nothing to read")?;
         let dtype = self.b.dtype(x);
         match self.rng.below(20) {
@@ -221,7 +225,8 @@ impl Maker<'_> {
         };
         let new = if self.b.shape(new) == want { new } else { self.b.expand(new, &want)? };
         if self.rng.one_in(2) {
-            let mut index: Vec<GatherAxis> = (0..shape.len()).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
+            let mut index: Vec<GatherAxis> =
+                (0..shape.len()).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
             index[axis] = GatherAxis::Affine(&start + &Poly::var(axis));
             return self.b.push(Op::Scatter { reduce: None, index }, &[x, new]);
         }
