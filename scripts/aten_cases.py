@@ -10,8 +10,8 @@ and what torch 2.15 returns (nothing where that is random). They were made of to
 `own-...`, are in torch.export's own dialect, which keeps operators that are written in others, and so are those of
 `default.tar.gz`, called `default-...`: of what the database gives without decomposition, up to two of each operator that
 the others lack. Constants are laid out as
-in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators. `programs.tsv` lists the cases of
-`programs.tar.gz`, called `program-...`: graphs of random programs, which `torch_programs.py` makes."""
+in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators. `programs.tsv` lists the cases
+called `program-...`: graphs of random programs, which `torch_programs.py` records."""
 import json, pathlib, shutil, sys, tarfile
 import numpy as np
 

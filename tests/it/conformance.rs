@@ -323,16 +323,10 @@ fn aten_cases() {
     run_suite(&Suite { name: "aten", index: "aten", script: "aten_cases.py" });
 }
 
-/// Graphs of random programs of torch, forward and backward, as torch computes them.
-#[test]
-fn torch_programs() {
-    run_suite(&Suite { name: "programs", index: "programs", script: "aten_cases.py" });
-}
-
 fn run_suite(suite: &Suite) {
     let test = format!("{}_cases", suite.name);
     let root = match suite.name {
-        "aten" | "programs" => crate::folder("WGFC_ATEN", "target/aten"),
+        "aten" => crate::folder("WGFC_ATEN", "target/aten"),
         _ => crate::folder("WGFC_CONFORMANCE", "target/conformance"),
     };
     let cases = match cases(&root, suite) {
