@@ -110,6 +110,15 @@ MODELS = {
 }  # fmt: skip
 
 
+class Wide:
+    """The module ``torch``, where the type of 16 bits is one of 64."""
+
+    bfloat16 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
 class Trained:
     """A model that is trained again and again, each time from the same parameters."""
 
@@ -141,7 +150,7 @@ class Trained:
             return loss
 
         # Muon computes in 16 bits.
-        with unittest.mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.double if self.wide else torch.Tensor.bfloat16):
+        with unittest.mock.patch.object(torch.optim._muon, "torch", Wide() if self.wide else torch):
             for _ in range(steps):
                 if compiled:
                     found.append(closure().item())
