@@ -243,6 +243,16 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn is_complex(&self, name: &str) -> bool {
         self.declared_of(name).is_some_and(|m| messages::is_complex(m.dtype))
     }
+    /// An error where several elements of an argument may be at one place in memory: torch copies it as it lies there, and replaces all of them.
+    pub fn apart(&self, name: &str) -> Result<()> {
+        if self.declared_of(name).is_some_and(aliases::overlaps) {
+            return Err(OpError::unsupported(
+                "several elements of its tensor may be at one place in memory, in which it replaces all of them",
+                "give it a copy, which clone(memory_format=torch.contiguous_format) makes",
+            ));
+        }
+        Ok(())
+    }
     /// Writes over the tensor that an argument is, which its declaration or [`OpDef`](super::op::OpDef) says that it does.
     pub fn write(&mut self, name: &str, value: Value) -> Result<()> {
         let Some(tensor) = self.tensor_name(name) else {

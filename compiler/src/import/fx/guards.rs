@@ -363,7 +363,7 @@ mod tests {
     fn conditions_mean_what_python_means() {
         // Where each holds, of a size from 0 to 40.
         type Holds = fn(i64) -> bool;
-        let cases: [(&str, Holds); 14] = [
+        let cases: [(&str, Holds); 17] = [
             ("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[0] == 1", |n| n.max(1) == 4 || n == 1),
             ("(L['x'].size()[0] % 2) != 0", |n| n % 2 != 0),
             ("L['x'].size()[0] % -5 == -2", |n| n % 5 == 3),
@@ -377,6 +377,9 @@ mod tests {
             ("2*L['x'].size()[0]**2 - 3*(L['x'].size()[0] + 1) > 0", |n| 2 * n * n - 3 * (n + 1) > 0),
             ("(L['x'].size()[0] & 3 | 8) << 1 == 22", |n| ((n & 3) | 8) << 1 == 22),
             ("L['x'].size()[0] / 3 > 1.5", |n| n >= 5),
+            ("10.0*torch.sym_float(3*L['x'].size()[0]) ** 0.145 > 15.0", |n| n >= 6),
+            ("((1.0 / (torch.sym_float(L['x'].size()[0]) ** 0.5))) >= 0.0", |_| true),
+            ("0.3 >= (1.0 / (torch.sym_float(L['x'].size()[0]) ** 0.5))", |n| n >= 12),
             ("(L['x'].size()[0] == 3 or L['x'].size()[0] > 20) and L['x'].size()[0] < 30", |n| {
                 n == 3 || (21..30).contains(&n)
             }),

@@ -16,6 +16,7 @@ pub const OPS: &[OpDef] = &[
     }),
     OpDef::new("aten.diagonal.default", diagonal),
     OpDef::new("aten.diagonal_scatter.default", |cx| {
+        cx.apart("self")?;
         let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
         let (want, place) = diagonal_of(cx, 0)?;
         let index = place.index(&want);

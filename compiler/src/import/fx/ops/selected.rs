@@ -52,7 +52,7 @@ pub const OPS: &[OpDef] = &[
         let x = cx.tensor("self")?;
         let axis = cx.axis("dim", cx.rank(x))?;
         let found = unique::unique(cx, x, Some(axis), true)?;
-        Ok(vec![found.values, found.inverse, found.counts])
+        distinct(cx, &found)
     })
     .notes("What is no number counts as one."),
     OpDef::new("aten.unique_dim_consecutive.default", |cx| {
@@ -72,9 +72,14 @@ fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
         let dims = cx.shape(x);
         inverse = cx.reshape(inverse, dims)?;
     }
-    for (name, v) in [("return_inverse", inverse), ("return_counts", found.counts)] {
-        let empty = !cx.flag(name)?;
-        out.push(if empty { cx.full(&[Dim::ZERO], Scalar::from_i64(DType::I64, 0))? } else { v });
+    for (i, name, v) in [(1, "return_inverse", inverse), (2, "return_counts", found.counts)] {
+        if cx.flag(name)? {
+            out.push(v);
+        } else {
+            // Torch gives what is not asked for the type of the elements.
+            let dtype = cx.result_dtype(i)?;
+            out.push(cx.full(&[Dim::ZERO], Scalar::from_i64(dtype, 0))?);
+        }
     }
     Ok(out)
 }

@@ -120,6 +120,7 @@ fn unfold(cx: &mut Cx) -> Lowered {
 
 /// The start and the step of a slice of which the length is known.
 fn slice_scatter(cx: &mut Cx) -> Lowered {
+    cx.apart("self")?;
     let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
     let rank = cx.rank(x);
     let axis = cx.axis("dim", rank)?;
@@ -150,6 +151,7 @@ pub fn over_slice(cx: &mut Cx, x: Value, source: Value, axis: usize, start: &Dim
 }
 
 fn select_scatter(cx: &mut Cx) -> Lowered {
+    cx.apart("self")?;
     let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
     let rank = cx.rank(x);
     let axis = cx.axis("dim", rank)?;
