@@ -525,7 +525,9 @@ def test_gradients_of_pieces_of_models(case, without):
 def test_gradients_of_extremes_of_few_bits_are_finite(u, dtype):
     f = lambda x: (lambda v: (v - v.amax(0, keepdim=True)).exp().sum())(u(x))
     for options in (None, {"without": ["approximate"]}):
-        (_, got), (_, want) = (gradients(g, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).to(dtype)) for g in (run_compiled(f, options=options), f))
+        x = torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+        # Eager PyTorch rounds each step to these types, and is further from float64 than this bound.
+        (_, got), (_, want) = gradients(run_compiled(f, options=options), x), gradients(f, x.double())
         assert got.isfinite().all()
         assert (got - want).abs().max() <= 2**-6 * want.abs().max()
 

@@ -249,8 +249,10 @@ fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
         }
         let named = |a: &Atom| if let Atom::Sym(s) = a { Some(im.symbol(s)) } else { None };
         let d = raw.subst(&named, &[]);
-        // Torch writes 2 for all dimensions that may change, and takes fewer.
-        if let Some(least) = range.min_val.filter(|n| *n > 2) {
+        // Torch writes 2 for every dimension that may change, and runs the program with 1 too. With 0 the graph's own simplifications
+        // need not hold.
+        let least = range.min_val.map(|n| if n == 2 { 1 } else { n });
+        if let Some(least) = least.filter(|n| *n > 0) {
             im.least.insert(text.clone(), least);
             required.at_most.push((Poly::constant(least), d.clone()));
         }
