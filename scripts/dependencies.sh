@@ -32,7 +32,7 @@ all=$(crates -p wgfc)
 python=$(crates -p wgfc-python)
 keeps_out "the program's crate" "$program" wgpu naga petgraph gemm rayon wgfc-ir
 keeps_out "the runtime" "$runtime" wgfc-ir wgfc-compiler egg tera prost petgraph gemm rayon serde_json
-keeps_out "the Python package" "$python" clap indicatif tokenizers image tracing-subscriber
+keeps_out "the Python package" "$python" tokenizers image
 keeps_out "the library without default features" "$library" clap indicatif tokenizers image gemm rayon tracing-subscriber
 
 list() { tr '\n' ' ' <<<"$1" | sed 's/ $//' | fold -s -w 118 | sed 's/^/    /; s/ *$//'; }
