@@ -63,7 +63,7 @@ pub const OPS: &[OpDef] = &[
     }),
 ];
 
-/// Values, and where they are asked for which of them each element is and how often each stands there.
+/// The distinct values, which of them each element is, and how often each stands there.
 fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
     let mut out = vec![found.values];
     let mut inverse = found.inverse;
@@ -73,12 +73,12 @@ fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
         inverse = cx.reshape(inverse, dims)?;
     }
     for (i, name, v) in [(1, "return_inverse", inverse), (2, "return_counts", found.counts)] {
-        if cx.flag(name)? {
-            out.push(v);
-        } else {
-            // Torch gives what is not asked for the type of the elements.
-            let dtype = cx.result_dtype(i)?;
-            out.push(cx.full(&[Dim::ZERO], Scalar::from_i64(dtype, 0))?);
+        // Where they are not asked for, PyTorch may declare them as empty, of the type of the elements.
+        match cx.result(i) {
+            Ok(t) if !cx.flag(name)? && t.shape.iter().any(|d| d.is(0)) => {
+                out.push(cx.full(&[Dim::ZERO], Scalar::from_i64(t.dtype, 0))?);
+            }
+            _ => out.push(v),
         }
     }
     Ok(out)
