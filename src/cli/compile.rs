@@ -88,8 +88,8 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let weights: usize = bundle.store().into_iter().filter_map(|(_, w)| w.byte_len()).sum();
     let kernels = bundle.kernels().len();
     let seconds = started.elapsed().as_secs_f64();
-    let bound = bound(program, a, &options)?;
-    let next = next_commands(program, &bound, output, a);
+    let bound = bound(program, a, &options);
+    let next = next_commands(program, bound.as_ref(), output, a);
     if t.json {
         let plan = |p: &Plan| {
             serde_json::json!({
@@ -112,8 +112,8 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             "weights_absent": program.stats.weights_absent,
             "fused": fused(program),
             "merged_products": program.stats.merged,
-            "seconds_bound": bound.seconds,
-            "dims": bound.dims,
+            "seconds_bound": bound.as_ref().map(|b| b.seconds),
+            "dims": bound.as_ref().map(|b| &b.dims),
             "next": next,
             "random_weights": a.random_weights,
             "warnings": warnings,
@@ -146,11 +146,11 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     if let [Plan { name, .. }, _, ..] = &bundle.plans[..] {
         s += &format!("  (of the plan `{name}`)\n");
     }
-    s += &format!(
-        "  a run takes at least {}{} by the device profile: {profile}\n\nnext:\n",
-        time_text(bound.seconds),
-        bound.at(),
-    );
+    if let Some(b) = &bound {
+        let (time, at) = (time_text(b.seconds), b.at());
+        s += &format!("  a run takes at least {time}{at} by the device profile: {profile}\n");
+    }
+    s += "\nnext:\n";
     next.iter().for_each(|command| s += &format!("  {command}\n"));
     t.result(&s);
     if let Some(c) = cost {
@@ -174,15 +174,15 @@ fn output(a: &CompileArgs) -> Result<PathBuf, Error> {
     }
 }
 
-/// The figures of the first plan: where a size is neither fixed nor expected, it is 1.
-fn bound(program: &Program, a: &CompileArgs, options: &Options) -> Result<Summary, Error> {
+/// The figures of the first plan, in which a size is 1 where it is neither fixed nor expected; `None` if the program has no such run.
+fn bound(program: &Program, a: &CompileArgs, options: &Options) -> Option<Summary> {
     let expected = a.compile.expect.sizes.iter().chain(&a.compile.dims);
     let given: Vec<(String, i64)> = expected.filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
-    Summary::new(program, &given, Roof::of(&options.profile.speeds, None, None))
+    Summary::new(program, &given, Roof::of(&options.profile.speeds, None, None)).ok()
 }
 
 /// The commands that come next: they work as they stand.
-fn next_commands(program: &Program, bound: &Summary, output: &Path, a: &CompileArgs) -> [String; 2] {
+fn next_commands(program: &Program, bound: Option<&Summary>, output: &Path, a: &CompileArgs) -> [String; 2] {
     let path = in_shell(&output.display().to_string());
     if program.stats.weights_absent {
         return [
@@ -196,7 +196,7 @@ fn next_commands(program: &Program, bound: &Summary, output: &Path, a: &CompileA
             format!("wgfc bench decode {path}"),
         ];
     }
-    let dims = bound.dims.iter().map(|(n, v)| format!(" --dim {}", in_shell(&format!("{n}={v}"))));
+    let dims = bound.iter().flat_map(|b| &b.dims).map(|(n, v)| format!(" --dim {}", in_shell(&format!("{n}={v}"))));
     let dims: String = dims.collect();
     [format!("wgfc run {path} --random-inputs{dims}"), format!("wgfc bench {path} --random-inputs{dims}")]
 }

@@ -185,42 +185,6 @@ def _along(grad: Tensor, axis: int, matrix: Tensor) -> Tensor:
     return (wide.movedim(axis, -1) @ matrix.to(wide.dtype)).movedim(-1, axis)
 
 
-@_of(_ATEN.avg_pool2d_backward.default, _ATEN.avg_pool3d_backward.default)
-def _avg_pool(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: Optional[int],
-) -> Tensor:
-    """Each element gets the gradients of the windows that it is in, each divided by the size of the window."""
-    axes = grad.ndim - (2 if len(kernel) == 2 else 3)
-    kernel = list(kernel)
-    count = grad.ndim - axes
-    padding = list(padding) * (count if len(padding) == 1 else 1)
-    stride = list(stride or kernel) * (count if len(stride) == 1 else 1)
-    made, inside = grad, []
-    for i in range(count):
-        n, windows = x.shape[axes + i], grad.shape[axes + i]
-        begin = torch.arange(windows, device=grad.device) * stride[i] - padding[i]
-        # Windows end with the padding.
-        end = (begin + kernel[i]).clamp(max=n + padding[i])
-        at = torch.arange(n, device=grad.device)
-        inside.append((at >= begin[:, None]) & (at < end[:, None]))
-        if divisor_override is None:
-            size = end - begin if count_include_pad else end.clamp(max=n) - begin.clamp(min=0)
-            shape = [-1 if k == axes + i else 1 for k in range(grad.ndim)]
-            made = made / size.reshape(shape)
-    if divisor_override is not None:
-        made = made / divisor_override
-    for i, part in enumerate(inside):
-        made = _along(made, axes + i, part)
-    return made.to(grad.dtype)
-
-
 def _resizing_by(forward: Any) -> Callable[..., Tensor]:
     def backward(
         grad: Tensor,

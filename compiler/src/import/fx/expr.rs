@@ -1,6 +1,7 @@
 //! Expressions of sizes, as sympy's `srepr` prints them: `Add(Mul(Integer(2), Symbol('s0')), Integer(-1))`.
 
 use super::guards::Guard;
+use super::threshold;
 use wgfc_ir::{Dim, Poly};
 
 /// How deep expressions may be nested.
@@ -257,7 +258,7 @@ fn to_whole(head: &str, f: &Fraction) -> Option<Dim> {
 }
 
 /// Conditions of sympy, by the operators of Python.
-fn comparison(head: &str) -> Option<&'static str> {
+pub fn comparison(head: &str) -> Option<&'static str> {
     Some(match head {
         "Equality" | "Eq" => "==",
         "Unequality" | "Ne" => "!=",
@@ -459,47 +460,9 @@ impl Expr {
             });
         }
         let exact = self.fraction(symbols).and_then(|a| a.common(&other.fraction(symbols)?));
-        let rounded = |e: String| {
-            let found = threshold(op, self, other, symbols);
-            found.or_else(|| threshold(mirrored(op), other, self, symbols)).ok_or(e)
-        };
         match exact {
             Ok((a, b, _)) => Ok(vec![Guard::of(op, a, b)]),
-            Err(e) => rounded(e).map(|g| vec![g]),
-        }
-    }
-
-    /// As a float that a size decides, which grows with it or falls.
-    fn monotone(&self, symbols: &dyn Fn(&str) -> Dim) -> Option<Monotone> {
-        if let Ok(of) = self.size(symbols) {
-            return of.as_const().is_none().then(|| Monotone { of, steps: vec![] });
-        }
-        let Expr::Call(head, args) = self else { return None };
-        let constant = |e: &Expr| match e {
-            Expr::Int(n) => Some(*n as f64),
-            Expr::Float(x) => Some(*x),
-            _ => None,
-        };
-        match (head.as_str(), &args[..]) {
-            ("ToFloat" | "Identity", [a]) => a.monotone(symbols),
-            ("OpaqueUnaryFn_sqrt", [a]) => a.monotone(symbols)?.then(Step::Power(0.5)),
-            ("FloatPow" | "Pow", [a, e]) => a.monotone(symbols)?.then(Step::Power(constant(e)?)),
-            ("IntTrueDiv" | "FloatTrueDiv", [a, b]) => match (constant(a), constant(b)) {
-                (Some(a), None) => b.monotone(symbols)?.then(Step::Over(a)),
-                (None, Some(b)) => a.monotone(symbols)?.then(Step::By(b)),
-                _ => None,
-            },
-            ("Mul", [a, b]) => match (constant(a), constant(b)) {
-                (Some(c), None) => b.monotone(symbols)?.then(Step::Times(c)),
-                (None, Some(c)) => a.monotone(symbols)?.then(Step::Times(c)),
-                _ => None,
-            },
-            ("Add", [a, b]) => match (constant(a), constant(b)) {
-                (Some(c), None) => b.monotone(symbols)?.then(Step::Plus(c)),
-                (None, Some(c)) => a.monotone(symbols)?.then(Step::Plus(c)),
-                _ => None,
-            },
-            _ => None,
+            Err(e) => threshold::conditions(op, self, other, symbols).ok_or(e),
         }
     }
 
@@ -544,103 +507,6 @@ impl Expr {
             _ => return Err(format!("`{head}` is not understood")),
         })
     }
-}
-
-/// A step of arithmetic with a number.
-#[derive(Clone, Copy)]
-enum Step {
-    Plus(f64),
-    Times(f64),
-    /// Divided by the number.
-    By(f64),
-    /// The number, divided.
-    Over(f64),
-    Power(f64),
-}
-
-impl Step {
-    fn at(self, x: f64) -> f64 {
-        match self {
-            Step::Plus(c) => x + c,
-            Step::Times(c) => x * c,
-            Step::By(c) => x / c,
-            Step::Over(c) => c / x,
-            Step::Power(c) => x.powf(c),
-        }
-    }
-}
-
-/// A float that grows with a size, or falls.
-struct Monotone {
-    of: Dim,
-    steps: Vec<Step>,
-}
-
-/// The largest size that a threshold is looked for below.
-const MOST: i64 = 1 << 31;
-
-impl Monotone {
-    fn at(&self, n: i64) -> f64 {
-        self.steps.iter().fold(n as f64, |x, step| step.at(x))
-    }
-
-    /// With a step more, where the result grows or falls as well: quotients and powers only of what is not below 0.
-    fn then(mut self, step: Step) -> Option<Monotone> {
-        let positive = self.at(0) >= 0.0 && self.at(MOST) >= 0.0;
-        let (Step::Plus(c) | Step::Times(c) | Step::By(c) | Step::Over(c) | Step::Power(c)) = step;
-        let needed = matches!(step, Step::Over(_) | Step::Power(_));
-        if !c.is_finite() || c == 0.0 || needed && !positive {
-            return None;
-        }
-        self.steps.push(step);
-        Some(self)
-    }
-}
-
-/// An operator with its operands in the other order.
-fn mirrored(op: &str) -> &str {
-    match op {
-        "<" => ">",
-        ">" => "<",
-        "<=" => ">=",
-        ">=" => "<=",
-        op => op,
-    }
-}
-
-/// From or up to which size a float that it decides is above or below a number: both grow or fall, so that there is one such size.
-fn threshold(op: &str, a: &Expr, b: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Option<Guard> {
-    let limit = match b {
-        Expr::Int(n) => *n as f64,
-        Expr::Float(x) => *x,
-        _ => return None,
-    };
-    let float = a.monotone(symbols)?;
-    let holds = |n: i64| match op {
-        "<" => float.at(n) < limit,
-        "<=" => float.at(n) <= limit,
-        ">" => float.at(n) > limit,
-        _ => float.at(n) >= limit,
-    };
-    if !matches!(op, "<" | "<=" | ">" | ">=") {
-        return None;
-    }
-    let (first, last) = (holds(0), holds(MOST));
-    let (mut below, mut above) = (0, MOST);
-    while above - below > 1 {
-        let middle = below + (above - below) / 2;
-        if holds(middle) == first {
-            below = middle;
-        } else {
-            above = middle;
-        }
-    }
-    Some(match (first, last) {
-        (true, true) => Guard::of(">=", float.of, Poly::ZERO),
-        (false, false) => Guard::of("<", float.of, Poly::ZERO),
-        (false, true) => Guard::of(">=", float.of, above.into()),
-        (true, false) => Guard::of("<", float.of, above.into()),
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Programs of PyTorch: what `torch.export.save` writes.
 //!
 //! `archive` is the container, `messages` what the program in it holds, `weights` its tensors. `model` reads inputs and outputs,
-//! `lists` writes operators on lists as ones on tensors, `symbols` reads sizes, `walk` goes through the nodes, `scope` knows which names are the same memory,
+//! `lists` writes operators on lists as ones on tensors, `symbols` reads sizes, `threshold` compares floats that sizes decide, `walk` goes through the nodes, `scope` knows which names are the same memory,
 //! `aliases` which results are. [`op`] is the contract of
 //! an operator, [`ops`] decodes each of them, [`cx`] is what a decoder sees of its node.
 
@@ -26,6 +26,7 @@ mod survey;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod threshold;
 mod tree;
 mod walk;
 mod weights;

@@ -369,14 +369,15 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
         Window { strides: strides.clone(), dilations: vec![1; n], padding: padding.clone(), ceil: cx.flag("ceil_mode")? };
     let extents: Vec<Dim> = kernel.iter().map(|k| (*k).into()).collect();
     let windows = pool::over(cx, x, &extents, &window)?;
-    let (sx, dtype) = (cx.shape(x), cx.dtype(x));
+    let (sx, dtype, g) = (cx.shape(x), cx.dtype(g), cx.widened(g)?);
     let share = match cx.opt_int("divisor_override")? {
         Some(d) => cx.binary_scalar(BinaryOp::Div, g, d as f64)?,
         None => {
             // The mean of ones that count, undone, is how many there are.
-            let ones = cx.full(&sx, Scalar::from_f64(dtype, 1.0))?;
+            let [zero, one] = [0.0, 1.0].map(|x| Scalar::from_f64(cx.dtype(g), x));
+            let ones = cx.full(&sx, one)?;
             let with_padding = cx.flag("count_include_pad")?;
-            let (sum, _) = cx.unfold_inside(ones, &windows.axes(), Scalar::from_f64(dtype, 0.0))?;
+            let (sum, _) = cx.unfold_inside(ones, &windows.axes(), zero)?;
             let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
             let sum = cx.reduce(ReduceOp::Sum, sum, &axes, false)?;
             let mean = pool::average(cx, ones, &windows, with_padding)?;
@@ -384,30 +385,25 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
             cx.binary(BinaryOp::Div, g, count)?
         }
     };
-    // A transposed convolution of each channel with ones.
-    let (sg, channels) = (cx.shape(share), sx[1].clone());
-    let mut ones = vec![channels.clone(), Dim::ONE];
-    ones.extend(extents.iter().cloned());
-    let ones = cx.full(&ones, Scalar::from_f64(dtype, 1.0))?;
-    let left = |i: usize| {
-        let covered = &(&(&sg[2 + i] - 1) * strides[i]) + kernel[i];
-        (&(&sx[2 + i] + 2 * around[i]) - &covered).as_const()
-    };
-    let left = (0..n).map(left).collect::<Option<Vec<i64>>>();
-    let (Some(left), Some(groups)) = (left, channels.as_const()) else {
-        return Err(OpError::symbolic("how far windows reach depends on dimensions that are not known").param("self"));
-    };
-    let (output_padding, cut): (Vec<i64>, Vec<i64>) = left.iter().map(|l| ((*l).max(0), (-l).max(0))).unzip();
-    let after: Vec<i64> = around.iter().zip(&cut).map(|(a, c)| a + c).collect();
-    let p = ConvTranspose {
-        strides,
-        dilations: vec![1; n],
-        padding: Padding::Explicit([around, after].concat()),
-        output_padding,
-        output_shape: None,
-        groups,
-    };
-    let y = transposed::conv_transpose(cx, share, ones, None, &p)?;
+    // The place `i` is in the windows `(i + before) / stride − j` that are long enough. An axis of one element, read beyond it, leaves
+    // the others out.
+    let (sg, lead) = (cx.shape(share), 2);
+    let mut shape = sx.clone();
+    shape.extend((0..n).map(|i| Dim::from((kernel[i] + strides[i] - 1) / strides[i])));
+    let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+    let mut long_enough = vec![];
+    for i in 0..n {
+        let (from, j, stride) = (&Poly::var(lead + i) + around[i], Poly::var(lead + n + i), Dim::from(strides[i]));
+        index.push(&from.div(&stride, &shape) - &j);
+        long_enough.push((&from.modulo(&stride, &shape) + &(&j * strides[i])).div(&kernel[i].into(), &shape));
+    }
+    index.extend(long_enough);
+    let share = cx.reshape(share, [sg, vec![Dim::ONE; n]].concat())?;
+    let fill = Some(Scalar::from_f64(cx.dtype(share), 0.0));
+    let met = cx.push(Op::View { shape, index, fill }, &[share])?;
+    let axes: Vec<usize> = (lead + n..lead + 2 * n).collect();
+    let y = cx.reduce(ReduceOp::Sum, met, &axes, false)?;
+    let y = cx.cast(y, dtype)?;
     Ok(vec![if alone { cx.squeeze(y, &[0])? } else { y }])
 }
 
