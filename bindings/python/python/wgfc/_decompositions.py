@@ -22,6 +22,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **more, **_OWN}
     # Torch's decomposition has weights for its second result, where the operator has sums.
     found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
+    # Torch's decomposition cancels where the variance is small, which the importer's formula does not.
+    found.pop(_ATEN.native_group_norm_backward.default, None)
     # Torch's decomposition does not copy memory that elements share.
     found.pop(_ATEN.select_scatter.default, None)
     return found

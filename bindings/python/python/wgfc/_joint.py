@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Callable, Collection, Iterable
 
 import torch
@@ -48,6 +49,9 @@ def keep(joint: GraphModule, forward_outputs: int) -> None:
     for node in graph.nodes:
         if equal[node] in saved:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            # The mark of one of several results is not read, but that of their operator.
+            if node.target is operator.getitem:
+                node.args[0].meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _jumps(node: Node, forward: bool) -> bool:

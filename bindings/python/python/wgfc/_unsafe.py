@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
+
+from wgfc._errors import Diagnostic, Location, UnsupportedError
 
 
 def _views(split: Callable[..., Sequence[Tensor]]) -> Callable[..., list[Tensor]]:
@@ -32,23 +35,38 @@ def _split_with_sizes(x: Tensor, split_sizes: Sequence[Any], dim: int = 0) -> li
     return _views(torch.unsafe_split_with_sizes)(x, split_sizes, dim)
 
 
-_NAMED: dict[str, Callable[..., Any]] = {
+_VIEWS: dict[str, Callable[..., Any]] = {
     "unsafe_chunk": _chunk,
     "unsafe_split": _split,
     "unsafe_split_with_sizes": _split_with_sizes,
 }
-_ATEN = torch.ops.aten
-_TARGETS: dict[Any, Callable[..., Any]] = {
-    **{getattr(torch, name): made for name, made in _NAMED.items()},
-    _ATEN.unsafe_chunk.default: _chunk,
-    _ATEN.unsafe_split.Tensor: _split,
-    _ATEN.unsafe_split_with_sizes.default: _split_with_sizes,
+_SAFE: dict[str, Callable[..., Any]] = {
+    "unsafe_chunk": lambda x, chunks, dim=0: torch.chunk(x, chunks, dim),
+    "unsafe_split": lambda x, split_size, dim=0: torch.split(x, split_size, dim),
+    "unsafe_split_with_sizes": lambda x, split_sizes, dim=0: torch.split(x, split_sizes, dim),
 }
+_ATEN = torch.ops.aten
+_TARGETS: dict[Any, str] = {
+    **{getattr(torch, name): name for name in _VIEWS},
+    _ATEN.unsafe_chunk.default: "unsafe_chunk",
+    _ATEN.unsafe_split.Tensor: "unsafe_split",
+    _ATEN.unsafe_split_with_sizes.default: "unsafe_split_with_sizes",
+}
+_IN_PLACE = {getattr(operator, f"__i{name}__") for name in "add sub mul matmul truediv floordiv mod pow lshift rshift and or xor".split()}
+"""Functions such as ``operator.iadd``."""
 
 
 def with_views(module: GraphModule) -> GraphModule:
     """Has a graph that Dynamo has captured make views where ``unsafe_split`` and its like share memory: what is written to the argument
-    must be in its pieces, and the other way round. AOTAutograd sees what shares memory by the schemas alone. Graphs inside of it likewise."""
+    must be in its pieces, and the other way round. AOTAutograd sees what shares memory by the schemas alone. Graphs inside of it likewise.
+
+    With gradients the pieces are those of ``split``, whose gradients are the same as long as nothing is written to their memory.
+
+    Raises
+    ------
+    UnsupportedError
+        The graph writes to that memory and computes gradients: PyTorch's are then those of values that were overwritten.
+    """
     for inner in module.modules():
         if isinstance(inner, GraphModule):
             _replace(inner)
@@ -58,16 +76,54 @@ def with_views(module: GraphModule) -> GraphModule:
 def _replace(module: GraphModule) -> None:
     changed = False
     for node in list(module.graph.nodes):
-        found = _NAMED.get(node.target) if node.op == "call_method" else _TARGETS.get(node.target) if node.op == "call_function" else None
-        if found is None:
+        name = node.target if node.op == "call_method" else _TARGETS.get(node.target) if node.op == "call_function" else None
+        if name not in _VIEWS:
             continue
         # Torch calls the argument ``self`` in operators and ``input`` in functions.
         kwargs = {"x" if k in ("self", "input", "tensor") else k: v for k, v in node.kwargs.items()}
+        argument = (*node.args, *kwargs.values())[0] if "x" not in kwargs else kwargs["x"]
+        shared = [_example(n) for n in (argument, node)]
+        differentiable = any(t.requires_grad for ts in shared for t in ts)
+        if differentiable and any(_memory(t) in _written(module.graph) for ts in shared for t in ts):
+            message = f"the program writes to memory that the results of {name} share, and computes gradients of it"
+            raise UnsupportedError([Diagnostic(message, "unsupported", _place(node), f"use {name[7:]}, or write to a clone")])
         with module.graph.inserting_before(node):
-            new = module.graph.call_function(found, node.args, kwargs)
+            new = module.graph.call_function((_SAFE if differentiable else _VIEWS)[name], node.args, kwargs)
         new.meta = dict(node.meta)
         node.replace_all_uses_with(new)
         module.graph.erase_node(node)
         changed = True
     if changed:
         module.recompile()
+
+
+def _place(node: Node) -> Location:
+    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
+    return Location(node=node.name, operator=str(node.target), source=lines[-1].strip() if lines else None)
+
+
+def _example(node: Any) -> list[Tensor]:
+    """The tensors that a node stands for, as Dynamo has traced it."""
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return [t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, Tensor)]
+
+
+def _memory(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _written(graph: Graph) -> set[int]:
+    """The memory of the tensors that a graph writes to."""
+    found = set()
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "").split(".")[0]
+        given = [node.kwargs["out"]] if "out" in node.kwargs else []
+        in_place = name.endswith("_") and not name.endswith("__") or name == "setitem" or node.target in _IN_PLACE
+        if in_place or name.startswith("__i"):
+            given += node.args[:1]
+        for argument in given:
+            for n in argument if isinstance(argument, (list, tuple)) else [argument]:
+                found |= {_memory(t) for t in _example(n)}
+    return found
