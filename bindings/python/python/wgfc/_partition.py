@@ -38,7 +38,7 @@ _IN_MEMORY = "wgfc_in_memory"
 
 def memory_of(node: Node) -> Node:
     """The node that has made the memory of a view, itself where it is none."""
-    while _is_view(node):
+    while is_view(node):
         node = node.args[0]
     return node
 
@@ -102,7 +102,7 @@ def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
     made: dict[Node, Node] = {}
 
     def in_torch(node: Node) -> Node:
-        if not _is_view(node):
+        if not is_view(node):
             return node
         if node not in made:
             with graph.inserting_before(out):
@@ -123,18 +123,19 @@ def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
     return bases
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
+    """Whether it shares its first argument's memory."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
-        return _is_view(node.args[0])
+        return is_view(node.args[0])
     return bool(getattr(node.target, "is_view", False))
 
 
 def _may_overlap(node: Node) -> bool:
     """Whether several elements of a tensor may lie at one place in memory, other than along an axis of an extent that is not there."""
     view = node
-    while _is_view(view):
+    while is_view(view):
         if view.target in (torch.ops.aten.unfold.default, torch.ops.aten.as_strided.default):
             return True
         view = view.args[0]

@@ -59,10 +59,16 @@ class Plan:
     """How a graph is computed."""
 
     def __init__(
-        self, settings: Settings, module: GraphModule, backward: bool, returned: Optional[int], fixed: set[int]
+        self,
+        settings: Settings,
+        module: GraphModule,
+        backward: bool,
+        returned: Optional[int],
+        fixed: set[int],
+        replaced: dict[int, int],
     ) -> None:
         """``returned`` is how many of a forward graph's results are not for the backward graph alone; ``fixed`` are the positions of
-        arguments that are parameters or buffers."""
+        arguments that are parameters or buffers; ``replaced`` has for results that are new values of arguments the positions of these."""
         self.settings = settings
         self.backward = backward
         self.resident: Resident = resident(settings.adapter)
@@ -92,7 +98,14 @@ class Plan:
         self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
         bases = (_partition.memory_of(n) for n in nodes if n is not None and n not in self.arguments)
-        self.viewed = {b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)} if not backward else set()
+        # Memory of which results are views, by the arguments that have it; that of an argument's new value is the argument's.
+        self.viewed: dict[Node, Node] = {}
+        if not backward:
+            self.viewed = {b: b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)}
+            for result, argument in replaced.items():
+                new = nodes[result]
+                if new is not None and new not in self.arguments and _partition.memory_of(new) is new:
+                    self.viewed[new] = self.arguments[argument]
 
     def _build(self) -> list[Any]:
         """Compiles all that can be compiled: what turns out not to be is taken out until the rest is."""
@@ -183,11 +196,9 @@ class Plan:
 
     def remade(self, node: Node) -> bool:
         """Whether a program has computed a value, or what it is a view of: of it elements are known, and not where in memory they are."""
-        while node not in self.made:
-            if node.op != "call_function" or not getattr(node.target, "is_view", False):
-                return False
+        while node not in self.made and _partition.is_view(node):
             node = node.args[0]
-        return True
+        return node in self.made
 
     def layout(self, node: Node, symbols: dict[Any, int]) -> Optional[tuple[tuple[int, ...], int]]:
         """Strides and offset of a result, in elements; ``None`` where it is dense, or a size in them is not known."""
@@ -222,7 +233,7 @@ class Values:
         self.symbols: dict[Any, int] = {}
         self.arguments = set(host)
         # Torch does not look again at where in its memory an argument begins.
-        self.begins = {n: host[n].storage_offset() for n in plan.viewed}
+        self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
 
     def drop(self, node: Node) -> None:
         self.host.pop(node, None)
@@ -284,9 +295,11 @@ class Values:
         if self.plan.backward or not self.plan.remade(node):
             return value
         layout = self.plan.layout(node, self.symbols)
-        if layout is None:
-            return value
         base = _partition.memory_of(node)
+        if layout is None:
+            if not self.begins.get(base):
+                return value
+            layout = (value.contiguous().stride(), 0)
         strides, offset = layout
         traced = self.plan.layout(base, self.symbols) if base is not node else None
         behind = offset - (0 if traced is None else traced[1])

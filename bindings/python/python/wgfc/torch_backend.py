@@ -92,9 +92,13 @@ def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequen
         # Tokens of effects come before what the function returns.
         returned = metadata.num_forward_returns + len(metadata.tokens)
     fixed = set(metadata.static_input_indices) if metadata is not None else set()
+    # The new values of arguments that are written come before other results.
+    effects = 0 if metadata is None else len(metadata.tokens)
+    written = [] if metadata is None else [effects + i for i in metadata.mutated_inp_runtime_indices]
+    replaced = {effects + i: argument for i, argument in enumerate(written)}
     # Constants of the graph are tensors, where torch is about to compile with their types alone.
     with _LOCK, _disable_current_modes():
-        plan = Plan(settings, module, kind == "backward", returned, fixed)
+        plan = Plan(settings, module, kind == "backward", returned, fixed, replaced)
 
     def run(arguments: list[Any]) -> list[Any]:
         with _LOCK:
