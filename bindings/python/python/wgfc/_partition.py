@@ -56,8 +56,16 @@ def read_whole_memory(graph: Graph) -> None:
         while base.op == "call_function" and getattr(base.target, "is_view", False):
             views.append(base)
             base = base.args[0]
+        # A copy of an argument with other elements lies in memory as the argument does.
+        copies: list[Node] = []
+        argument = base
+        while argument.op == "call_function" and (argument.target in SCATTERS or argument.target is torch.ops.aten.as_strided_scatter.default):
+            copies.append(argument)
+            argument = argument.args[0]
         with graph.inserting_before(node):
-            if base.op == "placeholder":
+            if argument.op == "placeholder":
+                for copy in copies:
+                    copy.meta[_IN_MEMORY] = True
                 read = base
                 for view in reversed(views):
                     read = graph.node_copy(view, lambda n, view=view, read=read: read if n is view.args[0] else n)
