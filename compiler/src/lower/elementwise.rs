@@ -1,7 +1,7 @@
 //! Elementwise operators that are more than one scalar operator, and what is asked of the operands of others.
 
 use super::{Lowering, OpError, Result};
-use wgfc_ir::{BinaryOp, Body, Class, DType, Scalar, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Body, Class, DType, Dim, Scalar, UnaryOp, Value};
 
 /// A scalar operator of two operands of one type.
 pub fn binary(cx: &mut Lowering, op: BinaryOp, a: Value, b: Value) -> Result {
@@ -177,6 +177,57 @@ pub fn bit_cast(cx: &mut Lowering, x: Value, to: DType) -> Result {
         f.cast(DType::Bool, v);
     }
     Ok(cx.map(f.0, &[x])?)
+}
+
+/// The unsigned integers of so many bits.
+fn word(bits: usize) -> Result<DType> {
+    Ok(match bits {
+        8 => DType::U8,
+        16 => DType::U16,
+        32 => DType::U32,
+        64 => DType::U64,
+        _ => {
+            return Err(OpError::unsupported(
+                format!("elements of {bits} bits as others"),
+                "convert them first",
+            ));
+        }
+    })
+}
+
+/// The bits of `x` as several elements of a narrower type each, the lowest bits first: for each of these a tensor with a last axis of one.
+pub fn split_bits(cx: &mut Lowering, x: Value, to: DType) -> Result<Vec<Value>> {
+    let (wide, narrow) = (word(cx.dtype(x).bits())?, word(to.bits())?);
+    let x = bit_cast(cx, x, wide)?;
+    let rank = cx.rank(x);
+    let x = cx.unsqueeze(x, &[rank])?;
+    let mask = cx.int(wide, (1 << narrow.bits()) - 1);
+    let mut parts = vec![];
+    for i in 0..wide.bits() / narrow.bits() {
+        let by = cx.int(wide, (i * narrow.bits()) as i64);
+        let part = cx.binary(BinaryOp::Shr, x, by)?;
+        let part = cx.binary(BinaryOp::And, part, mask)?;
+        let part = cx.cast(part, narrow)?;
+        parts.push(bit_cast(cx, part, to)?);
+    }
+    Ok(parts)
+}
+
+/// The bits along the last axis of `x` as one element of a wider type, the lowest bits first.
+pub fn joined_bits(cx: &mut Lowering, x: Value, to: DType) -> Result {
+    let (narrow, wide) = (word(cx.dtype(x).bits())?, word(to.bits())?);
+    let x = bit_cast(cx, x, narrow)?;
+    let last = cx.rank(x) - 1;
+    let mut whole = cx.int(wide, 0);
+    for i in 0..wide.bits() / narrow.bits() {
+        let part = cx.slice(x, last, &(i as i64).into(), 1, &Dim::ONE)?;
+        let part = cx.squeeze(part, &[last])?;
+        let part = cx.cast(part, wide)?;
+        let by = cx.int(wide, (i * narrow.bits()) as i64);
+        let part = cx.binary(BinaryOp::Shl, part, by)?;
+        whole = cx.binary(BinaryOp::Or, whole, part)?;
+    }
+    bit_cast(cx, whole, to)
 }
 
 /// `a` where the condition holds, else `b`.

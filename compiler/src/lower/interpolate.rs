@@ -178,6 +178,28 @@ impl Resize {
     }
 }
 
+impl Table {
+    /// With weights as integers of 16 bits, as torch has them for bytes, and by how many bits these are shifted.
+    pub fn in_words(mut self) -> (Table, u32) {
+        for row in 0..self.outside.len() {
+            let row = row * self.taps..(row + 1) * self.taps;
+            // Neighbours that are one element have one weight.
+            for i in row.clone() {
+                if let Some(first) = (row.start..i).find(|k| self.index[*k] == self.index[i]) {
+                    self.weight[first] += std::mem::take(&mut self.weight[i]);
+                }
+            }
+        }
+        let largest = self.weight.iter().copied().fold(0.0, f64::max);
+        let bits = (0..22u32)
+            .find(|bits| (0.5 + largest * f64::from(1u32 << (bits + 1))).floor() >= 32768.0)
+            .unwrap_or(22);
+        let unit = f64::from(1u32 << bits);
+        self.weight.iter_mut().for_each(|w| *w = (*w * unit + 0.5f64.copysign(*w)).trunc());
+        (self, bits)
+    }
+}
+
 impl Nearest {
     fn of(self, x: f64) -> f64 {
         match self {

@@ -3,7 +3,7 @@
 use super::interpolate::{Axis, Coordinates, Mode, Resize, dynamic, fixed};
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
-use wgfc_ir::{DType, Dim, UnaryOp as U, Value};
+use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
 
 /// Neighbours that may be listed for one axis while compiling; a run finds those of longer ones.
 const MAX_TABLE: f64 = (1 << 20) as f64;
@@ -38,6 +38,35 @@ pub fn resize(cx: &mut Lowering, x: Value, r: &Resize, axes: &[Axis]) -> Result 
     }
     let y = cx.unary(U::Round, y)?;
     Ok(cx.cast(y, dtype)?)
+}
+
+/// Bytes, as torch resizes them: one axis after another from the last, by weights of 16 bits, and each time rounded to bytes.
+pub fn resize_bytes(cx: &mut Lowering, x: Value, r: &Resize, axes: &[Axis]) -> Result {
+    let mut y = x;
+    for a in axes.iter().rev() {
+        let table = match (a.from.as_const(), a.to.as_const()) {
+            (Some(from), Some(to)) if from > 0 && to > 0 && r.table_size(a, from, to) <= MAX_TABLE => {
+                r.table(a, from, to)
+            }
+            _ => {
+                let e = format!(
+                    "of bytes needs known, moderate extents, and axis {} has {} and becomes {}",
+                    a.axis, a.from, a.to
+                );
+                return Err(OpError::symbolic(e));
+            }
+        };
+        let (table, bits) = table.in_words();
+        let wide = cx.cast(y, DType::I32)?;
+        let sum = fixed(cx, r, wide, a, &table)?;
+        let rounded = cx.binary_scalar(B::Add, sum, f64::from((1 << bits) >> 1))?;
+        let above = cx.binary_scalar(B::Max, rounded, 0.0)?;
+        let bits = cx.int(DType::I32, i64::from(bits));
+        let shifted = cx.binary(B::Shr, above, bits)?;
+        let byte = cx.binary_scalar(B::Min, shifted, 255.0)?;
+        y = cx.cast(byte, DType::U8)?;
+    }
+    Ok(y)
 }
 
 /// `extent · scale`, rounded down.

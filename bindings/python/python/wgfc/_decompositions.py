@@ -187,7 +187,54 @@ def _along(grad: Tensor, axis: int, matrix: Tensor) -> Tensor:
     return (wide.movedim(axis, -1) @ matrix.to(wide.dtype)).movedim(-1, axis)
 
 
-def _resizing_by(forward: Any) -> Callable[..., Tensor]:
+def _linear(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp(min=0)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """The cubic convolution kernel with the coefficient -1/2."""
+    x = x.abs()
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+    return torch.where(x <= 1, near, torch.where(x < 2, far, 0))
+
+
+def _resized_back(
+    grad: Tensor, axis: int, extent: int, kernel: Callable[[Tensor], Tensor], width: int, corners: bool, factor: Optional[float]
+) -> Tensor:
+    """The gradient along one axis. Each input adds up the gradients of the neighbouring results that it has a weight in, whose number is
+    bounded by how many ``width`` inputs become."""
+    made, device = grad.shape[axis], grad.device
+    one = torch.ones((), device=device)
+    # How far apart the results lie among the inputs, and upper bounds of how many neighbours there are on the other side.
+    if corners:
+        distance = one * (extent - 1) / torch.sym_max(made - 1, 1) * torch.sym_min(made - 1, 1)
+        of_result, of_input = -(-width * (extent - 1) // torch.sym_max(made - 1, 1)), -(-width * (made - 1) // torch.sym_max(extent - 1, 1))
+    elif factor:
+        distance = one / factor
+        of_result, of_input = math.ceil(width / factor), math.ceil(width * factor)
+    else:
+        distance = one * extent / made
+        of_result, of_input = -(-width * extent // made), -(-width * made // extent)
+    stretch = distance.clamp(min=1)
+    reach = stretch * (width / 2)
+
+    def weight(i: Tensor, o: Tensor) -> Tensor:
+        return kernel((i + 0.5 - distance * (o + 0.5)) / stretch)
+
+    def neighbours(first: Tensor, count: int) -> Tensor:
+        return first.floor()[:, None] + torch.arange(torch.sym_max(count, width) + 2, device=device)
+
+    results, inputs = torch.arange(made, device=device), torch.arange(extent, device=device)
+    i = neighbours(distance * (results + 0.5) - reach - 0.5, of_result)
+    total = torch.where((i >= 0) & (i < extent), weight(i, results[:, None]), 0).sum(1)
+    o = neighbours((((inputs + 0.5 - reach) / distance.clamp(min=1e-9)) - 0.5).clamp(min=0), of_input)
+    at = o.clamp(max=made - 1).long()
+    weights = torch.where(o < made, weight(inputs[:, None], o) / total[at], 0)
+    parts = grad.index_select(axis, at.flatten()).unflatten(axis, at.shape)
+    return (parts * weights.reshape([*at.shape, *[1] * (grad.ndim - axis - 1)])).sum(axis + 1)
+
+
+def _resizing(kernel: Callable[[Tensor], Tensor], width: int) -> Callable[..., Tensor]:
     def backward(
         grad: Tensor,
         output_size: Sequence[int],
@@ -196,19 +243,16 @@ def _resizing_by(forward: Any) -> Callable[..., Tensor]:
         scales_h: Optional[float] = None,
         scales_w: Optional[float] = None,
     ) -> Tensor:
-        """Products with what the resizing makes of unit matrices."""
-        made = grad
-        for axis, scale in ((2, scales_h), (3, scales_w)):
-            unit = torch.eye(input_size[axis], device=grad.device)[None, None]
-            size = [output_size[axis - 2], input_size[axis]]
-            made = _along(made, axis, forward(unit, size, align_corners, scale, None)[0, 0])
-        return made.to(grad.dtype)
+        wide = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
+        for axis, factor in ((2, scales_h), (3, scales_w)):
+            wide = _resized_back(wide, axis, input_size[axis], kernel, width, align_corners, factor)
+        return wide.to(grad.dtype)
 
     return backward
 
 
-_OWN[_ATEN._upsample_bicubic2d_aa_backward.default] = _resizing_by(_ATEN._upsample_bicubic2d_aa.default)
-_OWN[_ATEN._upsample_bilinear2d_aa_backward.default] = _resizing_by(_ATEN._upsample_bilinear2d_aa.default)
+_OWN[_ATEN._upsample_bicubic2d_aa_backward.default] = _resizing(_cubic, 4)
+_OWN[_ATEN._upsample_bilinear2d_aa_backward.default] = _resizing(_linear, 2)
 
 
 @_of(_ATEN.logcumsumexp.default)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -148,6 +148,12 @@ def _may_overlap(node: Node) -> bool:
             return True
         view = view.args[0]
     return _fx.overlaps(node.meta["val"])
+
+
+def copied(nodes: Iterable[Node]) -> set[Node]:
+    """The arguments of the graph that nodes copy as these lie in memory."""
+    read = (memory_of(n.args[0]) for n in nodes if n.op == "call_function" and n.target in SCATTERS)
+    return {n for n in read if n.op == "placeholder"}
 
 
 def copies_nothing(node: Node) -> bool:

@@ -78,6 +78,7 @@ class Plan:
         _partition.read_whole_memory(module.graph)
         # What makes memory that several results share, to which their user may write.
         self.shared = set() if backward else _partition.leave_views(module.graph, returned)
+        self.copied = _partition.copied(module.graph.nodes)
         self.sizes = _partition.sizes_as_inputs(module)
         self.symbols = _fx.places(self.arguments, memory=True)
         self.module = module
@@ -234,6 +235,8 @@ class Values:
         self.arguments = set(host)
         # Torch does not look again at where in its memory an argument begins.
         self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
+        # Of copies of these torch replaces all elements at a place in memory, where graphs are traced for other strides.
+        self.overlapping = {n for n in plan.copied if _fx.overlaps(host[n])}
 
     def drop(self, node: Node) -> None:
         self.host.pop(node, None)
@@ -364,6 +367,7 @@ class Computed:
         lists = [("integers", torch.int64, numbers.integers), ("floats", torch.float32, numbers.floats)]
         self.numbers = [(name, dtype, [of[n] for n in nodes]) for name, dtype, nodes in lists if name in used]
         self.names = [p.name for p in session.outputs]
+        self.copied = _partition.copied(part.origin.values())
         self.reads = list(dict.fromkeys(part.inputs))
         self.told = False
 
@@ -372,6 +376,8 @@ class Computed:
         if not all(0 <= n < 1 << 31 for n in sizes.values()):
             known = ", ".join(str(values.symbols[s]) for _, s in self.carriers)
             return self._in_torch(values, f"numbers that are no sizes: {known}")
+        if not self.copied.isdisjoint(values.overlapping):
+            return self._in_torch(values, "an argument of which several elements are at one place in memory")
         given: dict[str, Any] = {name: values.on_device(node) for name, node in self.inputs}
         for name, size in sizes.items():
             given[name] = torch.empty(size, 0, dtype=torch.uint8)

@@ -88,20 +88,53 @@ fn shares(decided: Option<bool>) -> Shared {
     }
 }
 
-/// Whether several elements of a tensor may lie at one place.
-pub fn overlaps(m: &TensorMeta) -> bool {
-    let number = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
-    let axes = m.sizes.iter().zip(&m.strides).map(|(n, s)| Some((number(s)?, number(n)?)));
+/// Conditions, each that one size is at most another, under which no two elements of a tensor lie at one place; `None` where some do
+/// whatever the sizes are.
+pub fn apart(sizes: &[Dim], strides: &[Dim], least: Least<'_>) -> Option<Vec<(Dim, Dim)>> {
+    if sizes.iter().any(|n| n.is(0)) {
+        return Some(vec![]);
+    }
+    let mut rest: Vec<(&Dim, &Dim)> = strides.iter().zip(sizes).filter(|(_, n)| !n.is(1)).collect();
+    let (mut conditions, mut next) = (vec![], Dim::ONE);
+    // From the axis whose neighbours are nearest: the next one's lie behind all elements of those before it.
+    while !rest.is_empty() {
+        let nearest = |(stride, _): &(&Dim, &Dim)| {
+            !rest.iter().any(|(other, _)| order(stride, other, least) == Some(Ordering::Greater))
+        };
+        let (stride, n) = rest.remove(rest.iter().rposition(nearest)?);
+        if order(stride, &next, least) == Some(Ordering::Less) {
+            return None;
+        }
+        if !(stride - &next).proves_nonneg(&[]) {
+            conditions.push((next.clone(), stride.clone()));
+        }
+        next = &next + &(stride * &(n - 1));
+        if next.is_too_large() {
+            return None;
+        }
+    }
+    Some(conditions)
+}
+
+/// Whether several elements of a tensor of these sizes and strides may lie at one place, or do along an axis whose neighbours are at one:
+/// where all are known.
+pub fn overlaps(sizes: &[Dim], strides: &[Dim]) -> bool {
+    if sizes.iter().any(|n| n.is(0)) {
+        return false;
+    }
+    if sizes.iter().zip(strides).any(|(n, stride)| stride.is(0) && !n.is(1)) {
+        return true;
+    }
+    let axes = sizes.iter().zip(strides).map(|(n, s)| Some((s.as_const()?, n.as_const()?)));
     let Some(mut axes) = axes.collect::<Option<Vec<(i64, i64)>>>() else { return false };
     axes.retain(|(_, n)| *n != 1);
     axes.sort_unstable();
     let mut reach = 0i64;
-    !axes.iter().any(|(_, n)| *n == 0)
-        && axes.iter().any(|(stride, n)| {
-            let inside = *stride <= reach;
-            reach = reach.saturating_add(stride.saturating_mul(n - 1));
-            inside
-        })
+    axes.iter().any(|(stride, n)| {
+        let inside = *stride <= reach;
+        reach = reach.saturating_add(stride.saturating_mul(n - 1));
+        inside
+    })
 }
 
 /// Whether sizes are equal, where that is certain.
@@ -262,6 +295,28 @@ mod tests {
         assert_eq!(views(&["n", "s", "2", "3"], &["6*s", "3", "3*s", "1"], &["n", "s", "6"]), Some(false));
         // Whether `m` and `s` are the same is open.
         assert_eq!(views(&["n", "s"], &["m", "1"], &["n*s"]), None);
+    }
+
+    #[test]
+    fn sizes_decide_whether_elements_are_apart() {
+        let of = |sizes: &[&str], strides: &[&str]| {
+            let l = layout(sizes, strides);
+            let found = apart(&l.sizes, &l.strides, &from_two)?;
+            Some(found.iter().map(|(a, b)| format!("{a} <= {b}")).collect::<Vec<String>>().join(", "))
+        };
+        let certain = Some(String::new());
+        assert_eq!(of(&["n", "s"], &["s", "1"]), certain);
+        assert_eq!(of(&["s", "n"], &["1", "s"]), certain);
+        assert_eq!(of(&["n", "2", "s"], &["4*s", "s", "1"]), certain);
+        assert_eq!(of(&["n", "3", "2"], &["6", "2", "1"]), certain);
+        assert_eq!(of(&["0", "s"], &["0", "1"]), certain);
+        // Sizes from two on decide as little as the run's own do.
+        assert_eq!(of(&["2", "2"], &["s", "1"]), Some("2 <= s".into()));
+        assert_eq!(of(&["n", "3"], &["s", "1"]), Some("3 <= s".into()));
+        // All places of an expanded axis are one, and windows lie in one another.
+        assert_eq!(of(&["n", "s"], &["0", "1"]), None);
+        assert_eq!(of(&["n", "3"], &["1", "1"]), None);
+        assert_eq!(of(&["n", "3"], &["2", "1"]), None);
     }
 
     #[test]

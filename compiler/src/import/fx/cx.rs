@@ -243,9 +243,35 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn is_complex(&self, name: &str) -> bool {
         self.declared_of(name).is_some_and(|m| messages::is_complex(m.dtype))
     }
-    /// An error where several elements of an argument may be at one place in memory: torch copies it as it lies there, and replaces all of them.
-    pub fn apart(&self, name: &str) -> Result<()> {
-        if self.declared_of(name).is_some_and(aliases::overlaps) {
+    /// Whether each element of a tensor is at a place of its own in memory, other than along axes whose strides are `passed`. Where sizes
+    /// decide it, a run is for those alone that do so.
+    fn elements_apart(&mut self, tensor: &str, passed: Option<i64>) -> bool {
+        let apart = self.scope.is_apart(tensor);
+        let Some(meta) = self.graph.tensor_values.get(tensor) else { return apart };
+        let axes = meta
+            .sizes
+            .iter()
+            .zip(&meta.strides)
+            .filter(|(_, s)| passed.is_none_or(|p| **s != SymInt::Int(p)));
+        let axes = axes.map(|(n, s)| Some((self.importer.sym_int(n).ok()?, self.importer.sym_int(s).ok()?)));
+        let Some((sizes, strides)) = axes.collect::<Option<(Vec<Dim>, Vec<Dim>)>>() else { return apart };
+        match apart {
+            true => !aliases::overlaps(&sizes, &strides),
+            false => meta.sizes.len() == meta.strides.len() && self.require_apart(&sizes, &strides),
+        }
+    }
+    /// Whether elements with these strides are at places of their own, where a run is for those sizes alone that make it so.
+    pub fn require_apart(&mut self, sizes: &[Dim], strides: &[Dim]) -> bool {
+        let found = aliases::apart(sizes, strides, &|s| self.importer.least(s));
+        for (first, stride) in found.iter().flatten() {
+            self.require_at_most(first, stride);
+        }
+        found.is_some()
+    }
+    /// An error where several elements of an argument may be at one place in memory: torch copies it as it lies there, and replaces all of
+    /// them. Where neighbours along an axis are at one place, it does not.
+    pub fn apart(&mut self, name: &str) -> Result<()> {
+        if self.tensor_name(name).is_some_and(|t| !self.elements_apart(t, Some(0))) {
             return Err(OpError::unsupported(
                 "several elements of its tensor may be at one place in memory, in which it replaces all of them",
                 "give it a copy, which clone(memory_format=torch.contiguous_format) makes",
@@ -258,7 +284,7 @@ impl<'m> Cx<'_, '_, 'm> {
         let Some(tensor) = self.tensor_name(name) else {
             return self.wrong(name, "a tensor", &Argument::None);
         };
-        if self.graph.tensor_values.get(tensor).is_some_and(aliases::overlaps) {
+        if !self.elements_apart(tensor, None) {
             return Err(OpError::unsupported(
                 format!("it writes `{tensor}`, of which several elements may be at one place in memory"),
                 "write to a copy of it, which clone() makes",

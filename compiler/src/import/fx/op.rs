@@ -20,6 +20,8 @@ pub struct OpDef {
     /// The argument, or the list of arguments, of which its results are views where all that it does are views, although its
     /// declaration does not say so.
     pub views: Option<&'static str>,
+    /// Whether several elements of a result may be one element of what it is a view of.
+    pub repeats: bool,
     /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
     pub complex: bool,
     /// Whether it does to complex numbers what it does to their parts, each alone.
@@ -39,6 +41,7 @@ impl OpDef {
             writes: &[],
             writes_if: None,
             views: None,
+            repeats: false,
             complex: false,
             by_parts: false,
             in_f32: false,
@@ -56,6 +59,10 @@ impl OpDef {
     /// The argument, or the list of arguments, of which its results may be views.
     pub const fn views(self, of: &'static str) -> OpDef {
         OpDef { views: Some(of), ..self }
+    }
+    /// That several elements of a result may be one element of what it is a view of.
+    pub const fn repeats(self) -> OpDef {
+        OpDef { repeats: true, ..self }
     }
     /// That it takes or makes complex numbers.
     pub const fn complex(self) -> OpDef {

@@ -17,6 +17,8 @@ pub struct Named {
     storage: usize,
     version: usize,
     view: View,
+    /// Whether each of its elements is at a place of its own in memory, by how views were made.
+    apart: bool,
 }
 
 /// How a name sees its storage.
@@ -59,7 +61,7 @@ impl Scope {
     pub fn insert(&mut self, name: &str, value: Value) {
         let storage = self.storages.len();
         self.storages.push(Storage { value, version: 0, unknown: vec![] });
-        let named = Named { value, storage, version: 0, view: View::Whole };
+        let named = Named { value, storage, version: 0, view: View::Whole, apart: true };
         self.names.insert(name.to_owned(), Slot::Made(named));
     }
 
@@ -121,6 +123,18 @@ impl Scope {
         }
     }
 
+    /// Whether each element of a name is certain to be at a place of its own in memory.
+    pub fn is_apart(&self, name: &str) -> bool {
+        !matches!(self.names.get(name), Some(Slot::Made(n)) if !n.apart)
+    }
+
+    /// Says that several elements of a name may be at one place in memory.
+    pub fn repeats(&mut self, name: &str) {
+        if let Some(Slot::Made(n)) = self.names.get_mut(name) {
+            n.apart = false;
+        }
+    }
+
     /// A name for what is the same memory as `of`, as `value`, which was made of what that holds now. Where that is not certain,
     /// neither must be written any more.
     pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value, certain: bool) {
@@ -137,7 +151,8 @@ impl Scope {
         if matches!(view, View::Unknown) {
             storage.unknown.push(name.to_owned());
         }
-        let named = Named { value, storage: base.storage, version: storage.version, view };
+        let (storage, version) = (base.storage, storage.version);
+        let named = Named { value, storage, version, view, apart: base.apart };
         self.names.insert(name.to_owned(), Slot::Made(named));
     }
 

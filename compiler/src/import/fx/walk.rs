@@ -55,7 +55,7 @@ impl Importer<'_> {
     }
 
     /// The lower bound of a symbol's value, where torch decides by it.
-    fn least(&self, name: &str) -> i64 {
+    pub(super) fn least(&self, name: &str) -> i64 {
         let declared = self.ranges.get(name).map(|r| r.min_val.unwrap_or(0).max(0));
         declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
     }
@@ -408,6 +408,9 @@ impl<'m> Importer<'m> {
                 (Some(of), Shared::Yes | Shared::Unknown) => {
                     let v = self.called(to, name, v);
                     scope.alias(to.graph, name, of, v, shared == Shared::Yes);
+                    if found.def.repeats {
+                        scope.repeats(name);
+                    }
                     if found.turns {
                         scope.rename(of, name);
                     }
@@ -416,6 +419,9 @@ impl<'m> Importer<'m> {
                 (Some(of), Shared::IfViews) if scope.is_view(to.graph, of, v) => {
                     let v = self.called(to, name, v);
                     scope.alias(to.graph, name, of, v, true);
+                    if found.def.repeats {
+                        scope.repeats(name);
+                    }
                     v
                 }
                 _ => {

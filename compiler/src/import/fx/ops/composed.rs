@@ -39,12 +39,13 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.logspace.Tensor_Scalar", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.logspace.Tensor_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.logspace.default", |cx| spaced(cx, true)).notes("powers as integers are refused"),
-    OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)).views("tensors"),
+    OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)).views("tensors").repeats(),
     OpDef::new("aten.meshgrid.indexing", |cx| {
         let columns = cx.text("indexing")?.as_deref() == Some("xy");
         meshes(cx, columns)
     })
-    .views("tensors"),
+    .views("tensors")
+    .repeats(),
     OpDef::new("aten.nanquantile.default", |cx| quantile(cx, true)),
     OpDef::new("aten.nanquantile.scalar", |cx| quantile(cx, true)),
     OpDef::new("aten.quantile.default", |cx| quantile(cx, false)),

@@ -50,16 +50,29 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.to.other", convert),
     OpDef::new("aten.type_as.default", convert).views("self"),
     OpDef::new("aten.view.dtype", |cx| {
-        let (x, to) = (cx.tensor("self")?, cx.result_dtype(0)?);
-        if cx.dtype(x).bits() != to.bits() {
+        let (x, ty) = (cx.tensor("self")?, cx.result(0)?);
+        let from = cx.dtype(x);
+        if from != ty.dtype && [from, ty.dtype].contains(&DType::F64) {
             return Err(OpError::unsupported(
-                format!("elements of {} as {to}, which are of another size", cx.dtype(x)),
-                "view them as a type of the same size",
+                format!("elements of {from} as {}: f64 is computed in f32, which has other bits", ty.dtype),
+                "view f32",
             ));
         }
-        Ok(vec![elementwise::bit_cast(cx, x, to)?])
+        if from.bits() == ty.dtype.bits() {
+            return Ok(vec![elementwise::bit_cast(cx, x, ty.dtype)?]);
+        }
+        let last = cx.shape(x).len().checked_sub(1).ok_or_else(|| OpError::model("a scalar of elements of another size"))?;
+        if from.bits() > ty.dtype.bits() {
+            let parts = elementwise::split_bits(cx, x, ty.dtype)?;
+            let whole = shape::concat(cx, &parts, last + 1)?;
+            return Ok(vec![shape::reshape(cx, whole, &ty.shape)?]);
+        }
+        let mut apart = ty.shape;
+        apart.push(((ty.dtype.bits() / from.bits()) as i64).into());
+        let x = shape::reshape(cx, x, &apart)?;
+        Ok(vec![elementwise::joined_bits(cx, x, ty.dtype)?])
     })
-    .notes("Of elements of the same size."),
+    .notes("Of f64 only as itself."),
     OpDef::new("aten.zero.default", |cx| like(cx, 0.0)),
     OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)).complex(),

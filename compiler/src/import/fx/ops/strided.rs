@@ -13,11 +13,19 @@ pub const OPS: &[OpDef] = &[
         let (flat, index, want) = strided(cx, &memory)?;
         Ok(vec![cx.view(flat, want, vec![index])?])
     })
+    .repeats()
     .notes("Of memory that one tensor has, whose elements lie side by side."),
     OpDef::new("aten.as_strided_scatter.default", |cx| {
         let source = cx.tensor("src")?;
         let own = cx.tensor_name("self").ok_or_else(|| OpError::model("it is of no tensor"))?;
-        let (flat, index, _) = strided(cx, own)?;
+        let (flat, index, sizes) = strided(cx, own)?;
+        let strides = cx.sizes("stride")?;
+        if !cx.require_apart(&sizes, &strides) {
+            return Err(OpError::unsupported(
+                "several elements of what it replaces may be at one place in memory",
+                "replace parts of the tensor whose elements do not overlap",
+            ));
+        }
         let written =
             cx.push(Op::Scatter { reduce: None, index: vec![GatherAxis::Affine(index)] }, &[flat, source])?;
         let dims = cx.result(0)?.shape;
@@ -44,7 +52,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.slice_scatter.default", slice_scatter).by_parts(),
     OpDef::new("aten.swapaxes.default", |cx| swapped(cx, ["axis0", "axis1"])),
     OpDef::new("aten.swapdims.default", |cx| swapped(cx, ["dim0", "dim1"])),
-    OpDef::new("aten.unfold.default", unfold),
+    OpDef::new("aten.unfold.default", unfold).repeats(),
 ];
 
 /// The axes of a tensor from the one whose neighbours lie farthest apart in memory. The elements must lie side by side.
