@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The library's dependencies must stay few: the crates of docs/dependencies.md and no others.
+# The library's dependencies must stay few: the crates of docs/dependencies.md and no others, none of which is named and not used.
 #
 #   scripts/dependencies.sh             compares
 #   UPDATE_EXPECT=1 scripts/dependencies.sh    writes docs/dependencies.md anew
@@ -25,6 +25,7 @@ keeps_out() {
     done
 }
 
+python3 scripts/unused.py
 program=$(crates -p wgfc-program)
 runtime=$(crates -p wgfc-runtime)
 library=$(crates -p wgfc --no-default-features)
@@ -32,6 +33,8 @@ all=$(crates -p wgfc)
 python=$(crates -p wgfc-python)
 keeps_out "the program's crate" "$program" wgpu naga petgraph gemm rayon wgfc-ir
 keeps_out "the runtime" "$runtime" wgfc-ir wgfc-compiler egg tera prost petgraph gemm rayon serde_json
+module=$(cargo tree --offline --locked --target wasm32-unknown-unknown -e normal --prefix none -f '{p}' -p wgfc-wasm | cut -d' ' -f1 | sort -u)
+keeps_out "the module for web pages" "$module" naga wgpu wasm-bindgen js-sys web-sys gemm rayon
 keeps_out "the Python package" "$python" tokenizers image
 keeps_out "the library without default features" "$library" clap indicatif tokenizers image gemm rayon tracing-subscriber
 
