@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the compiler as a WebAssembly module: target/wasm/compiler.wasm, which the npm package takes along.
+# Builds the compiler as a WebAssembly module, and naga as another, which validates what that compiled: target/wasm/compiler.wasm and
+# target/wasm/validator.wasm, which the npm package takes along.
 #
 #   scripts/wasm.sh            as it is shipped, for size: some minutes
 #   scripts/wasm.sh --quick    sooner built, larger and slower: for tests; and the Rust runtime, which must stay able to run in pages
@@ -13,7 +14,7 @@ source scripts/setup.sh
 profile=web
 [ "${1:-}" = --quick ] && profile=web-quick
 target=wasm32-unknown-unknown
-build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm)
+build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm -p wgfc-validator)
 [ "$profile" = web ] || build+=(-p wgfc-runtime)
 need_wasm
 if has_wasm_target; then
@@ -23,8 +24,11 @@ else
         CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld \
         /usr/bin/cargo "${build[@]}" -Zbuild-std=std,panic_abort
 fi
-built=target/wasm/$target/$profile/wgfc_wasm.wasm
-[ -f "$built" ] || built=target/$target/$profile/wgfc_wasm.wasm
 mkdir -p target/wasm
-cp "$built" target/wasm/compiler.wasm
-echo "target/wasm/compiler.wasm: $(stat -c %s target/wasm/compiler.wasm) bytes, $(gzip -9 -c target/wasm/compiler.wasm | wc -c) gzipped"
+for module in compiler=wgfc_wasm validator=wgfc_validator; do
+    built=target/wasm/$target/$profile/${module#*=}.wasm
+    [ -f "$built" ] || built=target/$target/$profile/${module#*=}.wasm
+    to=target/wasm/${module%=*}.wasm
+    cp "$built" "$to"
+    echo "$to: $(stat -c %s "$to") bytes, $(gzip -9 -c "$to" | wc -c) gzipped"
+done

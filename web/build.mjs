@@ -2,13 +2,14 @@
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
 import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { minify } from "terser";
 
 const here = new URL(".", import.meta.url).pathname;
 for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true, force: true });
 // Names of our own objects' members, which are in no file, no option and no call of WebGPU.
 const internal = /^(among|outputShapes|piece|positions|powers|scoped|setLengths|settle|sized|slots|storage|watch|weightParts|where)$/;
-// The compiler's module, which `scripts/wasm.sh` makes. Without it there is all but what compiles in the page.
+// The compiler's module, which `scripts/wasm.sh` makes, and naga's beside it. Without them there is all but what compiles in the page.
 const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
 const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
 const define = { COMPILER: JSON.stringify(COMPILER) };
@@ -38,7 +39,10 @@ await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
   external: ["./index.js", "@huggingface/tokenizers"],
 });
-if (existsSync(wasm)) copyFileSync(wasm, `${here}dist/compiler/compiler.wasm`);
-else console.warn(`there is no ${wasm}: the package cannot compile models`);
-const modules = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts"));
-await build({ ...common, entryPoints: modules.map((f) => `src/${f}`), outbase: "src", outdir: "build" });
+const modules = { "compiler.wasm": wasm, "validator.wasm": join(dirname(wasm), "validator.wasm") };
+for (const [name, from] of Object.entries(modules)) {
+  if (existsSync(from)) copyFileSync(from, `${here}dist/compiler/${name}`);
+  else console.warn(`there is no ${from}: the package cannot ${name === "compiler.wasm" ? "compile models" : "validate what it compiled"}`);
+}
+const sources = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts"));
+await build({ ...common, entryPoints: sources.map((f) => `src/${f}`), outbase: "src", outdir: "build" });

@@ -293,17 +293,7 @@ pub(crate) fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> pro
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
         .take(40)
         .collect();
-    program::Kernel {
-        name: format!("{index:03}_{}_{}", e.family, slug.trim_matches('_')),
-        family: e.family.to_owned(),
-        wgsl: e.wgsl.clone(),
-        workgroup_size: e.workgroup_size,
-        bindings: e.bindings.iter().map(|b| b.1).collect(),
-        uses_dims: e.uses_dims,
-        workgroup_bytes: e.workgroup_bytes,
-        features: e.features.clone(),
-        subgroup_size: e.subgroup_size,
-    }
+    e.named(format!("{index:03}_{}_{}", e.family, slug.trim_matches('_')))
 }
 
 /// A name that no weight has, from that in the model.

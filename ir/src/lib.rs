@@ -9,7 +9,7 @@
 //! - Moving data is a [`View`](Op::View) whose body is an index expression ([`Poly`]).
 //! - Dimensions and index expressions are one type, [`Poly`], kept in a canonical form.
 //!
-//! Features: `fast` lets the evaluator use threads (rayon) and vector units (gemm).
+//! Features: `fast` lets the evaluator use threads (rayon) and vector units (gemm), `validate` has naga judge the texts of kernels.
 //!
 //! This crate knows nothing of ONNX, of rewriting, of templates or of a GPU, and touches no files.
 
@@ -35,6 +35,8 @@ pub use graph::{Border, Computed, Graph, Growth, Node, NodeId, State, Value};
 pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 pub use special::{Special, Special2};
+#[cfg(feature = "validate")]
+pub use wgfc_program::check;
 pub use wgfc_program::{
     Atom, Bundle, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, bundle, dtype,
     halved, joined, memory, optional, poly, program, recipe, remote, storage, suggest, symbols, tensor, wgsl,

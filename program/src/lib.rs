@@ -14,8 +14,12 @@
 //! assert_eq!((value("seq"), value("past")), (Some(5), Some(7)));
 //! assert_eq!(Dim::parse("(past + 3)/4").unwrap().eval_syms(&value), Some(2));
 //! ```
+//!
+//! The feature `validate` has naga judge the texts of kernels.
 
 pub mod bundle;
+#[cfg(feature = "validate")]
+pub mod check;
 pub mod dtype;
 pub mod halved;
 pub mod joined;

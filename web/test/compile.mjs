@@ -135,6 +135,18 @@ function spoilt() {
   return { cut: mlp.subarray(0, mlp.length - 40), renamed, text: Buffer.from("this is no model") };
 }
 
+test("naga is loaded where kernels are to be validated, and without it they are not used", async () => {
+  const page = await opened.newPage();
+  let fetched = 0;
+  await page.route("**/validator.wasm", (route) => ++fetched && route.fulfill({ status: 404 }));
+  await page.waitForFunction(() => window.ready);
+  const compile = (validate) => page.evaluate((validate) => window.compile("/made/inside.onnx", { cache: false, validate }).then(() => "compiled", (e) => `${e.kind}: ${e.message}`), validate);
+  assert.deepEqual([await compile(false), fetched], ["compiled", 0]);
+  assert.match(await compile(true), /^network: naga, which validates kernels, cannot be loaded from http.*validator\.wasm: the server says 404$/);
+  assert.equal(fetched, 1);
+  await page.close();
+});
+
 test("checks", async (t) => {
   for (const name of await page.evaluate(() => window.compileCheckNames)) {
     if (!name.includes(selected)) continue;

@@ -78,6 +78,24 @@ export async function plans_are_kept() {
   }
 }
 
+export async function kernels_are_validated_where_that_is_asked_for() {
+  const name = "validated";
+  const source = new File([inside()], "a.onnx", { lastModified: 1 });
+  try {
+    const plain = await compile(source, { cache: name });
+    // What was kept without having been validated does not count.
+    const made = await compile(source, { cache: name, validate: true });
+    equal([plain.cached, made.cached, made.kernels], [false, false, plain.kernels], "kernels");
+    equal((await compile(source, { cache: name, validate: true })).cached, true, "kept");
+    await using(source, { validate: true, cache: name }, async (model) => close(await model.run({ x }), y()));
+    // A model that is refused has its diagnostics.
+    const e = await refused(compile(new Blob(["this is no model"]), { validate: true }), "model", /^error: /);
+    equal(e.diagnostics.length > 0, true, "diagnostics");
+  } finally {
+    await clearCache(name);
+  }
+}
+
 export async function several_plans_are_compiled() {
   const plans = [{ name: "one", dims: { batch: 1 } }, { name: "any" }];
   await using(inside(), { plans }, async (model) => {

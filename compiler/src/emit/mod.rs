@@ -1,14 +1,12 @@
 //! Emission: a [`Kernel`] to WGSL.
 //!
 //! [`emit`] renders the family's template around statements that [`wgsl`] writes for the kernel's
-//! expressions, then [`check`] parses and validates the text. The text depends only on the kernel's
+//! expressions, then naga parses and validates the text. The text depends only on the kernel's
 //! structure, never on names or numbers of tensors, so that equal layers share one pipeline.
 
 mod accumulator;
 pub mod attention;
 mod blocks;
-#[cfg(feature = "validate")]
-pub mod check;
 pub mod cooperative;
 mod halves;
 mod handle;
@@ -37,7 +35,7 @@ use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
 use crate::schedule::{Schedule, locate, maps};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::program::Access;
+use wgfc_ir::program::{self, Access};
 use wgfc_ir::{Dim, Poly};
 
 /// The facts that emission needs beside the kernel and its schedule.
@@ -189,6 +187,32 @@ pub struct EmittedKernel {
     pub workgroups: [Dim; 3],
 }
 
+impl EmittedKernel {
+    /// The kernel as programs have it.
+    pub fn named(&self, name: String) -> program::Kernel {
+        program::Kernel {
+            name,
+            family: self.family.to_owned(),
+            wgsl: self.wgsl.clone(),
+            workgroup_size: self.workgroup_size,
+            bindings: self.bindings.iter().map(|b| b.1).collect(),
+            uses_dims: self.uses_dims,
+            workgroup_bytes: self.workgroup_bytes,
+            features: self.features.clone(),
+            subgroup_size: self.subgroup_size,
+        }
+    }
+
+    /// Has naga parse and validate the text.
+    ///
+    /// # Errors
+    /// `Internal`, with the text, when naga refuses it or it contradicts what is declared beside it.
+    #[cfg(feature = "validate")]
+    pub fn check(&self) -> Result<(), Diagnostic> {
+        wgfc_ir::check::check(&self.named(String::new())).map_err(Diagnostic::internal)
+    }
+}
+
 /// Writes one kernel as its schedule says.
 ///
 /// # Errors
@@ -214,7 +238,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),
     };
     #[cfg(feature = "validate")]
-    let emitted = emitted.and_then(|k| check::check(&k).map(|()| k));
+    let emitted = emitted.and_then(|k| k.check().map(|()| k));
     emitted.map_err(|d| locate(d, kernel))
 }
 

@@ -103,7 +103,7 @@ fn check_masked(
     let want = expected([batch, s, t, d, e], &data, tensors, mask_at);
     let emit = |cx: &Cx| {
         let e = emit_as(&kernel, cx, forced).unwrap();
-        wgfc_compiler::emit::check::check(&e).unwrap();
+        e.check().unwrap();
         e
     };
     for (g, emitted) in variants(gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
@@ -179,7 +179,7 @@ fn attention_on_matrix_units() {
         let want = expected(dims.map(|n| n as usize), &data, tensors, &at);
         let emitted = case.with_context(|cx| {
             let e = emit_as(&kernel, cx, Some(Shape::Matrices(matrices))).unwrap();
-            wgfc_compiler::emit::check::check(&e).unwrap();
+            e.check().unwrap();
             assert!(e.wgsl.contains("array<vec4<f32>>"), "results are stored in vectors");
             let fours = mask == MaskOf::Tensor && t % 4 == 0;
             assert_eq!(e.wgsl.contains("load_masks"), fours, "the mask is read in vectors");

@@ -27,7 +27,7 @@ fn check_typed_product(
     let (kernel, [ta, tb, tbias, to]) = typed_product(&mut case, dtype, dims.clone(), l);
     let mut emitted = case.with_context(|cx| {
         let e = emit_as(&kernel, cx, forced).unwrap();
-        wgfc_compiler::emit::check::check(&e).unwrap();
+        e.check().unwrap();
         e
     });
     if gpus.iter().any(|g| !g.multiplies_matrices) && matches!(forced, Some(Shape::Cooperative(_))) {
@@ -303,7 +303,7 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
     for forced in [None].into_iter().chain(candidates) {
         let emit = |cx: &Cx| {
             let e = emit_as(&kernel, cx, forced).unwrap();
-            wgfc_compiler::emit::check::check(&e).unwrap();
+            e.check().unwrap();
             e
         };
         // SwiftShader takes seconds to compile one of these: it runs some, as they are chosen.

@@ -27,7 +27,7 @@ export async function compiled(from: Source, how: HowToCompile, say: (text: stri
   const device = await deviceOf().catch(() => undefined);
   say(`Compiling ${name}`);
   const source = from instanceof URL ? from : from.length > 1 ? Object.fromEntries(from.map((f) => [f.name, f])) : from[0]!;
-  const made = await compile(source, { ...how, ...(device ? { device } : {}) });
+  const made = await compile(source, { ...how, validate: true, ...(device ? { device } : {}) });
   const graph = /\.onnx$/i.test(name) ? await graphOf(file ?? (await fetched(from as URL))) : undefined;
   const opened = await openFiles(name, made.source, graph);
   const small = file && file.size <= LARGEST_FILE ? { file: { name, bytes: new Uint8Array(await file.arrayBuffer()) } } : {};

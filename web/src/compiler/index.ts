@@ -4,7 +4,7 @@ import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
 import { type Files, type ModelSource, readAll } from "../source.js";
-import { placeOf } from "./kept.js";
+import { type Key, placeOf } from "./kept.js";
 import { type Graph, graphOf } from "./onnx.js";
 import { Download, type Origin, type Place, RandomBytes, originOf, sizeOf, sourceAt } from "./origin.js";
 import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
@@ -45,6 +45,8 @@ export interface CompileSettings {
   readonly schedules?: string;
   /** Whether {@link Compiled.schedules} is wanted, which takes half as long again. */
   readonly listSchedules?: boolean;
+  /** Whether naga validates every kernel, a module of its own. WebGPU does that too where kernels are made, by what the browser has for it. */
+  readonly validate?: boolean;
 }
 
 export interface CompileProgress {
@@ -93,7 +95,7 @@ export interface Compiled {
  * What the model has is refused with a {@link WgfcError} of kind `model` or `unsupported`, which has `diagnostics`.
  */
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
-  const { signal, onProgress, cache } = options;
+  const { signal, onProgress, cache, validate = false } = options;
   throwIfAborted(signal);
   const request = requestOf(options);
   const model = await read(originOf(source), options);
@@ -103,12 +105,13 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const versions = [...model.files.values()].map((f) => f.version);
   const own = model.whole ? [] : versions;
   // A model that cannot be told from others is not kept.
-  const place = own.every((v) => v !== undefined) ? await placeOf([model.bytes, text, ...own], cache) : undefined;
+  const key = [model.bytes, text, ...own, ...(validate ? ["validated"] : [])];
+  const place = own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
   const before = await place?.get();
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
   throwIfAborted(signal);
   const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
-  const reply = before ?? (await inWorker({ model: model.bytes, request: text, files: places }, signal));
+  const reply = before ?? (await inWorker({ model: model.bytes, request: text, files: places, validate }, signal));
   if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
   const answer = JSON.parse(reply.json) as Answer;
   if ("errors" in answer) throw refused(answer);

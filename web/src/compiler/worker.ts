@@ -10,11 +10,17 @@ export interface Job {
   readonly request: string;
   /** Those of the request, in order. */
   readonly files: readonly WorkerFile[];
+  /** Whether naga validates the kernels. */
+  readonly validate: boolean;
 }
 
 export type Reply =
   | { readonly json: string; readonly data: Uint8Array<ArrayBuffer>; readonly ms: number }
-  | { readonly kind: "network" | "internal"; readonly message: string };
+  | Failure;
+export interface Failure {
+  readonly kind: "network" | "internal";
+  readonly message: string;
+}
 
 /** What the module has, as `bindings/wasm` says. */
 interface Compiler {
@@ -24,19 +30,55 @@ interface Compiler {
   release(answer: number): void;
 }
 
+/** What the module of naga has, as `bindings/validator` says. */
+interface Validator {
+  readonly memory: WebAssembly.Memory;
+  allocate(bytes: number): number;
+  validate(answer: number, answerBytes: number): number;
+}
+
 // The types of workers contradict those of pages.
 declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
 declare function postMessage(reply: Reply, transfer: Transferable[]): void;
-const address = new URL("./compiler.wasm", import.meta.url);
 
-let module: Promise<WebAssembly.Module> | undefined;
+/** A module of the package, which is loaded by the first that asks for it. */
+class Module {
+  readonly #what: string;
+  readonly #address: URL;
+  #loaded: Promise<WebAssembly.Module> | undefined;
 
-async function load(): Promise<WebAssembly.Module> {
-  const response = await fetch(address);
-  if (!response.ok) throw new Error(`the server says ${response.status}`);
-  if (response.headers.get("content-type")?.startsWith("application/wasm")) return WebAssembly.compileStreaming(response);
-  return WebAssembly.compile(await response.arrayBuffer());
+  constructor(what: string, address: URL) {
+    this.#what = what;
+    this.#address = address;
+  }
+
+  /** Begins to load it. */
+  begin(): Promise<WebAssembly.Module> {
+    return (this.#loaded ??= this.#load());
+  }
+
+  async #load(): Promise<WebAssembly.Module> {
+    const response = await fetch(this.#address);
+    if (!response.ok) throw new Error(`the server says ${response.status}`);
+    if (response.headers.get("content-type")?.startsWith("application/wasm")) return WebAssembly.compileStreaming(response);
+    return WebAssembly.compile(await response.arrayBuffer());
+  }
+
+  /** An instance with a memory of its own; or what failed. */
+  async instance(imports: WebAssembly.Imports): Promise<WebAssembly.Instance | Failure> {
+    try {
+      return await WebAssembly.instantiate(await this.begin(), imports);
+    } catch (e) {
+      this.#loaded = undefined;
+      return { kind: "network", message: `${this.#what} cannot be loaded from ${this.#address.href}: ${said(e)}` };
+    }
+  }
 }
+
+const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
+// Bundlers look for addresses in this form.
+const compilerModule = new Module("the compiler", new URL("./compiler.wasm", import.meta.url));
+const validatorModule = new Module("naga, which validates kernels,", new URL("./validator.wasm", import.meta.url));
 
 /** What is read at a time from an address: the compiler asks for tensors one behind the other. */
 const WINDOW = 256 << 10;
@@ -63,7 +105,7 @@ function fetchNow(file: string, offset: number, length: number): Uint8Array {
   return request.status === 206 ? bytes : new Uint8Array();
 }
 
-function compile(compiler: Compiler, { model, request }: Job): Reply {
+function compile(compiler: Compiler, { model, request }: Job): Exclude<Reply, Failure> {
   const { memory } = compiler;
   const start = performance.now();
   const put = (bytes: Uint8Array): [number, number] => {
@@ -82,34 +124,53 @@ function compile(compiler: Compiler, { model, request }: Job): Reply {
   return reply;
 }
 
+/** What naga says is wrong with the kernels of an answer; empty where nothing is. */
+function problems({ memory, allocate, validate }: Validator, json: string): string {
+  const bytes = new TextEncoder().encode(json);
+  const at = allocate(bytes.length) >>> 0;
+  new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
+  // The memory may have grown when it returns.
+  const result = validate(at, bytes.length) >>> 0;
+  const [text, length] = new Uint32Array(memory.buffer, result, 2) as unknown as [number, number];
+  return new TextDecoder().decode(new Uint8Array(memory.buffer, text, length));
+}
+
 async function answer(job: Job): Promise<Reply> {
-  let instance: WebAssembly.Instance;
   fetched = undefined;
-  const memory = () => instance.exports["memory"] as WebAssembly.Memory;
+  // Both are fetched at the same time.
+  if (job.validate) validatorModule.begin().catch(() => {});
+  let memory: WebAssembly.Memory;
+  const files = {
+    read: (file: number, offset: bigint, into: number, length: number) => {
+      try {
+        const bytes = read(job.files[file]!, Number(offset), length);
+        if (bytes.length !== length) return 0;
+        new Uint8Array(memory.buffer, into >>> 0, length).set(bytes);
+        return 1;
+      } catch {
+        return 0;
+      }
+    },
+  };
+  // Each model has a memory of its own, which is freed with it.
+  const compiler = await compilerModule.instance({ wgfc: files });
+  if ("kind" in compiler) return compiler;
+  memory = compiler.exports["memory"] as WebAssembly.Memory;
+  let reply: Exclude<Reply, Failure>;
   try {
-    module ??= load();
-    const files = {
-      read: (file: number, offset: bigint, into: number, length: number) => {
-        try {
-          const bytes = read(job.files[file]!, Number(offset), length);
-          if (bytes.length !== length) return 0;
-          new Uint8Array(memory().buffer, into >>> 0, length).set(bytes);
-          return 1;
-        } catch {
-          return 0;
-        }
-      },
-    };
-    // Each model has a memory of its own, which is freed with it.
-    instance = await WebAssembly.instantiate(await module, { wgfc: files });
+    reply = compile(compiler.exports as unknown as Compiler, job);
   } catch (e) {
-    module = undefined;
-    return { kind: "network", message: `the compiler cannot be loaded from ${address.href}: ${e instanceof Error ? e.message : String(e)}` };
+    return { kind: "internal", message: `the compiler broke off, as it does where the page has no more memory, or by a bug in it: ${said(e)}` };
   }
+  // A model that is refused has no kernels.
+  if (!job.validate || reply.json.startsWith('{"errors"')) return reply;
+  const validator = await validatorModule.instance({});
+  if ("kind" in validator) return validator;
   try {
-    return compile(instance.exports as unknown as Compiler, job);
+    const message = problems(validator.exports as unknown as Validator, reply.json);
+    return message ? { kind: "internal", message } : reply;
   } catch (e) {
-    return { kind: "internal", message: `the compiler broke off, as it does where the page has no more memory, or by a bug in it: ${e instanceof Error ? e.message : String(e)}` };
+    return { kind: "internal", message: `naga broke off, as it does where the page has no more memory, or by a bug in it: ${said(e)}` };
   }
 }
 

@@ -1,10 +1,8 @@
-//! The gate after emission: naga accepts the text, with the bindings and features declared.
+//! The gate after emission: naga accepts a kernel's text, with the bindings and features declared.
 
-use super::EmittedKernel;
-use crate::Diagnostic;
+use crate::program::{Access, Kernel};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Handle, Module, ScalarKind, StorageAccess, Type, TypeInner};
-use wgfc_ir::program::Access;
 
 const MATRIX_UNITS: &str = "wgpu-cooperative-matrix";
 /// Bytes of which the address of a matrix that is loaded or stored is a multiple, as Vulkan asks of `OpCooperativeMatrixLoadKHR`.
@@ -13,12 +11,10 @@ const MATRIX_ALIGNMENT: u32 = 16;
 /// Parses and validates a kernel with the least capabilities it claims.
 ///
 /// # Errors
-/// `Internal`, with the text, when naga refuses it or it contradicts what is declared beside it.
-pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
-    let fail = |what: String| {
-        Diagnostic::internal(format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl))
-    };
-    let text = wgfc_ir::wgsl::for_naga(k.wgsl.as_str().into());
+/// A message with the text, when naga refuses it or it contradicts what is declared beside it.
+pub fn check(k: &Kernel) -> Result<(), String> {
+    let fail = |what: String| format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl);
+    let text = crate::wgsl::for_naga(k.wgsl.as_str().into());
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
     // Part of WGSL without any feature: the packing functions of f16 in 32-bit words.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -74,7 +70,7 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
             _ => return Err(fail(format!("variable {:?} is unexpected", v.name))),
         }
     }
-    if storage.iter().zip(&k.bindings).any(|(a, (_, b))| *a != Some(*b)) {
+    if storage.iter().zip(&k.bindings).any(|(a, b)| *a != Some(*b)) {
         return Err(fail(format!("bindings {storage:?}, not {:?}", k.bindings)));
     }
     if dims != k.uses_dims {
@@ -107,8 +103,9 @@ mod tests {
             var<private> own: array<bool, 2>;
             @compute @workgroup_size(1) fn main() {{}}"
         );
-        let kernel = EmittedKernel {
-            family: "row",
+        let kernel = Kernel {
+            name: "row".into(),
+            family: "row".into(),
             wgsl,
             workgroup_size: [1; 3],
             bindings: vec![],
@@ -116,9 +113,8 @@ mod tests {
             workgroup_bytes: 64,
             features: features.iter().map(|f| (*f).into()).collect(),
             subgroup_size: None,
-            workgroups: std::array::from_fn(|_| wgfc_ir::Dim::ONE),
         };
-        check(&kernel).err().map(|e| e.to_string()).unwrap_or_default()
+        check(&kernel).err().unwrap_or_default()
     }
 
     #[test]

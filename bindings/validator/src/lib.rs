@@ -1,0 +1,62 @@
+//! Naga's judgement of compiled kernels, for web pages.
+//!
+//! The module is one of its own, as the compiler's would be larger by a sixth with naga in it. `web/src/compiler/worker.ts` loads it where a
+//! page asks for validation, writes what the compiler answered into memory that [`allocate`] gave, and calls [`validate`]. It has no imports.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use wgfc_program::check::check;
+use wgfc_program::program::Kernel;
+
+/// What the compiler answers, as far as kernels go.
+#[derive(Deserialize)]
+struct Compiled {
+    plan: Plans,
+    /// Texts by name.
+    kernels: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Plans {
+    plans: Vec<Plan>,
+}
+
+#[derive(Deserialize)]
+struct Plan {
+    kernels: Vec<Kernel>,
+}
+
+/// What is wrong with the kernels of an answer, one message after the other; empty where nothing is.
+fn problems(answer: &[u8]) -> String {
+    let Compiled { plan, kernels: mut texts } = match serde_json::from_slice(answer) {
+        Ok(c) => c,
+        Err(e) => return format!("the compiler's answer is not what it should be: {e}"),
+    };
+    // Plans may share kernels, of which each is judged once.
+    let kernels: BTreeMap<String, Kernel> =
+        plan.plans.into_iter().flat_map(|p| p.kernels).map(|k| (k.name.clone(), k)).collect();
+    let judged = kernels.into_iter().filter_map(|(name, mut kernel)| {
+        kernel.wgsl = texts.remove(&name).unwrap_or_default();
+        check(&kernel).err().map(|e| format!("kernel {name}: {e}"))
+    });
+    judged.collect::<Vec<_>>().join("\n")
+}
+
+/// Memory for `len` bytes, which [`validate`] takes back.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub extern "C" fn allocate(len: usize) -> *mut u8 {
+    Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
+}
+
+/// Judges the kernels of an answer of the compiler. The result points to two numbers of 32 bits, the address and length of a text that says
+/// what is wrong; both stay until the instance of the module ends.
+///
+/// # Safety
+/// `at` came from [`allocate`] with this `len`, and nothing uses it any more.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub unsafe extern "C" fn validate(at: *mut u8, len: usize) -> *const [usize; 2] {
+    // SAFETY: as the caller promises.
+    let answer = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) };
+    let text = problems(&answer).leak();
+    Box::leak(Box::new([text.as_ptr() as usize, text.len()]))
+}
