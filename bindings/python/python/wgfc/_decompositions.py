@@ -181,12 +181,6 @@ def _negative(x: Tensor) -> Tensor:
     return -x
 
 
-def _along(grad: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """A product with a matrix along an axis, in which all rounding is that of f32."""
-    wide = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
-    return (wide.movedim(axis, -1) @ matrix.to(wide.dtype)).movedim(-1, axis)
-
-
 def _linear(x: Tensor) -> Tensor:
     return (1 - x.abs()).clamp(min=0)
 
