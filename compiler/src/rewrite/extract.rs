@@ -34,7 +34,8 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     }
     let expect = &g.analysis.expect;
     let out = elements(facts.ty.as_ref()?, expect);
-    if facts.konst && out <= MAX_FOLDED {
+    // Joined constants are not copied.
+    if facts.konst && (out <= MAX_FOLDED || term.head == Head::Join) {
         return Some(1e-3);
     }
     let (op, inputs) = decode(&g.analysis, term, &|id| &g[id].data)?;
@@ -113,7 +114,11 @@ pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
 /// with a constant that is scaled in two ways, where one product and two scales are less.
 fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, mut needed)) = whole(g, roots, chosen) else { return };
-    let expensive = |id: Id, term: &Term| cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE);
+    needed.sort_unstable();
+    let joined: FxHashSet<Id> = g.analysis.joined.iter().map(|j| g.find(j.product)).collect();
+    let expensive = |id: Id, term: &Term| {
+        joined.contains(&id) || cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE)
+    };
     let mut candidates: Vec<Id> =
         chosen.iter().filter(|(id, term)| expensive(**id, term)).map(|(id, _)| *id).collect();
     candidates.sort_unstable();
@@ -125,7 +130,10 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
         let Some((mut least, _)) = whole(g, &with, chosen) else { continue };
         let through = needing(g, shared, chosen);
         let mut before: Vec<(Id, Term)> = vec![];
-        for id in &needed {
+        // A merged product is read in place of the sum of a product and a bias, which is exchanged before the product is.
+        let from_roots = joined.contains(&shared).then(|| whole(g, roots, chosen)).flatten();
+        let order = from_roots.map_or_else(|| needed.clone(), |(_, order)| order);
+        for id in &order {
             for node in &g[*id].nodes {
                 let term = node.clone().map_children(|c| g.find(c));
                 let Some(old) = chosen.get(id).cloned() else { continue };
@@ -148,7 +156,10 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
             }
         }
         match whole(g, roots, chosen) {
-            Some((t, n)) if t < total * (1.0 - 1e-9) => (total, needed) = (t, n),
+            Some((t, n)) if t < total * (1.0 - 1e-9) => {
+                (total, needed) = (t, n);
+                needed.sort_unstable();
+            }
             _ => {
                 for (id, old) in before.into_iter().rev() {
                     chosen.insert(id, old);
@@ -188,7 +199,8 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, _)) = whole(g, roots, chosen) else { return };
     for _ in 0..ROUNDS {
         let before = total;
-        let Some((_, needed)) = whole(g, roots, chosen) else { return };
+        let Some((_, mut needed)) = whole(g, roots, chosen) else { return };
+        needed.sort_unstable();
         for id in needed {
             let class = &g[id];
             if class.nodes.len() < 2
@@ -217,7 +229,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
+/// The cost of everything the roots need, and the classes that is, readers before what they read; `None` when a class needs itself.
 pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
     let mut done: FxHashMap<Id, bool> = FxHashMap::default();
     let mut order = vec![];
@@ -246,7 +258,6 @@ pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Op
             }
         }
     }
-    order.sort_unstable();
     Some((total, order))
 }
 

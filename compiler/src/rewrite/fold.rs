@@ -13,6 +13,9 @@ use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value}
 /// A result of at most this many bytes is always made, even where it is larger than what it is made of.
 const SMALL: usize = 4096;
 
+/// A concatenation of constants of at most this many bytes is always made, and views of constants in it.
+const FILLING: usize = 256 << 10;
+
 /// The value of a rank-0 map of constants.
 pub fn scalar(op: &Op) -> Option<Scalar> {
     let Op::Map { body, shape } = op else { return None };
@@ -50,6 +53,36 @@ fn evaluate(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
     wgfc_ir::eval::evaluate_in_order(&g).ok()?.pop()
 }
 
+/// Computes `op` of constants. Joined constants are not copied, where whole bytes are joined.
+fn result(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
+    if let Op::Concat { axis } = op {
+        let parts: Vec<&Tensor> = operands.iter().map(Arc::as_ref).collect();
+        if let Ok(t) = Tensor::joined(&parts, *axis) {
+            return Some(t);
+        }
+    }
+    evaluate(op, operands)
+}
+
+/// A view of a constant that takes no more memory than that, or only little; `None` for another node.
+fn viewed(graph: &Graph, v: Value) -> Option<Arc<Tensor>> {
+    let node = graph.node(v.node);
+    let (Op::View { .. }, Op::Const(t)) = (&node.op, &graph.node(node.inputs.first()?.node).op) else {
+        return None;
+    };
+    let ty = graph.ty(v);
+    let shape = ty.static_shape().filter(|_| closed(&node.op))?;
+    let bytes = ty.dtype.bytes_for(checked_numel(&shape)?);
+    let most = if t.numel() == 1 { FILLING } else { t.dtype.bytes_for(t.numel()).min(FILLING) };
+    if bytes > most {
+        return None;
+    }
+    match t.is_present() {
+        true => evaluate(&node.op, std::slice::from_ref(t)).map(Arc::new),
+        false => Some(Arc::new(Tensor::absent(ty.dtype, shape))),
+    }
+}
+
 /// Adds a constant.
 pub(super) fn add(graph: &mut Graph, t: Arc<Tensor>, origin: &[Arc<str>]) -> wgfc_ir::NodeId {
     let ty = TensorType::new(t.dtype, t.shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
@@ -72,8 +105,10 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
         if !closed(&node.op) || node.outputs.len() != 1 || (graph.uses(v).is_empty() && !graph.is_output(v)) {
             continue;
         }
+        let joins = matches!(node.op, Op::Concat { .. });
         let constant = |v: &Value| match &graph.node(v.node).op {
             Op::Const(t) => Some(t.clone()),
+            _ if joins => viewed(graph, *v),
             _ => None,
         };
         let Some(operands) = node.inputs.iter().map(constant).collect::<Option<Vec<_>>>() else { continue };
@@ -90,12 +125,13 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
             .filter(|(v, _)| graph.uses(**v).len() == 1 && !graph.is_output(**v))
             .map(|(_, t)| t.dtype.bytes_for(t.numel()))
             .sum();
-        let pays = bytes <= SMALL || (!moved && numel as f64 <= MAX_FOLDED && bytes <= freed + SMALL);
-        if !pays || work(&node.op, &operands, numel) > MAX_FOLDED {
+        let pays = bytes <= if joins { FILLING } else { SMALL }
+            || (!moved && (joins || numel as f64 <= MAX_FOLDED) && bytes <= freed + SMALL);
+        if !pays || (!joins && work(&node.op, &operands, numel) > MAX_FOLDED) {
             continue;
         }
         let result = if operands.iter().all(|t| t.is_present()) {
-            let Some(t) = evaluate(&node.op, &operands) else { continue };
+            let Some(t) = result(&node.op, &operands) else { continue };
             t
         } else {
             Tensor::absent(ty.dtype, shape)

@@ -13,7 +13,7 @@ fn var(name: &str) -> Var {
     name.parse().expect("a pattern variable")
 }
 
-fn ty(g: &Terms, id: Id) -> Option<&TensorType> {
+pub(super) fn ty(g: &Terms, id: Id) -> Option<&TensorType> {
     g[id].data.ty.as_deref()
 }
 

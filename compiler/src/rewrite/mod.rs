@@ -5,7 +5,7 @@
 //! 2. [`recognise`] finds the raised operators that a pattern cannot describe.
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
-//! 5. [`merge`] joins products that share an operand.
+//! 5. [`region`] saturates the products that share an operand with the rule that merges them ([`products`]).
 //! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts rows in order.
 //! 7. [`winograd`] makes products of fewer multiplications of convolutions, [`long_sums`] cuts the sums of products.
 //!
@@ -21,9 +21,9 @@ pub mod fold;
 pub mod guards;
 pub mod long_rows;
 pub mod long_sums;
-pub mod merge;
 pub mod number;
 pub mod parts;
+pub mod products;
 pub mod recognise;
 pub mod region;
 pub mod rules;
@@ -142,7 +142,8 @@ fn stages(
         recognised(graph, report)?;
     }
     if options.fuses(Technique::Merge) {
-        report.merged = merge::merge(graph, options.profile.max_binding_bytes)?;
+        let rules = rules::share(options.profile.max_binding_bytes);
+        report.merged = region::saturate_products(graph, &rules, &options.expect)?.merged;
         canonical::clean(graph)?;
     }
     if options.fusion == Fusion::Full {

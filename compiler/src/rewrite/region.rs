@@ -5,6 +5,7 @@
 //! that equals an earlier one (but for its weights) takes over that one's solution. So the time is
 //! linear in the depth of a model, and the time of a deep stack of one layer hardly grows at all.
 
+use super::canonical::topo;
 use super::extract::extract;
 use super::number::{Exponents, Number};
 use super::rules::Rule;
@@ -18,6 +19,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, ReduceOp, Value};
 
+#[cfg(test)]
+mod rule_docs;
 #[cfg(test)]
 mod rule_tests;
 
@@ -41,14 +44,35 @@ pub struct Outcome {
     pub limited: usize,
     /// How often each rule found something new, in the distinct regions.
     pub fired: BTreeMap<String, usize>,
+    /// Terms of the e-graphs of the distinct regions.
+    pub terms: usize,
+    /// The merged products that were chosen: of how many products each is.
+    pub merged: Vec<usize>,
 }
 
 /// Rewrites `graph` by `rules`, keeping the types of all values that other nodes or the outputs read.
 pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let order = depth_first(graph);
+    let regions = cut(graph, &order);
+    saturate_each(graph, regions, rules, expect)
+}
+
+/// Rewrites by `rules` the products that read one value, a region for each such value. Layers far apart may read the same: an encoder's
+/// result, the embedding of a time.
+pub fn saturate_products(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
+    let regions = products_of_one_operand(graph)?;
+    saturate_each(graph, regions, rules, expect)
+}
+
+fn saturate_each(
+    graph: &mut Graph,
+    regions: Vec<Vec<NodeId>>,
+    rules: &[Rule],
+    expect: &Expected,
+) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     let mut solved: FxHashMap<String, Arc<Solution>> = FxHashMap::default();
-    for members in cut(graph, &order) {
+    for members in regions {
         let form = Form::new(graph, members);
         outcome.regions += 1;
         let solution = match solved.get(&form.key) {
@@ -60,6 +84,7 @@ pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<
                 s
             }
         };
+        outcome.merged.extend(&solution.merged);
         replay(graph, &form, &solution)?;
     }
     graph.remove_dead();
@@ -113,6 +138,49 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     }
     pieces.push(order[start..].to_vec());
     pieces.into_iter().filter(|p| !p.is_empty()).collect()
+}
+
+/// For each value that is no constant and that several products read: these, what makes their other operands of constants, and the sums
+/// with constants that read them.
+fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
+    let order = topo(graph)?;
+    let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+    let product = |n: NodeId| matches!(graph.node(n).op, Op::Contract(_));
+    let constant = |v: Value| matches!(graph.node(v.node).op, Op::Const(_));
+    let mut regions = vec![];
+    for n in &order {
+        for port in 0..graph.node(*n).outputs.len() as u32 {
+            let x = Value { node: *n, port };
+            let mut region: Vec<NodeId> =
+                graph.uses(x).iter().map(|(n, _)| *n).filter(|n| product(*n)).collect();
+            region.sort_unstable_by_key(|n| position[n]);
+            region.dedup();
+            if constant(x) || region.len() < 2 {
+                continue;
+            }
+            let products = region.clone();
+            for p in products {
+                let mut stack: Vec<Value> =
+                    graph.node(p).inputs.iter().copied().filter(|v| *v != x).collect();
+                while let Some(v) = stack.pop() {
+                    let node = graph.node(v.node);
+                    if matches!(node.op, Op::View { .. } | Op::Map { .. }) && graph.uses(v).len() == 1 {
+                        region.push(v.node);
+                        stack.extend(&node.inputs);
+                    }
+                }
+                if let [(sum, _)] = graph.uses(p.into())[..]
+                    && graph.node(sum).inputs.iter().any(|v| constant(*v))
+                {
+                    region.push(sum);
+                }
+            }
+            region.sort_unstable_by_key(|n| position[n]);
+            region.dedup();
+            regions.push(region);
+        }
+    }
+    Ok(regions)
 }
 
 /// The target of an operand.
@@ -173,22 +241,32 @@ impl Form {
                 f.roots.push(i);
                 f.key.push('!');
             }
+            if !alone(graph, v) {
+                f.key.push('*');
+            }
             f.key.push(')');
         }
         f
     }
 }
 
+/// Whether one operand of one node is all that reads a value.
+fn alone(graph: &Graph, v: Value) -> bool {
+    graph.uses(v).len() == 1 && !graph.is_output(v)
+}
+
 fn leaf(graph: &Graph, v: Value) -> Leaf {
     let ty = graph.ty(v).clone();
+    let alone = alone(graph, v);
     match &graph.node(v.node).op {
         Op::Const(t) => Leaf {
             ty,
             konst: true,
             scalar: (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten(),
             magnitudes: Exponents::of(t),
+            alone,
         },
-        _ => Leaf { ty, konst: false, scalar: None, magnitudes: None },
+        _ => Leaf { ty, konst: false, scalar: None, magnitudes: None, alone },
     }
 }
 
@@ -209,6 +287,8 @@ struct Solution {
     steps: Vec<Step>,
     /// Parallel to the form's roots.
     roots: Vec<Ref>,
+    /// For each merged product how many it is of.
+    merged: Vec<usize>,
 }
 
 /// The e-graph of a region, and the term and e-class of each of its nodes.
@@ -248,7 +328,12 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
         }
         terms.push(t);
         ids.push(id);
+        if !alone(graph, (*n).into()) {
+            g.analysis.shared.push(id);
+        }
     }
+    let others = leaf_ids.iter().zip(&form.facts).filter(|(_, l)| !l.alone).map(|(id, _)| *id);
+    g.analysis.shared.extend(others);
     g.rebuild();
     Ok(Loaded { g, terms, ids })
 }
@@ -286,6 +371,7 @@ fn solve(
     if run(&mut g, rules, form.nodes.len(), &mut outcome.fired)? {
         outcome.limited += 1;
     }
+    outcome.terms += g.total_size();
     let roots: Vec<Id> = form.roots.iter().map(|r| ids[*r]).collect();
     let chosen = extract(&g, &roots);
     assemble(&g, form, &chosen, &terms, &ids)
@@ -390,6 +476,33 @@ fn assemble(
         }
         roots.push(*made.get(&g.find(ids[*r])).ok_or("a root without a term")?);
     }
+    // A merged product, its weight and its sum have the names of all that it is of.
+    let mut merged = vec![];
+    let mut counted = vec![];
+    let mut in_product: Vec<bool> = vec![false; ids.len()];
+    for j in &g.analysis.joined {
+        let Some(Ref::Made(s)) = made.get(&g.find(j.product)).copied() else { continue };
+        if counted.contains(&s) {
+            continue;
+        }
+        counted.push(s);
+        merged.push(j.members.len());
+        let classes = j.members.iter().flat_map(|(p, sum)| [Some(*p), *sum]).flatten();
+        let of: Vec<usize> =
+            classes.flat_map(|c| by_class.get(&g.find(c)).into_iter().flatten().copied()).collect();
+        for class in &j.made {
+            if let Some(Ref::Made(s)) = made.get(&g.find(*class)).copied()
+                && steps[s].stands_for.is_none()
+            {
+                steps[s].absorbed.clone_from(&of);
+            }
+        }
+        for (p, sum) in &j.members {
+            if sum.is_some() {
+                by_class.get(&g.find(*p)).into_iter().flatten().for_each(|i| in_product[*i] = true);
+            }
+        }
+    }
     // The names of a removed node go to its reader.
     let mut into: Vec<Option<usize>> = vec![None; ids.len()];
     let mut reader: Vec<Option<usize>> = vec![None; ids.len()];
@@ -407,11 +520,12 @@ fn assemble(
     for (i, s) in into.iter().enumerate() {
         if let Some(s) = s
             && steps[*s].stands_for != Some(i)
+            && !in_product[i]
         {
             steps[*s].absorbed.push(i);
         }
     }
-    Ok(Solution { steps, roots })
+    Ok(Solution { steps, roots, merged })
 }
 
 /// Puts the solution in the region's place.

@@ -4,6 +4,7 @@
 //! sum in one order, and constants gather only next to constants.
 
 use super::guards::*;
+use super::products::Sharing;
 use super::term::{Table, Term};
 use egg::{Rewrite, rewrite};
 use wgfc_ir::NormKind;
@@ -126,6 +127,13 @@ pub fn approx() -> Vec<Rule> {
     ]
 }
 
+/// The rule that merges products of one operand, where no merged weight has more than `max_bytes`.
+pub fn share(max_bytes: u64) -> Vec<Rule> {
+    let sharing = Sharing { max_bytes };
+    // x @ w₁ + b₁, x @ w₂ + b₂, … → slices of x @ [w₁ w₂ …] + [b₁ b₂ …]
+    Rewrite::new("shared-operand", sharing, sharing).into_iter().collect()
+}
+
 /// Rules that recognise raised operators; they change rounding as the [`approx`] ones do.
 pub fn raise() -> Vec<Rule> {
     vec![
@@ -154,7 +162,7 @@ pub fn raise() -> Vec<Rule> {
                   (rsqrt (add (div (reduce.sum ?a (mul (sub ?x (div (reduce.sum ?a ?x) ?n))
                                                        (sub ?x (div (reduce.sum ?a ?x) ?n)))) ?n) ?e)))"
             => { norm_over(NormKind::Layer, "?a", "?n", "?e", "?x") }),
-        // RMS norms of narrow floats, whose means are computed in f32.
+        // the norms of narrow floats, whose means are computed in f32 → rms norm, layer norm
         rewrite!("rms-norm-narrow";
             "(mul ?x (rsqrt (add (cast ?t (div (reduce.sum ?a (cast ?u (mul ?x ?x))) ?n)) ?e)))"
             => { norm_over(NormKind::Rms, "?a", "?n", "?e", "?x") } if widens("?x", "?u")),

@@ -7,7 +7,7 @@
 //! ```text
 //! (mul ?a ?b)   (select ?c ?a ?b)   (cast ?type ?a)   (map ?body ?a ...)
 //! (view ?map ?a)   (reduce.sum ?axes ?a)   (contract ?labels ?a ?b)
-//! (softmax ?axis ?a)   (norm.rms ?axes ?epsilon ?a)   (norm.layer ?axes ?epsilon ?a)
+//! (join ?axis ?a ...)   (softmax ?axis ?a)   (norm.rms ?axes ?epsilon ?a)   (norm.layer ?axes ?epsilon ?a)
 //! ```
 //!
 //! Any other operator of one result is opaque: rules see that it is there and what it reads.
@@ -50,6 +50,8 @@ pub enum Head {
     Reduce(ReduceOp),
     /// `(contract ?labels ?a ?b)`.
     Contract,
+    /// `(join ?axis ?a ...)`: operands one behind the other along an axis.
+    Join,
     /// `(softmax ?axis ?a)`.
     Softmax,
     /// `(norm.rms ?axes ?epsilon ?a)`.
@@ -105,6 +107,7 @@ impl fmt::Display for Term {
             Head::View => f.write_str("view"),
             Head::Reduce(op) => write!(f, "reduce.{}", op.name()),
             Head::Contract => f.write_str("contract"),
+            Head::Join => f.write_str("join"),
             Head::Softmax => f.write_str("softmax"),
             Head::Norm(NormKind::Rms) => f.write_str("norm.rms"),
             Head::Norm(NormKind::Layer) => f.write_str("norm.layer"),
@@ -121,6 +124,7 @@ impl FromOp for Term {
             "cast" => Some(Head::Cast),
             "view" => Some(Head::View),
             "contract" => Some(Head::Contract),
+            "join" => Some(Head::Join),
             "softmax" => Some(Head::Softmax),
             "norm.rms" => Some(Head::Norm(NormKind::Rms)),
             "norm.layer" => Some(Head::Norm(NormKind::Layer)),
@@ -149,7 +153,7 @@ pub enum Attr {
     Body(ScalarFn, Vec<Dim>),
     /// The attributes of a view.
     View(ViewMap),
-    /// The axes of a reduction or normalisation.
+    /// The axes of a reduction or normalisation, the axis of a concatenation.
     Axes(Vec<usize>),
     /// The epsilon of a normalisation, the bits of an `f32`.
     Epsilon(u32),
@@ -170,6 +174,19 @@ pub struct Leaf {
     pub scalar: Option<Scalar>,
     /// The magnitudes of its elements, if it is a constant with which rules may compute.
     pub magnitudes: Option<Exponents>,
+    /// Whether one operand of one node is all that reads it.
+    pub alone: bool,
+}
+
+/// Products that were [merged](super::products).
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// The merged product.
+    pub product: Id,
+    /// Everything that was added for it but the slices: weights, the product, its bias.
+    pub made: Vec<Id>,
+    /// The products, and their sums with a bias.
+    pub members: Vec<(Id, Option<Id>)>,
 }
 
 /// The facts that the terms of an e-class have in common.
@@ -210,6 +227,10 @@ pub struct Table {
     pub opaque: Vec<Op>,
     /// Expected values of symbols.
     pub expect: Expected,
+    /// The classes of nodes and leaves that more than one operand of one node reads.
+    pub shared: Vec<Id>,
+    /// Products that were merged.
+    pub joined: Vec<Joined>,
     /// Two unequal constants that the rules made equal: one of the rules is wrong.
     pub contradiction: Option<(Number, Number)>,
 }
@@ -308,6 +329,10 @@ pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts
             Attr::Labels(c) => (Op::Contract(c.clone()), rest(1)?),
             _ => return None,
         },
+        Head::Join => match a(0)? {
+            Attr::Axes(axes) => (Op::Concat { axis: *axes.first()? }, rest(1)?),
+            _ => return None,
+        },
         Head::Softmax => match a(0)? {
             Attr::Softmax(axis, log) => (Op::Softmax { axis: *axis, log: *log }, rest(1)?),
             _ => return None,
@@ -344,6 +369,7 @@ pub fn encode(g: &mut Terms, op: &Op, inputs: &[Id]) -> Term {
         }
         Op::Reduce { op, axes } => (Head::Reduce(*op), vec![Attr::Axes(axes.clone())]),
         Op::Contract(c) => (Head::Contract, vec![Attr::Labels(c.clone())]),
+        Op::Concat { axis } => (Head::Join, vec![Attr::Axes(vec![*axis])]),
         Op::Softmax { axis, log } => (Head::Softmax, vec![Attr::Softmax(*axis, *log)]),
         Op::Norm { kind, axes, epsilon } => {
             (Head::Norm(*kind), vec![Attr::Axes(axes.clone()), Attr::Epsilon(*epsilon)])

@@ -6,7 +6,7 @@
 use crate::run::inputs;
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc_compiler::rewrite::{canonical, flattened, merge, recognise, region, rewrite, rules};
+use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rewrite, rules};
 use wgfc_compiler::{Options, States, states};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph};
@@ -23,7 +23,8 @@ fn run(pass: &str, graph: &mut Graph) {
         "nan_guard" => recognise::nan_guard::remove(graph).map(|_| ()),
         "attention" => recognise::attention::recognise(graph).map(|_| ()),
         "scales" => recognise::attention::scales(graph).and_then(|_| canonical::clean(graph)),
-        "merge" => merge::merge(graph, 1 << 20).map(|_| ()),
+        "merge" => region::saturate_products(graph, &rules::share(1 << 20), &Default::default())
+            .and_then(|_| canonical::clean(graph)),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
         "states" => states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string()),
         other => panic!("no pass `{other}`"),

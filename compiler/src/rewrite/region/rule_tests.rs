@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::rewrite::extract::whole;
-use crate::rewrite::rules::{approx, exact, raise};
+use crate::rewrite::rules::{approx, exact, raise, share};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{Builder, DType, Dim, Poly, Scalar, UnaryOp};
 
 /// `rule`, where it fires, where it must not.
 ///
 /// Operands: `x y p` f32[3, 7] (`p` positive), `v` f32[7], `r` f32[3, 1], `z` f32[7, 5], `h` f16[3, 7], `e` 0.01 as f16,
-/// `i j` i32[3, 7], `b` bool[3, 7]; constants `w` f32[7, 5], `c d` f32[7], `n` f32[5], `q` f32[3, 7],
+/// `i j` i32[3, 7], `b` bool[3, 7]; constants `w u` f32[7, 5], `c d` f32[7], `n` f32[5], `q` f32[3, 7],
 /// `m` f32[3, 1]; numbers are rank-0 constants. A view is `[shape|index|fill]`.
-const CASES: &[(&str, &str, &str)] = &[
+pub(super) const CASES: &[(&str, &str, &str)] = &[
     ("orient-add", "(add c x)", "(add x c)"),
     ("orient-mul", "(mul r x)", "(mul x y)"),
     ("add-zero", "(add x 0)", "(add v (sub q q))"),
@@ -57,6 +57,21 @@ const CASES: &[(&str, &str, &str)] = &[
         "(cast i32 (norm.layer 1 0.01 (cast f32 h)))",
     ),
     ("softmax-cast", "(cast f16 (softmax 1 (cast f32 h)))", "(cast f16 (softmax 1 x))"),
+    (
+        "shared-operand",
+        "(mul (contract mk,kn->mn x w) (contract mk,kn->mn x u))",
+        "(mul (contract mk,kn->mn x w) (contract mk,kn->mn x z))",
+    ),
+    (
+        "shared-operand",
+        "(mul (add (contract mk,kn->mn x w) n) (contract mk,kn->mn x u))",
+        "(mul (contract mk,kn->mn x w) (contract mk,kn->mn y w))",
+    ),
+    (
+        "shared-operand",
+        "(mul (contract nk,mk->nm (view [5,7|%1,%0] w) x) (contract nk,mk->nm (view [5,7|%1,%0] u) x))",
+        "(mul (contract kn,mk->nm w x) (contract kn,mk->nm u y))",
+    ),
     ("pow-two", "(pow x 2)", "(pow p 3)"),
     ("div-const", "(div x c)", "(div x p)"),
     ("recip-sqrt", "(recip (sqrt p))", "(sqrt (recip p))"),
@@ -153,7 +168,7 @@ fn dtype(s: &str) -> DType {
 }
 
 /// Builds the expressions of [`CASES`].
-struct Expr<'a> {
+pub(super) struct Expr<'a> {
     tokens: Vec<&'a str>,
     at: usize,
     graph: Graph,
@@ -163,6 +178,17 @@ struct Expr<'a> {
 
 impl<'a> Expr<'a> {
     fn graph(text: &'a str) -> (Graph, BTreeMap<String, Tensor>) {
+        let e = Expr::parsed(text);
+        (e.graph, e.inputs)
+    }
+
+    /// The graph, and what its inputs and constants are called.
+    pub(super) fn named(text: &'a str) -> (Graph, BTreeMap<Value, String>) {
+        let e = Expr::parsed(text);
+        (e.graph, e.named.into_iter().map(|(name, v)| (v, name)).collect())
+    }
+
+    fn parsed(text: &'a str) -> Expr<'a> {
         let mut tokens = vec![];
         let mut rest = text.trim_start();
         while let Some(c) = rest.chars().next() {
@@ -180,7 +206,7 @@ impl<'a> Expr<'a> {
         assert_eq!(e.at, e.tokens.len(), "{text}");
         e.graph.outputs.push(wgfc_ir::Border { name: "out".into(), value: v });
         e.graph.remove_dead();
-        (e.graph, e.inputs)
+        e
     }
 
     fn next(&mut self) -> &'a str {
@@ -197,7 +223,7 @@ impl<'a> Expr<'a> {
             "v" | "c" | "d" => (DType::F32, &[7]),
             "r" | "m" => (DType::F32, &[3, 1]),
             "m3" => (DType::F32, &[3]),
-            "z" | "w" => (DType::F32, &[7, 5]),
+            "z" | "w" | "u" => (DType::F32, &[7, 5]),
             "n" => (DType::F32, &[5]),
             "s" => (DType::F32, &[]),
             "h" => (DType::F16, &[3, 7]),
@@ -210,7 +236,7 @@ impl<'a> Expr<'a> {
             }
         };
         let t = tensor(name, dtype, shape);
-        let v = if ["w", "c", "d", "n", "q", "m", "m3"].contains(&name) {
+        let v = if ["w", "u", "c", "d", "n", "q", "m", "m3"].contains(&name) {
             Builder::new(&mut self.graph, "test").constant(t)
         } else {
             let dims: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
@@ -277,7 +303,7 @@ fn view(spec: &str) -> Op {
 }
 
 /// The rules that fire when `rules` run to the end, and a graph for every term of every class that the result needs.
-fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
+pub(super) fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
     let members = depth_first(graph);
     let form = Form::new(graph, members);
     let Loaded { mut g, terms, ids } = load(graph, &form, &Default::default()).unwrap();
@@ -325,23 +351,27 @@ fn check(rule: &Rule, text: &str, same_bits: bool) -> bool {
 
 #[test]
 fn rules_fire_where_they_should_and_keep_the_values() {
-    let all = [(exact(), true), (approx(), false), (raise(), false)];
+    let all = [(exact(), true), (share(1 << 20), true), (approx(), false), (raise(), false)];
+    let mut known = std::collections::BTreeSet::new();
     for (rules, same_bits) in all {
         for rule in rules {
             let name = rule.name.to_string();
             let cases: Vec<_> = CASES.iter().filter(|c| c.0 == name).collect();
             assert!(!cases.is_empty(), "no case for `{name}`");
+            known.insert(name.clone());
             for (_, fires, not) in cases {
                 assert!(check(&rule, fires, same_bits), "`{name}` does not fire on {fires}");
                 assert!(!check(&rule, not, same_bits), "`{name}` fires on {not}");
             }
         }
     }
+    let unknown: Vec<&str> = CASES.iter().map(|c| c.0).filter(|name| !known.contains(*name)).collect();
+    assert!(unknown.is_empty(), "cases of rules that are none: {unknown:?}");
 }
 
 #[test]
 fn all_rules_together_saturate_and_keep_the_values() {
-    let rules: Vec<Rule> = [exact(), approx(), raise()].into_iter().flatten().collect();
+    let rules: Vec<Rule> = [exact(), share(1 << 20), approx(), raise()].into_iter().flatten().collect();
     for (_, fires, not) in CASES {
         for text in [fires, not] {
             let (graph, inputs) = Expr::graph(text);
