@@ -54,26 +54,28 @@ pub struct Outcome {
 pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let order = depth_first(graph);
     let regions = cut(graph, &order);
-    saturate_each(graph, regions, rules, expect)
+    saturate_each(graph, regions, rules, expect, true)
 }
 
 /// Rewrites by `rules` the products that read one value, a region for each such value. Layers far apart may read the same: an encoder's
-/// result, the embedding of a time.
+/// result, the embedding of a time. The rules do not compute with constants, whose elements are not looked at.
 pub fn saturate_products(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let regions = products_of_one_operand(graph)?;
-    saturate_each(graph, regions, rules, expect)
+    saturate_each(graph, regions, rules, expect, false)
 }
 
+/// Rewrites region by region; `computing` says whether the rules compute with constants.
 fn saturate_each(
     graph: &mut Graph,
     regions: Vec<Vec<NodeId>>,
     rules: &[Rule],
     expect: &Expected,
+    computing: bool,
 ) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     let mut solved: FxHashMap<String, Arc<Solution>> = FxHashMap::default();
     for members in regions {
-        let form = Form::new(graph, members);
+        let form = Form::new(graph, members, computing);
         outcome.regions += 1;
         let solution = match solved.get(&form.key) {
             Some(s) => s.clone(),
@@ -205,7 +207,8 @@ struct Form {
 }
 
 impl Form {
-    fn new(graph: &Graph, members: Vec<NodeId>) -> Form {
+    /// The magnitudes of constants are among the facts if rules are `computing` with them.
+    fn new(graph: &Graph, members: Vec<NodeId>, computing: bool) -> Form {
         let nodes: Vec<NodeId> = members.into_iter().filter(|n| is_term(graph.node(*n))).collect();
         let made: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
         let mut leaf_of: FxHashMap<Value, usize> = FxHashMap::default();
@@ -225,7 +228,7 @@ impl Form {
                 let r = match made.get(&v.node) {
                     Some(m) => Ref::Made(*m),
                     None => Ref::Leaf(*leaf_of.entry(*v).or_insert_with(|| {
-                        let facts = leaf(graph, *v);
+                        let facts = leaf(graph, *v, computing);
                         let _ = write!(f.key, "{facts:?}");
                         f.leaves.push(*v);
                         f.facts.push(facts);
@@ -255,7 +258,7 @@ fn alone(graph: &Graph, v: Value) -> bool {
     graph.uses(v).len() == 1 && !graph.is_output(v)
 }
 
-fn leaf(graph: &Graph, v: Value) -> Leaf {
+fn leaf(graph: &Graph, v: Value, computing: bool) -> Leaf {
     let ty = graph.ty(v).clone();
     let alone = alone(graph, v);
     match &graph.node(v.node).op {
@@ -263,7 +266,7 @@ fn leaf(graph: &Graph, v: Value) -> Leaf {
             ty,
             konst: true,
             scalar: (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten(),
-            magnitudes: Exponents::of(t),
+            magnitudes: computing.then(|| Exponents::of(t)).flatten(),
             alone,
         },
         _ => Leaf { ty, konst: false, scalar: None, magnitudes: None, alone },

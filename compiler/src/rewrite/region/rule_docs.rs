@@ -17,7 +17,11 @@ const PASSES: &[(&str, &str, &str)] = &[
         "`If` → both branches and a selection; a short loop → its steps",
         "A term has one result and no graphs inside.",
     ),
-    ("`flattened.rs`", "`reshape(x, [b·s, k]) @ w` → `reshape(x @ w, [b·s, n])`", "A normal form, not a choice: a view costs as much on either side, and fusion alone sees what moving it is for."),
+    (
+        "`flattened.rs`",
+        "`reshape(x, [b·s, k]) @ w` → `reshape(x @ w, [b·s, n])`",
+        "A normal form, not a choice: a view costs as much on either side, and fusion alone sees what moving it is for.",
+    ),
     (
         "`recognise/attention.rs`, `scores.rs`, `unseen.rs`",
         "`softmax(q·kᵀ·s + mask)·v` → attention",

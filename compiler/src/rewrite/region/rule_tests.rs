@@ -305,7 +305,7 @@ fn view(spec: &str) -> Op {
 /// The rules that fire when `rules` run to the end, and a graph for every term of every class that the result needs.
 pub(super) fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
     let members = depth_first(graph);
-    let form = Form::new(graph, members);
+    let form = Form::new(graph, members, true);
     let Loaded { mut g, terms, ids } = load(graph, &form, &Default::default()).unwrap();
     let mut fired = BTreeMap::new();
     assert!(!run(&mut g, rules, form.nodes.len(), &mut fired).unwrap(), "does not saturate");
