@@ -13,9 +13,6 @@ use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value}
 /// A result of at most this many bytes is always made, even where it is larger than what it is made of.
 const SMALL: usize = 4096;
 
-/// A concatenation of constants of at most this many bytes is always made, and views of constants in it.
-const FILLING: usize = 256 << 10;
-
 /// The value of a rank-0 map of constants.
 pub fn scalar(op: &Op) -> Option<Scalar> {
     let Op::Map { body, shape } = op else { return None };
@@ -53,34 +50,27 @@ fn evaluate(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
     wgfc_ir::eval::evaluate_in_order(&g).ok()?.pop()
 }
 
-/// Computes `op` of constants. Joined constants are not copied, where whole bytes are joined.
-fn result(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
-    if let Op::Concat { axis } = op {
-        let parts: Vec<&Tensor> = operands.iter().map(Arc::as_ref).collect();
-        if let Ok(t) = Tensor::joined(&parts, *axis) {
-            return Some(t);
+/// The concatenation of constants and of views of constants; `None` of anything else. Joined constants are not copied, where whole
+/// bytes are joined.
+pub(super) fn joined(graph: &Graph, op: &Op, operands: &[Value]) -> Option<Arc<Tensor>> {
+    let Op::Concat { axis } = op else { return None };
+    let part = |v: &Value| {
+        let node = graph.node(v.node);
+        if let Op::Const(t) = &node.op {
+            return Some(t.clone());
         }
-    }
-    evaluate(op, operands)
-}
-
-/// A view of a constant that takes no more memory than that, or only little; `None` for another node.
-fn viewed(graph: &Graph, v: Value) -> Option<Arc<Tensor>> {
-    let node = graph.node(v.node);
-    let (Op::View { .. }, Op::Const(t)) = (&node.op, &graph.node(node.inputs.first()?.node).op) else {
-        return None;
+        let Op::Const(of) = &graph.node(node.inputs.first()?.node).op else { return None };
+        let ty = graph.ty(*v);
+        let shape = ty.static_shape()?;
+        let view = matches!(node.op, Op::View { .. }) && closed(&node.op);
+        match checked_numel(&shape)? as f64 <= MAX_FOLDED && view {
+            true if of.is_present() => evaluate(&node.op, std::slice::from_ref(of)).map(Arc::new),
+            true => Some(Arc::new(Tensor::absent(ty.dtype, shape))),
+            false => None,
+        }
     };
-    let ty = graph.ty(v);
-    let shape = ty.static_shape().filter(|_| closed(&node.op))?;
-    let bytes = ty.dtype.bytes_for(checked_numel(&shape)?);
-    let most = if t.numel() == 1 { FILLING } else { t.dtype.bytes_for(t.numel()).min(FILLING) };
-    if bytes > most {
-        return None;
-    }
-    match t.is_present() {
-        true => evaluate(&node.op, std::slice::from_ref(t)).map(Arc::new),
-        false => Some(Arc::new(Tensor::absent(ty.dtype, shape))),
-    }
+    let parts = operands.iter().map(part).collect::<Option<Vec<_>>>()?;
+    Tensor::joined(&parts.iter().map(Arc::as_ref).collect::<Vec<_>>(), *axis).ok().map(Arc::new)
 }
 
 /// Adds a constant.
@@ -105,10 +95,8 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
         if !closed(&node.op) || node.outputs.len() != 1 || (graph.uses(v).is_empty() && !graph.is_output(v)) {
             continue;
         }
-        let joins = matches!(node.op, Op::Concat { .. });
         let constant = |v: &Value| match &graph.node(v.node).op {
             Op::Const(t) => Some(t.clone()),
-            _ if joins => viewed(graph, *v),
             _ => None,
         };
         let Some(operands) = node.inputs.iter().map(constant).collect::<Option<Vec<_>>>() else { continue };
@@ -125,13 +113,12 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
             .filter(|(v, _)| graph.uses(**v).len() == 1 && !graph.is_output(**v))
             .map(|(_, t)| t.dtype.bytes_for(t.numel()))
             .sum();
-        let pays = bytes <= if joins { FILLING } else { SMALL }
-            || (!moved && (joins || numel as f64 <= MAX_FOLDED) && bytes <= freed + SMALL);
-        if !pays || (!joins && work(&node.op, &operands, numel) > MAX_FOLDED) {
+        let pays = bytes <= SMALL || (!moved && numel as f64 <= MAX_FOLDED && bytes <= freed + SMALL);
+        if !pays || work(&node.op, &operands, numel) > MAX_FOLDED {
             continue;
         }
         let result = if operands.iter().all(|t| t.is_present()) {
-            let Some(t) = result(&node.op, &operands) else { continue };
+            let Some(t) = evaluate(&node.op, &operands) else { continue };
             t
         } else {
             Tensor::absent(ty.dtype, shape)

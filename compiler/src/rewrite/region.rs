@@ -7,6 +7,7 @@
 
 use super::canonical::topo;
 use super::extract::extract;
+use super::fold;
 use super::number::{Exponents, Number};
 use super::rules::Rule;
 use super::term::{self, Attr, Head, Leaf, Table, Term, Terms, decode, is_term};
@@ -142,14 +143,14 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     pieces.into_iter().filter(|p| !p.is_empty()).collect()
 }
 
-/// For each value that is no constant and that several products read: these, what makes their other operands of constants, and the sums
+/// For each value that is no constant and that several products read, in the order of their first products: these, what makes their other operands of constants, and the sums
 /// with constants that read them.
 fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
     let order = topo(graph)?;
     let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
     let product = |n: NodeId| matches!(graph.node(n).op, Op::Contract(_));
     let constant = |v: Value| matches!(graph.node(v.node).op, Op::Const(_));
-    let mut regions = vec![];
+    let mut regions: Vec<(usize, Vec<NodeId>)> = vec![];
     for n in &order {
         for port in 0..graph.node(*n).outputs.len() as u32 {
             let x = Value { node: *n, port };
@@ -161,6 +162,7 @@ fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
                 continue;
             }
             let products = region.clone();
+            let first = position[&products[0]];
             for p in products {
                 let mut stack: Vec<Value> =
                     graph.node(p).inputs.iter().copied().filter(|v| *v != x).collect();
@@ -179,10 +181,11 @@ fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
             }
             region.sort_unstable_by_key(|n| position[n]);
             region.dedup();
-            regions.push(region);
+            regions.push((first, region));
         }
     }
-    Ok(regions)
+    regions.sort_by_key(|(first, _)| *first);
+    Ok(regions.into_iter().map(|(_, region)| region).collect())
 }
 
 /// The target of an operand.
@@ -439,9 +442,14 @@ fn assemble(
     let mut steps: Vec<Step> = vec![];
     let mut made: FxHashMap<Id, Ref> = FxHashMap::default();
     let mut stack: Vec<(Id, bool)> = vec![];
-    let mut roots = vec![];
-    for r in &form.roots {
-        stack.push((g.find(ids[*r]), false));
+    // Slices of merged products come in the order of the products.
+    let wanted: Vec<Id> = form.roots.iter().map(|r| g.find(ids[*r])).collect();
+    let members = g.analysis.joined.iter().flat_map(|j| &j.members);
+    let slices =
+        members.map(|(product, sum)| g.find(sum.unwrap_or(*product))).filter(|id| wanted.contains(id));
+    let order: Vec<Id> = slices.chain(wanted.iter().copied()).collect();
+    for id in order {
+        stack.push((id, false));
         while let Some((id, ready)) = stack.pop() {
             if made.contains_key(&id) {
                 continue;
@@ -477,8 +485,9 @@ fn assemble(
             made.insert(id, Ref::Made(steps.len()));
             steps.push(Step { op, operands, kept, stands_for, absorbed: vec![] });
         }
-        roots.push(*made.get(&g.find(ids[*r])).ok_or("a root without a term")?);
     }
+    let root = |id: &Id| made.get(id).copied().ok_or("a root without a term");
+    let roots = wanted.iter().map(root).collect::<Result<Vec<_>, _>>()?;
     // A merged product, its weight and its sum have the names of all that it is of.
     let mut merged = vec![];
     let mut counted = vec![];
@@ -552,7 +561,11 @@ fn replay(graph: &mut Graph, form: &Form, solution: &Solution) -> Result<(), Str
                 }
             }
         }
-        let n = graph.push(s.op.clone(), &inputs, &origin)?;
+        let constant = s.stands_for.is_none().then(|| fold::joined(graph, &s.op, &inputs)).flatten();
+        let n = match constant {
+            Some(t) => fold::add(graph, t, &origin),
+            None => graph.push(s.op.clone(), &inputs, &origin)?,
+        };
         if let Some(o) = s.stands_for {
             graph.node_mut(n).names = graph.node(form.nodes[o]).names.clone();
         }

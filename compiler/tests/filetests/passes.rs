@@ -23,8 +23,7 @@ fn run(pass: &str, graph: &mut Graph) {
         "nan_guard" => recognise::nan_guard::remove(graph).map(|_| ()),
         "attention" => recognise::attention::recognise(graph).map(|_| ()),
         "scales" => recognise::attention::scales(graph).and_then(|_| canonical::clean(graph)),
-        "merge" => region::saturate_products(graph, &rules::share(1 << 20), &Default::default())
-            .and_then(|_| canonical::clean(graph)),
+        "merge" => region::saturate_products(graph, &rules::share(1 << 20), &Default::default()).map(|_| ()),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
         "states" => states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string()),
         other => panic!("no pass `{other}`"),

@@ -90,7 +90,7 @@ fn sources(table: &str) -> Vec<Source> {
                 .collect();
             guards.iter().map(|g| format!("`{g}`")).collect::<Vec<_>>().join(", ")
         } else {
-            "in code".to_owned()
+            "in `products.rs`".to_owned()
         };
         out.push(Source { name, equation: equation.clone(), guard });
     }
