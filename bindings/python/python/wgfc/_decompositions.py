@@ -202,13 +202,13 @@ def _resized_back(
     # How far apart the results lie among the inputs, and upper bounds of how many neighbours there are on the other side.
     if corners:
         distance = one * (extent - 1) / torch.sym_max(made - 1, 1) * torch.sym_min(made - 1, 1)
-        of_result, of_input = -(-width * (extent - 1) // torch.sym_max(made - 1, 1)), -(-width * (made - 1) // torch.sym_max(extent - 1, 1))
+        of_result, of_input = width * (extent - 1) // torch.sym_max(made - 1, 1), width * (made - 1) // torch.sym_max(extent - 1, 1)
     elif factor:
         distance = one / factor
-        of_result, of_input = math.ceil(width / factor), math.ceil(width * factor)
+        of_result, of_input = math.floor(width / factor), math.floor(width * factor)
     else:
         distance = one * extent / made
-        of_result, of_input = -(-width * extent // made), -(-width * made // extent)
+        of_result, of_input = width * extent // made, width * made // extent
     stretch = distance.clamp(min=1)
     reach = stretch * (width / 2)
 
@@ -216,7 +216,7 @@ def _resized_back(
         return kernel((i + 0.5 - distance * (o + 0.5)) / stretch)
 
     def neighbours(first: Tensor, count: int) -> Tensor:
-        return first.floor()[:, None] + torch.arange(torch.sym_max(count, width) + 2, device=device)
+        return first.floor()[:, None] + torch.arange(torch.sym_max(count, width) + 3, device=device)
 
     results, inputs = torch.arange(made, device=device), torch.arange(extent, device=device)
     i = neighbours(distance * (results + 0.5) - reach - 0.5, of_result)
