@@ -196,7 +196,8 @@ fn next_commands(program: &Program, bound: Option<&Summary>, output: &Path, a: &
             format!("wgfc bench decode {path}"),
         ];
     }
-    let dims = bound.iter().flat_map(|b| &b.dims).map(|(n, v)| format!(" --dim {}", in_shell(&format!("{n}={v}"))));
+    let dims =
+        bound.iter().flat_map(|b| &b.dims).map(|(n, v)| format!(" --dim {}", in_shell(&format!("{n}={v}"))));
     let dims: String = dims.collect();
     [format!("wgfc run {path} --random-inputs{dims}"), format!("wgfc bench {path} --random-inputs{dims}")]
 }
