@@ -4,6 +4,7 @@ use super::rule_tests::{CASES, Expr, variants};
 use super::*;
 use crate::rewrite::{rules, views::ViewMap};
 use wgfc_ir::ScalarNode;
+use wgfc_ir::tensor::Tensor;
 
 /// Rewrites that are no rules: where, an example, and why.
 const PASSES: &[(&str, &str, &str)] = &[
@@ -114,9 +115,26 @@ fn end(text: &str) -> usize {
     panic!("a rule without an end: {text}");
 }
 
+/// What the values of an example are called.
+struct Names {
+    values: BTreeMap<Value, String>,
+    constants: Vec<(String, Tensor)>,
+}
+
+impl Names {
+    /// A constant that two others are joined to.
+    fn joined(&self, t: &Tensor) -> Option<String> {
+        let pairs = self.constants.iter().flat_map(|a| self.constants.iter().map(move |b| (a, b)));
+        pairs.flat_map(|p| (0..t.shape.len()).map(move |axis| (p, axis))).find_map(|((a, b), axis)| {
+            let both = Tensor::joined(&[&a.1, &b.1], axis).ok()?;
+            (both == *t).then(|| format!("(join {axis} {} {})", a.0, b.0))
+        })
+    }
+}
+
 /// A value as the expressions of [`CASES`] are written.
-fn shown(graph: &Graph, v: Value, names: &BTreeMap<Value, String>) -> String {
-    if let Some(name) = names.get(&v) {
+fn shown(graph: &Graph, v: Value, names: &Names) -> String {
+    if let Some(name) = names.values.get(&v) {
         return name.clone();
     }
     let node = graph.node(v.node);
@@ -126,8 +144,10 @@ fn shown(graph: &Graph, v: Value, names: &BTreeMap<Value, String>) -> String {
     let text = |labels: &[u8]| labels.iter().map(letter).collect::<String>();
     let head = match &node.op {
         Op::Const(t) => {
-            let [one] = t.scalars().unwrap()[..] else { panic!("a constant without a name") };
-            return one.as_f64().to_string();
+            if let [one] = t.scalars().unwrap()[..] {
+                return one.as_f64().to_string();
+            }
+            return names.joined(t).expect("a constant without a name");
         }
         Op::Map { body, .. } => {
             let (last, leaves) = body.nodes.split_last().unwrap();
@@ -170,7 +190,13 @@ fn shown(graph: &Graph, v: Value, names: &BTreeMap<Value, String>) -> String {
 
 /// The expression that the rule makes of the example: the one that is chosen, or the shortest other one where the example is cheapest.
 fn after(rule: &Rule, text: &str) -> String {
-    let (graph, names) = Expr::named(text);
+    let (graph, values) = Expr::named(text);
+    let constant = |(v, name): (&Value, &String)| match &graph.node(v.node).op {
+        Op::Const(t) => Some((name.clone(), Tensor::clone(t))),
+        _ => None,
+    };
+    let constants = values.iter().filter_map(constant).collect();
+    let names = Names { values, constants };
     let before = shown(&graph, graph.outputs[0].value, &names);
     let rules = std::slice::from_ref(rule);
     let mut chosen = graph.clone();
