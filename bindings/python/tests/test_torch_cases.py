@@ -629,3 +629,59 @@ def test_parameters_are_those_of_the_last_step(name, way):
             losses[-1].append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[1][-1] < losses[1][0]
+
+
+# Bits of elements as elements of other sizes, and bytes that are resized.
+
+BITS = {
+    "f32 as i16": (torch.float32, torch.int16), "f32 as u8": (torch.float32, torch.uint8), "f32 as i64": (torch.float32, torch.int64), "f32 as f16": (torch.float32, torch.float16), "i64 as i32": (torch.int64, torch.int32),
+    "u8 as i32": (torch.uint8, torch.int32), "u8 as f32": (torch.uint8, torch.float32), "f16 as i8": (torch.float16, torch.int8), "f16 as f32": (torch.float16, torch.float32), "u8 as i64": (torch.uint8, torch.int64), "i32 as u8": (torch.int32, torch.uint8),
+}  # fmt: skip
+USES_OF_BITS = {
+    "read": lambda d: lambda x: x.view(d), "computed": lambda d: lambda x: (x + x).view(d), "a part": lambda d: lambda x: x[1:].view(d)[..., :1],
+    "and back": lambda d: lambda x: x.view(d).view(x.dtype) + x, "written": lambda d: written(lambda y: put(y.view(d), (..., 0), 1)), "an argument, written": lambda d: lambda x: (put(x.view(d), (..., 0), 1), x * 1)[1],
+    "written behind": lambda d: lambda x: (lambda y, v: (y.zero_(), v)[1])(*(lambda y: (y, y.view(d)))(x.clone())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES_OF_BITS)
+@pytest.mark.parametrize("case", BITS)
+def test_bits_as_elements_of_other_sizes(case, use):
+    given, seen = BITS[case]
+    f = USES_OF_BITS[use](seen)
+    x = torch.randint(0, 100, (3, 8)).to(given)
+    bits = lambda t: t.contiguous().view(torch.uint8)
+    want, got = x.clone(), x.clone()
+    assert torch.equal(bits(run_compiled(f)(got)), bits(f(want)))
+    assert torch.equal(bits(got), bits(want))
+    try:
+        run = exported(Function(f), x.clone())[1]
+    except wgfc.UnsupportedError as e:
+        # Writes through such views are refused.
+        assert "written" in use and "view that cannot be followed" in str(e)
+        return
+    if use != "an argument, written":
+        assert torch.equal(bits(run(x)), bits(f(x.clone())))
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_resizing_of_bytes(mode, antialias):
+    for channels, given, made in ((1, (8, 9), (5, 4)), (3, (7, 12), (3, 6)), (5, (5, 6), (10, 9)), (5, (16, 16), (7, 7)), (3, (9, 9), (9, 4)), (5, (4, 4), (1, 1)), (3, (33, 20), (14, 40))):
+        for corners in (False, True):
+            f = lambda x: F.interpolate(x, size=made, mode=mode, antialias=antialias, align_corners=corners)
+            x = torch.randint(0, 256, (2, channels, *given)).to(torch.uint8)
+            assert torch.equal(exported(Function(f), x)[1](x), f(x)), (channels, given, made, corners)
+            # Torch's own graphs have floats as weights where it does not smooth.
+            assert not antialias or torch.equal(run_compiled(f)(x), f(x))
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_gradients_of_smooth_resizing_of_all_sizes(mode, corners):
+    f = lambda x: F.interpolate(x, size=(9, 4), mode=mode, antialias=True, align_corners=corners)
+    run = run_compiled(f, dynamic=True)
+    for shape in ((8, 5), (12, 7), (5, 5), (3, 8)):
+        x = torch.randn(2, 2, *shape)
+        for got, want in zip(gradients(run, x), gradients(f, x)):
+            close(got, want, 1e-3)

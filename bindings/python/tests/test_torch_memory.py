@@ -1,7 +1,7 @@
 """What is written to memory that several tensors share, in programs of PyTorch."""
 
 import pytest
-import wgfc  # noqa: F401  (registers the backend)
+import wgfc
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("wgfc.torch_backend")
@@ -107,3 +107,301 @@ def test_replaced_elements_that_share_memory(case):
     same(lambda x: f(x.sin().unfold(0, 3, 1)) + 1, 5, 8)
     same(lambda x: f(x.unfold(0, x.shape[0] - 2, 1)), 5, 8)
     same(lambda x: f(x[:, :1, None].expand(-1, 8, 8)), 5, 8)
+
+
+# Writes through views whose elements overlap, or may: what sizes decide.
+
+
+def into(view, write):
+    def f(x):
+        y = x * 1
+        write(view(y))
+        return y
+
+    return f
+
+
+def numbered(v):
+    v.copy_(torch.arange(v.numel(), dtype=v.dtype).reshape(v.shape))
+
+
+NEVER = {
+    "expanded": lambda y: y[:, :1].expand(-1, y.shape[0]),
+    "windows": lambda y: y.unfold(1, 3, 1),
+    "windows of rows": lambda y: y.unfold(0, 2, 1),
+    "strided": lambda y: y.as_strided((y.shape[0] - 1, 3), (1, 1)),
+    "strided rows": lambda y: y.as_strided((y.shape[0], 3), (2, 1)),
+    "of all": lambda y: torch.meshgrid(y[0], y[:, 0], indexing="ij")[0],
+}
+ALWAYS = {
+    "windows side by side": lambda y: y.unfold(0, 2, 2),
+    "windows with gaps": lambda y: y.unfold(1, 2, 3),
+    "windows in windows": lambda y: y.unfold(0, 2, 2).unfold(1, 3, 3),
+    "windows of slices": lambda y: y[1:, ::2].unfold(1, 2, 2),
+    "strided as it is": lambda y: y.as_strided((y.shape[0], 3), (y.shape[1], 1)),
+    "slices": lambda y: y[1:, : y.shape[1] // 2],
+    "a diagonal": lambda y: y.mT.diagonal(),
+    "flat": lambda y: y.view(-1)[: y.shape[0]],
+}
+SOMETIMES = {
+    "as far apart as there are rows": lambda y: y.as_strided((2, 3), (y.shape[0], 1)),
+    "as far apart as some columns": lambda y: y.as_strided((2, 2), (y.shape[1] - 3, 1)),
+}
+
+
+@pytest.mark.parametrize("write", [numbered, lambda v: v.mul_(2)], ids=["copy", "product"])
+@pytest.mark.parametrize("case", [*NEVER, *ALWAYS, *SOMETIMES])
+def test_exported_writes_to_elements_that_may_overlap(case, write):
+    f = into({**NEVER, **ALWAYS, **SOMETIMES}[case], write)
+    module = torch.nn.Module()
+    module.forward = f
+    auto = torch.export.Dim.AUTO
+    try:
+        program = torch.export.export(module, (torch.randn(6, 7),), dynamic_shapes=({0: auto, 1: auto},))
+        program.module()(torch.randn(6, 7))
+    except Exception as e:
+        pytest.skip(f"torch refuses it: {e}")
+    if case in NEVER:
+        with pytest.raises(wgfc.UnsupportedError, match="at one place in memory"):
+            wgfc.compile(program)
+        return
+    session = wgfc.Session(wgfc.compile(program))
+    for shape in ((6, 7), (9, 8), (4, 5), (3, 4), (2, 3)):
+        x = torch.arange(float(shape[0] * shape[1])).reshape(shape)
+        try:
+            want = program.module()(x)
+        except Exception:  # a guard of the program's own
+            continue
+        if case in SOMETIMES and (shape[0] < 3 if "rows" in case else shape[1] < 5):
+            with pytest.raises(wgfc.ModelError, match="to be at least"):
+                session.run({"x": x})
+        else:
+            assert torch.equal(next(iter(session.run({"x": x}, to="torch").values())), want), shape
+
+
+OF_ARGUMENTS = {
+    "slice_scatter": lambda v: torch.slice_scatter(v, v[:1] * 2, 0, 0, 1),
+    "select_scatter": lambda v: torch.select_scatter(v, v[0] * 2, 0, 0),
+    "diagonal_scatter": lambda v: torch.diagonal_scatter(v, v.diagonal() * 2),
+    "as_strided_scatter": lambda v: torch.as_strided_scatter(v, v[0, :2] * 2, (2,), (1,), 1),
+    "of a view": lambda v: torch.slice_scatter(v[1:], v[:1] * 2, 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("case", OF_ARGUMENTS)
+def test_replaced_elements_of_arguments_that_overlap_at_some_strides(case, dynamic):
+    torch._dynamo.reset()
+    run = torch.compile(OF_ARGUMENTS[case], backend="wgfc", dynamic=dynamic)
+    for rows, stride in ((5, 4), (6, 5), (5, 2), (7, 1), (4, 3)):
+        x = torch.arange(100.0).as_strided((rows, 3), (stride, 1))
+        want, got = OF_ARGUMENTS[case](x), run(x)
+        assert torch.equal(got, want) and got.stride() == want.stride(), (rows, stride)
+
+
+# Arguments that share memory, results that are views of arguments or of one another.
+
+
+def storages(tensors):
+    """Which tensors have the memory of which before them."""
+    at = [t.untyped_storage().data_ptr() for t in tensors]
+    return [at.index(a) for a in at]
+
+
+def described(tensors):
+    return [(t.dtype, t.shape, t.stride(), t.storage_offset(), t.requires_grad) for t in tensors]
+
+
+def compared(run, f, given, rows, grad):
+    """What a function returns, changes and shares, and gradients, against eager PyTorch; then what becomes of the rest where a result is written."""
+    outcomes = []
+    for call in (f, run):
+        leaf = (torch.arange(rows * 8.0).reshape(rows, 8) / 7).sin().requires_grad_(grad)
+        with torch.set_grad_enabled(grad):
+            arguments = given(leaf * 1)
+            made = call(*arguments)
+        made = [made] if isinstance(made, torch.Tensor) else list(made)
+        everything = [*arguments, *made]
+        found = [described(everything), storages(everything), [any(m is a for a in arguments) for m in made], [t.detach().clone() for t in everything]]
+        if grad and any(t.requires_grad for t in made):
+            sum((t * (1 + torch.arange(t.numel(), dtype=t.dtype)).reshape(t.shape)).sum() for t in made if t.requires_grad).backward()
+            found[3].append(torch.zeros(()) if leaf.grad is None else leaf.grad)
+        for i, t in enumerate(made):
+            with torch.no_grad():
+                t.view(-1)[:1].add_(i + 1) if t.is_contiguous() and t.numel() else None
+            found[3].extend(t.detach().clone() for t in everything)
+        outcomes.append(found)
+    want, got = outcomes
+    assert got[:3] == want[:3]
+    for k, (a, b) in enumerate(zip(want[3], got[3], strict=True)):
+        torch.testing.assert_close(b, a, equal_nan=True, msg=lambda m, k=k: f"value {k}: {m}")
+
+
+def agrees(f, given=lambda x: (x,), grad=False):
+    def over(backend, dynamic):
+        torch._dynamo.reset()
+        run = torch.compile(f, backend=backend, dynamic=dynamic)
+        for rows in (5, 7) if dynamic is None else (6,):
+            compared(run, f, given, rows, grad)
+
+    for dynamic in (None, True):
+        try:
+            over("wgfc", dynamic)
+        except Exception:
+            try:
+                over("aot_eager", dynamic)
+            except Exception as e:
+                pytest.skip(f"torch's own graphs of it differ: {e}")
+            raise
+
+
+ALIASES = {
+    "itself": lambda x: (x, x),
+    "rows and the next ones": lambda x: (x[:-1], x[1:]),
+    "rows and others": lambda x: (x[:2], x[2:]),
+    "columns": lambda x: (x[:, ::2], x[:, 1::2]),
+    "transposed": lambda x: (x, x.mT),
+    "flat": lambda x: (x, x.view(-1)),
+    "a row": lambda x: (x[1], x),
+    "a diagonal": lambda x: (x.diagonal(), x),
+    "detached": lambda x: (x, x.detach()),
+    "strided": lambda x: (x.as_strided((x.shape[0] - 1, 3), (8, 2), 1), x),
+    "an element": lambda x: (x[1, 2], x),
+    "with another axis": lambda x: (x, x[:, None]),
+    "as other bits": lambda x: (x, x.view(torch.int32)),
+}
+
+
+def first_doubled(a, b):
+    a.mul_(2)
+    return a.sum() + b.sum(), b * 3
+
+
+def second_written(a, b):
+    b.zero_()
+    return a + 1
+
+
+def both_written(a, b):
+    a.add_(1)
+    b.mul_(2)
+    return a + b.sum()
+
+
+def written_and_returned(a, b):
+    a.mul_(2)
+    return b, a
+
+
+def views_returned(a, b):
+    a.add_(1)
+    return a[..., None], b.reshape(b.shape).unsqueeze(0), a * 2
+
+
+def part_written(a, b):
+    v = b.flatten()[:1]
+    b.unsqueeze(0)[..., -1:].fill_(3)
+    return v, a * 2
+
+
+def copied(a, b):
+    c = a + b.sum()
+    b.copy_(b * 2)
+    a.copy_(c)
+    return c, c[..., None]
+
+
+def only_views(a, b):
+    return b.unsqueeze(-1), a.detach(), a.unsqueeze(0)
+
+
+BODIES = (first_doubled, second_written, both_written, written_and_returned, views_returned, part_written, copied, only_views)
+
+
+@pytest.mark.parametrize("body, grad", [*((b, False) for b in BODIES), (first_doubled, True), (written_and_returned, True)], ids=lambda v: getattr(v, "__name__", str(v)))
+@pytest.mark.parametrize("case", ALIASES)
+def test_arguments_that_share_memory(case, body, grad):
+    try:
+        compared(body, body, ALIASES[case], 5, grad)
+    except RuntimeError as e:
+        pytest.skip(f"eager PyTorch refuses it: {e}")
+    agrees(body, ALIASES[case], grad)
+
+
+def put(x, at, value):
+    x[at] = value
+
+
+def then(x, *writes):
+    """A tensor after writes to it."""
+    for w in writes:
+        w(x)
+    return x
+
+
+def of_two(f):
+    """A function of a new value and of its argument."""
+    return lambda x: f(x * 2, x)
+
+
+SHARED = {
+    "an argument and a view of it": lambda x: (x, x[1:], x.mT),
+    "a view of a view": lambda x: x[1:].mT[2:],
+    "the same view twice": lambda x: (x[1:], x[1:]),
+    "one view twice": lambda x: (lambda v: (v, v))(x[1:]),
+    "a changed argument": lambda x: x.add_(1),
+    "a view of a changed argument": lambda x: x.add_(1)[1:],
+    "a changed view": lambda x: x[1:].add_(1),
+    "a changed view and the argument": lambda x: (x[1:].add_(1), x),
+    "a view from before a change": lambda x: (lambda v: (x.mul_(2), v))(x[:, 1:]),
+    "a copy from before a change": lambda x: (lambda v: (x.mul_(2), v))(x[:, 1:].clone()),
+    "an argument that becomes a copy": lambda x: (x.copy_(x.flip(0)), x[0]),
+    "a new value and its views": of_two(lambda y, x: (y, y[1:], y.view(-1))),
+    "views of a new value": of_two(lambda y, x: (y[1:], y.mT)),
+    "views of new values and of the argument": of_two(lambda y, x: (y[1:], x[1:], x)),
+    "a new value, changed after its view": of_two(lambda y, x: (lambda v: (y.zero_(), v))(y[1:])),
+    "a view, changed after the value": of_two(lambda y, x: (y, y[1:].zero_())),
+    "a value detached": of_two(lambda y, x: (y, y.detach())),
+    "an argument detached": lambda x: x.detach(),
+    "an argument detached and changed": lambda x: x.detach().add_(1),
+    "no other memory": lambda x: (x.contiguous(), x.to(torch.float32), x.reshape(x.shape), x.view_as(x), x.expand_as(x)),
+    "other memory": lambda x: (x.mT.contiguous(), x.double(), x.mT.reshape(-1), x[:, ::2].flatten()),
+    "turned in place": lambda x: then(x * 1, lambda y: y.t_(), lambda y: put(y, 0, 5)),
+    "an argument with another axis in place": lambda x: then(x[1:], lambda y: y.unsqueeze_(0), lambda y: y.mul_(2)),
+    "resized": lambda x: then(x * 1, lambda y: y.resize_(3, 8), lambda y: y.add_(1)),
+    "of another's memory": lambda x: then(x.new_empty(0), lambda y: y.set_(x * 2), lambda y: y.add_(1)),
+    "pieces": lambda x: (lambda p: (p[0].add_(1), *p, x))(x.split(2)),
+    "unbound": lambda x: (lambda p: (p[0].add_(1), *p[1:3]))(x.unbind(1)),
+    "stacked pieces": lambda x: (lambda p: (torch.stack(p), p[1].mul_(2), x))(x.chunk(2, 1)),
+    "written to itself": lambda x: (x.copy_(x), x),
+    "rows written to others": lambda x: (put(x, slice(1, 3), x[:2].clone()), x)[1],
+    "rows changed by rows": lambda x: (x[1:].add_(x[:-1].clone()), x),
+    "transposed and added": lambda x: (lambda s: s.add_(s.mT.clone()))(x[:5, :5]),
+    "a diagonal": lambda x: (x[:5, :5].diagonal().fill_(1), x),
+    "a part chosen by a mask": lambda x: (put(x, x > 0, 0.0), x, x[0])[1:],
+    "a part chosen by indices": lambda x: (x.index_fill_(1, torch.tensor([0, 2]), 3.0), x[:, 2]),
+    "complex numbers": lambda x: (lambda c: (c.real.zero_(), c.imag, torch.view_as_real(c)))(torch.view_as_complex(x.view(-1, 4, 2) * 1)),
+    "an argument as complex numbers": lambda x: torch.view_as_complex(x.view(-1, 4, 2)),
+    "integers of floats": lambda x: (lambda v: (v.bitwise_and_(-2), x))(x.detach().view(torch.int32)),
+    "out": lambda x: (lambda y: (torch.add(x, 1, out=y), y[1:]))(torch.empty_like(x)),
+    "a sum written into a view": lambda x: (lambda y: (torch.sum(x, 0, out=y[1]), y))(torch.zeros(3, 8)),
+    "windows": lambda x: (x.unfold(1, 3, 2), x),
+    "windows of a new value": of_two(lambda y, x: (y.unfold(0, 2, 1), y)),
+    "expanded": lambda x: (x[:1].expand(4, -1, 8).mT, x[0].expand_as(x)),
+    "expanded new value": of_two(lambda y, x: (y[:1].expand_as(y), y[0])),
+    "nothing": lambda x: (x[:0], x[1:][:0]),
+    "one element": lambda x: (x[2, 3], x.view(-1)[19]),
+    "many changes": lambda x: (x.add_(1), x[1:].mul_(2), x.mT[0].zero_(), x[:, -1:].copy_(x[:, :1]), x),
+    "a list": lambda x: [x[1:], x.mT, x],
+}
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+@pytest.mark.parametrize("case", SHARED)
+def test_results_that_share_memory(case, grad):
+    f = SHARED[case]
+    try:
+        compared(f, f, lambda x: (x,), 6, grad)
+    except RuntimeError as e:
+        pytest.skip(f"eager PyTorch refuses it: {e}")
+    agrees(f, grad=grad)
