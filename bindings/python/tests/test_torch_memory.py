@@ -88,8 +88,57 @@ def pieces(x):
 def test_unsafe_pieces_share_memory():
     same(pieces, 5, 7)
     same(lambda x: pieces(x * 1), 5, 7)
-    same(lambda x: pieces(x * 1), 5, 7, grad=True)
     same(lambda x: (*torch.unsafe_chunk(input=x, chunks=3, dim=1)[1:], x.relu_()), 5, 7)
+
+
+def test_gradients_of_unsafe_pieces():
+    same(lambda x: (x * 2).unsafe_chunk(2, 0)[0].sin(), 5, 7, grad=True)
+    with pytest.raises(Exception, match="unsafe_chunk share, and computes gradients of it"):
+        same(lambda x: pieces(x * 1), 5, 7, grad=True)
+
+
+def test_one_of_several_results_is_compared_in_the_backward_pass():
+    w = torch.randn(5, 7)
+    f = lambda w: torch.std_mean(w * 2, 1, correction=0)[1].max()
+    found = []
+    for g in (f, torch.compile(f, backend="wgfc")):
+        p = torch.nn.Parameter(w.clone())
+        g(p).backward()
+        found.append(p.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_views_of_new_values_lie_as_the_argument_does():
+    def behind(x):
+        v = x.chunk(2, 0)[0]
+        v.fill_(0)
+        return v, x.narrow(0, 1, 2) + 1
+
+    def between(x):
+        v = x.narrow(-1, 1, x.shape[-1] - 1)
+        x.view(-1)[1:].add_(x.view(-1)[:-1].clone())
+        return v, v.sum()
+
+    def copied(x):
+        y = torch.slice_scatter(x, x.narrow(-2, 0, 1) * 2, -2, 0, 1)
+        return y, torch.tensor_split(y, 2, 1)[1], y.sum(-2)
+
+    draws = {
+        behind: lambda n: torch.cat([torch.randn(n, 3)] * 2)[n:],
+        between: lambda n: torch.stack([torch.randn(n)] * 2, -1)[..., 1],
+        copied: lambda n: torch.randn(1, 5).expand(n, 5),
+    }
+    for f, draw in draws.items():
+        torch._dynamo.reset()
+        g = torch.compile(f, backend="wgfc")
+        for n in (5, 9, 6):
+            torch.manual_seed(n)
+            x = draw(n)
+            torch.manual_seed(n)
+            y = draw(n)
+            for a, b in zip(f(x), g(y)):
+                torch.testing.assert_close(a, b)
+            torch.testing.assert_close(x, y)
 
 
 # Copies of memory that elements share, of which some elements are replaced: PyTorch replaces those that share it, too.

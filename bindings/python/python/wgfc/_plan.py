@@ -9,6 +9,7 @@ from typing import Any, Optional
 import sympy
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from wgfc import _fx, _partition
 from wgfc._compile import compile
@@ -105,7 +106,7 @@ class Plan:
             self.viewed = {b: b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)}
             for result, argument in replaced.items():
                 new = nodes[result]
-                if new is not None and new not in self.arguments and _partition.memory_of(new) is new:
+                if new is not None and _partition.memory_of(new) not in self.arguments:
                     self.viewed[new] = self.arguments[argument]
 
     def _build(self) -> list[Any]:
@@ -178,6 +179,7 @@ class Plan:
                 self.computed.clear()
             self.computed[known] = self._evaluate(known)
         values.host.update(self.computed[known])
+        values.integers.update(self.computed[known])
         values.symbols = {s: v for (s, _, _), v in zip(self.symbols, known)}
         for step, last in zip(self.steps, self.last):
             step.run(values)
@@ -204,10 +206,12 @@ class Plan:
     def layout(self, node: Node, symbols: dict[Any, int]) -> Optional[tuple[tuple[int, ...], int]]:
         """Strides and offset of a result, in elements; ``None`` where it is dense, or a size in them is not known."""
         if node not in self.layouts:
-            value = node.meta["val"]
+            value, base = node.meta["val"], _partition.memory_of(node)
             parts = [_fx.expression(x) for x in (*value.stride(), value.storage_offset())]
             dense = value.is_contiguous() if not _fx.free_symbols(value) else False
-            self.layouts[node] = None if dense and parts[-1] == 0 else parts
+            # Elements that a program has made differ, whatever traced strides say: a copy of expanded memory is dense.
+            dense_base = base not in self.arguments and _repeats(base.meta["val"])
+            self.layouts[node] = None if dense_base or (dense and parts[-1] == 0) else parts
         parts = self.layouts[node]
         if parts is None:
             return None
@@ -233,8 +237,10 @@ class Values:
         self.device: dict[Node, Tensor] = {}
         self.symbols: dict[Any, int] = {}
         self.arguments = set(host)
+        self.integers = {n: v for n, v in host.items() if isinstance(v, int)}
         # Torch does not look again at where in its memory an argument begins.
         self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
+        self.lies = {n: _without_elements(host[argument]) for n, argument in plan.viewed.items() if n is not argument}
         # Of copies of these torch replaces all elements at a place in memory, where graphs are traced for other strides.
         self.overlapping = {n for n in plan.copied if _fx.overlaps(host[n])}
 
@@ -298,11 +304,16 @@ class Values:
         if self.plan.backward or not self.plan.remade(node):
             return value
         layout = self.plan.layout(node, self.symbols)
-        base = _partition.memory_of(node)
+        base, renewed = _partition.memory_of(node), node
+        while renewed not in self.lies and renewed is not base:
+            renewed = renewed.args[0]
+        if renewed in self.lies:
+            seen = self._seen_in(node, renewed)
+            behind = self.begins[renewed] if _fx.offsets_are_from_the_base() else 0
+            made = self.host[node] = _fx.laid_out(value, seen.stride(), seen.storage_offset() - behind)
+            return made
         if layout is None:
-            if not self.begins.get(base):
-                return value
-            layout = (value.contiguous().stride(), 0)
+            return value
         strides, offset = layout
         traced = self.plan.layout(base, self.symbols) if base is not node else None
         behind = offset - (0 if traced is None else traced[1])
@@ -312,6 +323,14 @@ class Values:
             offset = behind + self.begins[base]
         made = self.host[node] = _fx.laid_out(value, strides, offset)
         return made
+
+    def _seen_in(self, node: Node, renewed: Node) -> Any:
+        """A view of an argument's new value, as the same view of the argument: without elements."""
+        if node is renewed:
+            return self.lies[renewed]
+        of = self._seen_in(node.args[0], renewed)
+        args, kwargs = map_arg((node.args[1:], node.kwargs), self.integers.__getitem__)
+        return node.target(of, *args, **kwargs)
 
     def in_memory(self, node: Node) -> Any:
         """What an operator reads that takes strides and offsets in memory, or makes a view that keeps some."""
@@ -340,6 +359,18 @@ class Operator:
         made = values.host[self.node] = _as_said(self.node.target(*args, **kwargs), self.node.meta.get("val"))
         for symbol, _, axis in self.symbols:
             values.symbols[symbol] = _size(made, axis)
+
+
+def _without_elements(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of that shape that lies in memory alike, of which there is none."""
+    reach = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride())) + 1
+    whole = torch.empty(reach if value.numel() else value.storage_offset(), dtype=value.dtype, device="meta")
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def _repeats(value: Any) -> bool:
+    """Whether a tensor has an axis along which its elements are one."""
+    return isinstance(value, torch.Tensor) and any(s == 0 and n != 1 for s, n in zip(map(_fx.expression, value.stride()), value.shape))
 
 
 def _as_said(made: Any, kind: Any) -> Any:
