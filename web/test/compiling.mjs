@@ -83,7 +83,7 @@ export async function kernels_are_validated_where_that_is_asked_for() {
   const source = new File([inside()], "a.onnx", { lastModified: 1 });
   try {
     const plain = await compile(source, { cache: name });
-    // What was kept without having been validated does not count.
+    // A plan that was kept without having been validated does not count.
     const made = await compile(source, { cache: name, validate: true });
     equal([plain.cached, made.cached, made.kernels], [false, false, plain.kernels], "kernels");
     equal((await compile(source, { cache: name, validate: true })).cached, true, "kept");

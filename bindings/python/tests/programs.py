@@ -466,7 +466,7 @@ def compiled(program, backend="wgfc"):
             exported.module()(*theirs)
         except Exception:  # torch takes the size to be another
             break
-        # What is written to memory that torch's operators share without saying so is lost in torch's own program.
+        # Writes to memory that torch's operators share without saying so are lost in torch's own program.
         own = drawn(program, run)
         function(program)(Module(program.seed, False), program.sizes[0], *own)
         if not all(a.allclose(b, rtol=0.1, atol=0.1, equal_nan=True) for a, b in zip(theirs, own)):

@@ -261,7 +261,7 @@ def described(tensors):
 
 
 def compared(run, f, given, rows, grad):
-    """What a function returns, changes and shares, and gradients, against eager PyTorch; then what becomes of the rest where a result is written."""
+    """Compares the results of a function, its writes, shared memory and gradients with eager PyTorch; then the rest, when a result is written."""
     outcomes = []
     for call in (f, run):
         leaf = (torch.arange(rows * 8.0).reshape(rows, 8) / 7).sin().requires_grad_(grad)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use wgfc_program::check::check;
 use wgfc_program::program::Kernel;
 
-/// What the compiler answers, as far as kernels go.
+/// The part of the compiler's answer that is about kernels.
 #[derive(Deserialize)]
 struct Compiled {
     plan: Plans,
@@ -26,7 +26,7 @@ struct Plan {
     kernels: Vec<Kernel>,
 }
 
-/// What is wrong with the kernels of an answer, one message after the other; empty where nothing is.
+/// The faults of an answer's kernels, a message each; empty if there are none.
 fn problems(answer: &[u8]) -> String {
     let Compiled { plan, kernels: mut texts } = match serde_json::from_slice(answer) {
         Ok(c) => c,

@@ -30,7 +30,7 @@ interface Compiler {
   release(answer: number): void;
 }
 
-/** What the module of naga has, as `bindings/validator` says. */
+/** The exports of naga's module, as `bindings/validator` says. */
 interface Validator {
   readonly memory: WebAssembly.Memory;
   allocate(bytes: number): number;
@@ -124,7 +124,7 @@ function compile(compiler: Compiler, { model, request }: Job): Exclude<Reply, Fa
   return reply;
 }
 
-/** What naga says is wrong with the kernels of an answer; empty where nothing is. */
+/** The faults that naga finds in the kernels of an answer; empty if there are none. */
 function problems({ memory, allocate, validate }: Validator, json: string): string {
   const bytes = new TextEncoder().encode(json);
   const at = allocate(bytes.length) >>> 0;

@@ -241,7 +241,7 @@ class Values:
         # Torch does not look again at where in its memory an argument begins.
         self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
         self.lies = {n: _without_elements(host[argument]) for n, argument in plan.viewed.items() if n is not argument}
-        # Of copies of these torch replaces all elements at a place in memory, where graphs are traced for other strides.
+        # Torch replaces all elements of copies of these that are at a place in memory; graphs may be traced for other strides.
         self.overlapping = {n for n in plan.copied if _fx.overlaps(host[n])}
 
     def drop(self, node: Node) -> None:

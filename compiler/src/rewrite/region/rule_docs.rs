@@ -115,7 +115,7 @@ fn end(text: &str) -> usize {
     panic!("a rule without an end: {text}");
 }
 
-/// What the values of an example are called.
+/// Names of the values of an example.
 struct Names {
     values: BTreeMap<Value, String>,
     constants: Vec<(String, Tensor)>,

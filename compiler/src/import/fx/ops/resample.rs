@@ -124,7 +124,7 @@ fn resized(cx: &mut Cx, r: &Resize, corners: bool) -> Lowered {
         roi: [0.0, 1.0],
     };
     let axes: Vec<Axis> = factors.into_iter().enumerate().map(of).collect();
-    // Of images torch has weights in integers for these.
+    // Torch resizes images of bytes by integer weights in these modes.
     if cx.dtype(x) == DType::U8 && from.len() == 4 && !matches!(r.mode, Mode::Nearest(_)) {
         return Ok(vec![resize::resize_bytes(cx, x, r, &axes)?]);
     }
