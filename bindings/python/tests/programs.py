@@ -585,7 +585,9 @@ def with_torch(program):
 
 
 def first_line(e):
-    return next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)[:300]
+    """The first line that says something: behind one that says who raised it, the next."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith("raised:") else 1] or [type(e).__name__])[:300]
 
 
 @dataclasses.dataclass
