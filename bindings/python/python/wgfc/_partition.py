@@ -33,6 +33,8 @@ STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatt
 """Operators on memory rather than on elements, and where their offset is among the arguments."""
 SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default}
 """Operators that copy their first argument as it lies in memory before they replace some of its elements."""
+COPIES = {*SCATTERS, torch.ops.aten.as_strided_scatter.default}
+"""All operators that do."""
 _IN_MEMORY = "wgfc_in_memory"
 
 
@@ -59,7 +61,7 @@ def read_whole_memory(graph: Graph) -> None:
         # A copy of an argument with other elements lies in memory as the argument does.
         copies: list[Node] = []
         argument = base
-        while argument.op == "call_function" and (argument.target in SCATTERS or argument.target is torch.ops.aten.as_strided_scatter.default):
+        while argument.target in COPIES:
             copies.append(argument)
             argument = argument.args[0]
         with graph.inserting_before(node):

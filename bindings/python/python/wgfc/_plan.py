@@ -209,8 +209,8 @@ class Plan:
             value, base = node.meta["val"], _partition.memory_of(node)
             parts = [_fx.expression(x) for x in (*value.stride(), value.storage_offset())]
             dense = value.is_contiguous() if not _fx.free_symbols(value) else False
-            # Elements that a program has made differ, whatever traced strides say: a copy of expanded memory is dense.
-            dense_base = base not in self.arguments and _repeats(base.meta["val"])
+            # A copy of expanded memory is dense, whatever traced strides say, where some of its elements are replaced.
+            dense_base = base.target in _partition.COPIES and _repeats(base.meta["val"])
             self.layouts[node] = None if dense_base or (dense and parts[-1] == 0) else parts
         parts = self.layouts[node]
         if parts is None:
