@@ -34,15 +34,13 @@ STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatt
 SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default}
 """Operators that copy their first argument as it lies in memory before they replace some of its elements."""
 COPIES = {*SCATTERS, torch.ops.aten.as_strided_scatter.default}
-"""All operators that do."""
+"""All operators that return a copy of their first argument with some elements replaced."""
 _IN_MEMORY = "wgfc_in_memory"
 
 
 def memory_of(node: Node) -> Node:
     """The node that has made the memory of a view, itself where it is none."""
-    while is_view(node):
-        node = node.args[0]
-    return node
+    return ([node, *bases_of(node)])[-1]
 
 
 def read_whole_memory(graph: Graph) -> None:
@@ -156,6 +154,13 @@ def copied(nodes: Iterable[Node]) -> set[Node]:
     """The arguments of the graph that nodes copy as these lie in memory."""
     read = (memory_of(n.args[0]) for n in nodes if n.op == "call_function" and n.target in SCATTERS)
     return {n for n in read if n.op == "placeholder"}
+
+
+def bases_of(node: Node) -> Iterable[Node]:
+    """The nodes that a view is a view of, from the nearest on."""
+    while is_view(node):
+        node = node.args[0]
+        yield node
 
 
 def copies_nothing(node: Node) -> bool:

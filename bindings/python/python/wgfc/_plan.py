@@ -104,9 +104,10 @@ class Plan:
         self.viewed: dict[Node, Node] = {}
         if not backward:
             self.viewed = {b: b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)}
+            seen = {n for node in nodes if node is not None for n in _partition.bases_of(node)}
             for result, argument in replaced.items():
                 new = nodes[result]
-                if new is not None and _partition.memory_of(new) not in self.arguments:
+                if new in seen and _partition.memory_of(new) not in self.arguments:
                     self.viewed[new] = self.arguments[argument]
 
     def _build(self) -> list[Any]:
@@ -325,11 +326,11 @@ class Values:
         return made
 
     def _seen_in(self, node: Node, renewed: Node) -> Any:
-        """A view of an argument's new value, as the same view of the argument: without elements."""
+        """The view of the argument that ``node`` is of the argument's new value ``renewed``, on the ``meta`` device."""
         if node is renewed:
             return self.lies[renewed]
         of = self._seen_in(node.args[0], renewed)
-        args, kwargs = map_arg((node.args[1:], node.kwargs), self.integers.__getitem__)
+        args, kwargs = map_arg((node.args[1:], node.kwargs), lambda n: self.integers[n] if n in self.integers else self.on_host(n))
         return node.target(of, *args, **kwargs)
 
     def in_memory(self, node: Node) -> Any:
@@ -362,7 +363,7 @@ class Operator:
 
 
 def _without_elements(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of that shape that lies in memory alike, of which there is none."""
+    """A tensor on the ``meta`` device, which holds no elements, with the shape, the strides and the offset of another."""
     reach = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride())) + 1
     whole = torch.empty(reach if value.numel() else value.storage_offset(), dtype=value.dtype, device="meta")
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())

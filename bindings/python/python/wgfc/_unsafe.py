@@ -74,7 +74,7 @@ def with_views(module: GraphModule) -> GraphModule:
 
 
 def _replace(module: GraphModule) -> None:
-    changed = False
+    changed, written = False, None
     for node in list(module.graph.nodes):
         name = node.target if node.op == "call_method" else _TARGETS.get(node.target) if node.op == "call_function" else None
         if name not in _VIEWS:
@@ -82,9 +82,10 @@ def _replace(module: GraphModule) -> None:
         # Torch calls the argument ``self`` in operators and ``input`` in functions.
         kwargs = {"x" if k in ("self", "input", "tensor") else k: v for k, v in node.kwargs.items()}
         argument = (*node.args, *kwargs.values())[0] if "x" not in kwargs else kwargs["x"]
-        shared = [_example(n) for n in (argument, node)]
-        differentiable = any(t.requires_grad for ts in shared for t in ts)
-        if differentiable and any(_memory(t) in _written(module.graph) for ts in shared for t in ts):
+        shared = [*_example(argument), *_example(node)]
+        differentiable = any(t.requires_grad for t in shared)
+        written = _written(module.graph) if differentiable and written is None else written
+        if differentiable and not written.isdisjoint(map(_memory, shared)):
             message = f"the program writes to memory that the results of {name} share, and computes gradients of it"
             raise UnsupportedError([Diagnostic(message, "unsupported", _place(node), f"use {name[7:]}, or write to a clone")])
         with module.graph.inserting_before(node):
