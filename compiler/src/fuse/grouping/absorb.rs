@@ -48,7 +48,8 @@ impl Grouper<'_> {
 
     /// Elements that a unit of these nodes writes.
     fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
-        let own = |n: &NodeId| *n == anchor || members.contains(n);
+        let all: FxHashSet<NodeId> = members.iter().copied().chain([anchor]).collect();
+        let own = |n: &NodeId| all.contains(n);
         // Values that another unit or the caller needs.
         let escapes =
             |v: &Value| self.graph.is_output(*v) || self.graph.uses(*v).iter().any(|(c, _)| !own(c));
@@ -74,8 +75,7 @@ impl Grouper<'_> {
             return (split == Split::NONE).then(Vec::new);
         };
         let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
-        let first: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
-        let mut frontier = first.clone();
+        let mut frontier: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
         while let Some(v) = frontier.pop() {
             if self.bans.materialise.contains(&v) {
                 continue;
@@ -102,9 +102,8 @@ impl Grouper<'_> {
                     known.insert(c.into(), found);
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
-                    // A node that was refused for an operand outside may fit.
-                    frontier.extend(&first);
-                    frontier.extend(self.units[u].members.iter().map(|m| Value::from(*m)));
+                    // Of the nodes that were refused, those may fit now that read the new member.
+                    frontier.extend([v, c.into()]);
                     break;
                 }
             }
