@@ -105,20 +105,46 @@ pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
         }
     }
     let mut chosen = best.into_iter().map(|(id, c)| (id, c.term)).collect();
-    improve(g, roots, &mut chosen);
-    share(g, roots, &mut chosen);
+    if g.analysis.joined.is_empty() {
+        improve(g, roots, &mut chosen);
+        share(g, roots, &mut chosen);
+    } else {
+        merge(g, roots, &mut chosen);
+    }
     chosen
+}
+
+/// Exchanges the products of each merged one for its slices where the whole becomes cheaper. A member alone never does, as it would pay for
+/// the merged product, so all of them are exchanged at once: the time is linear in the members.
+fn merge(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
+    let Some((mut total, _)) = whole(g, roots, chosen) else { return };
+    for j in &g.analysis.joined {
+        let of: FxHashSet<Id> = j.made.iter().map(|id| g.find(*id)).collect();
+        let mut before: Vec<(Id, Term)> = vec![];
+        for (product, sum) in &j.members {
+            let id = g.find(sum.unwrap_or(*product));
+            let terms = g[id].nodes.iter().map(|n| n.clone().map_children(|c| g.find(c)));
+            let slice = terms
+                .into_iter()
+                .find(|t| t.head == Head::View && t.args[1..].iter().all(|a| of.contains(a)));
+            if let Some(slice) = slice
+                && let Some(old) = chosen.insert(id, slice)
+            {
+                before.push((id, old));
+            }
+        }
+        match whole(g, roots, chosen) {
+            Some((t, _)) if t < total * (1.0 - 1e-9) => total = t,
+            _ => chosen.extend(before.into_iter().rev()),
+        }
+    }
 }
 
 /// Exchanges choices that together become cheaper by an expensive term that none of them needs: two products of one operand
 /// with a constant that is scaled in two ways, where one product and two scales are less.
 fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, mut needed)) = whole(g, roots, chosen) else { return };
-    needed.sort_unstable();
-    let joined: FxHashSet<Id> = g.analysis.joined.iter().map(|j| g.find(j.product)).collect();
-    let expensive = |id: Id, term: &Term| {
-        joined.contains(&id) || cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE)
-    };
+    let expensive = |id: Id, term: &Term| cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE);
     let mut candidates: Vec<Id> =
         chosen.iter().filter(|(id, term)| expensive(**id, term)).map(|(id, _)| *id).collect();
     candidates.sort_unstable();
@@ -130,10 +156,7 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
         let Some((mut least, _)) = whole(g, &with, chosen) else { continue };
         let through = needing(g, shared, chosen);
         let mut before: Vec<(Id, Term)> = vec![];
-        // A merged product is read in place of the sum of a product and a bias, which is exchanged before the product is.
-        let from_roots = joined.contains(&shared).then(|| whole(g, roots, chosen)).flatten();
-        let order = from_roots.map_or_else(|| needed.clone(), |(_, order)| order);
-        for id in &order {
+        for id in &needed {
             for node in &g[*id].nodes {
                 let term = node.clone().map_children(|c| g.find(c));
                 let Some(old) = chosen.get(id).cloned() else { continue };
@@ -156,10 +179,7 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
             }
         }
         match whole(g, roots, chosen) {
-            Some((t, n)) if t < total * (1.0 - 1e-9) => {
-                (total, needed) = (t, n);
-                needed.sort_unstable();
-            }
+            Some((t, n)) if t < total * (1.0 - 1e-9) => (total, needed) = (t, n),
             _ => {
                 for (id, old) in before.into_iter().rev() {
                     chosen.insert(id, old);
@@ -199,8 +219,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, _)) = whole(g, roots, chosen) else { return };
     for _ in 0..ROUNDS {
         let before = total;
-        let Some((_, mut needed)) = whole(g, roots, chosen) else { return };
-        needed.sort_unstable();
+        let Some((_, needed)) = whole(g, roots, chosen) else { return };
         for id in needed {
             let class = &g[id];
             if class.nodes.len() < 2
@@ -229,7 +248,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The cost of everything the roots need, and the classes that is, readers before what they read; `None` when a class needs itself.
+/// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
 pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
     let mut done: FxHashMap<Id, bool> = FxHashMap::default();
     let mut order = vec![];
@@ -258,13 +277,16 @@ pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Op
             }
         }
     }
+    order.sort_unstable();
     Some((total, order))
 }
 
 fn consider(g: &Terms, best: &FxHashMap<Id, Choice>, id: Id, node: &Term, own: f64) -> Option<Choice> {
     let term = node.clone().map_children(|c| g.find(c));
     let mut needs = BTreeMap::new();
-    for c in &term.args {
+    // Joined constants are one constant, however many parts they have.
+    let one = term.head == Head::Join && g[id].data.konst;
+    for c in term.args.iter().filter(|_| !one) {
         for (k, v) in &best.get(c)?.needs {
             needs.insert(*k, *v);
         }

@@ -14,7 +14,7 @@ use super::term::{self, Attr, Head, Leaf, Table, Term, Terms, decode, is_term};
 use crate::schedule::cost::Expected;
 use egg::{Id, Language};
 use petgraph::visit::DfsPostOrder;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -445,8 +445,9 @@ fn assemble(
     // Slices of merged products come in the order of the products.
     let wanted: Vec<Id> = form.roots.iter().map(|r| g.find(ids[*r])).collect();
     let members = g.analysis.joined.iter().flat_map(|j| &j.members);
+    let results: FxHashSet<Id> = wanted.iter().copied().collect();
     let slices =
-        members.map(|(product, sum)| g.find(sum.unwrap_or(*product))).filter(|id| wanted.contains(id));
+        members.map(|(product, sum)| g.find(sum.unwrap_or(*product))).filter(|id| results.contains(id));
     let order: Vec<Id> = slices.chain(wanted.iter().copied()).collect();
     for id in order {
         stack.push((id, false));

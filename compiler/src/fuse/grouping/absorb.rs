@@ -195,7 +195,7 @@ impl Grouper<'_> {
 
     /// Whether computing `v` needs unit `u` to have run.
     fn depends_on(&self, v: Value, u: UnitId) -> bool {
-        let behind = Behind { units: self, first: self.place(self.units[u].anchor) };
+        let behind = Behind { units: self, first: self.place(self.units[u].anchor), end: u };
         let start = behind.entered(v.node).into_iter().collect();
         let mut search = Dfs::from_parts(start, FxHashSet::default());
         std::iter::from_fn(|| search.next(behind)).any(|n| self.unit_of.get(&n) == Some(&u))
@@ -230,6 +230,8 @@ struct Behind<'s, 'g> {
     units: &'s Grouper<'g>,
     /// Nodes that need nothing from this place on are left out.
     first: usize,
+    /// The unit that is looked for: what it is computed from is left out.
+    end: UnitId,
 }
 
 impl Behind<'_, '_> {
@@ -251,7 +253,11 @@ impl GraphRef for Behind<'_, '_> {}
 impl IntoNeighbors for Behind<'_, '_> {
     type Neighbors = std::vec::IntoIter<NodeId>;
     fn neighbors(self, n: NodeId) -> Self::Neighbors {
-        let unit = self.units.unit_of.get(&n).map(|u| &self.units.units[*u]);
+        let unit = self.units.unit_of.get(&n);
+        if unit == Some(&self.end) {
+            return vec![].into_iter();
+        }
+        let unit = unit.map(|u| &self.units.units[*u]);
         let members = unit.into_iter().flat_map(|u| u.members.iter().copied());
         let needed = std::iter::once(n).chain(members).flat_map(|m| self.units.graph.needs(m));
         needed.filter_map(|n| self.entered(n)).collect::<Vec<_>>().into_iter()
