@@ -20,7 +20,7 @@ def same(f, *shape, grad=False):
             with torch.set_grad_enabled(grad):
                 a, b = f(want), run(got)
             for k, (a, b) in enumerate(zip((*a, want), (*b, got))):
-                assert (a.dtype, a.stride()) == (b.dtype, b.stride()), k
+                assert (a.dtype, a.stride(), a.requires_grad) == (b.dtype, b.stride(), b.requires_grad), k
                 torch.testing.assert_close(b, a)
 
 
@@ -70,6 +70,11 @@ def test_a_detached_result_shares_the_memory_of_one_with_gradients():
             z.mul_(2)
 
     same(written_behind(lambda x: (lambda y: (y, y.detach()))(x * 2), write), 5, 8, grad=True)
+
+
+def test_detached_views_of_what_another_result_is_a_view_of_have_no_gradient():
+    for made in (lambda y: (y[..., -2:], y.detach()[None]), lambda y: (y[1:], y.detach()), lambda y: (y.detach()[0],)):
+        same(lambda x: made(x.sin()), 5, 8, grad=True)
 
 
 # Pieces that share memory although schemas do not say so.

@@ -24,6 +24,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
     # Torch's decomposition cancels where the variance is small, which the importer's formula does not.
     found.pop(_ATEN.native_group_norm_backward.default, None)
+    # A detached result would become one with a gradient, as AOTAutograd looks for results that have one in decomposed operators.
+    found.pop(_ATEN.detach.default, None)
     # Torch's decomposition does not copy memory that elements share.
     found.pop(_ATEN.select_scatter.default, None)
     return found
