@@ -685,3 +685,18 @@ def test_gradients_of_smooth_resizing_of_all_sizes(mode, corners):
         x = torch.randn(2, 2, *shape)
         for got, want in zip(gradients(run, x), gradients(f, x)):
             close(got, want, 1e-3)
+
+
+BITS_OF_F64 = {
+    "of an argument": lambda x: x.view(torch.int64) & 0xFF,
+    "of a detached argument": lambda x: x.detach().view(torch.int64) * 3,
+    "of a sum": lambda x: (x.flip(0) + 1).view(torch.int64),
+    "of several pieces": lambda x: [p.contiguous().view(torch.uint8) + 1 for p in x.chunk(2)],
+    "made of others": lambda x: (x.view(torch.int64) + 1).view(torch.float64).clone().view(torch.int64) - 1,
+}
+
+
+@pytest.mark.parametrize("case", BITS_OF_F64)
+def test_bits_of_f64_are_those_of_64_bits(case):
+    x = torch.randn(6, dtype=torch.float64)
+    torch.testing.assert_close(torch.compile(BITS_OF_F64[case], backend="wgfc")(x), BITS_OF_F64[case](x), rtol=0, atol=0)

@@ -36,6 +36,7 @@ SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.
 COPIES = {*SCATTERS, torch.ops.aten.as_strided_scatter.default}
 """All operators that return a copy of their first argument with some elements replaced."""
 _IN_MEMORY = "wgfc_in_memory"
+_HAS_BITS_READ = "wgfc_has_bits_read"
 
 
 def memory_of(node: Node) -> Node:
@@ -92,6 +93,22 @@ def read_whole_memory(graph: Graph) -> None:
                     new = graph.node_copy(view, lambda n, view=view, new=new: new if n is view.args[0] else n)
         node.replace_all_uses_with(new)
         graph.erase_node(node)
+
+
+def leave_what_has_its_bits_read(graph: Graph) -> None:
+    """Has torch compute each f64 tensor that is viewed as elements of another type, and the f64 tensors that it is computed from: a program has them
+    in f32, whose bits are others."""
+
+    def is_double(node: Node) -> bool:
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
+
+    found = [n.args[0] for n in graph.nodes if n.target is torch.ops.aten.view.dtype and is_double(n.args[0]) and not is_double(n)]
+    while found:
+        node = found.pop()
+        if node.op == "call_function" and not node.meta.get(_HAS_BITS_READ):
+            node.meta[_HAS_BITS_READ] = True
+            found += [n for n in node.all_input_nodes if is_double(n) or isinstance(n.meta.get("val"), (list, tuple))]
 
 
 def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
@@ -219,6 +236,8 @@ def name(node: Node) -> str:
 
 def stays(node: Node) -> Optional[str]:
     """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
+    if node.meta.get(_HAS_BITS_READ):
+        return "its elements are f64 whose bits are read, where wgfc computes f64 in f32"
     if node.target is operator.getitem:
         return None if not node.meta.get(_IN_MEMORY) else "it depends on where in its memory an argument begins"
     if node.target in (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop):

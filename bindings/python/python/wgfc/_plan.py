@@ -77,6 +77,7 @@ class Plan:
         self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
+        _partition.leave_what_has_its_bits_read(module.graph)
         # What makes memory that several results share, to which their user may write.
         self.shared = set() if backward else _partition.leave_views(module.graph, returned)
         self.copied = _partition.copied(module.graph.nodes)
