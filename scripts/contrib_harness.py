@@ -1,4 +1,4 @@
-"""What scripts/contrib_cases.py writes its cases with: one node each, computed by ONNX Runtime's CPU provider."""
+"""Helpers of scripts/contrib_cases.py, which write its cases: one node each, computed by ONNX Runtime's CPU provider."""
 import hashlib
 import shutil
 from pathlib import Path
@@ -74,7 +74,7 @@ def session(model):
 
 
 def widened(inputs, dtype=F32):
-    """The same values, floats in this type."""
+    """Converts the floats among some values to this type."""
     def one(v):
         if isinstance(v, list):
             return [one(v[0])]

@@ -175,7 +175,7 @@ def portfolio(genomes, signals, band=0.05):
 
 
 def agree(a, b, relative=1e-4):
-    """Of each individual, whether each of these outputs differs by at most so much of its largest element, or of 1e-3."""
+    """Whether each of these outputs differs, individual by individual, by at most so much of its largest element, or of 1e-3."""
     same = np.ones(len(b[0]), bool)
     for x, y in zip(a, b, strict=True):
         x, y = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (x, y))

@@ -96,7 +96,7 @@ def difference(got, want):
 
 
 def relative(got, want, scale):
-    """Of gradients: relative to the greatest of the tensor, or a thousandth of the greatest of all where it is next to nothing."""
+    """The error of gradients: relative to the greatest of the tensor, or a thousandth of the greatest of all where it is next to nothing."""
     return ((got - want).abs().max() / want.abs().max().clamp(min=scale * 1e-3)).item()
 
 

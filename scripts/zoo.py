@@ -149,7 +149,7 @@ def widened(path):
 
 
 def in_f64(path, sets):
-    """What ONNX's reference evaluator gives in f64, and how far ONNX Runtime's outputs are from that."""
+    """The outputs of ONNX's reference evaluator in f64, and how far ONNX Runtime's outputs are from that."""
     evaluator, exact, theirs = ReferenceEvaluator(widened(path)), [], {}
     for feed, wanted in sets:
         feed = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feed.items()}
@@ -183,7 +183,7 @@ def error(got, want):
 
 
 class Failed(Exception):
-    """What wgfc said instead of a result, and its exit code (None: it took too long)."""
+    """The error of a run without a result: wgfc's message and its exit code (None: it took too long)."""
 
     def __init__(self, code, said):
         super().__init__(said)
@@ -234,7 +234,7 @@ def measure(what, inputs, options, until, folder, seconds):
 
 
 def at_level(model, path, level, sets, data, arguments):
-    """What one fusion level gives: dispatches, times, the largest error of all outputs and data sets."""
+    """The outcome at one fusion level: dispatches, times, the largest error of all outputs and data sets."""
     adapter = ["--adapter", arguments.adapter] if arguments.adapter else []
     fixed = [o for f in model.fix for o in ("--fix", f)]
     program = ZOO / "programs" / f"{model.name.replace('/', '-')}-{level}"
@@ -275,7 +275,7 @@ def at_level(model, path, level, sets, data, arguments):
 
 
 def operators(graph):
-    """Those of a graph and of the graphs in it."""
+    """The nodes of a graph and of the graphs in it."""
     found = {n.op_type for n in graph.node}
     for a in (a for n in graph.node for a in n.attribute):
         found |= operators(a.g) if a.HasField("g") else set()
@@ -299,7 +299,7 @@ def slower(results):
 
 
 def prepare(model):
-    """What a row of the table says before wgfc runs, the data sets, and the arguments that give their inputs."""
+    """The part of a table's row that is known before wgfc runs, the data sets, and the arguments that give their inputs."""
     path = package_folder(model.package) / model.file
     loaded = onnx.load(path, load_external_data=False)
     opset = next((o.version for o in loaded.opset_import if o.domain in ("", "ai.onnx")), 0)

@@ -98,7 +98,7 @@ def needs_f64(row):
 
 
 def at_level(name, level, said, sets):
-    """The same as zoo.at_level, from what the commands said."""
+    """The outcome at one fusion level, as `zoo.at_level` returns it, from the output of the commands."""
     result = {"level": level, "errors": {}, "files": []}
     try:
         if "refused" in said:

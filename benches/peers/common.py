@@ -1,4 +1,4 @@
-"""What the peers share: sizes, seeded inputs, comparison with the numpy reference, timing, JSON.
+"""Code that the peers share: sizes, seeded inputs, comparison with the numpy reference, timing, JSON.
 
 Inputs are those of `wgfc bench loops` with the same seed; they are on the device before a generation begins, and
 its results stay there. A sample is several generations, waited for at its end.

@@ -1,4 +1,4 @@
-"""What the peers of `wgfc bench kernels` share: the list of problems, the comparison, the JSON."""
+"""Code that the peers of `wgfc bench kernels` share: the list of problems, the comparison, the JSON."""
 import argparse
 import json
 import math

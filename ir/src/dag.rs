@@ -48,7 +48,7 @@ impl Placed {
 /// The graph, as petgraph has it. An edge without a port is parked.
 pub type Edges = StableDiGraph<Placed, Option<Port>>;
 
-/// What petgraph's algorithms take: each node, and an edge for each operand, from the node that makes it to the one that reads it.
+/// The graph for petgraph's algorithms: each node, and an edge for each operand, from the node that makes it to the one that reads it.
 pub type View<'g> = EdgeFiltered<&'g Edges, fn(EdgeReference<'g, Option<Port>>) -> bool>;
 
 /// A graph with its edges turned: from each node to its operands. petgraph's searches look at the last neighbor first: the first operand.

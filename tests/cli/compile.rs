@@ -24,7 +24,7 @@ fn a_model_alone_is_compiled_to_a_folder_of_its_name() {
         .prints("by the device profile: portable")
         .prints("\n  wgfc run model --random-inputs");
     assert!(d.path().join("model/plan.json").is_file());
-    // What it wrote is replaced.
+    // Its own files are replaced.
     let json = wgfc(d.path(), &format!("{compile}|--json")).exits(0).json();
     assert_eq!(json["output"], "model");
     assert_eq!(json["merged_products"], serde_json::json!([3]));

@@ -209,7 +209,7 @@ impl Compiled {
     pub fn kernels(&self) -> Option<usize> {
         Some(self.program()?.kernels.len())
     }
-    /// What a device runs.
+    /// A program on a device.
     pub fn program(&self) -> Option<&Program> {
         match &self.engine {
             Engine::Graph(_) => None,

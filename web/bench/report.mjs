@@ -2,10 +2,10 @@
 
 const KB = (n) => (n < 1e6 ? `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)} KB` : `${(n / 1e6).toFixed(1)} MB`);
 const ms = (n) => (n < 1000 ? `${n.toPrecision(n < 1 ? 2 : 3)} ms` : `${(n / 1000).toFixed(n < 1e4 ? 2 : 1)} s`);
-/** What is downloaded but weights, compressed. */
+/** Compressed bytes of all downloads but weights. */
 const download = ({ bytes }) => bytes.engine.wire + bytes.graph.wire;
 
-/** Of each two figures ours is first. */
+/** Pairs of figures, ours first. */
 export function table(rows, heading) {
   const lines = heading
     ? ["| model | download without weights | first result | a run: processor time | a run: wall | steady, ÷ | error |", "|---|--:|--:|--:|--:|--:|--:|"]

@@ -77,7 +77,7 @@ async function cold(engine, spec, address) {
   return { ...at, result: { ...times, cpu: after.all - before.all, sent: takeSent() } };
 }
 
-/** What is downloaded: the engine, what says how to run the model, and weights. Compressed, and not. */
+/** Bytes of the downloads, compressed and not: the engine, the plan or graph, and weights. */
 function bytes(sent, weights) {
   const sum = (of) => of.reduce((s, f) => ({ wire: s.wire + f.bytes, size: s.size + f.size }), { wire: 0, size: 0 });
   const data = /\.(data|safetensors)$/;

@@ -16,7 +16,7 @@ const FOLDERS = {
   "/models/": join(work, "models/"),
 };
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
-/** What is sent as it is: weights, and models with weights in them. */
+/** Files that are sent uncompressed: weights, and models with weights in them. */
 const PLAIN = /\.(data|safetensors)$/;
 
 /** A compressed copy, made once. */
@@ -30,7 +30,7 @@ function compressed(file) {
   return kept;
 }
 
-/** What was sent since it was last asked for: `{ path, bytes, size }`, bytes on the wire and of the file. */
+/** The files sent since the last question: `{ path, bytes, size }`, bytes on the wire and of the file. */
 let sent = [];
 export function takeSent() {
   const all = sent;

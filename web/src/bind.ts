@@ -6,7 +6,7 @@ import { type Size, type Values, loneSymbol, showShape, solve } from "./sizes.js
 import { type TensorLike, elementsOf } from "./tensor.js";
 
 export type Inputs = Readonly<Record<string, TensorLike>>;
-/** The same by name; names are the model's, and may be any. */
+/** The inputs of a run by name. Names come from the model and may be any text, so this is a map. */
 export type Given = ReadonlyMap<string, TensorLike>;
 
 /** Kernels count in 32 bits. */

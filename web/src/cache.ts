@@ -11,7 +11,7 @@ import { corrupt, throwIfAborted } from "./fail.js";
 import type { Json } from "./json.js";
 import { type KeptFile, type Source, UrlSource, concat } from "./source.js";
 
-/** What `cache: true` means. */
+/** The name of the cache that `cache: true` opens. */
 const CACHE = "wgfc";
 const CHUNK = 4 << 20;
 /** Entries of the cache have addresses; nobody answers at these. */
@@ -26,7 +26,7 @@ export async function keep(source: UrlSource, weights?: Json, name: boolean | st
   return cache ? new CachedSource(source, cache, weights) : source;
 }
 
-/** What is known of a file. */
+/** The record of a cached file. */
 interface Kept {
   /** Hexadecimal digits. */
   readonly id: string;
@@ -210,7 +210,7 @@ class CachedSource implements Source {
     return [bytes, `${bytes} ${parts.map((p) => JSON.stringify([p["offset"], p["bytes"], p["sha256"]])).sort().join()}`];
   }
 
-  /** The same of what the server says. */
+  /** Asks the server for a file's size and version with a HEAD request; undefined where it does not answer. */
   async #ask(url: URL, signal?: AbortSignal): Promise<[number, string, string] | undefined> {
     const response = await fetch(url, { method: "HEAD", signal: signal ?? null }).catch(() => undefined);
     throwIfAborted(signal);

@@ -3,7 +3,7 @@
 import { WgfcError } from "./errors.js";
 import type { Plan, Port } from "./plan.js";
 
-/** What there is to run on. */
+/** The features and limits of a device. */
 export interface Capabilities {
   readonly features: ReadonlySet<string>;
   readonly limits: Readonly<Record<string, number | undefined>>;
@@ -11,7 +11,7 @@ export interface Capabilities {
   readonly subgroups: readonly [number, number] | undefined;
 }
 
-/** What a device lacks of a plan's needs. */
+/** The features and limits that a plan needs and the device lacks. */
 export function lacking(plan: Plan, of: Capabilities): { features: string[]; limits: string[] } {
   const { needs } = plan;
   const features = needs.features.filter((f) => !of.features.has(f)).map((f) => `the feature ${f}`);
@@ -42,7 +42,7 @@ export function label(plan: Plan, i: number): string {
   return plan.name ? `plan "${plan.name}"` : `plan ${i}`;
 }
 
-/** What plans that share states must agree in. */
+/** The inputs, outputs and states by name and type, in which plans that share states must agree. */
 function signature(plan: Plan): string {
   const ports = (all: readonly Port[]) => all.map((p) => [p.name, p.dtype]);
   const states = plan.states.map((s) => [

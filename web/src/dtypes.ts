@@ -7,7 +7,7 @@ export type DType =
   | "u64" | "u32" | "u16" | "u8" | "u4" | "u2"
   | "bool";
 
-/** What holds elements: for `f16` a `Float16Array` where there is one, else their bits; types of fewer than 8 bits are packed. */
+/** The arrays that hold elements: for `f16` a `Float16Array` where there is one, else their bits; types of fewer than 8 bits are packed. */
 export type TypedArray =
   | Float32Array | Float64Array | Float16Array
   | BigInt64Array | BigUint64Array

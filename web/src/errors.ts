@@ -1,4 +1,4 @@
-/** What went wrong, for programs; the message says it to people. */
+/** The kind of an error, for programs; the message is for people. */
 export type ErrorKind =
   /** The plan has a version of the format that this package does not read. */
   | "unsupported-version"
@@ -49,7 +49,7 @@ export interface Diagnostic {
   readonly part?: string | null;
   /** The line of the program in PyTorch. */
   readonly source?: string | null;
-  /** What to do. */
+  /** How to solve the problem, in a sentence. */
   readonly help?: string | null;
 }
 
@@ -59,7 +59,7 @@ export class WgfcError extends Error {
   readonly kind: ErrorKind;
   readonly node: string | undefined;
   readonly kernel: string | undefined;
-  /** Of a model that the compiler refuses, all that is wrong with it. */
+  /** All problems of a model that the compiler refuses. */
   readonly diagnostics: readonly Diagnostic[];
 
   constructor(kind: ErrorKind, message: string, origin: Origin = {}) {

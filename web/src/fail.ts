@@ -6,7 +6,7 @@ export function corrupt(where: string, what: string): WgfcError {
   return new WgfcError("corrupt", `${where}: ${what}. Download it again, or compile the model again.`);
 }
 
-/** What a signal that is aborted makes of a promise. */
+/** The error that rejects a promise whose signal is aborted. */
 export function aborted(signal: AbortSignal): WgfcError {
   return new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
 }

@@ -20,7 +20,7 @@ export interface GenerateOptions {
   readonly topK?: number;
   /** Draws from the most likely tokens that make up this share of the probability. */
   readonly topP?: number;
-  /** The same seed draws the same tokens. */
+  /** Seed of the random generator: equal seeds draw equal tokens. */
   readonly seed?: number | bigint;
   /** Tokens after which, and texts before which it ends, besides the model's own end. */
   readonly stop?: readonly (string | number)[];
@@ -32,7 +32,7 @@ export interface GeneratorOptions extends LoadOptions {
   readonly tokenizer?: Tokenizer | string;
 }
 
-/** What an input of a decoder is for. */
+/** The purpose of a decoder's input. */
 type Role = "ids" | "positions" | "mask" | "segments";
 
 const CHOICE = "choice of the token";

@@ -12,9 +12,9 @@ export interface ImageOptions {
   readonly layout?: "NCHW" | "NHWC";
   /** `f32` (the default), `f16`, or `u8`. */
   readonly dtype?: DType;
-  /** What is subtracted from red, green and blue, which are 0 to 1 (of `u8` 0 to 255). */
+  /** Means of red, green and blue, which are subtracted from values in 0 to 1 (0 to 255 for `u8`). */
   readonly mean?: readonly number[];
-  /** What they are divided by after that. */
+  /** Standard deviations, by which the differences are divided. */
   readonly std?: readonly number[];
 }
 

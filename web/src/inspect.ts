@@ -1,4 +1,4 @@
-/** What a model is, in words and numbers. This is a file of its own, loaded when somebody asks. */
+/** A description of a model in words and numbers. This module is loaded when it is first asked for. */
 
 import type { Compiled } from "./compiler/index.js";
 import { count, string } from "./json.js";
@@ -29,7 +29,7 @@ export interface PlanInfo {
 }
 
 export interface Inspection {
-  /** What compiled it. */
+  /** Name and version of the compiler. */
   readonly producer: string;
   /** The plans that this device runs, in the order in which runs look for one that fits. */
   readonly plans: readonly PlanInfo[];
@@ -46,7 +46,7 @@ export interface Inspection {
   readonly limits: Readonly<Record<string, number>>;
   /** On the device: weights, states, and what else there is by now. `cached` are those of the weights that were not fetched. */
   readonly bytes: { readonly weights: number; readonly states: number; readonly other: number; readonly cached: number };
-  /** Of a model that the page compiled. */
+  /** Times and sizes of the compilation, for a model that the page compiled. */
   readonly compiled: Pick<Compiled, "ms" | "read" | "cached"> | undefined;
 }
 

@@ -67,7 +67,7 @@ export const string = (j: Json) => j.string();
 export const count = (j: Json) => j.count();
 /** A list. */
 export const list = <T>(read: (j: Json) => T) => (j: Json) => j.list(read);
-/** What may be missing. */
+/** Reads a value that may be missing. */
 export const optional = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? undefined : read(j));
 /** A list that may be missing. */
 export const listOrNone = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? [] : j.list(read));

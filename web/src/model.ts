@@ -23,13 +23,13 @@ import type { Comparison, Tensors, Tolerance } from "./verify.js";
 import { type WeightParts, checkParts, upload } from "./weights.js";
 
 export interface Progress {
-  /** What is being loaded. Weights count in bytes. */
+  /** The part that is being loaded. Weights are counted in bytes. */
   readonly stage: "kernels" | "weights" | CompileProgress["stage"];
   readonly loaded: number;
   readonly total: number;
 }
 
-/** What concerns compiling is for models that are not compiled yet. */
+/** Options of `load`. Those of a compilation apply to models that are not compiled yet. */
 export interface LoadOptions extends CompileSettings {
   /** The device to run on. Without one the model opens its own and closes it when it is disposed of. */
   readonly device?: GPUDevice;
@@ -67,7 +67,7 @@ export interface PortInfo {
   readonly optional: boolean;
 }
 
-/** What a model keeps from run to run. It may be read and written where it is; a state that grows moves then. */
+/** A tensor that a model keeps on the device from run to run. It may be read and written in place; a state that grows moves to another buffer. */
 export interface StateInfo extends TensorLike<GPUBuffer> {
   readonly name: string;
   /** Positions in use and room for them, of a state that grows. */
@@ -124,7 +124,7 @@ export class Model {
   readonly #arenas: GPUBuffer[] = [];
   readonly #own: GPUBuffer[] = [];
   #parts: WeightParts = new Map();
-  /** What stays from run to run, of models that have such. */
+  /** The states of a model that has any. */
   #states: States | undefined;
   #sessions: readonly Session[] = [];
   #staging: GPUBuffer[] = [];
@@ -226,7 +226,7 @@ export class Model {
     return Object.fromEntries(wanted.map(([n, want]) => [n, compare(got[n]!, want, tolerance)]));
   }
 
-  /** What the model is, and where it runs: plans and kernels, the adapter, and what they take. */
+  /** Describes the model and the device: plans, kernels, adapter, memory. */
   async inspect(): Promise<Inspection> {
     const { inspect } = await import("./inspect.js");
     const memory = { weights: [...this.#weights.values()], states: this.states.map((s) => s.data), other: [...this.#arenas, ...this.#own, ...this.#staging] };

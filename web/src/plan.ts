@@ -15,7 +15,7 @@ export interface Port {
   readonly dtype: DType;
   readonly shape: readonly Size[];
   readonly buffer: number;
-  /** Of an input that may be left out, the shape that it is broadcast to. */
+  /** The shape that an optional input is broadcast to. */
   readonly broadcast: readonly Size[] | undefined;
 }
 
@@ -88,7 +88,7 @@ export interface Repeat {
   readonly until: { readonly buffer: number; readonly rounds: number } | undefined;
 }
 
-/** What all kernels of a plan need of a device, by WebGPU's names. */
+/** The features and limits that the kernels of a plan need, by WebGPU's names. */
 export interface Needs {
   readonly features: readonly string[];
   readonly limits: Readonly<Record<string, number>>;

@@ -4,7 +4,7 @@ import { WgfcError } from "./errors.js";
 import { type Computed, type Plan, type Repeat, nodesOf } from "./plan.js";
 import type { Values } from "./sizes.js";
 
-/** What is done on the way. */
+/** The operations that a walk through a plan calls. */
 export interface Stage {
   dispatch(number: number): void;
   /** The value of a symbol has been computed. */

@@ -35,7 +35,7 @@ export class Choice {
     return this.#how !== undefined && (this.#topK !== undefined || this.#topP !== undefined);
   }
 
-  /** What a program takes as `choice of the token`, for the next one. */
+  /** The words of the input `choice of the token`, for the next token. */
   words(): Uint32Array<ArrayBuffer> {
     const words = new Uint32Array(WORDS);
     if (!this.#how) return words;

@@ -41,7 +41,7 @@ function constant(n: number): Term {
   return { at: () => n, powers: new Map() };
 }
 
-/** What of a text is one thing; anything else is refused where it stands. */
+/** The tokens of a size expression; any other character is refused at its place. */
 const TOKENS = /\d+|[A-Za-z_][\w.]*|\/\/|\S/g;
 const DEEPEST = 64;
 

@@ -3,26 +3,26 @@
 import { WgfcError } from "./errors.js";
 import { aborted, messageOf } from "./fail.js";
 
-/** What a model is loaded from: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name; a file may be an address too. */
+/** The source of a model: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name; a file may be an address too. */
 export type ModelSource = string | URL | Blob | Files;
 
 export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 
 export interface Source {
-  /** What it is called in messages. */
+  /** The source's name in messages. */
   readonly name: string;
   /** Bytes that were kept and not fetched. */
   readonly cached?: number;
   /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
   stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
-  /** What is known of a file of which bytes may be kept. */
+  /** The record of a file whose bytes may be cached; undefined where they are not. */
   kept?(file: string, signal?: AbortSignal): Promise<KeptFile | undefined>;
   /** Fetches these bytes anew when they are asked for again, as they are not what they should be. */
   forget?(file: string, from: number, to: number): Promise<void>;
 }
 
 export interface KeptFile {
-  /** What tells it from others, also of its name. */
+  /** The identity of the file's content: its address and version. */
   readonly id: string;
   readonly bytes: number;
   /** Whether nothing of it need be fetched. */

@@ -1,4 +1,4 @@
-/** What stays on the device from run to run. This is a file of its own, loaded by the first model with states. */
+/** States: tensors that stay on the device from run to run. This module is loaded by the first model that has states. */
 
 import type { Gpu } from "./device.js";
 import { bitsOf, bufferBytes } from "./dtypes.js";
@@ -67,7 +67,7 @@ export class States {
     await this.grow(Math.max(needs, 2 * capacity));
     return this.#lengthsAfter(plan, values()) as Map<string, number>;
   }
-  /** The same, or the state that has no room, and the positions it needs. */
+  /** The lengths of the states after a run, or the state that has no room and the positions it needs. */
   #lengthsAfter(plan: Plan, values: Values): Map<string, number> | { state: State; needs: number } {
     const lengths = new Map<string, number>();
     for (const state of plan.states) {

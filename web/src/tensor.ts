@@ -3,7 +3,7 @@ import { WgfcError } from "./errors.js";
 import type { ImageOptions, ImageSource } from "./image.js";
 import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
 
-/** What a tensor's elements are in: memory of the host, or of the device. */
+/** The storage of a tensor's elements: host memory or a buffer of the device. */
 export type TensorData = TypedArray | GPUBuffer;
 
 /** A tensor, row-major. Objects that are not of the class {@link Tensor} do as well. */

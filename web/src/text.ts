@@ -9,7 +9,7 @@ export interface Tokenizer {
   decode(ids: readonly number[]): string;
 }
 
-/** What the publisher of a model recommends. */
+/** The generation settings that the publisher of a model recommends. */
 export interface Defaults {
   readonly stop: readonly number[];
   readonly sample: boolean;
@@ -22,20 +22,20 @@ export interface Defaults {
 export class TextStream {
   readonly #tokenizer: Tokenizer;
   #ids: number[] = [];
-  /** What the first of `#ids` are as text, and how many these are. */
+  /** The text of the first `#ids`, and how many of them it covers. */
   #known = { text: "", ids: 0 };
 
   constructor(tokenizer: Tokenizer) {
     this.#tokenizer = tokenizer;
   }
 
-  /** What this token adds: nothing as long as a character is not complete. */
+  /** Returns the text that this token adds; it is empty as long as a character is not complete. */
   push(id: number): string {
     this.#ids.push(id);
     return this.#take((text) => !text.endsWith("\ufffd"));
   }
 
-  /** What is left of characters that never became complete. */
+  /** Returns the rest: characters that never became complete. */
   end(): string {
     return this.#take(() => true);
   }

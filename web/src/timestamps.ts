@@ -4,12 +4,12 @@ import type { Plan } from "./plan.js";
 import type { Sized } from "./session.js";
 import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, QUERY_RESOLVE } from "./usage.js";
 
-/** What a dispatch takes on this device. */
+/** The time of a dispatch on this device. */
 export interface DispatchTime {
   readonly kernel: string;
   readonly nodes: readonly string[];
   readonly workgroups: readonly number[];
-  /** Of all the times that it ran. */
+  /** The sum over all the times that it ran. */
   readonly microseconds: number;
   readonly times: number;
   /** The least traffic, and the arithmetic, of one time. */
@@ -57,7 +57,7 @@ export class Timestamps {
     }
   }
 
-  /** What each dispatch took, the longest first. */
+  /** The time of each dispatch, the longest first. */
   async read(plan: Plan, { values, workgroups }: Sized): Promise<DispatchTime[]> {
     const sums = new Map<number, { microseconds: number; times: number }>();
     for (const { set, numbers, read } of this.#batches) {

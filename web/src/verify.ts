@@ -14,7 +14,7 @@ export interface Tolerance {
 }
 
 export interface Comparison {
-  /** What differs, in words; undefined where nothing does. */
+  /** The difference in words; undefined where there is none. */
   problem: string | undefined;
   /** Elements that differ. */
   wrong: number;

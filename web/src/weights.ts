@@ -51,7 +51,7 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
   return new Map([...header.tensors].map(([name, t]) => [name, cut(t.offset, t.bytes)]));
 }
 
-/** What a plan says of where its weights are. `named` gives the name under which the source knows a file. */
+/** The parts of files in which a plan says that its weights are. `named` gives the name under which the source knows a file. */
 export function partsOfRecipes(weights: Json | undefined, named = (name: string) => name): Map<string, WeightPart[]> {
   if (!weights) return new Map();
   const files = weights.get("files").list((f) => f.object({ name: (n) => named(n.string()), bytes: optional(count) }));

@@ -10,7 +10,7 @@ const root = new URL("../../", import.meta.url);
 const list = new URL("tests/conformance/browser_passing.txt", root);
 const failing = new URL("tests/conformance/browser_failing.tsv", root);
 const cases = new URL("target/web/cases/index.json", root);
-/** What tests/it/parity.rs has run on other engines; outputs of these cases are kept for parity.mjs. */
+/** The cases that tests/it/parity.rs has run on other engines; outputs of these cases are kept for parity.mjs. */
 const parity = new URL("target/parity/cases.json", root);
 const selected = process.env.WGFC_CASES;
 const TOGETHER = 40;

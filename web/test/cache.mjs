@@ -33,7 +33,7 @@ const text = `@group(0) @binding(0) var<storage, read> x: array<f32>;
 }`;
 const results = (first) => [0, 1, 2, 3].map((i) => first + ((i + 1) * ELEMENTS) / 4 - 1);
 
-/** The same with the hashes of its parts. */
+/** A plan whose weights have the hashes of their parts. */
 function hashed(file) {
   const parts = [];
   for (let at = START; at < file.length; at += 1_000_000) {
@@ -46,7 +46,7 @@ function hashed(file) {
 }
 
 const files = {};
-/** What was asked for of the weights, as `HEAD` or `0-`, and how many bytes were sent. */
+/** The requests for the weights, as `HEAD` or `0-`, and how many bytes were sent. */
 let asked = [];
 let sent = 0;
 /** How many bytes of the weights the server sends before it falls silent. */

@@ -48,7 +48,7 @@ function answer(request, response) {
   return response.end(request.method === "HEAD" ? undefined : part);
 }
 
-/** What the command line makes of a model for a profile: the plan, and its kernels by name; or what it says. */
+/** The command line's result for a model and a profile: the plan and its kernels by name, or its message. */
 function native(model, profile, more = []) {
   const [out, file] = [join(folder, "out"), join(folder, "profile.json")];
   writeFileSync(file, JSON.stringify(profile));

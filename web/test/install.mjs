@@ -45,7 +45,7 @@ function answer(request, response) {
   return response.writeHead(200, { "content-type": TYPES[extname(file)] ?? "application/octet-stream" }).end(readFileSync(file));
 }
 
-/** What a page computes. */
+/** The outputs of a page. */
 async function results(address) {
   const page = await opened.newPage();
   await page.goto(new URL(address, page.url()).href);

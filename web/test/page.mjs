@@ -9,7 +9,7 @@ import * as compiling from "./compiling.mjs";
 /** Relative errors that outputs of whole models may have, by type; others must be equal. */
 const RELATIVE = { f32: 1e-4, f64: 1e-4, f16: 5e-3, bf16: 4e-2 };
 
-/** What every device has, as a phone. */
+/** The limits that every device has, a phone too. */
 const LEAST = {
   maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384, maxComputeInvocationsPerWorkgroup: 256,
   maxStorageBufferBindingSize: 128 << 20, maxBufferSize: 256 << 20,
@@ -41,7 +41,7 @@ async function readCase(name) {
   };
 }
 
-/** What is wrong with an output, by the rules of the native tests. */
+/** The fault of an output by the rules of the native tests. */
 function differs(got, want, rule) {
   if (rule.kind === "drawn")
     return `${got}` === `${want}` ? undefined : `${got} instead of ${want}`;

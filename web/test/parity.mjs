@@ -34,7 +34,7 @@ function failure(engine, name) {
   return (existsSync(file) && JSON.parse(readFileSync(file, "utf8"))[name]) || "it did not run";
 }
 
-/** Of a float type: its bits, those of its exponent, and its elements as integers. */
+/** A float type's bits, those of its exponent, and its elements as integers. */
 const FLOATS = { f64: [64, 11, BigInt64Array], f32: [32, 8, Int32Array], f16: [16, 5, Int16Array], bf16: [16, 8, Int16Array] };
 
 /** The largest distance of two elements in units in the last place: of themselves, and of the largest of the tensor. */

@@ -136,7 +136,7 @@ test("buffers that live together have places of their own", () => {
   assert.equal(layOut(p, [7], 20_224).arenas.length, 3);
 });
 
-/** What a plan of four dispatches does; `rounds` says how often each loop goes on. */
+/** The operations of a plan of four dispatches; `rounds` says how often each loop goes on. */
 function played(more, values = [2], rounds = []) {
   const p = one({ dispatches: [0, 1, 2, 3].map(() => dispatch()), ...more });
   const out = [];

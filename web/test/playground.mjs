@@ -29,7 +29,7 @@ const open = async (hash) => {
   await page.goto("about:blank");
   await page.goto(opened.address + hash);
 };
-/** What is shown is as wide as a phone. */
+/** The page is as wide as a phone. */
 async function fitsAPhone(name) {
   await page.setViewportSize({ width: 390, height: 844 });
   const [wide, screen] = await page.evaluate(() => [document.querySelector("main").scrollWidth, document.documentElement.clientWidth]);

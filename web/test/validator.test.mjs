@@ -15,7 +15,7 @@ const words = ({ memory }, at, n) => new Uint32Array(memory.buffer, at >>> 0, n)
 const text = ({ memory }, [at, length]) => new TextDecoder().decode(new Uint8Array(memory.buffer, at, length));
 const encode = (value) => new TextEncoder().encode(JSON.stringify(value));
 
-/** What the compiler answers about a fixture. */
+/** The compiler's answer about a fixture. */
 function compiled(name) {
   const { exports } = new WebAssembly.Instance(compiler, { wgfc: { read: () => 0 } });
   const model = readFileSync(new URL(`../../fixtures/small/${name}/model.onnx`, import.meta.url));
@@ -25,7 +25,7 @@ function compiled(name) {
 
 const mlp = compiled("mlp");
 
-/** What naga says about an answer. */
+/** naga's errors about an answer. */
 function problems(answer) {
   const { exports } = new WebAssembly.Instance(validator, {});
   return text(exports, words(exports, exports.validate(...put(exports, encode(answer))), 2));

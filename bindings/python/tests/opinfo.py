@@ -265,7 +265,7 @@ _RUNS = {}
 
 
 def check(operator, mode, count):
-    """What becomes of an operator in a mode."""
+    """The outcome of an operator in a mode."""
     import torch
 
     found = {"status": "none", "right": 0, "samples": 0, "notes": []}
@@ -380,7 +380,7 @@ class Worker:
         self.lines.put(None)
 
     def answer(self, seconds):
-        """What the worker says, or why it says nothing."""
+        """The worker's answer, or why there is none."""
         end = time.time() + seconds
         while time.time() < end:
             try:
@@ -406,7 +406,7 @@ class Worker:
 
 
 def listed():
-    """What is in ``opinfo.txt``: by operator the modes that pass, with whether something stays in torch."""
+    """The content of ``opinfo.txt``: by operator the modes that pass, with whether something stays in torch."""
     if not LIST.exists():
         return {}
     lines = [line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#")]

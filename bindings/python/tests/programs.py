@@ -433,7 +433,7 @@ def draw(seed, attempt=0, kinds=KINDS):
 
 
 def compiled(program, backend="wgfc"):
-    """What the backend, or a compiled export, computes."""
+    """The results of the backend, or of a compiled export."""
     if program.kind != "export":
         torch._dynamo.reset()
         f = torch.compile(function(program, graphs=True), backend=backend, dynamic=program.dynamic)
@@ -548,7 +548,7 @@ def size(value):
 
 
 def check(program):
-    """What is wrong with a program, as a list of names and how; operators that stay in torch."""
+    """The faults of a program, as a list of names and reasons, and the operators that stay in torch."""
     from wgfc import torch_backend
 
     want, wide = eager(program), eager(program, True)
@@ -577,7 +577,7 @@ def check(program):
 
 
 def with_torch(program):
-    """What the same graphs give in PyTorch."""
+    """The results of the captured graphs in PyTorch."""
     try:
         return compiled(program, "aot_eager")
     except Exception as e:
@@ -608,7 +608,7 @@ class Verdict:
 
 
 def verdict(seed, first=0, shortens=False):
-    """What becomes of the first draw of a seed that is of use."""
+    """The outcome of the first draw of a seed that is of use."""
     start, found = time.time(), Verdict(seed, "of no use")
     for attempt in range(first, first + DRAWS):
         try:
@@ -707,7 +707,7 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{seed}\n".encode())
             self.process.stdin.flush()
-        # What starts the process, and imports torch, is not the seed's time.
+        # The time that the process takes to start and to import torch is not the seed's.
         deadline += 0 if self.seeds else 120
         self.seeds += 1
         while not line.endswith(b"\n"):

@@ -20,7 +20,7 @@ def fresh():
 
 
 class Steps:
-    """What the backend did meanwhile."""
+    """Counts of the backend's work meanwhile."""
 
     def __enter__(self):
         self.before = backend.statistics()
@@ -550,7 +550,7 @@ def test_writes_that_torch_does_not_count(write, training):
 
 
 def test_writes_between_the_passes():
-    """What the forward pass saved may be written before the backward pass, which torch does not see either."""
+    """A tensor that the forward pass saved may be written before the backward pass, which torch does not see either."""
     a, b = torch.randn(2, 3, 4)
     grads = []
     for f in (lambda x, y: (x * y).exp(), torch.compile(lambda x, y: (x * y).exp(), backend="wgfc")):
@@ -674,7 +674,7 @@ def test_floats_that_sizes_decide_are_carried():
 
 @pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
 def test_sizes_and_numbers_that_a_program_is_not_for():
-    """What the first call had decides the program; torch computes where another one needs another program."""
+    """The first call's arguments decide the program; torch computes where others need another program."""
     padded = torch.compile(lambda x, a, b: F.pad(x, (a, b)) * 2, backend="wgfc", dynamic=True)
     for a, b in ((-1, 2), (1, -2), (-2, -1), (0, 3)):
         x = torch.randn(5, 7)

@@ -1,4 +1,4 @@
-"""What is written to memory that several tensors share, in programs of PyTorch."""
+"""Writes to memory that several tensors share, in programs of PyTorch."""
 
 import pytest
 import wgfc

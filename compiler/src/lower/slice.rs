@@ -175,7 +175,7 @@ mod tests {
             ("-seq", all, "past + seq"),
         ];
         for (start, end, extent) in cases {
-            // Of extents that are computed, and can be 0.
+            // Extents that are computed can be 0.
             let (first, len) = range(&p(start), &p(end), 1, &p(extent), 0).unwrap();
             for values in (0..6 * 6 * 6).map(|i| [i % 6, i / 6 % 6, i / 36]) {
                 let of = |name: &str| Some(values[["seq", "past", "n"].iter().position(|s| *s == name)?]);

@@ -105,7 +105,7 @@ impl Maker<'_> {
 
     /// Where a window along an axis begins, and how long it is.
     fn window(&mut self, extent: &Dim) -> (Poly, Dim) {
-        // Of a sum one of its terms: an extent that was concatenated or padded.
+        // A sum is an extent that was concatenated or padded: one of its terms.
         if self.rng.one_in(2) {
             for s in SYMBOLS {
                 let rest = extent - &Dim::sym(s);
@@ -268,7 +268,7 @@ impl Maker<'_> {
 
     fn cast(&mut self, x: Value, dtype: DType) -> Made {
         let to = match dtype.class() {
-            // What is negative has no unsigned integer.
+            // A negative number has no unsigned integer.
             Class::Float => [DType::F16, DType::BF16, DType::F32, DType::I8, DType::I16][self.rng.below(5)],
             _ => [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::Bool][self.rng.below(6)],
         };

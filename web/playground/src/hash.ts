@@ -1,4 +1,4 @@
-/** What a link says, in the part of the address that no server sees. */
+/** The content of a link, in the fragment of the address, which no server sees. */
 
 export interface Shared {
   /** `model`, or the name of a demo. */
@@ -37,7 +37,7 @@ export async function encode(shared: Shared): Promise<string> {
   return `#1${toText(await through(new TextEncoder().encode(json), new CompressionStream("deflate-raw")))}`;
 }
 
-/** What a link says; a spoilt one says nothing. */
+/** Reads the content of a link; undefined if it is damaged. */
 export async function decode(hash: string): Promise<Shared | undefined> {
   const plain = /^#(\w+)$/.exec(hash);
   // As `wgfc serve` has it.

@@ -33,7 +33,7 @@ let opened: Opened | undefined;
 /** Where the model comes from that is looked at. */
 let address: string | undefined;
 let showing = 0;
-/** What this page wrote to the address itself. */
+/** The fragment that this page wrote to the address itself. */
 let written = "";
 
 function say(text: string): void {
@@ -122,7 +122,7 @@ function welcome(): void {
   );
 }
 
-/** What a link to this would say. */
+/** The content of a link to this. */
 function current(): Shared {
   const { dims = {}, dispatch, edits = {} } = bench?.state ?? {};
   const file = !address && opened?.file ? { file: opened.file } : {};

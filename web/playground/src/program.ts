@@ -139,7 +139,7 @@ export class Sizes {
   }
 }
 
-/** The same files with other kernels, and a plan that was edited. */
+/** The files of a program with other kernels and an edited plan. */
 export function edited(opened: Opened, edits: Readonly<Record<string, string>>, plan: (p: Plan) => Plan = (p) => p): Files {
   const kernels = Object.fromEntries(Object.entries(edits).map(([k, t]) => [`kernels/${k}.wgsl`, t]));
   const plans = opened.plans.map(plan);

@@ -4,7 +4,7 @@ import { type Model, Tensor, type TensorLike, WgfcError, load } from "wgfc";
 import type { Measured, Speeds } from "./charts.js";
 import { type Opened, type Plan, Sizes, edited, repeated } from "./program.js";
 
-/** What can be told of a dispatch in a few words. */
+/** A dispatch in a few words. */
 export function titleOf(plan: Plan, dispatch: number): string {
   const { kernel, nodes } = plan.dispatches[dispatch]!;
   const { name } = plan.kernels[kernel]!;

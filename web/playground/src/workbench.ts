@@ -9,7 +9,7 @@ import { type HowToCompile, compiled } from "./open.js";
 import { type Opened, type Plan, Sizes, edited, freeSymbols, tapped } from "./program.js";
 import { type Result, adapterName, deviceOf, inputsFor, measureDevice, runModel, timeDispatches, titleOf } from "./runs.js";
 
-/** What a link keeps of a workbench. */
+/** The part of a workbench that a link keeps. */
 export interface WorkState {
   dims: Record<string, number>;
   dispatch: number | undefined;
@@ -308,7 +308,7 @@ export class Workbench {
     );
   }
 
-  /** What the chosen dispatch writes. A plan that returns the buffer besides is another plan, which needs no compiler. */
+  /** Reads the buffer that the chosen dispatch writes. A plan that returns the buffer besides is another plan, which needs no compiler. */
   async #showTensor(): Promise<void> {
     const { dispatch } = this.state;
     const d = dispatch === undefined ? undefined : this.#plan.dispatches[dispatch];

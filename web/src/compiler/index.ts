@@ -14,7 +14,7 @@ export type { DeviceLike, DeviceProfile } from "./profile.js";
 
 /** One of several plans over the same weights. */
 export interface PlanOptions {
-  /** What it is called; no two have the same. */
+  /** The variant's name, which no other has. */
   readonly name: string;
   /** Symbolic dimensions that it fixes. */
   readonly dims?: Readonly<Record<string, number>>;
@@ -22,11 +22,11 @@ export interface PlanOptions {
   readonly profile?: DeviceProfile;
 }
 
-/** What a model is compiled for, and how. */
+/** Options of a compilation: the device, sizes and precision. */
 export interface CompileSettings {
   /** Symbolic dimensions to fix. */
   readonly dims?: Readonly<Record<string, number>>;
-  /** What symbolic dimensions that stay are expected to be; choices are made for that. */
+  /** Expected values of the symbolic dimensions that stay symbolic; schedules are chosen for these. */
   readonly expect?: Readonly<Record<string, number>>;
   /**
    * `"f16"` keeps weights, caches and tensors between kernels of a model of f32 in f16, and is refused without `shader-f16`; `"f32"` does not use
@@ -74,7 +74,7 @@ export interface CompileOptions extends CompileSettings {
 
 /** A compiled model. */
 export interface Compiled {
-  /** What `load` takes: the plan, the kernels, and the model's files, in which weights stay. */
+  /** The files for `load`: the plan, the kernels, and the model's own files, which keep the weights. */
   readonly source: Files;
   /** `plan.json`, parsed. */
   readonly plan: { readonly plans: readonly Readonly<Record<string, unknown>>[] } & Readonly<Record<string, unknown>>;
@@ -92,7 +92,7 @@ export interface Compiled {
 
 /**
  * Compiles a model: an `.onnx` file with its external data, or an archive of torch.export (`.pt2`), at an address, as a `File`, or files by name.
- * What the model has is refused with a {@link WgfcError} of kind `model` or `unsupported`, which has `diagnostics`.
+ * A model that is wrong or not supported is refused with a {@link WgfcError} of kind `model` or `unsupported`, which has `diagnostics`.
  */
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
   const { signal, onProgress, cache, validate = false } = options;
@@ -120,7 +120,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   return { ...compiled(answer, reply.data, model.files), ms: reply.ms, cached: before !== undefined };
 }
 
-/** What the compiler answers. */
+/** The compiler's answer: a plan, or a refusal. */
 type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string } | Refusal;
 interface Refusal {
   readonly errors: readonly Diagnostic[];
@@ -136,7 +136,7 @@ function refused({ errors, text }: Refusal): WgfcError {
 interface Located {
   readonly place: Place;
   readonly bytes: number;
-  /** What tells it from others of its name. */
+  /** The version of the file: an entity tag or a hash. */
   readonly version: string | undefined;
 }
 
@@ -148,7 +148,7 @@ interface Model {
   readonly files: ReadonlyMap<string, Located>;
 }
 
-/** Of a file that is no ONNX model, the compiler gets no more to say what is wrong. */
+/** The most bytes that the compiler reads of a file that is no ONNX model, to say what is wrong with it. */
 const LARGEST_UNKNOWN = 1 << 30;
 
 async function read(origin: Origin, options: CompileOptions): Promise<Model> {

@@ -6,7 +6,7 @@ import type { Reply } from "./worker.js";
 declare const COMPILER: string;
 
 export type Made = Extract<Reply, { json: string }>;
-/** What a plan is made of: the model's graph, the request, and what tells its files from others. */
+/** The key of a compiled plan in the cache: the model's graph, the request, and the versions of the model's files. */
 export type Key = readonly (string | Uint8Array<ArrayBuffer>)[];
 
 /** The place of a plan. */

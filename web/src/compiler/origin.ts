@@ -52,7 +52,7 @@ function place(files: Files, name: string): Place | undefined {
 
 export interface Found {
   readonly bytes?: number | undefined;
-  /** What tells it from others of its name. */
+  /** The version of the file: an entity tag or a hash. */
   readonly version?: string | undefined;
   readonly missing?: boolean | undefined;
 }
@@ -92,7 +92,7 @@ export class RandomBytes implements Bytes {
     });
   }
 
-  /** Of a file that was kept. */
+  /** Reads a file through the cache, range by range. */
   static kept(source: Source, file: string, size: number, signal?: AbortSignal): RandomBytes {
     return new RandomBytes(size, async (from, to) => {
       const pieces: Uint8Array[] = [];

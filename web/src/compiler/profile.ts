@@ -1,4 +1,4 @@
-/** What the compiler is told of a device: the JSON of `wgfc compile --profile FILE`. */
+/** Device profiles for the compiler: the JSON of `wgfc compile --profile FILE`. */
 
 /** Limits and speeds of a device. What is left out is that of every WebGPU device. */
 export interface DeviceProfile {

@@ -8,7 +8,7 @@ export interface Job {
   readonly model: Uint8Array<ArrayBuffer>;
   /** The request, in JSON. */
   readonly request: string;
-  /** Those of the request, in order. */
+  /** The model's files, in the order of the request. */
   readonly files: readonly WorkerFile[];
   /** Whether naga validates the kernels. */
   readonly validate: boolean;
@@ -22,7 +22,7 @@ export interface Failure {
   readonly message: string;
 }
 
-/** What the module has, as `bindings/wasm` says. */
+/** The exports of the compiler's module, documented in `bindings/wasm`. */
 interface Compiler {
   readonly memory: WebAssembly.Memory;
   allocate(bytes: number): number;
@@ -80,7 +80,7 @@ const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
 const compilerModule = new Module("the compiler", new URL("./compiler.wasm", import.meta.url));
 const validatorModule = new Module("naga, which validates kernels,", new URL("./validator.wasm", import.meta.url));
 
-/** What is read at a time from an address: the compiler asks for tensors one behind the other. */
+/** Bytes of one fetch from an address: the compiler asks for tensors one after another. */
 const WINDOW = 256 << 10;
 /** The last bytes that were fetched. */
 let fetched: { file: string; offset: number; bytes: Uint8Array } | undefined;

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def asarray(given: Any) -> numpy.ndarray:
-    """What NumPy makes of numbers, lists and objects that know it."""
+    """Numbers, lists and objects with ``__array__`` as NumPy converts them."""
     import numpy
 
     return numpy.asarray(given)

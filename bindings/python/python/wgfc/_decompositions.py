@@ -161,7 +161,7 @@ def _embedding_bag(
     weights: Optional[Tensor],
     padding: int = -1,
 ) -> Any:
-    """Of a dense table."""
+    """The gradient of a dense table of embeddings."""
     if sparse or scale_by_frequency:
         return NotImplemented
     zeros = grad.new_zeros((rows, grad.shape[1]))

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions that carry what there is to tell."""
+"""Exceptions, with their diagnostics as data."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Diagnostic:
     """One thing that is wrong: what, where, why, and what to do."""
 
     message: str
-    """What and why: ``MatMul inner dimensions differ: 512 and 768``."""
+    """The problem and its reason: ``MatMul inner dimensions differ: 512 and 768``."""
     kind: Literal["model", "unsupported", "device", "internal"] = "model"
     """Whose problem it is: the model's (or a file's, or an argument's), a limit of wgfc, the device's, or a bug in wgfc."""
     location: Location = Location()
     """Where."""
     help: Optional[str] = None
-    """What to do about it."""
+    """How to solve it, in a sentence."""
 
     def __str__(self) -> str:
         tag = "" if self.kind == "model" else f"[{self.kind}] "
@@ -60,7 +60,7 @@ class Diagnostic:
 
 
 class Error(Exception):
-    """What wgfc has to say: everything that was found, not only the first thing."""
+    """All problems that were found, not only the first."""
 
     diagnostics: list[Diagnostic]
     """Everything that is wrong; never empty."""

@@ -13,7 +13,7 @@ _NAMED = {
     "zero": _ATEN.zeros_like,
     "max": _ATEN.amax,
 }
-"""Those whose operator on one tensor has another name or other arguments."""
+"""The operators on lists whose operator on one tensor has another name or other arguments."""
 _LAST = {"addcmul": ("value", 3), "addcdiv": ("value", 3)}
 """An argument that operators on one tensor take by its name alone, and where it is in those on lists."""
 

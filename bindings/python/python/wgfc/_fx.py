@@ -83,7 +83,7 @@ def overlaps(value: torch.Tensor) -> bool:
 
 
 def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tensor:
-    """The same elements, laid out with its axes in ``order``."""
+    """Copies a tensor so that its axes lie in memory in ``order``."""
     if order is None:
         return tensor
     back = sorted(range(len(order)), key=lambda a: order[a])
@@ -99,7 +99,7 @@ def offsets_are_from_the_base() -> bool:
 
 
 def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.Tensor:
-    """The same elements in memory with these strides and this offset."""
+    """Copies a tensor to memory with these strides and this offset."""
     if value.numel() == 0 or (value.stride() == tuple(strides) and value.storage_offset() == offset):
         return value
     reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
@@ -116,7 +116,7 @@ def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.
 
 
 def attributes(module: GraphModule) -> dict[str, Any]:
-    """What nodes of a graph refer to: tensors, and graphs of operators that take such."""
+    """The attributes that nodes of a graph refer to: tensors, and the graphs of control flow."""
     found = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -289,7 +289,7 @@ def _extents(inputs: Any) -> set[Any]:
 
 
 def least(module: GraphModule) -> dict[Any, int]:
-    """What the extents of inputs are at least, where guards say it."""
+    """The lower bounds of the inputs' extents, where guards state them."""
     env = getattr(_mode(module), "shape_env", None)
     found = {}
     if env is not None:

@@ -20,11 +20,11 @@ class Part:
 
     module: GraphModule
     inputs: list[Node]
-    """Of the whole graph, in the order of the part's placeholders."""
+    """Nodes of the whole graph that the part reads, in the order of its placeholders."""
     outputs: list[Node]
-    """Of the whole graph: those that something outside of the part reads."""
+    """Nodes of the whole graph that the part computes and something outside of it reads."""
     results: list[Node]
-    """The same nodes in the part."""
+    """The nodes of the part that compute ``outputs``, in their order."""
     origin: dict[str, Node]
     """By the names of the part's nodes, those of the whole graph."""
 

@@ -24,7 +24,7 @@ class FallbackWarning(UserWarning):
 
 @dataclasses.dataclass
 class Statistics:
-    """What the backend has done in this process."""
+    """Counts of the backend's work in this process."""
 
     graphs: int = 0
     """Graphs that torch has given: forward ones, backward ones and ones for inference."""
@@ -42,7 +42,7 @@ class Statistics:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What ``torch.compile`` was given as ``options``."""
+    """The ``options`` of ``torch.compile``."""
 
     fullgraph: bool
     trust: bool
@@ -78,7 +78,7 @@ class Plan:
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
         _partition.leave_what_has_its_bits_read(module.graph)
-        # What makes memory that several results share, to which their user may write.
+        # The nodes whose memory several results share, to which the caller may write.
         self.shared = set() if backward else _partition.leave_views(module.graph, returned)
         self.copied = _partition.copied(module.graph.nodes)
         self.sizes = _partition.sizes_as_inputs(module)
@@ -162,7 +162,7 @@ class Plan:
         return Computed(part, _SESSIONS[key])
 
     def _last_uses(self) -> list[list[Node]]:
-        """What each step is the last to read."""
+        """The nodes that each step is the last to read."""
         seen = {o for o in self.outputs if isinstance(o, Node)}
         last: list[list[Node]] = []
         for step in reversed(self.steps):
@@ -251,7 +251,7 @@ class Values:
         self.device.pop(node, None)
 
     def on_device(self, node: Node) -> Tensor:
-        """What a program reads."""
+        """The value of a node on the device, which a program reads; it is uploaded where only the host has it."""
         if node in self.device:
             return self.device[node]
         plan, resident, given = self.plan, self.plan.resident, self.host[node]
@@ -270,7 +270,7 @@ class Values:
         return copy
 
     def on_host(self, node: Node) -> Any:
-        """What an operator of torch reads, and what is returned."""
+        """The value of a node on the host, which an operator of torch reads or the call returns; it is downloaded where only the device has it."""
         if node in self.host:
             value = self.host[node]
             held = self.plan.resident.held_by(value) if node in self.arguments else None
@@ -335,7 +335,7 @@ class Values:
         return node.target(of, *args, **kwargs)
 
     def in_memory(self, node: Node) -> Any:
-        """What an operator reads that takes strides and offsets in memory, or makes a view that keeps some."""
+        """The arguments of an operator that depends on strides and offsets, or makes a view that keeps some."""
         value = self.on_host(node)
         layout = self.plan.layout(node, self.symbols) if node in self.plan.made else None
         if layout is not None:
@@ -376,7 +376,7 @@ def _repeats(value: Any) -> bool:
 
 
 def _as_said(made: Any, kind: Any) -> Any:
-    """What an operator makes, of the types that the graph says: of tensors of few bits some operators make wider ones, or narrower."""
+    """Converts results to the types that the graph states: some operators on narrow types return wider ones, or narrower."""
     if isinstance(made, (list, tuple)) and isinstance(kind, (list, tuple)):
         return type(made)(map(_as_said, made, kind))
     if isinstance(made, torch.Tensor) and isinstance(kind, torch.Tensor) and made.dtype != kind.dtype:
@@ -427,7 +427,7 @@ class Computed:
             values.device[node] = made[name]
 
     def _in_torch(self, values: Values, why: str) -> None:
-        """The same for a size that no tensor can have, such as one below 0 in an expression that is a size, or that the program is not for."""
+        """Computes the part in torch, for sizes that its program does not accept: one that no tensor can have, such as one below 0, or one that was excluded."""
         if not self.told:
             self.told = True
             warnings.warn(f"torch computes a part of the graph for {why}", FallbackWarning, stacklevel=2)

@@ -32,7 +32,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Copy(NamedTuple):
-    """What the device has of a tensor."""
+    """The copy of a tensor on the device."""
 
     version: int
     """The writes that torch had counted."""
@@ -67,7 +67,7 @@ class Resident:
         return found.tensor if trust or found.bytes == fingerprint(_plain(tensor)) else None
 
     def held_by(self, tensor: Any) -> Optional[Tensor]:
-        """What a stand-in stands for."""
+        """The tensor that a stand-in represents."""
         return self.held.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
 
     def keep(self, tensor: torch.Tensor, copy: Tensor, trust: bool) -> Optional[tuple[int, Key]]:
@@ -114,6 +114,6 @@ def written(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def resident(adapter: Any) -> Resident:
-    """What is on the device of ``adapter``, as ``Session`` takes it."""
+    """The tensors on the device of ``adapter``, which has the form that ``Session`` takes."""
     key = adapter if isinstance(adapter, (str, int, type(None))) else ("index", adapter.index)
     return _RESIDENT.setdefault(key, Resident(adapter))

@@ -42,7 +42,7 @@ register_optimizer_step_post_hook(_stepped)
 
 
 def statistics() -> Statistics:
-    """What the backend has done in this process so far."""
+    """Counts of the backend's work in this process so far."""
     return dataclasses.replace(STATISTICS)
 
 

@@ -102,7 +102,7 @@ impl Grouper<'_> {
                     known.insert(c.into(), found);
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
-                    // Of the nodes that were refused, those may fit now that read the new member.
+                    // Refused nodes may fit now if they read the new member.
                     frontier.extend([v, c.into()]);
                     break;
                 }
@@ -224,7 +224,7 @@ impl Grouper<'_> {
     }
 }
 
-/// What nodes are computed from, units as wholes: each stands for its anchor.
+/// The operands of nodes, with each unit as one node, its anchor.
 #[derive(Clone, Copy)]
 struct Behind<'s, 'g> {
     units: &'s Grouper<'g>,

@@ -34,7 +34,7 @@ fn each(node: &Node) -> Option<Vec<Node>> {
         .inputs
         .iter()
         .filter_map(|i| if let Argument::Tensors(l) = &i.arg { Some(l.len()) } else { None });
-    // What is written is the result as well.
+    // The written value is the result as well.
     let first = node.inputs.first().filter(|_| !in_place.is_empty()).map(|i| &i.arg);
     let made: Vec<&TensorArgument> = first.into_iter().chain(&node.outputs).flat_map(listed).collect();
     let of = |i: usize| -> Option<Node> {

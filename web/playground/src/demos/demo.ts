@@ -1,4 +1,4 @@
-/** What every demo is. */
+/** The interface of a demo. */
 
 import { h } from "../dom.js";
 

@@ -52,7 +52,7 @@ fn top(cx: &mut Cx) -> Lowered {
         return without_axis(cx, both, axis);
     }
     if single && cx.result(0)?.shape.is_empty() {
-        // Of a number there is one, whatever size says so.
+        // A number has one element, whatever size says so.
         return both.into_iter().map(|v| Ok(cx.view(v, vec![], vec![Poly::ZERO])?)).collect();
     }
     Ok(both.to_vec())
