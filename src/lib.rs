@@ -94,3 +94,8 @@ pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
 pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program, Error> {
     ModelFile::open(path)?.compile(options)
 }
+
+/// The examples of the front page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

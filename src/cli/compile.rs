@@ -203,7 +203,7 @@ fn next_commands(program: &Program, bound: Option<&Summary>, output: &Path, a: &
 }
 
 /// A word as a shell takes it: in quotes where it has other characters than those of plain names.
-fn in_shell(word: &str) -> String {
+pub(super) fn in_shell(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-=+:".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),

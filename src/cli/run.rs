@@ -2,7 +2,7 @@
 
 use super::adapter;
 use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, PrecisionArg, RunArgs};
-use super::compile::say_random_weights;
+use super::compile::{in_shell, say_random_weights};
 use super::inside::{Cost, cost};
 use super::kept::Kept;
 use super::terminal::{Progress, Terminal};
@@ -12,10 +12,11 @@ use std::path::Path;
 use std::time::Instant;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::Diagnostic;
+use wgfc::compiler::device::Speeds;
 use wgfc::compiler::import::fx::is_archive;
 use wgfc::compiler::import::shape_inputs;
 use wgfc::generate::Setup;
-use wgfc::inspect::{table, time_text};
+use wgfc::inspect::{Roof, Summary, bytes_text, table, time_text};
 use wgfc::model::{Opened, WhyCpu, device_profile};
 use wgfc::overflow::overflow;
 use wgfc::ports::PortType;
@@ -44,6 +45,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         t,
     )?;
     let cost = loaded.cost(&tensors, t);
+    let work = loaded.work(&tensors);
     let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let place = where_it_runs(&model);
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
@@ -101,6 +103,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
             setup,
             profile.as_ref(),
             cost.as_ref(),
+            work.as_ref(),
             a,
             labels.as_deref(),
         ));
@@ -115,6 +118,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     for f in &files {
         s += &format!("  wrote {f}\n");
     }
+    s += &work.as_ref().map(Work::text).unwrap_or_default();
     s += &times_text(&place, &times, setup);
     s += &cost.map(|c| c.text()).unwrap_or_default();
     if let (Some(_), Some(p)) = (&profile, &chosen_for) {
@@ -125,8 +129,49 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         s += &profile::text(p);
         s += &profile::by_dispatch(p);
     }
+    if work.is_some() && !is_program(&a.model) {
+        let model = in_shell(&a.model.display().to_string());
+        s += "\nnext:\n";
+        s += &format!(
+            "  wgfc inspect {model} --graph graph.svg    the kernels, and which nodes each computes\n"
+        );
+        s += &format!("  wgfc compile {model}    the same program for a page or an engine\n");
+    }
     t.print(&s);
     Ok(())
+}
+
+/// A run in numbers.
+struct Work {
+    /// Nodes of the model.
+    nodes: usize,
+    /// Kernels that the program has.
+    kernels: usize,
+    /// The run's dispatches and bytes.
+    summary: Summary,
+}
+
+impl Work {
+    fn text(&self) -> String {
+        let dispatches: u64 = self.summary.dispatches.iter().map(|d| d.times).sum();
+        format!(
+            "  {} nodes in {dispatches} dispatches of {} kernels; they move {}, a dispatch for each node would move {}\n",
+            self.nodes,
+            self.kernels,
+            bytes_text(self.summary.bytes),
+            bytes_text(self.summary.bytes_unfused)
+        )
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "nodes": self.nodes,
+            "kernels": self.kernels,
+            "dispatches": self.summary.dispatches.iter().map(|d| d.times).sum::<u64>(),
+            "bytes_moved": self.summary.bytes,
+            "bytes_moved_unfused": self.summary.bytes_unfused,
+        })
+    }
 }
 
 /// How far the evaluator is.
@@ -188,6 +233,16 @@ impl Loaded {
             self.fixed.values.keys().any(name)
         };
         DataArgs { inputs: data.inputs.iter().filter(|i| !is_fixed(i)).cloned().collect(), ..data.clone() }
+    }
+
+    /// The work of a run with these inputs; none where no kernel runs.
+    fn work(&self, tensors: &BTreeMap<String, Tensor>) -> Option<Work> {
+        let session = self.model.session()?;
+        let program = session.program();
+        let dims = wgfc::ports::check_inputs(self.model.inputs(), tensors).ok()?;
+        let dims: Vec<(String, i64)> = dims.into_iter().collect();
+        let summary = Summary::new(program, &dims, Roof::of(&Speeds::PORTABLE, None, None)).ok()?;
+        Some(Work { nodes: program.stats.model_nodes, kernels: program.kernels.len(), summary })
     }
 
     /// The cost of looking inside, at the dimensions that these inputs have.
@@ -516,7 +571,18 @@ fn best_classes(t: &Tensor, labels: Option<&[String]>, top: usize) -> Vec<Vec<(u
         .collect()
 }
 
+/// Whether the values of a row are shares of one, as a softmax makes them.
+fn are_shares(row: &[f32]) -> bool {
+    row.iter().all(|v| (0.0..=1.0).contains(v)) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-3
+}
+
 fn classes_text(name: &str, t: &Tensor, labels: Option<&[String]>, top: usize) -> String {
+    let classes = rows_of_classes(t).map_or(1, |(_, classes)| classes.max(1));
+    let shares = t.to_f32s().is_some_and(|v| v.chunks_exact(classes).all(are_shares));
+    let value = |v: f32| match shares {
+        true => format!("{:.2} %", 100.0 * v),
+        false => number(f64::from(v)),
+    };
     let best = best_classes(t, labels, top);
     let several = best.len() > 1;
     let mut s = String::new();
@@ -526,7 +592,7 @@ fn classes_text(name: &str, t: &Tensor, labels: Option<&[String]>, top: usize) -
         let rows: Vec<Vec<String>> = row
             .iter()
             .map(|(i, v, label)| {
-                vec![String::new(), i.to_string(), number(f64::from(*v)), label.clone().unwrap_or_default()]
+                vec![String::new(), i.to_string(), value(*v), label.clone().unwrap_or_default()]
             })
             .collect();
         s += &table(&rows, &[false, true, true, false]);
@@ -582,6 +648,7 @@ fn json(
     setup: Setup,
     profile: Option<&Profile>,
     cost: Option<&Cost>,
+    work: Option<&Work>,
     a: &RunArgs,
     labels: Option<&[String]>,
 ) -> serde_json::Value {
@@ -620,6 +687,7 @@ fn json(
         "seconds": times,
         "compiling_seconds": setup.compiling.as_secs_f64(),
         "uploading_seconds": setup.uploading.as_secs_f64(),
+        "work": work.map(Work::json),
         "profile": profile.map(profile::json),
         "looking_inside": cost.map(Cost::json),
     })
