@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes fixtures/aten/programs.tar.gz: graphs of random programs of PyTorch, with what they are given and what torch returns.
 
-    torch_programs.py [--count 200] [--minutes N] [--first SEED] [--out FILE]
+    torch_programs.py [--count 200] [--graphs 1] [--minutes N] [--first SEED] [--out FILE]
 
 The programs are those of `bindings/python/tests/programs.py`, compiled by `torch.compile(backend="wgfc")`: graphs for inference, forward and
 backward ones, with symbols for sizes where these are dynamic. Of the runs of a graph the last one is kept, whose sizes are others than those that
@@ -22,14 +22,15 @@ TYPES = {torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, to
 
 
 class Recorder:
-    """What the parts of graphs were given last."""
+    """Keeps the last arguments of each part of a graph."""
 
     def __init__(self):
         self.runs = {}
 
     def run(self, part, values):
         sizes = {name: values.symbols[s] for name, s in part.carriers}
-        given = {name: values.on_host(n) for name, n in part.inputs}
+        # Programs write to their arguments later.
+        given = {name: values.on_host(n).detach().clone() for name, n in part.inputs}
         given |= {name: torch.empty(n, 0, dtype=torch.uint8) for name, n in sizes.items()}
         given |= {name: torch.tensor([values.on_host(n) for n in nodes], dtype=dtype) for name, dtype, nodes in part.numbers}
         arguments = [values.on_host(n) for n in part.part.inputs]
@@ -105,8 +106,8 @@ def case(part, given, arguments):
     return files
 
 
-def record(seed):
-    """The cases of a seed, by name."""
+def record(seed, graphs):
+    """The cases of a seed, by name: at most so many, with the most nodes."""
     recorder = Recorder()
     _plan.Computed.run = lambda part, values: recorder.run(part, values)
     _plan._SESSIONS.clear()
@@ -121,12 +122,14 @@ def record(seed):
             print(f"# {seed}: left out, as {files}", flush=True)
         elif files["model.json"] not in [f["model.json"] for f in made.values()]:
             made[f"program-{seed}-{len(made)}"] = files
-    return made
+    longest = sorted(made, key=lambda name: -made[name]["model.json"].count(b'"target"'))[:graphs]
+    return {name: made[name] for name in longest}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="programs")
+    parser.add_argument("--graphs", type=int, default=1, help="graphs of a program, at most")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", default=str(ROOT / "fixtures/aten/programs.tar.gz"))
@@ -135,7 +138,7 @@ def main():
     kept, seed, cases, start = 0, options.first, 0, time.time()
     with tempfile.TemporaryDirectory() as folder:
         while kept < options.count and time.time() - start < 60 * options.minutes:
-            made = record(seed)
+            made = record(seed, options.graphs)
             for name, files in made.items():
                 where = pathlib.Path(folder, "cases", name)
                 where.mkdir(parents=True)

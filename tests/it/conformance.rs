@@ -323,10 +323,16 @@ fn aten_cases() {
     run_suite(&Suite { name: "aten", index: "aten", script: "aten_cases.py" });
 }
 
+/// Graphs of random programs of torch, as torch computes them.
+#[test]
+fn program_cases() {
+    run_suite(&Suite { name: "program", index: "programs", script: "aten_cases.py" });
+}
+
 fn run_suite(suite: &Suite) {
     let test = format!("{}_cases", suite.name);
     let root = match suite.name {
-        "aten" => crate::folder("WGFC_ATEN", "target/aten"),
+        "aten" | "program" => crate::folder("WGFC_ATEN", "target/aten"),
         _ => crate::folder("WGFC_CONFORMANCE", "target/conformance"),
     };
     let cases = match cases(&root, suite) {
