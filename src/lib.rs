@@ -78,6 +78,7 @@ pub use wgfc_compiler::{Fusion, Options, Tuning};
 pub use wgfc_ir as ir;
 pub use wgfc_ir::{Bundle, DType, Program, Tensor};
 pub use wgfc_runtime as runtime;
+pub use wgfc_runtime::wgpu;
 
 /// Compiles a model from its bytes. A model with external data needs [`compile_file`].
 ///
