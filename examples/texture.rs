@@ -10,7 +10,7 @@ use std::path::Path;
 use wgfc::runtime::session::Value;
 use wgfc::runtime::{AdapterChoice, AdapterSummary, Gpu, Requirements, Session};
 use wgfc::wgpu;
-use wgfc::{DType, ModelFile, Options, Tensor};
+use wgfc::{DType, Options, Tensor};
 
 /// Pixels of a side of the texture.
 pub const SIDE: u32 = 64;
@@ -165,10 +165,11 @@ pub fn bodies() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 
 /// Moves bodies with a model for some frames and draws each. Returns the last picture, row by row.
 pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
-    // Steps of the motion of bodies: f32[bodies, 3] positions and velocities, f32[bodies] masses, and how many steps.
+    // A step of the motion of bodies, from f32[bodies, 3] positions and velocities and f32[bodies] masses.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations/nbody/model.onnx");
+    let values = [("steps".to_owned(), Tensor::from_i64(vec![], &[1]))].into();
     // Compiled for any device: the plan says what it needs of one.
-    let program = ModelFile::open(&path)?.compile(&Options::default())?;
+    let program = wgfc::compile_file(&path, &Options { values, ..Options::default() })?;
     let engine = Engine::open(&Requirements::of(&program))?;
 
     let gpu = Gpu::from_wgpu(&engine.adapter, engine.device.clone(), engine.queue.clone());
@@ -182,14 +183,12 @@ pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut position = adopt("position", &position, vec![n, 3])?;
     let mut velocity = adopt("velocity", &velocity, vec![n, 3])?;
     let mass = adopt("mass", &mass, vec![n])?;
-    let steps = gpu.upload_blocking(&Tensor::from_i64(vec![], &[1]))?;
     for _ in 0..frames {
         let mut encoder = engine.device.create_command_encoder(&Default::default());
         let inputs = [
             ("position", Value::from(position)),
             ("velocity", velocity.into()),
             ("mass", mass.clone().into()),
-            ("steps", steps.clone().into()),
         ];
         let run = model.encode_blocking(&mut encoder, &inputs, &[])?;
         let output = |name: &str| run.output(name).cloned().ok_or("the model has this output");
