@@ -95,3 +95,8 @@ pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
 pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program, Error> {
     ModelFile::open(path)?.compile(options)
 }
+
+/// The guide, whose Rust is compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+pub struct Embedding;
