@@ -200,6 +200,7 @@ pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     engine.read()
 }
 
+/// Prints the picture after 40 frames, of two rows one.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let picture = draw(40)?;
     for row in picture.chunks(SIDE as usize).step_by(2) {

@@ -55,12 +55,18 @@ impl WgfcModel {
         f(&mut *self.plans.lock().map_err(panicked)?)
     }
 
-    fn each(&self, f: impl Fn(&mut Session) -> Result<(), Error>) -> Result<(), Error> {
+    /// Sets a size of all plans that have it.
+    fn set_size(&self, name: &str, value: i64) -> Result<(), Error> {
         self.with(|plans| {
-            let mut plan = 0;
-            while let Some(session) = plans.session_mut(plan) {
-                f(session)?;
-                plan += 1;
+            let has = |s: &Session| s.program().symbols.iter().any(|n| n == name);
+            let those: Vec<usize> =
+                plans.sessions().enumerate().filter(|(_, s)| has(s)).map(|(i, _)| i).collect();
+            // The first plan says what sizes there are.
+            let those = if those.is_empty() { vec![0] } else { those };
+            for plan in those {
+                let session = plans.session_mut(plan);
+                let session = session.ok_or_else(|| Error::Internal("a plan without a session".into()))?;
+                session.set_symbol(name, value).map_err(device_error)?;
             }
             Ok(())
         })
@@ -181,7 +187,7 @@ pub unsafe extern "C" fn wgfc_set_size(
         let of = unsafe { model(of) }?;
         // SAFETY: it is a text unless it is null.
         let name = unsafe { given(name, "the name of a size") }?;
-        of.each(|session| session.set_symbol(name, value).map_err(device_error))
+        of.set_size(name, value)
     })
 }
 

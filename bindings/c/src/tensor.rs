@@ -107,8 +107,8 @@ impl Port {
 /// The name and a copy of a tensor of the caller's.
 ///
 /// # Safety
-/// The tensor's pointers are null or point to what the header says, for `'t`.
-pub(crate) unsafe fn read<'t>(t: &'t WgfcTensor) -> Result<(&'t str, Tensor), Error> {
+/// The tensor's pointers are null or point to what the header says, for as long as the name is used.
+pub(crate) unsafe fn read(t: &WgfcTensor) -> Result<(&str, Tensor), Error> {
     // SAFETY: the caller vouches for it.
     let name = unsafe { given(t.name, "the name of an input") }?;
     let bad = |message: String| argument(&format!("input \"{name}\": {message}"));

@@ -472,7 +472,8 @@ unsafe extern "system" fn GetDimensions(
 ) -> OrtStatusPtr {
     // SAFETY: see the module.
     unsafe {
-        for (i, extent) in (&(*of.cast::<Type>()).shape).iter().take(len).enumerate() {
+        let ty = &*of.cast::<Type>();
+        for (i, extent) in ty.shape.iter().take(len).enumerate() {
             *out.add(i) = *extent;
         }
     }
@@ -486,7 +487,8 @@ unsafe extern "system" fn GetSymbolicDimensions(
 ) -> OrtStatusPtr {
     // SAFETY: see the module.
     unsafe {
-        for (i, name) in (&(*of.cast::<Type>()).names).iter().take(len).enumerate() {
+        let ty = &*of.cast::<Type>();
+        for (i, name) in ty.names.iter().take(len).enumerate() {
             *out.add(i) = name.as_ptr();
         }
     }

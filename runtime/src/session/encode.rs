@@ -48,10 +48,12 @@ impl Encoded {
 
 impl Session {
     /// Records a run into `encoder`: nothing is submitted, polled or waited for. What is recorded behind it reads its outputs,
-    /// which are in `outputs` where these name one, else in memory of the session's.
+    /// which are in `outputs` where these name one, else in memory of the session's. A tensor for an output whose size the run computes
+    /// has one axis, of the largest number of elements that is possible.
     ///
     /// Encoders into which a session is recorded are submitted in the order in which they were recorded, each once: a state has the
-    /// length and the contents of the last recorded run for the next. Runs of several sessions may be in one encoder,
+    /// length and the contents of the last recorded run for the next. Where there are states, all that is recorded is submitted
+    /// before the session runs by itself, and before states are read, replaced, reset or [grown](Session::grow). Runs of several sessions may be in one encoder,
     /// each with outputs of those before as inputs, and so may several runs of one session. Inputs on the device are read when the
     /// commands run; those on the host are read now, each into new memory.
     ///

@@ -212,7 +212,8 @@ fn what_cannot_be_recorded_or_shared_is_refused_in_words() {
         let tensor = |shape: &[usize], dtype| gpu.adopt(&shared, dtype, shape.to_vec()).unwrap();
         let good = tensor(&[7, 13], DType::F32);
         let x = || Value::from(f32s(&[7, 13]));
-        let cases: &[(Value, &[(&str, DeviceTensor)], &str)] = &[
+        type Outputs<'a> = &'a [(&'a str, DeviceTensor)];
+        let cases: &[(Value, Outputs<'_>, &str)] = &[
             (x(), &[("z", good.clone())], "there is no output \"z\"; there is: \"y\""),
             (x(), &[("y", good.clone()), ("y", good.clone())], "it is given twice"),
             (x(), &[("y", tensor(&[13, 7], DType::F32))], "it is f32[13, 7], and the output is f32[7, 13]"),
