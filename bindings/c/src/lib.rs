@@ -3,8 +3,8 @@
 //! `include/wgfc.h` is its documentation: what each function does, who owns what, which threads may call. A test compares the
 //! header with the functions here. The library is `libwgfc_c`, shared or static.
 //!
-//! No panic crosses the border: every function runs inside of [`error::guarded`] or [`error::or`], which make a panic an error
-//! of the code [`error::INTERNAL`], or the value that stands for nothing.
+//! No panic crosses the border: every function that could panic runs inside of a guard, which makes a panic an error of the code
+//! [`error::INTERNAL`], or the value that stands for nothing.
 
 #[cfg(feature = "compile")]
 mod compile;
