@@ -184,6 +184,22 @@ fn close(a: &[f32], b: &[f32]) {
     assert!(a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-6), "{a:?} {b:?}");
 }
 
+/// Arguments by which the compiler links with the linker that comes with Rust, where it does: the static library of a test build has
+/// hundreds of megabytes.
+fn quick_linker() -> Vec<String> {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let sysroot = Command::new(rustc).args(["--print", "sysroot"]).output();
+    let Ok(sysroot) = sysroot.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()) else {
+        return vec![];
+    };
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let folder = Path::new(&sysroot).join("lib/rustlib").join(target).join("bin/gcc-ld");
+    match folder.join("ld.lld").exists() {
+        true => vec![format!("-B{}", folder.display()), "-fuse-ld=lld".to_owned()],
+        false => vec![],
+    }
+}
+
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "links as Linux does")]
 fn programs_in_c_and_cpp_run_models() {
@@ -211,7 +227,10 @@ fn programs_in_c_and_cpp_run_models() {
     }
 
     let mut cxx = compiler("CXX", "c++");
-    cxx.arg("-std=c++17").arg(sources.join("run.cpp")).arg(libraries.join("libwgfc_c.a"));
+    cxx.args(quick_linker())
+        .arg("-std=c++17")
+        .arg(sources.join("run.cpp"))
+        .arg(libraries.join("libwgfc_c.a"));
     cxx.args(["-lpthread", "-lm", "-ldl", "-lrt", "-lutil", "-o"]).arg(exe("cpp"));
     if run(&mut cxx).is_some() {
         let out = run(Command::new(exe("cpp")).arg(&file).env("WGFC_ADAPTER", &gpu.summary().name)).unwrap();
