@@ -78,6 +78,7 @@ pub use wgfc_compiler::{Fusion, Options, Tuning};
 pub use wgfc_ir as ir;
 pub use wgfc_ir::{Bundle, DType, Program, Tensor};
 pub use wgfc_runtime as runtime;
+pub use wgfc_runtime::wgpu;
 
 /// Compiles a model from its bytes. A model with external data needs [`compile_file`].
 ///
@@ -95,7 +96,11 @@ pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program
     ModelFile::open(path)?.compile(options)
 }
 
-/// The examples of the front page are run as tests.
+/// Pages whose Rust is compiled, and run, with the documentation's tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-mod readme {}
+mod pages {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/embedding.md")]
+    mod embedding {}
+}

@@ -426,6 +426,10 @@ pub fn device_error(e: RunError) -> Error {
         ),
         RunError::State { .. } => Error::usage(message, "give states as the program has them, or start anew"),
         RunError::Unknown { .. } => Error::usage(message, "use one of these names"),
+        RunError::Buffer { .. } | RunError::Output { .. } => {
+            Error::usage(message, "give a buffer or tensor as the program needs it")
+        }
+        RunError::Encode { .. } => Error::usage(message, "run the program with submissions of its own"),
         RunError::Endless { .. } => Error::usage(message, "give inputs for which the loop ends"),
         RunError::WeightAbsent { .. } => Error::usage(
             message,
@@ -439,7 +443,7 @@ pub fn device_error(e: RunError) -> Error {
             message,
             "try a smaller batch or shorter sequence, or another adapter",
         )),
-        RunError::NoPlan(_) | RunError::Limits { .. } | RunError::Feature { .. } => {
+        RunError::NoPlan(_) | RunError::Limits { .. } | RunError::Feature { .. } | RunError::Lacking(_) => {
             Error::Device(Problem::with_help(
                 message,
                 "compile for this device (`wgfc compile --for-device`, or run the model's file), or choose another adapter",

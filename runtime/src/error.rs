@@ -98,6 +98,29 @@ pub enum RunError {
         /// The feature's name: `shader-f16`, `subgroups`, ….
         feature: String,
     },
+    /// A device was made, or is about to be, without all that a program needs: see [`Requirements`](crate::Requirements).
+    #[error("the program needs what this device does not have:{}", lines(.0))]
+    Lacking(Vec<String>),
+    /// A buffer of the caller's cannot be a tensor.
+    #[error("the buffer cannot be a tensor of the program: {why}")]
+    Buffer {
+        /// The fault, and the expectation.
+        why: String,
+    },
+    /// A tensor that was given to hold an output cannot.
+    #[error("the tensor for output \"{name}\" does not fit: {why}")]
+    Output {
+        /// The output's name.
+        name: String,
+        /// The fault, and the expectation.
+        why: String,
+    },
+    /// The program cannot be recorded into an encoder of the caller's; [`Session::run`](crate::Session::run) runs it.
+    #[error("the program cannot be recorded into an encoder: {why}")]
+    Encode {
+        /// The reason.
+        why: String,
+    },
     /// The device can run none of several plans.
     #[error("the device can run none of the plans:{}", lines(.0))]
     NoPlan(Vec<NotTaken>),

@@ -100,6 +100,25 @@ pub struct DeviceLimits {
     pub timestamps_in_pass: bool,
 }
 
+impl DeviceLimits {
+    /// The limits of a device that can do everything.
+    pub(crate) const UNLIMITED: DeviceLimits = DeviceLimits {
+        storage_buffers: u32::MAX,
+        binding_bytes: u64::MAX,
+        buffer_bytes: u64::MAX,
+        workgroup_bytes: u32::MAX,
+        invocations: u32::MAX,
+        workgroup_size: [u32::MAX; 3],
+        workgroups: u32::MAX,
+        f16: true,
+        subgroup: None,
+        cooperative_matrix: true,
+        loop_iterations: None,
+        timestamps: true,
+        timestamps_in_pass: true,
+    };
+}
+
 /// An adapter, described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
@@ -115,6 +134,13 @@ pub struct AdapterSummary {
     pub is_software: bool,
     /// The device's limits.
     pub limits: DeviceLimits,
+}
+
+impl AdapterSummary {
+    /// The description of an adapter of the caller's, with the limits of a device that has all of them.
+    pub fn of(adapter: &wgpu::Adapter) -> AdapterSummary {
+        summary(adapter)
+    }
 }
 
 fn summary(a: &wgpu::Adapter) -> AdapterSummary {
@@ -231,6 +257,8 @@ struct Inner {
     queue: wgpu::Queue,
     summary: AdapterSummary,
     health: Arc<Mutex<Health>>,
+    /// Whether the device's callbacks report to `health`: those of a device that was adopted are its owner's.
+    watched: bool,
     /// The key under which compiled pipelines are kept, where the backend can keep them.
     pipeline_key: Option<String>,
     pipelines: OnceLock<wgpu::PipelineCache>,
@@ -312,21 +340,47 @@ impl Gpu {
             h.lock().unwrap_or_else(PoisonError::into_inner).uncaptured.get_or_insert(e.to_string());
         }));
         tracing::debug!(adapter = summary.name, backend = summary.backend, "device opened");
+        Ok(Gpu::of(device, queue, summary, &adapter.get_info(), health, true))
+    }
+
+    /// Adopts a device that the program has already, such as the one a game engine draws with. Sessions on it and the owner share
+    /// buffers: see [`Gpu::adopt`] and [`Session::encode`](crate::Session::encode).
+    ///
+    /// The device's callbacks stay the owner's: `on_uncaptured_error` and `set_device_lost_callback` are not touched. Natively a loss
+    /// is noticed by the next call; in a browser only if the owner's callback calls [`Gpu::report_lost`].
+    ///
+    /// [`Requirements`](crate::Requirements) tells before the device is made which features and limits a program needs. A
+    /// device made with less is adopted all the same; a session of a program that needs more is refused.
+    pub fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Gpu {
+        let (mut summary, info) = (summary(adapter), adapter.get_info());
+        summary.limits = device_limits(&device.limits(), device.features(), &info);
+        summary.limits.cooperative_matrix &= multiplies_matrices(adapter);
+        Gpu::of(device, queue, summary, &info, Arc::default(), false)
+    }
+
+    fn of(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        summary: AdapterSummary,
+        info: &wgpu::AdapterInfo,
+        health: Arc<Mutex<Health>>,
+        watched: bool,
+    ) -> Gpu {
         let keeps = device.features().contains(wgpu::Features::PIPELINE_CACHE);
-        let key = wgpu::util::pipeline_cache_key(&adapter.get_info()).filter(|_| keeps);
-        let pipelines = OnceLock::new();
-        Ok(Gpu(Arc::new(Inner {
+        let pipeline_key = wgpu::util::pipeline_cache_key(info).filter(|_| keeps);
+        Gpu(Arc::new(Inner {
             device,
             queue,
             summary,
             health,
-            pipeline_key: key,
-            pipelines,
+            watched,
+            pipeline_key,
+            pipelines: OnceLock::new(),
             compiled: Default::default(),
             #[cfg(not(target_arch = "wasm32"))]
             staging: Default::default(),
             transfer: Mutex::default(),
-        })))
+        }))
     }
 
     /// [`Gpu::request`] for callers without an executor.
@@ -400,7 +454,35 @@ impl Gpu {
 
     /// Whether both are the same device.
     pub fn is(&self, other: &Gpu) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.0, &other.0) || self.0.device == other.0.device
+    }
+
+    /// Notes that the device was lost: for the device-lost callback of the owner of an [adopted](Gpu::from_wgpu) device.
+    pub fn report_lost(&self, message: &str) {
+        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message.to_owned());
+    }
+
+    /// Notes the loss of a device whose callbacks are its owner's: memory of a lost device cannot be mapped.
+    fn probe(&self) {
+        if self.0.watched || cfg!(target_arch = "wasm32") || self.is_lost() {
+            return;
+        }
+        let d = wgpu::BufferDescriptor {
+            label: Some("whether the device is there"),
+            size: 4,
+            usage: wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: true,
+        };
+        // An error of another kind, as of memory that is exhausted, is reported by the call that needs the device.
+        let scopes =
+            [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal]
+                .map(|f| self.0.device.push_error_scope(f));
+        let buffer = self.0.device.create_buffer(&d);
+        let errors =
+            scopes.into_iter().rev().map(|s| pollster::block_on(s.pop())).filter(Option::is_some).count();
+        if errors == 0 && buffer.get_mapped_range(..).is_err() {
+            self.report_lost("its owner destroyed it, or the driver reset it");
+        }
     }
 
     /// Whether the device went away, as by a driver's reset: nothing runs on it any more.
@@ -410,6 +492,7 @@ impl Gpu {
 
     /// Whether the device is still there and no error went unnoticed.
     pub(crate) fn health(&self) -> Result<(), RunError> {
+        self.probe();
         let mut h = self.0.health.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(m) = &h.lost {
             return Err(RunError::DeviceLost(m.clone()));

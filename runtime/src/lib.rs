@@ -4,7 +4,8 @@
 //! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
 //! arenas, and records the whole plan as one compute pass in one submission; what does not change
 //! from run to run is kept. Tensors come from and go to host memory ([`Session::run`]) or stay on the
-//! device ([`Session::run_on_device`]). [`Plans`] are several programs of one model, of which each run takes the
+//! device ([`Session::run_on_device`]). A program that has a device of its own lends it ([`Gpu::from_wgpu`]), gives and
+//! takes its buffers ([`Gpu::adopt`]) and records runs into its own encoders ([`Session::encode`]). [`Plans`] are several programs of one model, of which each run takes the
 //! first that its inputs fit.
 //!
 //! This crate knows no operators: kernels, buffers and workgroup counts are all it sees. Everything
@@ -36,6 +37,7 @@ pub mod plans;
 pub mod primitives;
 pub mod profile;
 mod readback;
+mod requirements;
 pub mod session;
 pub mod state;
 pub mod stats;
@@ -56,7 +58,9 @@ pub use error::{BadInput, NotTaken, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
 pub use plans::Plans;
 pub use profile::{DispatchProfile, Profile};
+pub use requirements::Requirements;
 pub use session::Session;
 pub use stats::Estimate;
 pub use tensor::DeviceTensor;
 pub use wgfc_program::suggest::Relation;
+pub use wgpu;

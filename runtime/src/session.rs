@@ -1,6 +1,7 @@
 //! A program on a device, and how it runs.
 
 mod canaries;
+mod encode;
 mod late;
 #[cfg(not(target_arch = "wasm32"))]
 mod longer;
@@ -25,6 +26,7 @@ use wgfc_program::program::BufferKind;
 use wgfc_program::tensor::{ByteOwner, Data};
 use wgfc_program::{DType, Program, Tensor};
 
+pub use encode::Encoded;
 pub use memory::DeviceMemory;
 pub(crate) use prepared::{Dispatch, Prepared, Ready};
 pub use stream::{Finished, Staging, Stream, StreamOptions};
@@ -120,6 +122,8 @@ pub struct Session {
     arenas: Vec<wgpu::Buffer>,
     dims: Arc<Memory>,
     dims_written: Option<Vec<i64>>,
+    /// Whether a run has been recorded into an encoder of the caller's, who submits it at any time.
+    encoded: bool,
     /// Buffers for inputs from the host, then for outputs.
     pools: Vec<Vec<Arc<Memory>>>,
     bound: HashMap<Vec<i64>, Arc<Bound>>,
@@ -257,6 +261,8 @@ impl Session {
             (compiling.join().unwrap_or_else(|_| Err(panicked())), sessions)
         });
         let (mut pipelines, mut sessions) = (pipelines?.into_iter(), sessions?);
+        // A lost device refuses nothing.
+        gpu.health()?;
         for s in &mut sessions {
             s.pipelines = pipelines.by_ref().take(s.program.kernels.len()).collect();
         }
@@ -315,6 +321,7 @@ impl Session {
             arenas: Vec::with_capacity(arenas.max().unwrap_or(0)),
             dims,
             dims_written: None,
+            encoded: false,
             pools: vec![Vec::new(); program.inputs.len() + program.outputs.len()],
             bound: HashMap::new(),
             groups: vec![HashMap::new(); program.dispatches.len()],

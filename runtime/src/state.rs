@@ -8,6 +8,7 @@ use crate::gpu::Gpu;
 use crate::session::Session;
 use crate::upload;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgfc_program::program::{BufferKind, State};
 use wgfc_program::{Program, Tensor, TensorType};
@@ -20,6 +21,8 @@ pub(crate) struct StateSet {
     /// Their contents before the first run, by name, where these are not zeros. They stay on the host, to begin anew.
     initial: BTreeMap<String, Tensor>,
     contents: Mutex<Contents>,
+    /// Whether buffers that are replaced may be used by commands that have not been submitted.
+    keeps_old: AtomicBool,
 }
 
 /// The buffers of the states, and how far they are filled.
@@ -68,7 +71,7 @@ impl StateSet {
         let symbols = states.iter().filter_map(|s| s.growth.as_ref());
         let lengths = symbols.map(|g| (g.length.clone(), 0)).collect();
         let contents = Mutex::new(Contents { buffers, lengths, capacities, version: 0 });
-        let set = StateSet { states, initial, contents };
+        let set = StateSet { states, initial, contents, keeps_old: AtomicBool::new(false) };
         set.begin(gpu, None).await?;
         Ok(set)
     }
@@ -97,7 +100,16 @@ impl StateSet {
         })
         .await?;
         let contents = Mutex::new(Contents { buffers, ..from });
-        Ok(StateSet { states: self.states.clone(), initial: self.initial.clone(), contents })
+        let (states, initial) = (self.states.clone(), self.initial.clone());
+        Ok(StateSet { states, initial, contents, keeps_old: AtomicBool::new(false) })
+    }
+
+    /// From now on, buffers that are replaced are freed by wgpu, when no command uses them any more.
+    pub(crate) fn keep_old(&self) {
+        self.keeps_old.store(true, Ordering::Relaxed);
+    }
+    fn keeps_old(&self) -> bool {
+        self.keeps_old.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {

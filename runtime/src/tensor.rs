@@ -61,6 +61,35 @@ impl DeviceTensor {
 }
 
 impl Gpu {
+    /// A tensor in a buffer of the caller's, from its first byte on: for inputs, and for the outputs of
+    /// [`Session::encode`](crate::Session::encode). Nothing is copied. The buffer belongs to [`Gpu::device`], has the usage
+    /// `STORAGE` (and `COPY_SRC` where [`DeviceTensor::read`] shall read it) and room for [`DeviceTensor::bytes`], which is a
+    /// multiple of 4 and at least 16.
+    ///
+    /// The caller writes to it as wgpu allows, between runs that read it.
+    ///
+    /// # Errors
+    /// [`RunError::Buffer`] for a buffer that lacks the usage or the room.
+    pub fn adopt(
+        &self,
+        buffer: &wgpu::Buffer,
+        dtype: DType,
+        shape: Vec<usize>,
+    ) -> Result<DeviceTensor, RunError> {
+        let refused = |why: String| RunError::Buffer { why };
+        if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
+            return Err(refused(format!("its usages are {:?}; make it with STORAGE too", buffer.usage())));
+        }
+        let numel = wgfc_program::tensor::checked_numel(&shape);
+        let need = numel.map_or(u64::MAX, |n| Buffer::byte_size(dtype, n));
+        if buffer.size() < need {
+            let size = buffer.size();
+            return Err(refused(format!("it has {size} bytes, and {dtype}{shape:?} needs {need}")));
+        }
+        let memory = Arc::new(Memory { buffer: buffer.clone(), capacity: buffer.size() });
+        Ok(DeviceTensor { dtype, shape, memory, gpu: self.clone() })
+    }
+
     /// Copies a tensor to the device.
     pub async fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         let bytes = tensor.bytes().ok_or_else(|| RunError::WeightAbsent { name: "uploaded".to_owned() })?;

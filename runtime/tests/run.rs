@@ -10,6 +10,9 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{SessionOptions, StreamOptions, Value};
 use wgfc_runtime::{AdapterChoice, Estimate, Gpu, RunError, Session, measure, overhead, testing};
 
+#[path = "run/embed.rs"]
+mod embed;
+
 fn dim(s: &str) -> Dim {
     Dim::parse(s).unwrap()
 }

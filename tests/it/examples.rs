@@ -15,6 +15,8 @@ pub mod engine;
 mod run;
 #[path = "../../examples/taps.rs"]
 mod taps;
+#[path = "../../examples/texture.rs"]
+mod texture;
 #[expect(dead_code, reason = "its `main` writes into the folder in which it is started")]
 #[path = "../../examples/train.rs"]
 mod train;
@@ -31,6 +33,45 @@ fn examples_run() {
         assert!(names.iter().all(|n| folder.path().join(n).exists()));
         engine::show(std::iter::empty()).unwrap();
     }
+}
+
+#[test]
+fn a_picture_shows_what_the_model_computes() {
+    if wgfc_runtime::testing::gpus().is_empty() {
+        return;
+    }
+    texture::main().unwrap();
+    let frames = 25;
+    let picture = texture::draw(frames).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations/nbody/model.onnx");
+    let values = [("steps".to_owned(), Tensor::from_i64(vec![], &[frames as i64]))].into();
+    let options = wgfc::Options { values, ..wgfc::Options::default() };
+    let mut model = wgfc::Model::load(&path, &options, wgfc::Place::Cpu).unwrap();
+    let (position, velocity, mass) = texture::bodies();
+    let n = mass.len();
+    let inputs = [
+        ("position", Tensor::from_f32(vec![n, 3], &position)),
+        ("velocity", Tensor::from_f32(vec![n, 3], &velocity)),
+        ("mass", Tensor::from_f32(vec![n], &mass)),
+    ];
+    let outputs = model.run(&inputs.map(|(name, t)| (name.to_owned(), t)).into()).unwrap();
+    let last = outputs["last"].to_f32s().unwrap();
+    let lit = |x: i64, y: i64| {
+        let side = i64::from(texture::SIDE);
+        (0..side).contains(&x) && (0..side).contains(&y) && picture[(y * side + x) as usize] == 255
+    };
+    // Rows are counted from the top. Rasterizers round positions to a sixteenth of a pixel or less, so that
+    // one beside the edge of a pixel may be on either side.
+    let pixel = |v: f32| (v / 2.0 + 1.0) / 2.0 * texture::SIDE as f32;
+    for p in last.chunks(3) {
+        let (x, y) = (pixel(p[0]), texture::SIDE as f32 - pixel(p[1]));
+        let near = [-1.0f32 / 16.0, 1.0 / 16.0].map(|d| ((x + d).floor() as i64, (y + d).floor() as i64));
+        let near = [near[0], near[1], (near[0].0, near[1].1), (near[1].0, near[0].1)];
+        assert!(near.iter().any(|(x, y)| lit(*x, *y)), "no body at {x} {y}");
+    }
+    assert_eq!(picture.iter().filter(|p| **p > 0).count(), n);
+    // They have moved.
+    assert!(last.iter().zip(&position).any(|(a, b)| (a - b).abs() > 0.1));
 }
 
 #[test]

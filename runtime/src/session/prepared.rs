@@ -92,6 +92,16 @@ pub(crate) struct Ready {
 impl Session {
     /// Binds the symbols, puts the inputs on the device, and finds or makes all that the run needs.
     pub(crate) async fn prepare(&mut self, inputs: &[(&str, Value)]) -> Result<Ready, RunError> {
+        self.prepare_into(inputs, None).await
+    }
+
+    /// [`Session::prepare`] for a run that is recorded into the caller's encoder, with outputs in the tensors that are given. Nothing
+    /// is submitted, and the caller of this records the dimensions.
+    pub(super) async fn prepare_into(
+        &mut self,
+        inputs: &[(&str, Value)],
+        recorded: Option<&[(&str, DeviceTensor)]>,
+    ) -> Result<Ready, RunError> {
         self.gpu.health()?;
         if self.placed != self.states.version() {
             self.place_states(self.states.clone());
@@ -107,7 +117,7 @@ impl Session {
         let mut placed = Vec::with_capacity(order.len());
         for (port, i) in order.into_iter().enumerate() {
             placed.push(match i {
-                Some(i) => self.place_input(port, &inputs[i].1).await?,
+                Some(i) => self.place_input(port, &inputs[i].1, recorded.is_some()).await?,
                 // No kernel reads an element of it.
                 None => {
                     let size = Buffer::byte_size(self.program.inputs[port].dtype, 0);
@@ -115,15 +125,23 @@ impl Session {
                 }
             });
         }
+        let given = recorded.unwrap_or_default();
+        self.outputs_apart(given, &placed)?;
         let mut outputs = Vec::with_capacity(self.program.outputs.len());
         for i in 0..self.program.outputs.len() {
             let port = &self.program.outputs[i];
             let (dtype, size) = (port.dtype, bound.memory.bytes[port.buffer] + self.slack());
+            if let Some(t) = self.given_output(given, &port.name, (dtype, &bound.outputs[i]), size)? {
+                outputs.push(t);
+                continue;
+            }
             let memory = self.take_buffer(self.program.inputs.len() + i, size).await?;
             let shape = bound.outputs[i].clone();
             outputs.push(DeviceTensor { dtype, shape, memory, gpu: self.gpu.clone() });
         }
-        if self.dims_written.as_ref() != Some(&bound.values) {
+        // Commands of the caller's that write other dimensions may be submitted at any time.
+        let known = self.dims_written.as_ref().filter(|_| !self.encoded);
+        if recorded.is_none() && known != Some(&bound.values) {
             let words: Vec<i32> = bound.values.iter().map(|v| *v as i32).collect();
             let gpu = &self.gpu;
             gpu.scoped("writing the dimensions", || {
@@ -188,8 +206,11 @@ impl Session {
             let size = need.saturating_add(ahead).min(self.gpu.profile().buffer_bytes).max(*need).max(256);
             let what = format!("arena {i}");
             if let Some(old) = self.arenas.get(i) {
-                // Its bind groups are forgotten too, so that the memory is free before it is needed again.
-                old.destroy();
+                // Its bind groups are forgotten too, so that the memory is free before it is needed again. Commands that the caller
+                // has not submitted yet may use it.
+                if !self.encoded {
+                    old.destroy();
+                }
                 self.prepared.clear();
                 self.groups.iter_mut().for_each(HashMap::clear);
             }
@@ -207,7 +228,13 @@ impl Session {
         Ok(changed)
     }
 
-    async fn place_input(&mut self, port: usize, value: &Value) -> Result<Arc<Memory>, RunError> {
+    /// Where an input is: for a run that is `recorded` in new memory, which no other run waiting to be submitted reads.
+    async fn place_input(
+        &mut self,
+        port: usize,
+        value: &Value,
+        recorded: bool,
+    ) -> Result<Arc<Memory>, RunError> {
         let name = &self.program.inputs[port].name;
         let bad = |message: &str| {
             RunError::Inputs(vec![BadInput { name: name.clone(), message: message.to_owned() }])
@@ -218,6 +245,9 @@ impl Session {
             Value::Host(t) => {
                 let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
                 let name = name.clone();
+                if recorded {
+                    return self.filled(&format!("input \"{name}\""), bytes).await;
+                }
                 let size = Buffer::byte_size(t.dtype, t.numel()) + self.slack();
                 let memory = self.take_buffer(port, size).await?;
                 upload::bytes(&self.gpu, &name, bytes, &memory.buffer).await?;

@@ -153,8 +153,8 @@ impl Session {
         })
         .await?;
         *self.states.lock() = to;
-        for (old, ..) in copies {
-            old.destroy();
+        if !self.states.keeps_old() {
+            copies.iter().for_each(|(old, ..)| old.destroy());
         }
         Ok(())
     }
