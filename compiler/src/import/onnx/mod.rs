@@ -32,12 +32,14 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod types;
 mod walk;
 pub mod weights;
 
 pub use cx::Cx;
 pub use messages::*;
 pub use names::Scope;
+pub use types::{Known, known_types};
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
 
 /// The items that every decoder uses.
@@ -219,5 +221,6 @@ fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: 
         depth: 0,
         stopped: false,
         operators: Default::default(),
+        known: None,
     }
 }
