@@ -26,6 +26,8 @@ pub const WEIGHTS: &str = "weights-are-left-out.bin";
 
 /// Integers that may be sizes, axes or indices stay, if a tensor has at most so many.
 const FEW: usize = 64;
+/// Elements that stand in the place of others are at most so many.
+const LONG: u64 = 1 << 20;
 
 /// A model without weights.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +111,8 @@ fn weight(n: &NodeProto) -> Option<TensorProto> {
 }
 
 impl Hollow {
-    /// Takes the elements out of a tensor unless they stay: to a file at `offset`, or, within nodes, ones are in their place.
+    /// Takes the elements out of a tensor unless they stay: to a file at `offset`. In place of indices there are zeros; within
+    /// nodes, of other elements ones.
     fn take_out(&mut self, t: &mut TensorProto, offset: Option<&mut u64>) {
         let n = t.dims.iter().try_fold(1u64, |a, d| a.checked_mul(u64::try_from(*d).ok()?)).unwrap_or(0);
         let dtype = data_type::dtype(t.data_type);
@@ -127,8 +130,10 @@ impl Hollow {
             ..TensorProto::default()
         };
         let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
+        // Zeros are indices wherever there are any; other integers may be none.
+        let indices = dtype.is_some_and(|d| !d.is_float() && d.bits() >= 32);
         *t = match (offset, dtype) {
-            (Some(offset), Some(_)) => {
+            (Some(offset), Some(_)) if !indices || n >= LONG => {
                 let at = *offset;
                 *offset += bytes;
                 TensorProto {
@@ -141,10 +146,10 @@ impl Hollow {
                     ..empty
                 }
             }
-            (None, Some(d)) if n < 1 << 20 => {
+            (_, Some(d)) if n < LONG => {
                 let shape: Vec<usize> = t.dims.iter().map(|d| *d as usize).collect();
-                let ones = Tensor::generate(d, shape, |_| Scalar::from_i64(d, 1));
-                TensorProto::of(&t.name, &ones)
+                let filled = Tensor::generate(d, shape, |_| Scalar::from_i64(d, i64::from(!indices)));
+                TensorProto::of(&t.name, &filled)
             }
             // Strings, and what is too long for ones.
             _ => empty,

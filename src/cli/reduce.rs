@@ -129,11 +129,11 @@ fn say(a: &ReduceArgs, t: &Terminal, trial: &Trial, r: &Reduced, output: &Path, 
     }
     let file = output.display();
     let mut s = format!(
-        "{} fails: {fault}\n  {} nodes, {}  →  {} nodes, {} in {file}\n  {} attempts in {:.0} s\n",
+        "{} fails: {fault}\n  {}, {}  →  {}, {} in {file}\n  {} attempts in {:.0} s\n",
         shown(&a.model),
-        r.before.nodes,
+        nodes(r.before.nodes),
         bytes_text(r.before.bytes),
-        r.after.nodes,
+        nodes(r.after.nodes),
         bytes_text(r.after.bytes),
         r.attempts,
         took.as_secs_f64(),
@@ -155,6 +155,10 @@ fn say(a: &ReduceArgs, t: &Terminal, trial: &Trial, r: &Reduced, output: &Path, 
     s += &format!("next:\n  {}\n", see.trim_end());
     s += &format!("  wgfc report {file} -o report.zip     # attach it and {file} to an issue\n");
     t.print(&s);
+}
+
+fn nodes(n: usize) -> String {
+    if n == 1 { "1 node".into() } else { format!("{n} nodes") }
 }
 
 /// How an attempt ended.
@@ -269,7 +273,14 @@ impl<'a> Trial<'a> {
 
     fn does_not_fail(&self, e: &Ended) -> Error {
         let code = e.status.and_then(|s| s.code());
-        let last = last_lines(if e.err.trim().is_empty() { &e.out } else { &e.err });
+        let json: Option<serde_json::Value> = serde_json::from_str(&e.out).ok();
+        let errors = json.as_ref().and_then(|v| v["errors"].as_array()).into_iter().flatten();
+        let errors: Vec<&str> = errors.filter_map(|e| e["message"].as_str()).collect();
+        let last = match (errors.is_empty(), e.err.trim().is_empty()) {
+            (false, _) => last_lines(&errors.join("\n")),
+            (true, false) => last_lines(&e.err),
+            (true, true) => last_lines(&e.out),
+        };
         match (&self.a.fails, code) {
             (None, Some(0)) => Error::usage(
                 format!("{} does not fail: its outputs are those of the reference evaluator", shown(&self.a.model)),

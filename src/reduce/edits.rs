@@ -76,6 +76,28 @@ pub fn symbols(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     found
 }
 
+/// The model with inputs of smaller extents, which many models take as they are: the greatest extent an eighth of what it
+/// is, a quarter, or half; then the next.
+pub fn inputs(r: &mut Reducer<'_>) -> Vec<ModelProto> {
+    const LARGE: i64 = 32;
+    let g = r.graph();
+    let value = |d: &DimensionProto| match d.value {
+        Some(DimensionValue::Value(n)) => Some(n),
+        _ => None,
+    };
+    let extents: BTreeSet<i64> = g.input.iter().flat_map(dims).filter_map(value).filter(|n| *n >= LARGE).collect();
+    let mut found = vec![];
+    for from in extents.into_iter().rev() {
+        for part in [8, 4, 2] {
+            let mut g = g.clone();
+            let all = g.input.iter_mut().flat_map(dims_mut).filter(|d| value(d) == Some(from));
+            all.for_each(|d| d.value = Some(DimensionValue::Value(from / part)));
+            found.push(r.with(g));
+        }
+    }
+    found
+}
+
 /// Integer constants that may be sizes: few i64.
 fn is_sizes(t: &TensorProto) -> bool {
     t.data_type == 7 && t.data_location == 0 && t.dims.len() < 2 && t.dims.iter().product::<i64>() <= 16

@@ -369,6 +369,9 @@ impl Reducer<'_> {
         self.made_up_all();
         self.stage = "symbolic dimensions";
         self.all(edits::symbols);
+        // What follows takes less time for small inputs.
+        self.stage = "inputs";
+        self.all(edits::inputs);
         self.stage = "what comes after";
         self.prefix();
         self.outputs();
@@ -611,18 +614,13 @@ impl Reducer<'_> {
     fn sizes(&mut self) -> bool {
         let mut helped = self.all(edits::symbols);
         for from in edits::present(&self.graph()) {
-            let mut to = 1;
-            while to < from && !self.over() {
+            // Where half of it fails, the next round goes on from there.
+            for to in [1, 2, 4, 8, from / 2].into_iter().filter(|to| *to < from) {
                 let candidates = edits::smaller(&self.best, from, to, &mut self.store);
-                let mut any = false;
-                for c in candidates {
-                    any |= !any && self.attempt(c);
-                }
-                helped |= any;
-                if any {
+                if candidates.into_iter().any(|c| self.attempt(c)) {
+                    helped = true;
                     break;
                 }
-                to *= 2;
             }
         }
         let count = self.graph().initializer.len() + self.graph().input.len();
