@@ -316,7 +316,19 @@ mod tests {
 
     #[test]
     fn numbers_that_people_write_are_known() {
-        let written = [0.0, 1.0, -2.5, 1e-5, 1e-12, 0.044715, 0.125, 65504.0, 0.797_884_6, 0.707_106_77, 1.0 / 96f32.sqrt()];
+        let written = [
+            0.0,
+            1.0,
+            -2.5,
+            1e-5,
+            1e-12,
+            0.044715,
+            0.125,
+            65504.0,
+            0.797_884_6,
+            0.707_106_77,
+            1.0 / 96f32.sqrt(),
+        ];
         for v in written.into_iter().chain([f32::INFINITY, f32::MIN, 3.141_592_7, 2f32.sqrt(), 0.01]) {
             assert!(is_written(v), "{v}");
         }

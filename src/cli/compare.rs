@@ -465,13 +465,16 @@ mod tests {
     #[test]
     fn rounding_is_no_difference() {
         let of = |values: &[f32]| Tensor::from_f32(vec![values.len()], values);
-        let differs = |a: &[f32], b: &[f32]| {
-            parts(&difference("t", DType::F32, &[], &of(a), &of(b)).unwrap(), 1e-3)
-        };
+        let differs =
+            |a: &[f32], b: &[f32]| parts(&difference("t", DType::F32, &[], &of(a), &of(b)).unwrap(), 1e-3);
         assert!(!differs(&[1.0, 2.0], &[1.0, 2.0001]) && differs(&[1.0, 2.0], &[1.0, 2.1]));
         // All that is left of a difference of equal numbers is rounding.
         assert!(!differs(&[1e-7], &[0.0]) && differs(&[1e-3], &[0.0]));
-        assert!(differs(&[f32::NAN], &[0.0]) && differs(&[f32::INFINITY], &[0.0]) && differs(&[0.0], &[f32::INFINITY]));
+        assert!(
+            differs(&[f32::NAN], &[0.0])
+                && differs(&[f32::INFINITY], &[0.0])
+                && differs(&[0.0], &[f32::INFINITY])
+        );
         assert!(!differs(&[f32::INFINITY], &[f32::INFINITY]));
         assert!(differs(&[1.0, 1.0], &[1.0]));
         let ints = |a: &[i64], b: &[i64]| {

@@ -79,7 +79,12 @@ impl Names {
 
 impl Expected {
     /// The tensors in these files and folders.
-    pub fn read(file: &ModelFile, sources: &[String], memory_limit: Option<u64>, t: &Terminal) -> Result<Expected, Error> {
+    pub fn read(
+        file: &ModelFile,
+        sources: &[String],
+        memory_limit: Option<u64>,
+        t: &Terminal,
+    ) -> Result<Expected, Error> {
         let names = Names::of(file)?;
         let budget = Budget::of_data(memory_limit);
         let (mut tensors, mut inputs, mut unknown) = (BTreeMap::new(), vec![], vec![]);
@@ -104,7 +109,8 @@ impl Expected {
             let (message, help) = match (unknown.is_empty(), close.is_empty()) {
                 (true, _) => (
                     "--expected has no tensor to compare with".to_owned(),
-                    "save each as NAME.npy (numpy.save), NAME that of an output or of a tensor inside".to_owned(),
+                    "save each as NAME.npy (numpy.save), NAME that of an output or of a tensor inside"
+                        .to_owned(),
                 ),
                 (false, false) => (
                     format!("the model has no tensor \"{first}\", as a file of --expected is called"),
@@ -118,7 +124,10 @@ impl Expected {
             return Err(Error::usage(message, help));
         }
         if !unknown.is_empty() {
-            t.note(&format!("the model has no tensors of these names, which are left out: {}", super::some_of(&unknown)));
+            t.note(&format!(
+                "the model has no tensors of these names, which are left out: {}",
+                super::some_of(&unknown)
+            ));
         }
         let is_inside = |name: &str| tensors.contains_key(name) && !names.outputs.iter().any(|o| o == name);
         let inside = names.made.iter().filter(|(name, _)| is_inside(name)).map(|(name, node)| Looked {
@@ -156,8 +165,11 @@ fn folder(root: &Path, dir: &Path, depth: usize, all: &mut Vec<(String, PathBuf)
     let failed = |e: std::io::Error| {
         Error::file_help(dir, format!("cannot be read: {e}"), "give a folder of .npy or .pb files")
     };
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(dir).map_err(failed)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>().map_err(failed)?;
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(dir)
+        .map_err(failed)?
+        .map(|e| e.map(|e| e.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
     entries.sort();
     for path in entries {
         let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use wgfc::compiler::import::fx;
-use wgfc::compiler::import::onnx::{DimensionValue, GraphProto, ModelProto, TypeValue, ValueInfoProto, attribute_type, data_type};
+use wgfc::compiler::import::onnx::{
+    DimensionValue, GraphProto, ModelProto, TypeValue, ValueInfoProto, attribute_type, data_type,
+};
 use wgfc::hollow::{Hollow, hollow};
 use wgfc::inspect::{Report, Roof, Summary, bytes_text, table};
 use wgfc::model::{device_error, device_profile};
@@ -47,7 +49,11 @@ pub fn main(a: &ReportArgs, t: &Terminal) -> Result<(), Error> {
     let mut failures: Vec<String> = vec![];
     let gpu = Gpu::request_blocking(&adapter::choice(&a.adapter));
     let gpu = gpu.map_err(device_error).map_err(|e| failures.push(format!("the adapter: {e}"))).ok();
-    pack.json("report.json", "versions, system, adapter and its limits, options", &about(a, &file, gpu.as_ref()));
+    pack.json(
+        "report.json",
+        "versions, system, adapter and its limits, options",
+        &about(a, &file, gpu.as_ref()),
+    );
     let archive = fx::is_archive(file.bytes());
     let mut left_out = None;
     match archive {
@@ -85,7 +91,8 @@ fn say(a: &ReportArgs, t: &Terminal, pack: &Pack, h: Option<&Hollow>, failures: 
         (l.0, l.1) = (l.0 + 1, l.1 + size(e));
     }
     if t.json {
-        let files: Vec<_> = pack.0.iter().map(|e| json!({ "name": e.name, "bytes": size(e), "about": e.about })).collect();
+        let files: Vec<_> =
+            pack.0.iter().map(|e| json!({ "name": e.name, "bytes": size(e), "about": e.about })).collect();
         t.print_json(&json!({
             "file": a.output.display().to_string(),
             "files": files,
@@ -120,7 +127,12 @@ fn say(a: &ReportArgs, t: &Terminal, pack: &Pack, h: Option<&Hollow>, failures: 
     };
     match failures.is_empty() {
         true => s += "  nothing failed while it was made; --log FILE adds what did\n",
-        false => s += &format!("  {} failed: see failure.txt in it\n", if failures.len() == 1 { "one thing" } else { "several things" }),
+        false => {
+            s += &format!(
+                "  {} failed: see failure.txt in it\n",
+                if failures.len() == 1 { "one thing" } else { "several things" }
+            )
+        }
     }
     s += "next: attach it to an issue, with what you expected and what you got\n";
     t.print(&s);
@@ -136,7 +148,8 @@ fn about(a: &ReportArgs, file: &ModelFile, gpu: Option<&Gpu>) -> serde_json::Val
         .collect();
     let adapters: Vec<serde_json::Value> = Gpu::adapters_blocking().iter().map(device::json).collect();
     let m = wgfc::compiler::import::decode(file.bytes()).unwrap_or_default();
-    let producer = if a.anonymous { String::new() } else { format!("{} {}", m.producer_name, m.producer_version) };
+    let producer =
+        if a.anonymous { String::new() } else { format!("{} {}", m.producer_name, m.producer_version) };
     json!({
         "wgfc": env!("CARGO_PKG_VERSION"),
         "built": if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -164,7 +177,11 @@ fn of_model(
 ) -> Result<(), Error> {
     let bytes = h.model.encode_to_vec();
     pack.add("graph.txt", "the nodes and their types", structure(&h.model));
-    pack.add("model.onnx", "the graph without weights: `wgfc run model.onnx --random-weights`", bytes.clone());
+    pack.add(
+        "model.onnx",
+        "the graph without weights: `wgfc run model.onnx --random-weights`",
+        bytes.clone(),
+    );
     let folder = tempfile::tempdir().map_err(|e| {
         Error::usage(format!("there is no room for temporary files: {e}"), "free some space, or set TMPDIR")
     })?;
@@ -189,7 +206,10 @@ fn of_model(
                 a.compile.dims.iter().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
             let roof = Roof::of(&options.profile.speeds, None, None);
             if let Ok(summary) = Summary::new(program, &sizes, roof) {
-                let report = Report { dispatches: true, ..Report::new("the model", program, &summary, roof, "adapter") };
+                let report = Report {
+                    dispatches: true,
+                    ..Report::new("the model", program, &summary, roof, "adapter")
+                };
                 pack.add("inspect.txt", "kernels, traffic, bounds of time", report.text());
             }
         }
@@ -217,7 +237,8 @@ fn of_model(
 /// The files of a compiled program.
 fn add_folder(dir: &Path, prefix: &str, pack: &mut Pack) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::file(dir, format!("cannot be read: {e}"));
-    let mut all: Vec<_> = std::fs::read_dir(dir).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
+    let mut all: Vec<_> =
+        std::fs::read_dir(dir).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
     all.sort_by_key(std::fs::DirEntry::file_name);
     for e in all {
         let name = format!("{prefix}{}", e.file_name().to_string_lossy());
@@ -232,7 +253,13 @@ fn add_folder(dir: &Path, prefix: &str, pack: &mut Pack) -> Result<(), Error> {
     Ok(())
 }
 
-fn times(a: &ReportArgs, file: ModelFile, options: &Options, gpu: &Gpu, t: &Terminal) -> Result<serde_json::Value, Error> {
+fn times(
+    a: &ReportArgs,
+    file: ModelFile,
+    options: &Options,
+    gpu: &Gpu,
+    t: &Terminal,
+) -> Result<serde_json::Value, Error> {
     let mut model = Model::compile_for(gpu.clone(), &file, options)?;
     let data = DataArgs {
         inputs: vec![],
@@ -278,7 +305,8 @@ fn structure(m: &ModelProto) -> String {
         graph_text(g, 0, &mut s);
     }
     for f in &m.functions {
-        s += &format!("function {}.{}({}) -> {}\n", f.domain, f.name, f.input.join(", "), f.output.join(", "));
+        s +=
+            &format!("function {}.{}({}) -> {}\n", f.domain, f.name, f.input.join(", "), f.output.join(", "));
         let g = GraphProto { node: f.node.clone(), ..GraphProto::default() };
         graph_text(&g, 1, &mut s);
     }

@@ -73,7 +73,8 @@ fn leave(code: u8) -> ! {
 fn command(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     std::panic::set_hook(Box::new(|info| {
         say(&format!(
-            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n"
+            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n{}\n",
+            terminal::SHOW_IT
         ));
         leave(4);
     }));

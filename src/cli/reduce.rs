@@ -38,7 +38,11 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
         let missing: Vec<String> = file.missing_weights()?.into_keys().collect();
         if !missing.is_empty() && !a.random_weights {
             return Err(Error::usage(
-                format!("weights of {} are missing ({}), without which it cannot run", shown(&a.model), super::some_of(&missing)),
+                format!(
+                    "weights of {} are missing ({}), without which it cannot run",
+                    shown(&a.model),
+                    super::some_of(&missing)
+                ),
                 "put the files beside the model, make weights up with --random-weights, or give a command that needs none with --fails",
             ));
         }
@@ -79,14 +83,19 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
     let bytes = reduced.model.encode_to_vec();
     if bytes.len() >= i32::MAX as usize {
         return Err(Error::usage(
-            format!("the smallest model that fails has {} of weights, more than one file of ONNX can have", bytes_text(bytes.len() as u64)),
+            format!(
+                "the smallest model that fails has {} of weights, more than one file of ONNX can have",
+                bytes_text(bytes.len() as u64)
+            ),
             "make its dimensions smaller with --dim, or give it more time with --budget",
         ));
     }
     write_whole(&output, &bytes)?;
     let again = trial.fails(&output)?;
     if !again {
-        t.note_always("the model that was written did not fail when it was tried once more: the fault comes and goes");
+        t.note_always(
+            "the model that was written did not fail when it was tried once more: the fault comes and goes",
+        );
     }
     say(a, t, &trial, &reduced, &output, started.elapsed());
     Ok(())
@@ -143,7 +152,10 @@ fn say(a: &ReduceArgs, t: &Terminal, trial: &Trial, r: &Reduced, output: &Path, 
     }
     s += &match r.own_weights.as_slice() {
         [] => "  no weights of the model are in it; names of nodes and tensors are\n".to_owned(),
-        own => format!("  it fails only with the model's own values of {}, which are in it\n", super::some_of(own)),
+        own => format!(
+            "  it fails only with the model's own values of {}, which are in it\n",
+            super::some_of(own)
+        ),
     };
     if r.ended_early {
         s += &format!("  it may become smaller with more time than --budget {}\n", a.budget);
@@ -192,6 +204,8 @@ impl Sign {
 struct Trial<'a> {
     a: &'a ReduceArgs,
     exe: PathBuf,
+    /// `exe` is Python's.
+    interpreted: bool,
     timeout: Duration,
     /// How the original fails.
     sign: Option<Sign>,
@@ -209,9 +223,14 @@ struct Ended {
 
 impl<'a> Trial<'a> {
     fn new(a: &'a ReduceArgs) -> Result<Trial<'a>, Error> {
-        let exe = std::env::current_exe().map_err(|e| Error::Internal(format!("this program's file is unknown: {e}")))?;
+        let exe = std::env::current_exe()
+            .map_err(|e| Error::Internal(format!("this program's file is unknown: {e}")))?;
+        // The Python package's command line runs in an interpreter, which knows its packages by the path that it was started with.
+        let name = exe.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+        let interpreted = name.starts_with("python");
+        let exe = if interpreted { std::env::args_os().next().map_or(exe, PathBuf::from) } else { exe };
         let timeout = a.timeout.map_or(LONGEST, Duration::from_secs_f64);
-        Ok(Trial { a, exe, timeout, sign: None, first_error: None })
+        Ok(Trial { a, exe, interpreted, timeout, sign: None, first_error: None })
     }
 
     /// Whether the model in the file fails as the first one did. The first one must fail.
@@ -283,7 +302,10 @@ impl<'a> Trial<'a> {
         };
         match (&self.a.fails, code) {
             (None, Some(0)) => Error::usage(
-                format!("{} does not fail: its outputs are those of the reference evaluator", shown(&self.a.model)),
+                format!(
+                    "{} does not fail: its outputs are those of the reference evaluator",
+                    shown(&self.a.model)
+                ),
                 "give the options with which it fails behind --, a smaller --tolerance, or a command with --fails",
             ),
             (None, _) => Error::usage(
@@ -314,6 +336,9 @@ impl<'a> Trial<'a> {
             Some(cmd) => shell(&cmd.replace("{}", &quoted(path))),
             None => {
                 let mut c = Command::new(&self.exe);
+                if self.interpreted {
+                    c.args(["-m", "wgfc"]);
+                }
                 c.arg("compare").arg(path).args(["--outputs-only", "--json", "--quiet", "--tolerance"]);
                 c.arg(self.a.tolerance.to_string()).args(&self.a.compare);
                 c
@@ -340,7 +365,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
         let elapsed = started.elapsed();
         if elapsed > timeout || signals::asked().is_some() {
             #[cfg(unix)]
-            let _ = shell(&format!("kill -9 -- -{}", child.id())).stderr(Stdio::null()).status();
+            let _ = shell(&format!("kill -s KILL -- -{}", child.id())).stderr(Stdio::null()).status();
             let _ = child.kill();
             let _ = child.wait();
             return None;
@@ -421,16 +446,23 @@ mod tests {
         let b = "after fuse: kernel 2 of node \"n 7\" reads 12.25 of `long name`\nmore";
         assert_eq!(plain(a), plain(b));
         assert_eq!(plain(a), "after fuse: kernel N of node \"…\" reads N.N of \"…\"");
-        assert_eq!(quoted(Path::new("a b/it's")), if cfg!(windows) { "\"a b/it's\"" } else { "'a b/it'\\''s'" });
+        assert_eq!(
+            quoted(Path::new("a b/it's")),
+            if cfg!(windows) { "\"a b/it's\"" } else { "'a b/it'\\''s'" }
+        );
     }
 
     #[cfg(unix)]
     #[test]
     fn a_command_that_takes_too_long_is_ended_with_what_it_started() {
-        let mut c = shell("sleep 100 & sleep 100");
+        let d = tempfile::tempdir().unwrap();
+        let mark = d.path().join("mark");
+        let mut c = shell(&format!("(sleep 0.4; touch {}) & sleep 100", quoted(&mark)));
         std::os::unix::process::CommandExt::process_group(&mut c, 0);
         let mut child = c.spawn().unwrap();
         assert_eq!(wait(&mut child, Duration::from_millis(30)), None);
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!mark.exists());
         let mut quick = shell("exit 3").spawn().unwrap();
         assert_eq!(wait(&mut quick, Duration::from_secs(60)).and_then(|s| s.code()), Some(3));
     }

@@ -1,8 +1,8 @@
 //! Changes that make what is in a model's nodes less: sizes, attributes, optional operands, bodies.
 
+use super::Reducer;
 use super::graph;
 use super::store::{Store, ones};
-use super::Reducer;
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::{Poly, Tensor};
@@ -85,7 +85,8 @@ pub fn inputs(r: &mut Reducer<'_>) -> Vec<ModelProto> {
         Some(DimensionValue::Value(n)) => Some(n),
         _ => None,
     };
-    let extents: BTreeSet<i64> = g.input.iter().flat_map(dims).filter_map(value).filter(|n| *n >= LARGE).collect();
+    let extents: BTreeSet<i64> =
+        g.input.iter().flat_map(dims).filter_map(value).filter(|n| *n >= LARGE).collect();
     let mut found = vec![];
     for from in extents.into_iter().rev() {
         for part in [8, 4, 2] {
@@ -143,12 +144,7 @@ pub fn smaller(m: &ModelProto, from: i64, to: i64, store: &mut Store) -> Vec<Mod
     found
 }
 
-fn resized(
-    m: &ModelProto,
-    map: &dyn Fn(i64) -> i64,
-    numbers: bool,
-    store: &mut Store,
-) -> Option<ModelProto> {
+fn resized(m: &ModelProto, map: &dyn Fn(i64) -> i64, numbers: bool, store: &mut Store) -> Option<ModelProto> {
     let mut m = m.clone();
     let g = m.graph.as_mut()?;
     for d in g.input.iter_mut().flat_map(dims_mut) {
@@ -241,7 +237,8 @@ pub fn optional(m: &ModelProto) -> Vec<ModelProto> {
             });
         }
         let read = |o: &String| {
-            g.output.iter().any(|v| v.name == *o) || g.node.iter().any(|n| graph::reads(n).contains(o.as_str()))
+            g.output.iter().any(|v| v.name == *o)
+                || g.node.iter().any(|n| graph::reads(n).contains(o.as_str()))
         };
         if n.output.len() > 1 && n.output.last().is_some_and(|o| !read(o)) {
             with(i, &|n| drop(n.output.pop()));
@@ -266,14 +263,18 @@ pub fn bodies(m: &ModelProto, type_of: &dyn Fn(&str) -> Option<TypeProto>) -> Ve
                     body.node.remove(k);
                     if from != to {
                         graph::rename_reads(&mut body.node, from, to);
-                        body.output.iter_mut().filter(|o| o.name == from).for_each(|o| to.clone_into(&mut o.name));
+                        body.output
+                            .iter_mut()
+                            .filter(|o| o.name == from)
+                            .for_each(|o| to.clone_into(&mut o.name));
                     }
                     unread(body);
                     g.input.extend(input);
                     Some(m)
                 };
                 let [o] = inner.output.as_slice() else { continue };
-                found.extend(inner.input.iter().filter(|x| !x.is_empty()).filter_map(|x| without(o, x, None)));
+                found
+                    .extend(inner.input.iter().filter(|x| !x.is_empty()).filter_map(|x| without(o, x, None)));
                 if let Some(ty) = type_of(o) {
                     found.extend(without(o, o, Some(ValueInfoProto { name: o.clone(), r#type: Some(ty) })));
                 }

@@ -136,7 +136,12 @@ fn unique(taken: &mut HashSet<String>, name: &str) -> String {
 
 /// A body's nodes and constants with names that are free in the graph, where its parameters are these values and its
 /// results get these names (empty for those that nobody reads).
-fn spliced(g: &GraphProto, body: &GraphProto, arguments: &[String], results: &[String]) -> (Vec<NodeProto>, Vec<TensorProto>) {
+fn spliced(
+    g: &GraphProto,
+    body: &GraphProto,
+    arguments: &[String],
+    results: &[String],
+) -> (Vec<NodeProto>, Vec<TensorProto>) {
     let mut taken = taken(g);
     let mut names = HashMap::new();
     for (formal, actual) in body.input.iter().zip(arguments) {
@@ -184,9 +189,9 @@ pub fn inlined(m: &ModelProto, i: usize) -> Vec<ModelProto> {
         m
     };
     let graph = |name: &str| n.attribute.iter().find(|a| a.name == name).and_then(|a| a.g.as_ref());
-    if let Some(f) = m.functions.iter().find(|f| {
-        f.name == n.op_type && f.domain == n.domain && f.overload == n.overload
-    }) {
+    if let Some(f) =
+        m.functions.iter().find(|f| f.name == n.op_type && f.domain == n.domain && f.overload == n.overload)
+    {
         return function(m, g, f, n).map(with).into_iter().collect();
     }
     match (n.op_type.as_str(), n.domain.as_str()) {
@@ -202,7 +207,12 @@ pub fn inlined(m: &ModelProto, i: usize) -> Vec<ModelProto> {
 }
 
 /// The first step of a loop.
-fn one_step(m: &ModelProto, g: &GraphProto, body: &GraphProto, n: &NodeProto) -> (Vec<NodeProto>, Vec<TensorProto>) {
+fn one_step(
+    m: &ModelProto,
+    g: &GraphProto,
+    body: &GraphProto,
+    n: &NodeProto,
+) -> (Vec<NodeProto>, Vec<TensorProto>) {
     let mut taken = taken(g);
     let mut names = |name: &str| unique(&mut taken, name);
     let (step, goes_on) = (names("step"), names("goes_on"));
@@ -221,9 +231,12 @@ fn one_step(m: &ModelProto, g: &GraphProto, body: &GraphProto, n: &NodeProto) ->
     results.extend(stacked.iter().map(|(inner, _)| inner.clone()));
     let (mut nodes, mut constants) = spliced(g, body, &arguments, &results);
     constants.push(TensorProto::of(&step, &Tensor::from_i64(vec![], &[0])));
-    constants.push(TensorProto::of(&goes_on, &Tensor::generate(wgfc_ir::DType::Bool, vec![], |_| {
-        wgfc_ir::Scalar::from_i64(wgfc_ir::DType::Bool, 1)
-    })));
+    constants.push(TensorProto::of(
+        &goes_on,
+        &Tensor::generate(wgfc_ir::DType::Bool, vec![], |_| {
+            wgfc_ir::Scalar::from_i64(wgfc_ir::DType::Bool, 1)
+        }),
+    ));
     let opset = m.opset_import.iter().find(|o| o.domain.is_empty() || o.domain == "ai.onnx");
     let axes = names("axes");
     let any = stacked.iter().any(|(_, o)| !o.is_empty());
@@ -250,7 +263,12 @@ fn one_step(m: &ModelProto, g: &GraphProto, body: &GraphProto, n: &NodeProto) ->
 }
 
 /// The body of a function whose operator sets are those of the model.
-fn function(m: &ModelProto, g: &GraphProto, f: &FunctionProto, n: &NodeProto) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
+fn function(
+    m: &ModelProto,
+    g: &GraphProto,
+    f: &FunctionProto,
+    n: &NodeProto,
+) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
     let set = |domain: &str| m.opset_import.iter().find(|o| o.domain == domain).map(|o| o.version);
     if f.opset_import.iter().any(|o| set(&o.domain) != Some(o.version)) {
         return None;
@@ -307,7 +325,11 @@ mod tests {
     #[test]
     fn nodes_come_behind_what_they_read_and_unneeded_ones_go() {
         let mut g = GraphProto {
-            node: vec![node("Add", &["b", "x"], &["c"]), node("Relu", &["x"], &["b"]), node("Neg", &["x"], &["d"])],
+            node: vec![
+                node("Add", &["b", "x"], &["c"]),
+                node("Relu", &["x"], &["b"]),
+                node("Neg", &["x"], &["d"]),
+            ],
             input: vec![value("x"), value("u")],
             output: vec![value("c")],
             ..GraphProto::default()
@@ -342,7 +364,10 @@ mod tests {
         let all = inlined(&m, 1);
         let g = all[0].graph.as_ref().unwrap();
         assert_eq!(g.node.len(), 3);
-        assert_eq!((&g.node[1].output[0], &g.node[2].input[0], &g.node[2].output[0]), (&"t.2".into(), &"t.2".into(), &"y".into()));
+        assert_eq!(
+            (&g.node[1].output[0], &g.node[2].input[0], &g.node[2].output[0]),
+            (&"t.2".into(), &"t.2".into(), &"y".into())
+        );
         assert_eq!(count(&m.graph.unwrap().node), 4);
     }
 }

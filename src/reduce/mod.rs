@@ -439,7 +439,12 @@ impl Reducer<'_> {
 
     /// The nodes of `g` that are kept and these outputs. What the others make becomes inputs or, where it is known,
     /// constants; `None` where the type of a tensor is not known.
-    fn cut(&mut self, g: &GraphProto, keep: impl Fn(usize) -> bool, outputs: Vec<String>) -> Option<ModelProto> {
+    fn cut(
+        &mut self,
+        g: &GraphProto,
+        keep: impl Fn(usize) -> bool,
+        outputs: Vec<String>,
+    ) -> Option<ModelProto> {
         let mut new = GraphProto { node: vec![], output: vec![], ..g.clone() };
         new.node = g.node.iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, n)| n.clone()).collect();
         let made: HashSet<&str> = new.node.iter().flat_map(|n| &n.output).map(String::as_str).collect();
@@ -454,7 +459,8 @@ impl Reducer<'_> {
         let mut there: HashSet<&str> = made.clone();
         there.extend(g.input.iter().map(|i| i.name.as_str()));
         there.extend(g.initializer.iter().map(|t| t.name.as_str()));
-        let mut needed: BTreeSet<String> = new.node.iter().flat_map(graph::reads).map(str::to_owned).collect();
+        let mut needed: BTreeSet<String> =
+            new.node.iter().flat_map(graph::reads).map(str::to_owned).collect();
         needed.retain(|n| !there.contains(n.as_str()));
         for name in needed {
             match self.known.get(&name).and_then(|k| k.value.clone()) {
@@ -523,14 +529,18 @@ impl Reducer<'_> {
         }
         let mut size = self.graph().output.len() / 2;
         while size > 0 && !self.over() {
-            helped |= self.chunks(size, |r, g, chunk| {
-                let mut g = g.clone();
-                if chunk.len() >= g.output.len() {
-                    return None;
-                }
-                g.output.drain(chunk);
-                Some(r.with(g))
-            }, |g| g.output.len());
+            helped |= self.chunks(
+                size,
+                |r, g, chunk| {
+                    let mut g = g.clone();
+                    if chunk.len() >= g.output.len() {
+                        return None;
+                    }
+                    g.output.drain(chunk);
+                    Some(r.with(g))
+                },
+                |g| g.output.len(),
+            );
             size /= 2;
         }
         helped
@@ -667,7 +677,9 @@ impl Reducer<'_> {
             let g = self.graph();
             let Some(t) = g.initializer.get(i) else { break };
             let name = t.name.clone();
-            let (Some(dtype), false) = (data_type::dtype(t.data_type), edits::is_ones(t, &self.store)) else { continue };
+            let (Some(dtype), false) = (data_type::dtype(t.data_type), edits::is_ones(t, &self.store)) else {
+                continue;
+            };
             let shape: Option<Vec<usize>> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect();
             let Some(shape) = shape.filter(|_| is_weight(t) && store::bytes(t) < 1 << 28) else { continue };
             let mut others = vec![];

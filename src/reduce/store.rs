@@ -43,7 +43,8 @@ impl Store {
         let temporary = std::env::temp_dir();
         let folder = Beside::new(&temporary).map_err(|e| at(&temporary, &e))?;
         let path = folder.join(FILE);
-        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(|e| at(&path, &e))?;
+        let file =
+            File::options().read(true).write(true).create_new(true).open(&path).map_err(|e| at(&path, &e))?;
         Ok(Store { folder, file, len: 0, missing: 0 })
     }
 
@@ -171,7 +172,7 @@ fn cut(t: &Tensor, axis: usize, to: usize) -> Option<Tensor> {
     let (row, keep) = (t.shape[axis] * inner, to * inner);
     let mut shape = t.shape.clone();
     shape[axis] = to;
-    if t.dtype.bits() % 8 == 0 {
+    if t.dtype.bits().is_multiple_of(8) {
         let size = t.dtype.bits() / 8;
         let kept = t.bytes()?.chunks((row * size).max(1)).flat_map(|c| c.iter().take(keep * size)).copied();
         return Tensor::new(t.dtype, shape, kept.collect()).ok();

@@ -66,7 +66,9 @@ fn predicate() {
     let model = read(Path::new(&path));
     let fails = has(&fault, model.graph.as_ref().unwrap()) && {
         let d = folder();
-        let run = format!("run|{path}|--cpu|--random-weights|--random-inputs|--quiet|--json");
+        let run = format!(
+            "run|{path}|--cpu|--random-weights|--random-inputs|--iteration-limit|1000|--quiet|--json"
+        );
         operators(&model).len() > 12 || {
             let ran = wgfc(d.path(), &run);
             let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap_or_default();
@@ -100,7 +102,8 @@ fn real_models_with_a_fault_become_a_few_nodes() {
                     "WGFC_TEST_FAULT={fault} WGFC_TEST_CANDIDATE={{}} '{exe}' wrong::predicate --exact -q"
                 );
                 let out = format!("{fault}.onnx");
-                let words = format!("reduce|{model}|--fails|{fails}|--message|the fault is there|-o|{out}|--json");
+                let words =
+                    format!("reduce|{model}|--fails|{fails}|--message|the fault is there|-o|{out}|--json");
                 let v = wgfc(d, &words).exits(0).json();
                 let small = read(&d.join(&out));
                 assert!(has(fault, small.graph.as_ref().unwrap()), "{v}");
@@ -108,7 +111,13 @@ fn real_models_with_a_fault_become_a_few_nodes() {
                 assert!(operators(&small).len() <= within, "{v:#}");
                 assert_eq!(v["weights_of_the_model"], serde_json::json!([]));
                 assert!(v["bytes"]["after"].as_u64() < Some(64 << 10), "{v:#}");
-                println!("{fault}: {} → {} nodes, {} attempts, {:.1} s", v["nodes"]["before"], v["nodes"]["after"], v["attempts"], v["seconds"].as_f64().unwrap());
+                println!(
+                    "{fault}: {} → {} nodes, {} attempts, {:.1} s",
+                    v["nodes"]["before"],
+                    v["nodes"]["after"],
+                    v["attempts"],
+                    v["seconds"].as_f64().unwrap()
+                );
             });
         }
     });
@@ -130,12 +139,23 @@ fn the_command_decides_what_failing_is() {
     // The default file, and numbers in place of `batch`.
     reduce(&format!("{softmax}|--dim|batch=3|--quiet")).exits(0);
     assert!(d.path().join("model.reduced.onnx").is_file());
-    reduce(&format!("{softmax}|--dim|bach=3")).exits(1).says("no symbolic dimension `bach`").says("it has: batch");
-    reduce("--fails|exit 0").exits(1).says("does not say where the model's file comes").says("write {} in its place");
+    reduce(&format!("{softmax}|--dim|bach=3"))
+        .exits(1)
+        .says("no symbolic dimension `bach`")
+        .says("it has: batch");
+    reduce("--fails|exit 0")
+        .exits(1)
+        .says("does not say where the model's file comes")
+        .says("write {} in its place");
     reduce("--fails|: {}").exits(1).says("ends with exit code 0").says("failing is another code than 0");
-    reduce("--fails|echo no 1>&2 ; false {}|--exit-code|3").exits(1).says("exit code 1, not with 3").says("no");
+    reduce("--fails|echo no 1>&2 ; false {}|--exit-code|3")
+        .exits(1)
+        .says("exit code 1, not with 3")
+        .says("no");
     reduce("--fails|false {}|--message|whirl").exits(1).says("the text `whirl`");
-    reduce("--fails|sleep 20 # {}|--timeout|0.05|-o|hangs.onnx|--budget|2").exits(0).prints("does not end in time");
+    reduce("--fails|sleep 20 # {}|--timeout|0.05|-o|hangs.onnx|--budget|2")
+        .exits(0)
+        .prints("does not end in time");
     reduce(&format!("{softmax}|-o|{}", mlp())).exits(1).says("is the model itself");
     wgfc(d.path(), &format!("reduce|{}|--fails|false {{}}", fixture("torch/residual.pt2")))
         .exits(1)
@@ -149,13 +169,18 @@ fn without_a_command_the_program_is_compared_with_the_evaluator() {
         return;
     }
     let d = folder();
-    wgfc(d.path(), &format!("reduce|{}", mlp())).exits(1).says("its outputs are those of the reference evaluator");
+    wgfc(d.path(), &format!("reduce|{}", mlp()))
+        .exits(1)
+        .says("its outputs are those of the reference evaluator");
     // Rounding to f16 is a difference where that is what is asked for.
     let words = format!("reduce|{}|--tolerance|0.00002|--json|--|--precision|f16", mlp());
     let v = wgfc(d.path(), &words).exits(0).json();
     assert_eq!(v["fails"], "outputs differ from the reference evaluator's");
     assert!(v["nodes"]["after"].as_u64() <= v["nodes"]["before"].as_u64(), "{v}");
-    wgfc(d.path(), &format!("reduce|{}|--|--dim|nobody=3", mlp())).exits(1).says("cannot say whether").says("nobody");
+    wgfc(d.path(), &format!("reduce|{}|--|--dim|nobody=3", mlp()))
+        .exits(1)
+        .says("cannot say whether")
+        .says("nobody");
 }
 
 #[test]
@@ -163,7 +188,8 @@ fn the_first_tensor_that_differs_from_saved_ones_is_named() {
     let d = folder();
     let x = Tensor::from_f32(vec![2, 13], &(0..26).map(|i| i as f32 * 0.1 - 1.0).collect::<Vec<_>>());
     npy::write(&x, &d.path().join("saved/x.npy")).unwrap();
-    wgfc(d.path(), &format!("run|{}|--cpu|--input|x=saved/x.npy|--tap|a|--tap|logits|-o|saved", mlp())).exits(0);
+    wgfc(d.path(), &format!("run|{}|--cpu|--input|x=saved/x.npy|--tap|a|--tap|logits|-o|saved", mlp()))
+        .exits(0);
     if wgfc::runtime::Gpu::adapters_blocking().is_empty() {
         return;
     }
@@ -176,11 +202,17 @@ fn the_first_tensor_that_differs_from_saved_ones_is_named() {
     let mut v = npy::read(&d.path().join("saved/logits.npy")).unwrap().to_f32s().unwrap();
     v[3] += 0.5;
     npy::write(&Tensor::from_f32(vec![2, 5], &v), &d.path().join("saved/logits.npy")).unwrap();
-    compare("--expected|saved").exits(0).prints("differs first at \"logits\"").prints("\"a\" the last of them");
+    compare("--expected|saved")
+        .exits(0)
+        .prints("differs first at \"logits\"")
+        .prints("\"a\" the last of them");
     let json = compare("--expected|saved|--tolerance|1e-3|--json").exits(4).json();
     assert_eq!(json["differs_first"], "logits");
     compare("--expected|a=saved/logits.npy|--input|x=saved/x.npy").exits(0).prints("its shape is another");
-    compare("--expected|logitz=saved/logits.npy").exits(1).says("no tensor \"logitz\"").says("close names: logits");
+    compare("--expected|logitz=saved/logits.npy")
+        .exits(1)
+        .says("no tensor \"logitz\"")
+        .says("close names: logits");
     compare("--expected|gone.npy").exits(1);
     std::fs::create_dir(d.path().join("empty")).unwrap();
     compare("--expected|empty").exits(1).says("no tensor to compare with");
@@ -226,22 +258,32 @@ fn marked(marks: &[f32; 6]) -> ModelProto {
             node("MatMul", &["secret.x", "secret.w"], "secret.p", vec![]),
             node("Mul", &["secret.p", "secret.scale"], "secret.q", vec![]),
             node("Add", &["secret.q", "secret.typed"], "secret.r", vec![]),
-            node("Constant", &[], "secret.c", vec![AttributeProto {
-                name: "value".into(),
-                t: Some(tensor("", vec![4], marks[2])),
-                r#type: attribute_type::TENSOR,
-                ..AttributeProto::default()
-            }]),
+            node(
+                "Constant",
+                &[],
+                "secret.c",
+                vec![AttributeProto {
+                    name: "value".into(),
+                    t: Some(tensor("", vec![4], marks[2])),
+                    r#type: attribute_type::TENSOR,
+                    ..AttributeProto::default()
+                }],
+            ),
             node("Add", &["secret.r", "secret.c"], "secret.s", vec![]),
             node("LeakyRelu", &["secret.s"], "secret.t", vec![float("alpha", marks[4])]),
             node("Constant", &[], "secret.f", vec![float("value_float", marks[5])]),
             node("Mul", &["secret.t", "secret.f"], "secret.u", vec![]),
-            node("Gather", &["secret.u", "secret.table"], "secret.y", vec![AttributeProto {
-                name: "axis".into(),
-                i: 1,
-                r#type: attribute_type::INT,
-                ..AttributeProto::default()
-            }]),
+            node(
+                "Gather",
+                &["secret.u", "secret.table"],
+                "secret.y",
+                vec![AttributeProto {
+                    name: "axis".into(),
+                    i: 1,
+                    r#type: attribute_type::INT,
+                    ..AttributeProto::default()
+                }],
+            ),
         ],
         input: vec![value("secret.x", 3)],
         output: vec![value("secret.y", 100)],
@@ -287,7 +329,9 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
         .exits(0)
         .prints("no weight and no input is in it")
         .prints("--anonymous replaces them");
-    wgfc(d.path(), "report|secret-model.onnx|-o|hidden.zip|--anonymous").exits(0).prints("names are replaced");
+    wgfc(d.path(), "report|secret-model.onnx|-o|hidden.zip|--anonymous")
+        .exits(0)
+        .prints("names are replaced");
     for file in ["named.zip", "hidden.zip"] {
         let all = unzipped(&d.path().join(file));
         for wanted in ["report.json", "graph.txt", "model.onnx", "plan.json", "inspect.txt"] {
@@ -310,9 +354,12 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
         // What is packed can be compiled, and run with made-up weights.
         let (_, model) = all.iter().find(|(n, _)| n == "model.onnx").unwrap();
         std::fs::write(d.path().join("packed.onnx"), model).unwrap();
-        wgfc(d.path(), "run|packed.onnx|--cpu|--random-weights|--random-inputs|--quiet").exits(1).says("--dim");
+        wgfc(d.path(), "run|packed.onnx|--cpu|--random-weights|--random-inputs|--quiet")
+            .exits(1)
+            .says("--dim");
         let rows = if file == "named.zip" { "secret_rows" } else { "d0" };
-        wgfc(d.path(), &format!("run|packed.onnx|--cpu|--random-weights|--random-inputs|--dim|{rows}=2")).exits(0);
+        wgfc(d.path(), &format!("run|packed.onnx|--cpu|--random-weights|--random-inputs|--dim|{rows}=2"))
+            .exits(0);
     }
     std::fs::write(d.path().join("log.txt"), "it said so").unwrap();
     let v = wgfc(d.path(), &format!("report|{}|--log|log.txt|--no-run|--json", mlp())).exits(0).json();

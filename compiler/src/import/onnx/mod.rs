@@ -39,8 +39,8 @@ pub mod weights;
 pub use cx::Cx;
 pub use messages::*;
 pub use names::Scope;
-pub use types::{Known, known_types};
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
+pub use types::{Known, known_types};
 
 /// The items that every decoder uses.
 mod prelude {
