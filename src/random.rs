@@ -244,6 +244,11 @@ fn extent(t: &TensorProto) -> Option<usize> {
     checked_numel(&shape).map(|n| dtype.bytes_for(n))
 }
 
+/// Values for an initializer of a graph, scaled as [`RandomWeights`] are; `None` when its type or shape is impossible.
+pub(crate) fn made_up(graph: &GraphProto, t: &TensorProto) -> Option<Tensor> {
+    weight(t, uses(graph).get(t.name.as_str()))
+}
+
 /// Values for one initializer, or `None` when its type or shape is impossible.
 fn weight(t: &TensorProto, used: Option<&Use<'_>>) -> Option<Tensor> {
     let dtype = data_type::dtype(t.data_type)?;

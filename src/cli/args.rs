@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod precision;
+mod reduce;
 mod run;
 mod selftest;
 mod train;
@@ -14,6 +15,7 @@ pub use bench::{
 };
 pub use compare::{CompareArgs, ReferenceArg};
 pub use precision::{PrecisionArg, PrecisionArgs};
+pub use reduce::{ReduceArgs, ReportArgs};
 pub use run::{DataArgs, GenerateArgs, ImageNorm, RunArgs};
 pub use selftest::SelftestArgs;
 pub use train::TrainArgs;
@@ -46,6 +48,7 @@ Examples:
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\"
   wgfc train step.pt2 --data x.npy --batch 256 --steps 1000 --plot loss.svg
   wgfc inspect model.onnx --graph graph.svg
+  wgfc reduce model.onnx && wgfc report model.reduced.onnx -o report.zip
 
 Exit codes:
   0  done
@@ -81,8 +84,12 @@ pub enum Command {
     Run(RunArgs),
     /// Measure a model, kernel by kernel, or what a dispatch costs
     Bench(BenchArgs),
-    /// Compare a model's tensors with those of another precision, of no fusion, or of the reference evaluator
+    /// Compare a model's tensors with those of another precision, of no fusion, of the reference evaluator, or saved ones
     Compare(CompareArgs),
+    /// Make a model that fails as small as it can be while it fails, without its weights, to show it
+    Reduce(ReduceArgs),
+    /// Pack versions, adapter, graph, plan, kernels and times, without weights and inputs, into one file for an issue
+    Report(ReportArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
     /// Run a training step again and again on batches of rows, with its state on the device

@@ -2,6 +2,7 @@
 
 use super::args::{CompareArgs, ReferenceArg};
 use super::compile::say_random_weights;
+use super::expected::Expected;
 use super::kept::Kept;
 use super::run::{number, without_weights};
 use super::terminal::Terminal;
@@ -16,11 +17,14 @@ use wgfc::runtime::Gpu;
 use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
 
 /// A tensor that both programs have.
-struct Looked {
-    name: String,
+#[derive(Clone)]
+pub struct Looked {
+    /// Its name.
+    pub name: String,
     /// The type in memory between kernels; outputs keep theirs.
-    memory: DType,
-    nodes: Vec<String>,
+    pub memory: DType,
+    /// The nodes that compute it.
+    pub nodes: Vec<String>,
 }
 
 /// How a tensor differs from the reference.
@@ -39,8 +43,33 @@ struct Difference {
     not_finite: [usize; 2],
 }
 
-/// Runs a model twice and compares its tensors.
-pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
+/// Runs a model and its reference, and compares their tensors. Returns the exit code.
+pub fn main(a: &CompareArgs, t: &Terminal) -> u8 {
+    match run(a, t) {
+        Ok(code) => code,
+        Err(e) => {
+            t.error(&e);
+            e.class().exit_code()
+        }
+    }
+}
+
+impl Difference {
+    /// How it differs, in words.
+    fn why(&self) -> String {
+        match self.not_finite {
+            [a, b] if a != b => format!("{a} values are not finite, and {b} of the reference"),
+            _ if self.relative.is_infinite() && self.most.is_infinite() => "its shape is another".into(),
+            _ if self.relative.is_nan() => "values are no numbers (NaN)".into(),
+            _ => format!("a relative error of {:.1e}", self.relative),
+        }
+    }
+}
+
+/// The exit code where tensors differ beyond the tolerance.
+const DIFFERS: u8 = 4;
+
+fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
     if is_program(&a.model) {
         return Err(Error::usage(
             "a compiled program has no names of its tensors",
@@ -53,6 +82,16 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
         file = file.with_random_weights()?;
     }
     say_random_weights(&file, t);
+    let mut data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
+    let expected = match a.expected.is_empty() {
+        true => None,
+        false => Some(Expected::read(&file, &a.expected, a.compile.memory_limit, t)?),
+    };
+    if let Some(e) = &expected {
+        let given = |i: &&String| !data.inputs.iter().any(|d| d.split('=').next() == i.split('=').next());
+        let more: Vec<String> = e.inputs.iter().filter(given).cloned().collect();
+        data.inputs.extend(more);
+    }
     let gpu = adapter::open(&a.adapter, t)?;
     let mut kept = Kept::open(&a.kept, &gpu, t);
     let mut options = a.compile.options()?;
@@ -63,7 +102,11 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
     let what = a.reference.unwrap_or(if changed { ReferenceArg::F32 } else { ReferenceArg::Evaluator });
     let clear = |e| without_weights(e, &file);
 
-    let all = tensors(&file, &options).map_err(clear)?;
+    let all = match &expected {
+        _ if a.outputs_only => vec![],
+        Some(e) => e.inside.clone(),
+        None => tensors(&file, &options).map_err(clear)?,
+    };
     let model = Model::compile_for(gpu.clone(), &file, &options).map_err(clear)?;
     t.warnings(model.warnings());
     let quantised = match options.weights {
@@ -73,9 +116,9 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
     if let Some(q) = &quantised {
         t.note(&q.text());
     }
-    let data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
     let given = inputs::make_free(model.inputs(), &a.compile.dims, &data, a.compile.memory_limit, t)?;
-    drop(model);
+    // Without tensors inside it is the program to compare; otherwise memory is better free.
+    let mut model = Some(model).filter(|_| all.is_empty());
     let mut found: Vec<Difference> = vec![];
     let mut lost = vec![];
     // Without a tensor between kernels there are outputs all the same.
@@ -84,15 +127,26 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
     for i in 0..runs {
         let _progress = t.spinner(format!("comparing {}, {} of {}", shown(&a.model), i + 1, runs));
         let looked = &all[all.len().min(i * each)..all.len().min((i + 1) * each)];
-        let (own, left_out) = with_taps(&gpu, &file, &options, looked).map_err(clear)?;
+        let (mut own, left_out) = match model.take() {
+            Some(model) => (model, vec![]),
+            None => with_taps(&gpu, &file, &options, looked).map_err(clear)?,
+        };
         lost.extend(left_out.iter().cloned());
         let kept: Vec<&Looked> = looked.iter().filter(|l| !left_out.contains(&l.name)).collect();
-        let reference = reference(&gpu, &file, &options, what, &kept).map_err(clear)?;
-        let [mut own, mut reference] = [own, reference];
         let outputs: Vec<String> = own.outputs().iter().map(|p| p.name.clone()).collect();
-        let (a, b) = (own.run(&given)?, reference.run(&given)?);
+        let mut reference = match &expected {
+            Some(_) => None,
+            None => Some(reference(&gpu, &file, &options, what, &kept).map_err(clear)?),
+        };
+        let a = own.run(&given)?;
+        let saved = reference.as_mut().map(|r| r.run(&given)).transpose()?;
+        let b = |name: &str| match (&saved, &expected) {
+            (Some(saved), _) => saved.get(name),
+            (None, Some(e)) => e.tensors.get(name),
+            (None, None) => None,
+        };
         let differ = |name: &str, memory: DType, nodes: &[String]| {
-            difference(name, memory, nodes, a.get(name)?, b.get(name)?)
+            difference(name, memory, nodes, a.get(name)?, b(name)?)
         };
         found.extend(kept.iter().filter_map(|l| differ(&l.name, l.memory, &l.nodes)));
         if i + 1 == runs {
@@ -104,21 +158,61 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
         t.note(&format!("{} tensors inside of branches, loops or functions are left out", lost.len()));
     }
     let against = match what {
+        _ if expected.is_some() => "the saved tensors",
         ReferenceArg::F32 => "the program in f32",
         ReferenceArg::Unfused => "kernels of one operator each, in f32",
         ReferenceArg::Evaluator => "the reference evaluator",
     };
+    let usual = if changed { 5e-2 } else { 1e-3 };
+    let first = match (a.tolerance, &expected) {
+        (None, None) => None,
+        (e, _) => found.iter().position(|d| parts(d, e.unwrap_or(usual))),
+    };
+    let code = if first.is_some() && a.tolerance.is_some() { DIFFERS } else { 0 };
     if t.json {
         let mut v = json(against, &found);
-        if let (Some(q), Some(v)) = (&quantised, v.as_object_mut()) {
-            let left = &q.left;
-            v.insert("quantised".into(), serde_json::json!({ "weights": q.all.weights, "left": left }));
+        if let Some(v) = v.as_object_mut() {
+            if let Some(q) = &quantised {
+                let left = &q.left;
+                v.insert("quantised".into(), serde_json::json!({ "weights": q.all.weights, "left": left }));
+            }
+            v.insert("differs_first".into(), first.map(|i| found[i].name.clone()).into());
         }
         t.print_json(&v);
-        return Ok(());
+        return Ok(code);
     }
     t.print(&text(&shown(&a.model), against, &found));
-    Ok(())
+    match (first, &expected) {
+        (Some(i), _) => {
+            let why = found[i].why();
+            let before = found[..i].iter().rev().map(|d| d.name.as_str()).next();
+            let before = before.map_or("nothing is compared before it".to_owned(), |n| {
+                format!("all before agree, \"{n}\" the last of them")
+            });
+            t.print(&format!(
+                "  differs first at \"{}\" ({}): {why}; {before}\n",
+                found[i].name,
+                nodes_of(&found[i].nodes, 2)
+            ));
+        }
+        (None, Some(_)) => t.print("  all agree\n"),
+        _ => {}
+    }
+    Ok(code)
+}
+
+/// Whether a tensor differs by more than rounding does: by this relative error, and in numbers by a hundredth of it, where a
+/// result may be nothing but rounding. Integers that were rounded may differ by one, and one in a hundred booleans.
+fn parts(d: &Difference, tolerance: f64) -> bool {
+    if d.relative.is_nan() || d.not_finite[0] != d.not_finite[1] {
+        return true;
+    }
+    let least = match d.memory {
+        DType::Bool => return d.relative > 0.1,
+        t if t.is_float() => tolerance / 100.0,
+        _ => 1.0,
+    };
+    d.relative > tolerance && d.most > least
 }
 
 /// Which weights are kept in few bits.
@@ -366,5 +460,27 @@ mod tests {
         assert!(d.relative.is_infinite() && d.most.is_infinite() && d.shape == [3]);
         assert_eq!(compared(&[1.0], &[0.0]).relative, f64::INFINITY);
         assert_eq!(compared(&[], &[]).relative, 0.0);
+    }
+
+    #[test]
+    fn rounding_is_no_difference() {
+        let of = |values: &[f32]| Tensor::from_f32(vec![values.len()], values);
+        let differs =
+            |a: &[f32], b: &[f32]| parts(&difference("t", DType::F32, &[], &of(a), &of(b)).unwrap(), 1e-3);
+        assert!(!differs(&[1.0, 2.0], &[1.0, 2.0001]) && differs(&[1.0, 2.0], &[1.0, 2.1]));
+        // All that is left of a difference of equal numbers is rounding.
+        assert!(!differs(&[1e-7], &[0.0]) && differs(&[1e-3], &[0.0]));
+        assert!(
+            differs(&[f32::NAN], &[0.0])
+                && differs(&[f32::INFINITY], &[0.0])
+                && differs(&[0.0], &[f32::INFINITY])
+        );
+        assert!(!differs(&[f32::INFINITY], &[f32::INFINITY]));
+        assert!(differs(&[1.0, 1.0], &[1.0]));
+        let ints = |a: &[i64], b: &[i64]| {
+            let of = |v: &[i64]| Tensor::from_i64(vec![v.len()], v);
+            parts(&difference("t", DType::I64, &[], &of(a), &of(b)).unwrap(), 1e-3)
+        };
+        assert!(!ints(&[4], &[5]) && ints(&[4], &[7]));
     }
 }

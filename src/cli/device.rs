@@ -182,7 +182,8 @@ fn limits(a: &AdapterSummary) -> Vec<Vec<String>> {
     rows.into_iter().map(|(k, v)| vec![format!("  {k}"), v]).collect()
 }
 
-fn json(a: &AdapterSummary) -> serde_json::Value {
+/// An adapter, its limits and features.
+pub fn json(a: &AdapterSummary) -> serde_json::Value {
     let l = &a.limits;
     serde_json::json!({
         "name": a.name, "backend": a.backend, "driver": a.driver, "kind": a.kind, "is_software": a.is_software,

@@ -11,6 +11,7 @@ mod curve;
 mod decode;
 mod device;
 mod drawing;
+mod expected;
 mod generate;
 #[cfg_attr(not(feature = "image"), path = "without_images.rs")]
 mod image;
@@ -18,12 +19,14 @@ mod indices;
 mod inputs;
 mod inside;
 mod inspect;
+mod issue;
 mod kept;
 mod kernels;
 mod layout;
 mod like;
 mod loops;
 mod profile;
+mod reduce;
 mod repeats;
 mod report;
 mod roofline;
@@ -70,7 +73,8 @@ fn leave(code: u8) -> ! {
 fn command(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     std::panic::set_hook(Box::new(|info| {
         say(&format!(
-            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n"
+            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n{}\n",
+            terminal::SHOW_IT
         ));
         leave(4);
     }));
@@ -131,7 +135,9 @@ fn run_command(cli: &Cli) -> u8 {
         Command::Compile(a) => compile::main(a, &terminal),
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => return finish(bench::main(a, &terminal), &terminal),
-        Command::Compare(a) => compare::main(a, &terminal),
+        Command::Compare(a) => return finish(compare::main(a, &terminal), &terminal),
+        Command::Reduce(a) => reduce::main(a, &terminal),
+        Command::Report(a) => issue::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
         Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),

@@ -14,10 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use wgfc::inspect::{clean, is_control};
-use wgfc::{Error, Finding};
+use wgfc::{Error, ErrorClass, Finding};
 
 /// Findings of an error that are printed as text.
 const FINDINGS: usize = 200;
+
+/// Advice after an error that is a fault of wgfc.
+pub const SHOW_IT: &str = "note: `wgfc reduce MODEL` looks for a small model that shows the fault, `wgfc report MODEL` packs what an issue \
+                           needs, both without weights";
 
 /// Where a command prints.
 pub struct Terminal {
@@ -138,6 +142,9 @@ impl Terminal {
         }
         if more > 0 {
             say(&format!("and {more} more, which --json lists\n"));
+        }
+        if error.class() == ErrorClass::Internal {
+            say(&format!("{SHOW_IT}\n"));
         }
     }
 

@@ -14,6 +14,7 @@ mod report;
 mod serve;
 mod sizes;
 mod train;
+mod wrong;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -117,6 +118,9 @@ fn help_has_examples_and_exit_codes() {
         "device",
         "tune",
         "selftest",
+        "compare",
+        "reduce",
+        "report",
         "completions",
     ] {
         wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");

@@ -32,6 +32,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod types;
 mod walk;
 pub mod weights;
 
@@ -39,6 +40,7 @@ pub use cx::Cx;
 pub use messages::*;
 pub use names::Scope;
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
+pub use types::{Known, known_types};
 
 /// The items that every decoder uses.
 mod prelude {
@@ -219,5 +221,6 @@ fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: 
         depth: 0,
         stopped: false,
         operators: Default::default(),
+        known: None,
     }
 }

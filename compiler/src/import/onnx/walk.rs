@@ -6,6 +6,7 @@ use super::names::{Functions, Opsets, RENAME, Scope, Slot, domain_key, label, no
 use super::op::{Lowered, OpError, diagnostic};
 use super::ops;
 use super::schema;
+use super::types::Known;
 use super::weights::Weights;
 use crate::lower::{Lowering, Place, check_dims};
 use crate::{Diagnostic, Location};
@@ -47,6 +48,8 @@ pub struct Importer<'m> {
     pub(super) stopped: bool,
     /// The operator of each node that was met.
     pub(super) operators: BTreeMap<String, String>,
+    /// What is known of each tensor by its name, where that is asked for.
+    pub(super) known: Option<BTreeMap<String, Known>>,
 }
 
 /// How many nodes the import of a model may come to: what is written out counts as often as it is.
@@ -314,6 +317,10 @@ impl<'m> Importer<'m> {
             }
             let v = to.evaluated(v);
             made.push(v);
+            // Names of functions' tensors may be those of others.
+            if let Some(known) = self.known.as_mut().filter(|_| self.calls.is_empty()) {
+                known.insert(name.clone(), Known::of(to.graph, v));
+            }
             if let Some(slot @ None) = to.graph.node_mut(v.node).names.get_mut(v.port as usize) {
                 *slot = Some(name.as_str().into());
             }
