@@ -3,7 +3,8 @@
 
     python3 scripts/licences.py
 
-`cargo deny` checks this and more, but must be installed; this needs nothing but cargo. Without a network, only the crates for this platform can be checked, which a build has downloaded.
+`cargo deny` checks this and more, but must be installed. Without a network, only the crates for this platform can be checked, which a
+build has downloaded.
 """
 import json
 import re
