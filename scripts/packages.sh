@@ -6,8 +6,10 @@ cd "$(dirname "$0")/.."
 
 cargo package --workspace --exclude wgfc-python --no-verify --locked --allow-dirty --quiet 2>&1 |
     { grep -v -e '^warning: ignoring \(test\|benchmark\) ' || true; } >&2
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# Fails where the packages' versions do not agree.
+version=$(python3 scripts/bump.py)
 for manifest in Cargo.toml */Cargo.toml; do
+    ! grep -q '^publish = false' "$manifest" || continue
     name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)
     files=$(tar tzf "target/package/$name-$version.crate" | sed "s|^$name-$version/||")
     # Texts and bytes that sources include are looked for beside them.

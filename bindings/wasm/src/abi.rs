@@ -88,3 +88,35 @@ pub unsafe extern "C" fn release(given: *mut Given) {
     let given = unsafe { Box::from_raw(given) };
     drop(given.answer);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(bytes: &[u8]) -> (*mut u8, usize) {
+        let at = allocate(bytes.len());
+        // SAFETY: the memory was given for so many bytes, and `bytes` is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
+        (at, bytes.len())
+    }
+
+    /// Miri runs this: each byte that is given is taken back once, and answers can be read until they are released.
+    #[test]
+    fn memory_is_taken_back() {
+        for len in [0, 1, 1000] {
+            // SAFETY: the memory was given for this length, and is not used.
+            unsafe { free(allocate(len), len) };
+        }
+        let ((model, m), (request, r)) = (given(b"no model"), given(b"{}"));
+        // SAFETY: both come from `allocate` with these lengths.
+        let answer = unsafe { compile(model, m, request, r) };
+        // SAFETY: the answer is not released yet, and its places are those of bytes that it owns.
+        let json = unsafe {
+            let [at, len, ..] = (*answer).places;
+            String::from_utf8_lossy(std::slice::from_raw_parts(at as *const u8, len)).into_owned()
+        };
+        assert!(json.contains("\"kind\""), "{json}");
+        // SAFETY: it comes from `compile`, and nothing refers to it.
+        unsafe { release(answer) };
+    }
+}

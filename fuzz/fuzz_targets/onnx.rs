@@ -1,0 +1,12 @@
+//! The input is an ONNX model. It is compiled, or refused by an error that is not ours.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wgfc::compiler::import::NoExternalData;
+use wgfc::compiler::{Kind, Options, compile};
+
+fuzz_target!(|model: &[u8]| {
+    if let Err(e) = compile(model, &NoExternalData, &Options::default()) {
+        assert!(e.0.iter().all(|d| d.kind != Kind::Internal), "{e}");
+    }
+});
