@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Run the commands of docs/tutorial.md, and compare what they print with what stands there.
+"""Run the commands of README.md and docs/tutorial.md, and compare what they print with what stands there.
 
     python3 scripts/examples.py [WGFC]      target/debug/wgfc without it
 
-In blocks of `console`, lines after `$` are run; the lines below must be printed, in this order, among others, and `…` stands for anything.
-Blocks of `python` are run where what they import is installed. Files of the repository that a block downloads are copied.
+In blocks of `console`, lines after `$` are run, with the program for `cargo run --release --`; the lines below must be printed, in this order,
+among others, and `…` stands for anything. Blocks of `python` are run where their imports are installed. Files of the repository that a block
+downloads are copied.
 """
 import importlib.util
 import os
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/tutorial.md"
+PAGES = ["README.md", "docs/tutorial.md"]
 
 
 def squeezed(line):
@@ -36,38 +37,47 @@ def missing(expected, printed):
 assert missing(["a  1…", "b"], ["a 12", "x", " b"]) is None and missing(["b", "a…"], ["a 1", "b"]) == "a…", "the check itself is wrong"
 
 
-def run(command, folder, environment):
+def run(page, command, folder, environment):
     done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        sys.exit(f"error: {PAGE.name}: {command} ends with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"error: {page}: {command} ends with {done.returncode}:\n{done.stdout}")
     return done.stdout.splitlines()
 
 
-def main():
-    wgfc = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/debug/wgfc").resolve()
+def page_runs(page, wgfc):
+    """Runs the commands of a page in a new folder, which has the repository's fixtures."""
     start, commands = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "WGFC_CACHE_DIR": f"{folder}/cache"}
         Path(folder, "bin").mkdir()
         Path(folder, "bin/wgfc").symlink_to(wgfc)
-        for language, block in re.findall(r"^```([a-z]+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
+        for name in ["fixtures", "web"]:
+            Path(folder, name).symlink_to(ROOT / name)
+        for language, block in re.findall(r"^```([a-z]+)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
             for name in re.findall(r"curl -LO https://github.com/wgfc/wgfc/raw/main/(\S+)", block):
                 Path(folder, Path(name).name).write_bytes((ROOT / name).read_bytes())
             if language == "python":
                 modules = set(re.findall(r"^(?:import|from) (\w+)", block, re.M))
                 if absent := [m for m in modules if importlib.util.find_spec(m) is None]:
-                    print(f"a block of Python is left out: there is no {', '.join(absent)}")
+                    print(f"{page}: a block of Python is left out: there is no {', '.join(absent)}")
                     continue
-                run([sys.executable, "-c", block], folder, environment)
+                run(page, [sys.executable, "-c", block], folder, environment)
             if language != "console":
                 continue
             for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
                 command, *expected = part.splitlines()
-                printed = run(["bash", "-c", command], folder, environment)
+                command = command.replace("cargo run --release --", "wgfc")
+                printed = run(page, ["bash", "-c", command], folder, environment)
                 if (line := missing(expected, printed)) is not None:
-                    sys.exit(f"error: {PAGE.name}: `{command}` does not print `{line}`, but:\n" + "\n".join(printed))
+                    sys.exit(f"error: {page}: `{command}` does not print `{line}`, but:\n" + "\n".join(printed))
                 commands += 1
-    print(f"{commands} commands of {PAGE.name} print what it says ({time.monotonic() - start:.0f} s)")
+    print(f"{commands} commands of {page} print what it says ({time.monotonic() - start:.0f} s)")
+
+
+def main():
+    wgfc = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/debug/wgfc").resolve()
+    for page in PAGES:
+        page_runs(page, wgfc)
 
 
 main()

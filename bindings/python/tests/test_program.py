@@ -227,3 +227,11 @@ def test_the_readme_is_right(monkeypatch):
     exec(code, names)
     assert names["outputs"]["probabilities"].shape == (2, 5)
     assert repr(names["program"]).endswith(code.split("print(program)")[1].split("# ")[1].split("\n")[0] + ">")
+
+
+def test_the_front_page_is_right(monkeypatch):
+    root = pathlib.Path(__file__).resolve().parents[3]
+    monkeypatch.chdir(root)
+    names = {}
+    exec((root / "README.md").read_text().split("```python\n")[1].split("```")[0], names)
+    assert names["outputs"]["probabilities"].shape == (1, 5)
