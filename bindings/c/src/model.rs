@@ -12,7 +12,7 @@ use wgfc::runtime::session::{SessionOptions, Value};
 use wgfc::runtime::{AdapterChoice, Gpu, Plans, Session};
 use wgfc::{Error, Program, artefact};
 
-/// A model that the caller frees.
+/// A model; the caller frees it.
 #[derive(Debug)]
 pub struct WgfcModel {
     inputs: Vec<Port>,
@@ -33,7 +33,7 @@ impl WgfcModel {
         let bundle = artefact::load_bundle(path)?;
         let gpu = Gpu::request_blocking(adapter).map_err(device_error)?;
         let plans = Plans::new_blocking(&gpu, &bundle, SessionOptions::default()).map_err(device_error)?;
-        // Of several plans that which takes most: with most open extents.
+        // Several plans differ in what they fix: the one with the most symbolic extents describes the model.
         let open =
             |p: &&Program| p.inputs.iter().flat_map(|i| &i.shape).filter(|d| d.as_const().is_none()).count();
         let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
@@ -55,13 +55,13 @@ impl WgfcModel {
         f(&mut *self.plans.lock().map_err(panicked)?)
     }
 
-    /// Sets a size of all plans that have it.
+    /// Sets a symbolic size in all plans that have it.
     fn set_size(&self, name: &str, value: i64) -> Result<(), Error> {
         self.with(|plans| {
             let has = |s: &Session| s.program().symbols.iter().any(|n| n == name);
             let those: Vec<usize> =
                 plans.sessions().enumerate().filter(|(_, s)| has(s)).map(|(i, _)| i).collect();
-            // The first plan says what sizes there are.
+            // Messages list the sizes of the first plan.
             let those = if those.is_empty() { vec![0] } else { those };
             for plan in those {
                 let session = plans.session_mut(plan);

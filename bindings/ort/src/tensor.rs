@@ -7,7 +7,7 @@ use wgfc::ir::tensor::checked_numel;
 use wgfc::ports::PortType;
 use wgfc::{DType, Tensor};
 
-/// The types that both have.
+/// Pairs of element types, of wgfc and of the interface.
 const TYPES: &[(DType, Element)] = &[
     (DType::F32, Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT),
     (DType::U8, Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8),
@@ -50,7 +50,7 @@ pub(crate) fn element(d: DType) -> Element {
 pub(crate) struct Value {
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<i64>,
-    /// Its elements, aligned to 16 bytes where they are its own.
+    /// The elements; memory that the tensor owns is aligned to 16 bytes.
     pub(crate) data: *mut c_void,
     pub(crate) bytes: usize,
     owned: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Value {
 impl Drop for Value {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: `zeros` has given it.
+            // SAFETY: `zeros` has allocated it with this layout.
             unsafe { release(self.data) };
         }
     }
@@ -83,7 +83,7 @@ impl Value {
         Ok(Value { dtype, shape, data, bytes, owned: true })
     }
 
-    /// A tensor in memory of the caller's, of `room` bytes.
+    /// A tensor over the caller's memory of `room` bytes.
     pub(crate) fn borrowed(
         dtype: DType,
         shape: Vec<i64>,
@@ -97,7 +97,7 @@ impl Value {
         Ok(Value { dtype, shape, data, bytes, owned: false })
     }
 
-    /// A copy of a tensor of wgfc's.
+    /// Copies a tensor of wgfc.
     pub(crate) fn of(t: &Tensor) -> Result<Value, String> {
         let shape = t.shape.iter().map(|e| i64::try_from(*e).unwrap_or(i64::MAX)).collect();
         let mut value = Value::zeros(t.dtype, shape)?;
@@ -116,17 +116,17 @@ impl Value {
             ));
         }
         let from = t.bytes().filter(|b| b.len() == self.bytes).ok_or("the output has no bytes")?;
-        // SAFETY: there is room for so many, and what a value borrows is not wgfc's.
+        // SAFETY: there is room for that many bytes, and memory that a value borrows does not belong to wgfc.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.data.cast::<u8>(), from.len()) };
         Ok(())
     }
 
-    /// A copy as a tensor of wgfc's.
+    /// Copies to a tensor of wgfc.
     pub(crate) fn tensor(&self) -> Result<Tensor, String> {
         let shape = self.shape.iter().map(|e| usize::try_from(*e).unwrap_or(0)).collect();
         let bytes = match self.bytes {
             0 => vec![],
-            // SAFETY: there are so many.
+            // SAFETY: the tensor has that many bytes.
             n => unsafe { std::slice::from_raw_parts(self.data.cast::<u8>(), n) }.to_vec(),
         };
         Tensor::new(self.dtype, shape, bytes)
@@ -137,9 +137,9 @@ impl Value {
 #[derive(Clone)]
 pub(crate) struct Type {
     pub(crate) dtype: DType,
-    /// −1 for extents that are open.
+    /// The extents; −1 for symbolic ones.
     pub(crate) shape: Vec<i64>,
-    /// The names of those that have one, empty for the others.
+    /// The names of symbolic extents, empty for the others.
     pub(crate) names: Vec<CString>,
 }
 

@@ -1,6 +1,6 @@
-//! Naga's judgement of compiled kernels, for web pages.
+//! Validation of compiled kernels by naga, for web pages.
 //!
-//! The module is one of its own, as the compiler's would be larger by a sixth with naga in it. `web/src/compiler/worker.ts` loads it where a
+//! It is a module of its own, as naga would make the compiler's larger by a sixth. `web/src/compiler/worker.ts` loads it where a
 //! page asks for validation, writes what the compiler answered into memory that [`allocate`] gave, and calls [`validate`]. It has no imports.
 
 use serde::Deserialize;
@@ -26,13 +26,13 @@ struct Plan {
     kernels: Vec<Kernel>,
 }
 
-/// The faults of an answer's kernels, a message each; empty if there are none.
+/// Validates an answer's kernels. Returns a message for each fault.
 fn problems(answer: &[u8]) -> String {
     let Compiled { plan, kernels: mut texts } = match serde_json::from_slice(answer) {
         Ok(c) => c,
         Err(e) => return format!("the compiler's answer is not what it should be: {e}"),
     };
-    // Plans may share kernels, of which each is judged once.
+    // Plans may share kernels; each kernel is validated once.
     let kernels: BTreeMap<String, Kernel> =
         plan.plans.into_iter().flat_map(|p| p.kernels).map(|k| (k.name.clone(), k)).collect();
     let judged = kernels.into_iter().filter_map(|(name, mut kernel)| {
@@ -48,7 +48,7 @@ pub extern "C" fn allocate(len: usize) -> *mut u8 {
     Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
 }
 
-/// Judges the kernels of an answer of the compiler. The result points to two numbers of 32 bits, the address and length of a text that says
+/// Validates the kernels of an answer of the compiler. The result points to two numbers of 32 bits, the address and length of a text that says
 /// what is wrong; both stay until the instance of the module ends.
 ///
 /// # Safety

@@ -131,12 +131,7 @@ fn stages(
     if flattened::unflatten(graph)? > 0 {
         canonical::clean(graph)?;
     }
-    let mut rules = rules::exact();
-    if approximate {
-        rules.extend(rules::approx());
-        rules.extend(rules::raise());
-    }
-    report.rules = region::saturate(graph, &rules, &options.expect)?;
+    report.rules = region::saturate(graph, rules::of(approximate), &options.expect)?;
     canonical::clean(graph)?;
     if approximate {
         recognised(graph, report)?;

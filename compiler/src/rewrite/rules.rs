@@ -7,10 +7,20 @@ use super::guards::*;
 use super::products::Sharing;
 use super::term::{Table, Term};
 use egg::{Rewrite, rewrite};
+use std::sync::LazyLock;
 use wgfc_ir::NormKind;
 
 /// A rule over [`Term`]s.
 pub type Rule = Rewrite<Term, Table>;
+
+/// The rules that a compilation uses: the exact ones, or all. Their patterns are parsed once in a process, which takes as long as
+/// compiling a small model.
+pub fn of(approximate: bool) -> &'static [Rule] {
+    static EXACT: LazyLock<Vec<Rule>> = LazyLock::new(exact);
+    static ALL: LazyLock<Vec<Rule>> =
+        LazyLock::new(|| exact().into_iter().chain(approx()).chain(raise()).collect());
+    if approximate { &ALL } else { &EXACT }
+}
 
 /// Rules that keep every bit of the result (but for the sign of a zero).
 pub fn exact() -> Vec<Rule> {

@@ -1,6 +1,7 @@
-//! Which results are the same memory as an operand, as torch decides it: by the sizes and strides that the program says.
+//! Decides which results share memory with an operand. Torch decides this by sizes and strides, which the program states.
 //!
-//! Sizes of inputs that stay symbols torch traces as 2 or more, and decides by that and by their declared ranges; so does this.
+//! When torch traces a program, it assumes that symbolic sizes of inputs are at least 2 and within their declared ranges. This module makes
+//! the same assumptions.
 
 use super::expr;
 use super::messages::{Argument, Graph, Node, SymInt, TensorMeta};
@@ -13,26 +14,26 @@ use wgfc_ir::{Atom, Dim};
 /// A lower bound of the value of a symbol.
 pub type Least<'l> = &'l dyn Fn(&str) -> i64;
 
-/// How a result relates to the memory of an operand.
+/// Whether a result shares the memory of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
-    /// It is a view of it.
+    /// The result is a view of the operand.
     Yes,
-    /// It is memory of its own.
+    /// The result has memory of its own.
     No,
-    /// It is a view if all that is done to it are views.
+    /// The result is a view if the importer makes it by views alone.
     IfViews,
-    /// It may be either.
+    /// The sizes and strides do not tell.
     Unknown,
 }
 
-/// The operand that a result may be a view of: by its declaration, or by what [`OpDef`] says beyond that.
+/// The operand that a result may be a view of, by the operator's schema, else by [`OpDef::views`](super::op::OpDef).
 pub fn operand<'m>(node: &'m Node, def: &OpDef, schema: Option<&Schema>, result: usize) -> Option<&'m str> {
     let declared = schema.and_then(|s| s.aliased(result)).map(|(of, _)| of.name);
     let position = |name: &str| schema.and_then(|s| s.arguments.iter().position(|a| a.name == name));
     let name = declared.or(def.views)?;
     let given = node.inputs.iter().find(|i| i.name == name);
-    // Older versions give no names to what stands in its place.
+    // Older versions of torch leave out the names of positional arguments.
     let given = given.or_else(|| node.inputs.get(position(name)?).filter(|i| i.name.is_empty()))?;
     match &given.arg {
         Argument::Tensors(_) => tensors(&given.arg).nth(result),
@@ -40,7 +41,7 @@ pub fn operand<'m>(node: &'m Node, def: &OpDef, schema: Option<&Schema>, result:
     }
 }
 
-/// Whether a result is a view of an operand that it [may](operand) be one of.
+/// Whether a result is a view of the [`operand`] that it may be a view of.
 pub fn shared(
     graph: &Graph,
     node: &Node,
@@ -88,15 +89,15 @@ fn shares(decided: Option<bool>) -> Shared {
     }
 }
 
-/// Conditions, each that one size is at most another, under which no two elements of a tensor lie at one place; `None` where some do
-/// whatever the sizes are.
+/// The conditions under which no two elements of a tensor have the same address, as pairs of sizes of which the first is at most the second.
+/// `None` if some elements have the same address for all sizes.
 pub fn apart(sizes: &[Dim], strides: &[Dim], least: Least<'_>) -> Option<Vec<(Dim, Dim)>> {
     if sizes.iter().any(|n| n.is(0)) {
         return Some(vec![]);
     }
     let mut rest: Vec<(&Dim, &Dim)> = strides.iter().zip(sizes).filter(|(_, n)| !n.is(1)).collect();
     let (mut conditions, mut next) = (vec![], Dim::ONE);
-    // From the axis whose neighbours are nearest: the next one's lie behind all elements of those before it.
+    // Axes are visited by stride, the smallest first; a stride must exceed the distance that the axes before it cover.
     while !rest.is_empty() {
         let nearest = |(stride, _): &(&Dim, &Dim)| {
             !rest.iter().any(|(other, _)| order(stride, other, least) == Some(Ordering::Greater))
@@ -116,8 +117,8 @@ pub fn apart(sizes: &[Dim], strides: &[Dim], least: Least<'_>) -> Option<Vec<(Di
     Some(conditions)
 }
 
-/// Whether several elements of a tensor of these sizes and strides may lie at one place, or do along an axis whose neighbours are at one:
-/// where all are known.
+/// Whether elements of a tensor with these sizes and strides have the same address: if an axis is expanded (its stride is 0), or if all
+/// sizes and strides are known and ranges of addresses overlap.
 pub fn overlaps(sizes: &[Dim], strides: &[Dim]) -> bool {
     if sizes.iter().any(|n| n.is(0)) {
         return false;
@@ -137,12 +138,12 @@ pub fn overlaps(sizes: &[Dim], strides: &[Dim]) -> bool {
     })
 }
 
-/// Whether sizes are equal, where that is certain.
+/// Whether two sizes are equal; `None` if that is not certain.
 fn equal(a: &Dim, b: &Dim, least: Least<'_>) -> Option<bool> {
     order(a, b, least).map(Ordering::is_eq)
 }
 
-/// Which of two sizes is the larger, where that is certain.
+/// The order of two sizes; `None` if that is not certain.
 fn order(a: &Dim, b: &Dim, least: Least<'_>) -> Option<Ordering> {
     let difference = a - b;
     if difference.is(0) {
@@ -156,20 +157,20 @@ fn order(a: &Dim, b: &Dim, least: Least<'_>) -> Option<Ordering> {
     (&-&difference - 1).proves_nonneg(&[]).then_some(Ordering::Less)
 }
 
-/// Whether all of it is true, where that is certain.
+/// Whether all parts are true; `None` if that is not certain.
 fn all(parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let parts: Vec<Option<bool>> = parts.collect();
     if parts.contains(&Some(false)) { Some(false) } else { parts.iter().all(Option::is_some).then_some(true) }
 }
 
-/// How elements lie in memory.
+/// Sizes and strides of a tensor, in elements.
 struct Layout {
     sizes: Vec<Dim>,
     strides: Vec<Dim>,
 }
 
 impl Layout {
-    /// By the program's own symbols.
+    /// The layout that the program states, over its own symbols.
     fn of(m: &TensorMeta) -> Option<Layout> {
         let size = |s: &SymInt| match s {
             SymInt::Int(n) => Some((*n).into()),
@@ -180,7 +181,7 @@ impl Layout {
         (sizes.len() == strides.len()).then_some(Layout { sizes, strides })
     }
 
-    /// The stride of an axis of one element says nothing.
+    /// Whether the strides are equal, but for axes of one element, whose strides do not matter.
     fn same_strides(&self, other: &Layout, least: Least<'_>) -> Option<bool> {
         if self.strides.len() != other.strides.len() {
             return Some(false);
@@ -189,7 +190,7 @@ impl Layout {
         all(axes.filter(|(n, _)| !n.is(1)).map(|(_, (a, b))| equal(a, b, least)))
     }
 
-    /// Whether elements lie side by side in their order.
+    /// Whether the tensor is contiguous.
     fn in_order(&self, least: Least<'_>) -> Option<bool> {
         let mut expected = Dim::ONE;
         let mut strides = vec![];
@@ -201,13 +202,13 @@ impl Layout {
         self.same_strides(&Layout { sizes: self.sizes.clone(), strides }, least)
     }
 
-    /// Whether the strides say nothing of whether channels come last: of one channel, or of one pixel.
+    /// Whether the strides fit every memory format, as there is one channel or one pixel.
     fn is_of_any_format(&self) -> bool {
         let [_, channels, pixels @ ..] = &self.sizes[..] else { return false };
         channels.is(1) || pixels.iter().all(|d| d.is(1))
     }
 
-    /// Whether strides can be given to other sizes so that the elements stay where they are: torch's `computeStride`.
+    /// Whether a view of other sizes exists that moves no elements, as torch's `computeStride` decides it.
     fn views_as(&self, sizes: &[Dim], least: Least<'_>) -> Option<bool> {
         if self.sizes.iter().any(|d| d.is(0)) {
             return Some(false);
@@ -225,7 +226,7 @@ impl Layout {
         let mut fits = true;
         for d in (0..self.sizes.len()).rev() {
             elements = &elements * &self.sizes[d];
-            // Elements of several axes lie at one distance up to here.
+            // A chunk of axes that are contiguous with each other ends here.
             let ends = d == 0
                 || compare(&self.sizes[d - 1], &Dim::ONE) != Some(Ordering::Equal)
                     && compare(&self.strides[d - 1], &(&elements * &stride)) != Some(Ordering::Equal);

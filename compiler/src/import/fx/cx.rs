@@ -1,4 +1,4 @@
-//! An operator's decoder's view of its node.
+//! The node that is being imported, as an operator's importer sees it: arguments, types, and the graph to add to.
 
 mod numbers;
 mod types;
@@ -21,7 +21,7 @@ use wgfc_ir::{Atom, Dim, Poly, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
-/// A node of the program while it is decoded. Dereferences to the [`Lowering`] of its graph.
+/// A node of the program while it is imported. Dereferences to the [`Lowering`] of its graph.
 pub struct Cx<'a, 'g, 'm> {
     pub(super) lowering: &'a mut Lowering<'g>,
     pub(super) importer: &'a mut Importer<'m>,
@@ -31,11 +31,11 @@ pub struct Cx<'a, 'g, 'm> {
     /// The node.
     pub node: &'m Node,
     pub(super) schema: Option<Schema>,
-    /// Values that arguments gave.
+    /// The values of the arguments that were read, with their names for messages.
     given: Vec<(Value, String)>,
-    /// Which part of complex numbers it is given, where it is not both.
+    /// The part of complex numbers that operands are reduced to: 0 is the real one; `None` for both.
     pub(super) part: Option<usize>,
-    /// Whether narrower floats are given as f32, and the results' types are those of what is computed so.
+    /// Whether operands of narrower floats are converted to f32, and results keep the types that are computed so.
     pub(super) in_f32: bool,
 }
 
@@ -62,7 +62,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         Cx { lowering, importer, scope, graph, node, schema, given: vec![], part: None, in_f32: false }
     }
 
-    /// An error with the argument it is about.
+    /// Adds the name of the argument that an error is about.
     pub(super) fn placed(&self, e: OpError) -> OpError {
         let part = match e.part {
             Some(Part::Operand(v)) => {
@@ -82,12 +82,12 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         self.schema.as_ref()?.argument(name)
     }
 
-    /// The argument of a name, or its default.
+    /// The argument with this name, or its default.
     pub fn argument(&self, name: &str) -> Result<Cow<'m, Argument>> {
         if let Some(given) = self.node.inputs.iter().find(|i| i.name == name) {
             return Ok(Cow::Borrowed(&given.arg));
         }
-        // Older versions give no names to what stands in its place.
+        // Older versions of torch leave out the names of positional arguments.
         let position = self.schema.as_ref().and_then(|s| s.arguments.iter().position(|a| a.name == name));
         if let Some(given) = position.and_then(|i| self.node.inputs.get(i)).filter(|i| i.name.is_empty()) {
             return Ok(Cow::Borrowed(&given.arg));
@@ -96,17 +96,17 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         default.map(Cow::Owned).ok_or_else(|| OpError::model("is missing").at(format!("argument `{name}`")))
     }
 
-    /// The arguments in order: of higher-order operators they have no names.
+    /// The arguments in order. Those of higher-order operators have no names.
     pub fn positional(&self) -> impl Iterator<Item = &'m Argument> {
         self.node.inputs.iter().map(|i| &i.arg)
     }
 
-    /// Whether the operator has an argument of that name.
+    /// Whether the operator's schema has an argument of that name.
     pub fn declares(&self, name: &str) -> bool {
         self.declared(name).is_some()
     }
 
-    /// Whether an argument is written, or has a default that is not `None`.
+    /// Whether an argument is given or has a default, and is not `None`.
     pub fn has(&self, name: &str) -> bool {
         self.argument(name)
             .is_ok_and(|a| !matches!(*a, Argument::None | Argument::OptionalTensor(OptionalTensor::None)))
@@ -116,7 +116,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         Err(OpError::model(format!("must be {what}, and is {}", got.kind())).at(format!("argument `{name}`")))
     }
 
-    /// Remembers the name of an operand in messages.
+    /// Keeps the name of an operand for messages.
     fn remember(&mut self, v: Value, what: String) -> Value {
         self.given.push((v, what));
         v
@@ -136,16 +136,16 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     }
 }
 
-/// Tensors.
+/// Arguments that are tensors.
 impl<'m> Cx<'_, '_, 'm> {
-    /// A tensor.
+    /// The value of an argument that must be a tensor or a number.
     pub fn tensor(&mut self, name: &str) -> Result {
         match self.opt_tensor(name)? {
             Some(v) => Ok(v),
             None => Err(OpError::model("is missing").at(format!("argument `{name}`"))),
         }
     }
-    /// A tensor, or none. A number stands for a tensor without axes.
+    /// The value of an argument that may be `None`. A number is a tensor of rank 0.
     pub fn opt_tensor(&mut self, name: &str) -> Result<Option<Value>> {
         match &*self.argument(name)? {
             Argument::None | Argument::OptionalTensor(OptionalTensor::None) => Ok(None),
@@ -161,7 +161,7 @@ impl<'m> Cx<'_, '_, 'm> {
             },
         }
     }
-    /// A list of tensors.
+    /// The values of a list of tensors.
     pub fn tensors(&mut self, name: &str) -> Result<Vec<Value>> {
         match &*self.argument(name)? {
             Argument::None => Ok(vec![]),
@@ -171,7 +171,7 @@ impl<'m> Cx<'_, '_, 'm> {
             a => self.wrong(name, "a list of tensors", a),
         }
     }
-    /// A list of tensors with gaps.
+    /// The values of a list of tensors, some of which may be `None`.
     pub fn opt_tensors(&mut self, name: &str) -> Result<Vec<Option<Value>>> {
         match &*self.argument(name)? {
             Argument::OptionalTensors(ts) => {
@@ -184,7 +184,7 @@ impl<'m> Cx<'_, '_, 'm> {
             _ => Ok(self.tensors(name)?.into_iter().map(Some).collect()),
         }
     }
-    /// A tensor, or a number that stands for one.
+    /// The value of an argument that is a tensor, or a number in its place.
     pub fn operand(&mut self, name: &str) -> Result<Operand> {
         let a = self.argument(name)?;
         if let Some(n) = self.number_of(&a)? {
@@ -192,7 +192,7 @@ impl<'m> Cx<'_, '_, 'm> {
         }
         self.tensor(name).map(Operand::Tensor)
     }
-    /// The name of the tensor that an argument is.
+    /// The name of the tensor that an argument refers to.
     pub fn tensor_name(&self, name: &str) -> Option<&'m str> {
         match self.argument(name).ok()? {
             Cow::Borrowed(Argument::Tensor(t) | Argument::OptionalTensor(OptionalTensor::Tensor(t))) => {
@@ -205,19 +205,19 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn declared_of(&self, name: &str) -> Option<&'m TensorMeta> {
         self.graph.tensor_values.get(self.tensor_name(name)?)
     }
-    /// The name of a tensor that sees all of the memory that an argument sees: its own, where that is not known.
+    /// The name of the tensor that owns the memory of which an argument is a view, or its own name if that is not known.
     pub fn memory(&self, name: &str) -> Option<String> {
         let own = self.tensor_name(name)?;
         Some(self.scope.whole(own).unwrap_or(own).to_owned())
     }
-    /// How many elements of its memory are before an argument that is a tensor.
+    /// The storage offset of a tensor argument, in elements.
     pub fn offset(&self, name: &str) -> Option<Dim> {
         match &self.declared_of(name)?.storage_offset {
             None => Some(Dim::ZERO),
             Some(n) => self.importer.sym_int(n).ok(),
         }
     }
-    /// Sizes and strides of a tensor, in elements, where it begins its memory.
+    /// Sizes and strides of a tensor, in elements; `None` if its storage offset is not 0.
     pub fn layout(&self, tensor: &str) -> Option<(Vec<Dim>, Vec<Dim>)> {
         let meta = self.graph.tensor_values.get(tensor)?;
         let sizes =
@@ -226,7 +226,7 @@ impl<'m> Cx<'_, '_, 'm> {
         let (sizes, strides) = (sizes(&meta.sizes)?, sizes(&meta.strides)?);
         (begins && sizes.len() == strides.len()).then_some((sizes, strides))
     }
-    /// Whether an expression of sizes is at least 0 for all that the program says of them.
+    /// Whether an expression is at least 0 for all sizes in the ranges that the program declares.
     pub fn never_negative(&self, p: &Poly) -> bool {
         let from_least = |a: &Atom| match a {
             Atom::Sym(s) => self.importer.least.get(&**s).map(|n| &Dim::sym(s) + *n),
@@ -243,8 +243,8 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn is_complex(&self, name: &str) -> bool {
         self.declared_of(name).is_some_and(|m| messages::is_complex(m.dtype))
     }
-    /// Whether each element of a tensor is at a place of its own in memory, other than along axes whose strides are `passed`. Where sizes
-    /// decide it, a run is for those alone that do so.
+    /// Whether all elements of a tensor have addresses of their own, ignoring axes whose stride is `passed`. If that depends on sizes, the
+    /// program is constrained to sizes for which it holds.
     fn elements_apart(&mut self, tensor: &str, passed: Option<i64>) -> bool {
         let apart = self.scope.is_apart(tensor);
         let Some(meta) = self.graph.tensor_values.get(tensor) else { return apart };
@@ -260,7 +260,7 @@ impl<'m> Cx<'_, '_, 'm> {
             false => meta.sizes.len() == meta.strides.len() && self.require_apart(&sizes, &strides),
         }
     }
-    /// Whether elements with these strides are at places of their own, where a run is for those sizes alone that make it so.
+    /// Whether elements with these sizes and strides have addresses of their own. The program is constrained to sizes for which it holds.
     pub fn require_apart(&mut self, sizes: &[Dim], strides: &[Dim]) -> bool {
         let found = aliases::apart(sizes, strides, &|s| self.importer.least(s));
         for (first, stride) in found.iter().flatten() {
@@ -268,8 +268,8 @@ impl<'m> Cx<'_, '_, 'm> {
         }
         found.is_some()
     }
-    /// An error where several elements of an argument may be at one place in memory: torch copies it as it lies there, and replaces all of
-    /// them. Where neighbours along an axis are at one place, it does not.
+    /// Fails if elements of an argument may have the same address. Torch copies such a tensor with its strides, so that replacing one element
+    /// replaces all at that address. Expanded axes are no problem, as torch makes them dense.
     pub fn apart(&mut self, name: &str) -> Result<()> {
         if self.tensor_name(name).is_some_and(|t| !self.elements_apart(t, Some(0))) {
             return Err(OpError::unsupported(
@@ -279,7 +279,7 @@ impl<'m> Cx<'_, '_, 'm> {
         }
         Ok(())
     }
-    /// Writes over the tensor that an argument is, which its declaration or [`OpDef`](super::op::OpDef) says that it does.
+    /// Replaces the content of a tensor argument, for an operator whose schema or [`OpDef`](super::op::OpDef) says that it writes it.
     pub fn write(&mut self, name: &str, value: Value) -> Result<()> {
         let Some(tensor) = self.tensor_name(name) else {
             return self.wrong(name, "a tensor", &Argument::None);
@@ -294,24 +294,24 @@ impl<'m> Cx<'_, '_, 'm> {
     }
 }
 
-/// Inner graphs.
+/// The graphs of control flow.
 impl<'g, 'm> Cx<'_, 'g, 'm> {
-    /// The graph that an argument of a higher-order operator is.
+    /// The graph in an argument of a higher-order operator.
     pub fn inner(&self, a: &'m Argument) -> Result<&'m Graph> {
         match a {
             Argument::Graph(g) => Ok(&g.graph),
             a => Err(OpError::model(format!("a graph is expected, and got {}", a.kind()))),
         }
     }
-    /// The value that a name of this graph holds.
+    /// The value of a name in this graph.
     pub fn by_name(&mut self, name: &str) -> Result {
         self.scope.read(self.lowering, name)
     }
-    /// Lowers the nodes of an inner graph in place, given tensors by their names. Returns its results.
+    /// Lowers the nodes of an inner graph in place; `given` are names of tensors for its inputs, with which it shares memory. Returns its results.
     pub fn inline(&mut self, graph: &'m Graph, given: &[&str]) -> Result<Vec<Value>> {
         self.importer.inline(self.lowering, self.scope, graph, given)
     }
-    /// Lowers the nodes of an inner graph in place, given values: memory of its own.
+    /// Lowers the nodes of an inner graph in place; `given` are values for its inputs, which it may overwrite without effect outside.
     pub fn nodes_of(&mut self, graph: &'m Graph, given: &[Value]) -> Result<Vec<Value>> {
         let mut scope = Scope::default();
         let formals: Vec<String> = graph.inputs.iter().flat_map(tensors).map(str::to_owned).collect();
@@ -325,7 +325,7 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         let formals: Vec<&str> = formals.iter().map(String::as_str).collect();
         self.importer.inline(self.lowering, &mut scope, graph, &formals)
     }
-    /// These values, and what random numbers in the graphs need besides.
+    /// Adds to captured values those that random numbers in the graphs need: the run's key and the number of the iteration.
     pub fn captured(&mut self, graphs: &[&'m Graph], mut values: Vec<Value>) -> Result<Vec<Value>> {
         if graphs.iter().any(|g| draws(g)) {
             values.extend(self.lowering.iteration);
@@ -333,8 +333,8 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         }
         Ok(values)
     }
-    /// A graph of its own, whose inputs are `params` and then what it captures; `make` builds it and gives its results. What is
-    /// there for random numbers alone it is not given.
+    /// Builds a body graph, whose inputs are `params` and then the captured values. `make` gets the values of both, without those that
+    /// serve random numbers alone, and returns the results.
     pub fn body(
         &mut self,
         params: &[Param],
@@ -360,7 +360,7 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         let mut outer = vec![];
         for (i, v) in captured.iter().enumerate() {
             let inner = to.graph.add_input(&format!("captured_{i}"), self.lowering.ty(*v).clone());
-            // Facts known of it are known to the body, too.
+            // Constants stay known inside of the body.
             let node = self.lowering.graph.node(v.node).clone();
             let pure = node.inputs.is_empty() && !matches!(node.op, wgfc_ir::Op::Input);
             if Some(*v) == self.lowering.run_key {

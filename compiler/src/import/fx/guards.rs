@@ -3,7 +3,7 @@
 use super::expr::{self, Expr};
 use wgfc_ir::{Dim, Poly};
 
-/// How deep expressions may be nested.
+/// The deepest nesting of an expression.
 const DEPTH: usize = 64;
 
 /// The relation that two sizes must have.
@@ -13,11 +13,11 @@ pub enum Relation {
     Equal,
     /// Not equal.
     Different,
-    /// The first at most the second.
+    /// The first is less than or equal to the second.
     AtMost,
 }
 
-/// A condition that was read.
+/// A condition on two sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard {
     /// The left side.
@@ -29,7 +29,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The guard that an operator of Python states of two sizes.
+    /// The guard for a comparison operator of Python, such as `<`, between two sizes.
     pub fn of(op: &str, a: Dim, b: Dim) -> Guard {
         let one = Poly::ONE;
         match op {
@@ -52,10 +52,10 @@ impl Guard {
         }
     }
 
-    /// The conditions that an expression is, all of which must hold.
+    /// Splits an expression into conditions that must all hold.
     ///
     /// # Errors
-    /// The part of the expression that is not understood, in words.
+    /// A message about the part of the expression that cannot be read.
     pub fn all(e: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
         match e.conditions(symbols)? {
             Some(all) => Ok(all),
@@ -64,13 +64,13 @@ impl Guard {
     }
 }
 
-/// A step from an argument to what is in it: a key or a position.
+/// The way from the arguments to a tensor in them: keys and positions, as in `['past'][0][0]`.
 pub type Path = Vec<String>;
 
-/// Reads a condition. `size` gives an axis of the input at a path.
+/// Parses a condition. `size` returns the extent of an axis of the input at a path.
 ///
 /// # Errors
-/// The part of the expression that is not understood, in words.
+/// A message about the part of the expression that cannot be read.
 pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Vec<Guard>, String> {
     let e = read(text, size)?;
     match e {
@@ -85,10 +85,10 @@ pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<V
     }
 }
 
-/// Reads an expression of plain names, `2*s39`; `symbols` says what each is.
+/// Parses an expression over names, such as `2*s39`; `symbols` returns the value of each name.
 ///
 /// # Errors
-/// The part of the expression that is not understood, in words.
+/// A message about the part of the expression that cannot be read.
 pub fn expression(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
     read(text, &|_, _| None)?.size(symbols)
 }
@@ -100,7 +100,7 @@ fn read(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Expr, 
     if p.at < text.len() { Err(format!("`{}` is left over", &text[p.at..])) } else { Ok(e) }
 }
 
-/// The operators of Python between two operands, from those that bind least, and what sympy calls them.
+/// The binary operators of Python with their names in sympy, by precedence, the lowest first.
 const LEVELS: [&[(&str, &str)]; 9] = [
     &[("or ", "Or")],
     &[("and ", "And")],
@@ -119,10 +119,10 @@ const LEVELS: [&[(&str, &str)]; 9] = [
     &[("+", "Add"), ("-", "Sub")],
     &[("//", "FloorDiv"), ("/", "IntTrueDiv"), ("%", "PythonMod"), ("*", "Mul")],
 ];
-/// Where `not` stands among these.
+/// The precedence of `not`: an index into [`LEVELS`].
 const NOT: usize = 2;
 
-/// Names that sympy gives to functions of Python and torch.
+/// The name in sympy of a function of Python or torch.
 fn function(name: &str) -> &str {
     let name = name.strip_prefix("torch.sym_").or(name.strip_prefix("torch._sym_")).unwrap_or(name);
     match name.strip_prefix("math.").unwrap_or(name) {
@@ -179,10 +179,10 @@ impl Parser<'_> {
         word
     }
 
-    /// The operator of a level that stands here.
+    /// Consumes an operator of this precedence, if one follows.
     fn operator(&mut self, level: usize) -> Option<&'static str> {
         self.space();
-        // `*` is no product where it begins a power, `<` no comparison where it begins a shift.
+        // `**` is not a product, and `<<` and `>>` are not comparisons.
         if self.rest().starts_with("**")
             || level == NOT && ["<<", ">>"].iter().any(|o| self.rest().starts_with(o))
         {
@@ -208,7 +208,7 @@ impl Parser<'_> {
         while let Some(name) = self.operator(level) {
             let next = self.level(level + 1, depth)?;
             match name {
-                // A sum of many terms stays a flat tree.
+                // The terms of a sum are the arguments of one `Add`, so that long sums are not nested deeply.
                 "Add" => sum.push(next),
                 "Sub" => sum.push(Expr::Call("Mul".into(), vec![Expr::Int(-1), next])),
                 "Or" | "And" if matches!(&e, Expr::Call(head, _) if head == name) => {
@@ -288,7 +288,7 @@ impl Parser<'_> {
             if !args.is_empty() {
                 self.expect(",")?;
             }
-            // `torch.sym_sum([a, b])`, `round(x, None)`.
+            // Arguments may be lists or `None`: `torch.sym_sum([a, b])`, `round(x, None)`.
             if self.eat("[") {
                 while !self.eat("]") {
                     if !args.is_empty() {
@@ -303,7 +303,7 @@ impl Parser<'_> {
         Ok(Expr::Call(function(&name).into(), args))
     }
 
-    /// `L['past'][0][0].size()[2]`.
+    /// Parses an extent of an input: `L['past'][0][0].size()[2]`.
     fn size(&mut self) -> Result<Dim, String> {
         self.expect("L")?;
         let mut path = vec![];
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn conditions_mean_what_python_means() {
-        // Where each holds, of a size from 0 to 40.
+        // The values of a size from 0 to 40 for which each condition holds.
         type Holds = fn(i64) -> bool;
         let cases: [(&str, Holds); 17] = [
             ("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[0] == 1", |n| n.max(1) == 4 || n == 1),

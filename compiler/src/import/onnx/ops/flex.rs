@@ -1,10 +1,10 @@
-//! `FlexAttention`: attention whose scores and probabilities subgraphs may change.
+//! `FlexAttention`: attention with subgraphs that change the scores and the probabilities.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::flex::{self, Flex};
 use wgfc_ir::Value;
 
-/// The result of that attribute's subgraph for `x`, which must keep its type.
+/// Applies the subgraph of an attribute to `x`, whose type it must keep; `x` itself if the attribute is absent.
 fn modified(cx: &mut Cx, name: &str, x: Value) -> Result<Value> {
     if cx.attribute(name).is_none() {
         return Ok(x);
