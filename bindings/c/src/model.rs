@@ -33,7 +33,7 @@ impl WgfcModel {
         let bundle = artefact::load_bundle(path)?;
         let gpu = Gpu::request_blocking(adapter).map_err(device_error)?;
         let plans = Plans::new_blocking(&gpu, &bundle, SessionOptions::default()).map_err(device_error)?;
-        // Of several plans that which takes most: with most open extents.
+        // The plan that takes most inputs: the one with most open extents.
         let open =
             |p: &&Program| p.inputs.iter().flat_map(|i| &i.shape).filter(|d| d.as_const().is_none()).count();
         let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
