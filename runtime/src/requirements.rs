@@ -24,7 +24,7 @@ use wgfc_program::program::BufferKind;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Requirements {
-    /// The features that kernels use.
+    /// The features that kernels use. `EXPERIMENTAL_COOPERATIVE_MATRIX` among them needs `experimental_features` of the descriptor, too.
     pub features: wgpu::Features,
     needs: Needs,
     /// Bytes of the largest buffer, and of the largest binding.
@@ -122,6 +122,7 @@ impl Requirements {
     }
 
     /// The features and limits that the program needs beyond these, in words: those of an adapter before a device is made, or those of a device.
+    /// Neither tells the size of subgroups, which some kernels fix: a session of a program with such kernels may still be refused.
     pub fn missing(&self, features: wgpu::Features, limits: &wgpu::Limits) -> Vec<String> {
         let mut missing = vec![];
         for name in &self.needs.features {
@@ -131,14 +132,14 @@ impl Requirements {
                 None => missing.push(format!("the feature `{name}`, which is not known here")),
             }
         }
-        if self.needs.subgroup_sizes.is_some() && !features.contains(wgpu::Features::SUBGROUP) {
+        let named = self.needs.features.iter().any(|f| f == "subgroups");
+        if self.needs.subgroup_sizes.is_some() && !named && !features.contains(wgpu::Features::SUBGROUP) {
             missing.push("the feature `subgroups` (wgpu::Features::SUBGROUP)".to_owned());
         }
         // Equal to `limits` but for those that are raised.
         self.limits(limits.clone()).check_limits_with_fail_fn(limits, false, |name, need, have| {
             missing.push(format!("the limit `{name}` of {need}, which is {have}"));
         });
-        missing.dedup();
         missing
     }
 

@@ -117,7 +117,7 @@ WGFC_API const char *wgfc_version(void);
 
 /* The code of an error; WGFC_OK of NULL. */
 WGFC_API wgfc_code wgfc_error_code(const wgfc_error *error);
-/* What is wrong, where, why, and what to do, on one or several lines; "" of NULL. */
+/* The error in words: its place, its reason, and advice, on one or several lines; "" of NULL. */
 WGFC_API const char *wgfc_error_message(const wgfc_error *error);
 WGFC_API void wgfc_error_free(wgfc_error *error);
 

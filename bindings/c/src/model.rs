@@ -12,7 +12,7 @@ use wgfc::runtime::session::{SessionOptions, Value};
 use wgfc::runtime::{AdapterChoice, Gpu, Plans, Session};
 use wgfc::{Error, Program, artefact};
 
-/// A model; the caller frees it.
+/// A model that the caller frees.
 #[derive(Debug)]
 pub struct WgfcModel {
     inputs: Vec<Port>,
@@ -55,13 +55,13 @@ impl WgfcModel {
         f(&mut *self.plans.lock().map_err(panicked)?)
     }
 
-    /// Sets a symbolic size in all plans that have it.
+    /// Sets a size of all plans that have it.
     fn set_size(&self, name: &str, value: i64) -> Result<(), Error> {
         self.with(|plans| {
             let has = |s: &Session| s.program().symbols.iter().any(|n| n == name);
             let those: Vec<usize> =
                 plans.sessions().enumerate().filter(|(_, s)| has(s)).map(|(i, _)| i).collect();
-            // Messages list the sizes of the first plan.
+            // The first plan says what sizes there are.
             let those = if those.is_empty() { vec![0] } else { those };
             for plan in those {
                 let session = plans.session_mut(plan);

@@ -46,7 +46,7 @@ fn c_type(rust: &str) -> String {
     .to_owned()
 }
 
-/// What a function takes and gives in C, without the names of its arguments.
+/// The types of each exported function in C, without the names of its arguments.
 fn exported() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for file in std::fs::read_dir(root().join("bindings/c/src")).unwrap() {
@@ -67,7 +67,7 @@ fn exported() -> BTreeMap<String, String> {
     all
 }
 
-/// The same of the header's declarations.
+/// The types of each function that the header declares, likewise.
 fn declared() -> BTreeMap<String, String> {
     let header = header().replace("wgfc_code ", "int32_t ");
     let mut all = BTreeMap::new();
