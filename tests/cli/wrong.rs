@@ -321,7 +321,7 @@ fn unzipped(path: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
     let d = folder();
-    let marks = [0.731_058_6, 17.654_321, -3.217_654_7, 0.012_345_679, 0.213_456_79, 5.678_912_6];
+    let marks = [0.731_058_6, 17.654_321, -3.217_654_7, 0.012_345_679, 0.213_456_8, 5.678_912_6];
     let path = d.path().join("secret-model.onnx");
     std::fs::write(&path, marked(&marks).encode_to_vec()).unwrap();
     wgfc(d.path(), "check|secret-model.onnx").exits(0);
