@@ -377,7 +377,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// What was written to a file.
+/// The text in a file.
 fn text(mut f: File) -> String {
     let mut bytes = vec![];
     if f.seek(SeekFrom::Start(0)).is_ok() {

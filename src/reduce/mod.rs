@@ -67,7 +67,7 @@ impl Size {
 /// How far a reduction is.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    /// What is being made less.
+    /// The kind of change that is tried: nodes, sizes, values.
     pub stage: &'static str,
     /// Candidates that the judge was asked about.
     pub attempts: usize,
@@ -296,7 +296,7 @@ impl Reducer<'_> {
         self.made_up_all();
         self.stage = "symbolic dimensions";
         self.all(edits::symbols);
-        // What follows takes less time for small inputs.
+        // Later attempts take less time with small inputs.
         self.stage = "inputs";
         self.all(edits::inputs);
         self.stage = "what comes after";

@@ -1,4 +1,4 @@
-//! What is made less, one kind after another.
+//! The stages of a reduction: each makes one kind of thing less.
 
 use super::{Reducer, edits, graph, is_weight, store};
 use std::collections::{BTreeSet, HashSet};
