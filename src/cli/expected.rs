@@ -10,9 +10,9 @@ use wgfc::{Error, ModelFile, Options, Tensor, npy};
 
 /// Saved tensors.
 pub struct Expected {
-    /// Those of outputs and of tensors inside, by the model's names.
+    /// Outputs and tensors inside, by the model's names.
     pub tensors: BTreeMap<String, Tensor>,
-    /// Those inside, in the model's order.
+    /// The tensors inside, in the model's order.
     pub inside: Vec<Looked>,
     /// Files of inputs, as `--input` takes them.
     pub inputs: Vec<String>,
@@ -71,7 +71,7 @@ impl Names {
             let wanted = plain(name);
             let mut fit: Vec<&str> = self.all().filter(|n| plain(n) == wanted).collect();
             fit.dedup();
-            // Of names that differ only in such characters neither can be meant.
+            // Names that differ only in such characters are ambiguous.
             if fit.iter().all(|n| *n == fit[0]) { fit.first().copied() } else { None }
         })
     }

@@ -91,8 +91,7 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     write_whole(&output, &bytes)?;
-    let again = trial.fails(&output)?;
-    if !again {
+    if signals::asked().is_none() && !trial.fails(&output)? {
         t.note_always(
             "the model that was written did not fail when it was tried once more: the fault comes and goes",
         );
@@ -158,7 +157,10 @@ fn say(a: &ReduceArgs, t: &Terminal, trial: &Trial, r: &Reduced, output: &Path, 
         ),
     };
     if r.ended_early {
-        s += &format!("  it may become smaller with more time than --budget {}\n", a.budget);
+        s += &match signals::asked() {
+            Some(_) => "  it was interrupted: it may become smaller\n".to_owned(),
+            None => format!("  it may become smaller with more time than --budget {}\n", a.budget),
+        };
     }
     let see = match &a.fails {
         None => format!("wgfc compare {file} --tolerance {} {}", a.tolerance, a.compare.join(" ")),
@@ -375,7 +377,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// What was written to a file.
+/// The text in a file.
 fn text(mut f: File) -> String {
     let mut bytes = vec![];
     if f.seek(SeekFrom::Start(0)).is_ok() {

@@ -29,10 +29,13 @@
 
 mod edits;
 mod graph;
+mod intake;
+mod stages;
 mod store;
 
 use crate::selftest::{Failure, caught};
 use crate::{Error, ModelFile};
+use intake::{Taken, taken};
 use prost::Message;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -43,7 +46,6 @@ use store::Store;
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, fx};
-use wgfc_ir::{Atom, Poly};
 
 /// How much there is of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +67,7 @@ impl Size {
 /// How far a reduction is.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    /// What is being made less.
+    /// The kind of change that is tried: nodes, sizes, values.
     pub stage: &'static str,
     /// Candidates that the judge was asked about.
     pub attempts: usize,
@@ -114,10 +116,11 @@ pub fn reduce(file: &ModelFile, dims: &BTreeMap<String, i64>, task: Task<'_>) ->
         ));
     }
     let mut store = Store::new()?;
-    let (model, declared) = taken(file, dims, &mut store)?;
+    let Taken { model, declared, mut own } = taken(file, dims, &mut store)?;
     let before = Size::of(&model);
-    let own = model.graph.iter().flat_map(|g| &g.initializer);
-    let own = own.filter(|t| is_weight(t)).map(|t| t.name.clone()).collect();
+    let all = model.graph.iter().flat_map(|g| &g.initializer);
+    let weights: HashSet<&str> = all.filter(|t| is_weight(t)).map(|t| t.name.as_str()).collect();
+    own.retain(|n| weights.contains(n.as_str()));
     let mut r = Reducer {
         best: model,
         known: BTreeMap::new(),
@@ -154,82 +157,6 @@ fn is_weight(t: &TensorProto) -> bool {
     let n: i64 = t.dims.iter().product();
     let float = data_type::dtype(t.data_type).is_some_and(wgfc_ir::DType::is_float);
     if float { n > 1 } else { n > 64 }
-}
-
-/// A model ready to be changed: producers first, constants as initialisers in the store, dimensions fixed. And the types that
-/// it declares.
-fn taken(
-    file: &ModelFile,
-    dims: &BTreeMap<String, i64>,
-    store: &mut Store,
-) -> Result<(ModelProto, HashMap<String, TypeProto>), Error> {
-    let mut m = decode(file.bytes())?;
-    let Some(mut g) = m.graph.take() else {
-        return Err(Error::file_help(file.path(), "has no graph", "export the model again"));
-    };
-    m.metadata_props.clear();
-    let mut declared = HashMap::new();
-    for v in g.input.iter().chain(&g.output).chain(&g.value_info) {
-        declared.extend(v.r#type.clone().map(|t| (v.name.clone(), t)));
-    }
-    let (constants, nodes) = g.node.into_iter().partition(|n| constant(n).is_some());
-    g.node = nodes;
-    let constants: Vec<TensorProto> = constants.iter().filter_map(constant).collect();
-    g.initializer.extend(constants);
-    graph::sort(&mut g.node);
-    let names: HashSet<String> = g.initializer.iter().map(|t| t.name.clone()).collect();
-    g.input.retain(|i| !names.contains(&i.name));
-    g.initializer = g.initializer.iter().map(|t| store.take(t, file)).collect::<Result<_, _>>()?;
-    let mut found = BTreeSet::new();
-    for v in &mut g.input {
-        for d in edits::dims_mut(v) {
-            let Some(DimensionValue::Param(p)) = &d.value else { continue };
-            let Ok(poly) = Poly::parse(p) else { continue };
-            found.extend(poly.symbols().iter().map(ToString::to_string));
-            let fixed = poly.subst(
-                &|a| match a {
-                    Atom::Sym(s) => dims.get(&**s).map(|v| Poly::constant(*v)),
-                    _ => None,
-                },
-                &[],
-            );
-            d.value = Some(match fixed.as_const() {
-                Some(n) => DimensionValue::Value(n),
-                None => DimensionValue::Param(fixed.to_string()),
-            });
-        }
-    }
-    if let Some(name) = dims.keys().find(|n| !found.contains(*n)) {
-        let all: Vec<String> = found.into_iter().collect();
-        return Err(Error::usage(
-            format!("the model's inputs have no symbolic dimension `{name}`"),
-            match all.is_empty() {
-                true => "all of its dimensions are numbers: leave out --dim".to_owned(),
-                false => format!("it has: {}", all.join(", ")),
-            },
-        ));
-    }
-    graph::prune(&mut g);
-    m.graph = Some(g);
-    Ok((m, declared))
-}
-
-/// The constant that a node is.
-fn constant(n: &NodeProto) -> Option<TensorProto> {
-    use wgfc_ir::Tensor;
-    if n.op_type != "Constant" || !matches!(n.domain.as_str(), "" | "ai.onnx") {
-        return None;
-    }
-    let (name, [a]) = (n.output.first()?, n.attribute.as_slice()) else { return None };
-    let of = |t: Tensor| Some(TensorProto::of(name, &t));
-    match a.name.as_str() {
-        "value" => Some(TensorProto { name: name.clone(), ..a.t.clone()? }),
-        "value_float" => of(Tensor::from_f32(vec![], &[a.f])),
-        "value_floats" => of(Tensor::from_f32(vec![a.floats.len()], &a.floats)),
-        "value_int" => of(Tensor::from_i64(vec![], &[a.i])),
-        "value_ints" => of(Tensor::from_i64(vec![a.ints.len()], &a.ints)),
-        _ => None,
-    }
 }
 
 /// How long an import of a candidate may take here; one that takes longer is left to the judge.
@@ -369,7 +296,7 @@ impl Reducer<'_> {
         self.made_up_all();
         self.stage = "symbolic dimensions";
         self.all(edits::symbols);
-        // What follows takes less time for small inputs.
+        // Later attempts take less time with small inputs.
         self.stage = "inputs";
         self.all(edits::inputs);
         self.stage = "what comes after";
@@ -473,241 +400,6 @@ impl Reducer<'_> {
         }
         Some(self.with(new))
     }
-
-    /// The fewest of the first nodes that fail, by halves.
-    fn prefix(&mut self) {
-        let base = self.graph();
-        let (types, n) = (self.known.clone(), base.node.len());
-        let (mut low, mut high) = (0, n);
-        while high - low > 1 && !self.over() {
-            let k = (low + high) / 2;
-            let later: HashSet<&str> = base.node[k..].iter().flat_map(graph::reads).collect();
-            let is_output = |o: &String| base.output.iter().any(|v| v.name == *o);
-            let ends = base.node[..k].iter().flat_map(|n| &n.output);
-            let ends = ends.filter(|o| later.contains(o.as_str()) || is_output(o)).cloned().collect();
-            let best = std::mem::replace(&mut self.known, types.clone());
-            let candidate = self.cut(&base, |i| i < k, ends);
-            self.known = best;
-            match candidate.is_some_and(|c| self.attempt(c)) {
-                true => high = k,
-                false => low = k,
-            }
-        }
-    }
-
-    /// The fewest of the last nodes that fail, by halves.
-    fn suffix(&mut self) {
-        let base = self.graph();
-        let (types, n) = (self.known.clone(), base.node.len());
-        let outputs: Vec<String> = base.output.iter().map(|o| o.name.clone()).collect();
-        let (mut low, mut high) = (0, n);
-        while high - low > 1 && !self.over() {
-            let k = (low + high) / 2;
-            let best = std::mem::replace(&mut self.known, types.clone());
-            let candidate = self.cut(&base, |i| i >= k, outputs.clone());
-            self.known = best;
-            match candidate.is_some_and(|c| self.attempt(c)) {
-                true => low = k,
-                false => high = k,
-            }
-        }
-    }
-
-    /// Fewer outputs: one alone, then without groups of them.
-    fn outputs(&mut self) -> bool {
-        let mut helped = false;
-        let one = |r: &mut Self| {
-            let g = r.graph();
-            if g.output.len() < 2 {
-                return vec![];
-            }
-            let each = g.output.iter().rev();
-            each.map(|o| r.with(GraphProto { output: vec![o.clone()], ..g.clone() })).collect()
-        };
-        if self.graph().output.len() <= 16 {
-            helped |= self.all(one);
-        }
-        let mut size = self.graph().output.len() / 2;
-        while size > 0 && !self.over() {
-            helped |= self.chunks(
-                size,
-                |r, g, chunk| {
-                    let mut g = g.clone();
-                    if chunk.len() >= g.output.len() {
-                        return None;
-                    }
-                    g.output.drain(chunk);
-                    Some(r.with(g))
-                },
-                |g| g.output.len(),
-            );
-            size /= 2;
-        }
-        helped
-    }
-
-    /// Tries the best model without each chunk of so many things, from the last on.
-    fn chunks(
-        &mut self,
-        size: usize,
-        without: impl Fn(&mut Self, &GraphProto, std::ops::Range<usize>) -> Option<ModelProto>,
-        count: impl Fn(&GraphProto) -> usize,
-    ) -> bool {
-        let mut helped = false;
-        let mut end = count(&self.graph());
-        while end > 0 && !self.over() {
-            let g = self.graph();
-            end = end.min(count(&g));
-            let start = end.saturating_sub(size);
-            if let Some(m) = without(self, &g, start..end) {
-                helped |= self.attempt(m);
-            }
-            end = start;
-        }
-        helped
-    }
-
-    /// Delta debugging over the nodes.
-    fn nodes(&mut self) -> bool {
-        let mut helped = false;
-        let mut size = self.graph().node.len() / 2;
-        while size > 0 && !self.over() {
-            let less = self.chunks(
-                size,
-                |r, g, chunk| {
-                    let outputs: Vec<String> = g.output.iter().map(|o| o.name.clone()).collect();
-                    let kept = |i: usize| !chunk.contains(&i);
-                    r.cut(g, kept, outputs).or_else(|| {
-                        // Without the end: what it reads is what comes out.
-                        let ends = g.node[chunk.clone()].iter().flat_map(graph::reads);
-                        let ends = ends.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect();
-                        r.cut(g, kept, ends)
-                    })
-                },
-                |g| g.node.len(),
-            );
-            helped |= less;
-            // Single nodes again, as others may be superfluous now.
-            if size > 1 || !less {
-                size /= 2;
-            }
-        }
-        helped
-    }
-
-    /// Nodes in whose place an operand of the same type stands.
-    fn bypass(&mut self) -> bool {
-        self.all(|r| {
-            let g = r.graph();
-            let made: HashSet<&str> = g.node.iter().flat_map(|n| &n.output).map(String::as_str).collect();
-            let mut found = vec![];
-            for (i, n) in g.node.iter().enumerate().rev() {
-                let [o] = n.output.as_slice() else { continue };
-                let Some(ty) = r.type_of(o) else { continue };
-                for x in n.input.iter().filter(|x| !x.is_empty() && r.type_of(x).as_ref() == Some(&ty)) {
-                    let is_output = g.output.iter().any(|v| v.name == *o);
-                    if is_output && (!made.contains(x.as_str()) || g.output.iter().any(|v| v.name == *x)) {
-                        continue;
-                    }
-                    let mut g = g.clone();
-                    g.node.remove(i);
-                    graph::rename_reads(&mut g.node, o, x);
-                    g.output.iter_mut().filter(|v| v.name == *o).for_each(|v| v.name.clone_from(x));
-                    found.push(r.with(g));
-                }
-            }
-            found
-        })
-    }
-
-    /// Smaller extents.
-    fn sizes(&mut self) -> bool {
-        let mut helped = self.all(edits::symbols);
-        for from in edits::present(&self.graph()) {
-            // Where half of it fails, the next round goes on from there.
-            for to in [1, 2, 4, 8, from / 2].into_iter().filter(|to| *to < from) {
-                let candidates = edits::smaller(&self.best, from, to, &mut self.store);
-                if candidates.into_iter().any(|c| self.attempt(c)) {
-                    helped = true;
-                    break;
-                }
-            }
-        }
-        let count = self.graph().initializer.len() + self.graph().input.len();
-        for i in (0..count).rev() {
-            for axis in 0..8 {
-                if let Some(m) = edits::broadcast(&self.best, i, axis, &mut self.store) {
-                    helped |= self.attempt(m);
-                }
-            }
-        }
-        helped
-    }
-
-    /// All weights made up at once.
-    fn made_up_all(&mut self) {
-        let g = self.graph();
-        let mut new = g.clone();
-        for t in &mut new.initializer {
-            if let Some(other) = self.made_up(&g, t) {
-                *t = other;
-            }
-        }
-        let changed: Vec<String> = changed(&g, &new);
-        let m = self.with(new);
-        if self.attempt(m) {
-            self.own.retain(|n| !changed.contains(n));
-        }
-    }
-
-    fn made_up(&mut self, g: &GraphProto, t: &TensorProto) -> Option<TensorProto> {
-        let float = data_type::dtype(t.data_type).is_some_and(wgfc_ir::DType::is_float);
-        let codes = matches!(t.data_type, 2 | 3 | 21 | 22 | 25 | 26);
-        if !is_weight(t) || !(float || codes) || store::is_missing(t) {
-            return None;
-        }
-        let x = crate::random::made_up(g, t)?;
-        self.store.put(&t.name, &x).ok()
-    }
-
-    /// Constants of ones, or of made-up values.
-    fn values(&mut self) -> bool {
-        let mut helped = false;
-        for i in 0..self.graph().initializer.len() {
-            let g = self.graph();
-            let Some(t) = g.initializer.get(i) else { break };
-            let name = t.name.clone();
-            let (Some(dtype), false) = (data_type::dtype(t.data_type), edits::is_ones(t, &self.store)) else {
-                continue;
-            };
-            let shape: Option<Vec<usize>> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect();
-            let Some(shape) = shape.filter(|_| is_weight(t) && store::bytes(t) < 1 << 28) else { continue };
-            let mut others = vec![];
-            if dtype.is_float() {
-                others.extend(self.store.put(&name, &store::ones(dtype, shape)).ok());
-            }
-            if self.own.contains(&name) || store::is_missing(t) {
-                let there = TensorProto { data_location: 0, external_data: vec![], ..t.clone() };
-                others.extend(self.made_up(&g, &there));
-            }
-            for other in others {
-                let mut g = g.clone();
-                g.initializer[i] = other;
-                let m = self.with(g);
-                if self.attempt(m) {
-                    self.own.remove(&name);
-                    helped = true;
-                    break;
-                }
-            }
-        }
-        helped
-    }
-}
-
-fn changed(before: &GraphProto, after: &GraphProto) -> Vec<String> {
-    let pairs = before.initializer.iter().zip(&after.initializer);
-    pairs.filter(|(a, b)| a != b).map(|(a, _)| a.name.clone()).collect()
 }
 
 /// The functions that nodes call, those in bodies and functions too.

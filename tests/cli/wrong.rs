@@ -128,7 +128,7 @@ fn real_models_with_a_fault_become_a_few_nodes() {
 fn the_command_decides_what_failing_is() {
     let d = folder();
     let reduce = |more: &str| wgfc(d.path(), &format!("reduce|{}|{more}", mlp()));
-    // The same bytes each time.
+    // Two runs give equal bytes.
     let softmax = "--fails|grep -q Softmax {} && exit 7";
     for out in ["a.onnx", "b.onnx"] {
         reduce(&format!("{softmax}|-o|{out}")).exits(0).prints("→  1 node,").prints("wgfc report");
@@ -321,7 +321,7 @@ fn unzipped(path: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
     let d = folder();
-    let marks = [0.731_058_6, 17.654_321, -3.217_654_7, 0.012_345_679, 0.213_456_79, 5.678_912_6];
+    let marks = [0.731_058_6, 17.654_321, -3.217_654_7, 0.012_345_679, 0.213_456_8, 5.678_912_6];
     let path = d.path().join("secret-model.onnx");
     std::fs::write(&path, marked(&marks).encode_to_vec()).unwrap();
     wgfc(d.path(), "check|secret-model.onnx").exits(0);
@@ -351,7 +351,7 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
                 assert!(!find(b"secret"), "a name in {name}");
             }
         }
-        // What is packed can be compiled, and run with made-up weights.
+        // The packed model can be compiled, and run with made-up weights.
         let (_, model) = all.iter().find(|(n, _)| n == "model.onnx").unwrap();
         std::fs::write(d.path().join("packed.onnx"), model).unwrap();
         wgfc(d.path(), "run|packed.onnx|--cpu|--random-weights|--random-inputs|--quiet")
@@ -365,7 +365,7 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
     let v = wgfc(d.path(), &format!("report|{}|--log|log.txt|--no-run|--json", mlp())).exits(0).json();
     let names: Vec<&str> = v["files"].as_array().unwrap().iter().filter_map(|f| f["name"].as_str()).collect();
     assert!(names.contains(&"logs/log.txt") && !names.contains(&"times.json"), "{names:?}");
-    // What does not compile is reported with the error.
+    // The report of a model that does not compile has the error.
     let mut broken = marked(&marks);
     broken.graph.as_mut().unwrap().node[0].op_type = "Whirl".into();
     std::fs::write(&path, broken.encode_to_vec()).unwrap();

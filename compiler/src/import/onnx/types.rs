@@ -10,7 +10,7 @@ use wgfc_ir::{Graph, Op, Tensor, TensorType, Value};
 /// Elements of constants that [`known_types`] gives.
 const MOST_ELEMENTS: usize = 4096;
 
-/// What an import knows of a tensor.
+/// The knowledge of an import about a tensor.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Element type and shape.

@@ -48,7 +48,7 @@ pub struct Importer<'m> {
     pub(super) stopped: bool,
     /// The operator of each node that was met.
     pub(super) operators: BTreeMap<String, String>,
-    /// What is known of each tensor by its name, where that is asked for.
+    /// The known types of tensors by name, where a caller asks for them.
     pub(super) known: Option<BTreeMap<String, Known>>,
 }
 
