@@ -186,7 +186,9 @@ fn of_model(
         Error::usage(format!("there is no room for temporary files: {e}"), "free some space, or set TMPDIR")
     })?;
     let path = folder.path().join("model.onnx");
-    std::fs::write(&path, &bytes).map_err(|e| Error::file(&path, format!("cannot be written: {e}")))?;
+    std::fs::write(&path, &bytes).map_err(|e| {
+        Error::file_help(&path, format!("cannot be written: {e}"), "give another place with --output")
+    })?;
     let empty = ModelFile::open(&path)?;
     let mut options = a.compile.options()?;
     if let Some(gpu) = gpu {
@@ -236,7 +238,9 @@ fn of_model(
 
 /// The files of a compiled program.
 fn add_folder(dir: &Path, prefix: &str, pack: &mut Pack) -> Result<(), Error> {
-    let failed = |e: std::io::Error| Error::file(dir, format!("cannot be read: {e}"));
+    let failed = |e: std::io::Error| {
+        Error::file_help(dir, format!("cannot be read: {e}"), "make it readable, or give the model")
+    };
     let mut all: Vec<_> =
         std::fs::read_dir(dir).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
     all.sort_by_key(std::fs::DirEntry::file_name);

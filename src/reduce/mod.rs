@@ -17,7 +17,7 @@
 //! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
 //! // The fault: a model with a Softmax.
 //! let has_softmax = |m: &std::path::Path| {
-//!     let model = decode(&std::fs::read(m).map_err(|e| wgfc::Error::file(m, e.to_string()))?)?;
+//!     let model = decode(&std::fs::read(m).map_err(|e| wgfc::Error::file_help(m, e.to_string(), "make it readable"))?)?;
 //!     Ok(model.graph.iter().flat_map(|g| &g.node).any(|n| n.op_type == "Softmax"))
 //! };
 //! let task = Task { fails: &mut { has_softmax }, observe: &mut |_| {}, over: &|| false };
