@@ -1,11 +1,11 @@
-//! The stages of a reduction: each makes one kind of thing less.
+//! The stages of a reduction, each of which removes or shrinks one kind of thing.
 
 use super::{Reducer, edits, graph, is_weight, store};
 use std::collections::{BTreeSet, HashSet};
 use wgfc_compiler::import::onnx::*;
 
 impl Reducer<'_> {
-    /// The fewest of the first nodes that fail, by halves.
+    /// Bisects for the shortest prefix of the nodes that fails.
     pub(super) fn prefix(&mut self) {
         let base = self.graph();
         let (types, n) = (self.known.clone(), base.node.len());
@@ -26,7 +26,7 @@ impl Reducer<'_> {
         }
     }
 
-    /// The fewest of the last nodes that fail, by halves.
+    /// Bisects for the shortest suffix of the nodes that fails.
     pub(super) fn suffix(&mut self) {
         let base = self.graph();
         let (types, n) = (self.known.clone(), base.node.len());
@@ -44,7 +44,7 @@ impl Reducer<'_> {
         }
     }
 
-    /// Fewer outputs: one alone, then without groups of them.
+    /// Removes outputs: tries each alone, then removes chunks of them.
     pub(super) fn outputs(&mut self) -> bool {
         let mut helped = false;
         let one = |r: &mut Self| {
@@ -77,7 +77,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Tries the best model without each chunk of so many things, from the last on.
+    /// Tries the best model without each chunk of `size` things, the last chunk first. Returns whether one was removed.
     fn chunks(
         &mut self,
         size: usize,
@@ -98,7 +98,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Delta debugging over the nodes.
+    /// Removes nodes by delta debugging (ddmin).
     pub(super) fn nodes(&mut self) -> bool {
         let mut helped = false;
         let mut size = self.graph().node.len() / 2;
@@ -109,7 +109,7 @@ impl Reducer<'_> {
                     let outputs: Vec<String> = g.output.iter().map(|o| o.name.clone()).collect();
                     let kept = |i: usize| !chunk.contains(&i);
                     r.cut(g, kept, outputs).or_else(|| {
-                        // Without the end: what it reads is what comes out.
+                        // The chunk may hold the last nodes: then its operands become the outputs.
                         let ends = g.node[chunk.clone()].iter().flat_map(graph::reads);
                         let ends = ends.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect();
                         r.cut(g, kept, ends)
@@ -118,7 +118,7 @@ impl Reducer<'_> {
                 |g| g.node.len(),
             );
             helped |= less;
-            // Single nodes again, as others may be superfluous now.
+            // Single nodes are tried again as long as one was removed, as others may be superfluous then.
             if size > 1 || !less {
                 size /= 2;
             }
@@ -126,7 +126,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Nodes in whose place an operand of the same type stands.
+    /// Replaces nodes by an operand of the same type.
     pub(super) fn bypass(&mut self) -> bool {
         self.all(|r| {
             let g = r.graph();
@@ -151,11 +151,11 @@ impl Reducer<'_> {
         })
     }
 
-    /// Smaller extents.
+    /// Makes extents smaller.
     pub(super) fn sizes(&mut self) -> bool {
         let mut helped = self.all(edits::symbols);
         for from in edits::present(&self.graph()) {
-            // Where half of it fails, the next round goes on from there.
+            // If half of it still fails, the next round continues from there.
             for to in [1, 2, 4, 8, from / 2].into_iter().filter(|to| *to < from) {
                 let candidates = edits::smaller(&self.best, from, to, &mut self.store);
                 if candidates.into_iter().any(|c| self.attempt(c)) {
@@ -175,7 +175,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// All weights made up at once.
+    /// Replaces all weights by made-up ones at once.
     pub(super) fn made_up_all(&mut self) {
         let g = self.graph();
         let (mut new, own) = (g.clone(), self.own.clone());
@@ -204,7 +204,7 @@ impl Reducer<'_> {
         self.store.put(&t.name, &x).ok()
     }
 
-    /// Constants of ones, or of made-up values.
+    /// Replaces constants by ones, or by made-up values.
     pub(super) fn values(&mut self) -> bool {
         let mut helped = false;
         for i in 0..self.graph().initializer.len() {

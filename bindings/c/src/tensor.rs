@@ -1,4 +1,4 @@
-//! Tensors and their types as C has them.
+//! Tensors and their types in the C interface.
 
 use crate::error::{argument, given, or, text};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -7,7 +7,7 @@ use wgfc::ir::tensor::checked_numel;
 use wgfc::ports::PortType;
 use wgfc::{DType, Error, Tensor};
 
-/// The element types, at the places that are their numbers in C. Types are only added at the end.
+/// The element types; the index of a type is its number in C. New types are added at the end.
 pub const DTYPES: &[DType] = &[
     DType::F32,
     DType::F16,
@@ -43,17 +43,17 @@ fn number(d: DType) -> i32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct WgfcTensor {
-    /// Its name, that of an input or output.
+    /// The name of the input or output.
     pub name: *const c_char,
-    /// The place of its type in [`DTYPES`].
+    /// The index of the type in [`DTYPES`].
     pub dtype: i32,
-    /// How many extents it has.
+    /// The number of extents.
     pub rank: u32,
     /// The extents, outermost first.
     pub shape: *const i64,
     /// The elements, row by row.
     pub data: *const c_void,
-    /// How many bytes they are.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
@@ -61,21 +61,21 @@ pub struct WgfcTensor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct WgfcPort {
-    /// Its name.
+    /// The name.
     pub name: *const c_char,
-    /// The place of its type in [`DTYPES`].
+    /// The index of the type in [`DTYPES`].
     pub dtype: i32,
-    /// How many extents it has.
+    /// The number of extents.
     pub rank: u32,
-    /// The extents, outermost first, −1 for those that are open.
+    /// The extents, outermost first; −1 for symbolic ones.
     pub shape: *const i64,
-    /// The extents as texts: `224`, `batch`, `past + seq`.
+    /// The extents as strings: `224`, `batch`, `past + seq`.
     pub extents: *const *const c_char,
     /// 1 for an input that a run may leave out, else 0.
     pub optional: i32,
 }
 
-/// A port and what it points to.
+/// A port, with the memory that it points to.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) raw: WgfcPort,
@@ -91,7 +91,7 @@ impl Port {
         let shape: Vec<i64> = p.whole().iter().map(|d| d.as_const().unwrap_or(-1)).collect();
         let texts: Vec<CString> = p.whole().iter().map(|d| text(d.to_string())).collect();
         let extents: Vec<*const c_char> = texts.iter().map(|t| t.as_ptr()).collect();
-        // The memory of vectors and texts stays where it is when these are moved.
+        // The heap memory of vectors and strings keeps its address when these are moved.
         let raw = WgfcPort {
             name: name.as_ptr(),
             dtype: number(p.dtype),
@@ -104,12 +104,12 @@ impl Port {
     }
 }
 
-/// The name and a copy of a tensor of the caller's.
+/// Reads the name of a tensor of the caller, and copies the tensor.
 ///
 /// # Safety
 /// The tensor's pointers are null or point to what the header says, for as long as the name is used.
 pub(crate) unsafe fn read(t: &WgfcTensor) -> Result<(&str, Tensor), Error> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { given(t.name, "the name of an input") }?;
     let bad = |message: String| argument(&format!("input \"{name}\": {message}"));
     let dtype = usize::try_from(t.dtype).ok().and_then(|i| DTYPES.get(i));
@@ -119,7 +119,7 @@ pub(crate) unsafe fn read(t: &WgfcTensor) -> Result<(&str, Tensor), Error> {
     }
     let shape: &[i64] = match t.rank {
         0 => &[],
-        // SAFETY: there are so many extents.
+        // SAFETY: `shape` points to `rank` extents.
         n => unsafe { std::slice::from_raw_parts(t.shape, n as usize) },
     };
     let shape: Option<Vec<usize>> = shape.iter().map(|e| usize::try_from(*e).ok()).collect();
@@ -134,7 +134,7 @@ pub(crate) unsafe fn read(t: &WgfcTensor) -> Result<(&str, Tensor), Error> {
     }
     let bytes = match need {
         0 => vec![],
-        // SAFETY: there are so many bytes.
+        // SAFETY: `data` points to that many bytes.
         n => unsafe { std::slice::from_raw_parts(t.data.cast::<u8>(), n) }.to_vec(),
     };
     Ok((name, Tensor::new(dtype, shape, bytes).map_err(bad)?))
@@ -146,14 +146,14 @@ pub struct WgfcResults {
     all: Vec<Held>,
 }
 
-/// A tensor and what it points to.
+/// A tensor, with the memory that it points to.
 #[derive(Debug)]
 struct Held {
     raw: WgfcTensor,
     name: CString,
     _shape: Vec<i64>,
     _tensor: Tensor,
-    /// The bytes again, where those of the tensor are not aligned for the type.
+    /// A copy of the bytes, if those of the tensor are not aligned for the type.
     _aligned: Vec<u64>,
 }
 
@@ -265,7 +265,7 @@ mod tests {
             let t = Tensor::shared(DType::U8, vec![11], owner.clone(), offset, 11).unwrap();
             let held = Held::new("x", t).unwrap();
             assert!(held.raw.data.addr().is_multiple_of(8));
-            // SAFETY: there are so many bytes.
+            // SAFETY: `data` points to that many bytes.
             let got = unsafe { std::slice::from_raw_parts(held.raw.data.cast::<u8>(), held.raw.bytes) };
             assert!(got.iter().map(|b| usize::from(*b)).eq(offset..offset + 11));
         }

@@ -1,7 +1,8 @@
-//! The table of functions. Each does what ONNX Runtime's C API says of it; those that are not here answer `ORT_NOT_IMPLEMENTED`.
+//! The table of functions, which behave as ONNX Runtime's C API documents them. Functions that are not implemented return
+//! `ORT_NOT_IMPLEMENTED`.
 //!
-//! Safety of all of them: `ort` calls them as that API says. Pointers to objects are those that functions of this table gave out and
-//! that have not been released, texts end with NUL, arrays have the lengths given, and what is written to can be.
+//! Safety of all functions: `ort` calls them as that API demands. Pointers to objects come from this table and have not been released,
+//! strings end with NUL, arrays have the given lengths, and out-pointers can be written.
 
 #![expect(non_snake_case, reason = "the names are those of the C API")]
 
@@ -15,12 +16,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
 
-/// An error for the caller, without the NUL that a text for C cannot have.
+/// An error for the caller; NULs in the message are removed.
 fn status(code: OrtErrorCode, message: &str) -> OrtStatusPtr {
     Error::new_sys(code, message.replace('\0', " "))
 }
 
-/// Runs `f`; a panic does not cross the interface.
+/// Runs `f`; a panic becomes an error.
 fn guarded(f: impl FnOnce() -> Result<(), String>) -> OrtStatusPtr {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => OrtStatusPtr::default(),
@@ -29,7 +30,7 @@ fn guarded(f: impl FnOnce() -> Result<(), String>) -> OrtStatusPtr {
     }
 }
 
-/// Writes a new object.
+/// Allocates an object and writes its address.
 unsafe fn put<T, H>(out: *mut *mut H, value: T) {
     // SAFETY: see the module.
     unsafe { *out = Box::into_raw(Box::new(value)).cast() };
@@ -48,7 +49,7 @@ unsafe fn string(s: *const c_char) -> String {
     unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
 }
 
-/// An array, which may be null where it is empty.
+/// An array; the pointer may be null if the array is empty.
 unsafe fn array<'a, T>(p: *const T, len: usize) -> &'a [T] {
     // SAFETY: see the module.
     if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, len) } }
@@ -60,19 +61,19 @@ unsafe fn path(p: *const os_char) -> PathBuf {
         use std::os::windows::ffi::OsStringExt;
         // SAFETY: see the module.
         let len = (0..).take_while(|i| unsafe { *p.add(*i) } != 0).count();
-        // SAFETY: so many were looked at.
+        // SAFETY: the loop above has read that many elements.
         std::ffi::OsString::from_wide(unsafe { array(p, len) }).into()
     }
     #[cfg(not(windows))]
     {
         // SAFETY: see the module.
         let bytes = unsafe { CStr::from_ptr(p.cast()) }.to_bytes().to_vec();
-        // SAFETY: `ort` made it of an `OsStr`.
+        // SAFETY: `ort` has made the bytes from an `OsStr`.
         unsafe { std::ffi::OsString::from_encoded_bytes_unchecked(bytes) }.into()
     }
 }
 
-/// Objects that the interface must give out and that have no content.
+/// Writes the address of an object without content, which the interface demands.
 unsafe fn nothing<H>(out: *mut *mut H) -> OrtStatusPtr {
     // SAFETY: see the module.
     unsafe { *out = ptr::dangling_mut() };
@@ -147,7 +148,7 @@ unsafe extern "system" fn AddSessionConfigEntry(
 ) -> OrtStatusPtr {
     // SAFETY: see the module.
     let (options, key, value) = unsafe { (&mut *of.cast::<SessionOptions>(), string(key), string(value)) };
-    // The others are of ONNX Runtime's own parts.
+    // Other keys configure parts of ONNX Runtime.
     if key == "wgfc.adapter" {
         options.adapter = Some(value);
     }
@@ -295,7 +296,7 @@ unsafe extern "system" fn SessionGetOutputName(
     })
 }
 
-/// The memory of all inputs, or of all outputs: the host's.
+/// Reports host memory for all inputs, or for all outputs.
 unsafe extern "system" fn on_the_host(
     _: *const OrtSession,
     out: *mut *const OrtMemoryInfo,

@@ -1,4 +1,4 @@
-//! Kernels whose loops are longer than the driver allows.
+//! Kernels whose loops have more iterations than the driver allows: they are compiled anew, with several iterations of the model in one.
 
 use super::Session;
 use crate::bind::{self, Bound};
@@ -9,19 +9,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_program::program::Kernel;
 
-/// The facts known of the kernels' loops.
+/// The loops of the kernels, and the pipelines that were compiled for longer ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Longer {
     loops: HashMap<usize, Arc<Loops>>,
-    /// By kernel and text.
+    /// The pipelines by the kernel's index and the WGSL.
     pipelines: HashMap<(usize, String), Pipeline>,
 }
 
 impl Session {
-    /// Pipelines for the kernels whose own would end too early under these sizes.
+    /// Compiles pipelines for the kernels whose loops exceed the driver's limit at these sizes; the map is by the kernel's index.
     ///
     /// # Errors
-    /// [`RunError::Loops`] where there is no such pipeline.
+    /// [`RunError::Loops`] if a loop cannot be shortened.
     pub(super) async fn longer(&mut self, bound: &Bound) -> Result<BTreeMap<usize, Pipeline>, RunError> {
         let mut out = BTreeMap::new();
         let Some(most) = self.gpu.profile().loop_iterations else { return Ok(out) };
@@ -49,7 +49,7 @@ impl Session {
                 None => Arc::new(Loops::new(&kernel::text(k)).map_err(fail)?),
             };
             self.longer.loops.insert(d.kernel, loops.clone());
-            // A loop that may end before its bound is taken to go there: what a driver ends is wrong, and nobody is told.
+            // A loop counts with its upper bound even if it may end before it: a driver that ends a loop early reports no error.
             let Some(wgsl) = loops.within(&dims, u64::from(most)).map_err(fail)? else { continue };
             let key = (d.kernel, wgsl);
             if let Some(made) = self.longer.pipelines.get(&key) {

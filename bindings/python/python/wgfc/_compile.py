@@ -1,4 +1,4 @@
-"""``wgfc.compile`` and what leads to it."""
+"""``wgfc.compile`` and ``wgfc.export``: from models to programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], object]
 
 
 class CompileWarning(UserWarning):
-    """Something that a compiled model does otherwise than its author may think: see ``Program.warnings``."""
+    """A compiled model differs from the model in a way that its author may not expect, such as narrower types: see ``Program.warnings``."""
 
 
 def compile(

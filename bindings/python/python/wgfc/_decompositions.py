@@ -1,4 +1,4 @@
-"""Operators of gradients in simpler ones, where torch has no such decomposition of its own."""
+"""Decompositions of operators of gradients for which torch has none, or one that is not exact enough."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that AOTAutograd replaces before a graph is compiled."""
     more = torch._decomp.get_decompositions([_ATEN.batch_norm_backward, _ATEN.rrelu_with_noise_backward])
     found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **more, **_OWN}
-    # Torch's decomposition has weights for its second result, where the operator has sums.
+    # The second result of torch's decomposition is the attention weights; that of the operator is the logarithm of sums.
     found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
-    # Torch's decomposition cancels where the variance is small, which the importer's formula does not.
+    # Torch's decomposition loses digits by cancellation where the variance is small; the importer's formula does not.
     found.pop(_ATEN.native_group_norm_backward.default, None)
     # A detached result would become one with a gradient, as AOTAutograd looks for results that have one in decomposed operators.
     found.pop(_ATEN.detach.default, None)
-    # Torch's decomposition does not copy memory that elements share.
+    # Torch's decomposition does not copy tensors whose elements share memory.
     found.pop(_ATEN.select_scatter.default, None)
     return found
 
@@ -41,7 +41,7 @@ def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @_of(_ATEN.replication_pad1d_backward.default, _ATEN.replication_pad2d_backward.default, _ATEN.replication_pad3d_backward.default)
 def _replication_pad(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
-    """The elements at both ends get the sums of what was padded with them."""
+    """The gradient of replication padding: the elements at both ends receive the sums of the gradients of their copies."""
     for i in range(len(padding) // 2):
         axis, (before, behind) = x.ndim - 1 - i, padding[2 * i : 2 * i + 2]
         n = x.shape[axis]
@@ -59,7 +59,7 @@ def _replication_pad(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _scattered(grad: Tensor, x: Tensor, indices: Tensor, axes: int) -> Tensor:
-    """Gradients at the places of maxima in the last axes."""
+    """Scatters gradients to the positions of the maxima, which are indices over the last ``axes`` axes."""
     flat = x.new_zeros(x.shape).flatten(-axes)
     return flat.scatter_add(-1, indices.flatten(-axes), grad.flatten(-axes)).reshape(x.shape)
 
@@ -85,7 +85,7 @@ def _fractional_max_pool3d(grad: Tensor, x: Tensor, kernel: Any, size: Any, indi
 
 
 def _slope(difference: Tensor, grad: Tensor, distance: Tensor, p: float) -> Tensor:
-    """The derivative of p-norms by the differences that they are of; 0 where the norm is."""
+    """The derivative of a p-norm ``distance`` with respect to ``difference``; 0 where the norm is 0."""
     size = difference.abs()
     if p == 0:
         return torch.zeros_like(difference)
@@ -133,13 +133,13 @@ if hasattr(torch.ops.prims, "fma"):
 def _embedding_bag_weights(
     grad: Tensor, table: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, mode: int, padding: int = -1
 ) -> Tensor:
-    """The products of rows and of the gradients of their bags."""
+    """The gradients of the weights of an embedding bag: products of rows and the gradients of their bags."""
     each = (grad.index_select(0, _bags(indices, offsets, bags)) * table.index_select(0, indices)).sum(-1)
     return torch.where(indices != padding, each, 0)
 
 
 def _bags(indices: Tensor, offsets: Tensor, bags: Tensor) -> Tensor:
-    """To which bag each index belongs, which torch leaves out where its forward pass has no need of it."""
+    """The bag of each index. Torch leaves it out if its forward pass does not need it."""
     if bags.shape[0] == indices.shape[0]:
         return bags
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
@@ -197,11 +197,11 @@ def _cubic(x: Tensor) -> Tensor:
 def _resized_back(
     grad: Tensor, axis: int, extent: int, kernel: Callable[[Tensor], Tensor], width: int, corners: bool, factor: Optional[float]
 ) -> Tensor:
-    """The gradient along one axis. Each input adds up the gradients of the neighbouring results that it has a weight in, whose number is
-    bounded by how many ``width`` inputs become."""
+    """The gradient of resizing along one axis. Each input sums the gradients of the results that it has a weight in; there are at most as many
+    as ``width`` inputs become."""
     made, device = grad.shape[axis], grad.device
     one = torch.ones((), device=device)
-    # How far apart the results lie among the inputs, and upper bounds of how many neighbours there are on the other side.
+    # The distance of results in units of inputs, and upper bounds of the neighbours of a result and of an input.
     if corners:
         distance = one * (extent - 1) / torch.sym_max(made - 1, 1) * torch.sym_min(made - 1, 1)
         of_result, of_input = width * (extent - 1) // torch.sym_max(made - 1, 1), width * (made - 1) // torch.sym_max(extent - 1, 1)
@@ -253,7 +253,7 @@ _OWN[_ATEN._upsample_bilinear2d_aa_backward.default] = _resizing(_linear, 2)
 
 @_of(_ATEN.logcumsumexp.default)
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """Sums of twice as many elements in each step."""
+    """A prefix sum in logarithmically many steps, each of which adds sums of twice as many elements."""
     if x.ndim == 0 or not x.is_floating_point():
         return NotImplemented
     n, reach = x.shape[dim], 1

@@ -1,4 +1,4 @@
-"""Which parts of a graph wgfc computes, and in which order these and what stays in torch follow one another."""
+"""The partition of a graph into parts that wgfc computes and operators that stay in torch, and the order of both."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Part:
     results: list[Node]
     """The nodes of the part that compute ``outputs``, in their order."""
     origin: dict[str, Node]
-    """By the names of the part's nodes, those of the whole graph."""
+    """The nodes of the whole graph by the names of the part's nodes."""
 
 
 STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatter.default: 3}
-"""Operators on memory rather than on elements, and where their offset is among the arguments."""
+"""Operators on memory rather than on elements, with the position of the offset among their arguments."""
 SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default}
-"""Operators that copy their first argument as it lies in memory before they replace some of its elements."""
+"""Operators that copy their first argument with its strides, and replace some elements of the copy."""
 COPIES = {*SCATTERS, torch.ops.aten.as_strided_scatter.default}
 """All operators that return a copy of their first argument with some elements replaced."""
 _IN_MEMORY = "wgfc_in_memory"
@@ -40,7 +40,7 @@ _HAS_BITS_READ = "wgfc_has_bits_read"
 
 
 def memory_of(node: Node) -> Node:
-    """The node that has made the memory of a view, itself where it is none."""
+    """The node that has allocated the memory of a view; the node itself if it is no view."""
     return ([node, *bases_of(node)])[-1]
 
 
@@ -158,7 +158,7 @@ def is_view(node: Node) -> bool:
 
 
 def _may_overlap(node: Node) -> bool:
-    """Whether several elements of a tensor may lie at one place in memory, other than along an axis of an extent that is not there."""
+    """Whether elements of a tensor may have the same address, other than along expanded axes."""
     view = node
     while is_view(view):
         if view.target in (torch.ops.aten.unfold.default, torch.ops.aten.as_strided.default):
@@ -168,26 +168,26 @@ def _may_overlap(node: Node) -> bool:
 
 
 def copied(nodes: Iterable[Node]) -> set[Node]:
-    """The arguments of the graph that nodes copy as these lie in memory."""
+    """The graph's arguments that nodes copy with their strides."""
     read = (memory_of(n.args[0]) for n in nodes if n.op == "call_function" and n.target in SCATTERS)
     return {n for n in read if n.op == "placeholder"}
 
 
 def bases_of(node: Node) -> Iterable[Node]:
-    """The nodes that a view is a view of, from the nearest on."""
+    """The nodes that a view is a view of, the nearest first."""
     while is_view(node):
         node = node.args[0]
         yield node
 
 
 def copies_nothing(node: Node) -> bool:
-    """Whether it is a view of an argument, which torch makes without touching the elements."""
+    """Whether a node is a view of an argument, which torch makes without copying."""
     return bool(node.meta.get(_IN_MEMORY)) and getattr(node.target, "is_view", False)
 
 
 def sizes_as_inputs(module: GraphModule) -> dict[Node, Any]:
-    """Replaces what computes symbolic sizes by placeholders, which it returns with their expressions: sizes are computed on the host
-    before the graph runs, and parts of the graph need not wait for them."""
+    """Replaces nodes that compute symbolic sizes by placeholders, and returns these with their expressions: sizes are computed on the host
+    before the graph runs, so that no part of the graph waits for them."""
     graph = module.graph
     known: set[Any] = set()
     for node in graph.nodes:
@@ -225,17 +225,17 @@ _AROUND = {
     torch.ops.higher_order.auto_functionalized: (0, "it writes its arguments"),
     torch.ops.higher_order.auto_functionalized_v2: (0, "it writes its arguments"),
 }
-"""Operators that call another one, where that is among their arguments, and why it stays in torch."""
+"""Operators that call another one: its position among their arguments, and why it stays in torch."""
 
 
 def name(node: Node) -> str:
-    """The operator of a node, as its user calls it."""
+    """The name of a node's operator, for messages."""
     at, _ = _AROUND.get(node.target, (len(node.args), ""))
     return str(node.args[at] if at < len(node.args) else node.target)
 
 
 def stays(node: Node) -> Optional[str]:
-    """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
+    """The reason for which a node stays in torch whatever the importer supports; ``None`` if there is none."""
     if node.meta.get(_HAS_BITS_READ):
         return "its elements are f64 whose bits are read, where wgfc computes f64 in f32"
     if node.target is operator.getitem:
@@ -266,7 +266,7 @@ def stays(node: Node) -> Optional[str]:
 
 
 def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
-    """The graph as ``Part``s and single nodes, in an order in which they can be computed."""
+    """The graph as ``Part``s and single nodes, in topological order."""
 
     class Support(OperatorSupportBase):
         def is_node_supported(self, submodules: Any, node: Node) -> bool:
@@ -281,7 +281,7 @@ def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
     for i, found in enumerate(partitioner.propose_partitions()):
         for node in found.nodes:
             of[node] = i
-    # The results of an operator are where it is.
+    # A `getitem` belongs to the part of its operator.
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is operator.getitem:
             of.pop(node, None)
@@ -292,7 +292,7 @@ def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
     for node in module.graph.nodes:
         if node.op == "call_function":
             units.setdefault(of.get(node, node), []).append(node)
-    # A unit is ready when all that it reads is there; of those the one that comes first in the graph is next.
+    # A unit is ready when the units that it reads are done. Ready units come in the order of the graph.
     home = {n: u for u, nodes in units.items() for n in nodes}
     needs = {
         u: {home[i] for n in nodes for i in n.all_input_nodes if i in home and home[i] != u} for u, nodes in units.items()

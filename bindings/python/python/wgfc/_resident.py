@@ -22,7 +22,7 @@ def _key(tensor: torch.Tensor) -> Key:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as the device has them."""
+    """The tensor on the CPU in the form that the device has: dense, complex numbers as pairs."""
     if tensor._is_zerotensor():
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
@@ -35,20 +35,20 @@ class Copy(NamedTuple):
     """The copy of a tensor on the device."""
 
     version: int
-    """The writes that torch had counted."""
+    """Torch's count of writes when the copy was made."""
     bytes: Optional[tuple[int, int]]
-    """The fingerprint of the bytes; ``None`` where nobody compares them."""
+    """The hash of the bytes; ``None`` if the count of writes is trusted."""
     tensor: Tensor
 
 
 class Resident:
-    """Copies on one device. A copy holds as long as the memory of the tensor lives, torch has counted no write to it and its bytes are the same."""
+    """Copies on one device. A copy is valid as long as the tensor's memory is not freed, torch counts no write to it, and its bytes are the same."""
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
-        # By the address of a storage: what each view of it was when it was copied.
+        # The copies of the views of a storage, by its address.
         self.copies: dict[int, dict[Key, Copy]] = {}
-        # By the address of the storage of a stand-in.
+        # Tensors on the device, by the address of the storage of their stand-in.
         self.held: dict[int, Tensor] = {}
 
     def upload(self, tensor: torch.Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Resident:
         return Tensor(_plain(tensor), self.adapter)
 
     def find(self, tensor: torch.Tensor, trust: bool) -> Optional[Tensor]:
-        """The copy of ``tensor`` that is on the device, if it is still true. With ``trust`` torch's count of writes decides, and bytes are
+        """The copy of ``tensor`` that is on the device, if it is still valid. With ``trust`` torch's count of writes decides, and bytes are
         not compared."""
         held = self.held_by(tensor)
         if held is not None or tensor.is_inference():
@@ -71,7 +71,7 @@ class Resident:
         return self.held.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
 
     def keep(self, tensor: torch.Tensor, copy: Tensor, trust: bool) -> Optional[tuple[int, Key]]:
-        """Remembers the copy until the memory of ``tensor`` is freed; ``trust`` as for ``find``."""
+        """Keeps the copy until the memory of ``tensor`` is freed; ``trust`` as for ``find``."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         if address == 0 or tensor.is_inference():
@@ -84,7 +84,7 @@ class Resident:
         return address, _key(tensor)
 
     def forget(self, place: Optional[tuple[int, Key]]) -> None:
-        """Frees a copy that ``keep`` remembered."""
+        """Frees a copy that ``keep`` has kept."""
         if place is not None:
             self.copies.get(place[0], {}).pop(place[1], None)
 

@@ -3,7 +3,7 @@
 use super::messages::{Argument, ExportedProgram, Graph, NamedArgument, Node, TensorArgument};
 use super::ops;
 
-/// Writes each operator on lists that is known as one on each tensor.
+/// Replaces each known operator on lists by operators on their tensors.
 pub fn expand(program: &mut ExportedProgram) {
     in_graph(&mut program.graph_module.graph);
 }
@@ -22,7 +22,7 @@ fn in_graph(graph: &mut Graph) {
     }
 }
 
-/// The nodes that a node is; `None` where it takes no lists, or the operator on one tensor is not known.
+/// The nodes that replace a node; `None` if it takes no lists, or if the operator on one tensor is not known.
 fn each(node: &Node) -> Option<Vec<Node>> {
     let (space, rest) = node.target.split_once("._foreach_")?;
     let (name, overload) = rest.split_once('.')?;
@@ -58,7 +58,7 @@ fn listed(a: &Argument) -> &[TensorArgument] {
     if let Argument::Tensors(list) = a { list } else { &[] }
 }
 
-/// The part of an argument that belongs to one tensor: an element of a list, or all of it.
+/// The argument for the tensor `i`: an element of a list, or the argument itself.
 fn element(a: &Argument, i: usize) -> Option<Argument> {
     Some(match a {
         Argument::Tensors(list) => Argument::Tensor(list.get(i)?.clone()),
@@ -69,10 +69,10 @@ fn element(a: &Argument, i: usize) -> Option<Argument> {
     })
 }
 
-/// Names of arguments of an operator on lists, each with the name that the operator on one tensor has for it.
+/// Pairs of names of an argument: that of the operator on lists, and that of the operator on one tensor.
 type Renamed = &'static [(&'static str, &'static str)];
 
-/// The operator that does the same to one tensor, its overload, and its arguments of other names.
+/// The operator on one tensor for an operator on lists: its name, its overload, and its arguments with other names.
 fn one<'a>(name: &'a str, overload: &'a str) -> Option<(&'a str, &'a str, Renamed)> {
     Some(match (name, overload) {
         ("add" | "sub" | "mul" | "div", "Scalar" | "ScalarList") => {

@@ -1,4 +1,4 @@
-//! Arguments that are numbers, texts, and lists of them.
+//! Arguments that are numbers, strings, and lists of these.
 
 use super::{Cx, OpError, Result};
 use crate::import::fx::guards::Guard;
@@ -7,20 +7,20 @@ use crate::import::fx::{expr, promote, symbols};
 use crate::lower::{self, Lowering};
 use wgfc_ir::{DType, Dim, Value};
 
-/// A number in the program's text.
+/// The value of an argument that is a number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Number {
-    /// A truth value.
+    /// A bool.
     Bool(bool),
     /// An integer, or an expression of sizes.
     Int(Dim),
-    /// Another number.
+    /// A float.
     Float(f64),
-    /// A tensor without axes that sizes decide.
+    /// A tensor of rank 0, which a run computes from sizes.
     Computed(Value),
 }
 
-/// A tensor, or a number that stands for one.
+/// A tensor, or a number in its place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
     /// A tensor.
@@ -29,9 +29,9 @@ pub enum Operand {
     Number(Number),
 }
 
-/// Numbers, texts and lists of them.
+/// Arguments that are numbers, strings, and lists of these.
 impl Cx<'_, '_, '_> {
-    /// The value of an integer of the graph.
+    /// The expression of a symbolic integer of the graph.
     pub fn sym_int(&self, name: &str) -> Result<Dim> {
         match self.graph.sym_int_values.get(name) {
             Some(SymInt::Int(n)) => Ok((*n).into()),
@@ -48,13 +48,13 @@ impl Cx<'_, '_, '_> {
             SymArgument::Name(n) => self.sym_int(n),
         }
     }
-    /// The number that a tensor decides, if a symbol is one that is no size.
+    /// The tensor whose element a symbol stands for (by `item()`), if the symbol is no size.
     fn taken(&self, text: &str) -> Option<Value> {
         let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text) else { return None };
         let (depth, v) = self.importer.taken.get(&symbol)?;
         (*depth == self.importer.depth).then_some(*v)
     }
-    /// [`Cx::taken`] of an integer of the graph.
+    /// [`Cx::taken`] for an argument that is a symbolic integer.
     fn taken_int(&self, a: &Argument) -> Option<Value> {
         match a {
             Argument::SymInt(SymArgument::Name(n)) => match self.graph.sym_int_values.get(n)? {
@@ -64,14 +64,14 @@ impl Cx<'_, '_, '_> {
             _ => None,
         }
     }
-    /// A position, which a tensor may decide, or none.
+    /// A position, which may be an element of a tensor, or `None`.
     pub fn opt_place(&self, name: &str) -> Result<Option<lower::Size>> {
         match self.taken_int(&*self.argument(name)?) {
             Some(v) => Ok(Some(lower::Size::Computed(v))),
             None => Ok(self.opt_size(name)?.map(lower::Size::Known)),
         }
     }
-    /// Requires the condition on sizes that an argument is. What a run computes is compared when it is done.
+    /// Constrains the program by the condition in an argument. Sizes that a run computes are checked after the run.
     pub fn require(&mut self, name: &str) -> Result<()> {
         let of = match &*self.argument(name)? {
             Argument::SymBool(of) => of.clone(),
@@ -95,7 +95,7 @@ impl Cx<'_, '_, '_> {
             )
         })?;
         for g in guards {
-            // Numbers that come from tensors and are no sizes are not compared.
+            // Elements of tensors that are no sizes cannot be checked.
             let known = |d: &Dim| d.symbols().into_iter().all(|s| self.importer.decided.contains(&s));
             if known(&g.a) && known(&g.b) {
                 symbols::require(self.lowering, &g);
@@ -107,7 +107,7 @@ impl Cx<'_, '_, '_> {
         }
         Ok(())
     }
-    /// The number that an argument is.
+    /// The value of an argument that is a number; `None` for other arguments.
     pub(super) fn number_of(&mut self, a: &Argument) -> Result<Option<Number>> {
         if let Some(v) = self.taken_int(a) {
             return Ok(Some(Number::Computed(v)));
@@ -142,7 +142,7 @@ impl Cx<'_, '_, '_> {
             _ => return Ok(None),
         }))
     }
-    /// A truth value that sizes decide.
+    /// A bool that a run computes from sizes.
     fn truth(&mut self, e: &expr::Expr) -> Result<Number> {
         let truth = e.truth(&|s| self.importer.symbol(s)).map_err(|e| {
             OpError::unsupported(
@@ -156,7 +156,7 @@ impl Cx<'_, '_, '_> {
         let v = self.lowering.dim_scalar(&truth, DType::I64)?;
         Ok(Number::Computed(self.lowering.binary_scalar(wgfc_ir::BinaryOp::Ne, v, 0.0)?))
     }
-    /// A number that sizes decide.
+    /// A float that a run computes from sizes.
     fn real(&mut self, e: &expr::Expr) -> Result<Number> {
         use wgfc_ir::{BinaryOp, UnaryOp};
         let (head, args) = match e {
@@ -207,14 +207,14 @@ impl Cx<'_, '_, '_> {
         };
         Ok(Number::Computed(v))
     }
-    /// A number.
+    /// The value of an argument that must be a number.
     pub fn number(&mut self, name: &str) -> Result<Number> {
         match self.opt_number(name)? {
             Some(n) => Ok(n),
             None => Err(OpError::model("must be a number").at(format!("argument `{name}`"))),
         }
     }
-    /// A number, or none.
+    /// A number, or `None`.
     pub fn opt_number(&mut self, name: &str) -> Result<Option<Number>> {
         let a = self.argument(name)?;
         match self.number_of(&a)? {
@@ -227,7 +227,7 @@ impl Cx<'_, '_, '_> {
     pub fn size(&self, name: &str) -> Result<Dim> {
         self.opt_size(name)?.ok_or_else(|| OpError::model("is missing").at(format!("argument `{name}`")))
     }
-    /// A size, or none.
+    /// A size, or `None`.
     pub fn opt_size(&self, name: &str) -> Result<Option<Dim>> {
         match &*self.argument(name)? {
             Argument::None => Ok(None),
@@ -236,11 +236,11 @@ impl Cx<'_, '_, '_> {
             a => self.wrong(name, "an integer", a),
         }
     }
-    /// Sizes.
+    /// A list of sizes.
     pub fn sizes(&self, name: &str) -> Result<Vec<Dim>> {
         Ok(self.opt_sizes(name)?.unwrap_or_default())
     }
-    /// Sizes, or none.
+    /// A list of sizes, or `None`.
     pub fn opt_sizes(&self, name: &str) -> Result<Option<Vec<Dim>>> {
         match &*self.argument(name)? {
             Argument::None => Ok(None),
@@ -249,11 +249,11 @@ impl Cx<'_, '_, '_> {
             _ => Ok(self.opt_size(name)?.map(|d| vec![d])),
         }
     }
-    /// An integer that must be known.
+    /// An integer that must be a constant.
     pub fn int(&self, name: &str) -> Result<i64> {
         self.opt_int(name)?.ok_or_else(|| OpError::model("is missing").at(format!("argument `{name}`")))
     }
-    /// An integer that must be known, or none.
+    /// An integer that must be a constant, or `None`.
     pub fn opt_int(&self, name: &str) -> Result<Option<i64>> {
         match self.opt_size(name)? {
             None => Ok(None),
@@ -262,11 +262,11 @@ impl Cx<'_, '_, '_> {
             }),
         }
     }
-    /// Integers that must be known.
+    /// A list of integers that must be constants.
     pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
         Ok(self.opt_ints(name)?.unwrap_or_default())
     }
-    /// Integers that must be known, or none.
+    /// A list of integers that must be constants, or `None`.
     pub fn opt_ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let Some(sizes) = self.opt_sizes(name)? else { return Ok(None) };
         let known = |d: &Dim| {
@@ -276,7 +276,7 @@ impl Cx<'_, '_, '_> {
         };
         sizes.iter().map(known).collect::<Result<_>>().map(Some)
     }
-    /// `n` integers, of which one may stand for all: a stride, a padding.
+    /// `n` integers, such as strides or paddings; a single integer in the program is repeated.
     pub fn ints_of(&self, name: &str, n: usize) -> Result<Vec<i64>> {
         match self.ints(name)? {
             v if v.len() == n => Ok(v),
@@ -285,11 +285,11 @@ impl Cx<'_, '_, '_> {
                 .at(format!("argument `{name}`"))),
         }
     }
-    /// A number that is known.
+    /// A number that must be a constant.
     pub fn float(&mut self, name: &str) -> Result<f64> {
         self.opt_float(name)?.ok_or_else(|| OpError::model("is missing").at(format!("argument `{name}`")))
     }
-    /// A number that is known, or none.
+    /// A number that must be a constant, or `None`.
     pub fn opt_float(&mut self, name: &str) -> Result<Option<f64>> {
         match self.opt_number(name)? {
             None => Ok(None),
@@ -298,7 +298,7 @@ impl Cx<'_, '_, '_> {
             }),
         }
     }
-    /// Numbers that are known, or none.
+    /// A list of numbers that must be constants, or `None`.
     pub fn opt_floats(&self, name: &str) -> Result<Option<Vec<f64>>> {
         match &*self.argument(name)? {
             Argument::None => Ok(None),
@@ -307,7 +307,7 @@ impl Cx<'_, '_, '_> {
             _ => Ok(self.opt_ints(name)?.map(|v| v.into_iter().map(|n| n as f64).collect())),
         }
     }
-    /// A truth value.
+    /// A bool.
     pub fn flag(&self, name: &str) -> Result<bool> {
         match &*self.argument(name)? {
             Argument::Bool(b) => Ok(*b),
@@ -316,7 +316,7 @@ impl Cx<'_, '_, '_> {
             a => self.wrong(name, "a truth value", a),
         }
     }
-    /// Truth values.
+    /// A list of bools.
     pub fn flags(&self, name: &str) -> Result<Vec<bool>> {
         match &*self.argument(name)? {
             Argument::Bools(b) => Ok(b.clone()),
@@ -324,7 +324,7 @@ impl Cx<'_, '_, '_> {
             a => self.wrong(name, "a list of truth values", a),
         }
     }
-    /// A text, or none.
+    /// A string, or `None`.
     pub fn text(&self, name: &str) -> Result<Option<String>> {
         match &*self.argument(name)? {
             Argument::None => Ok(None),
@@ -332,7 +332,7 @@ impl Cx<'_, '_, '_> {
             a => self.wrong(name, "a text", a),
         }
     }
-    /// An element type, or none.
+    /// An element type, or `None`.
     pub fn element_type(&self, name: &str) -> Result<Option<DType>> {
         match &*self.argument(name)? {
             Argument::None => Ok(None),
@@ -348,12 +348,12 @@ impl Cx<'_, '_, '_> {
             a => self.wrong(name, "an element type", a),
         }
     }
-    /// An axis of a tensor of `rank`; of a tensor without axes there is one.
+    /// An axis of a tensor of `rank`. A tensor of rank 0 has the axis 0, as in torch.
     pub fn axis(&self, name: &str, rank: usize) -> Result<usize> {
         let at = |e: OpError| e.at(format!("argument `{name}`"));
         lower::axis(self.int(name)?, rank.max(1)).map_err(at)
     }
-    /// Axes of a tensor of `rank`, sorted; all of them where none is given.
+    /// Axes of a tensor of `rank`, sorted; all axes if the argument is absent or empty.
     pub fn axes(&self, name: &str, rank: usize) -> Result<Vec<usize>> {
         let at = |e: OpError| e.at(format!("argument `{name}`"));
         let mut axes = match self.opt_ints(name)? {
@@ -370,7 +370,7 @@ impl Cx<'_, '_, '_> {
 }
 
 impl Number {
-    /// The type that it has by itself.
+    /// The element type of the number as a tensor, before type promotion.
     pub fn dtype(&self, to: &Lowering) -> DType {
         match self {
             Number::Bool(_) => DType::Bool,
@@ -379,7 +379,7 @@ impl Number {
             Number::Computed(v) => to.dtype(*v),
         }
     }
-    /// The number, if it is known.
+    /// The number, if it is a constant.
     pub fn known(&self) -> Option<f64> {
         match self {
             Number::Bool(b) => Some(f64::from(u8::from(*b))),
@@ -388,7 +388,7 @@ impl Number {
             Number::Computed(_) => None,
         }
     }
-    /// Whether it is known to be that.
+    /// Whether the number is the constant `v`.
     pub fn is(&self, v: f64) -> bool {
         self.known() == Some(v)
     }
