@@ -35,16 +35,16 @@ pub fn remove_unfinished() {
     std::mem::forget(folders);
 }
 
-/// A folder beside the place of what is written into it. Removed with its content when dropped.
+/// A temporary folder beside the output's final place. It is removed with its content when dropped.
 pub(crate) struct Beside {
     folder: Option<TempDir>,
     /// Locked as long as this process lives; absent where the file system has no locks.
     _owner: Option<File>,
 }
 
-/// How the names of such folders begin.
+/// The prefix of the temporary folders' names.
 const PREFIX: &str = ".wgfc-";
-/// The file in such a folder that its owner has locked.
+/// The file in a temporary folder that its owner keeps locked.
 const OWNER: &str = ".owner";
 
 /// Removes the folders in `parent` whose owners are gone. A folder without the file of its owner is about to get one, or its file system
@@ -60,7 +60,7 @@ fn remove_abandoned(parent: &Path) {
         if !fs::symlink_metadata(&owner).is_ok_and(|m| m.is_file()) {
             continue;
         }
-        // Whoever has the lock is the owner.
+        // The process that holds the lock is the owner.
         if let Ok(file) = File::options().write(true).open(&owner)
             && file.try_lock().is_ok()
         {
@@ -70,7 +70,7 @@ fn remove_abandoned(parent: &Path) {
 }
 
 impl Beside {
-    /// In the folder `parent`, which is made if it is not there.
+    /// Creates a temporary folder in `parent`, which is created too if it does not exist.
     pub fn new(parent: &Path) -> io::Result<Beside> {
         fs::create_dir_all(parent)?;
         let mut all = unfinished();
@@ -81,9 +81,9 @@ impl Beside {
             let owner = File::create_new(&path)?;
             match owner.try_lock() {
                 Ok(()) => break (folder, Some(owner)),
-                // Another process took it for one that is abandoned.
+                // Another process has taken the folder for an abandoned one and removes it.
                 Err(TryLockError::WouldBlock) => {}
-                // Without locks nobody may take it for that.
+                // On a file system without locks the owner's file is removed, so that nobody takes the folder for an abandoned one.
                 Err(TryLockError::Error(_)) => {
                     fs::remove_file(path)?;
                     break (folder, None);
@@ -94,19 +94,18 @@ impl Beside {
         Ok(Beside { folder: Some(folder), _owner: owner })
     }
 
-    /// A path in it.
+    /// The path of a file in the folder.
     pub fn join(&self, name: &str) -> PathBuf {
         self.folder.as_ref().map_or_else(PathBuf::new, |f| f.path().join(name))
     }
 
-    /// Puts its file `name` at `place`.
+    /// Moves the file `name` to `place`.
     pub fn put_file(&self, name: &str, place: &Path) -> io::Result<()> {
         let _whole = unfinished();
         fs::rename(self.join(name), place)
     }
 
-    /// Puts its folder `name` at `place`, where a folder may be, which is exchanged for it at once where the
-    /// system can (Linux, macOS).
+    /// Moves the folder `name` to `place`. A folder that exists there is replaced, in one step where the system can (Linux, macOS).
     pub fn put_folder(mut self, name: &str, place: &Path) -> Result<(), NotPut> {
         let put = {
             let _whole = unfinished();
@@ -144,7 +143,7 @@ pub(crate) struct NotPut {
     pub kept: Option<PathBuf>,
 }
 
-/// Others that write to the same place may come in between this often.
+/// Attempts, as other processes may write to the same place in between.
 const ATTEMPTS: usize = 100;
 
 /// Puts `new` at `place`; what was there is then at `new` or at `old(n)`. On failure also gives where the former
@@ -161,7 +160,7 @@ fn replace(
         match exchange(new, place) {
             Ok(()) => return Ok(()),
             Err(e) if e.kind() == NotFound => {}
-            // The file system cannot: aside, then in its place.
+            // The file system cannot exchange: the old one is moved aside first.
             Err(_) => match fs::rename(place, old(n)) {
                 Err(e) if e.kind() != NotFound => return Err((e, None)),
                 _ => {}
@@ -169,7 +168,7 @@ fn replace(
         }
         match fs::rename(new, place) {
             Ok(()) => return Ok(()),
-            // Another process has been faster.
+            // Another process has written to the place in between.
             Err(e) if matches!(e.kind(), AlreadyExists | DirectoryNotEmpty) => last = e,
             Err(e) => {
                 let was = old(n);

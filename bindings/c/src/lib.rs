@@ -1,10 +1,10 @@
 //! The C library of wgfc: opens models that `wgfc compile` has written, and runs them.
 //!
-//! `include/wgfc.h` is its documentation: what each function does, who owns what, which threads may call. A test compares the
+//! `include/wgfc.h` documents each function, ownership and threads. A test compares the
 //! header with the functions here. The library is `libwgfc_c`, shared or static.
 //!
-//! No panic crosses the border: every function that could panic runs inside of a guard, which makes a panic an error of the code
-//! [`error::INTERNAL`], or the value that stands for nothing.
+//! No panic leaves the library: functions that could panic run in a guard, which turns a panic into an error with the code
+//! [`error::INTERNAL`], or into NULL or 0 where a function returns no error.
 
 #[cfg(feature = "compile")]
 mod compile;
@@ -12,7 +12,7 @@ pub mod error;
 pub mod model;
 pub mod tensor;
 
-/// The version of this interface. It grows when a program that was built before would no longer run.
+/// The version of the binary interface. It is raised by changes with which programs that were built before would no longer run.
 pub const ABI: u32 = 1;
 
 /// See `wgfc.h`.

@@ -1,9 +1,9 @@
 //! The compiler of wgfc for web pages: a model's graph in, plans and kernels out.
 //!
-//! Weights stay where they are. The model comes without the bytes of large tensors, which are external data of numbered files; what
-//! the compiler computes with, it asks for. The answer says where the others are.
+//! Weights stay in their files. The page passes the model without the bytes of large tensors, as external data in numbered files. The compiler
+//! reads only the tensors that it computes with, and the answer says at which places of which files the others are.
 //!
-//! `web/src/compiler` has the other side. The module has no imports but [`abi`]'s `read`, and no threads.
+//! The page's side is `web/src/compiler`. The module has no imports but [`abi`]'s `read`, and no threads.
 
 pub mod abi;
 mod answer;

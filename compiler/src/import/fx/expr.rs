@@ -4,30 +4,30 @@ use super::guards::Guard;
 use super::threshold;
 use wgfc_ir::{Dim, Poly};
 
-/// How deep expressions may be nested.
+/// The deepest nesting of an expression.
 const DEPTH: usize = 64;
 
-/// An expression as it is written.
+/// The tree of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
     /// A symbol.
     Symbol(String),
     /// An integer.
     Int(i64),
-    /// A number that is no integer.
+    /// A float.
     Float(f64),
-    /// A truth value.
+    /// A bool.
     Bool(bool),
-    /// Values that are known as sizes.
+    /// A size, where an operand is already known as one.
     Size(Dim),
-    /// A function of others.
+    /// A function by its name in sympy, with its arguments.
     Call(String, Vec<Expr>),
 }
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// The part of the expression that is not understood, in words.
+/// A message about the part of the expression that cannot be read.
 pub fn parse(text: &str) -> Result<Expr, String> {
     let mut p = Parser { text, at: 0 };
     let e = p.expr(0)?;
@@ -38,12 +38,12 @@ pub fn parse(text: &str) -> Result<Expr, String> {
     Ok(e)
 }
 
-/// [`parse`] of what must be a size; `symbols` says what each symbol is.
+/// Parses a size; `symbols` returns the value of each symbol.
 ///
 /// # Errors
-/// The part of the expression that is not understood, in words.
+/// A message about the part of the expression that cannot be read.
 pub fn size(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
-    // Up to torch 2.5 these were not `srepr`.
+    // Up to torch 2.5 sizes are printed as Python, not by `srepr`.
     if !text.contains('(') || !text.starts_with(|c: char| c.is_ascii_uppercase()) {
         return super::guards::expression(text, symbols);
     }
@@ -75,7 +75,7 @@ impl Parser<'_> {
         if self.eat(c) { Ok(()) } else { Err(format!("`{c}` is expected before `{}`", self.rest(24))) }
     }
 
-    /// The longest prefix of such characters.
+    /// Consumes the longest prefix of characters that `of` accepts.
     fn word(&mut self, of: impl Fn(char) -> bool) -> String {
         self.space();
         let word: String = self.text[self.at..].chars().take_while(|c| of(*c)).collect();
@@ -92,7 +92,7 @@ impl Parser<'_> {
         Ok(text[..end].to_owned())
     }
 
-    /// `positive=True, integer=True`, after a comma.
+    /// Skips a symbol's assumptions, `positive=True, integer=True`, after a comma.
     fn assumptions(&mut self) {
         while self.eat(',') {
             self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '=');
@@ -104,7 +104,7 @@ impl Parser<'_> {
             return Err(format!("expressions are nested more than {DEPTH} deep"));
         }
         let head = self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
-        // `true`, `false` and constants such as `pi` stand alone.
+        // `true`, `false` and constants such as `pi` have no parentheses.
         if !self.eat('(') {
             return match head.as_str() {
                 "true" | "True" => Ok(Expr::Bool(true)),
@@ -157,11 +157,11 @@ impl Parser<'_> {
     }
 }
 
-/// A number that sizes decide and that need not be whole: `over / under`, as torch computes it in f64. Where that is an
-/// integer it is computed exactly, so that rounding it gives the same as of the fraction.
+/// A quotient of sizes, `over / under`, which torch computes in f64. It is kept as a fraction, which gives the same integer as f64 does once
+/// it is rounded; expressions for which that is not certain are refused.
 struct Fraction {
     over: Dim,
-    /// Positive where it is known.
+    /// The denominator; positive if it is a constant.
     under: Dim,
 }
 
@@ -170,12 +170,12 @@ impl Fraction {
         Fraction { over: d, under: Dim::ONE }
     }
 
-    /// Whether it has a denominator that f64 divides by without rounding.
+    /// Whether f64 divides by the denominator without rounding.
     fn is_exact(&self) -> bool {
         self.under.as_const().is_some_and(|u| u > 0 && u & (u - 1) == 0)
     }
 
-    /// The known denominator.
+    /// The denominator, which must be a constant.
     fn known_under(&self) -> Result<i64, String> {
         let known = self.under.as_const().filter(|u| (1..1 << 30).contains(u));
         known.ok_or_else(|| {
@@ -183,7 +183,7 @@ impl Fraction {
         })
     }
 
-    /// The numerators over one denominator.
+    /// Two fractions with a common denominator: both numerators, and the denominator.
     fn common(&self, other: &Fraction) -> Result<(Dim, Dim, i64), String> {
         let (a, b) = (self.known_under()?, other.known_under()?);
         if a == b {
@@ -203,7 +203,7 @@ impl Fraction {
 
     fn times(&self, other: &Fraction) -> Result<Fraction, String> {
         let (a, b) = (self.known_under()?, other.known_under()?);
-        // A quotient that has been rounded times a multiple of its divisor may miss the integer that it should be.
+        // The product of a rounded quotient and a multiple of its divisor may differ from the integer that it is mathematically.
         let misses = |rounded: &Fraction, by: &Fraction, under: i64| {
             let odd = under >> under.trailing_zeros();
             let factor = by.over.as_const().map(|c| c.unsigned_abs());
@@ -246,7 +246,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How a fraction becomes whole.
+/// Rounds a fraction by a function of sympy (`FloorToInt`, `CeilToInt`, …).
 fn to_whole(head: &str, f: &Fraction) -> Option<Dim> {
     Some(match head {
         "TruncToInt" => f.over.trunc_div(&f.under),
@@ -257,7 +257,7 @@ fn to_whole(head: &str, f: &Fraction) -> Option<Dim> {
     })
 }
 
-/// Conditions of sympy, by the operators of Python.
+/// The comparison operator of Python for a relation of sympy.
 pub fn comparison(head: &str) -> Option<&'static str> {
     Some(match head {
         "Equality" | "Eq" => "==",
@@ -310,15 +310,15 @@ pub fn is_condition(head: &str) -> bool {
 }
 
 impl Expr {
-    /// Whether a rounding towards 0 is in it.
+    /// Whether the expression rounds towards 0.
     pub fn truncates(&self) -> bool {
         matches!(self, Expr::Call(head, args) if head == "TruncToInt" || args.iter().any(Expr::truncates))
     }
 
-    /// As a size.
+    /// The size that the expression is.
     ///
     /// # Errors
-    /// The part of it that is no size, in words.
+    /// A message about the part that is no size.
     pub fn size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         let d = self.unbounded_size(symbols)?;
         if d.is_too_large() { Err("it is too large an expression".into()) } else { Ok(d) }
@@ -395,13 +395,13 @@ impl Expr {
                 let (x, mask, both) = bits(a, b).ok_or_else(unknown)?;
                 &(&x + mask) - &(&both * 2)
             }
-            // Whole numbers that pass through floats and back.
+            // Conversions to float and back keep integers.
             ("ToFloat" | "Identity" | "TruncToFloat", [a]) => a.clone(),
             _ => return Err(unknown()),
         })
     }
 
-    /// As a size divided by another one.
+    /// The expression as a fraction of sizes.
     fn fraction(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Fraction, String> {
         let (head, args) = match self {
             Expr::Float(x) => {
@@ -443,7 +443,7 @@ impl Expr {
         matches!(head.as_str(), "TruncToInt" | "FloorToInt").then(|| root.size(symbols).ok())?
     }
 
-    /// The conditions that `self op other` is, all of which must hold.
+    /// Splits the comparison `self op other` into conditions that must all hold.
     fn compared(&self, op: &str, other: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
         if let Some(x) = self.below_root(symbols) {
             let c = other.size(symbols)?.as_const().filter(|c| (0..1 << 15).contains(c));
@@ -466,10 +466,10 @@ impl Expr {
         }
     }
 
-    /// The conditions that it is, all of which must hold; `None` if there is no such list.
+    /// Splits the expression into conditions that must all hold; `None` if it is no conjunction of comparisons.
     ///
     /// # Errors
-    /// The part of the expression that is not understood, in words.
+    /// A message about the part of the expression that cannot be read.
     pub fn conditions(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Option<Vec<Guard>>, String> {
         let (head, args) = match self {
             Expr::Bool(true) => return Ok(Some(vec![])),
@@ -486,10 +486,10 @@ impl Expr {
         }
     }
 
-    /// 1 where a condition holds, else 0.
+    /// A size that is 1 if the condition holds, else 0.
     ///
     /// # Errors
-    /// The part of the expression that is not understood, in words.
+    /// A message about the part of the expression that cannot be read.
     pub fn truth(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         if let Some(all) = self.conditions(symbols)? {
             return Ok(all.iter().fold(Poly::ONE, |t, g| t.min_of(&g.truth(), &[])));

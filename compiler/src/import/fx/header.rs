@@ -1,17 +1,17 @@
-//! Versions: of the archive, and of the program's schema.
+//! The versions of an archive and of its program's schema, which are checked before the program is read.
 
 use super::archive::{Archive, Layout};
 use super::lists;
 use super::messages::{ExportedProgram, SchemaVersion};
 use crate::{Diagnostic, Errors, json_in_words};
 
-/// The versions of the schema that are understood.
+/// The major versions of the schema that can be read.
 const SCHEMAS: std::ops::RangeInclusive<i64> = 7..=8;
 
-/// The facts about a program that are read before it: others may have another form.
+/// The part of a program that is read first, as the rest has another form in other versions.
 #[derive(serde::Deserialize)]
 pub struct About {
-    /// Its form.
+    /// The version of the schema.
     pub schema_version: SchemaVersion,
     /// The version of torch that wrote it.
     #[serde(default)]
@@ -24,7 +24,7 @@ fn not_read(e: serde_json::Error) -> Diagnostic {
         .help("it is what torch.export.save writes as models/model.json; save it again")
 }
 
-/// Reads what is said of the program of an archive.
+/// Reads the versions of an archive's program.
 pub fn about(archive: &Archive<'_>) -> Result<About, Errors> {
     Ok(serde_json::from_slice(archive.program()?.bytes()).map_err(not_read)?)
 }
