@@ -25,7 +25,7 @@ pub const PLAN: &str = "plan.json";
 pub const KERNELS: &str = "kernels";
 /// The weights' file name.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// How the name of a bundle in one file ends.
+/// The extension of a bundle in one file.
 pub const BUNDLE: &str = "wgfc";
 
 /// Options of [`save`] and [`save_bundle`].
@@ -33,9 +33,9 @@ pub const BUNDLE: &str = "wgfc";
 pub struct SaveOptions<'a> {
     /// Replace a folder even when it holds more than an earlier program.
     pub force: bool,
-    /// Called with (bytes written, bytes in all) while the weights are written.
+    /// Called with (bytes written, total bytes) while the weights are written.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
-    /// In a folder, share the weights out to files of at most about this many bytes.
+    /// In a folder, split the weights into files of at most about this many bytes.
     pub shard_size: Option<u64>,
     /// The model that was compiled: weights whose bytes are in its files are not copied; the plan says where they are.
     pub model: Option<&'a ModelFile>,
@@ -100,7 +100,7 @@ pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> R
     beside.put_file("file", path).map_err(|e| Error::unwritable(path, &e))
 }
 
-/// Says before anything is compiled that [`save_bundle`] would refuse `path`, for what is there already.
+/// Fails if [`save_bundle`] would refuse to replace what is at `path`: a check before the work of compiling.
 ///
 /// # Errors
 /// Where something other than a compiled program is at `path`, unless [`SaveOptions::force`].
@@ -195,7 +195,7 @@ fn check_originals(place: &Path, options: &SaveOptions<'_>) -> Result<(), Error>
     }
 }
 
-/// Refuses to replace a file that is not ours.
+/// Fails if a file is no bundle.
 fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     check_originals(path, options)?;
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
@@ -209,7 +209,7 @@ fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), 
     ))
 }
 
-/// Refuses to replace what is not ours.
+/// Fails if a folder holds anything but a compiled program.
 fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
     let Ok(meta) = dir.symlink_metadata() else { return Ok(()) };
     if !meta.is_dir() {
@@ -271,7 +271,6 @@ fn write_weights(
     tensors::write((path, shown), &program.weights, &metadata, options.progress)
 }
 
-/// Whether `name` can be a file's name anywhere: ASCII letters, digits, `_`, `-`, `.`, not starting with a dot.
 /// Whether a file belongs to a program in a folder, by its name below the folder.
 pub fn is_part(name: &str) -> bool {
     let kernel = || {

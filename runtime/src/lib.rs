@@ -4,9 +4,9 @@
 //! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
 //! arenas, and records the whole plan as one compute pass in one submission; what does not change
 //! from run to run is kept. Tensors come from and go to host memory ([`Session::run`]) or stay on the
-//! device ([`Session::run_on_device`]). A program that has a device of its own lends it ([`Gpu::from_wgpu`]), gives and
-//! takes its buffers ([`Gpu::adopt`]) and records runs into its own encoders ([`Session::encode`]). [`Plans`] are several programs of one model, of which each run takes the
-//! first that its inputs fit.
+//! device ([`Session::run_on_device`]). An application that has a wgpu device of its own shares it ([`Gpu::from_wgpu`]) and its
+//! buffers ([`Gpu::adopt`]), and records runs into its own encoders ([`Session::encode`]). [`Plans`] are several programs of one
+//! model: a run takes the first that its inputs fit.
 //!
 //! This crate knows no operators: kernels, buffers and workgroup counts are all it sees. Everything
 //! that can fail returns a [`RunError`].
