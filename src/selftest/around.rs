@@ -5,8 +5,9 @@ use super::draw::{Case, hash};
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_ir::eval::unary_scalar;
 use wgfc_ir::testing::{Rng, random_tensor};
-use wgfc_ir::{DType, Scalar, Tensor};
+use wgfc_ir::{Class, DType, Scalar, Tensor, UnaryOp};
 
 use prost::Message;
 
@@ -43,8 +44,14 @@ pub(crate) fn surrounded(mut case: Case, name: &str, seed: u64) -> Case {
         names: 0,
     };
     let Some(graph) = case.model.graph.as_mut() else { return case };
-    for (port, (name, t)) in graph.input.iter().zip(&case.inputs) {
+    for (port, (name, t)) in graph.input.iter().zip(&mut case.inputs) {
         let mut last = name.clone();
+        // Some drivers make a wrong instruction of an operator and the sign of its operand.
+        let opposite = if a.rng.one_in(4) { negated(t) } else { None };
+        if let Some(opposite) = opposite {
+            *t = opposite;
+            last = a.node("Neg", &[&last], vec![]);
+        }
         while a.rng.one_in(2) && a.nodes.len() < 12 {
             last = a.unchanged(&last, t);
         }
@@ -246,6 +253,15 @@ impl Around {
             _ => self.node("Tanh", &[x], vec![]),
         }
     }
+}
+
+/// The tensor whose negation is `t`, where it is of a type that Neg takes.
+fn negated(t: &Tensor) -> Option<Tensor> {
+    let bits = t.dtype.bits();
+    let signed = (t.dtype.is_float() && bits > 8) || (t.dtype.class() == Class::Int && bits >= 8);
+    let values = signed.then(|| t.scalars()).flatten()?;
+    let opposite: Option<Vec<Scalar>> = values.into_iter().map(|x| unary_scalar(UnaryOp::Neg, x)).collect();
+    Some(Tensor::from_scalars(t.dtype, t.shape.clone(), &opposite?))
 }
 
 fn int(name: &str, i: i64) -> AttributeProto {

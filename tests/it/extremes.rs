@@ -9,7 +9,7 @@ use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor, TensorType,
-    Value,
+    UnaryOp, Value,
 };
 
 const ROWS: usize = 19;
@@ -116,6 +116,50 @@ fn nan_among_numbers_is_found() {
         let [n, m] = extents;
         let options = Options { fusion, ..Options::default() };
         compare(&format!("{t} {len} {fusion:?}"), &graph(t, n, m).unwrap(), &inputs, &options);
+    }
+}
+
+/// Extremes of `x` and `y`, both `[8, 7]`, whose signs change on the way.
+fn of_opposites(t: DType) -> Result<Graph, String> {
+    let mut g = Graph::new();
+    let ty = TensorType::new(t, vec![8i64.into(), 7i64.into()]);
+    let (x, y) = (g.add_input("x", ty.clone()), g.add_input("y", ty));
+    let mut outputs: Vec<(String, Value)> = vec![];
+    let mut b = Builder::new(&mut g, "opposites");
+    let [minus_x, minus_y] = [b.unary(UnaryOp::Neg, x)?, b.unary(UnaryOp::Neg, y)?];
+    let size = b.unary(UnaryOp::Abs, x)?;
+    let minus_size = b.unary(UnaryOp::Neg, size)?;
+    for (op, binary) in [(ReduceOp::Max, BinaryOp::Max), (ReduceOp::Min, BinaryOp::Min)] {
+        for (what, v) in [("−x", minus_x), ("−|x|", minus_size)] {
+            for axis in [0, 1] {
+                outputs.push((format!("{op:?} of {what} along {axis}"), b.reduce(op, v, &[axis], false)?));
+            }
+        }
+        let two = b.binary(binary, x, minus_y)?;
+        let three = b.binary(binary, minus_x, two)?;
+        let four = b.binary(binary, three, y)?;
+        let beyond_constant = b.binary_scalar(binary, four, 5.0)?;
+        for (what, v) in [("two", two), ("three", three), ("four", four), ("four and 5", beyond_constant)] {
+            outputs.push((format!("{op:?} of {what}"), v));
+            outputs.push((format!("sum of {op:?} of {what}"), b.reduce(ReduceOp::Sum, v, &[0], false)?));
+        }
+    }
+    g.outputs = outputs.into_iter().map(|(n, value)| Border { name: n.into(), value }).collect();
+    Ok(g)
+}
+
+#[test]
+fn signs_of_operands_are_kept() {
+    for t in [DType::I32, DType::I8, DType::I64, DType::F32] {
+        let values = |by: usize| -> Vec<Scalar> {
+            (0..56).map(|i| Scalar::from_i64(t, ((i * by) % 101) as i64 - 50)).collect()
+        };
+        let of = |by| Tensor::from_scalars(t, vec![8, 7], &values(by));
+        let inputs = BTreeMap::from([("x".to_owned(), of(7919)), ("y".to_owned(), of(6007))]);
+        for fusion in [Fusion::Full, Fusion::None] {
+            let options = Options { fusion, ..Options::default() };
+            compare(&format!("{t} {fusion:?}"), &of_opposites(t).unwrap(), &inputs, &options);
+        }
     }
 }
 

@@ -36,6 +36,16 @@ fn mod_i32(a: i32, b: i32) -> i32 {
     return select(r, r + b, r != 0 && (r < 0) != (b < 0));
 }
 
+// NVIDIA's Vulkan driver 580 loses the sign of a negated operand of `min(min(a, b), c)`, but not of `select`.
+fn min_i32(a: i32, b: i32) -> i32 {
+    return select(b, a, a < b);
+}
+
+// NVIDIA's Vulkan driver 580 loses the sign of a negated operand of `max(max(a, b), c)`, but not of `select`.
+fn max_i32(a: i32, b: i32) -> i32 {
+    return select(b, a, a > b);
+}
+
 fn pow_u32(a: u32, b: u32) -> u32 {
     var n = b;
     var base = a;

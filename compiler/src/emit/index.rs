@@ -80,8 +80,17 @@ impl Module<'_> {
                 return Err(Diagnostic::unsupported("an index is an expression with too many terms")
                     .help("fix dimensions with --dim NAME=VALUE"));
             }
-            Atom::Max(x, y) => format!("max({}, {})", self.index(s, x)?, self.index(s, y)?),
-            Atom::Min(x, y) => format!("min({}, {})", self.index(s, x)?, self.index(s, y)?),
+            Atom::Max(x, y) | Atom::Min(x, y) => {
+                let name = if matches!(a, Atom::Max(..)) { "max" } else { "min" };
+                let constant = x.as_const().is_some() || y.as_const().is_some();
+                let nested = [x, y].iter().any(|p| p.has_extremes() || !p.data().is_empty());
+                let (x, y) = (self.index(s, x)?, self.index(s, y)?);
+                if constant || !nested {
+                    format!("{name}({x}, {y})")
+                } else {
+                    self.call(&format!("{name}_i32"), &[&x, &y])?
+                }
+            }
             Atom::Div(x, y) | Atom::Mod(x, y) => {
                 let div = matches!(a, Atom::Div(..));
                 let nonneg = x.proves_nonneg(&self.domain);

@@ -180,8 +180,10 @@ impl Module<'_> {
                         return self.wrap(t, g);
                     }
                     Special(_) => return Err(mismatch(op.name(), t)),
-                    Min => format!("min({a}, {b})"),
-                    Max => format!("max({a}, {b})"),
+                    Min | Max if signed && !is_constant(left) && !is_constant(right) => {
+                        self.call(&format!("{}_i32", op.name()), &[a, b])?
+                    }
+                    Min | Max => format!("{}({a}, {b})", op.name()),
                     And => format!("{a} & {b}"),
                     Or => format!("{a} | {b}"),
                     Xor => format!("{a} ^ {b}"),
@@ -370,6 +372,14 @@ impl Module<'_> {
                 Text::Compound(self.decode(to, &format!("({raw})"))?)
             }
         })
+    }
+}
+
+fn is_constant(e: &Expr) -> bool {
+    match e {
+        Expr::Const(_) => true,
+        Expr::Index(i) => i.as_const().is_some(),
+        _ => false,
     }
 }
 
