@@ -36,7 +36,7 @@ pub use text::{CONFIG, Decoder, Defaults, TOKENIZER, TextStream};
 pub use tokens::Tokens;
 
 use crate::model::{device_error, device_profile};
-use crate::ports::{PortType, program_ports};
+use crate::value_info::{ValueInfo, program_values};
 use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
 use programs::{compilations, compile, ids_type, limited, share_weights, vocabulary};
@@ -228,7 +228,7 @@ impl Generator {
         let prefill = long.as_ref().and_then(|_| sessions.next());
         let decode =
             sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
-        let mut ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
+        let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
         let setup = Setup { compiling: compiled - start, uploading: compiled.elapsed() };
@@ -481,6 +481,6 @@ fn no_output() -> Error {
 }
 
 /// An input of the model for messages.
-fn described(p: &PortType) -> String {
+fn described(p: &ValueInfo) -> String {
     format!("input `{}` {}", p.name, p.type_text())
 }

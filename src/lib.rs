@@ -57,7 +57,6 @@ pub mod npy;
 pub mod output;
 pub mod overflow;
 pub mod pb;
-pub mod ports;
 pub mod random;
 pub mod reduce;
 pub mod selftest;
@@ -67,6 +66,7 @@ mod tensors;
 pub mod train;
 pub mod tune;
 pub mod urls;
+pub mod value_info;
 
 pub use artefact::{SaveOptions, load, load_bundle, save, save_bundle};
 pub use cache::Cache;

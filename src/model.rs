@@ -1,8 +1,8 @@
 //! Load a model, run it: on a GPU where there is one, on the CPU otherwise.
 
 use crate::generate::Setup;
-use crate::ports::{PortType, check_inputs, graph_ports, program_ports};
 use crate::source::ModelFile;
+use crate::value_info::{ValueInfo, check_inputs, graph_values, program_values};
 use crate::{Bundle, Error, Options, Problem, Program, Tensor, artefact, memory};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,8 +110,8 @@ pub enum WhyCpu {
 /// # Ok(()) }
 /// ```
 pub struct Model {
-    inputs: Vec<PortType>,
-    outputs: Vec<PortType>,
+    inputs: Vec<ValueInfo>,
+    outputs: Vec<ValueInfo>,
     warnings: Vec<String>,
     engine: Engine,
     setup: Setup,
@@ -188,8 +188,8 @@ impl Model {
         let imported = file.import(options)?;
         Ok(Model {
             setup: Setup { compiling: start.elapsed(), ..Setup::default() },
-            inputs: graph_ports(&imported.graph, &imported.graph.inputs),
-            outputs: graph_ports(&imported.graph, &imported.graph.outputs),
+            inputs: graph_values(&imported.graph, &imported.graph.inputs),
+            outputs: graph_values(&imported.graph, &imported.graph.outputs),
             warnings: imported.warnings,
             engine: Engine::Cpu {
                 graph: Box::new(imported.graph),
@@ -228,8 +228,8 @@ impl Model {
         }
         Ok(Model {
             setup: Setup { uploading: start.elapsed(), ..Setup::default() },
-            inputs: program_ports(&widest.inputs),
-            outputs: program_ports(&widest.outputs),
+            inputs: program_values(&widest.inputs),
+            outputs: program_values(&widest.outputs),
             warnings,
             engine: Engine::Device { plans: Box::new(plans), current: 0 },
             folder: None,
@@ -237,11 +237,11 @@ impl Model {
     }
 
     /// The inputs, in the model's order.
-    pub fn inputs(&self) -> &[PortType] {
+    pub fn inputs(&self) -> &[ValueInfo] {
         &self.inputs
     }
     /// The outputs, in the model's order.
-    pub fn outputs(&self) -> &[PortType] {
+    pub fn outputs(&self) -> &[ValueInfo] {
         &self.outputs
     }
     /// The compiler's warnings.

@@ -9,7 +9,7 @@ mod order;
 mod roles;
 
 use crate::model::{device_error, device_profile};
-use crate::ports::{PortType, graph_ports, program_ports};
+use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Error, ModelFile, Options, Program, Tensor};
 pub use checkpoint::{read_tensors, read_tensors_within};
 use order::Order;
@@ -98,9 +98,9 @@ pub struct Trainer {
 #[derive(Clone, Debug)]
 pub struct Ports {
     /// Inputs, in the model's order.
-    pub inputs: Vec<PortType>,
+    pub inputs: Vec<ValueInfo>,
     /// Outputs, in the model's order.
-    pub outputs: Vec<PortType>,
+    pub outputs: Vec<ValueInfo>,
     /// States that it has by itself.
     states: usize,
     /// Whether inputs can become states.
@@ -111,13 +111,13 @@ impl Ports {
     /// The ports of a model that is not compiled yet.
     pub fn of_file(file: &ModelFile, options: &Options) -> Result<Ports, Error> {
         let graph = file.import(options)?.graph;
-        let ports = |b: &[wgfc_ir::Border]| graph_ports(&graph, b);
+        let ports = |b: &[wgfc_ir::Border]| graph_values(&graph, b);
         let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
         Ok(Ports { inputs, outputs, states: graph.states.len(), open: true })
     }
     /// The ports of a program.
     pub fn of_program(program: &Program) -> Ports {
-        let (inputs, outputs) = (program_ports(&program.inputs), program_ports(&program.outputs));
+        let (inputs, outputs) = (program_values(&program.inputs), program_values(&program.outputs));
         Ports { inputs, outputs, states: program.states.len(), open: false }
     }
 }
@@ -301,6 +301,6 @@ impl Roles {
 }
 
 /// Whether a port is one float.
-fn is_loss(p: &PortType) -> bool {
+fn is_loss(p: &ValueInfo) -> bool {
     p.dtype.is_float() && p.shape.iter().all(|d| d.as_const() == Some(1))
 }

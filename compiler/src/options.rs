@@ -37,9 +37,9 @@ pub enum Technique {
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes.
     Loops,
-    /// Loops of these in which an invocation computes each position along the axes.
+    /// Such loops with one invocation for each position along the axes.
     LoopsInInvocations,
-    /// And loops in which a workgroup does.
+    /// Such loops with one workgroup for each position along the axes.
     LoopsInWorkgroups,
     /// Other orders of the axes of tensors between kernels, and of weights, where the kernels take less time so.
     Layouts,
@@ -54,7 +54,7 @@ pub enum Precision {
     /// As the model says.
     #[default]
     F32,
-    /// In f16, but for what must not be: see [`precision`](crate::precision).
+    /// In f16, except for values that need the range or the precision of f32: see [`precision`](crate::precision).
     F16,
 }
 
@@ -67,7 +67,7 @@ pub enum WeightBits {
     Own,
     /// In 8 bits, with a scale for each block: see [`weights`](crate::weights).
     Q8,
-    /// In 4 bits, likewise.
+    /// In 4 bits, with a scale for each block.
     Q4,
 }
 
@@ -141,10 +141,11 @@ pub struct Options {
     /// Nodes of the model whose values stay f32 in memory, and whose weights are not quantised. A name that the model does not
     /// have is an error.
     pub keep_f32: Vec<String>,
-    /// Bytes that reading the model may take beside its files; without it what their size allows: [`Budget`](crate::budget::Budget).
+    /// Bytes of memory that reading the model may take in addition to its files; `None` derives it from their size:
+    /// [`Budget`](crate::budget::Budget).
     pub memory_limit: Option<u64>,
-    /// Iterations of loops that the evaluator runs at most, with 65,536 elements of work each on average, where it runs the model in place of a
-    /// device; without it 2^24.
+    /// The largest number of loop iterations when the evaluator runs the model in place of a device, each of 65,536 elements
+    /// of work on average; `None` is 2^24.
     pub iteration_limit: Option<u64>,
     /// Do not read weights: plan only.
     pub graph_only: bool,

@@ -14,7 +14,7 @@ pub enum Relation {
     AtLeast,
 }
 
-/// The meaning of the equality of two dimensions: of `max(low, x)` and `x`, that `x` is at least `low`.
+/// The relation that the equality of two dimensions expresses: `max(low, x) = x` says that `x` is at least `low`.
 pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
     let at_most = [(a, b), (b, a)].into_iter().find_map(|(extreme, other)| match extreme.as_atom()? {
         Atom::Max(x, y) if y == other => Some((x, other)),
@@ -41,14 +41,14 @@ pub fn needed(relation: Relation, (a, x): (&str, i64), (b, y): (&str, i64)) -> S
     }
 }
 
-/// The largest number of which multiples are tried, and how many of each.
+/// The largest divisor that is tried, and how many of its multiples must fit.
 const MOST: i64 = 256;
 const MULTIPLES: i64 = 64;
 /// How far from a given value another is looked for.
 const NEAR: i64 = 1024;
 
 /// In words, values of symbols near the given ones for which the pairs are equal; `None` where no single symbol can be found to
-/// decide it. Pairs of which the value of a symbol is not known do not count. `called` says what of the inputs a symbol is.
+/// decide it. A pair with a symbol that has no value is left out. `called` names the input and the axis whose extent a symbol is.
 pub fn suggest<S: AsRef<str>>(
     values: &[(S, i64)],
     pairs: &[(&Dim, &Dim)],
@@ -77,7 +77,7 @@ pub fn suggest<S: AsRef<str>>(
         let near = near.map(|d| if given >= d && holds(given - d) { given - d } else { given + d });
         let ends = near.map(|n| (n, (n..n + MULTIPLES).take_while(|x| holds(*x)).last().unwrap_or(n)));
         let begins = near.map(|n| (0..=n).rev().take_while(|x| holds(*x)).last().unwrap_or(n));
-        // Where all above the first fit, too, it is a bound.
+        // Numbers between the multiples must fail; if they fit as well, the numbers have a lower bound instead of a divisor.
         let every = (2..=MOST)
             .find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)))
             .filter(|m| (*m..m * MULTIPLES).any(|x| !holds(x)));

@@ -295,7 +295,7 @@ pub struct AdapterArgs {
 
 /// The files that are kept from run to run.
 #[derive(Args, Clone, Debug, Default)]
-pub struct KeptArgs {
+pub struct CacheArgs {
     /// Do not use what `wgfc tune` and `wgfc device --measure` found on the adapter
     #[arg(long)]
     pub no_tuning: bool,
@@ -445,7 +445,7 @@ pub struct InspectArgs {
     #[command(flatten)]
     pub compile: CompileOptions,
     #[command(flatten)]
-    pub like: LikeArgs,
+    pub like: DimArgs,
     /// Plan for this device profile, whose speeds time bounds are for: portable, discrete, integrated, software, swiftshader, or a
     /// file like those that `wgfc device --measure` stores
     #[arg(long, value_name = "NAME|FILE", default_value = "portable")]
@@ -472,7 +472,7 @@ pub struct InspectArgs {
 
 /// Sizes taken from tensors.
 #[derive(Args, Clone, Debug)]
-pub struct LikeArgs {
+pub struct DimArgs {
     /// Fix symbolic dimensions to those of a tensor that the input could be given: `x.npy`, `NAME=x.npy`, `x.pb`;
     /// may be repeated
     #[arg(long = "like", value_name = "[NAME=]FILE")]
@@ -501,7 +501,7 @@ pub struct CheckArgs {
     #[arg(long = "fix", value_name = "NAME=VALUE")]
     pub fixed: Vec<String>,
     #[command(flatten)]
-    pub like: LikeArgs,
+    pub like: DimArgs,
     /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
     /// and 16 times the model's file]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

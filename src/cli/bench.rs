@@ -50,7 +50,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let place = Place::Device(adapter::choice(&a.adapter));
-    let loaded = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let loaded = load(path, &a.data, &a.compile, place, &a.adapter, &a.cache, t)?;
     t.warnings(loaded.model.warnings());
     let tensors = inputs::make_free(
         loaded.model.inputs(),
@@ -155,7 +155,7 @@ fn compare(
         t.scalars().unwrap_or_default().into_iter().map(wgfc::ir::Scalar::as_f64).collect()
     };
     let mut errors = BTreeMap::new();
-    for (port, want) in wgfc::ports::graph_ports(&graph, &graph.outputs).iter().zip(&expected) {
+    for (port, want) in wgfc::value_info::graph_values(&graph, &graph.outputs).iter().zip(&expected) {
         let Some(got) = outputs.get(&port.name) else { continue };
         let (got, want) = (numbers(got), numbers(want));
         let norm = |v: f64| v * v;

@@ -28,7 +28,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         memory_limit: a.memory_limit,
         ..Options::default()
     };
-    options.dims = super::like::dims(&a.model, &options, &a.like)?.into_iter().collect();
+    options.dims = super::given_dims::dims(&a.model, &options, &a.like)?.into_iter().collect();
     let report = check(file.bytes(), &file, &options);
     let error = (!report.errors.is_empty()).then(|| Error::Compile {
         path: Some(a.model.clone()),

@@ -2,8 +2,8 @@
 
 use super::args::{CompareArgs, ReferenceArg};
 use super::compile::say_random_weights;
+use super::device_cache::DeviceCache;
 use super::expected::Expected;
-use super::kept::Kept;
 use super::run::{number, without_weights};
 use super::terminal::Terminal;
 use super::{adapter, inputs, is_program, shown};
@@ -93,10 +93,10 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
         data.inputs.extend(more);
     }
     let gpu = adapter::open(&a.adapter, t)?;
-    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let mut cache = DeviceCache::open(&a.cache, &gpu, t);
     let mut options = a.compile.options()?;
-    options.tuning = std::mem::take(&mut kept.tuning);
-    options.profile.speeds = kept.speeds;
+    options.tuning = std::mem::take(&mut cache.tuning);
+    options.profile.speeds = cache.speeds;
     options.profile = device_profile(gpu.profile(), &options.profile);
     let changed = options.precision != Precision::F32 || options.weights != WeightBits::Own;
     let what = a.reference.unwrap_or(if changed { ReferenceArg::F32 } else { ReferenceArg::Evaluator });

@@ -32,7 +32,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
         let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
-        let (source, speeds) = super::kept::speeds(Cache::of_user().as_ref(), &gpu, t);
+        let (source, speeds) = super::device_cache::speeds(Cache::of_user().as_ref(), &gpu, t);
         t.note(&format!("compiling for the limits of {}, device profile: {source}", gpu.summary().name));
         options.profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &options.profile) };
         profile = source.to_string();

@@ -3,7 +3,7 @@
 use super::adapter;
 use super::args::BenchDecodeArgs;
 use super::compile::say_random_weights;
-use super::kept::Kept;
+use super::device_cache::DeviceCache;
 use super::profile::{self, estimate_json, estimate_text};
 use super::run::without_weights;
 use super::shown;
@@ -57,12 +57,12 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     }
     say_random_weights(decoder.model(), t);
     let gpu = adapter::open(&a.adapter, t)?;
-    let kept = Kept::open(&a.kept, &gpu, t);
+    let cache = DeviceCache::open(&a.cache, &gpu, t);
     let (rows, check, memory) = match a.prefix_recompute {
-        true => recompute(a, &decoder, (&gpu, &kept), t)?,
-        false => cached(a, &decoder, (&gpu, &kept), t)?,
+        true => recompute(a, &decoder, (&gpu, &cache), t)?,
+        false => cached(a, &decoder, (&gpu, &cache), t)?,
     };
-    let chosen_for = kept.source.to_string();
+    let chosen_for = cache.source.to_string();
     let bandwidth = {
         let _progress = t.spinner("measuring the device's bandwidth".into());
         measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second
@@ -123,7 +123,7 @@ type Measured = (Vec<Row>, Option<Check>, DeviceMemory);
 fn cached(
     a: &BenchDecodeArgs,
     decoder: &Decoder,
-    (gpu, kept): (&Gpu, &Kept),
+    (gpu, cache): (&Gpu, &DeviceCache),
     t: &Terminal,
 ) -> Result<Measured, Error> {
     let tokens = a.tokens.unwrap_or(64) as usize;
@@ -133,7 +133,7 @@ fn cached(
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(256).unwrap_or(need)),
         prompt_chunk: 1,
-        ..options(a, kept)
+        ..options(a, cache)
     };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
@@ -142,7 +142,7 @@ fn cached(
             .map_err(|e| without_weights(e, decoder.model()))
     };
     let mut generator = make(&options)?;
-    kept.save(t);
+    cache.save(t);
     t.warnings(generator.warnings());
     let check = if a.check {
         let mut unfused = make(&GeneratorOptions { fusion: Fusion::None, ..options.clone() })?;
@@ -187,13 +187,13 @@ fn cached(
     Ok((rows, check, generator.device_memory()))
 }
 
-fn options(a: &BenchDecodeArgs, kept: &Kept) -> GeneratorOptions {
+fn options(a: &BenchDecodeArgs, cache: &DeviceCache) -> GeneratorOptions {
     GeneratorOptions {
         fusion: a.fusion.level(),
         without: a.without.iter().map(|t| t.technique()).collect(),
         adapter: adapter::choice(&a.adapter),
-        tuning: kept.tuning.clone(),
-        speeds: kept.speeds,
+        tuning: cache.tuning.clone(),
+        speeds: cache.speeds,
         expect: a.expect.expected(),
         precision: a.precision.precision.of_compiler(),
         keep_f32: a.precision.keep_f32.clone(),
@@ -229,13 +229,13 @@ fn compare(fused: &mut BatchGenerator, unfused: &mut BatchGenerator) -> Result<C
 fn recompute(
     a: &BenchDecodeArgs,
     decoder: &Decoder,
-    (gpu, kept): (&Gpu, &Kept),
+    (gpu, cache): (&Gpu, &DeviceCache),
     t: &Terminal,
 ) -> Result<Measured, Error> {
     let tokens = a.tokens.unwrap_or(RECOMPUTED) as usize;
     let mut model = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        let made = Recompute::on_device(gpu.clone(), decoder, &options(a, kept));
+        let made = Recompute::on_device(gpu.clone(), decoder, &options(a, cache));
         made.map_err(|e| without_weights(e, decoder.model()))?
     };
     let _progress = t.spinner(format!("measuring {}", shown(&a.model)));

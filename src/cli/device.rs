@@ -2,7 +2,7 @@
 
 use super::adapter::choice;
 use super::args::DeviceArgs;
-use super::kept;
+use super::device_cache;
 use super::terminal::Terminal;
 use std::path::PathBuf;
 use wgfc::compiler::device::Speeds;
@@ -25,7 +25,7 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
     let chosen = gpu.summary();
     let cache = Cache::of_user();
-    let before = kept::speeds(cache.as_ref(), &gpu, t);
+    let before = device_cache::speeds(cache.as_ref(), &gpu, t);
     let measured = if a.measure { Some(measure(&gpu, cache.as_ref(), before.clone(), t)?) } else { None };
     if t.json {
         let v = serde_json::json!({

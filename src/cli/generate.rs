@@ -3,7 +3,7 @@
 use super::adapter;
 use super::args::GenerateArgs;
 use super::compile::say_random_weights;
-use super::kept::Kept;
+use super::device_cache::DeviceCache;
 use super::shown;
 use super::terminal::Terminal;
 use std::time::Instant;
@@ -45,9 +45,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         ..GeneratorOptions::default()
     };
     let gpu = adapter::open(&a.adapter, t)?;
-    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let mut cache = DeviceCache::open(&a.cache, &gpu, t);
     let options =
-        GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), speeds: kept.speeds, ..options };
+        GeneratorOptions { tuning: std::mem::take(&mut cache.tuning), speeds: cache.speeds, ..options };
     let read = started.elapsed().as_secs_f64();
     let mut generator = {
         let what = match options.weights.bits() {
@@ -81,7 +81,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             break;
         }
     }
-    kept.save(t);
+    cache.save(t);
     let ended = tokens.last().is_some_and(|t| request.stop.contains(t));
     let stats = Stats {
         prompt: prompt.len(),
@@ -92,7 +92,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         peak: wgfc::memory::peak(),
         times,
         place: generator.session().gpu().summary().name.clone(),
-        chosen_for: kept.source.to_string(),
+        chosen_for: cache.source.to_string(),
         program: if a.stats {
             Some(ProgramStats::new(&generator, prompt.len(), tokens.len(), t)?)
         } else {

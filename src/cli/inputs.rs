@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::compiler::budget::Budget;
 use wgfc::ir::Scalar;
-use wgfc::ports::{PortType, bind, no_such_input};
+use wgfc::value_info::{ValueInfo, bind, no_such_input};
 use wgfc::{DType, Error, Problem, Tensor, memory, npy, random};
 
 /// Where an input's values come from.
@@ -79,7 +79,7 @@ pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
 ///
 /// Files bind the symbols first; then `--dim`; what is generated takes its shape from both.
 pub fn make(
-    ports: &[PortType],
+    ports: &[ValueInfo],
     given: &[(String, i64)],
     a: &DataArgs,
     memory_limit: Option<u64>,
@@ -90,7 +90,7 @@ pub fn make(
 
 /// [`make`]; dimensions that nothing gives are small, which is said.
 pub fn make_free(
-    ports: &[PortType],
+    ports: &[ValueInfo],
     given: &[(String, i64)],
     a: &DataArgs,
     memory_limit: Option<u64>,
@@ -101,7 +101,7 @@ pub fn make_free(
 
 /// [`make`] of those inputs only that are given.
 pub fn make_given(
-    ports: &[PortType],
+    ports: &[ValueInfo],
     given: &[(String, i64)],
     a: &DataArgs,
     memory_limit: Option<u64>,
@@ -111,7 +111,7 @@ pub fn make_given(
 }
 
 fn make_of(
-    ports: &[PortType],
+    ports: &[ValueInfo],
     given: &[(String, i64)],
     a: &DataArgs,
     memory_limit: Option<u64>,
@@ -120,7 +120,7 @@ fn make_of(
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
     let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
-    let needed: Vec<&PortType> = ports.iter().filter(|p| p.broadcast.is_none()).collect();
+    let needed: Vec<&ValueInfo> = ports.iter().filter(|p| p.broadcast.is_none()).collect();
     for text in &a.inputs {
         let (port, source) = match (named(ports, text), text.split_once('='), needed.as_slice()) {
             (Some((p, s)), _, _) => (p, s),
@@ -170,13 +170,13 @@ fn make_of(
 
 /// The input that `NAME=…` names, and what stands behind it. A model's input may have `=` in its name: the longest name that fits
 /// wins.
-pub fn named<'p, 't>(ports: &'p [PortType], text: &'t str) -> Option<(&'p PortType, &'t str)> {
-    let fit = |p: &'p PortType| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?));
+pub fn named<'p, 't>(ports: &'p [ValueInfo], text: &'t str) -> Option<(&'p ValueInfo, &'t str)> {
+    let fit = |p: &'p ValueInfo| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?));
     ports.iter().filter_map(fit).max_by_key(|(p, _)| p.name.len())
 }
 
 /// A source that fits the port's type.
-fn suggestion(port: &PortType) -> &'static str {
+fn suggestion(port: &ValueInfo) -> &'static str {
     match (port.dtype.is_float(), port.shape.len()) {
         (true, 4) => "FILE.npy|FILE.png|random",
         (false, 2) => "FILE.npy|iota|random",
@@ -185,7 +185,7 @@ fn suggestion(port: &PortType) -> &'static str {
 }
 
 fn fill(
-    ports: &[PortType],
+    ports: &[ValueInfo],
     dimensions: &[(String, i64)],
     sources: &BTreeMap<&str, Source>,
     free: bool,
@@ -246,7 +246,7 @@ fn fill(
         choose(made.filter(|p| !tensors.contains_key(&p.name)), &mut dims, t);
     }
     let mut missing: Vec<String> = Vec::new();
-    let generated = |p: &&PortType| sources.contains_key(p.name.as_str()) && !tensors.contains_key(&p.name);
+    let generated = |p: &&ValueInfo| sources.contains_key(p.name.as_str()) && !tensors.contains_key(&p.name);
     for port in ports.iter().filter(generated).collect::<Vec<_>>() {
         let shape = match port.shape_at(&dims) {
             Ok(s) => match memory::afford(random::cost(port.dtype, &s)) {
@@ -299,7 +299,7 @@ fn fill(
 const USUAL: i64 = 64;
 
 /// Gives the dimensions of inputs that have none a value: 1 for those that stand first somewhere, as batches do.
-fn choose<'p>(ports: impl Iterator<Item = &'p PortType>, dims: &mut BTreeMap<String, i64>, t: &Terminal) {
+fn choose<'p>(ports: impl Iterator<Item = &'p ValueInfo>, dims: &mut BTreeMap<String, i64>, t: &Terminal) {
     let (mut first, mut others) = (vec![], vec![]);
     for p in ports {
         for (axis, d) in p.shape.iter().enumerate() {

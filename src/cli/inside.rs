@@ -55,7 +55,7 @@ pub fn cost(
     let (left_out, _) = figures(program, &given)?;
     let mut whole = given.clone();
     let mut inputs = vec![];
-    for p in wgfc::ports::program_ports(&program.inputs).into_iter().filter(|p| p.broadcast.is_some()) {
+    for p in wgfc::value_info::program_values(&program.inputs).into_iter().filter(|p| p.broadcast.is_some()) {
         let extents = p.shape_at(&given.iter().cloned().collect()).ok()?;
         let own = p.shape.iter().zip(extents).map(|(s, n)| (s.to_string(), i64::try_from(n).unwrap_or(0)));
         whole.extend(own);

@@ -3,7 +3,7 @@
 use super::args::InspectArgs;
 use super::drawing::Drawing;
 use super::terminal::Terminal;
-use super::{is_program, like, roofline, shown};
+use super::{given_dims, is_program, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
@@ -21,7 +21,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let mut a = a.clone();
     if !a.like.like.is_empty() {
-        a.compile.dims = like::dims(&a.model, &options(&a)?, &a.like)?;
+        a.compile.dims = given_dims::dims(&a.model, &options(&a)?, &a.like)?;
     }
     let a = &a;
     if a.schedule {

@@ -10,9 +10,11 @@ mod compile;
 mod curve;
 mod decode;
 mod device;
+mod device_cache;
 mod drawing;
 mod expected;
 mod generate;
+mod given_dims;
 #[cfg_attr(not(feature = "image"), path = "without_images.rs")]
 mod image;
 mod indices;
@@ -20,10 +22,8 @@ mod inputs;
 mod inside;
 mod inspect;
 mod issue;
-mod kept;
 mod kernels;
 mod layout;
-mod like;
 mod loops;
 mod profile;
 mod reduce;
@@ -55,7 +55,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ! {
     let code = command(arguments);
     let _ = std::io::stdout().flush();
     #[cfg(unix)]
-    if let Some(signal) = signals::asked() {
+    if let Some(signal) = signals::pending() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
     leave(code);
@@ -119,7 +119,7 @@ fn end_cleanly() {
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) else { return };
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                if !signals::put_off(signal) {
+                if !signals::record(signal) {
                     wgfc::output::remove_unfinished();
                     let _ = signal_hook::low_level::emulate_default_handler(signal);
                 }

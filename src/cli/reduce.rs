@@ -60,10 +60,10 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
     let dims = a.dims.iter().cloned().collect();
     let reduced;
     {
-        let _gently = signals::gently();
+        let _deferral = signals::defer();
         let progress = t.spinner(format!("reducing {name}: does it fail?"));
         let end = started + Duration::from_secs_f64(a.budget);
-        let over = || Instant::now() >= end || signals::asked().is_some();
+        let over = || Instant::now() >= end || signals::pending().is_some();
         let mut observe = |s: &State| {
             progress.says(format!(
                 "reducing {name}: {}, {} nodes, {}, attempt {}",
@@ -91,7 +91,7 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     write_whole(&output, &bytes)?;
-    if signals::asked().is_none() && !trial.fails(&output)? {
+    if signals::pending().is_none() && !trial.fails(&output)? {
         t.note_always(
             "the model that was written did not fail when it was tried once more: the fault comes and goes",
         );
@@ -157,7 +157,7 @@ fn say(a: &ReduceArgs, t: &Terminal, trial: &Trial, r: &Reduced, output: &Path, 
         ),
     };
     if r.ended_early {
-        s += &match signals::asked() {
+        s += &match signals::pending() {
             Some(_) => "  it was interrupted: it may become smaller\n".to_owned(),
             None => format!("  it may become smaller with more time than --budget {}\n", a.budget),
         };
@@ -239,7 +239,7 @@ impl<'a> Trial<'a> {
     fn fails(&mut self, path: &Path) -> Result<bool, Error> {
         let started = Instant::now();
         let ended = self.run(path)?;
-        if signals::asked().is_some() {
+        if signals::pending().is_some() {
             return Ok(false);
         }
         let sign = match &self.a.fails {
@@ -365,7 +365,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
             return Some(status);
         }
         let elapsed = started.elapsed();
-        if elapsed > timeout || signals::asked().is_some() {
+        if elapsed > timeout || signals::pending().is_some() {
             #[cfg(unix)]
             let _ = shell(&format!("kill -s KILL -- -{}", child.id())).stderr(Stdio::null()).status();
             let _ = child.kill();

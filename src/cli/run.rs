@@ -1,12 +1,12 @@
 //! `wgfc run`.
 
 use super::adapter;
-use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, PrecisionArg, RunArgs};
+use super::args::{AdapterArgs, CacheArgs, CompileOptions, DataArgs, PrecisionArg, RunArgs};
 use super::compile::{in_shell, say_random_weights};
+use super::device_cache::DeviceCache;
 use super::inside::{Cost, cost};
-use super::kept::Kept;
 use super::terminal::{Progress, Terminal};
-use super::{indices, inputs, is_program, like, profile, shown};
+use super::{given_dims, indices, inputs, is_program, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -19,9 +19,9 @@ use wgfc::generate::Setup;
 use wgfc::inspect::{Roof, Summary, bytes_text, table, time_text};
 use wgfc::model::{Opened, WhyCpu, device_profile};
 use wgfc::overflow::overflow;
-use wgfc::ports::PortType;
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::{Gpu, Profile};
+use wgfc::value_info::ValueInfo;
 use wgfc::{Error, Model, ModelFile, Options, Place, Tensor, npy};
 
 /// Runs a model or a compiled folder.
@@ -35,7 +35,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         }
         false => adapter::place(&a.adapter),
     };
-    let loaded = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let loaded = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.cache, t)?;
     t.warnings(loaded.model.warnings());
     let tensors = inputs::make(
         loaded.model.inputs(),
@@ -239,7 +239,7 @@ impl Loaded {
     fn work(&self, tensors: &BTreeMap<String, Tensor>) -> Option<Work> {
         let session = self.model.session()?;
         let program = session.program();
-        let dims = wgfc::ports::check_inputs(self.model.inputs(), tensors).ok()?;
+        let dims = wgfc::value_info::check_inputs(self.model.inputs(), tensors).ok()?;
         let dims: Vec<(String, i64)> = dims.into_iter().collect();
         let summary = Summary::new(program, &dims, Roof::of(&Speeds::PORTABLE, None, None)).ok()?;
         Some(Work { nodes: program.stats.model_nodes, kernels: program.kernels.len(), summary })
@@ -249,7 +249,7 @@ impl Loaded {
     pub fn cost(&self, tensors: &BTreeMap<String, Tensor>, t: &Terminal) -> Option<Cost> {
         let (file, options) = &**self.source.as_ref()?;
         let session = self.model.session()?;
-        let dims = wgfc::ports::check_inputs(self.model.inputs(), tensors).ok()?;
+        let dims = wgfc::value_info::check_inputs(self.model.inputs(), tensors).ok()?;
         let profile = device_profile(session.gpu().profile(), &options.profile);
         let dims: Vec<(String, i64)> = dims.into_iter().collect();
         cost(file, &Options { profile, ..options.clone() }, session.program(), &dims, t)
@@ -264,7 +264,7 @@ pub fn load(
     compile: &CompileOptions,
     place: Place,
     adapter: &AdapterArgs,
-    kept: &KeptArgs,
+    cache_args: &CacheArgs,
     t: &Terminal,
 ) -> Result<Loaded, Error> {
     let random_weights = data.random_weights;
@@ -277,14 +277,14 @@ pub fn load(
         };
         let gpu = place.open_for_program(path)?;
         adapter::say_software(&gpu, adapter, t);
-        let kept = Kept::open(kept, &gpu, t);
+        let cache = DeviceCache::open(cache_args, &gpu, t);
         let _progress = compiling(&gpu, path, t);
         let checks = if data.trust { Checks::Trusted } else { Checks::default() };
         let model = Model::of_bundle(gpu, &bundle, path, checks)?;
         for p in model.plans().into_iter().flat_map(|p| p.left_out()) {
             t.note(&format!("not run: {p}"));
         }
-        kept.save(t);
+        cache.save(t);
         return Ok(Loaded { model, fixed: Fixed::default(), profile: None, source: None });
     }
     if data.trust {
@@ -313,16 +313,16 @@ pub fn load(
         }
         Opened::Gpu(gpu) => {
             let _progress = compiling(gpu, path, t);
-            let mut kept = Kept::open(kept, gpu, t);
-            options.tuning = std::mem::take(&mut kept.tuning);
-            options.profile.speeds = kept.speeds;
-            profile = Some(kept.source.to_string());
-            Model::compile_for(gpu.clone(), &file, options).inspect(|_| kept.save(t))
+            let mut cache = DeviceCache::open(cache_args, gpu, t);
+            options.tuning = std::mem::take(&mut cache.tuning);
+            options.profile.speeds = cache.speeds;
+            profile = Some(cache.source.to_string());
+            Model::compile_for(gpu.clone(), &file, options).inspect(|_| cache.save(t))
         }
     };
     let mut made = make(&mut options);
     if let Err(Error::Compile { errors, .. }) = &made
-        && let Some((dims, tensors)) = like::of_inputs(&file, &options, &compile.dims, data)
+        && let Some((dims, tensors)) = given_dims::of_inputs(&file, &options, &compile.dims, data)
     {
         let why = errors.0.first().map(|d| d.message.clone()).unwrap_or_default();
         let sizes = dims != options.dims;
@@ -434,7 +434,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Error> {
 
 fn write_outputs(
     dir: Option<&Path>,
-    ports: &[PortType],
+    ports: &[ValueInfo],
     outputs: &BTreeMap<String, Tensor>,
 ) -> Result<Vec<String>, Error> {
     let Some(dir) = dir else { return Ok(vec![]) };
@@ -504,7 +504,7 @@ fn first_values(t: &Tensor, n: usize) -> Vec<f64> {
         .collect()
 }
 
-fn outputs_text(ports: &[PortType], outputs: &BTreeMap<String, Tensor>) -> String {
+fn outputs_text(ports: &[ValueInfo], outputs: &BTreeMap<String, Tensor>) -> String {
     let mut rows = vec![["output", "type", "min", "mean", "max", "first values"].map(String::from).to_vec()];
     let mut remarks = String::new();
     for port in ports {
@@ -641,7 +641,7 @@ fn times_text(place: &str, times: &[f64], setup: Setup) -> String {
 fn json(
     place: &str,
     chosen_for: Option<&str>,
-    ports: &[PortType],
+    ports: &[ValueInfo],
     outputs: &BTreeMap<String, Tensor>,
     files: &[String],
     times: &[f64],

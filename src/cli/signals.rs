@@ -1,34 +1,34 @@
-//! Signals that end the process, put off until what goes on has come to a good end.
+//! Signals that end the process (SIGINT, SIGTERM), deferred while a command must not stop halfway.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-static GENTLE: AtomicBool = AtomicBool::new(false);
-/// The signal that was put off; 0 for none.
-static ASKED: AtomicI32 = AtomicI32::new(0);
+static DEFERRED: AtomicBool = AtomicBool::new(false);
+/// The signal that came while signals were deferred; 0 for none.
+static PENDING: AtomicI32 = AtomicI32::new(0);
 
-/// While it lives, the first signal is only remembered.
-pub struct Gently(());
+/// Signals are deferred until this is dropped.
+pub struct Deferral(());
 
-/// From now on the first signal is only remembered; the second ends the process.
-pub fn gently() -> Gently {
-    GENTLE.store(true, Ordering::Release);
-    Gently(())
+/// Defers the first signal from now on; a second one ends the process at once.
+pub fn defer() -> Deferral {
+    DEFERRED.store(true, Ordering::Release);
+    Deferral(())
 }
 
-impl Drop for Gently {
+impl Drop for Deferral {
     fn drop(&mut self) {
-        GENTLE.store(false, Ordering::Release);
+        DEFERRED.store(false, Ordering::Release);
     }
 }
 
-/// A signal has come. Whether it is put off.
+/// Records a signal that has come. Returns whether it is deferred.
 #[cfg_attr(not(unix), expect(dead_code, reason = "there are signals on Unix only"))]
-pub fn put_off(signal: i32) -> bool {
-    GENTLE.load(Ordering::Acquire)
-        && ASKED.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire).is_ok()
+pub fn record(signal: i32) -> bool {
+    DEFERRED.load(Ordering::Acquire)
+        && PENDING.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// The signal that was put off.
-pub fn asked() -> Option<i32> {
-    Some(ASKED.load(Ordering::Acquire)).filter(|s| *s != 0)
+/// The signal that was deferred, if one came.
+pub fn pending() -> Option<i32> {
+    Some(PENDING.load(Ordering::Acquire)).filter(|s| *s != 0)
 }

@@ -5,7 +5,7 @@ mod report;
 
 use super::args::{DataArgs, ImageNorm, TrainArgs};
 use super::compile::say_random_weights;
-use super::kept::Kept;
+use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use super::{adapter, curve, inputs, is_program, shown, signals};
 use log::Log;
@@ -16,9 +16,9 @@ use std::path::Path;
 use std::time::Instant;
 use wgfc::artefact::{ReadOptions, load_with};
 use wgfc::compiler::budget::Budget;
-use wgfc::ports::{PortType, no_such_input};
 use wgfc::runtime::Gpu;
 use wgfc::train::{Ports, Roles, read_tensors_within};
+use wgfc::value_info::{ValueInfo, no_such_input};
 use wgfc::{Error, ModelFile, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
 
 /// Trains until the last step, and says how it went.
@@ -29,9 +29,9 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     }
     let kind = a.log.as_deref().map(Log::kind).transpose()?;
     let gpu = adapter::open(&a.adapter, t)?;
-    let mut kept = Kept::open(&a.kept, &gpu, t);
-    let mut trainer = ready(a, &gpu, &mut kept, t)?;
-    kept.save(t);
+    let mut cache = DeviceCache::open(&a.cache, &gpu, t);
+    let mut trainer = ready(a, &gpu, &mut cache, t)?;
+    cache.save(t);
     begin(a, &mut trainer, t)?;
     let mut log = Log::open(a.log.as_deref().zip(kind), trainer.step())?;
 
@@ -39,13 +39,13 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     if from >= a.steps && a.resume.is_some() {
         t.note_always(&format!("{from} steps are done already, of {}: nothing was trained", a.steps));
     }
-    let gently = signals::gently();
+    let deferral = signals::defer();
     let started = Instant::now();
     let mut report = Report::new(from);
     let mut saved = None;
     {
         let bar = t.steps(shown(&a.model), from, a.steps);
-        while trainer.step() < a.steps && signals::asked().is_none() {
+        while trainer.step() < a.steps && signals::pending().is_none() {
             let next = a.every.map_or(a.steps, |k| (trainer.step() / k + 1).saturating_mul(k).min(a.steps));
             let mut unwritten = None;
             let ran = trainer.run(next - trainer.step(), |step| {
@@ -53,7 +53,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
                 unwritten = log.add(step).err();
                 bar.says(format!("{} {}", shown(&a.model), super::run::number(step.loss)));
                 bar.at(step.number);
-                match unwritten.is_some() || signals::asked().is_some() {
+                match unwritten.is_some() || signals::pending().is_some() {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 }
@@ -74,11 +74,11 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     if let Some(path) = a.checkpoint.as_deref().filter(|_| saved != Some(trainer.step())) {
         trainer.save(path)?;
     }
-    drop(gently);
+    drop(deferral);
     if let Some(path) = &a.plot {
         output::write_whole(path, curve::svg(&shown(&a.model), log.losses()).as_bytes())?;
     }
-    let chosen_for = kept.source.to_string();
+    let chosen_for = cache.source.to_string();
     match t.json {
         true => t.print_json(&report.json(a, &mut trainer, &gpu, &chosen_for)),
         false => t.print(&report.text(a, &mut trainer, &gpu)),
@@ -87,7 +87,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
 }
 
 /// The model on the device, with its data.
-fn ready(a: &TrainArgs, gpu: &Gpu, kept: &mut Kept, t: &Terminal) -> Result<Trainer, Error> {
+fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Result<Trainer, Error> {
     if is_program(&a.model) {
         super::run::refuse_compile_options(&a.compile, a.random_weights)?;
         let program = {
@@ -108,8 +108,8 @@ fn ready(a: &TrainArgs, gpu: &Gpu, kept: &mut Kept, t: &Terminal) -> Result<Trai
     }
     say_random_weights(&file, t);
     let mut options: Options = a.compile.options()?;
-    options.tuning = std::mem::take(&mut kept.tuning);
-    options.profile.speeds = kept.speeds;
+    options.tuning = std::mem::take(&mut cache.tuning);
+    options.profile.speeds = cache.speeds;
     let clear = |e| super::run::without_weights(e, &file);
     let ports = Ports::of_file(&file, &options).map_err(clear)?;
     let training = training(a, &ports, t)?;
@@ -201,7 +201,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
 }
 
 /// The rows of an input, of its type.
-fn rows(port: &PortType, file: &Path, cast: bool, budget: &Budget, t: &Terminal) -> Result<Tensor, Error> {
+fn rows(port: &ValueInfo, file: &Path, cast: bool, budget: &Budget, t: &Terminal) -> Result<Tensor, Error> {
     let wrong = |p: Problem| {
         let message = format!("input `{}`: its file {}", port.name, p.message);
         Error::Usage(vec![Problem { message, ..p }])
@@ -215,14 +215,14 @@ fn rows(port: &PortType, file: &Path, cast: bool, budget: &Budget, t: &Terminal)
 
 /// Rows for the inputs that have a batch and no data; where that is not to be seen, for the one that data without a name would be for.
 fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Error> {
-    let mut found: Vec<PortType> = vec![];
+    let mut found: Vec<ValueInfo> = vec![];
     let mut probe = training.clone();
     while let Some(port) = ports.data_input(&probe).cloned() {
         probe.data.insert(port.name.clone(), Tensor::zeros(port.dtype, vec![0]));
         found.push(port);
     }
     if found.is_empty() {
-        let open = |p: &&PortType| p.shape.first().is_some_and(|d| d.as_const().is_none());
+        let open = |p: &&ValueInfo| p.shape.first().is_some_and(|d| d.as_const().is_none());
         let free = ports.inputs.iter().filter(open);
         found.extend(free.filter(|p| !training.inputs.contains_key(&p.name)).cloned());
     }
@@ -233,9 +233,9 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
         .iter()
         .filter_map(|p| Some((p, given.iter().find(|(n, _)| **n == p.name)?.1.shape.as_slice())))
         .collect();
-    wgfc::ports::bind(&shapes, &mut dims);
+    wgfc::value_info::bind(&shapes, &mut dims);
     for port in found {
-        let row = PortType { shape: port.shape.iter().skip(1).cloned().collect(), ..port.clone() };
+        let row = ValueInfo { shape: port.shape.iter().skip(1).cloned().collect(), ..port.clone() };
         let shape = row.shape_at(&dims).map_err(|names| {
             let message =
                 format!("the data of input `{}` cannot be made up: {} is open", port.name, names.join(", "));
@@ -269,12 +269,12 @@ fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error
         }
         return Ok(());
     }
-    let states: Vec<PortType> = trainer
+    let states: Vec<ValueInfo> = trainer
         .session()
         .program()
         .states
         .iter()
-        .map(|s| PortType { name: s.name.clone(), dtype: s.dtype, shape: s.shape.clone(), broadcast: None })
+        .map(|s| ValueInfo { name: s.name.clone(), dtype: s.dtype, shape: s.shape.clone(), broadcast: None })
         .collect();
     if a.init.is_empty() && !trainer.roles().states.is_empty() {
         t.note("all states that are inputs of the model begin with zeros; --init gives them other values");

@@ -2,7 +2,7 @@
 
 use super::adapter;
 use super::args::TuneArgs;
-use super::kept::{speeds, warn};
+use super::device_cache::{speeds, warn};
 use super::shown;
 use super::terminal::Terminal;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,7 +4,7 @@ use super::choose::Limits;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, head};
 use crate::model::{device_error, device_profile};
-use crate::ports::{graph_ports, program_ports};
+use crate::value_info::{graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
@@ -89,7 +89,7 @@ pub(super) fn compiled(
     let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;
     let program = |single| {
         let tokens = |p: &Program| {
-            let ports = program_ports(&p.inputs);
+            let ports = program_values(&p.inputs);
             let ids = roles::ids(&ports)?;
             let one = ids.shape.last().and_then(Dim::as_const) == Some(1);
             let open = ids.shape.last().is_some_and(|d| d.as_const().is_none());
@@ -171,7 +171,7 @@ pub(super) fn compile(file: &ModelFile, options: &Options) -> Result<(Program, b
 /// And whether each sequence has an end of its own in them.
 fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
     let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
-    let ports = graph_ports(graph, &graph.inputs);
+    let ports = graph_values(graph, &graph.inputs);
     let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
     let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
     introduced.map_err(no_decoder)?;

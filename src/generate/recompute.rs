@@ -6,7 +6,7 @@ use super::head;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, choose, ids_type};
 use crate::model::{device_error, device_profile};
-use crate::ports::{PortType, graph_ports, program_ports};
+use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Error, Options, Tensor};
 use std::collections::BTreeMap;
 use wgfc_compiler::{DeviceProfile, Errors};
@@ -66,11 +66,11 @@ impl Recompute {
             ..Options::default()
         };
         let program = file.compile_amended(&options, &mut |graph| {
-            let (_, ports) = split(graph_ports(graph, &graph.inputs));
+            let (_, ports) = split(graph_values(graph, &graph.inputs));
             let inputs = roles::inputs(&ports, None).map_err(Errors)?;
             head::replace_outputs(graph, ids_type(&inputs))
         })?;
-        let (empty, mut ports) = split(program_ports(&program.inputs));
+        let (empty, mut ports) = split(program_values(&program.inputs));
         ports.retain(|p| p.name != head::CHOICE);
         let empty = empty.into_iter().map(|p| {
             let shape =
@@ -133,6 +133,6 @@ impl Recompute {
 }
 
 /// The ports without elements, and the others.
-fn split(ports: Vec<PortType>) -> (Vec<PortType>, Vec<PortType>) {
+fn split(ports: Vec<ValueInfo>) -> (Vec<ValueInfo>, Vec<ValueInfo>) {
     ports.into_iter().partition(|p| p.shape.iter().any(|d| d.is(0)))
 }

@@ -1,7 +1,7 @@
 //! Which input of a decoder is which.
 
 use super::described;
-use crate::ports::{PortType, graph_ports};
+use crate::value_info::{ValueInfo, graph_values};
 use crate::{Error, ModelFile, Options, Tensor};
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::{DType, Dim, Scalar};
@@ -96,7 +96,7 @@ impl Input {
     }
 }
 
-fn role(p: &PortType) -> Option<Role> {
+fn role(p: &ValueInfo) -> Option<Role> {
     let name = p.name.to_lowercase();
     let rank = p.shape.len();
     let row = rank == 1 || rank == 2;
@@ -117,7 +117,7 @@ fn role(p: &PortType) -> Option<Role> {
 }
 
 /// The roles of the inputs. `states` says why those that carry the cache are still among them.
-pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
+pub fn inputs(ports: &[ValueInfo], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
     let mut found = vec![];
     let mut strange = vec![];
     for p in ports.iter().filter(|p| p.broadcast.is_none()) {
@@ -147,7 +147,7 @@ pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Ve
 }
 
 /// The input that holds the token ids, if one does.
-pub fn ids(ports: &[PortType]) -> Option<&PortType> {
+pub fn ids(ports: &[ValueInfo]) -> Option<&ValueInfo> {
     ports.iter().find(|p| p.broadcast.is_none() && role(p) == Some(Role::Ids))
 }
 
@@ -165,7 +165,7 @@ pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, E
     let plan = Options { graph_only: true, ..whole.clone() };
     // Shapes may depend on external data; then the weights are looked at too.
     let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
-    let ports = graph_ports(&graph, &graph.inputs);
+    let ports = graph_values(&graph, &graph.inputs);
     let unsupported =
         |d: Diagnostic| Error::Compile { path: Some(file.path().to_owned()), errors: Errors(vec![d]) };
     let Some(ids) = ports.iter().find(|p| role(p) == Some(Role::Ids)) else {
@@ -204,7 +204,7 @@ pub fn past_symbols(file: &ModelFile, seq: &str, memory_limit: Option<u64>) -> R
     let whole = Options { memory_limit, ..Options::default() };
     let plan = Options { graph_only: true, ..whole.clone() };
     let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
-    let ports = graph_ports(&graph, &graph.inputs);
+    let ports = graph_values(&graph, &graph.inputs);
     let past = ports.iter().filter(|p| p.broadcast.is_none() && role(p).is_none());
     let symbols = past.flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));
     let all: std::collections::BTreeSet<String> = symbols.filter(|s| s != seq).collect();

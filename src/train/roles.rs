@@ -1,7 +1,7 @@
 //! The roles of the inputs and outputs of a step.
 
 use super::{Ports, Training, counted, is_loss};
-use crate::ports::{PortType, bind, check_types, no_such_input};
+use crate::value_info::{ValueInfo, bind, check_types, no_such_input};
 use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub struct Roles {
     pub dims: BTreeMap<String, i64>,
 }
 
-fn listed<'a>(names: impl IntoIterator<Item = &'a PortType>) -> String {
+fn listed<'a>(names: impl IntoIterator<Item = &'a ValueInfo>) -> String {
     let all: Vec<String> = names.into_iter().map(|p| format!("`{}`", p.name)).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
@@ -63,13 +63,13 @@ impl Ports {
             }
         }
         let loss = loss(outputs, &states, training, &mut problems);
-        let left: Vec<&PortType> = inputs
+        let left: Vec<&ValueInfo> = inputs
             .iter()
             .filter(|p| p.broadcast.is_none() && !given(&p.name) && !continued(&states, &p.name))
             .collect();
-        let free: Vec<&PortType> =
+        let free: Vec<&ValueInfo> =
             outputs.iter().filter(|o| Some(&o.name) != loss.as_ref() && !taken(&states, &o.name)).collect();
-        let alike = |(a, b): (&&PortType, &&PortType)| a.dtype == b.dtype && a.shape == b.shape;
+        let alike = |(a, b): (&&ValueInfo, &&ValueInfo)| a.dtype == b.dtype && a.shape == b.shape;
         // A forgotten input, such as a learning rate, is not continued by just any scalar.
         let unnamed = states.len() == training.states.len();
         let in_order =
@@ -79,7 +79,7 @@ impl Ports {
             by_order = left.len();
             states.extend(left.iter().zip(&free).map(|(i, o)| (i.name.clone(), o.name.clone())));
         } else {
-            let help = |p: &PortType| match may_continue {
+            let help = |p: &ValueInfo| match may_continue {
                 true => format!(
                     "--data {0}=FILE.npy for rows of each step, --input {0}=SOURCE for the same in each, or --carry {0}=OUTPUT for an output that is the input of the next",
                     p.name
@@ -111,8 +111,8 @@ impl Ports {
 
     /// The input that data without a name is for: of those that are neither given nor continued by an output of their name, the only
     /// one, or the only one whose number of rows is open.
-    pub fn data_input(&self, training: &Training) -> Option<&PortType> {
-        let free = |p: &&PortType| {
+    pub fn data_input(&self, training: &Training) -> Option<&ValueInfo> {
+        let free = |p: &&ValueInfo| {
             p.broadcast.is_none()
                 && !p.shape.is_empty()
                 && !training.data.contains_key(&p.name)
@@ -120,9 +120,9 @@ impl Ports {
                 && !training.states.iter().any(|(i, _)| *i == p.name)
                 && !self.outputs.iter().any(|o| o.name == p.name)
         };
-        let all: Vec<&PortType> = self.inputs.iter().filter(free).collect();
-        let is_open = |p: &&&PortType| p.shape.first().is_some_and(|d| d.as_const().is_none());
-        let open: Vec<&PortType> = all.iter().filter(is_open).copied().collect();
+        let all: Vec<&ValueInfo> = self.inputs.iter().filter(free).collect();
+        let is_open = |p: &&&ValueInfo| p.shape.first().is_some_and(|d| d.as_const().is_none());
+        let open: Vec<&ValueInfo> = all.iter().filter(is_open).copied().collect();
         match (all.as_slice(), open.as_slice()) {
             ([one], _) | (_, [one]) => Some(one),
             _ => None,
@@ -132,8 +132,8 @@ impl Ports {
 
 /// The states that are asked for.
 fn named(
-    inputs: &[PortType],
-    outputs: &[PortType],
+    inputs: &[ValueInfo],
+    outputs: &[ValueInfo],
     training: &Training,
     problems: &mut Vec<Problem>,
 ) -> Vec<(String, String)> {
@@ -168,7 +168,7 @@ fn named(
     training.states.clone()
 }
 
-fn no_such_output(name: &str, outputs: &[PortType]) -> Problem {
+fn no_such_output(name: &str, outputs: &[ValueInfo]) -> Problem {
     Problem::with_help(
         format!("the model has no output `{name}`"),
         format!("its outputs are {}", listed(outputs)),
@@ -176,7 +176,7 @@ fn no_such_output(name: &str, outputs: &[PortType]) -> Problem {
 }
 
 fn loss(
-    outputs: &[PortType],
+    outputs: &[ValueInfo],
     states: &[(String, String)],
     training: &Training,
     problems: &mut Vec<Problem>,
@@ -211,12 +211,12 @@ fn loss(
 
 /// Rows of a step, rows there are, and what the shapes give.
 fn sizes(
-    inputs: &[PortType],
+    inputs: &[ValueInfo],
     training: &Training,
     problems: &mut Vec<Problem>,
 ) -> Option<(usize, usize, BTreeMap<String, i64>)> {
     let before = problems.len();
-    let data: Vec<(&PortType, &crate::Tensor)> =
+    let data: Vec<(&ValueInfo, &crate::Tensor)> =
         inputs.iter().filter_map(|p| Some((p, training.data.get(&p.name)?))).collect();
     if training.data.is_empty() {
         problems.push(Problem::with_help(
@@ -273,7 +273,7 @@ fn sizes(
         return None;
     }
     // As they are in a step.
-    let shapes: Vec<(&PortType, Vec<usize>)> = data
+    let shapes: Vec<(&ValueInfo, Vec<usize>)> = data
         .iter()
         .map(|(p, t)| (*p, std::iter::once(batch).chain(t.shape[1..].iter().copied()).collect()))
         .collect();
@@ -282,7 +282,7 @@ fn sizes(
     for (n, t) in training.inputs.iter().filter(|(n, _)| inputs.iter().any(|p| p.name == **n)) {
         types.entry(n).or_insert((t.dtype, t.shape.as_slice()));
     }
-    let ports: Vec<PortType> =
+    let ports: Vec<ValueInfo> =
         inputs.iter().filter(|p| types.contains_key(p.name.as_str())).cloned().collect();
     let dims = match check_types(&ports, &types) {
         Ok(dims) => dims,
@@ -313,10 +313,10 @@ mod tests {
     use crate::Tensor;
     use wgfc_ir::{DType, Dim};
 
-    fn port(text: &str) -> PortType {
+    fn port(text: &str) -> ValueInfo {
         let (name, shape) = text.split_once(':').unwrap();
         let shape = shape.split(' ').filter(|d| !d.is_empty()).map(|d| Dim::parse(d).unwrap()).collect();
-        PortType { name: name.to_owned(), dtype: DType::F32, shape, broadcast: None }
+        ValueInfo { name: name.to_owned(), dtype: DType::F32, shape, broadcast: None }
     }
 
     fn ports(inputs: &[&str], outputs: &[&str], states: usize) -> Ports {

@@ -330,7 +330,7 @@ fn what_does_not_fit_is_refused() {
     let mut say = |t: Tensor| {
         let mut inputs = model.inputs.clone();
         inputs.insert("a.add".into(), t.clone());
-        let cli = wgfc::ports::check_inputs(&wgfc::ports::program_ports(&program.inputs), &inputs);
+        let cli = wgfc::value_info::check_inputs(&wgfc::value_info::program_values(&program.inputs), &inputs);
         match ran(&mut session, &inputs) {
             Err(RunError::Inputs(bad)) => {
                 assert!(cli.is_err(), "{t:?}");

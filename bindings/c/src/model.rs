@@ -7,9 +7,9 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
 use wgfc::model::device_error;
-use wgfc::ports::program_ports;
 use wgfc::runtime::session::{SessionOptions, Value};
 use wgfc::runtime::{AdapterChoice, Gpu, Plans, Session};
+use wgfc::value_info::program_values;
 use wgfc::{Error, Program, artefact};
 
 /// A model that the caller frees.
@@ -39,7 +39,7 @@ impl WgfcModel {
         let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
         let widest = programs.into_iter().rev().max_by_key(open);
         let widest = widest.ok_or_else(|| Error::Internal("a model without a plan".into()))?;
-        let ports = |ports| program_ports(ports).iter().map(Port::new).collect();
+        let ports = |ports| program_values(ports).iter().map(Port::new).collect();
         Ok(WgfcModel {
             inputs: ports(&widest.inputs),
             outputs: ports(&widest.outputs),

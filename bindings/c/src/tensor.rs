@@ -4,7 +4,7 @@ use crate::error::{argument, given, or, text};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use wgfc::ir::tensor::checked_numel;
-use wgfc::ports::PortType;
+use wgfc::value_info::ValueInfo;
 use wgfc::{DType, Error, Tensor};
 
 /// The element types; the index of a type is its number in C. New types are added at the end.
@@ -86,7 +86,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(p: &PortType) -> Port {
+    pub(crate) fn new(p: &ValueInfo) -> Port {
         let name = text(p.name.as_str());
         let shape: Vec<i64> = p.whole().iter().map(|d| d.as_const().unwrap_or(-1)).collect();
         let texts: Vec<CString> = p.whole().iter().map(|d| text(d.to_string())).collect();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use wgfc::ports::PortType;
 use wgfc::runtime::AdapterChoice;
+use wgfc::value_info::ValueInfo;
 use wgfc::{Error, Fusion, Model, ModelFile, Options, Place};
 
 /// The options of a session, as far as they have an effect.
@@ -59,7 +59,7 @@ impl Session {
     }
 
     fn of(model: Model) -> Session {
-        let port = |p: &PortType| Port {
+        let port = |p: &ValueInfo| Port {
             name: CString::new(p.name.replace('\0', " ")).unwrap_or_default(),
             ty: Type::of_port(p),
         };

@@ -4,7 +4,7 @@ use crate::memory::{release, zeros};
 use ort_sys::ONNXTensorElementDataType as Element;
 use std::ffi::{CString, c_void};
 use wgfc::ir::tensor::checked_numel;
-use wgfc::ports::PortType;
+use wgfc::value_info::ValueInfo;
 use wgfc::{DType, Tensor};
 
 /// Pairs of element types, of wgfc and of the interface.
@@ -147,7 +147,7 @@ impl Type {
     pub(crate) fn new(dtype: DType, shape: Vec<i64>) -> Type {
         Type { dtype, names: vec![CString::default(); shape.len()], shape }
     }
-    pub(crate) fn of_port(p: &PortType) -> Type {
+    pub(crate) fn of_port(p: &ValueInfo) -> Type {
         let dims = p.whole();
         let name = |d: &wgfc::ir::Dim| match d.as_const() {
             Some(_) => CString::default(),

@@ -116,7 +116,7 @@ pub fn choice(given: Option<&Bound<'_, PyAny>>) -> PyResult<AdapterChoice> {
 
 /// A device that this process has opened.
 struct Open {
-    /// How it was chosen, each time.
+    /// The choices that led to this adapter.
     choices: Vec<AdapterChoice>,
     index: usize,
     gpu: Gpu,
@@ -147,7 +147,7 @@ pub fn open(choice: &AdapterChoice) -> Result<(usize, Gpu), Error> {
     Ok((index, gpu))
 }
 
-/// Takes compiled pipelines from the user's cache folder from now on. `Err` says why what was kept is of no use.
+/// Takes compiled pipelines from the user's cache folder from now on. `Err` says why the file there cannot be used.
 pub fn keep_pipelines(gpu: &Gpu) -> Result<(), Error> {
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(d) = devices.iter_mut().find(|d| d.gpu.is(gpu) && d.pipelines.is_none()) else { return Ok(()) };
@@ -281,7 +281,7 @@ impl Tensor {
         }
     }
 
-    /// Where what `__dlpack__` gives is: on the CPU.
+    /// The device of the array that `__dlpack__` gives: the CPU.
     fn __dlpack_device__(&self) -> (i32, i32) {
         (crate::dlpack::CPU, 0)
     }

@@ -20,10 +20,10 @@ use wgfc::Error;
 use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::model::device_error;
 use wgfc::overflow::overflow;
-use wgfc::ports::{PortType, check_types, no_such_input, program_ports};
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc::runtime::{Gpu, RunError};
+use wgfc::value_info::{ValueInfo, check_types, no_such_input, program_values};
 
 /// A program on a device: its kernels compiled, its weights uploaded, its states as they are at first.
 ///
@@ -39,7 +39,7 @@ use wgfc::runtime::{Gpu, RunError};
 #[pyclass(frozen, module = "wgfc")]
 pub struct Session {
     session: Mutex<wgfc::runtime::Session>,
-    inputs: Vec<PortType>,
+    inputs: Vec<ValueInfo>,
     index: usize,
     gpu: Gpu,
     folder: Option<PathBuf>,
@@ -220,7 +220,7 @@ impl Session {
             if cache {
                 let _ = save_pipelines(&gpu);
             }
-            let inputs = program_ports(&program.program().inputs);
+            let inputs = program_values(&program.program().inputs);
             Ok(Session { session: Mutex::new(session), inputs, index, gpu, folder })
         });
         let made = made.or_raise(py)?;

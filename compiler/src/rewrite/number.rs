@@ -120,7 +120,7 @@ impl Number {
         (x.dtype() == y.dtype()).then(|| Number::real(x.dtype(), value))?
     }
 
-    /// It as another type, where that changes nothing.
+    /// The constant in another type, if that type represents it exactly.
     pub fn cast(&self, to: DType) -> Option<Number> {
         let s = self.exact()?;
         let cast = Number::from(Scalar::from_f64(to, s.as_f64()));

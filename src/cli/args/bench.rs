@@ -1,7 +1,7 @@
 //! Arguments of `wgfc bench`.
 
 use super::{
-    AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, TechniqueArg,
+    AdapterArgs, CacheArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, PrecisionArgs, TechniqueArg,
     parse_bytes,
 };
 use clap::{Args, Subcommand, ValueEnum};
@@ -39,7 +39,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
     /// Runs before those that count; on a GPU at least so many as take 0.3 s, unless it is 0 or 1
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub warm_up: u32,
@@ -188,7 +188,7 @@ pub struct BenchDecodeArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
     /// Write a row for each dispatch
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
@@ -250,7 +250,7 @@ pub struct BenchKernelsArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
     /// Write a row for each problem
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

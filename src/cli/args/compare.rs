@@ -1,6 +1,6 @@
 //! Arguments of `wgfc compare`.
 
-use super::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, parse_positive};
+use super::{AdapterArgs, CacheArgs, CompileOptions, DataArgs, parse_positive};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -54,5 +54,5 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
 }

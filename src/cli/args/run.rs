@@ -1,6 +1,6 @@
 //! Arguments of `wgfc run` and `wgfc generate`.
 
-use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, parse_bytes};
+use super::{AdapterArgs, CacheArgs, CompileOptions, ExpectArgs, FusionArg, PrecisionArgs, parse_bytes};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -82,7 +82,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
     /// Run on the CPU with the reference evaluator
     #[arg(long, conflicts_with_all = ["adapter", "profile", "no_cpu"])]
     pub cpu: bool,
@@ -162,7 +162,7 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
     /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
     /// bandwidth sets
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Arguments of `wgfc train`.
 
-use super::{AdapterArgs, CompileOptions, KeptArgs, parse_pair};
+use super::{AdapterArgs, CacheArgs, CompileOptions, parse_pair};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -91,5 +91,5 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub cache: CacheArgs,
 }

@@ -8,7 +8,7 @@ mod report;
 
 use super::adapter;
 use super::args::BenchKernelsArgs;
-use super::kept::Kept;
+use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use list::Problem;
 use measure::{How, Measured, Model};
@@ -56,18 +56,18 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     }
     let peer = a.peer.as_deref().map(peer).transpose()?;
     let gpu = adapter::open(&a.adapter, t)?;
-    let kept = Kept::open(&a.kept, &gpu, t);
-    let speeds = match kept.source {
+    let cache = DeviceCache::open(&a.cache, &gpu, t);
+    let speeds = match cache.source {
         Source::Named(_) if !gpu.summary().is_software => {
             let progress = t.spinner(format!("measuring {}", gpu.summary().name));
             speeds::measure(&gpu, &|what| progress.says(format!("measuring {what}")))?.0
         }
-        _ => kept.speeds,
+        _ => cache.speeds,
     };
-    let base = DeviceProfile { speeds: kept.speeds, ..DeviceProfile::default() };
+    let base = DeviceProfile { speeds: cache.speeds, ..DeviceProfile::default() };
     let options = Options {
         profile: device_profile(gpu.profile(), &base),
-        tuning: kept.tuning.clone(),
+        tuning: cache.tuning.clone(),
         ..Options::default()
     };
     let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };

@@ -56,7 +56,7 @@ impl Report {
         let mut row = |k: &str, v: String| rows.push(vec![k.to_owned(), v]);
         let order = trainer.seed().map_or("in their order".to_owned(), |s| format!("shuffled with seed {s}"));
         row("data", format!("{} rows, {order}, {} a step", roles.rows, roles.batch));
-        let stopped = if signals::asked().is_some() { ", stopped by a signal" } else { "" };
+        let stopped = if signals::pending().is_some() { ", stopped by a signal" } else { "" };
         match self.steps {
             0 => row("steps", format!("none, {} before", self.from)),
             n => row("steps", format!("{n}: {} to {}{stopped}", self.from + 1, self.from + n)),
@@ -111,7 +111,7 @@ impl Report {
             "resumed_after": self.from,
             "steps": self.steps,
             "step": trainer.step(),
-            "stopped_by_signal": signals::asked(),
+            "stopped_by_signal": signals::pending(),
             "loss": {
                 "output": roles.loss,
                 "first": self.first,

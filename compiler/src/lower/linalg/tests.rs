@@ -1,4 +1,4 @@
-//! Factors multiply to what they are of, and equations hold, for batches, in the evaluator.
+//! Products of factors equal the factored matrix, and solutions satisfy their equations: in batches, in the evaluator.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ fn values(f: impl FnOnce(&mut Lowering) -> Result<Vec<Value>>) -> Vec<Tensor> {
     evaluate(&g, &BTreeMap::new()).unwrap()
 }
 
-/// That pairs of values which a function makes are equal.
+/// Asserts that the two values of each pair that a function makes are equal within 2e-4.
 fn pairs(f: impl FnOnce(&mut Lowering) -> Result<Vec<(Value, Value)>>) {
     let all = values(|cx| Ok(f(cx)?.into_iter().flat_map(|(a, b)| [a, b]).collect()));
     for (i, pair) in all.chunks(2).enumerate() {

@@ -16,8 +16,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.rnn_tanh.input", |cx| network(cx, Cell::Rnn, &["Tanh"])),
 ];
 
-/// Where torch's gates are among those of the lowering: torch's LSTM has input, forgetting, new value, output, its GRU
-/// reset, update, new value.
+/// For each gate in the lowering's order, which is ONNX's, its number in torch's: torch stores the gates of an LSTM as
+/// input, forget, cell, output, and those of a GRU as reset, update, new.
 fn order(cell: Cell) -> &'static [i64] {
     match cell {
         Cell::Rnn => &[0],
@@ -26,7 +26,7 @@ fn order(cell: Cell) -> &'static [i64] {
     }
 }
 
-/// The gates of a weight in the lowering's order.
+/// A weight whose first axis holds torch's gates one after another, with them in the lowering's order.
 fn gates(cx: &mut Cx, v: Value, cell: Cell) -> Result {
     let order = order(cell);
     let extent = cx.shape(v)[0].clone();
@@ -39,7 +39,7 @@ fn gates(cx: &mut Cx, v: Value, cell: Cell) -> Result {
     Ok(if parts.len() == 1 { v } else { cx.concat(&parts, 0)? })
 }
 
-/// Weights of both directions with an axis for them in front.
+/// The weights of each direction, stacked along a new first axis.
 fn stacked(cx: &mut Cx, each: &[Value]) -> Result {
     let mut parts = vec![];
     for v in each {
@@ -58,28 +58,28 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
         )
         .param("dropout"));
     }
-    let ways = if both { 2 } else { 1 };
+    let directions = if both { 2 } else { 1 };
     let params = cx.tensors("params")?;
-    let per = if biases { 4 } else { 2 };
-    if params.len() != layers * ways * per {
-        let e = format!("{} weights for {layers} layers in {ways} directions; projections are not supported", params.len());
+    let per_direction = if biases { 4 } else { 2 };
+    if params.len() != layers * directions * per_direction {
+        let e = format!("{} weights for {layers} layers in {directions} directions; projections are not supported", params.len());
         return Err(OpError::unsupported(e, "export the network without proj_size").param("params"));
     }
     let mut x = cx.tensor("input")?;
     let before = cx.tensors("hx")?;
-    // Without a batch there is one of one.
-    let alone = cx.rank(x) == 2;
+    // An input without a batch axis is a batch of one sequence.
+    let unbatched = cx.rank(x) == 2;
     let mut hx = vec![];
     for v in before {
-        hx.push(if alone { cx.unsqueeze(v, &[1])? } else { v });
+        hx.push(if unbatched { cx.unsqueeze(v, &[1])? } else { v });
     }
-    if alone {
+    if unbatched {
         x = cx.unsqueeze(x, &[1])?;
     } else if batch_first {
         x = cx.transpose(x, &[1, 0, 2])?;
     }
     let mut activation = vec![];
-    for _ in 0..ways {
+    for _ in 0..directions {
         for name in activations {
             activation.push(Activation::named(name).ok_or_else(|| OpError::internal(format!("no activation {name}")))?);
         }
@@ -88,17 +88,17 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
         cell,
         activations: activation,
         clip: None,
-        backwards: (0..ways).map(|d| d == 1).collect(),
+        backwards: (0..directions).map(|d| d == 1).collect(),
         batch_first: false,
         linear_before_reset: cell == Cell::Gru,
         input_forget: false,
         rounded: false,
     };
     let (mut outputs, mut cells) = (vec![], vec![]);
-    for layer in params.chunks_exact(ways * per) {
+    for layer in params.chunks_exact(directions * per_direction) {
         let part = |cx: &mut Cx, i: usize| -> Result {
             let mut each = vec![];
-            for direction in layer.chunks_exact(per) {
+            for direction in layer.chunks_exact(per_direction) {
                 each.push(gates(cx, direction[i], cell)?);
             }
             stacked(cx, &each)
@@ -111,22 +111,22 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
             }
             false => None,
         };
-        let at = Poly::from(outputs.len() * ways);
+        let at = Poly::from(outputs.len() * directions);
         let state = |cx: &mut Cx, i: usize| -> Result<Option<Value>> {
             let Some(v) = hx.get(i).copied() else { return Ok(None) };
-            Ok(Some(cx.slice(v, 0, &at, 1, &ways.into())?))
+            Ok(Some(cx.slice(v, 0, &at, 1, &directions.into())?))
         };
         let (output, carried) = (state(cx, 0)?, state(cx, 1)?);
         let o = Operands { x, w, r, bias, lengths: None, output, cell: carried, peepholes: None };
         let out = recurrent::recurrent(cx, &o, &p)?;
-        // Directions one behind the other: [T, D, B, H] becomes [T, B, D·H].
+        // The next layer reads the results of both directions: [T, D, B, H] becomes [T, B, D·H].
         let y = cx.transpose(out[0], &[0, 2, 1, 3])?;
         let dims = cx.shape(y);
         x = cx.reshape(y, vec![dims[0].clone(), dims[1].clone(), &dims[2] * &dims[3]])?;
         outputs.push(out[1]);
         cells.extend(out.get(2));
     }
-    let mut results = vec![match (alone, batch_first) {
+    let mut results = vec![match (unbatched, batch_first) {
         (true, _) => cx.squeeze(x, &[1])?,
         (false, true) => cx.transpose(x, &[1, 0, 2])?,
         (false, false) => x,
@@ -134,14 +134,14 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
     for parts in [outputs, cells] {
         if !parts.is_empty() {
             let v = cx.concat(&parts, 0)?;
-            results.push(if alone { cx.squeeze(v, &[1])? } else { v });
+            results.push(if unbatched { cx.squeeze(v, &[1])? } else { v });
         }
     }
     Ok(results)
 }
 
-/// `x · wᵀ + b`.
-fn weighed(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
+/// `x · wᵀ + b`, with `w` and the optional `b` by the names of the operator's parameters.
+fn linear(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
     let w = cx.tensor(w)?;
     let w = cx.transpose(w, &[1, 0])?;
     let y = crate::lower::matmul::matmul(cx, x, w)?;
@@ -151,12 +151,13 @@ fn weighed(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
     })
 }
 
-/// The affine maps of the input and of the state before it, with the gates one behind the other along the last axis.
-fn both_weighed(cx: &mut Cx, h: Value) -> Result<[Value; 2]> {
+/// The linear layers of a cell's input and of its hidden state `h`: `[batch, gates · hidden]` each.
+fn projections(cx: &mut Cx, h: Value) -> Result<[Value; 2]> {
     let x = cx.tensor("input")?;
-    Ok([weighed(cx, x, ["w_ih", "b_ih"])?, weighed(cx, h, ["w_hh", "b_hh"])?])
+    Ok([linear(cx, x, ["w_ih", "b_ih"])?, linear(cx, h, ["w_hh", "b_hh"])?])
 }
 
+/// Gate `i` of `of`, which lie along the last axis of `v`.
 fn gate(cx: &mut Cx, v: Value, i: i64, of: i64) -> Result {
     let last = cx.rank(v) - 1;
     let hidden = cx.shape(v)[last].div(&of.into(), &[]);
@@ -165,7 +166,7 @@ fn gate(cx: &mut Cx, v: Value, i: i64, of: i64) -> Result {
 
 fn rnn_cell(cx: &mut Cx, tanh: bool) -> Lowered {
     let h = cx.tensor("hx")?;
-    let [x, h] = both_weighed(cx, h)?;
+    let [x, h] = projections(cx, h)?;
     let y = cx.binary(BinaryOp::Add, x, h)?;
     Ok(vec![if tanh { cx.unary(UnaryOp::Tanh, y)? } else { cx.binary_scalar(BinaryOp::Max, y, 0.0)? }])
 }
@@ -173,7 +174,7 @@ fn rnn_cell(cx: &mut Cx, tanh: bool) -> Lowered {
 fn lstm_cell(cx: &mut Cx) -> Lowered {
     let hx = cx.tensors("hx")?;
     let [h, c] = hx[..] else { return Err(OpError::model("is not two tensors").param("hx")) };
-    let [x, h] = both_weighed(cx, h)?;
+    let [x, h] = projections(cx, h)?;
     let all = cx.binary(BinaryOp::Add, x, h)?;
     let mut gates = vec![];
     for (i, activation) in [UnaryOp::Sigmoid, UnaryOp::Sigmoid, UnaryOp::Tanh, UnaryOp::Sigmoid].into_iter().enumerate() {
@@ -189,7 +190,7 @@ fn lstm_cell(cx: &mut Cx) -> Lowered {
 
 fn gru_cell(cx: &mut Cx) -> Lowered {
     let before = cx.tensor("hx")?;
-    let [x, h] = both_weighed(cx, before)?;
+    let [x, h] = projections(cx, before)?;
     let mut gates = vec![];
     for i in 0..2 {
         let (a, b) = (gate(cx, x, i, 3)?, gate(cx, h, i, 3)?);

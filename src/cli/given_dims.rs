@@ -1,6 +1,6 @@
 //! Dimensions that tensors at hand give.
 
-use super::args::{DataArgs, LikeArgs};
+use super::args::{DataArgs, DimArgs};
 use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use wgfc::artefact::{ReadOptions, load_with};
 use wgfc::compiler::budget::Budget;
 use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::ir::TensorType;
-use wgfc::ports::{PortType, bind, no_such_input, program_ports};
+use wgfc::value_info::{ValueInfo, bind, no_such_input, program_values};
 use wgfc::{Error, ModelFile, Options, Tensor, npy, pb};
 
 /// The declared inputs of a model.
-fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error> {
+fn declared(file: &ModelFile, options: &Options) -> Result<Vec<ValueInfo>, Error> {
     let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), file, options)?;
-    let port = |(name, ty): (String, TensorType)| PortType {
+    let port = |(name, ty): (String, TensorType)| ValueInfo {
         name,
         dtype: ty.dtype,
         shape: ty.shape,
@@ -25,7 +25,7 @@ fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error>
 }
 
 /// The dimensions of the options and those that the files of `--like` give.
-pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String, i64)>, Error> {
+pub fn dims(model: &Path, options: &Options, a: &DimArgs) -> Result<Vec<(String, i64)>, Error> {
     let mut dims = options.dims.clone();
     if a.like.is_empty() {
         return Ok(dims.into_iter().collect());
@@ -33,12 +33,12 @@ pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String
     let ports = match is_program(model) {
         true => {
             let read = ReadOptions { verify: false, memory_limit: options.memory_limit };
-            program_ports(&load_with(model, &read)?.inputs)
+            program_values(&load_with(model, &read)?.inputs)
         }
         false => declared(&ModelFile::open(model)?, options)?,
     };
     let budget = Budget::of_data(options.memory_limit);
-    let mut given: Vec<(&PortType, Tensor)> = vec![];
+    let mut given: Vec<(&ValueInfo, Tensor)> = vec![];
     for text in &a.like {
         let named =
             ports.iter().find_map(|p| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?)));

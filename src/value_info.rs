@@ -6,7 +6,7 @@ use wgfc_ir::{DType, Dim, Graph, optional, symbols};
 
 /// An input or output of a model: its name, element type and extents over the model's symbols.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PortType {
+pub struct ValueInfo {
     /// Its name in the model.
     pub name: String,
     /// Element type.
@@ -17,7 +17,7 @@ pub struct PortType {
     pub broadcast: Option<Vec<Dim>>,
 }
 
-impl PortType {
+impl ValueInfo {
     /// `f32[batch, 3, 224, 224]`.
     pub fn type_text(&self) -> String {
         let dims: Vec<String> = self.whole().iter().map(ToString::to_string).collect();
@@ -28,7 +28,7 @@ impl PortType {
     pub fn whole(&self) -> &[Dim] {
         self.broadcast.as_ref().unwrap_or(&self.shape)
     }
-    /// The extents ([`PortType::whole`]) at `dims`; `Err` names the symbols that are missing.
+    /// The extents ([`ValueInfo::whole`]) at `dims`; `Err` names the symbols that are missing.
     pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
         let mut missing = Vec::new();
         for d in self.whole() {
@@ -49,34 +49,34 @@ impl PortType {
     }
 }
 
-/// The ports of a program's border.
-pub fn program_ports(ports: &[wgfc_ir::program::Port]) -> Vec<PortType> {
-    let port = |p: &wgfc_ir::program::Port| PortType {
+/// The inputs or outputs of a program.
+pub fn program_values(declared: &[wgfc_ir::program::Port]) -> Vec<ValueInfo> {
+    let info = |p: &wgfc_ir::program::Port| ValueInfo {
         name: p.name.clone(),
         dtype: p.dtype,
         shape: p.shape.clone(),
         broadcast: p.broadcast.clone(),
     };
-    ports.iter().map(port).collect()
+    declared.iter().map(info).collect()
 }
 
-/// The ports of a graph's border.
-pub fn graph_ports(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<PortType> {
+/// The inputs or outputs of a graph.
+pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo> {
     borders
         .iter()
         .map(|b| {
             let ty = graph.ty(b.value);
             let broadcast = graph.optional.get(&b.name).cloned();
-            PortType { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), broadcast }
+            ValueInfo { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), broadcast }
         })
         .collect()
 }
 
 /// Finds the values of symbols from the shapes that inputs have, and puts them into `dims`. Optional inputs tell nothing.
-pub fn bind(given: &[(&PortType, &[usize])], dims: &mut BTreeMap<String, i64>) {
+pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) {
     let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
-        .flat_map(|(port, shape)| port.shape.iter().zip(*shape))
+        .flat_map(|(info, shape)| info.shape.iter().zip(*shape))
         .filter_map(|(d, n)| Some((d, i64::try_from(*n).ok()?)))
         .collect();
     let found = symbols::bind(&extents, &|s| dims.get(s).copied());
@@ -85,94 +85,94 @@ pub fn bind(given: &[(&PortType, &[usize])], dims: &mut BTreeMap<String, i64>) {
 
 /// Checks the inputs of a run and finds the values of the symbols. Every problem is listed.
 pub fn check_inputs(
-    ports: &[PortType],
+    declared: &[ValueInfo],
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, i64>, Error> {
     let types = inputs.iter().map(|(n, t)| (n.as_str(), (t.dtype, t.shape.as_slice()))).collect();
-    check_types(ports, &types)
+    check_types(declared, &types)
 }
 
 /// [`check_inputs`] of tensors wherever they are: the element type and the shape of each.
 pub fn check_types(
-    ports: &[PortType],
+    declared: &[ValueInfo],
     inputs: &BTreeMap<&str, (DType, &[usize])>,
 ) -> Result<BTreeMap<String, i64>, Error> {
     let mut problems = Vec::new();
     let mut dims = BTreeMap::new();
-    let given: Vec<_> = ports.iter().filter_map(|p| Some((p, inputs.get(p.name.as_str())?.1))).collect();
+    let given: Vec<_> = declared.iter().filter_map(|p| Some((p, inputs.get(p.name.as_str())?.1))).collect();
     bind(&given, &mut dims);
-    let wants = |p: &PortType| format!("input `{}` is {}", p.name, p.type_text());
-    for port in ports {
-        let Some((dtype, given)) = inputs.get(port.name.as_str()).copied() else {
-            if port.broadcast.is_some() {
+    let wants = |p: &ValueInfo| format!("input `{}` is {}", p.name, p.type_text());
+    for info in declared {
+        let Some((dtype, given)) = inputs.get(info.name.as_str()).copied() else {
+            if info.broadcast.is_some() {
                 continue;
             }
             problems.push(Problem::with_help(
-                format!("{} and was not given", wants(port)),
-                format!("give a tensor for `{}`", port.name),
+                format!("{} and was not given", wants(info)),
+                format!("give a tensor for `{}`", info.name),
             ));
             continue;
         };
-        if dtype != port.dtype {
+        if dtype != info.dtype {
             problems.push(Problem::with_help(
-                format!("{}, not {dtype}", wants(port)),
-                format!("convert it, with NumPy: x.astype(\"{}\")", numpy_name(port.dtype)),
+                format!("{}, not {dtype}", wants(info)),
+                format!("convert it, with NumPy: x.astype(\"{}\")", numpy_name(info.dtype)),
             ));
         }
-        if port.broadcast.is_some() {
-            problems.extend(check_broadcast(port, given, &dims));
+        if info.broadcast.is_some() {
+            problems.extend(check_broadcast(info, given, &dims));
             continue;
         }
-        if given.len() != port.shape.len() {
+        if given.len() != info.shape.len() {
             problems.push(Problem::with_help(
-                format!("{}, not of shape {given:?}", wants(port)),
-                format!("reshape it to {} axes", port.shape.len()),
+                format!("{}, not of shape {given:?}", wants(info)),
+                format!("reshape it to {} axes", info.shape.len()),
             ));
             continue;
         }
-        if let Ok(shape) = port.shape_at(&dims)
+        if let Ok(shape) = info.shape_at(&dims)
             && shape != given
         {
-            let at = if port.shape.iter().all(|d| d.as_const().is_some()) {
+            let at = if info.shape.iter().all(|d| d.as_const().is_some()) {
                 String::new()
             } else {
                 let known = dims
                     .iter()
-                    .filter(|(k, _)| port.shape.iter().any(|d| d.symbols().iter().any(|s| **s == ***k)));
+                    .filter(|(k, _)| info.shape.iter().any(|d| d.symbols().iter().any(|s| **s == ***k)));
                 let known: Vec<String> = known.map(|(k, v)| format!("{k} = {v}")).collect();
                 format!(" with {}", known.join(", "))
             };
             problems.push(Problem::with_help(
-                format!("{}{at}, not of shape {given:?}", wants(port)),
+                format!("{}{at}, not of shape {given:?}", wants(info)),
                 format!("give one of shape {shape:?}, or inputs that all agree on another size"),
             ));
         }
     }
     for name in inputs.keys() {
-        if !ports.iter().any(|p| p.name == **name) {
-            problems.push(no_such_input(name, ports));
+        if !declared.iter().any(|p| p.name == **name) {
+            problems.push(no_such_input(name, declared));
         }
     }
     if problems.is_empty() { Ok(dims) } else { Err(Error::Usage(problems)) }
 }
 
-/// The problem of a tensor that cannot be broadcast as the port has it.
-fn check_broadcast(port: &PortType, given: &[usize], dims: &BTreeMap<String, i64>) -> Option<Problem> {
-    let shape = optional::shape(Some(given), port.shape.len());
-    let whole = port.shape_at(dims).ok()?;
+/// The problem of a tensor that cannot be broadcast to the shape that the model declares.
+fn check_broadcast(info: &ValueInfo, given: &[usize], dims: &BTreeMap<String, i64>) -> Option<Problem> {
+    let shape = optional::shape(Some(given), info.shape.len());
+    let whole = info.shape_at(dims).ok()?;
     let extents: Vec<i64> = whole.iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
     if shape.is_some_and(|s| optional::misfit(&s, &extents).is_none()) {
         return None;
     }
     Some(Problem::with_help(
-        format!("input `{}` is broadcast to {whole:?}, not of shape {given:?}", port.name),
+        format!("input `{}` is broadcast to {whole:?}, not of shape {given:?}", info.name),
         "give a tensor of that shape, or of the extent 1 along some axes; leading ones may be left out",
     ))
 }
 
 /// The problem of an input that the model does not have.
-pub fn no_such_input(name: &str, ports: &[PortType]) -> Problem {
-    let all: Vec<String> = ports.iter().map(|p| format!("`{}`", p.name)).collect();
+pub fn no_such_input(name: &str, declared: &[ValueInfo]) -> Problem {
+    let all: Vec<String> = declared.iter().map(|p| format!("`{}`", p.name)).collect();
     let help = if all.is_empty() {
         "the model has no inputs".into()
     } else {

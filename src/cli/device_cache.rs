@@ -1,6 +1,6 @@
-//! The files that commands keep from run to run.
+//! The files in the user's cache folder that belong to a device: schedules measured on it, its speeds, compiled pipelines.
 
-use super::args::KeptArgs;
+use super::args::CacheArgs;
 use super::terminal::Terminal;
 use wgfc::cache::Pipelines;
 use wgfc::compiler::device::Speeds;
@@ -8,20 +8,20 @@ use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{Cache, Error, Tuning};
 
-/// The user's cache for a device. A file in it that is no good is only warned of.
-pub struct Kept {
-    /// Choices measured on it.
+/// The user's cache for a device. A file that cannot be used is left out with a warning.
+pub struct DeviceCache {
+    /// Schedules measured on the device.
     pub tuning: Tuning,
-    /// How fast it is.
+    /// The speeds of the device, measured or assumed.
     pub speeds: Speeds,
-    /// Where they come from.
+    /// Where the speeds come from.
     pub source: Source,
     pipelines: Option<Pipelines>,
 }
 
-impl Kept {
-    /// The files that there are, less those that the options leave out.
-    pub fn open(a: &KeptArgs, gpu: &Gpu, t: &Terminal) -> Kept {
+impl DeviceCache {
+    /// Reads the files, except those that the options leave out.
+    pub fn open(a: &CacheArgs, gpu: &Gpu, t: &Terminal) -> DeviceCache {
         let cache = Cache::of_user();
         let tuning = cache.as_ref().filter(|_| !a.no_tuning).map(|c| c.tuning(gpu.summary()));
         let (source, speeds) = speeds(cache.as_ref().filter(|_| !a.no_tuning), gpu, t);
@@ -33,10 +33,10 @@ impl Kept {
             warn(&e, t);
             Tuning::default()
         });
-        Kept { tuning, speeds, source, pipelines }
+        DeviceCache { tuning, speeds, source, pipelines }
     }
 
-    /// Keeps the pipelines that were compiled.
+    /// Writes the pipelines compiled since to the cache.
     pub fn save(&self, t: &Terminal) {
         if let Some(Err(e)) = self.pipelines.as_ref().map(Pipelines::save) {
             warn(&e, t);
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// The known speeds of a device. A file of measurements that is no good is only warned of.
+/// The known speeds of a device. A file of measurements that cannot be used is left out with a warning.
 pub fn speeds(cache: Option<&Cache>, gpu: &Gpu, t: &Terminal) -> (Source, Speeds) {
     speeds::known(cache, gpu.summary()).unwrap_or_else(|e| {
         warn(&e, t);
