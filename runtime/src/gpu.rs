@@ -383,17 +383,6 @@ impl Gpu {
         }))
     }
 
-    /// [`Gpu::request`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn request_blocking(choice: &AdapterChoice) -> Result<Gpu, RunError> {
-        pollster::block_on(Gpu::request(choice))
-    }
-    /// [`Gpu::adapters`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn adapters_blocking() -> Vec<AdapterSummary> {
-        pollster::block_on(Gpu::adapters())
-    }
-
     /// The summary of this device.
     pub fn summary(&self) -> &AdapterSummary {
         &self.0.summary
@@ -584,12 +573,6 @@ impl Gpu {
         self.drive(None)?;
         rx.await;
         self.health()
-    }
-
-    /// [`Gpu::wait`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn wait_blocking(&self) -> Result<(), RunError> {
-        pollster::block_on(self.wait())
     }
 
     /// Natively callbacks only come from polling; a browser calls them by itself.

@@ -33,6 +33,7 @@ pub mod measure;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod overhead;
 pub mod plans;
+mod platform;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod primitives;
 pub mod profile;

@@ -211,23 +211,6 @@ impl Session {
             round_trip_ns: Estimate::of(trip),
         })
     }
-
-    /// [`Session::profile`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn profile_blocking(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
-        pollster::block_on(self.profile(inputs, runs))
-    }
-
-    /// [`Session::profile_paced`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn profile_paced_blocking(
-        &mut self,
-        inputs: &[(&str, Tensor)],
-        runs: usize,
-        pace: Pace<'_>,
-    ) -> Result<Profile, RunError> {
-        pollster::block_on(self.profile_paced(inputs, runs, pace))
-    }
 }
 
 /// The timestamps of a run's dispatches.

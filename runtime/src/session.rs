@@ -169,12 +169,6 @@ impl Started {
         let (values, staging) = self.transfer.collect().await?;
         Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), staging))
     }
-
-    /// [`Started::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(self) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.read())
-    }
 }
 
 impl Transfer {
@@ -552,61 +546,6 @@ impl Session {
         }
         self.advance(&ready.lengths);
         Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(ready.outputs).collect())
-    }
-
-    /// [`Session::new`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn new_blocking(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
-        pollster::block_on(Session::new(gpu, program))
-    }
-    /// [`Session::with_options`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn with_options_blocking(
-        gpu: &Gpu,
-        program: &Program,
-        options: SessionOptions,
-    ) -> Result<Session, RunError> {
-        pollster::block_on(Session::with_options(gpu, program, options))
-    }
-    /// [`Session::family`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn family_blocking(
-        gpu: &Gpu,
-        programs: &[&Program],
-        options: SessionOptions,
-    ) -> Result<Vec<Session>, RunError> {
-        pollster::block_on(Session::family(gpu, programs, options))
-    }
-    /// [`Session::run`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.run(inputs))
-    }
-    /// [`Session::run_values`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_values_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-        outputs: Option<&[&str]>,
-    ) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.run_values(inputs, outputs))
-    }
-    /// [`Session::start`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn start_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-        outputs: Option<&[&str]>,
-    ) -> Result<Started, RunError> {
-        pollster::block_on(self.start(inputs, outputs))
-    }
-    /// [`Session::run_on_device`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_on_device_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-    ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
-        pollster::block_on(self.run_on_device(inputs))
     }
 
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {

@@ -53,11 +53,6 @@ impl DeviceTensor {
     pub async fn read(&self) -> Result<Tensor, RunError> {
         Ok(read_apart(&self.gpu, std::slice::from_ref(self)).await?.swap_remove(0))
     }
-    /// [`DeviceTensor::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(&self) -> Result<Tensor, RunError> {
-        pollster::block_on(self.read())
-    }
 }
 
 impl Gpu {
@@ -113,16 +108,6 @@ impl Gpu {
             return Err(RunError::Gpu { what: "reading tensors".to_owned(), message });
         }
         read_apart(self, tensors).await
-    }
-    /// [`Gpu::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
-        pollster::block_on(self.read(tensors))
-    }
-    /// [`Gpu::upload`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
-        pollster::block_on(self.upload(tensor))
     }
 }
 

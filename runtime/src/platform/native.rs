@@ -1,0 +1,3 @@
+//! The platforms that have threads and a clock, where wgpu runs in the process.
+
+mod blocking;
