@@ -27,8 +27,6 @@ pub mod error;
 pub mod gpu;
 pub mod kernel;
 #[cfg(not(target_arch = "wasm32"))]
-mod loops;
-#[cfg(not(target_arch = "wasm32"))]
 pub mod measure;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod overhead;
@@ -37,7 +35,6 @@ mod platform;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod primitives;
 pub mod profile;
-mod readback;
 mod requirements;
 pub mod session;
 pub mod state;

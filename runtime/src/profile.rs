@@ -1,6 +1,7 @@
 //! Where the time of a run goes.
 
 use crate::error::RunError;
+use crate::platform::now;
 use crate::session::{Prepared, Session, Value};
 use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
@@ -99,14 +100,6 @@ impl<'a> Runs<'a> {
             f(self.done, PARTS * self.most + 1);
         }
     }
-}
-
-/// The clock; browsers have none that std knows.
-fn now() -> Option<std::time::Instant> {
-    #[cfg(not(target_arch = "wasm32"))]
-    return Some(std::time::Instant::now());
-    #[cfg(target_arch = "wasm32")]
-    None
 }
 
 fn since(t: Option<std::time::Instant>) -> Option<f64> {

@@ -3,8 +3,6 @@
 mod canaries;
 mod encode;
 mod late;
-#[cfg(not(target_arch = "wasm32"))]
-mod longer;
 mod memory;
 mod prepared;
 mod rounds;
@@ -15,6 +13,7 @@ use crate::check;
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{self, Checks, Pipeline};
+use crate::platform;
 use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
 use crate::upload;
@@ -130,8 +129,7 @@ pub struct Session {
     groups: Vec<HashMap<Vec<Piece>, wgpu::BindGroup>>,
     prepared: Vec<Arc<Prepared>>,
     staging: Option<wgpu::Buffer>,
-    #[cfg(not(target_arch = "wasm32"))]
-    longer: longer::Longer,
+    longer: platform::Longer,
     symbols: BTreeMap<String, i64>,
 }
 
@@ -242,18 +240,7 @@ impl Session {
             kernel::compile_all(gpu, kernels, options.checks, known)
         };
         let place = || Session::placed(gpu, programs, options, kin);
-        #[cfg(target_arch = "wasm32")]
-        let (pipelines, sessions) = (compile().await, place().await);
-        #[cfg(not(target_arch = "wasm32"))]
-        let (pipelines, sessions) = std::thread::scope(|s| {
-            let compiling = s.spawn(|| pollster::block_on(compile()));
-            let sessions = pollster::block_on(place());
-            let panicked = || RunError::Gpu {
-                what: "compiling".to_owned(),
-                message: "the thread that compiles kernels panicked".to_owned(),
-            };
-            (compiling.join().unwrap_or_else(|_| Err(panicked())), sessions)
-        });
+        let (pipelines, sessions) = platform::both(compile, place).await;
         let (mut pipelines, mut sessions) = (pipelines?.into_iter(), sessions?);
         // A lost device refuses nothing.
         gpu.health()?;
@@ -321,8 +308,7 @@ impl Session {
             groups: vec![HashMap::new(); program.dispatches.len()],
             prepared: Vec::new(),
             staging: None,
-            #[cfg(not(target_arch = "wasm32"))]
-            longer: longer::Longer::default(),
+            longer: platform::Longer::default(),
             symbols: BTreeMap::new(),
             program: Program { weights: BTreeMap::new(), ..program.clone() },
         })
@@ -378,8 +364,7 @@ impl Session {
         twin.resident = self.resident.clone();
         twin.weights = self.weights.clone();
         twin.symbols = self.symbols.clone();
-        #[cfg(not(target_arch = "wasm32"))]
-        twin.longer.clone_from(&self.longer);
+        twin.longer = self.longer.clone();
         twin.place_states(states);
         Ok(twin)
     }
@@ -423,7 +408,6 @@ impl Session {
 
     /// Frees what is kept from run to run, except weights and states, and what uploads to the device and reads from it go through.
     pub fn trim(&mut self) {
-        #[cfg(not(target_arch = "wasm32"))]
         self.gpu.staging().clear();
         self.gpu.keep_transfer(None);
         self.forget_groups();

@@ -2,7 +2,7 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
-use crate::readback;
+use crate::platform;
 use crate::upload;
 use std::sync::Arc;
 use wgfc_program::program::Buffer;
@@ -199,7 +199,7 @@ pub(crate) async fn collect(
                 let n = t.dtype.bytes_for(t.shape.iter().product());
                 let start = t.range.start as usize;
                 let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
-                Tensor::shared(t.dtype, t.shape.clone(), readback::copied(bytes), 0, n).map_err(bad)
+                Tensor::shared(t.dtype, t.shape.clone(), platform::copied(bytes), 0, n).map_err(bad)
             })
             .collect()
     })
