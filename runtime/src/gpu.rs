@@ -528,7 +528,7 @@ impl Gpu {
         self.health()
     }
 
-    /// Waits natively for everything up to a submission, or for all of it.
+    /// [`platform::poll`] for everything up to a submission, or for all of it.
     pub(crate) fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
         platform::poll(&self.0.device, up_to).or_else(|e| {
             self.health()?;

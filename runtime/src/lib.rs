@@ -27,13 +27,9 @@ pub mod error;
 pub mod gpu;
 pub mod kernel;
 #[cfg(not(target_arch = "wasm32"))]
-pub mod measure;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod overhead;
+mod measuring;
 pub mod plans;
 mod platform;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod primitives;
 pub mod profile;
 mod requirements;
 pub mod session;
@@ -43,17 +39,13 @@ pub mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod timestamps;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod together;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod transfers;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod trial;
 mod upload;
 mod wait;
 
 pub use error::{BadInput, NotTaken, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
+#[cfg(not(target_arch = "wasm32"))]
+pub use measuring::{measure, overhead, primitives, together, transfers, trial};
 pub use plans::Plans;
 pub use profile::{DispatchProfile, Profile};
 pub use requirements::Requirements;

@@ -1,7 +1,7 @@
 //! Everything in which native programs and web pages differ.
 //!
-//! `native` and `web` both define the items listed here, and the rest of the crate is written once against them. The public API that
-//! exists natively alone is in `native/blocking.rs` and in the modules that the crate's root names.
+//! `native` and `web` both define the items listed here, and the rest of the crate is written once against them. Public API that exists
+//! natively alone is in `native/blocking.rs`, `measuring/` and `testing.rs`.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
@@ -19,19 +19,20 @@ pub(crate) use here::Longer;
 pub(crate) use here::Pool;
 /// The adapters that there are.
 pub(crate) use here::adapters;
-/// Runs two futures, the first on a thread of its own where there are threads.
+/// The results of compiling kernels and of other work, at the same time where there are threads.
 pub(crate) use here::both;
-/// What is wrong with a kernel's text, or in it contradicts the plan, where nobody else checks that.
+/// The faults of a kernel's text, and where it contradicts the plan; none where the browser checks kernels.
 pub(crate) use here::check_text;
 /// Compiles kernels, on all cores where there are threads.
 pub(crate) use here::compile_each;
 /// A copy of bytes that the device wrote.
 pub(crate) use here::copied;
-/// Whether a device is lost, as far as a look at it tells.
+/// Whether a device is found to be lost; `false` where that cannot be found out without waiting.
 pub(crate) use here::is_lost;
-/// The clock; `None` where std has none.
+/// The time; `None` where std has no clock.
 pub(crate) use here::now;
-/// Has the callbacks called of all work up to a submission, or of all, and waits for it where callbacks come from polling.
+/// Waits for all work up to a submission, or for all that was submitted, and calls its callbacks; returns at once where they are called
+/// without polling.
 pub(crate) use here::poll;
 /// Copies pieces of tensors into buffers. What is submitted afterwards finds them there.
 pub(crate) use here::upload;

@@ -68,7 +68,7 @@ pub(crate) fn now() -> Option<Instant> {
     Some(Instant::now())
 }
 
-/// The first, which compiles kernels, runs on a thread of its own.
+/// Kernels are compiled on a thread of their own.
 pub(crate) async fn both<A: Send, B>(
     compile: impl AsyncFnOnce() -> Result<A, RunError> + Send,
     other: impl AsyncFnOnce() -> B,

@@ -24,7 +24,7 @@ pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
 }
 
-/// The owner's callback calls [`Gpu::report_lost`].
+/// The callback of the device's owner calls [`Gpu::report_lost`].
 pub(crate) fn is_lost(_: &wgpu::Device) -> bool {
     false
 }
