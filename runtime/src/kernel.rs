@@ -197,18 +197,6 @@ pub(crate) async fn compile_all<'k>(
     Ok(kernels.into_iter().filter_map(find).cloned().collect())
 }
 
-/// Compiles kernels one after another.
-pub(crate) async fn compile_in_turn(
-    gpu: &Gpu,
-    kernels: &[(&Kernel, Guard)],
-) -> Result<Vec<Pipeline>, RunError> {
-    let mut out = Vec::with_capacity(kernels.len());
-    for (k, guard) in kernels {
-        out.push(compile(gpu, k, *guard).await?);
-    }
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,7 +50,7 @@ impl Bytes<'_> {
     }
 
     /// Gives `put` a stretch bit by bit, each with its place in the stretch. Returns how many bytes there were.
-    pub(crate) fn each(self, range: Range<usize>, put: &mut dyn FnMut(usize, &[u8])) -> usize {
+    fn each(self, range: Range<usize>, put: &mut dyn FnMut(usize, &[u8])) -> usize {
         match self {
             Bytes::Slice(b) => {
                 let b = b.get(range).unwrap_or_default();
@@ -84,26 +84,28 @@ impl Piece<'_> {
         RunError::WeightAbsent { name: self.source.name.to_owned() }
     }
 
+    /// Copies the bytes to memory of the padded size; `false` where some are not there.
+    pub(crate) fn put(&self, mut to: wgpu::WriteOnly<'_, [u8]>) -> bool {
+        let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
+            to.slice(at..at + b.len()).copy_from_slice(b);
+        });
+        let whole = n == self.range.len();
+        if let Some(rest) = [0; 3].get(..self.padded() - self.range.len()).filter(|_| whole) {
+            to.slice(n..).copy_from_slice(rest);
+        }
+        whole
+    }
+
     /// Through memory of the queue's own.
     async fn queue(&self, gpu: &Gpu) -> Result<(), RunError> {
         let what = format!("uploading \"{}\"", self.source.name);
-        let (len, padded) = (self.range.len(), self.padded());
-        let Some(size) = wgpu::BufferSize::new(padded as u64) else { return Ok(()) };
+        let Some(size) = wgpu::BufferSize::new(self.padded() as u64) else { return Ok(()) };
         let copied = gpu.scoped(&what, || {
-            let start = self.range.start as u64;
+            let view = gpu.queue().write_buffer_with(self.source.buffer, self.range.start as u64, size);
             // Without a view an error was raised.
-            let Some(mut view) = gpu.queue().write_buffer_with(self.source.buffer, start, size) else {
-                return len;
-            };
-            let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
-                view.slice(at..at + b.len()).copy_from_slice(b);
-            });
-            if let Some(rest) = [0; 3].get(..padded - n.min(padded)) {
-                view.slice(n..).copy_from_slice(rest);
-            }
-            n
+            view.is_none_or(|mut view| self.put(view.slice(..)))
         });
-        if copied.await? == len { Ok(()) } else { Err(self.absent()) }
+        if copied.await? { Ok(()) } else { Err(self.absent()) }
     }
 }
 

@@ -9,7 +9,7 @@ mod text;
 
 use crate::error::RunError;
 use crate::gpu::{Gpu, instance};
-use crate::kernel::{Guard, Pipeline, compile, compile_in_turn};
+use crate::kernel::{Guard, Pipeline, compile};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -81,30 +81,29 @@ pub(crate) async fn both<A: Send, B>(
 }
 
 pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
-    let threads = cores().min(kernels.len());
+    let made = each(cores(), kernels, |(k, guard)| pollster::block_on(compile(gpu, k, *guard)));
+    // The first failing kernel in the order of the plan, whatever thread met it first.
+    made.ok_or_else(panicked)?.into_iter().collect()
+}
+
+/// The results of `f` for each item, on at most `threads` threads; `None` where one of them panicked.
+fn each<I: Sync, T: Send>(threads: usize, items: &[I], f: impl Fn(&I) -> T + Sync) -> Option<Vec<T>> {
+    let threads = threads.min(items.len());
     if threads < 2 {
-        return compile_in_turn(gpu, kernels).await;
+        return Some(items.iter().map(f).collect());
     }
     let next = AtomicUsize::new(0);
     let worker = || {
-        let mut done = Vec::new();
-        while let Some((i, (k, guard))) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, kernels.get(i)?)))
-        {
-            done.push((i, pollster::block_on(compile(gpu, k, *guard))));
-        }
-        done
+        let number = || next.fetch_add(1, Ordering::Relaxed);
+        let mine = std::iter::repeat_with(number).map_while(|i| Some((i, f(items.get(i)?))));
+        mine.collect::<Vec<_>>()
     };
     let mut results: Vec<_> = std::thread::scope(|s| {
         let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
         handles.into_iter().filter_map(|h| h.join().ok()).flatten().collect()
     });
     results.sort_by_key(|(i, _)| *i);
-    if results.len() != kernels.len() {
-        return Err(panicked());
-    }
-    // The first failing kernel in the order of the plan, whatever thread met it first.
-    results.into_iter().map(|(_, r)| r).collect()
+    (results.len() == items.len()).then(|| results.into_iter().map(|(_, r)| r).collect())
 }
 
 fn panicked() -> RunError {

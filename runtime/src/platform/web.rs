@@ -3,7 +3,7 @@
 use crate::bind::Bound;
 use crate::error::RunError;
 use crate::gpu::{Gpu, instance};
-use crate::kernel::{Checks, Pipeline};
+use crate::kernel::{Checks, Guard, Pipeline, compile};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use wgfc_program::Program;
 use wgfc_program::program::Kernel;
 use wgfc_program::tensor::ByteOwner;
 
-pub(crate) use crate::kernel::compile_in_turn as compile_each;
 pub(crate) use crate::upload::through_queue as upload;
 
 /// The one adapter that the browser gives.
@@ -42,6 +41,14 @@ pub(crate) async fn both<A, B>(
     other: impl AsyncFnOnce() -> B,
 ) -> (Result<A, RunError>, B) {
     (compile().await, other().await)
+}
+
+pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
+    let mut out = Vec::with_capacity(kernels.len());
+    for (k, guard) in kernels {
+        out.push(compile(gpu, k, *guard).await?);
+    }
+    Ok(out)
 }
 
 pub(crate) fn wgsl(text: Cow<'_, str>) -> Cow<'_, str> {

@@ -1,12 +1,11 @@
 //! Large uploads: several threads copy them into buffers that stay mapped from one upload to the next, and from there the device does.
 //! Memory that is touched for the first time takes five times as long.
 
-use super::threads;
+use super::{each, threads};
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::upload::{PIECE, Piece, through_queue};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The size in bytes below which the queue copies.
@@ -104,26 +103,10 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
 fn fill_all(gpu: &Gpu, pool: &Pool, batch: &[Load<'_>]) -> Result<Vec<wgpu::Buffer>, RunError> {
     let buffers: Vec<wgpu::Buffer> = batch.iter().map(|_| pool.take(gpu)).collect();
     let bytes = batch.iter().flatten().map(|(p, _)| p.range.len()).sum();
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        while let Some((load, buffer)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| batch.get(i).zip(buffers.get(i)))
-        {
-            fill(load, buffer)?;
-        }
-        Ok(())
-    };
-    let threads = threads(bytes, THREADS).min(batch.len());
-    if threads < 2 {
-        worker()?;
-        return Ok(buffers);
-    }
-    let panicked = || Err(failed("a thread that copies panicked".to_owned()));
-    let done: Vec<Result<(), RunError>> = std::thread::scope(|s| {
-        let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
-        handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect()
-    });
-    done.into_iter().collect::<Result<(), _>>()?;
+    let loads: Vec<_> = batch.iter().zip(&buffers).collect();
+    let filled = each(threads(bytes, THREADS), &loads, |(load, buffer)| fill(load, buffer));
+    let panicked = || failed("a thread that copies panicked".to_owned());
+    filled.ok_or_else(panicked)?.into_iter().collect::<Result<(), _>>()?;
     Ok(buffers)
 }
 
@@ -133,17 +116,10 @@ fn failed(message: String) -> RunError {
 
 fn fill(load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
     for (p, at) in load {
-        let (at, padded) = (*at as u64, p.padded());
-        let mut view =
-            buffer.get_mapped_range_mut(at..at + padded as u64).map_err(|e| failed(e.to_string()))?;
-        let n = p.source.bytes.each(p.range.clone(), &mut |at, b| {
-            view.slice(at..at + b.len()).copy_from_slice(b);
-        });
-        if n != p.range.len() {
+        let range = *at as u64..(*at + p.padded()) as u64;
+        let mut view = buffer.get_mapped_range_mut(range).map_err(|e| failed(e.to_string()))?;
+        if !p.put(view.slice(..)) {
             return Err(p.absent());
-        }
-        if let Some(rest) = [0; 3].get(..padded - n) {
-            view.slice(n..).copy_from_slice(rest);
         }
     }
     Ok(())
