@@ -1,6 +1,7 @@
 //! Adapters and devices.
 
 use crate::error::RunError;
+use crate::platform;
 use crate::wait;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -208,41 +209,12 @@ fn rank(a: &AdapterSummary) -> usize {
     kinds.iter().position(|k| *k == a.kind).unwrap_or(kinds.len())
 }
 
-fn instance(backends: wgpu::Backends) -> wgpu::Instance {
+pub(crate) fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
     d.backends = backends;
     // Driver validation layers cost time and the plan is checked here; WGPU_VALIDATION=1 brings them back.
     d.flags = wgpu::InstanceFlags::empty();
     wgpu::Instance::new(d.with_env())
-}
-
-/// All adapters; OpenGL is not even opened where there is something else.
-///
-/// The instances live as long as the process. When the last one of a driver is dropped, the driver's library is
-/// unloaded, and the code that NVIDIA's 580 runs then does not return.
-#[cfg(not(target_arch = "wasm32"))]
-async fn all_adapters() -> Vec<wgpu::Adapter> {
-    static FIRST: OnceLock<wgpu::Instance> = OnceLock::new();
-    static SECOND: OnceLock<wgpu::Instance> = OnceLock::new();
-    for (of, backends) in [(&FIRST, wgpu::Backends::PRIMARY), (&SECOND, wgpu::Backends::SECONDARY)] {
-        let found = of.get_or_init(|| instance(backends)).enumerate_adapters(wgpu::Backends::all()).await;
-        let found: Vec<_> =
-            found.into_iter().filter(|a| a.limits().max_storage_buffers_per_shader_stage > 0).collect();
-        if !found.is_empty() {
-            return found;
-        }
-    }
-    Vec::new()
-}
-
-/// The one adapter that the browser gives.
-#[cfg(target_arch = "wasm32")]
-async fn all_adapters() -> Vec<wgpu::Adapter> {
-    let options = wgpu::RequestAdapterOptions {
-        power_preference: wgpu::PowerPreference::HighPerformance,
-        ..Default::default()
-    };
-    instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
 }
 
 /// The reports of the device's callbacks.
@@ -265,8 +237,7 @@ struct Inner {
     /// Kernels compiled, and those begun.
     compiled: [AtomicUsize; 2],
     /// The pool that uploads go through.
-    #[cfg(not(target_arch = "wasm32"))]
-    staging: crate::upload::Pool,
+    staging: platform::Pool,
     /// The buffer through which tensors are read that no session's runs read.
     transfer: Mutex<Option<wgpu::Buffer>>,
 }
@@ -284,12 +255,12 @@ impl std::fmt::Debug for Gpu {
 impl Gpu {
     /// The adapters of this machine. In a browser: the one it offers.
     pub async fn adapters() -> Vec<AdapterSummary> {
-        all_adapters().await.iter().map(summary).collect()
+        platform::adapters().await.iter().map(summary).collect()
     }
 
     /// Opens the adapter chosen with the limits it really has.
     pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
-        let adapters = all_adapters().await;
+        let adapters = platform::adapters().await;
         let summaries: Vec<_> = adapters.iter().map(summary).collect();
         let picked = choice.pick(&summaries).and_then(|i| Some((i, adapters.get(i)?)));
         let Some((index, adapter)) = picked else {
@@ -377,21 +348,9 @@ impl Gpu {
             pipeline_key,
             pipelines: OnceLock::new(),
             compiled: Default::default(),
-            #[cfg(not(target_arch = "wasm32"))]
             staging: Default::default(),
             transfer: Mutex::default(),
         }))
-    }
-
-    /// [`Gpu::request`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn request_blocking(choice: &AdapterChoice) -> Result<Gpu, RunError> {
-        pollster::block_on(Gpu::request(choice))
-    }
-    /// [`Gpu::adapters`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn adapters_blocking() -> Vec<AdapterSummary> {
-        pollster::block_on(Gpu::adapters())
     }
 
     /// The summary of this device.
@@ -462,25 +421,9 @@ impl Gpu {
         self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message.to_owned());
     }
 
-    /// Notes the loss of a device whose callbacks are its owner's: memory of a lost device cannot be mapped.
+    /// Notes the loss of a device whose callbacks are its owner's.
     fn probe(&self) {
-        if self.0.watched || cfg!(target_arch = "wasm32") || self.is_lost() {
-            return;
-        }
-        let d = wgpu::BufferDescriptor {
-            label: Some("whether the device is there"),
-            size: 4,
-            usage: wgpu::BufferUsages::COPY_SRC,
-            mapped_at_creation: true,
-        };
-        // An error of another kind, as of memory that is exhausted, is reported by the call that needs the device.
-        let scopes =
-            [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal]
-                .map(|f| self.0.device.push_error_scope(f));
-        let buffer = self.0.device.create_buffer(&d);
-        let errors =
-            scopes.into_iter().rev().map(|s| pollster::block_on(s.pop())).filter(Option::is_some).count();
-        if errors == 0 && buffer.get_mapped_range(..).is_err() {
+        if !self.0.watched && !self.is_lost() && platform::is_lost(&self.0.device) {
             self.report_lost("its owner destroyed it, or the driver reset it");
         }
     }
@@ -561,9 +504,8 @@ impl Gpu {
         self.buffer(what, bytes, usage).await
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn staging(&self) -> crate::upload::Pool {
-        self.0.staging.clone()
+    pub(crate) fn staging(&self) -> &platform::Pool {
+        &self.0.staging
     }
 
     /// The transfer buffer of the last reads, where nobody else is reading.
@@ -586,23 +528,12 @@ impl Gpu {
         self.health()
     }
 
-    /// [`Gpu::wait`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn wait_blocking(&self) -> Result<(), RunError> {
-        pollster::block_on(self.wait())
-    }
-
-    /// Natively callbacks only come from polling; a browser calls them by itself.
-    /// Waits for everything up to a submission, or for all of it.
+    /// [`platform::poll`] for everything up to a submission, or for all of it.
     pub(crate) fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
-        #[cfg(target_arch = "wasm32")]
-        let _ = up_to;
-        #[cfg(not(target_arch = "wasm32"))]
-        if let Err(e) = self.0.device.poll(wgpu::PollType::Wait { submission_index: up_to, timeout: None }) {
+        platform::poll(&self.0.device, up_to).or_else(|e| {
             self.health()?;
-            return Err(RunError::DeviceLost(e.to_string()));
-        }
-        Ok(())
+            Err(RunError::DeviceLost(e.to_string()))
+        })
     }
 
     /// Maps the first `bytes` bytes of a `MAP_READ` buffer that submission `written` (or an earlier one)

@@ -2,6 +2,7 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
+use crate::platform;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use wgfc_program::program::{Access, Kernel};
@@ -93,8 +94,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
 
 /// The text as this platform wants it.
 pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
-    let text = wgsl::enabled(&k.wgsl, &k.features);
-    if cfg!(target_arch = "wasm32") { text } else { wgsl::for_naga(text) }
+    platform::wgsl(wgsl::enabled(&k.wgsl, &k.features))
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
@@ -191,51 +191,10 @@ pub(crate) async fn compile_all<'k>(
     }
     gpu.compiles(0, new.len());
     tracing::debug!(kernels = kernels.len(), new = new.len(), "compiling on the device");
-    let made = compile_each(gpu, &new).await?;
+    let made = platform::compile_each(gpu, &new).await?;
     tracing::debug!(new = new.len(), "compiled on the device");
     let find = |k| known.get(&of(k)).copied().or_else(|| made.get(*index.get(&of(k))?));
     Ok(kernels.into_iter().filter_map(find).cloned().collect())
-}
-
-async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
-    #[cfg(not(target_arch = "wasm32"))]
-    {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
-        if threads > 1 {
-            return in_parallel(gpu, kernels, threads);
-        }
-    }
-    let mut out = Vec::with_capacity(kernels.len());
-    for (k, guard) in kernels {
-        out.push(compile(gpu, k, *guard).await?);
-    }
-    Ok(out)
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-fn in_parallel(gpu: &Gpu, kernels: &[(&Kernel, Guard)], threads: usize) -> Result<Vec<Pipeline>, RunError> {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut done = Vec::new();
-        while let Some((i, (k, guard))) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, kernels.get(i)?)))
-        {
-            done.push((i, pollster::block_on(compile(gpu, k, *guard))));
-        }
-        done
-    };
-    let mut results: Vec<_> = std::thread::scope(|s| {
-        let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
-        handles.into_iter().filter_map(|h| h.join().ok()).flatten().collect()
-    });
-    results.sort_by_key(|(i, _)| *i);
-    if results.len() != kernels.len() {
-        let message = "a thread that compiles kernels panicked".to_owned();
-        return Err(RunError::Gpu { what: "compiling".to_owned(), message });
-    }
-    // The first failing kernel in the order of the plan, whatever thread met it first.
-    results.into_iter().map(|(_, r)| r).collect()
 }
 
 #[cfg(test)]

@@ -27,16 +27,10 @@ pub mod error;
 pub mod gpu;
 pub mod kernel;
 #[cfg(not(target_arch = "wasm32"))]
-mod loops;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod measure;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod overhead;
+mod measuring;
 pub mod plans;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod primitives;
+mod platform;
 pub mod profile;
-mod readback;
 mod requirements;
 pub mod session;
 pub mod state;
@@ -45,17 +39,13 @@ pub mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod timestamps;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod together;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod transfers;
-#[cfg(not(target_arch = "wasm32"))]
-pub mod trial;
 mod upload;
 mod wait;
 
 pub use error::{BadInput, NotTaken, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
+#[cfg(not(target_arch = "wasm32"))]
+pub use measuring::{measure, overhead, primitives, together, transfers, trial};
 pub use plans::Plans;
 pub use profile::{DispatchProfile, Profile};
 pub use requirements::Requirements;

@@ -181,15 +181,4 @@ impl Plans {
         let plan = self.select(inputs)?;
         self.plans[plan].1.run_values(inputs, outputs).await
     }
-
-    /// [`Plans::new`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn new_blocking(gpu: &Gpu, bundle: &Bundle, options: SessionOptions) -> Result<Plans, RunError> {
-        pollster::block_on(Plans::new(gpu, bundle, options))
-    }
-    /// [`Plans::run`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.run(inputs))
-    }
 }

@@ -1,6 +1,7 @@
 //! Where the time of a run goes.
 
 use crate::error::RunError;
+use crate::platform::now;
 use crate::session::{Prepared, Session, Value};
 use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
@@ -99,14 +100,6 @@ impl<'a> Runs<'a> {
             f(self.done, PARTS * self.most + 1);
         }
     }
-}
-
-/// The clock; browsers have none that std knows.
-fn now() -> Option<std::time::Instant> {
-    #[cfg(not(target_arch = "wasm32"))]
-    return Some(std::time::Instant::now());
-    #[cfg(target_arch = "wasm32")]
-    None
 }
 
 fn since(t: Option<std::time::Instant>) -> Option<f64> {
@@ -210,23 +203,6 @@ impl Session {
             back_to_back_ns,
             round_trip_ns: Estimate::of(trip),
         })
-    }
-
-    /// [`Session::profile`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn profile_blocking(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
-        pollster::block_on(self.profile(inputs, runs))
-    }
-
-    /// [`Session::profile_paced`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn profile_paced_blocking(
-        &mut self,
-        inputs: &[(&str, Tensor)],
-        runs: usize,
-        pace: Pace<'_>,
-    ) -> Result<Profile, RunError> {
-        pollster::block_on(self.profile_paced(inputs, runs, pace))
     }
 }
 

@@ -3,8 +3,6 @@
 mod canaries;
 mod encode;
 mod late;
-#[cfg(not(target_arch = "wasm32"))]
-mod longer;
 mod memory;
 mod prepared;
 mod rounds;
@@ -15,6 +13,7 @@ use crate::check;
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{self, Checks, Pipeline};
+use crate::platform;
 use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
 use crate::upload;
@@ -130,8 +129,7 @@ pub struct Session {
     groups: Vec<HashMap<Vec<Piece>, wgpu::BindGroup>>,
     prepared: Vec<Arc<Prepared>>,
     staging: Option<wgpu::Buffer>,
-    #[cfg(not(target_arch = "wasm32"))]
-    longer: longer::Longer,
+    longer: platform::Longer,
     symbols: BTreeMap<String, i64>,
 }
 
@@ -168,12 +166,6 @@ impl Started {
     async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
         let (values, staging) = self.transfer.collect().await?;
         Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), staging))
-    }
-
-    /// [`Started::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(self) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.read())
     }
 }
 
@@ -248,18 +240,7 @@ impl Session {
             kernel::compile_all(gpu, kernels, options.checks, known)
         };
         let place = || Session::placed(gpu, programs, options, kin);
-        #[cfg(target_arch = "wasm32")]
-        let (pipelines, sessions) = (compile().await, place().await);
-        #[cfg(not(target_arch = "wasm32"))]
-        let (pipelines, sessions) = std::thread::scope(|s| {
-            let compiling = s.spawn(|| pollster::block_on(compile()));
-            let sessions = pollster::block_on(place());
-            let panicked = || RunError::Gpu {
-                what: "compiling".to_owned(),
-                message: "the thread that compiles kernels panicked".to_owned(),
-            };
-            (compiling.join().unwrap_or_else(|_| Err(panicked())), sessions)
-        });
+        let (pipelines, sessions) = platform::both(compile, place).await;
         let (mut pipelines, mut sessions) = (pipelines?.into_iter(), sessions?);
         // A lost device refuses nothing.
         gpu.health()?;
@@ -327,8 +308,7 @@ impl Session {
             groups: vec![HashMap::new(); program.dispatches.len()],
             prepared: Vec::new(),
             staging: None,
-            #[cfg(not(target_arch = "wasm32"))]
-            longer: longer::Longer::default(),
+            longer: platform::Longer::default(),
             symbols: BTreeMap::new(),
             program: Program { weights: BTreeMap::new(), ..program.clone() },
         })
@@ -384,8 +364,7 @@ impl Session {
         twin.resident = self.resident.clone();
         twin.weights = self.weights.clone();
         twin.symbols = self.symbols.clone();
-        #[cfg(not(target_arch = "wasm32"))]
-        twin.longer.clone_from(&self.longer);
+        twin.longer = self.longer.clone();
         twin.place_states(states);
         Ok(twin)
     }
@@ -429,7 +408,6 @@ impl Session {
 
     /// Frees what is kept from run to run, except weights and states, and what uploads to the device and reads from it go through.
     pub fn trim(&mut self) {
-        #[cfg(not(target_arch = "wasm32"))]
         self.gpu.staging().clear();
         self.gpu.keep_transfer(None);
         self.forget_groups();
@@ -552,61 +530,6 @@ impl Session {
         }
         self.advance(&ready.lengths);
         Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(ready.outputs).collect())
-    }
-
-    /// [`Session::new`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn new_blocking(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
-        pollster::block_on(Session::new(gpu, program))
-    }
-    /// [`Session::with_options`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn with_options_blocking(
-        gpu: &Gpu,
-        program: &Program,
-        options: SessionOptions,
-    ) -> Result<Session, RunError> {
-        pollster::block_on(Session::with_options(gpu, program, options))
-    }
-    /// [`Session::family`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn family_blocking(
-        gpu: &Gpu,
-        programs: &[&Program],
-        options: SessionOptions,
-    ) -> Result<Vec<Session>, RunError> {
-        pollster::block_on(Session::family(gpu, programs, options))
-    }
-    /// [`Session::run`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.run(inputs))
-    }
-    /// [`Session::run_values`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_values_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-        outputs: Option<&[&str]>,
-    ) -> Result<Vec<(String, Tensor)>, RunError> {
-        pollster::block_on(self.run_values(inputs, outputs))
-    }
-    /// [`Session::start`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn start_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-        outputs: Option<&[&str]>,
-    ) -> Result<Started, RunError> {
-        pollster::block_on(self.start(inputs, outputs))
-    }
-    /// [`Session::run_on_device`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn run_on_device_blocking(
-        &mut self,
-        inputs: &[(&str, Value)],
-    ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
-        pollster::block_on(self.run_on_device(inputs))
     }
 
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {

@@ -298,32 +298,6 @@ impl Session {
         let mut one = Session::build(&self.gpu, &[program], self.options(), Some(self)).await?;
         one.pop().ok_or_else(|| RunError::Plan(vec!["there is no program".to_owned()]))
     }
-
-    /// [`Session::sibling`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn sibling_blocking(&self, program: &Program) -> Result<Session, RunError> {
-        pollster::block_on(self.sibling(program))
-    }
-    /// [`Session::on_states_of`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn on_states_of_blocking(&self, other: &Session) -> Result<Session, RunError> {
-        pollster::block_on(self.on_states_of(other))
-    }
-    /// [`Session::fork`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn fork_blocking(&self) -> Result<Session, RunError> {
-        pollster::block_on(self.fork())
-    }
-    /// [`Session::reset_state`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn reset_state_blocking(&mut self, name: &str) -> Result<(), RunError> {
-        pollster::block_on(self.reset_state(name))
-    }
-    /// [`Session::reset`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn reset_blocking(&mut self) -> Result<(), RunError> {
-        pollster::block_on(self.reset())
-    }
 }
 
 /// Whether every state of `program` is one of `other`'s.

@@ -2,7 +2,7 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
-use crate::readback;
+use crate::platform;
 use crate::upload;
 use std::sync::Arc;
 use wgfc_program::program::Buffer;
@@ -52,11 +52,6 @@ impl DeviceTensor {
     /// Copies it to the host.
     pub async fn read(&self) -> Result<Tensor, RunError> {
         Ok(read_apart(&self.gpu, std::slice::from_ref(self)).await?.swap_remove(0))
-    }
-    /// [`DeviceTensor::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(&self) -> Result<Tensor, RunError> {
-        pollster::block_on(self.read())
     }
 }
 
@@ -113,16 +108,6 @@ impl Gpu {
             return Err(RunError::Gpu { what: "reading tensors".to_owned(), message });
         }
         read_apart(self, tensors).await
-    }
-    /// [`Gpu::read`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn read_blocking(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
-        pollster::block_on(self.read(tensors))
-    }
-    /// [`Gpu::upload`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
-        pollster::block_on(self.upload(tensor))
     }
 }
 
@@ -214,7 +199,7 @@ pub(crate) async fn collect(
                 let n = t.dtype.bytes_for(t.shape.iter().product());
                 let start = t.range.start as usize;
                 let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
-                Tensor::shared(t.dtype, t.shape.clone(), readback::copied(bytes), 0, n).map_err(bad)
+                Tensor::shared(t.dtype, t.shape.clone(), platform::copied(bytes), 0, n).map_err(bad)
             })
             .collect()
     })

@@ -1,26 +1,19 @@
 //! Weights, inputs and what states hold, on their way to the device.
-//!
-//! Natively, what is large is copied by several threads into buffers that stay mapped from one upload to the next, and from there by
-//! the device: memory that is touched for the first time takes five times as long. In a browser the queue does it.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use staging::Pool;
+use crate::platform;
 use std::ops::Range;
 use wgfc_program::Tensor;
 
 /// The size in bytes of the pieces in which contiguous memory goes up, a multiple of 4.
-const PIECE: usize = 8 << 20;
-/// The size below which the queue copies.
-#[cfg(not(target_arch = "wasm32"))]
-const SMALL: usize = 256 << 10;
+pub(crate) const PIECE: usize = 8 << 20;
 
 /// Copies tensors, of which all bytes are there, into buffers. What is submitted afterwards finds them there.
 pub(crate) async fn tensors(gpu: &Gpu, all: &[(&str, &Tensor, wgpu::Buffer)]) -> Result<(), RunError> {
     let sources: Vec<Source<'_>> =
         all.iter().map(|(name, t, buffer)| Source { name, bytes: Bytes::Tensor(t), buffer }).collect();
-    upload(gpu, &sources).await
+    platform::upload(gpu, pieces(&sources)).await
 }
 
 /// Copies bytes into a buffer, likewise.
@@ -30,19 +23,20 @@ pub(crate) async fn bytes(
     bytes: &[u8],
     buffer: &wgpu::Buffer,
 ) -> Result<(), RunError> {
-    upload(gpu, &[Source { name, bytes: Bytes::Slice(bytes), buffer }]).await
+    let source = [Source { name, bytes: Bytes::Slice(bytes), buffer }];
+    platform::upload(gpu, pieces(&source)).await
 }
 
 /// Bytes for a buffer, from its beginning on.
-struct Source<'s> {
+pub(crate) struct Source<'s> {
     /// The name of the bytes, for messages.
-    name: &'s str,
-    bytes: Bytes<'s>,
-    buffer: &'s wgpu::Buffer,
+    pub(crate) name: &'s str,
+    pub(crate) bytes: Bytes<'s>,
+    pub(crate) buffer: &'s wgpu::Buffer,
 }
 
 #[derive(Clone, Copy)]
-enum Bytes<'s> {
+pub(crate) enum Bytes<'s> {
     Tensor(&'s Tensor),
     Slice(&'s [u8]),
 }
@@ -76,44 +70,46 @@ impl Bytes<'_> {
 }
 
 /// A stretch of a source.
-struct Piece<'s> {
-    source: &'s Source<'s>,
-    range: Range<usize>,
+pub(crate) struct Piece<'s> {
+    pub(crate) source: &'s Source<'s>,
+    pub(crate) range: Range<usize>,
 }
 
 impl Piece<'_> {
     /// The last word is padded with zeros.
-    fn padded(&self) -> usize {
+    pub(crate) fn padded(&self) -> usize {
         self.range.len().next_multiple_of(4)
     }
-    fn absent(&self) -> RunError {
+    pub(crate) fn absent(&self) -> RunError {
         RunError::WeightAbsent { name: self.source.name.to_owned() }
+    }
+
+    /// Copies the bytes to memory of the padded size; `false` where some are not there.
+    pub(crate) fn put(&self, mut to: wgpu::WriteOnly<'_, [u8]>) -> bool {
+        let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
+            to.slice(at..at + b.len()).copy_from_slice(b);
+        });
+        let whole = n == self.range.len();
+        if let Some(rest) = [0; 3].get(..self.padded() - self.range.len()).filter(|_| whole) {
+            to.slice(n..).copy_from_slice(rest);
+        }
+        whole
     }
 
     /// Through memory of the queue's own.
     async fn queue(&self, gpu: &Gpu) -> Result<(), RunError> {
         let what = format!("uploading \"{}\"", self.source.name);
-        let (len, padded) = (self.range.len(), self.padded());
-        let Some(size) = wgpu::BufferSize::new(padded as u64) else { return Ok(()) };
+        let Some(size) = wgpu::BufferSize::new(self.padded() as u64) else { return Ok(()) };
         let copied = gpu.scoped(&what, || {
-            let start = self.range.start as u64;
+            let view = gpu.queue().write_buffer_with(self.source.buffer, self.range.start as u64, size);
             // Without a view an error was raised.
-            let Some(mut view) = gpu.queue().write_buffer_with(self.source.buffer, start, size) else {
-                return len;
-            };
-            let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
-                view.slice(at..at + b.len()).copy_from_slice(b);
-            });
-            if let Some(rest) = [0; 3].get(..padded - n.min(padded)) {
-                view.slice(n..).copy_from_slice(rest);
-            }
-            n
+            view.is_none_or(|mut view| self.put(view.slice(..)))
         });
-        if copied.await? == len { Ok(()) } else { Err(self.absent()) }
+        if copied.await? { Ok(()) } else { Err(self.absent()) }
     }
 }
 
-fn pieces<'s>(sources: &'s [Source<'s>]) -> Vec<Piece<'s>> {
+pub(crate) fn pieces<'s>(sources: &'s [Source<'s>]) -> Vec<Piece<'s>> {
     let of = |source: &'s Source<'s>| {
         let len = source.bytes.len();
         (0..len).step_by(PIECE).map(move |start| Piece { source, range: start..(start + PIECE).min(len) })
@@ -121,216 +117,10 @@ fn pieces<'s>(sources: &'s [Source<'s>]) -> Vec<Piece<'s>> {
     sources.iter().flat_map(of).collect()
 }
 
-async fn upload(gpu: &Gpu, sources: &[Source<'_>]) -> Result<(), RunError> {
-    let pieces = pieces(sources);
-    #[cfg(not(target_arch = "wasm32"))]
-    if pieces.iter().map(|p| p.range.len()).sum::<usize>() >= SMALL {
-        return staging::upload(gpu, pieces).await;
-    }
+/// Copies pieces through memory of the queue's own.
+pub(crate) async fn through_queue(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunError> {
     for p in &pieces {
         p.queue(gpu).await?;
     }
     Ok(())
-}
-
-/// How many threads, of `most`, copy so many bytes: a thread is worth 2 MiB.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) fn threads(bytes: usize, most: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    cores.min(most).min(bytes / (2 << 20)).max(1)
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-mod staging {
-    use super::{PIECE, Piece, threads};
-    use crate::error::RunError;
-    use crate::gpu::Gpu;
-    use std::collections::VecDeque;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex, PoisonError};
-
-    /// So many loads are sent together; no more than twice as many are under way.
-    const BATCH: usize = 4;
-    /// Threads that copy, which is a matter of memory.
-    const THREADS: usize = 8;
-
-    /// Buffers of [`PIECE`] bytes that are mapped for writing: at most twice [`BATCH`] of them, 64 MiB, until they are cleared.
-    #[derive(Clone, Default)]
-    pub(crate) struct Pool(Arc<Mutex<Vec<wgpu::Buffer>>>);
-
-    impl Pool {
-        fn take(&self, gpu: &Gpu) -> wgpu::Buffer {
-            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            kept.unwrap_or_else(|| {
-                gpu.device().create_buffer(&wgpu::BufferDescriptor {
-                    label: Some("upload"),
-                    size: PIECE as u64,
-                    usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
-                    mapped_at_creation: true,
-                })
-            })
-        }
-
-        /// Frees those that no upload is using.
-        pub(crate) fn clear(&self) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        }
-
-        /// Has the buffer mapped again once the device has read it.
-        fn give(&self, buffer: wgpu::Buffer) {
-            let (pool, kept) = (self.clone(), buffer.clone());
-            buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
-                let mut all = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-                if mapped.is_ok() && all.len() < 2 * BATCH {
-                    all.push(kept);
-                }
-            });
-        }
-    }
-
-    /// Pieces that share a buffer, each with its place in it.
-    type Load<'p> = Vec<(Piece<'p>, usize)>;
-
-    fn loads(pieces: Vec<Piece<'_>>) -> Vec<Load<'_>> {
-        let (mut loads, mut end): (Vec<Load<'_>>, usize) = (vec![], PIECE);
-        for p in pieces {
-            let len = p.padded();
-            if end + len > PIECE {
-                loads.push(vec![]);
-                end = 0;
-            }
-            if let Some(load) = loads.last_mut() {
-                load.push((p, end));
-            }
-            // Mapped ranges and copies begin at multiples of eight.
-            end += len.next_multiple_of(8);
-        }
-        loads
-    }
-
-    pub(super) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunError> {
-        let loads = loads(pieces);
-        let mut sent = VecDeque::new();
-        for batch in loads.chunks(BATCH) {
-            if sent.len() > 1 {
-                gpu.drive(sent.pop_front())?;
-            }
-            let pool = gpu.staging();
-            let filled = gpu.scoped("uploading", || fill_all(gpu, &pool, batch)).await??;
-            let index = gpu
-                .scoped("uploading", || {
-                    let mut encoder = gpu.device().create_command_encoder(&Default::default());
-                    for (load, from) in batch.iter().zip(&filled) {
-                        from.unmap();
-                        for (p, at) in load {
-                            let (to, start) = (p.source.buffer, p.range.start as u64);
-                            encoder.copy_buffer_to_buffer(from, *at as u64, to, start, p.padded() as u64);
-                        }
-                    }
-                    gpu.queue().submit([encoder.finish()])
-                })
-                .await?;
-            filled.into_iter().for_each(|b| pool.give(b));
-            sent.push_back(index);
-        }
-        gpu.health()
-    }
-
-    fn fill_all(gpu: &Gpu, pool: &Pool, batch: &[Load<'_>]) -> Result<Vec<wgpu::Buffer>, RunError> {
-        let buffers: Vec<wgpu::Buffer> = batch.iter().map(|_| pool.take(gpu)).collect();
-        let bytes = batch.iter().flatten().map(|(p, _)| p.range.len()).sum();
-        let next = AtomicUsize::new(0);
-        let worker = || {
-            while let Some((load, buffer)) =
-                Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| batch.get(i).zip(buffers.get(i)))
-            {
-                fill(load, buffer)?;
-            }
-            Ok(())
-        };
-        let threads = threads(bytes, THREADS).min(batch.len());
-        if threads < 2 {
-            worker()?;
-            return Ok(buffers);
-        }
-        let panicked = || Err(failed("a thread that copies panicked".to_owned()));
-        let done: Vec<Result<(), RunError>> = std::thread::scope(|s| {
-            let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
-            handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect()
-        });
-        done.into_iter().collect::<Result<(), _>>()?;
-        Ok(buffers)
-    }
-
-    fn failed(message: String) -> RunError {
-        RunError::Gpu { what: "uploading".to_owned(), message }
-    }
-
-    fn fill(load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
-        for (p, at) in load {
-            let (at, padded) = (*at as u64, p.padded());
-            let mut view =
-                buffer.get_mapped_range_mut(at..at + padded as u64).map_err(|e| failed(e.to_string()))?;
-            let n = p.source.bytes.each(p.range.clone(), &mut |at, b| {
-                view.slice(at..at + b.len()).copy_from_slice(b);
-            });
-            if n != p.range.len() {
-                return Err(p.absent());
-            }
-            if let Some(rest) = [0; 3].get(..padded - n) {
-                view.slice(n..).copy_from_slice(rest);
-            }
-        }
-        Ok(())
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::super::{Bytes, SMALL, Source, upload as upload_all};
-        use super::*;
-        use crate::readback;
-        use crate::testing::gpus;
-
-        #[test]
-        fn sources_of_all_lengths_arrive() {
-            for gpu in gpus() {
-                // Twice: buffers are used again.
-                for round in 0..2u8 {
-                    let lens = [0, 1, 4, 7, 4093, SMALL, PIECE - 1, PIECE + 3, 5 * PIECE + 6];
-                    let all: Vec<Vec<u8>> = lens
-                        .iter()
-                        .map(|n| (0..*n).map(|i| (i * 7 + i / 251) as u8 ^ round).collect())
-                        .collect();
-                    pollster::block_on(async {
-                        let mut buffers = vec![];
-                        for b in &all {
-                            let size = b.len().next_multiple_of(4).max(16) as u64;
-                            buffers.push(gpu.storage("test", size).await.unwrap());
-                        }
-                        let sources: Vec<Source<'_>> = all
-                            .iter()
-                            .zip(&buffers)
-                            .map(|(b, buffer)| Source { name: "x", bytes: Bytes::Slice(b), buffer })
-                            .collect();
-                        upload_all(gpu, &sources).await.unwrap();
-                        for (b, buffer) in all.iter().zip(&buffers) {
-                            use wgpu::BufferUsages as U;
-                            let size = buffer.size();
-                            let mapped = gpu.buffer("back", size, U::MAP_READ | U::COPY_DST).await.unwrap();
-                            let mut e = gpu.device().create_command_encoder(&Default::default());
-                            e.copy_buffer_to_buffer(buffer, 0, &mapped, 0, size);
-                            let sent = gpu.queue().submit([e.finish()]);
-                            let got = gpu.map_read(&mapped, size, Some(sent), readback::copied);
-                            let got = got.await.unwrap();
-                            assert!((*got).as_ref()[..b.len()] == b[..], "{} bytes", b.len());
-                        }
-                    });
-                }
-                let kept = |pool: &Pool| pool.0.lock().unwrap().len();
-                assert!((1..=2 * BATCH).contains(&kept(&gpu.staging())));
-                gpu.staging().clear();
-                assert_eq!(kept(&gpu.staging()), 0);
-            }
-        }
-    }
 }

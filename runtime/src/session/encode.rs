@@ -39,11 +39,6 @@ impl Encoded {
         }
         Ok(())
     }
-    /// [`Encoded::settle`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn settle_blocking(&mut self) -> Result<(), RunError> {
-        pollster::block_on(self.settle())
-    }
 }
 
 impl Session {
@@ -95,17 +90,6 @@ impl Session {
         self.advance(&ready.lengths);
         let names = self.program.outputs.iter().map(|p| p.name.clone());
         Ok(Encoded { outputs: names.zip(ready.outputs).collect(), late })
-    }
-
-    /// [`Session::encode`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn encode_blocking(
-        &mut self,
-        encoder: &mut wgpu::CommandEncoder,
-        inputs: &[(&str, Value)],
-        outputs: &[(&str, DeviceTensor)],
-    ) -> Result<Encoded, RunError> {
-        pollster::block_on(self.encode(encoder, inputs, outputs))
     }
 
     fn can_encode(&self) -> Result<(), RunError> {

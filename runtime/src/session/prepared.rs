@@ -299,10 +299,7 @@ impl Session {
             return Ok(self.prepared[0].clone());
         }
         let gpu = self.gpu.clone();
-        #[cfg(not(target_arch = "wasm32"))]
-        let longer = self.longer(&bound).await?;
-        #[cfg(target_arch = "wasm32")]
-        let longer = BTreeMap::new();
+        let longer = self.longer.pipelines(&gpu, &self.program, self.checks, &bound).await?;
         let (dispatches, rounds) =
             gpu.scoped("binding buffers", || self.dispatches(&bound, &ports, &longer)).await?;
         let segments = self.segments(&bound, &ports, &dispatches, &rounds);

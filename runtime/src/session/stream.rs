@@ -163,17 +163,6 @@ impl Session {
         }
         Ok(DeviceTensor { dtype, shape, memory, gpu })
     }
-
-    /// [`Session::upload_input`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn upload_input_blocking(
-        &mut self,
-        name: &str,
-        shape: Vec<usize>,
-        fill: impl FnOnce(&mut Staging),
-    ) -> Result<DeviceTensor, RunError> {
-        pollster::block_on(self.upload_input(name, shape, fill))
-    }
 }
 
 impl Stream<'_> {
@@ -245,27 +234,6 @@ impl Stream<'_> {
         let (values, staging) = transfer.collect().await.map_err(|e| at(step, e))?;
         self.spare.push(staging);
         Ok(Some(Finished { step, outputs: names.into_iter().zip(values).collect() }))
-    }
-
-    /// [`Stream::upload`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn upload_blocking(
-        &mut self,
-        name: &str,
-        shape: Vec<usize>,
-        fill: impl FnOnce(&mut Staging),
-    ) -> Result<DeviceTensor, RunError> {
-        pollster::block_on(self.upload(name, shape, fill))
-    }
-    /// [`Stream::push`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn push_blocking(&mut self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
-        pollster::block_on(self.push(inputs))
-    }
-    /// [`Stream::next`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn next_blocking(&mut self) -> Result<Option<Finished>, RunError> {
-        pollster::block_on(self.next())
     }
 }
 

@@ -158,10 +158,4 @@ impl Session {
         }
         Ok(())
     }
-
-    /// [`Session::grow`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn grow_blocking(&mut self, capacity: usize) -> Result<(), RunError> {
-        pollster::block_on(self.grow(capacity))
-    }
 }

@@ -198,25 +198,4 @@ impl Session {
         self.states.set_lengths(&lengths);
         Ok(())
     }
-
-    /// [`Session::states`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn states_blocking(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
-        pollster::block_on(self.states())
-    }
-    /// [`Session::states_named`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn states_named_blocking(&self, names: &[&str]) -> Result<BTreeMap<String, Tensor>, RunError> {
-        pollster::block_on(self.states_named(names))
-    }
-    /// [`Session::update_states`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn update_states_blocking(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
-        pollster::block_on(self.update_states(to))
-    }
-    /// [`Session::set_states`] for callers without an executor.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn set_states_blocking(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
-        pollster::block_on(self.set_states(to))
-    }
 }

@@ -1,37 +1,44 @@
 //! Kernels whose loops have more iterations than the driver allows: they are compiled anew, with several iterations of the model in one.
 
-use super::Session;
+use super::loops::{Loops, Why};
 use crate::bind::{self, Bound};
 use crate::error::RunError;
-use crate::kernel::{self, Pipeline};
-use crate::loops::{Loops, Why};
+use crate::gpu::Gpu;
+use crate::kernel::{self, Checks, Pipeline};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use wgfc_program::Program;
 use wgfc_program::program::Kernel;
 
 /// The loops of the kernels, and the pipelines that were compiled for longer ones.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Longer {
+pub(crate) struct Longer {
     loops: HashMap<usize, Arc<Loops>>,
     /// The pipelines by the kernel's index and the WGSL.
     pipelines: HashMap<(usize, String), Pipeline>,
 }
 
-impl Session {
+impl Longer {
     /// Compiles pipelines for the kernels whose loops exceed the driver's limit at these sizes; the map is by the kernel's index.
     ///
     /// # Errors
     /// [`RunError::Loops`] if a loop cannot be shortened.
-    pub(super) async fn longer(&mut self, bound: &Bound) -> Result<BTreeMap<usize, Pipeline>, RunError> {
+    pub(crate) async fn pipelines(
+        &mut self,
+        gpu: &Gpu,
+        program: &Program,
+        checks: Checks,
+        bound: &Bound,
+    ) -> Result<BTreeMap<usize, Pipeline>, RunError> {
         let mut out = BTreeMap::new();
-        let Some(most) = self.gpu.profile().loop_iterations else { return Ok(out) };
-        let dims = bind::ranges(&self.program, &bound.values);
-        for i in 0..self.program.dispatches.len() {
-            let d = &self.program.dispatches[i];
+        let Some(most) = gpu.profile().loop_iterations else { return Ok(out) };
+        let dims = bind::ranges(program, &bound.values);
+        for i in 0..program.dispatches.len() {
+            let d = &program.dispatches[i];
             if bound.workgroups[i].contains(&0) || out.contains_key(&d.kernel) {
                 continue;
             }
-            let k = &self.program.kernels[d.kernel];
+            let k = &program.kernels[d.kernel];
             if !["for", "while", "loop"].iter().any(|w| k.wgsl.contains(w)) {
                 continue;
             }
@@ -44,24 +51,24 @@ impl Session {
                     Why::Unknown(at) => format!("an unknown number of them in `{}`", at.trim()),
                 },
             };
-            let loops = match self.longer.loops.get(&d.kernel) {
+            let loops = match self.loops.get(&d.kernel) {
                 Some(l) => l.clone(),
                 None => Arc::new(Loops::new(&kernel::text(k)).map_err(fail)?),
             };
-            self.longer.loops.insert(d.kernel, loops.clone());
+            self.loops.insert(d.kernel, loops.clone());
             // A loop counts with its upper bound even if it may end before it: a driver that ends a loop early reports no error.
             let Some(wgsl) = loops.within(&dims, u64::from(most)).map_err(fail)? else { continue };
             let key = (d.kernel, wgsl);
-            if let Some(made) = self.longer.pipelines.get(&key) {
+            if let Some(made) = self.pipelines.get(&key) {
                 out.insert(d.kernel, made.clone());
                 continue;
             }
             tracing::debug!(kernel = k.name, most, "loops do several iterations in one");
             let longer = Kernel { wgsl: key.1.clone(), ..k.clone() };
-            let guard = self.checks.of(self.program.proof.is_in_bounds(d.kernel));
-            let made = kernel::compile(&self.gpu, &longer, guard).await?;
+            let guard = checks.of(program.proof.is_in_bounds(d.kernel));
+            let made = kernel::compile(gpu, &longer, guard).await?;
             out.insert(d.kernel, made.clone());
-            self.longer.pipelines.insert(key, made);
+            self.pipelines.insert(key, made);
         }
         Ok(out)
     }

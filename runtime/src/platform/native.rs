@@ -1,0 +1,121 @@
+//! Native programs: there are threads and a clock, and wgpu translates kernels with naga and calls back when it is polled.
+
+mod blocking;
+mod longer;
+mod loops;
+mod readback;
+mod staging;
+mod text;
+
+use crate::error::RunError;
+use crate::gpu::{Gpu, instance};
+use crate::kernel::{Guard, Pipeline, compile};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use wgfc_program::program::Kernel;
+
+pub(crate) use longer::Longer;
+pub(crate) use readback::copied;
+pub(crate) use staging::{Pool, upload};
+pub(crate) use text::check_text;
+pub(crate) use wgfc_program::wgsl::for_naga as wgsl;
+
+/// All adapters; OpenGL is not even opened where there is something else.
+///
+/// The instances live as long as the process. When the last one of a driver is dropped, the driver's library is
+/// unloaded, and the code that NVIDIA's 580 runs then does not return.
+pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
+    static FIRST: OnceLock<wgpu::Instance> = OnceLock::new();
+    static SECOND: OnceLock<wgpu::Instance> = OnceLock::new();
+    for (of, backends) in [(&FIRST, wgpu::Backends::PRIMARY), (&SECOND, wgpu::Backends::SECONDARY)] {
+        let found = of.get_or_init(|| instance(backends)).enumerate_adapters(wgpu::Backends::all()).await;
+        let found: Vec<_> =
+            found.into_iter().filter(|a| a.limits().max_storage_buffers_per_shader_stage > 0).collect();
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+/// Memory of a lost device cannot be mapped.
+pub(crate) fn is_lost(device: &wgpu::Device) -> bool {
+    let d = wgpu::BufferDescriptor {
+        label: Some("whether the device is there"),
+        size: 4,
+        usage: wgpu::BufferUsages::COPY_SRC,
+        mapped_at_creation: true,
+    };
+    // An error of another kind, as of memory that is exhausted, is reported by the call that needs the device.
+    let scopes = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal]
+        .map(|f| device.push_error_scope(f));
+    let buffer = device.create_buffer(&d);
+    let errors =
+        scopes.into_iter().rev().map(|s| pollster::block_on(s.pop())).filter(Option::is_some).count();
+    errors == 0 && buffer.get_mapped_range(..).is_err()
+}
+
+/// Callbacks come from polling alone.
+pub(crate) fn poll(
+    device: &wgpu::Device,
+    up_to: Option<wgpu::SubmissionIndex>,
+) -> Result<(), wgpu::PollError> {
+    device.poll(wgpu::PollType::Wait { submission_index: up_to, timeout: None }).map(drop)
+}
+
+pub(crate) fn now() -> Option<Instant> {
+    Some(Instant::now())
+}
+
+/// Kernels are compiled on a thread of their own.
+pub(crate) async fn both<A: Send, B>(
+    compile: impl AsyncFnOnce() -> Result<A, RunError> + Send,
+    other: impl AsyncFnOnce() -> B,
+) -> (Result<A, RunError>, B) {
+    std::thread::scope(|s| {
+        let compiling = s.spawn(|| pollster::block_on(compile()));
+        let other = pollster::block_on(other());
+        (compiling.join().unwrap_or_else(|_| Err(panicked())), other)
+    })
+}
+
+pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
+    let made = each(cores(), kernels, |(k, guard)| pollster::block_on(compile(gpu, k, *guard)));
+    // The first failing kernel in the order of the plan, whatever thread met it first.
+    made.ok_or_else(panicked)?.into_iter().collect()
+}
+
+/// The results of `f` for each item, on at most `threads` threads; `None` where one of them panicked.
+fn each<I: Sync, T: Send>(threads: usize, items: &[I], f: impl Fn(&I) -> T + Sync) -> Option<Vec<T>> {
+    let threads = threads.min(items.len());
+    if threads < 2 {
+        return Some(items.iter().map(f).collect());
+    }
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let number = || next.fetch_add(1, Ordering::Relaxed);
+        let mine = std::iter::repeat_with(number).map_while(|i| Some((i, f(items.get(i)?))));
+        mine.collect::<Vec<_>>()
+    };
+    let mut results: Vec<_> = std::thread::scope(|s| {
+        let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
+        handles.into_iter().filter_map(|h| h.join().ok()).flatten().collect()
+    });
+    results.sort_by_key(|(i, _)| *i);
+    (results.len() == items.len()).then(|| results.into_iter().map(|(_, r)| r).collect())
+}
+
+fn panicked() -> RunError {
+    let message = "a thread that compiles kernels panicked".to_owned();
+    RunError::Gpu { what: "compiling".to_owned(), message }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many threads, of `most`, copy so many bytes: a thread is worth 2 MiB.
+fn threads(bytes: usize, most: usize) -> usize {
+    cores().min(most).min(bytes / (2 << 20)).max(1)
+}

@@ -1,0 +1,88 @@
+//! Web pages: there is one thread and no clock that std knows, and the browser checks and compiles kernels and calls back by itself.
+
+use crate::bind::Bound;
+use crate::error::RunError;
+use crate::gpu::{Gpu, instance};
+use crate::kernel::{Checks, Guard, Pipeline, compile};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use wgfc_program::Program;
+use wgfc_program::program::Kernel;
+use wgfc_program::tensor::ByteOwner;
+
+pub(crate) use crate::upload::through_queue as upload;
+
+/// The one adapter that the browser gives.
+pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
+    let options = wgpu::RequestAdapterOptions {
+        power_preference: wgpu::PowerPreference::HighPerformance,
+        ..Default::default()
+    };
+    instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
+}
+
+/// The callback of the device's owner calls [`Gpu::report_lost`].
+pub(crate) fn is_lost(_: &wgpu::Device) -> bool {
+    false
+}
+
+pub(crate) fn poll(_: &wgpu::Device, _: Option<wgpu::SubmissionIndex>) -> Result<(), wgpu::PollError> {
+    Ok(())
+}
+
+pub(crate) fn now() -> Option<Instant> {
+    None
+}
+
+pub(crate) async fn both<A, B>(
+    compile: impl AsyncFnOnce() -> Result<A, RunError>,
+    other: impl AsyncFnOnce() -> B,
+) -> (Result<A, RunError>, B) {
+    (compile().await, other().await)
+}
+
+pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
+    let mut out = Vec::with_capacity(kernels.len());
+    for (k, guard) in kernels {
+        out.push(compile(gpu, k, *guard).await?);
+    }
+    Ok(out)
+}
+
+pub(crate) fn wgsl(text: Cow<'_, str>) -> Cow<'_, str> {
+    text
+}
+
+pub(crate) fn check_text(_: &Kernel) -> Vec<String> {
+    Vec::new()
+}
+
+pub(crate) fn copied(bytes: &[u8]) -> Arc<dyn ByteOwner> {
+    Arc::new(bytes.to_vec())
+}
+
+/// The queue has its own memory.
+#[derive(Default)]
+pub(crate) struct Pool;
+
+impl Pool {
+    pub(crate) fn clear(&self) {}
+}
+
+/// Browsers end no loops early.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Longer;
+
+impl Longer {
+    pub(crate) async fn pipelines(
+        &mut self,
+        _: &Gpu,
+        _: &Program,
+        _: Checks,
+        _: &Bound,
+    ) -> Result<BTreeMap<usize, Pipeline>, RunError> {
+        Ok(BTreeMap::new())
+    }
+}
