@@ -84,8 +84,9 @@ def quantised():
         case(f"qlinear_average_pool_last{t}", "QLinearAveragePool", [x, *near, *far], kernel_shape=[2, 2], channels_last=1)
         parts = [v for i, z in enumerate([5, -9, 0]) for v in [q(f"part{i}", dtype, 2, 1 + 2 * i, 3), *point(0.02 + 0.003 * i, z, dtype)]]
         case(f"qlinear_concat{t}", "QLinearConcat", [*point(0.025, 3, dtype), *parts], axis=1)
-        case(f"qlinear_softmax{t}", "QLinearSoftmax", [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(LOW[dtype], dtype)], axis=-1, also={"opset": 13})
-        case(f"qlinear_softmax_12{t}", "QLinearSoftmax", [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(LOW[dtype], dtype)], axis=1, also={"opset": 12})
+        inputs = [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(LOW[dtype], dtype)]
+        case(f"qlinear_softmax{t}", "QLinearSoftmax", inputs, axis=-1, also={"opset": 13})
+        case(f"qlinear_softmax_12{t}", "QLinearSoftmax", inputs, axis=1, also={"opset": 12})
         choose = integers("choose", 0, 2, 5, 1).astype(bool)
         constant = [[v] for v in [*point(0.03, 2, dtype), *point(0.02, -7, dtype), *point(0.028, 1, dtype)]]
         case(f"qlinear_where{t}", "QLinearWhere", [choose, q("a", dtype, 3, 5, 4), *constant[:2], q("b", dtype, 5, 4), *constant[2:]])

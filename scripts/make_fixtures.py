@@ -12,7 +12,6 @@ import sys
 
 import numpy as np
 from onnx import helper
-import onnx
 
 from decoders import caches, decoder, decoder_of_several, decoder_ragged, phi3_shaped
 from onnx_models import BOOL, FIXTURES, FLOAT, HALF, INT32, INT64, UINT8, Model
@@ -201,10 +200,10 @@ def chosen():
 
 def body(name, carried, goes_on, nodes):
     """A Loop's body: `carried` are (name in, name out, type, shape), `goes_on` the condition's name."""
-    info = onnx.helper.make_tensor_value_info
+    info = helper.make_tensor_value_info
     before = [info("i", INT64, []), info("go", BOOL, [])] + [info(n, t, s) for n, _, t, s in carried]
     after = [info(goes_on, BOOL, [])] + [info(n, t, s) for _, n, t, s in carried]
-    return onnx.helper.make_graph([onnx.helper.make_node(o, i, [r], **a) for o, i, r, a in nodes], name, before, after)
+    return helper.make_graph([helper.make_node(o, i, [r], **a) for o, i, r, a in nodes], name, before, after)
 
 
 def endless():
