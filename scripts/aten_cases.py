@@ -36,32 +36,36 @@ def constants(case):
     if config:
         (case / "data/constants/model_constants_config.json").write_text(json.dumps({"config": config}))
 
-def operators(graph):
+def nodes(graph):
+    """The nodes of a graph and of those that its nodes are given."""
     for n in graph["nodes"]:
-        yield n["target"].removeprefix("torch.ops.")
+        yield n
         for a in n["inputs"]:
             if "as_graph" in a["arg"]:
-                yield from operators(a["arg"]["as_graph"]["graph"])
+                yield from nodes(a["arg"]["as_graph"]["graph"])
+
+def unpack(archive, folder):
+    with tarfile.open(archive) as t:
+        t.extractall(folder, filter="data")
 
 def main():
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "target/aten"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     for archive in sorted((ROOT / "fixtures/aten").glob("*.tar.gz")):
-        with tarfile.open(archive) as t:
-            t.extractall(out, filter="data")
+        unpack(archive, out)
     for case in (out / "cases").iterdir():
         if case.is_dir():
             case.rename(out / case.name)
     shutil.rmtree(out / "cases")
     for archives in ("whole", "graphs"):
         shutil.rmtree(ROOT / "target/fx" / archives, ignore_errors=True)
-        with tarfile.open(ROOT / f"fixtures/fx/{archives}.tar.gz") as t:
-            t.extractall(ROOT / "target/fx", filter="data")
+        unpack(ROOT / f"fixtures/fx/{archives}.tar.gz", ROOT / "target/fx")
     lines = []
     for case in sorted(p for p in out.iterdir() if p.is_dir()):
         constants(case)
-        names = sorted(set(operators(json.loads((case / "model.json").read_text())["graph_module"]["graph"])))
+        graph = json.loads((case / "model.json").read_text())["graph_module"]["graph"]
+        names = sorted({n["target"].removeprefix("torch.ops.") for n in nodes(graph)})
         tolerance = case / "tolerance.txt"
         tolerance = tolerance.read_text() if tolerance.exists() else "0.0001\t0.00001"
         lines.append(f"{case.name}\t{tolerance}\t{','.join(names)}\n")
@@ -69,4 +73,5 @@ def main():
         (out / f"{index}.tsv").write_text("".join(n for n in lines if n.startswith("program-") == programs))
     print(len(lines), "cases in", out)
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Cases of ONNX Runtime's fused and quantised operators, for scripts/contrib_cases.py."""
 import numpy as np
 
-from contrib_harness import F16, F32, case, integers, numbers, widened
+from contrib_harness import F16, F32, LOW, case, integers, numbers, widened
 
 
 def octets(name, dtype, *shape):
@@ -42,12 +42,11 @@ def packed_attention():
     make("scores_broadcast", [keys, None, numbers("scores", 1, n, s, s)], unidirectional=1)
 
     def whole(name, dtype, weights, per_column=False, zero=True, rest=(), outputs=1, **attributes):
-        low = {np.uint8: 0, np.int8: -128}
         inputs = [
-            integers(name + "x", low[dtype], low[dtype] + 256, b, s, d, dtype=dtype), [octets(name + "w", weights, d, 72)],
+            integers(name + "x", LOW[dtype], LOW[dtype] + 256, b, s, d, dtype=dtype), [octets(name + "w", weights, d, 72)],
             [numbers("b", 72)], np.array(0.02, F32), [np.abs(numbers("s", 72, scale=0.01)) + F32(0.005)] if per_column else [np.array(0.01, F32)],
-            None, np.array(low[dtype] + 117, dtype) if zero else None,
-            [(integers("z", -20, 20, 72) + low[weights] + 128).astype(weights) if per_column else np.array(low[weights] + 121, weights)] if zero else None, *rest,
+            None, np.array(LOW[dtype] + 117, dtype) if zero else None,
+            [(integers("z", -20, 20, 72) + LOW[weights] + 128).astype(weights) if per_column else np.array(LOW[weights] + 121, weights)] if zero else None, *rest,
         ]
         case("qattention_" + name, "QAttention", inputs, outputs, num_heads=n, **attributes)
 
@@ -59,14 +58,12 @@ def packed_attention():
 
 
 def quantised():
-    low = {np.uint8: 0, np.int8: -128}
-
     def q(name, dtype, *shape):
-        return integers(name, low[dtype], low[dtype] + 256, *shape, dtype=dtype)
+        return integers(name, LOW[dtype], LOW[dtype] + 256, *shape, dtype=dtype)
 
     def point(scale, zero, dtype):
         """Scale and zero point; no zero point is symmetric. Scales are not round, so that no result lies between two numbers."""
-        return [np.array(scale**1.0131, F32), None if zero is None else np.array(zero + low[dtype] + 128, dtype)]
+        return [np.array(scale**1.0131, F32), None if zero is None else np.array(zero + LOW[dtype] + 128, dtype)]
 
     for dtype, t in [(np.uint8, "_u8"), (np.int8, "_i8")]:
         for zeros, u in [((-11, 23, 4), ""), ((None, None, None), "_symmetric")]:
@@ -87,8 +84,9 @@ def quantised():
         case(f"qlinear_average_pool_last{t}", "QLinearAveragePool", [x, *near, *far], kernel_shape=[2, 2], channels_last=1)
         parts = [v for i, z in enumerate([5, -9, 0]) for v in [q(f"part{i}", dtype, 2, 1 + 2 * i, 3), *point(0.02 + 0.003 * i, z, dtype)]]
         case(f"qlinear_concat{t}", "QLinearConcat", [*point(0.025, 3, dtype), *parts], axis=1)
-        case(f"qlinear_softmax{t}", "QLinearSoftmax", [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(low[dtype], dtype)], axis=-1, also={"opset": 13})
-        case(f"qlinear_softmax_12{t}", "QLinearSoftmax", [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(low[dtype], dtype)], axis=1, also={"opset": 12})
+        inputs = [q("s", dtype, 3, 4, 13), *point(0.04, 7, dtype), np.array(1 / 256, F32), np.array(LOW[dtype], dtype)]
+        case(f"qlinear_softmax{t}", "QLinearSoftmax", inputs, axis=-1, also={"opset": 13})
+        case(f"qlinear_softmax_12{t}", "QLinearSoftmax", inputs, axis=1, also={"opset": 12})
         choose = integers("choose", 0, 2, 5, 1).astype(bool)
         constant = [[v] for v in [*point(0.03, 2, dtype), *point(0.02, -7, dtype), *point(0.028, 1, dtype)]]
         case(f"qlinear_where{t}", "QLinearWhere", [choose, q("a", dtype, 3, 5, 4), *constant[:2], q("b", dtype, 5, 4), *constant[2:]])
@@ -97,8 +95,8 @@ def quantised():
                 continue
             w = octets("w", weights, 19, 7)
             columns = np.abs(numbers("s", 7, scale=0.02)) + F32(0.01)
-            points = (integers("z", -20, 20, 7) + low[weights] + 128).astype(weights)
-            za = np.array(low[dtype] + 131, dtype)
+            points = (integers("z", -20, 20, 7) + LOW[weights] + 128).astype(weights)
+            za = np.array(LOW[dtype] + 131, dtype)
             if dtype == np.uint8:
                 x = numbers("x", 3, 5, 19)
                 bias = numbers("bias", 7)
@@ -108,8 +106,8 @@ def quantised():
             case(f"matmul_integer_to_float{t}{v}", "MatMulIntegerToFloat", [a, [w], np.array(0.03, F32), [np.array(0.02, F32)]], dims={0: ["n", "m", 19]})
             case(f"matmul_integer_to_float_columns{t}{v}", "MatMulIntegerToFloat", [a, [w], np.array(0.03, F32), [columns], za, [points], [numbers("bias", 7)]])
             a, c = q("a", dtype, 5, 19), integers("c", -900, 900, 7, dtype=np.int32)
-            one, many = [np.array(0.02, F32), np.array(low[weights] + 120, weights)], [columns, points]
-            out = [np.array(0.9, F32), np.array(low[dtype] + 125, dtype)]
+            one, many = [np.array(0.02, F32), np.array(LOW[weights] + 120, weights)], [columns, points]
+            out = [np.array(0.9, F32), np.array(LOW[dtype] + 125, dtype)]
             case(f"qgemm{t}{v}", "QGemm", [a, np.array(0.03, F32), za, w, *one, c, *out], alpha=1.5)
             case(f"qgemm_columns{t}{v}", "QGemm", [a.T.copy(), np.array(0.03, F32), za, w.T.copy(), *many, c, *out], transA=1, transB=1)
             case(f"qgemm_float{t}{v}", "QGemm", [a, np.array(0.03, F32), za, w, *many, c])
@@ -151,7 +149,7 @@ def fused():
 def quantised_lstm():
     def make(name, dtype, columns=False, ways=1, zero=True, rest=(), outputs=3, **attributes):
         s, b, i, h = 6, 1, 7, 5
-        low = {np.uint8: 0, np.int8: -128}[dtype]
+        low = LOW[dtype]
         each = (ways, 4 * h) if columns else (ways,)
         w, r = (octets(name + tag, dtype, ways, n, 4 * h) for tag, n in [("w", i), ("r", h)])
         scales = [np.abs(numbers(name + tag, *each, scale=0.002)) + F32(0.002) for tag in "sr"]

@@ -1,4 +1,5 @@
 """Helpers of scripts/contrib_cases.py, which write its cases: one node each, computed by ONNX Runtime's CPU provider."""
+import functools
 import hashlib
 import shutil
 from pathlib import Path
@@ -8,24 +9,30 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+import onnx_data
+
 MICROSOFT = "com.microsoft"
-SOURCE = b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("contrib*.py")))
+SOURCE = b"".join(p.read_bytes() for p in [*sorted(Path(__file__).parent.glob("contrib*.py")), Path(onnx_data.__file__)])
 VERSION = f"onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}, {hashlib.sha256(SOURCE).hexdigest()}\n"
 TOLERANCE = {np.float32: (1e-3, 1e-4), np.float16: (1e-2, 1e-2)}
 F16, F32 = np.float16, np.float32
+# The least element of each type of 8 bits.
+LOW = {np.uint8: 0, np.int8: -128}
 
 CASES = []
 
 
+def generator(name, shape):
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{name} {shape}".encode()).digest()[:4], "little"))
+
+
 def numbers(name, *shape, scale=1.0, dtype=F32):
     """Normally distributed, the same for the same name and shape."""
-    seed = int.from_bytes(hashlib.sha256(f"{name} {shape}".encode()).digest()[:4], "little")
-    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
+    return (generator(name, shape).standard_normal(shape) * scale).astype(dtype)
 
 
 def integers(name, low, high, *shape, dtype=np.int64):
-    seed = int.from_bytes(hashlib.sha256(f"{name} {shape}".encode()).digest()[:4], "little")
-    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+    return generator(name, shape).integers(low, high, shape).astype(dtype)
 
 
 def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, like=None, by=None, also=None, **attributes):
@@ -35,7 +42,7 @@ def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, lik
     read x0, x1, … and write y0, y1, …. `by` computes the one output from the inputs where ONNX Runtime's CPU provider
     has no such operator. `also` are attributes whose names are taken here."""
     outputs = range(outputs) if isinstance(outputs, int) else outputs
-    CASES.append((name, op, inputs, outputs, dims or {}, domain, opset, like or by, attributes | (also or {})))
+    CASES.append((name, functools.partial(reference, op, inputs, outputs, dims or {}, domain, opset, like or by, attributes | (also or {}))))
 
 
 def build(op, inputs, outputs, dims, domain, opset, attributes):
@@ -66,11 +73,8 @@ def build(op, inputs, outputs, dims, domain, opset, attributes):
     return helper.make_model(graph, opset_imports=imports, ir_version=10), feed
 
 
-def session(model):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+def run(model, feed):
+    return onnx_data.session(model, optimised=False).run(None, feed)
 
 
 def widened(inputs, dtype=F32):
@@ -99,39 +103,30 @@ def reference(op, inputs, outputs, dims, domain, opset, like, attributes):
     half = any(isinstance(v, np.ndarray) and v.dtype == F16 for v in feed.values())
     try:
         known, fed = (model, feed) if like is None else build(op, like, outputs, {}, domain, opset, attributes)
-        values = session(known).run(None, fed)
+        values = run(known, fed)
     except Exception:
         if not half:
             raise
         wide, wide_feed = build(op, widened(inputs), outputs, dims, domain, opset, attributes)
-        values = session(wide).run(None, wide_feed)
-        values = [v.astype(F16) if v.dtype == F32 else v for v in values]
+        values = widened(run(wide, wide_feed), F16)
     declared(model, values)
     return model, feed, values
 
 
-def main(folder):
-    stamp = folder / "contrib.version"
-    if stamp.exists() and stamp.read_text() == VERSION:
-        return
+def write(folder):
     shutil.rmtree(folder / "contrib", ignore_errors=True)
-    lines, refused = [], 0
-    for name, op, inputs, outputs, dims, domain, opset, like, attributes in CASES:
+    lines = []
+    for name, computed in CASES:
         try:
-            model, feed, values = reference(op, inputs, outputs, dims, domain, opset, like, attributes)
+            model, feed, values = computed()
         except Exception as e:
-            refused += 1
             print(f"{name}: ONNX Runtime: {str(e).splitlines()[0][:200]}")
             continue
-        data = folder / "contrib" / name / "test_data_set_0"
-        data.mkdir(parents=True, exist_ok=True)
-        (data.parent / "model.onnx").write_bytes(model.SerializeToString())
-        for kind, arrays in [("input", feed.values()), ("output", values)]:
-            for i, array in enumerate(arrays):
-                (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
         rtol, atol = TOLERANCE[F16 if any(v.dtype == F16 for v in values) else F32]
-        used = {f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}
-        lines.append(f"contrib/{name}\t{rtol}\t{atol}\t{','.join(sorted(used))}\n")
-    (folder / "contrib.tsv").write_text("".join(sorted(lines)))
-    stamp.write_text(VERSION)
-    print(f"{len(lines)} cases in {folder / 'contrib.tsv'}, {refused} refused")
+        used = {onnx_data.operator(n) for n in model.graph.node}
+        lines.append(onnx_data.write_case(folder, f"contrib/{name}", model, (feed.values(), values), rtol=rtol, atol=atol, used=used))
+    onnx_data.write_index(folder / "contrib.tsv", lines)
+
+
+def main(folder):
+    onnx_data.once(folder / "contrib.version", VERSION, lambda: write(folder))

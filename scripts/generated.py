@@ -1,39 +1,29 @@
-"""Random models as folders of test data: the model, its inputs, and what another implementation makes of them."""
+"""Random models drawn by seed, as folders of test data: the command line, and what ONNX Runtime makes of the models."""
 import argparse
 import contextlib
-import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import numpy_helper
+from onnx import TensorProto
+
+import onnx_data
+
+F32, F64, I64, I32, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+U16, I16, U8, I8, U4, I4 = (getattr(TensorProto, f"{sign}INT{n}") for n in (16, 8, 4) for sign in ("U", ""))
+NUMPY = {F32: np.float32, F64: np.float64, I64: np.int64, I32: np.int32, BOOL: np.bool_, U8: np.uint8, I8: np.int8, U16: np.uint16, I16: np.int16}
 
 
 def by_onnx_runtime(model, inputs):
     """ONNX Runtime's outputs, without its optimisations, on one core."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnx_data.session(model, optimised=False, threads=1)
     names = {i.name for i in session.get_inputs()}
-    return session.run([o.name for o in model.graph.output], {k: v for k, v in inputs.items() if k in names})
+    return session.run(None, {k: v for k, v in inputs.items() if k in names})
 
 
-def write(folder, model, *data_sets):
-    """Writes a folder that is complete or absent. A data set is a pair of inputs and outputs."""
-    part = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    onnx.save(model, part / "model.onnx")
-    for number, data_set in enumerate(data_sets):
-        data = part / f"test_data_set_{number}"
-        data.mkdir()
-        for kind, values in zip(("input", "output"), data_set):
-            for i, a in enumerate(values):
-                (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(np.asarray(a)).SerializeToString())
-    part.rename(folder)
+def keep(folder, model, *data_sets):
+    with onnx_data.complete(folder) as partial:
+        onnx_data.write(partial, model, *data_sets)
 
 
 @contextlib.contextmanager
@@ -44,15 +34,31 @@ def left_out(out):
         yield lambda seed, why: print(seed, " ".join(str(why).split())[:400], sep="\t", file=file, flush=True)
 
 
-def seeds(doc):
-    """The command line's seeds whose folders are not there yet: each with its folder, and a function that notes why it gives no model."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int)
-    a = parser.parse_args()
-    with left_out(a.out) as note:
-        for seed in range(a.first, a.end):
-            folder = a.out / str(seed)
-            if not folder.exists():
-                yield seed, folder, note
+def parser(doc):
+    """A command line with a folder and a range of seeds."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("out", type=Path)
+    made.add_argument("first", type=int)
+    made.add_argument("end", type=int)
+    return made
+
+
+def missing(arguments):
+    """The seeds whose folders are not there yet, with these."""
+    folders = ((seed, arguments.out / str(seed)) for seed in range(arguments.first, arguments.end))
+    return ((seed, folder) for seed, folder in folders if not folder.exists())
+
+
+def main(doc, make):
+    """Writes the models of the command line's seeds. `make` gives a model, the one that ONNX Runtime computes in its place, and the inputs."""
+    arguments = parser(doc).parse_args()
+    with left_out(arguments.out) as note:
+        for seed, folder in missing(arguments):
+            try:
+                model, known, inputs = make(seed)
+                onnx.checker.check_model(model, full_check=False)
+                outputs = by_onnx_runtime(known, inputs)
+            except Exception as e:
+                note(seed, f"{type(e).__name__}: {e}")
+                continue
+            keep(folder, model, (inputs.values(), outputs))

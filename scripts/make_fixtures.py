@@ -6,13 +6,14 @@
 `fixtures/bandwidth.onnx` and `fixtures/bandwidth-mask.onnx` are the bandwidth exercise: 64 MiB through
 layer normalisation, bias, GELU and dropout. `fixtures/small/NAME` are tiny models of odd sizes with
 inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one model differ in its symbolic dimensions.
+`fixtures/phi3-shaped.onnx` is a large decoder without weights.
 """
 import sys
 
 import numpy as np
 from onnx import helper
-import onnx
 
+from decoders import caches, decoder, decoder_of_several, decoder_ragged, phi3_shaped
 from onnx_models import BOOL, FIXTURES, FLOAT, HALF, INT32, INT64, UINT8, Model
 
 
@@ -98,273 +99,6 @@ def attention():
         return {"x": m.rng.standard_normal((b, s, d), dtype=np.float32), "mask": mask}
 
     m.save(feed(1, 1), feed(2, 7), feed(1, 70))
-
-
-def decoder(name="decoder", batch=1):
-    """Two layers of a decoder with a growing cache: RMS norms, rotary positions, 4 heads on 2 of keys, SwiGLU."""
-    d, heads, kv, hd, vocab, layers = 24, 4, 2, 6, 37, 2
-    past_shape, present_shape = [batch, kv, "past", hd], [batch, kv, "past + seq", hd]
-    caches = [f"{i}.{which}" for i in range(layers) for which in ["key", "value"]]
-    m = Model(
-        name,
-        [
-            ("input_ids", INT64, [batch, "seq"]),
-            ("attention_mask", INT64, [batch, "past + seq"]),
-            ("position_ids", INT64, [batch, "seq"]),
-        ]
-        + [(f"past_key_values.{c}", FLOAT, past_shape) for c in caches],
-        [("logits", FLOAT, [batch, "seq", vocab])] + [(f"present.{c}", FLOAT, present_shape) for c in caches],
-    )
-    for name, value in [("zero", 0), ("one", 1)]:
-        m.constant(name, np.int64(value))
-    for axis in [1, 2, 3]:
-        m.constant(f"axis{axis}", [axis])
-
-    # True where a query may look: at keys up to its own place that the mask does not hide.
-    m.op("Shape", ["attention_mask"], "mask_shape")
-    m.op("Gather", ["mask_shape", "one"], "total")
-    m.op("Shape", ["past_key_values.0.key"], "past_key_shape")
-    m.op("Gather", ["past_key_shape", m.constant("two", np.int64(2))], "past_length")
-    m.op("Range", ["zero", "total", "one"], "columns")
-    m.op("Range", ["past_length", "total", "one"], "places")
-    m.op("Unsqueeze", ["places", "axis1"], "rows")
-    m.op("LessOrEqual", ["columns", "rows"], "causal")
-    m.op("Cast", ["attention_mask"], "wanted", to=BOOL)
-    m.op("Unsqueeze", ["wanted", m.constant("axes12", [1, 2])], "wanted4")
-    m.op("And", ["causal", "wanted4"], "visible")
-
-    m.op("Cast", ["position_ids"], "positions", to=FLOAT)
-    m.op("Unsqueeze", ["positions", "axis2"], "positions3")
-    m.constant("frequencies", (100.0 ** (-np.arange(hd // 2) / (hd // 2))).astype(np.float32))
-    m.op("Mul", ["positions3", "frequencies"], "half_angles")
-    m.op("Concat", ["half_angles", "half_angles"], "angles3", axis=-1)
-    m.op("Unsqueeze", ["angles3", "axis1"], "angles")
-    m.op("Cos", ["angles"], "cos")
-    m.op("Sin", ["angles"], "sin")
-
-    def norm(x, out):
-        m.op("Pow", [x, m.constant(f"{out}/exponent", np.float32(2))], f"{out}/square")
-        m.op("ReduceMean", [f"{out}/square", m.constant(f"{out}/axes", [-1])], f"{out}/mean")
-        m.op("Add", [f"{out}/mean", m.constant(f"{out}/epsilon", np.float32(1e-6))], f"{out}/variance")
-        m.op("Sqrt", [f"{out}/variance"], f"{out}/deviation")
-        m.op("Div", [x, f"{out}/deviation"], f"{out}/normal")
-        gain = m.constant(f"{out}/gain", (1 + 0.1 * m.rng.standard_normal(d)).astype(np.float32))
-        return m.op("Mul", [f"{out}/normal", gain], out)
-
-    def heads_of(x, which, n, at):
-        out = f"{at}/{which}"
-        m.op("MatMul", [x, m.weight(f"{out}/w", d, n * hd)], f"{out}/product")
-        m.op("Add", [f"{out}/product", m.weight(f"{out}/b", n * hd)], f"{out}/biased")
-        m.op("Reshape", [f"{out}/biased", m.constant(f"{out}/split", [0, 0, n, hd])], f"{out}/rows")
-        return m.op("Transpose", [f"{out}/rows"], out, perm=[0, 2, 1, 3])
-
-    def rotary(x):
-        m.op("Slice", [x, m.constant(f"{x}/0", [0]), m.constant(f"{x}/half", [hd // 2]), "axis3"], f"{x}/left")
-        m.op("Slice", [x, f"{x}/half", m.constant(f"{x}/all", [hd]), "axis3"], f"{x}/right")
-        m.op("Neg", [f"{x}/right"], f"{x}/negative")
-        m.op("Concat", [f"{x}/negative", f"{x}/left"], f"{x}/turned", axis=-1)
-        m.op("Mul", [x, "cos"], f"{x}/cos")
-        m.op("Mul", [f"{x}/turned", "sin"], f"{x}/sin")
-        return m.op("Add", [f"{x}/cos", f"{x}/sin"], f"{x}/rotated")
-
-    def repeat(x):
-        m.op("Unsqueeze", [x, "axis2"], f"{x}/grouped")
-        m.op("Expand", [f"{x}/grouped", m.constant(f"{x}/times", [1, 1, heads // kv, 1, 1])], f"{x}/repeated")
-        return m.op("Reshape", [f"{x}/repeated", m.constant(f"{x}/flat", [1 if batch == 1 else 0, heads, -1, hd])], f"{x}/heads")
-
-    m.op("Gather", [m.weight("embedding", vocab, d, scale=1), "input_ids"], "x0")
-    x = "x0"
-    for i in range(layers):
-        at = f"layer{i}"
-        h = norm(x, f"{at}/norm")
-        q = rotary(heads_of(h, "q", heads, at))
-        k = rotary(heads_of(h, "k", kv, at))
-        v = heads_of(h, "v", kv, at)
-        m.op("Concat", [f"past_key_values.{i}.key", k], f"present.{i}.key", axis=2)
-        m.op("Concat", [f"past_key_values.{i}.value", v], f"present.{i}.value", axis=2)
-        m.op("Transpose", [repeat(f"present.{i}.key")], f"{at}/keys", perm=[0, 1, 3, 2])
-        m.op("MatMul", [q, f"{at}/keys"], f"{at}/products")
-        m.op("Mul", [f"{at}/products", m.constant(f"{at}/scale", np.float32(hd**-0.5))], f"{at}/scaled")
-        least = m.constant(f"{at}/least", np.float32(np.finfo(np.float32).min))
-        m.op("Where", ["visible", f"{at}/scaled", least], f"{at}/scores")
-        m.op("Softmax", [f"{at}/scores"], f"{at}/weights", axis=-1)
-        m.op("MatMul", [f"{at}/weights", repeat(f"present.{i}.value")], f"{at}/context")
-        m.op("Transpose", [f"{at}/context"], f"{at}/context_rows", perm=[0, 2, 1, 3])
-        m.op("Reshape", [f"{at}/context_rows", m.constant(f"{at}/joined", [0, 0, heads * hd])], f"{at}/joined_rows")
-        m.op("MatMul", [f"{at}/joined_rows", m.weight(f"{at}/o", heads * hd, d)], f"{at}/attention")
-        x = m.op("Add", [x, f"{at}/attention"], f"{at}/middle")
-        h = norm(x, f"{at}/norm2")
-        m.op("MatMul", [h, m.weight(f"{at}/gate/w", d, 41)], f"{at}/gate")
-        m.op("MatMul", [h, m.weight(f"{at}/up/w", d, 41)], f"{at}/up")
-        m.op("Sigmoid", [f"{at}/gate"], f"{at}/sigmoid")
-        m.op("Mul", [f"{at}/gate", f"{at}/sigmoid"], f"{at}/silu")
-        m.op("Mul", [f"{at}/silu", f"{at}/up"], f"{at}/product")
-        m.op("MatMul", [f"{at}/product", m.weight(f"{at}/down", 41, d)], f"{at}/mlp")
-        x = m.op("Add", [x, f"{at}/mlp"], f"{at}/out")
-    m.op("MatMul", [norm(x, "last"), m.weight("head", d, vocab)], "logits")
-
-    def feed(past, seq, rows=1):
-        cache = {f"past_key_values.{c}": m.rng.standard_normal((rows, kv, past, hd), dtype=np.float32) for c in caches}
-        return cache | {
-            "input_ids": m.rng.integers(0, vocab, (rows, seq)),
-            "attention_mask": np.ones((rows, past + seq), np.int64),
-            "position_ids": np.repeat(np.arange(past, past + seq)[None], rows, 0),
-        }
-
-    hidden = feed(4, 3, rows=1 if batch == 1 else 2)
-    hidden["attention_mask"][0, :2] = 0
-    m.save(feed(0, 5), feed(5, 1), hidden)
-
-
-def decoder_of_several():
-    """The decoder for any number of sequences."""
-    decoder("decoder-batch", "batch")
-
-
-def decoder_ragged():
-    """A layer around GroupQueryAttention, as exported for ONNX Runtime: each sequence has a length of its own."""
-    heads, kv, hd, vocab, room = 4, 2, 16, 37, 64
-    d = heads * hd
-    caches = ["key", "value"]
-    m = Model(
-        "decoder-ragged",
-        [("input_ids", INT64, ["batch", "seq"]), ("attention_mask", INT64, ["batch", "total"])]
-        + [(f"past_key_values.0.{c}", FLOAT, ["batch", kv, "past", hd]) for c in caches],
-        [("logits", FLOAT, ["batch", "seq", vocab])]
-        + [(f"present.0.{c}", FLOAT, ["batch", kv, "total", hd]) for c in caches],
-    )
-    # The last position of each sequence, and how many there are of the longest.
-    m.op("ReduceSum", ["attention_mask", m.constant("axis1", [1])], "counts", keepdims=0)
-    m.op("Sub", ["counts", m.constant("one", np.int64(1))], "last")
-    m.op("Cast", ["last"], "seqlens", to=INT32)
-    m.op("Shape", ["attention_mask"], "mask_shape")
-    m.op("Gather", ["mask_shape", "one"], "longest")
-    m.op("Cast", ["longest"], "total", to=INT32)
-    angles = np.arange(room)[:, None] * 100.0 ** (-np.arange(hd // 2) / (hd // 2))
-    m.constant("cos", np.cos(angles).astype(np.float32))
-    m.constant("sin", np.sin(angles).astype(np.float32))
-    m.op("Gather", [m.weight("embedding", vocab, d, scale=1), "input_ids"], "x")
-    for name, width in [("q", d), ("k", kv * hd), ("v", kv * hd)]:
-        m.op("MatMul", ["x", m.weight(f"{name}/w", d, width, scale=0.2)], name)
-    m.op(
-        "GroupQueryAttention",
-        ["q", "k", "v", "past_key_values.0.key", "past_key_values.0.value", "seqlens", "total", "cos", "sin"],
-        ["context", "present.0.key", "present.0.value"],
-        domain="com.microsoft",
-        num_heads=heads,
-        kv_num_heads=kv,
-        do_rotary=1,
-    )
-    m.op("MatMul", ["context", m.weight("o", d, d, scale=0.2)], "attention")
-    m.op("Add", ["x", "attention"], "y")
-    m.op("MatMul", ["y", m.weight("head", d, vocab, scale=0.2)], "logits")
-
-    def feed(past, seq, lengths):
-        """`lengths`: how many tokens of each sequence there are when the new ones are in."""
-        rows, total = len(lengths), past + seq
-        shape = (rows, kv, past, hd)
-        return {f"past_key_values.0.{c}": m.rng.standard_normal(shape, dtype=np.float32) for c in caches} | {
-            "input_ids": m.rng.integers(0, vocab, (rows, seq)),
-            "attention_mask": (np.arange(total)[None] < np.array(lengths)[:, None]).astype(np.int64),
-        }
-
-    m.save(feed(0, 5, [5, 5]), feed(6, 1, [7, 4, 2]), feed(4, 3, [7]))
-
-
-def cache(kind):
-    """A layer of attention around a cache.
-
-    `static`: of one size, new positions are scattered into it. `where`: the same for one position at a time,
-    by a condition. `window`: of one size, the oldest positions leave at its front. `sliding`: the same, of the
-    size of what there is at first.
-    """
-    heads, hd, size = 2, 4, {"static": 11, "where": 11, "window": 5, "sliding": 5}[kind]
-    d, seq = heads * hd, 1 if kind == "where" else "seq"
-    past = "past" if kind == "sliding" else size
-    after = "after" if kind == "sliding" else size
-    caches = ["key", "value"]
-    m = Model(
-        f"cache-{kind}",
-        [("x", FLOAT, [1, seq, d]), ("position", INT64, [seq])]
-        + [(f"past_{c}", FLOAT, [1, heads, past, hd]) for c in caches],
-        [("y", FLOAT, [1, seq, d])] + [(f"present_{c}", FLOAT, [1, heads, after, hd]) for c in caches],
-    )
-    m.constant("zero", np.int64(0))
-    m.constant("one", np.int64(1))
-    for axis in [1, 2]:
-        m.constant(f"axis{axis}", [axis])
-    m.op("Unsqueeze", ["position", "axis1"], "rows")
-    for which in ["q", "k", "v"]:
-        m.op("MatMul", ["x", m.weight(f"{which}/w", d, d)], f"{which}/product")
-        m.op("Reshape", [f"{which}/product", m.constant(f"{which}/split", [1, -1, heads, hd])], f"{which}/heads")
-        m.op("Transpose", [f"{which}/heads"], which, perm=[0, 2, 1, 3])
-    if kind == "static":
-        # Positions in front for the one, indices as large as what is new for the other.
-        m.op("Transpose", ["past_key"], "key_in_front", perm=[2, 0, 1, 3])
-        m.op("Transpose", ["k"], "k_in_front", perm=[2, 0, 1, 3])
-        m.op("ScatterND", ["key_in_front", "rows", "k_in_front"], "key_written")
-        m.op("Transpose", ["key_written"], "present_key", perm=[1, 2, 0, 3])
-        m.op("Shape", ["v"], "v_shape")
-        m.op("Reshape", ["position", m.constant("along", [1, 1, -1, 1])], "position4")
-        m.op("Expand", ["position4", "v_shape"], "places")
-        m.op("ScatterElements", ["past_value", "places", "v"], "present_value", axis=2)
-        keys, values = "present_key", "present_value"
-    elif kind == "where":
-        m.constant("all", np.arange(size).reshape(1, 1, size, 1))
-        m.op("Equal", ["all", "position"], "here")
-        m.op("Where", ["here", "k", "past_key"], "present_key")
-        m.op("Not", ["here"], "elsewhere")
-        m.op("Where", ["elsewhere", "past_value", "v"], "present_value")
-        keys, values = "present_key", "present_value"
-    else:
-        keys = m.op("Concat", ["past_key", "k"], "keys", axis=2)
-        values = m.op("Concat", ["past_value", "v"], "values", axis=2)
-        m.constant("from", [-size])
-        m.constant("to", [np.iinfo(np.int64).max])
-        for c in caches:
-            m.op("Slice", [f"{c}s", "from", "to", "axis2"], f"present_{c}")
-    m.op("Shape", [keys], "keys_shape")
-    m.op("Gather", ["keys_shape", m.constant("two", np.int64(2))], "count")
-    m.op("Range", ["zero", "count", "one"], "columns")
-    if kind in ["window", "sliding"]:
-        # The last column is the last position.
-        m.op("ReduceMax", ["position"], "newest", keepdims=0)
-        m.op("Sub", ["columns", "count"], "back")
-        m.op("Add", ["back", "newest"], "before_one")
-        m.op("Add", ["before_one", "one"], "places_of_columns")
-    else:
-        m.op("Identity", ["columns"], "places_of_columns")
-    m.op("LessOrEqual", ["places_of_columns", "rows"], "causal")
-    m.op("Sub", ["rows", m.constant("window", np.int64(size))], "oldest")
-    m.op("Greater", ["places_of_columns", "oldest"], "near")
-    m.op("GreaterOrEqual", ["places_of_columns", "zero"], "there")
-    m.op("And", ["causal", "near"], "seen")
-    m.op("And", ["seen", "there"], "visible")
-    m.op("Transpose", [keys], "columns_of_keys", perm=[0, 1, 3, 2])
-    m.op("MatMul", ["q", "columns_of_keys"], "products")
-    m.op("Where", ["visible", "products", m.constant("least", np.float32(np.finfo(np.float32).min))], "scores")
-    m.op("Softmax", ["scores"], "weights", axis=-1)
-    m.op("MatMul", ["weights", values], "context")
-    m.op("Transpose", ["context"], "context_rows", perm=[0, 2, 1, 3])
-    m.op("Reshape", ["context_rows", m.constant("joined", [0, 0, d])], "y")
-
-    def feed(begin, n, held):
-        return {f"past_{c}": m.rng.standard_normal((1, heads, held, hd), dtype=np.float32) for c in caches} | {
-            "x": m.rng.standard_normal((1, n, d), dtype=np.float32),
-            "position": np.arange(begin, begin + n),
-        }
-
-    if kind == "where":
-        m.save(feed(0, 1, size), feed(7, 1, size))
-    elif kind == "sliding":
-        m.save(feed(0, 3, 0), feed(3, 4, 3), feed(9, 1, 5))
-    else:
-        m.save(feed(0, 3, size), feed(7, 1, size))
-
-
-def caches():
-    for kind in ["static", "where", "window", "sliding"]:
-        cache(kind)
 
 
 def integers():
@@ -466,10 +200,10 @@ def chosen():
 
 def body(name, carried, goes_on, nodes):
     """A Loop's body: `carried` are (name in, name out, type, shape), `goes_on` the condition's name."""
-    info = onnx.helper.make_tensor_value_info
+    info = helper.make_tensor_value_info
     before = [info("i", INT64, []), info("go", BOOL, [])] + [info(n, t, s) for n, _, t, s in carried]
     after = [info(goes_on, BOOL, [])] + [info(n, t, s) for _, n, t, s in carried]
-    return onnx.helper.make_graph([onnx.helper.make_node(o, i, [r], **a) for o, i, r, a in nodes], name, before, after)
+    return helper.make_graph([helper.make_node(o, i, [r], **a) for o, i, r, a in nodes], name, before, after)
 
 
 def endless():
@@ -699,7 +433,8 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random, recurrent, batched]:
+    decoders = [decoder, decoder_of_several, decoder_ragged, caches, phi3_shaped]
+    for make in [mlp, conv, attention, *decoders, integers, booleans, half, chosen, endless, boxes, cut, random, recurrent, batched]:
         make()
 
 

@@ -7,21 +7,22 @@ OUT/SEED holds `model.onnx` and `test_data_set_0`, as those of `flow_models.py` 
 seed. Models that ONNX Runtime refuses are named in OUT/left_out.tsv.
 """
 import random
-import sys
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import generated
+from generated import F32, F64, I32, I64, NUMPY, U8
 
-F32, F64, I64, I32 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32
-NUMPY = {F32: np.float32, F64: np.float64, I64: np.int64, I32: np.int32}
 ML = "ai.onnx.ml"
 # Features, splits and members are of these, so that equality is met. All are exact in f32.
 GRID = [-2.5, -1.0, -0.25, 0.0, 0.25, 0.5, 1.0, 3.0]
 # ONNX Runtime takes members that are whole.
 WHOLE = [-3.0, -1.0, 0.0, 1.0, 2.0, 3.0, 30.0, 33.0, 70.0]
+
+
+def tensor(values, dtype, name):
+    return numpy_helper.from_array(np.array(values, NUMPY[dtype]), name)
 
 
 class Maker:
@@ -100,17 +101,15 @@ class Maker:
 
         for t in self.forest(data.shape[1]):
             roots.append(add(t))
-        tensor = lambda values, kind, name: numpy_helper.from_array(np.array(values, dtype=kind), name)
-        kind = NUMPY[dtype]
         attributes = dict(
-            nodes_featureids=columns["feature"], nodes_splits=tensor(columns["split"], kind, "splits"),
-            nodes_modes=tensor(columns["mode"], np.uint8, "modes"), nodes_truenodeids=columns["yes"],
+            nodes_featureids=columns["feature"], nodes_splits=tensor(columns["split"], dtype, "splits"),
+            nodes_modes=tensor(columns["mode"], U8, "modes"), nodes_truenodeids=columns["yes"],
             nodes_falsenodeids=columns["no"], nodes_trueleafs=columns["to_leaf"], nodes_falseleafs=columns["else_leaf"],
-            tree_roots=roots, leaf_targetids=leaves, leaf_weights=tensor(self.weights(len(leaves)), kind, "weights"),
+            tree_roots=roots, leaf_targetids=leaves, leaf_weights=tensor(self.weights(len(leaves)), dtype, "weights"),
             n_targets=targets, aggregate_function=r.choice([0, 1, 2, 3]),
             post_transform=r.choice([0, 0, 3]) if targets > 1 else 0)
         if members:
-            attributes["membership_values"] = tensor(members, kind, "members")
+            attributes["membership_values"] = tensor(members, dtype, "members")
         if nan or r.random() < 0.3:
             attributes["nodes_missing_value_tracks_true"] = [int(m) for m in columns["missing"]]
         self.node("TreeEnsemble", [x], [(dtype, [len(data), targets])], **attributes)
@@ -225,7 +224,6 @@ class Maker:
         x, _ = self.input(data.astype(NUMPY[of]).reshape(shape), of)
         name = {I64: "int64s", F32: "floats"}
         if self.version == 4 and (F64 in (of, to) or r.random() < 0.5):
-            tensor = lambda v, t, n: numpy_helper.from_array(np.array(v, dtype=NUMPY[t]), n)
             attributes = dict(keys_tensor=tensor(keys, of, "k"), values_tensor=tensor(values, to, "v"),
                               default_tensor=tensor([values[-1]], to, "d"))
         else:
@@ -280,18 +278,11 @@ class Maker:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def main():
-    for seed, folder, left_out in generated.seeds(__doc__):
-        made = Maker(seed)
-        try:
-            model = made.model()
-            onnx.checker.check_model(model, full_check=False)
-            outputs = generated.by_onnx_runtime(model, {i.name: v for i, v in zip(made.inputs, made.given)})
-        except Exception as e:
-            left_out(seed, f"{made.nodes[0].op_type if made.nodes else ''} {type(e).__name__}: {e}")
-            continue
-        generated.write(folder, model, (made.given, outputs))
+def make(seed):
+    made = Maker(seed)
+    model = made.model()
+    return model, model, {i.name: v for i, v in zip(made.inputs, made.given)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    generated.main(__doc__, make)

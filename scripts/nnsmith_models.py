@@ -9,7 +9,6 @@ valid came are named in OUT/left_out.tsv. The model follows from the seed but fo
 
 NNSmith finds out which operators and types can be exported the first time, in a minute, and keeps that in OUT/../operators.
 """
-import argparse
 import contextlib
 import functools
 import io
@@ -18,11 +17,11 @@ import random
 import signal
 import sys
 import warnings
-from pathlib import Path
 
 import torch
 
 import generated
+import onnx_data
 
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
@@ -58,16 +57,13 @@ def limited(seconds):
 
 def make(kind, opset, seed, nodes, elements, folder):
     count = random.Random(seed).randint(2, nodes)
-    generated = model_gen(opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=elements,
-                          max_nodes=count, timeout_ms=5000)
-    net = kind.from_gir(generated.make_concrete())
+    drawn = model_gen(opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=elements, max_nodes=count, timeout_ms=5000)
+    net = kind.from_gir(drawn.make_concrete())
     net.with_torch = False
     net.refine_weights()
     oracle = net.make_oracle()
     model = net.onnx_model
-    initializers = {i.name for i in model.graph.initializer}
-    names = [i.name for i in model.graph.input if i.name not in initializers]
-    inputs = [oracle.input[n] for n in names]
+    inputs = [oracle.input[i.name] for i in onnx_data.graph_inputs(model)]
     outputs = [oracle.output[o.name] for o in model.graph.output]
     try:
         expected = generated.by_onnx_runtime(model, oracle.input)
@@ -76,14 +72,11 @@ def make(kind, opset, seed, nodes, elements, folder):
         if "NOT_IMPLEMENTED" not in str(e) and "NotImplemented" not in type(e).__name__:
             raise
         expected = outputs
-    generated.write(folder, model, (inputs, expected), (inputs, outputs))
+    generated.keep(folder, model, (inputs, expected), (inputs, outputs))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int)
+    parser = generated.parser(__doc__)
     parser.add_argument("--nodes", type=int, default=12, help="the most operators of a model")
     parser.add_argument("--elements", type=int, default=4096, help="the most elements of a tensor")
     a = parser.parse_args()
@@ -100,10 +93,7 @@ def main():
     safe = [op for op in opset if not op.limit_domain]
     made = 0
     with generated.left_out(a.out) as left_out:
-        for seed in range(a.first, a.end):
-            folder = a.out / str(seed)
-            if folder.exists():
-                continue
+        for seed, folder in generated.missing(a):
             try:
                 with limited(SECONDS), contextlib.redirect_stdout(io.StringIO()):
                     make(kind, opset if seed % 2 else safe, seed, a.nodes, a.elements, folder)

@@ -18,48 +18,23 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx.version_converter
 from onnx import numpy_helper
+
+from onnx_data import once, write_case, write_index
 
 VERSION = f"onnx {onnx.__version__}, layout 3\n"
 OLDEST = 7  # the first opset with today's broadcasting; older models are converted to it
 
 
-def encode(value, declared):
-    """The protobuf bytes of one input or output."""
+def message(value, declared):
+    """One input or output: a message, or an array."""
     if isinstance(value, (onnx.TensorProto, onnx.SequenceProto, onnx.OptionalProto)):
-        return value.SerializeToString()
+        return value
     if declared.HasField("optional_type"):
-        return numpy_helper.from_optional(value).SerializeToString()
-    if declared.HasField("sequence_type"):
-        return numpy_helper.from_list(value).SerializeToString()
-    return numpy_helper.from_array(np.asarray(value)).SerializeToString()
-
-
-def operators(graph):
-    """The operators of a graph and of its subgraphs."""
-    found = set()
-    for node in graph.node:
-        found.add(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
-        for attribute in node.attribute:
-            for body in [attribute.g, *attribute.graphs]:
-                found |= operators(body)
-    return found
-
-
-def main(folder):
-    stamp = folder / "version"
-    if stamp.exists() and stamp.read_text() == VERSION:
-        return
-    node_cases(folder)
-    exported_cases(folder)
-    stamp.write_text(VERSION)
-
-
-def line(name, rtol, atol, model):
-    return f"{name}\t{rtol}\t{atol}\t{','.join(sorted(operators(model.graph)))}\n"
+        return numpy_helper.from_optional(value)
+    return numpy_helper.from_list(value) if declared.HasField("sequence_type") else value
 
 
 def exported_cases(folder):
@@ -73,9 +48,8 @@ def exported_cases(folder):
                 model = onnx.load(source / "model.onnx")
                 if any(o.domain == "" and o.version < OLDEST for o in model.opset_import):
                     model = onnx.version_converter.convert_version(model, OLDEST)
-                onnx.save(model, folder / name / "model.onnx")
-                lines.append(line(name, 1e-3, 1e-7, model))
-    write(folder / "exported.tsv", lines)
+                lines.append(write_case(folder, name, model, rtol=1e-3, atol=1e-7))
+    write_index(folder / "exported.tsv", lines)
 
 
 def node_cases(folder):
@@ -83,23 +57,18 @@ def node_cases(folder):
 
     warnings.simplefilter("ignore")
     lines = []
-    for case in sorted(collect_testcases(None), key=lambda c: c.name):
-        data = folder / case.name / "test_data_set_0"
-        data.mkdir(parents=True, exist_ok=True)
-        (folder / case.name / "model.onnx").write_bytes(case.model.SerializeToString())
-        graph = case.model.graph
-        [(inputs, outputs)] = case.data_sets
-        for kind, values, declared in [("input", inputs, graph.input), ("output", outputs, graph.output)]:
-            assert len(values) == len(declared), case.name
-            for i, (value, info) in enumerate(zip(values, declared)):
-                (data / f"{kind}_{i}.pb").write_bytes(encode(value, info.type))
-        lines.append(line(case.name, case.rtol, case.atol, case.model))
-    write(folder / "node.tsv", lines)
+    for case in collect_testcases(None):
+        [data_set] = case.data_sets
+        ports = [case.model.graph.input, case.model.graph.output]
+        messages = [[message(v, p.type) for v, p in zip(values, declared, strict=True)] for values, declared in zip(data_set, ports)]
+        lines.append(write_case(folder, case.name, case.model, messages, rtol=case.rtol, atol=case.atol))
+    write_index(folder / "node.tsv", lines)
 
 
-def write(index, lines):
-    index.write_text("".join(lines))
-    print(f"{len(lines)} cases in {index}")
+def main(folder):
+    node_cases(folder)
+    exported_cases(folder)
 
 
-main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))
+to = Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance")
+once(to / "version", VERSION, lambda: main(to))

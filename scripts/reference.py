@@ -24,6 +24,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnx_data import complete, graph_inputs, mask, session, write_values
+
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -39,12 +41,10 @@ def images(batch):
 def tokens(batch, seq):
     """Token ids and a mask that ends early in every row but the first."""
     rng = np.random.default_rng(batch * 1000 + seq)
-    mask = np.ones((batch, seq), np.int64)
-    for row in range(1, batch):
-        mask[row, seq - seq // 3 - row :] = 0
+    seen = mask(batch, seq)
     if batch == 1:
-        mask[0, -2:] = 0
-    return {"input_ids": rng.integers(0, 30522, (batch, seq)), "attention_mask": mask}
+        seen[0, -2:] = 0
+    return {"input_ids": rng.integers(0, 30522, (batch, seq)), "attention_mask": seen}
 
 
 def decoder(layers, dtype, seq, past, state):
@@ -83,24 +83,13 @@ MODELS = {
 DEFAULT = [*LIGHT_NAMES, *FILLED_NAMES, "resnet50", "mobilenetv2", "bert-base", "qwen2-2l"]
 
 
-def graph_inputs(model):
-    constants = {i.name for i in model.graph.initializer}
-    return [i for i in model.graph.input if i.name not in constants]
-
-
-def save(folder, kind, values):
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, value in enumerate(values):
-        (folder / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
-
-
 def light(name, folder):
     shutil.copyfile(LIGHT / f"{name}.onnx", folder / "model.onnx")
     [info] = graph_inputs(onnx.load(folder / "model.onnx"))
     shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
     # The ramp that the package's own runner feeds.
     ramp = (np.arange(np.prod(shape)).reshape(shape) / np.prod(shape)).astype(np.float32)
-    save(folder / "test_data_set_0", "input", [ramp])
+    write_values(folder / "test_data_set_0", "input", [ramp])
     shutil.copyfile(LIGHT / f"{name}_output_0.pb", folder / "test_data_set_0/output_0.pb")
 
 
@@ -143,33 +132,25 @@ def filled(name, folder):
     [info] = inputs
     shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
     feed = {info.name: np.random.default_rng(7).standard_normal(shape, dtype=np.float32)}
-    session = runtime(folder / "model.onnx")
-    save(folder / "test_data_set_0", "input", [*feed.values()])
-    save(folder / "test_data_set_0", "output", session.run(None, feed))
-
-
-def runtime(model):
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    write_values(folder / "test_data_set_0", "input", feed.values())
+    write_values(folder / "test_data_set_0", "output", session(folder / "model.onnx").run(None, feed))
 
 
 def large(name, folder):
-
     # The name stays: the weights' file is named after it inside the model.
     source = FIXTURES / f"{name}.onnx"
     model = folder / f"{name}.onnx"
     shutil.copyfile(source, model)
     subprocess.run([sys.executable, str(FIXTURES / "weights.py"), str(model)], check=True, stdin=subprocess.DEVNULL)
-    session = runtime(model)
-    inputs = [i.name for i in session.get_inputs()]
-    outputs = [o.name for o in session.get_outputs()]
+    runtime = session(model)
+    inputs = [i.name for i in runtime.get_inputs()]
+    outputs = [o.name for o in runtime.get_outputs()]
     state = {}
     for n, data_set in enumerate(MODELS[name]):
         feed = data_set(state)
-        state = dict(zip(outputs, session.run(outputs, feed)))
-        save(folder / f"test_data_set_{n}", "input", [feed[i] for i in inputs])
-        save(folder / f"test_data_set_{n}", "output", [state[o] for o in outputs])
+        state = dict(zip(outputs, runtime.run(outputs, feed)))
+        write_values(folder / f"test_data_set_{n}", "input", (feed[i] for i in inputs))
+        write_values(folder / f"test_data_set_{n}", "output", state.values())
     model.rename(folder / "model.onnx")
 
 
@@ -185,13 +166,9 @@ def main():
             continue
         if name not in MODELS and name not in DEFAULT:
             sys.exit(f"no model {name!r}; there are {', '.join([*groups, *DEFAULT, *MODELS])}")
-        # Under another name until complete, so that an interrupted run is not taken for a finished one.
-        partial = args.out / f"{name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
         make = light if name in LIGHT_NAMES else filled if name in FILLED_NAMES else large
-        make(name, partial)
-        partial.rename(folder)
+        with complete(folder) as partial:
+            make(name, partial)
         print(folder)
 
 

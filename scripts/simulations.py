@@ -21,12 +21,12 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from onnx import helper
 
+import onnx_data
 import simulation_reference as reference
 from onnx_expressions import Graph, loop, op, scan
-from onnx_models import BOOL, FIXTURES, FLOAT, INT64, UINT32, save
+from onnx_models import BOOL, FIXTURES, FLOAT, INT64, UINT32
 from simulation_reference import agree
 
 PI = float(np.pi)
@@ -91,9 +91,30 @@ def rastrigin(_):
         return g.model([("y", FLOAT, [POPULATION], y)])
 
 
-def cartpole(trips, until=False):
-    gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+PUSH, TAU = 10.0, 0.02
+"""The force on a cart, and the seconds of a step."""
+
+
+def accelerations(angle, spin, force):
+    """Those of the cart, and of its pole."""
+    gravity, cart, pole, half_length = 9.8, 1.0, 0.1, 0.5
     mass, moment = cart + pole, pole * half_length
+    sin, cos = op("Sin", angle), op("Cos", angle)
+    common = (force + moment * spin * spin * sin) / mass
+    spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))
+    return common - moment * spin_rate * cos / mass, spin_rate
+
+
+def euler(x, v, angle, spin, rate, spin_rate):
+    """The state of a cart after a step."""
+    return stacked([x + TAU * v, v + TAU * rate, angle + TAU * spin, spin + TAU * spin_rate])
+
+
+def upright(x, angle):
+    return (op("Abs", x) <= 2.4) & (op("Abs", angle) <= 12 * 2 * PI / 360)
+
+
+def cartpole(trips, until=False):
     inputs = [("genomes", FLOAT, [POPULATION, 58]), ("state", FLOAT, [POPULATION, 4]), STEPS]
     with Graph("cartpole", inputs) as g:
         genomes, first, steps = g.values
@@ -102,17 +123,12 @@ def cartpole(trips, until=False):
             x, v, angle, spin = columns(state, 4)
             hidden = op("Relu", layer(state, genomes, 0, 4, 8))
             action = op("ArgMax", layer(hidden, genomes, 40, 8, 2), axis=1, keepdims=0)
-            force = op("Where", op("Equal", action, 1), push, -push)
-            sin, cos = op("Sin", angle), op("Cos", angle)
-            common = (force + moment * spin * spin * sin) / mass
-            spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))
-            rate = common - moment * spin_rate * cos / mass
-            after = stacked([x + tau * v, v + tau * rate, angle + tau * spin, spin + tau * spin_rate])
+            force = op("Where", op("Equal", action, 1), PUSH, -PUSH)
+            after = euler(x, v, angle, spin, *accelerations(angle, spin, force))
             state = op("Where", column(alive), after, state)
             reward = reward + cast(alive, FLOAT)
             x, _, angle, _ = columns(state, 4)
-            upright = (op("Abs", x) <= 2.4) & (op("Abs", angle) <= 12 * 2 * PI / 360)
-            return state, alive & upright, reward
+            return state, alive & upright(x, angle), reward
 
         carried = [
             ("cart", FLOAT, [POPULATION, 4], first),
@@ -325,14 +341,8 @@ def data(name, population, steps, dims, settle=True):
 
 def compare(name, model, inputs, outputs):
     """ONNX Runtime against the reference. Prints the share of individuals that agree."""
-    serial = model.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    # It warns of an initializer that is an input.
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(serial, options, providers=["CPUExecutionProvider"])
-    got = session.run(None, inputs)
-    share = agree(got, outputs).mean()
-    print(f"{name}: {len(outputs[0])} individuals, {100 * share:.1f}% agree, {len(serial)} bytes")
+    share = agree(onnx_data.session(model).run(None, inputs), outputs).mean()
+    print(f"{name}: {len(outputs[0])} individuals, {100 * share:.1f}% agree, {model.ByteSize()} bytes")
     return share
 
 
@@ -363,8 +373,8 @@ def main():
             raise SystemExit(f"{name} does not agree with its reference")
         if not a.check:
             order = [i.name for i in model.graph.input if i.name != "steps"]
-            inputs = [[i[n] for n in order] for i, _ in made]
-            save((a.out or FIXTURES / "simulations") / name, model, inputs, [o for _, o in made])
+            data_sets = (([inputs[n] for n in order], outputs) for inputs, outputs in made)
+            onnx_data.write((a.out or FIXTURES / "simulations") / name, model, *data_sets)
 
 
 if __name__ == "__main__":

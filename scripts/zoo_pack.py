@@ -33,13 +33,13 @@ def pack(models, folder, megabytes):
     shutil.copy(zoo.ROOT / "scripts/zoo_run.sh", folder)
     left = megabytes * 1e6
     for model in models:
-        path = zoo.package_folder(model.package) / model.file
+        path = zoo.path_of(model)
         # A file that is larger than this does not become so much smaller.
         if path.stat().st_size * 0.6 > left or (size := len(lzma.compress(path.read_bytes(), preset=0))) > left:
             print(f"{model.name} does not fit")
             continue
         row, sets, data = zoo.prepare(model)
-        name = model.name.replace("/", "-")
+        name = model.folder
         shutil.rmtree(PACKED / name, ignore_errors=True)
         (folder / name).mkdir()
         shutil.copy(path, folder / name / "model.onnx")
@@ -74,7 +74,7 @@ def returned(models, folders):
     limit = next((int(s["limit"][1]) for s in said.values() if "limit" in s), 0)
     results = {"models": {}, "onnxruntime": zoo.onnxruntime.__version__, "limit": limit, "adapter": "?"}
     for model in models:
-        name = model.name.replace("/", "-")
+        name = model.folder
         if not any(k[0] == name for k in said):
             continue
         row = json.loads((PACKED / name / "row.json").read_text())
@@ -85,16 +85,12 @@ def returned(models, folders):
         for level in zoo.LEVELS:
             if (name, level) in said:
                 row["levels"][level] = at_level(name, level, said[name, level], sets)
-        path = zoo.package_folder(model.package) / model.file
-        feeds = [f for f, _ in zoo.references(model, path, False)[0]] if needs_f64(row) else []
+        path = zoo.path_of(model)
+        feeds = [f for f, _ in zoo.references(model, path, False)[0]] if zoo.needs_f64(row) else []
         zoo.compare_in_f64(path, row, [(f, w) for f, (_, w) in zip(feeds, sets)])
         results["models"][model.name] = row | zoo.verdict(model, row)
         results["adapter"] = next((l["ran_on"] for l in row["levels"].values() if "ran_on" in l), results["adapter"])
     return results
-
-
-def needs_f64(row):
-    return not row["rounds"] and any(e > zoo.TOLERANCE for l in row["levels"].values() for e in l.get("errors", {}).values())
 
 
 def at_level(name, level, said, sets):
@@ -108,15 +104,8 @@ def at_level(name, level, said, sets):
             if n == 0:
                 result |= {"first": ran["seconds"][0], "ran_on": ran["ran_on"]}
             folder = said["from"] / "outputs" / f"{name}-{level}-{n}"
-            files = {o["name"]: str(folder / o["file"].rsplit("/", 1)[-1]) for o in ran["outputs"]}
-            result["files"].append(files)
-            for output, want in wanted.items():
-                got = np.load(files[output]) if output in files else np.zeros(0)
-                e = zoo.error(got, want)
-                result["of_another_rank"] = result.get("of_another_rank", False) or zoo.of_another_rank(got, want)
-                result["errors"][output] = max(e, result["errors"].get(output, 0))
-        compiled = answer(said, "compile")
-        result |= {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]} | {"compile": compiled["seconds"]}
+            zoo.compare(result, {o["name"]: str(folder / o["file"].rsplit("/", 1)[-1]) for o in ran["outputs"]}, wanted)
+        result |= zoo.figures(answer(said, "compile"))
         if "time" in said and said["time"][0] == 0:
             result["seconds"] = min(answer(said, "time")["seconds"][1:])
     except zoo.Failed as e:

@@ -120,24 +120,21 @@ fn compiler(variable: &str, usual: &str) -> Command {
     c
 }
 
+/// The offsets of fields: `(structure in C, field, offset)`.
+macro_rules! offsets {
+    ($($name:literal = $structure:ident { $($field:ident),* }),*) => {
+        [$($(($name, stringify!($field), offset_of!($structure, $field))),*),*]
+    };
+}
+
 #[test]
 fn structures_have_the_layout_of_the_header() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("layout.c");
-    let offsets = [
-        ("wgfc_tensor", "name", offset_of!(WgfcTensor, name)),
-        ("wgfc_tensor", "dtype", offset_of!(WgfcTensor, dtype)),
-        ("wgfc_tensor", "rank", offset_of!(WgfcTensor, rank)),
-        ("wgfc_tensor", "shape", offset_of!(WgfcTensor, shape)),
-        ("wgfc_tensor", "data", offset_of!(WgfcTensor, data)),
-        ("wgfc_tensor", "bytes", offset_of!(WgfcTensor, bytes)),
-        ("wgfc_port", "name", offset_of!(WgfcPort, name)),
-        ("wgfc_port", "dtype", offset_of!(WgfcPort, dtype)),
-        ("wgfc_port", "rank", offset_of!(WgfcPort, rank)),
-        ("wgfc_port", "shape", offset_of!(WgfcPort, shape)),
-        ("wgfc_port", "extents", offset_of!(WgfcPort, extents)),
-        ("wgfc_port", "optional", offset_of!(WgfcPort, optional)),
-    ];
+    let offsets = offsets! {
+        "wgfc_tensor" = WgfcTensor { name, dtype, rank, shape, data, bytes },
+        "wgfc_port" = WgfcPort { name, dtype, rank, shape, extents, optional }
+    };
     let sizes = [("wgfc_tensor", size_of::<WgfcTensor>()), ("wgfc_port", size_of::<WgfcPort>())];
     let mut text = "#include <wgfc.h>\n".to_owned();
     for (of, field, at) in offsets {

@@ -17,12 +17,10 @@ import numpy as np
 import onnx
 from onnx_expressions import Graph, loop, op
 from onnx_models import FLOAT, INT64
-from simulations import column, columns, stacked
+from simulations import PUSH, accelerations, column, columns, euler, upright
 
 
 def cartpole():
-    gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-    mass, moment = cart + pole, pole * half_length
     inputs = [("policy", FLOAT, ["population", 5]), ("state", FLOAT, ["population", 4]), ("age", FLOAT, ["population"]), ("wind", FLOAT, []), ("steps", INT64, [])]
     with Graph("cartpole", inputs) as g:
         policy, first, age, wind, steps = g.values
@@ -31,14 +29,11 @@ def cartpole():
             x, v, angle, spin = columns(state, 4)
             weights = columns(policy, 5)
             drive = x * weights[0] + v * weights[1] + angle * weights[2] + spin * weights[3] + weights[4]
-            force = op("Where", op("Greater", drive, 0.0), push, -push) + wind
-            sin, cos = op("Sin", angle), op("Cos", angle)
-            common = (force + moment * spin * spin * sin) / mass
-            spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))
-            rate = common - moment * spin_rate * cos / mass
-            upright = (op("Abs", x) <= 2.4) & (op("Abs", angle) <= 12 * 2 * float(np.pi) / 360)
-            after = stacked([x + tau * v, v + tau * rate, angle + tau * spin, spin + tau * spin_rate])
-            return op("Where", column(upright), after, state), age + op("Cast", upright, to=FLOAT)
+            force = op("Where", op("Greater", drive, 0.0), PUSH, -PUSH) + wind
+            rates = accelerations(angle, spin, force)
+            stands = upright(x, angle)
+            after = euler(x, v, angle, spin, *rates)
+            return op("Where", column(stands), after, state), age + op("Cast", stands, to=FLOAT)
 
         carried = [("cart", FLOAT, ["population", 4], first), ("lived", FLOAT, ["population"], age)]
         state, lived = loop(steps, carried, step)
