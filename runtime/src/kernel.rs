@@ -93,8 +93,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
 
 /// The text as this platform wants it.
 pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
-    let text = wgsl::enabled(&k.wgsl, &k.features);
-    if cfg!(target_arch = "wasm32") { text } else { wgsl::for_naga(text) }
+    if cfg!(target_arch = "wasm32") { k.wgsl.as_str().into() } else { wgsl::for_naga(&k.wgsl) }
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
