@@ -10,11 +10,10 @@ use crate::Error;
 use crate::files::{in_words, read};
 use crate::output::Beside;
 use crate::source::ModelFile;
-use crate::tensors::{self, TrueTypes};
 use std::fs;
 use std::path::Path;
 use wgfc_ir::Bundle;
-use wgfc_ir::program::{BUNDLE_VERSION, Program};
+use wgfc_ir::program::Program;
 
 pub use read::{ReadOptions, is_program, load, load_bundle, load_bundle_with, load_with, sources};
 pub(crate) use recipe::Originals;
@@ -51,40 +50,14 @@ pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONF
 /// Everything goes to a temporary folder beside `path`, from where it takes its place at the end in one step, so that `path`
 /// is never half written, nor absent where a program was. An earlier program in `path` is replaced; any other content
 /// is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
-///
-/// A folder gets the oldest version of the format that has what the program uses.
 pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
-    if is_file_name(path) || options.shard_size.is_some() || options.model.is_some() {
-        let alone = vec![(String::new(), program.clone())];
-        return save_bundle(&Bundle::new(program.producer.clone(), alone), path, options);
-    }
-    save_alone(program, path, options)
+    save_bundle(&Bundle::new(vec![(String::new(), program.clone())]), path, options)
 }
 
-/// Writes a program as a folder of a version before [`BUNDLE_VERSION`].
-fn save_alone(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
-    let version = Program::version_for(&program.repeats, &program.states);
-    let older;
-    let program = match program.version {
-        BUNDLE_VERSION => {
-            older = Program { version, ..program.clone() };
-            &older
-        }
-        _ => program,
-    };
-    put_folder(path, options, &|new, dir| write_folder(program, new, dir, options))
-}
-
-/// Writes a bundle, as [`save`] does a program: one of a single plan without a name is written as that.
+/// Writes a bundle, as [`save`] does a program.
 pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     if !is_file_name(path) {
-        return match &bundle.plans[..] {
-            [one] if one.name.is_empty() && options.shard_size.is_none() && options.model.is_none() => {
-                let producer = bundle.producer.clone();
-                save_alone(&Program { producer, ..one.program.clone() }, path, options)
-            }
-            _ => put_folder(path, options, &|new, dir| write::folder(bundle, new, dir, options)),
-        };
+        return put_folder(bundle, path, options);
     }
     if options.shard_size.is_some() {
         return Err(Error::usage(
@@ -126,12 +99,8 @@ fn parent(path: &Path) -> Result<&Path, Error> {
         .ok_or_else(|| Error::file_help(path, "is no place that can be written", "choose another output"))
 }
 
-/// Puts the folder that `write` fills at `dir`.
-fn put_folder(
-    dir: &Path,
-    options: &SaveOptions<'_>,
-    write: &dyn Fn(&Path, &Path) -> Result<(), Error>,
-) -> Result<(), Error> {
+/// Puts the folder of a bundle at `dir`.
+fn put_folder(bundle: &Bundle, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let dir = &absolute(dir)?;
     check_replaceable(dir, options.force)?;
     check_originals(dir, options)?;
@@ -143,7 +112,7 @@ fn put_folder(
     let beside = Beside::new(parent).map_err(failed(parent))?;
     let new = beside.join("new");
     fs::create_dir(&new).map_err(failed(&new))?;
-    write(&new, dir)?;
+    write::folder(bundle, &new, dir, options)?;
     for (name, bytes) in options.beside.iter().filter(|(n, _)| BESIDE.contains(&n.as_str())) {
         fs::write(new.join(name), bytes).map_err(failed(&dir.join(name)))?;
     }
@@ -155,29 +124,6 @@ fn put_folder(
             format!("its former content is in {}", kept.display()),
         ),
     })
-}
-
-/// Writes a program of a version before [`BUNDLE_VERSION`] into the empty folder `new`, which will be `dir`.
-fn write_folder(program: &Program, new: &Path, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |e: std::io::Error| Error::unwritable(&path, &e)
-    };
-    let mut plan = serde_json::to_vec_pretty(program)
-        .map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))?;
-    plan.push(b'\n');
-    fs::write(new.join(PLAN), plan).map_err(failed(&dir.join(PLAN)))?;
-
-    let kernels = new.join(KERNELS);
-    fs::create_dir(&kernels).map_err(failed(&dir.join(KERNELS)))?;
-    for k in &program.kernels {
-        if !is_plain_name(&k.name) {
-            return Err(Error::Internal(format!("kernel name `{}` cannot be a file's name", k.name)));
-        }
-        let file = format!("{}.wgsl", k.name);
-        fs::write(kernels.join(&file), &k.wgsl).map_err(failed(&dir.join(KERNELS).join(&file)))?;
-    }
-    write_weights(program, &new.join(WEIGHTS), &dir.join(WEIGHTS), options)
 }
 
 /// Refuses to replace files that the plan would refer to.
@@ -255,20 +201,6 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     let plan = read(&dir.join(PLAN)).ok();
     let made = plan.and_then(|b| serde_json::from_slice::<Producer>(&b).ok());
     Ok(ours && made.is_some_and(|p| p.producer.starts_with("wgfc ")))
-}
-
-fn write_weights(
-    program: &Program,
-    path: &Path,
-    shown: &Path,
-    options: &SaveOptions<'_>,
-) -> Result<(), Error> {
-    // Tensors that are safetensors' own need no metadata.
-    let metadata = |types: &TrueTypes| match types.is_empty() {
-        true => Ok(None),
-        false => serde_json::to_string(types).map(Some),
-    };
-    tensors::write((path, shown), &program.weights, &metadata, options.progress)
 }
 
 /// Whether a file belongs to a program in a folder, by its name below the folder.

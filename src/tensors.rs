@@ -54,8 +54,7 @@ pub(crate) fn stored_as(dtype: DType) -> Option<Dtype> {
 pub(crate) fn write(
     (path, shown): (&Path, &Path),
     tensors: &BTreeMap<String, Tensor>,
-    metadata: &dyn Fn(&TrueTypes) -> serde_json::Result<Option<String>>,
-    progress: Option<&dyn Fn(u64, u64)>,
+    metadata: &dyn Fn(&TrueTypes) -> serde_json::Result<String>,
 ) -> Result<(), Error> {
     let mut tensors: Vec<(&String, &Tensor, &[u8])> =
         tensors.iter().filter_map(|(n, t)| Some((n, t, t.bytes()?))).collect();
@@ -79,8 +78,8 @@ pub(crate) fn write(
     let internal = |e: String| Error::Internal(format!("the tensors cannot be written: {e}"));
     // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
     let text = metadata(&true_types).map_err(|e| internal(e.to_string()))?;
-    let metadata = text.map(|t| HashMap::from([(METADATA_KEY.to_owned(), t)]));
-    let header = Metadata::new(metadata, infos).map_err(|e| internal(e.to_string()))?;
+    let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
+    let header = Metadata::new(Some(metadata), infos).map_err(|e| internal(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| internal(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
 
@@ -88,15 +87,8 @@ pub(crate) fn write(
         let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        let mut done = 0u64;
         for (_, _, bytes) in &tensors {
-            for chunk in bytes.chunks(8 << 20) {
-                file.write_all(chunk)?;
-                done += chunk.len() as u64;
-                if let Some(p) = progress {
-                    p(done, total as u64);
-                }
-            }
+            file.write_all(bytes)?;
         }
         file.into_inner()?.sync_data()
     };

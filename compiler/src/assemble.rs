@@ -228,8 +228,6 @@ pub fn assemble(
     let inputs = graph.inputs.iter().enumerate().map(|(i, b)| port(b, input, i)).collect();
     let outputs = graph.outputs.iter().enumerate().map(|(i, b)| port(b, output, i)).collect();
     Ok(Program {
-        version: Program::version_for(&repeats, &states),
-        producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
         inputs,
         outputs,
         states,

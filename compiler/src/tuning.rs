@@ -17,7 +17,7 @@ use crate::{Diagnostic, Errors};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::graph::State;
-use wgfc_ir::program::{Buffer, BufferKind, Dispatch, FORMAT_VERSION, Port, Program, Stats};
+use wgfc_ir::program::{Buffer, BufferKind, Dispatch, Port, Program, Stats};
 use wgfc_ir::{Dim, Poly};
 
 /// The values that symbols have while measuring; [`ASSUMED`] without one.
@@ -266,8 +266,6 @@ impl Single {
         let pairs = || graph.kernels.iter().zip(&emitted).enumerate();
         let value = |s: &str| values.get(s).copied().unwrap_or(ASSUMED);
         let program = Program {
-            version: FORMAT_VERSION,
-            producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
             inputs,
             outputs,
             states: vec![],

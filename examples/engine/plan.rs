@@ -13,7 +13,7 @@ struct Version {
     version: u32,
 }
 
-/// Since version 5 there may be several plans, of which this example takes the first.
+/// All of the file. This example takes the first plan.
 #[derive(Deserialize)]
 struct Bundle {
     plans: Vec<Plan>,
@@ -129,21 +129,18 @@ impl Plan {
     pub fn read(files: &Files) -> Result<(Plan, Recipes), Box<dyn Error>> {
         let text = files.text("plan.json")?;
         let Version { version } = serde_json::from_str(&text)?;
-        let (mut plan, recipes) = match version {
-            2..=4 => (serde_json::from_str::<Plan>(&text)?, Recipes::default()),
-            5 | 6 => {
-                let bundle: Bundle = serde_json::from_str(&text)?;
-                (bundle.plans.into_iter().next().ok_or("there is no plan")?, bundle.weights)
-            }
-            _ => return Err(format!("version {version} of the format is not known here").into()),
-        };
+        if version != 1 {
+            return Err(format!("version {version} of the format is not known here").into());
+        }
+        let Bundle { plans, weights } = serde_json::from_str(&text)?;
+        let mut plan = plans.into_iter().next().ok_or("there is no plan")?;
         if !plan.computed.is_empty() || plan.repeats.iter().any(|r| r.until.is_some()) {
             return Err("this example runs no plan whose sizes or repetitions are computed".into());
         }
         for k in &mut plan.kernels {
             k.wgsl = files.text(&format!("kernels/{}.wgsl", k.name))?;
         }
-        Ok((plan, recipes))
+        Ok((plan, weights))
     }
 
     /// Bytes of a buffer's elements.

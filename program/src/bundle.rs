@@ -3,7 +3,7 @@
 //! Plans of a bundle are the same model compiled in several ways: for one token and for many, with `f16` and without.
 //! Whoever runs it takes for each run the first plan that its device can run and that the inputs fit.
 
-use crate::program::{BUNDLE_VERSION, Buffer, BufferKind, Kernel, Program};
+use crate::program::{Buffer, BufferKind, FORMAT_VERSION, Kernel, Program};
 use crate::recipe::Recipes;
 use crate::remote::Stretch;
 use crate::tensor::{Data, Tensor};
@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 /// Plans over one store of weights, and on the same states.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bundle {
-    /// [`BUNDLE_VERSION`].
+    /// [`FORMAT_VERSION`].
     pub version: u32,
     /// The version that made it: `wgfc 0.1.0`.
     pub producer: String,
@@ -32,7 +32,7 @@ pub struct Plan {
     pub name: String,
     /// The abilities that a device must have to run it.
     pub needs: Needs,
-    /// The plan itself. In a bundle its version is [`BUNDLE_VERSION`].
+    /// The plan itself.
     #[serde(flatten)]
     pub program: Program,
 }
@@ -92,16 +92,15 @@ impl Needs {
 impl Bundle {
     /// A bundle of these programs, each with its name. Weights with the same bytes become one, also of different programs, and
     /// equal kernels have one name.
-    pub fn new(producer: String, programs: Vec<(String, Program)>) -> Bundle {
+    pub fn new(programs: Vec<(String, Program)>) -> Bundle {
         let (mut weights, mut kernels) = (Store::default(), Names::default());
         let plans = programs.into_iter().map(|(name, mut program)| {
             weights.unite(&mut program);
             kernels.unite(&mut program.kernels);
-            program.version = BUNDLE_VERSION;
-            program.producer = String::new();
             Plan { name, needs: Needs::of(&program), program }
         });
-        Bundle { version: BUNDLE_VERSION, plans: plans.collect(), producer, weights: None }
+        let producer = concat!("wgfc ", env!("CARGO_PKG_VERSION")).to_owned();
+        Bundle { version: FORMAT_VERSION, plans: plans.collect(), producer, weights: None }
     }
 
     /// All weights, each once: in the order in which the plans use them first, then those that none uses.
@@ -123,18 +122,6 @@ impl Bundle {
     /// All kernels, each once, by name.
     pub fn kernels(&self) -> BTreeMap<&str, &Kernel> {
         self.plans.iter().flat_map(|p| &p.program.kernels).map(|k| (k.name.as_str(), k)).collect()
-    }
-
-    /// This bundle without weights, as it is written: its plans say no producer of their own.
-    pub fn without_weights(&self) -> Bundle {
-        let bare = |p: &Program| Program {
-            version: BUNDLE_VERSION,
-            producer: String::new(),
-            weights: BTreeMap::new(),
-            ..p.clone()
-        };
-        let plan = |p: &Plan| Plan { program: bare(&p.program), ..p.clone() };
-        Bundle { plans: self.plans.iter().map(plan).collect(), ..self.clone() }
     }
 }
 

@@ -14,7 +14,7 @@ const MATRIX_ALIGNMENT: u32 = 16;
 /// A message with the text, when naga refuses it or it contradicts what is declared beside it.
 pub fn check(k: &Kernel) -> Result<(), String> {
     let fail = |what: String| format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl);
-    let text = crate::wgsl::for_naga(k.wgsl.as_str().into());
+    let text = crate::wgsl::for_naga(&k.wgsl);
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
     // Part of WGSL without any feature: the packing functions of f16 in 32-bit words.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;

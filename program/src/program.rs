@@ -10,28 +10,12 @@ use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The newest version of the format.
-pub const FORMAT_VERSION: u32 = CAST_VERSION;
-/// The version of [bundles](crate::Bundle), whose plans say none of their own.
-pub const BUNDLE_VERSION: u32 = 5;
-/// The version that has recipes whose elements are of another type in the files; plans are as in [`BUNDLE_VERSION`].
-pub const CAST_VERSION: u32 = 6;
-/// The first version whose repeats may run in rounds: see [`Until`].
-pub const ROUNDS_VERSION: u32 = 3;
-/// The first version whose states may have [initial contents](State::initial).
-pub const INITIAL_VERSION: u32 = 4;
-/// The oldest version that is still read; written where a program needs no newer one.
-pub const OLDEST_VERSION: u32 = 2;
+/// The version of the format of compiled programs: see `docs/versions.md`.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// A compiled model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
-    /// From [`OLDEST_VERSION`] to [`FORMAT_VERSION`]: see [`Program::version_for`].
-    #[serde(default = "bundle_version", skip_serializing_if = "is_bundle_version")]
-    pub version: u32,
-    /// The version that made it: `wgfc 0.1.0`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub producer: String,
     /// The tensors that the caller gives, in the model's order.
     pub inputs: Vec<Port>,
     /// The tensors that the caller gets, in the model's order.
@@ -63,13 +47,6 @@ pub struct Program {
     /// The facts proven of the kernels. They are in no file: nothing is known of a program that was read.
     #[serde(skip)]
     pub proof: Proof,
-}
-
-fn bundle_version() -> u32 {
-    BUNDLE_VERSION
-}
-fn is_bundle_version(version: &u32) -> bool {
-    *version == BUNDLE_VERSION
 }
 
 /// The facts that the compiler has proven of a program's kernels. Code that changes the program must take them away.
@@ -334,15 +311,6 @@ pub struct Until {
 }
 
 impl Program {
-    /// The oldest version whose readers run programs with these repeats and states.
-    pub fn version_for(repeats: &[Repeat], states: &[State]) -> u32 {
-        match repeats.iter().any(|r| r.until.is_some()) {
-            _ if states.iter().any(|s| s.initial.is_some()) => INITIAL_VERSION,
-            true => ROUNDS_VERSION,
-            false => OLDEST_VERSION,
-        }
-    }
-
     /// How often a run dispatches number `dispatch`, where no repeat runs less than 0 times and one in rounds
     /// runs one round.
     pub fn times(&self, dispatch: usize) -> Dim {

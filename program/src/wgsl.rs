@@ -9,23 +9,18 @@ const EXTENSIONS: [(&str, &str); 3] = [
     ("wgpu-cooperative-matrix", "wgpu_cooperative_matrix"),
 ];
 
-/// The extension that a module must enable to use a feature of WebGPU.
-pub fn extension(feature: &str) -> Option<&'static str> {
-    EXTENSIONS.iter().find(|e| e.0 == feature).map(|e| e.1)
-}
-
-/// The text with an `enable` directive for each of the features. Texts of plans before version 5 come without.
-pub fn enabled<'a>(text: &'a str, features: &[String]) -> Cow<'a, str> {
-    let there = |name: &str| directives(text).any(|(_, l)| l == name);
-    let lacking = features.iter().filter_map(|f| extension(f)).filter(|name| !there(name));
-    let header: String = lacking.map(|name| format!("enable {name};\n")).collect();
-    if header.is_empty() { text.into() } else { (header + text).into() }
+/// The text behind an `enable` directive for each of the features.
+pub fn enabled(text: &str, features: &[String]) -> String {
+    let names = EXTENSIONS.iter().filter(|e| features.iter().any(|f| f == e.0));
+    names.map(|e| format!("enable {};\n", e.1)).chain([text.to_owned()]).collect()
 }
 
 /// The text for naga, which has subgroups without knowing their directive: blanks stand in its place.
-pub fn for_naga(text: Cow<'_, str>) -> Cow<'_, str> {
-    let Some((range, _)) = directives(&text).find(|(_, name)| *name == "subgroups") else { return text };
-    let mut text = text.into_owned();
+pub fn for_naga(text: &str) -> Cow<'_, str> {
+    let Some((range, _)) = directives(text).find(|(_, name)| *name == "subgroups") else {
+        return text.into();
+    };
+    let mut text = text.to_owned();
     let blanks = " ".repeat(range.len());
     text.replace_range(range, &blanks);
     text.into()
@@ -48,12 +43,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_are_added_once_and_blanked() {
+    fn directives_are_added_and_blanked() {
         let features = ["shader-f16".to_owned(), "subgroups".into()];
         let text = enabled("// A kernel.\nfn main() {}\n", &features);
         assert_eq!(text, "enable f16;\nenable subgroups;\n// A kernel.\nfn main() {}\n");
-        assert_eq!(enabled(&text, &features), text);
-        assert_eq!(for_naga(text), "enable f16;\n                 \n// A kernel.\nfn main() {}\n");
-        assert_eq!(for_naga("fn main() {}".into()), "fn main() {}");
+        assert_eq!(for_naga(&text), "enable f16;\n                 \n// A kernel.\nfn main() {}\n");
+        assert_eq!(for_naga("fn main() {}"), "fn main() {}");
     }
 }

@@ -451,8 +451,6 @@ mod tests {
 
     fn program(symbols: &[&str], inputs: &[&[&str]]) -> Program {
         Program {
-            version: wgfc_program::program::FORMAT_VERSION,
-            producer: String::new(),
             inputs: inputs
                 .iter()
                 .enumerate()

@@ -5,10 +5,7 @@
 use crate::platform;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wgfc_program::program::{
-    Access, BufferKind, Dispatch, FORMAT_VERSION, INITIAL_VERSION, Kernel, OLDEST_VERSION, Port,
-    ROUNDS_VERSION, State,
-};
+use wgfc_program::program::{Access, BufferKind, Dispatch, Kernel, Port, State};
 use wgfc_program::{Atom, DType, Dim, Program};
 
 /// Repeats inside of one another.
@@ -16,12 +13,6 @@ const NESTED: usize = 8;
 
 /// Everything in the plan that contradicts itself, in words; empty for a sound program.
 pub fn check(p: &Program) -> Vec<String> {
-    if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&p.version) {
-        return vec![format!(
-            "it has format version {}, this runtime reads {OLDEST_VERSION} to {FORMAT_VERSION}; compile the model again",
-            p.version
-        )];
-    }
     let mut c = Check { p, errors: Vec::new() };
     c.symbols();
     c.computed();
@@ -105,9 +96,6 @@ impl Check<'_> {
     /// The contents of a state of these extents before the first run.
     fn initial(&mut self, at: &str, s: &State, sizes: &[usize]) {
         let Some(name) = &s.initial else { return };
-        if self.p.version < INITIAL_VERSION {
-            self.fail(format!("{at} has initial contents, which version {} does not know", self.p.version));
-        }
         if s.growth.is_some() {
             self.fail(format!("{at} grows and has initial contents, where it must begin empty"));
         }
@@ -315,9 +303,6 @@ impl Check<'_> {
                 continue;
             };
             if let Some(u) = &r.until {
-                if self.p.version < ROUNDS_VERSION {
-                    self.fail(format!("{at} runs in rounds, which version {} does not know", self.p.version));
-                }
                 if u.rounds == 0 {
                     self.fail(format!("{at} may run no round"));
                 }

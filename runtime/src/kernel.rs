@@ -6,7 +6,6 @@ use crate::platform;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use wgfc_program::program::{Access, Kernel};
-use wgfc_program::wgsl;
 
 /// A compiled kernel.
 #[derive(Clone, Debug)]
@@ -94,7 +93,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
 
 /// The text as this platform wants it.
 pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
-    platform::wgsl(wgsl::enabled(&k.wgsl, &k.features))
+    platform::wgsl(&k.wgsl)
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use wgfc_program::program::{
-    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Growth, Kernel, Port, Program,
-    Repeat, State, Stats, Until,
+    Access, Buffer, BufferKind, DimConstraint, Dispatch, Growth, Kernel, Port, Program, Repeat, State, Stats,
+    Until,
 };
 use wgfc_program::{DType, Dim, Tensor};
 use wgfc_runtime::kernel::Checks;
@@ -20,8 +20,6 @@ fn dim(s: &str) -> Dim {
 /// An empty program over the symbols named.
 fn program(symbols: &[&str]) -> Program {
     Program {
-        version: FORMAT_VERSION,
-        producer: "test".to_owned(),
         inputs: vec![],
         outputs: vec![],
         states: vec![],
@@ -325,7 +323,6 @@ fn rounds_go_on_until_a_word_is_zero() {
     let edits: &[(Edit, &str)] = &[
         (|p| p.repeats[1].until.as_mut().unwrap().rounds = 0, "may run no round"),
         (|p| p.repeats[1].until.as_mut().unwrap().buffer = 0, "writes buffer 0, which ends it"),
-        (|p| p.version = 2, "runs in rounds, which version 2 does not know"),
     ];
     assert_eq!(wgfc_runtime::check::check(&sums()), Vec::<String>::new());
     for (edit, want) in edits {
@@ -482,7 +479,6 @@ fn states_have_initial_contents() {
     type Edit = fn(&mut Program);
     let growth = Growth { axis: 0, length: "pos".to_owned(), by: dim("1") };
     let edits: &[(Edit, &str)] = &[
-        (|p| p.version = 3, "has initial contents, which version 3 does not know"),
         (|p| p.weights.clear(), "the weight \"start\" of its initial contents is missing"),
         (
             |p| _ = p.weights.insert("start".to_owned(), f32s(&[3])),
@@ -552,7 +548,6 @@ fn wrong_inputs_are_all_named() {
 fn an_edited_plan_is_refused_in_words() {
     type Edit = fn(&mut Program);
     let edits: &[(Edit, &str)] = &[
-        (|p| p.version = 99, "format version 99"),
         (|p| p.dispatches[0].kernel = 7, "there is no kernel 7"),
         (|p| p.dispatches[0].bindings[0] = 70, "there is no buffer 70"),
         (|p| p.dispatches[0].bindings.truncate(1), "binds 1 buffers, the kernel has 2"),

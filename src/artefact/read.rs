@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::budget::Budget;
-use wgfc_ir::bundle::{Needs, Plan, used};
-use wgfc_ir::program::{BUNDLE_VERSION, FORMAT_VERSION, OLDEST_VERSION, Program};
+use wgfc_ir::bundle::used;
+use wgfc_ir::program::{FORMAT_VERSION, Program};
 use wgfc_ir::recipe::{Part, Recipe, Recipes, SourceFile};
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Bundle, DType, Tensor};
@@ -57,10 +57,8 @@ pub fn load(path: &Path) -> Result<Program, Error> {
 
 /// [`load`] with options.
 pub fn load_with(path: &Path, options: &ReadOptions) -> Result<Program, Error> {
-    let Bundle { plans, producer, .. } = load_bundle_with(path, options)?;
-    let first = plans.into_iter().next();
-    let program = first.map(|p| p.program).ok_or_else(|| damaged(path, vec!["has no plan".to_owned()]))?;
-    Ok(Program { producer, ..program })
+    let first = load_bundle_with(path, options)?.plans.into_iter().next();
+    first.map(|p| p.program).ok_or_else(|| damaged(path, vec!["has no plan".to_owned()]))
 }
 
 /// As [`load`], with all plans.
@@ -210,24 +208,15 @@ impl Source {
         let text = self.plan_text()?;
         let Version { version } = serde_json::from_str(&text)
             .map_err(|e| self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e))))?;
-        if !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version) {
-            return Err(Error::file_help(
-                &self.plan,
-                format!(
-                    "is of format version {version}; this wgfc reads versions {OLDEST_VERSION} to {FORMAT_VERSION}"
-                ),
-                "compile the model again with this wgfc",
-            ));
+        if version != u64::from(FORMAT_VERSION) {
+            let help = match version > u64::from(FORMAT_VERSION) {
+                true => "update wgfc, or compile the model again with this version of it",
+                false => "compile the model again with this version of wgfc",
+            };
+            let says = format!("is of format version {version}; this wgfc reads version {FORMAT_VERSION}");
+            return Err(Error::file_help(&self.plan, says, help));
         }
-        let mut bundle: Bundle = match version >= u64::from(BUNDLE_VERSION) {
-            true => self.json(&text)?,
-            false => {
-                let program: Program = self.json(&text)?;
-                let (producer, needs) = (program.producer.clone(), Needs::of(&program));
-                let plan = Plan { name: String::new(), needs, program };
-                Bundle { version: BUNDLE_VERSION, producer, plans: vec![plan], weights: None }
-            }
-        };
+        let mut bundle: Bundle = self.json(&text)?;
         if bundle.plans.is_empty() {
             return Err(self.damaged("has no plan"));
         }
@@ -281,7 +270,7 @@ impl Source {
         let rest = wanted.iter().any(|n| !store.contains_key(n));
         let beside = match &self.file {
             Some(f) if rest => own_tensors(f).map_err(|p| damaged(&self.plan, p))?,
-            None if rest || recipes.tensors.is_empty() && wanted.is_empty() => {
+            None if rest => {
                 let opened =
                     tensors::open(&path, &self.budget).and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
                 opened.map_err(|e| match e {
@@ -294,17 +283,10 @@ impl Source {
         for (name, tensor) in beside {
             store.entry(name).or_insert(tensor);
         }
-        let alone = bundle.plans.len() == 1;
         for plan in &mut bundle.plans {
             let p = &mut plan.program;
-            // A lone plan keeps what it does not use.
-            p.weights = match alone {
-                true => std::mem::take(&mut store),
-                false => {
-                    let own = used(p).into_iter().filter_map(|n| Some((n.to_owned(), store.get(n)?.clone())));
-                    own.collect()
-                }
-            };
+            let own = used(p).into_iter().filter_map(|n| Some((n.to_owned(), store.get(n)?.clone())));
+            p.weights = own.collect();
             if p.stats.weights_absent {
                 absent(p);
             }

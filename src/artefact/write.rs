@@ -282,7 +282,7 @@ fn forget_unused(r: &mut Recipes) {
 
 /// The bundle's `plan.json`.
 fn plan_text(bundle: &Bundle, weights: Recipes, pretty: bool) -> Result<String, Error> {
-    let bundle = Bundle { version: weights.version(), weights: Some(weights), ..bundle.without_weights() };
+    let bundle = Bundle { weights: Some(weights), ..bundle.clone() };
     let text = if pretty { serde_json::to_string_pretty(&bundle) } else { serde_json::to_string(&bundle) };
     text.map(|t| t + "\n").map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))
 }

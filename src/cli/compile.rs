@@ -255,8 +255,7 @@ fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bund
     if plans.is_empty() {
         plans.push((String::new(), file.compile(options)?));
     }
-    let producer = plans.first().map(|p| p.1.producer.clone()).unwrap_or_default();
-    Ok(Bundle::new(producer, plans))
+    Ok(Bundle::new(plans))
 }
 
 /// Warns that weights are random.

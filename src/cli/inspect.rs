@@ -12,7 +12,7 @@ use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Program;
 use wgfc::output::write_whole;
 use wgfc::source::ModelFile;
-use wgfc::{Bundle, Error, Options};
+use wgfc::{Error, Options};
 
 /// Shows what a model compiles to.
 pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
@@ -100,7 +100,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
 /// The plan that is asked for of a compiled program.
 fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     let options = ReadOptions { verify: false, memory_limit: a.compile.memory_limit };
-    let Bundle { plans, producer, .. } = load_bundle_with(&a.model, &options)?;
+    let plans = load_bundle_with(&a.model, &options)?.plans;
     let names: Vec<String> = plans.iter().map(|p| format!("`{}`", p.name)).collect();
     let names = names.join(", ");
     if plans.len() > 1 && a.plan.is_none() {
@@ -112,7 +112,7 @@ fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
         let name = a.plan.as_deref().unwrap_or_default();
         Error::usage(format!("there is no plan `{name}`"), format!("its plans are {names}"))
     })?;
-    Ok(Program { producer, ..found.program })
+    Ok(found.program)
 }
 
 /// The options with which the model is compiled.

@@ -65,8 +65,7 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
     let named = [Some(("decode", short)), long.map(|l| ("prefill", l))];
     let one = |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options)?.0));
     let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
-    let producer = programs.first().map(|p| p.1.producer.clone()).unwrap_or_default();
-    Ok(Bundle::new(producer, programs))
+    Ok(Bundle::new(programs))
 }
 
 /// The plans of a compiled decoder that a device runs: for prompts, and for a single token.
@@ -96,7 +95,7 @@ pub(super) fn compiled(
             Some(if single { one } else { open })
         };
         let found = plans.iter().find(|p| tokens(&p.program) == Some(true))?;
-        Some(Program { producer: bundle.producer.clone(), ..found.program.clone() })
+        Some(found.program.clone())
     };
     let short = program(true).filter(|p| {
         let outputs = [head::LOGITS, head::TOKEN].iter().all(|n| p.outputs.iter().any(|o| o.name == **n));

@@ -120,9 +120,9 @@ impl Trainer {
         let (step, samples, seed, rows) = (self.step, self.samples, self.seed(), self.roles.rows);
         let metadata = |types: &TrueTypes| {
             let types = Some(types).filter(|t| !t.is_empty());
-            serde_json::to_string(&Note { step, samples, seed, rows, types }).map(Some)
+            serde_json::to_string(&Note { step, samples, seed, rows, types })
         };
-        output::write_through(path, |new| tensors::write((new, path), &states, &metadata, None))
+        output::write_through(path, |new| tensors::write((new, path), &states, &metadata))
     }
 
     /// Goes on where a checkpoint was written: its states, its step, its place in the data and the order of that. The steps that

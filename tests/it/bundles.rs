@@ -1,4 +1,4 @@
-//! Compiled programs as files: all versions of the format, one file and folders, weights in the model's file, several plans.
+//! Compiled programs as files: one file and folders, weights in the model's file, several plans.
 
 use crate::examples::engine;
 use crate::schema::follows_the_schema;
@@ -9,10 +9,8 @@ use std::path::{Path, PathBuf};
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::{Bundle, ModelFile, Options, Program, SaveOptions, Tensor};
 use wgfc_compiler::{Fusion, pipeline::compile_graph};
-use wgfc_ir::bundle::Needs;
 use wgfc_ir::program::Stats;
 use wgfc_ir::recipe::PART_BYTES;
-use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Plans, RunError, Session};
@@ -47,54 +45,14 @@ fn program() -> Program {
 
 /// A program as JSON, and its weights.
 fn said(p: &Program) -> (Value, BTreeMap<String, (String, Vec<u8>)>) {
-    let mut v = serde_json::to_value(p).unwrap();
-    v.as_object_mut().unwrap().remove("version");
-    v.as_object_mut().unwrap().remove("producer");
     let weight =
         |(n, t): (&String, &Tensor)| (n.clone(), (format!("{t:?}"), t.bytes().unwrap_or_default().to_vec()));
-    (v, p.weights.iter().map(weight).collect())
+    (serde_json::to_value(p).unwrap(), p.weights.iter().map(weight).collect())
 }
 
 fn run(session: &mut Session, inputs: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
     let named: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     session.run_blocking(&named).unwrap()
-}
-
-#[test]
-fn old_versions_are_read() {
-    for (name, version) in [("v2", 2), ("v3", 3), ("v4", 4)] {
-        let folder = fixture("plans").join(name);
-        let bundle = wgfc::load_bundle(&folder).unwrap();
-        assert_eq!(bundle.plans.len(), 1);
-        let program = wgfc::load(&folder).unwrap();
-        assert_eq!((program.version, program.producer.as_str()), (version, "wgfc 0.1.0"));
-        assert_eq!(bundle.plans[0].needs, Needs::of(&program));
-        // Written again it is of the same version.
-        let out = tempfile::tempdir().unwrap();
-        let again = out.path().join("again");
-        wgfc::save(&program, &again, &SaveOptions::default()).unwrap();
-        follows_the_schema(&folder);
-        follows_the_schema(&again);
-        let text = |f: &Path| -> Value {
-            serde_json::from_slice(&std::fs::read(f.join("plan.json")).unwrap()).unwrap()
-        };
-        assert_eq!(text(&again)["version"], version);
-        for gpu in gpus().iter().take(1) {
-            let model = wgfc::Model::of_bundle(gpu.clone(), &bundle, &folder, Checks::default());
-            let mut model = model.unwrap_or_else(|e| panic!("{name}: {e}"));
-            if version == 4 {
-                let x = [("x".to_owned(), Tensor::from_f32(vec![5], &[1.0; 5]))].into();
-                model.run(&x).unwrap();
-                let y = model.run(&x).unwrap().remove("y").unwrap();
-                assert_eq!(y.to_f32s().unwrap(), [2.5, 3.0, 8.0, 12.0, 9.75]);
-            }
-            if version == 2 {
-                let x = [("x".to_owned(), Tensor::from_f32(vec![2, 13], &[1.0; 26]))].into();
-                let y = model.run(&x).unwrap().remove("probabilities").unwrap().to_f32s().unwrap();
-                assert!((y[..5].iter().sum::<f32>() - 1.0).abs() < 1e-5, "{y:?}");
-            }
-        }
-    }
 }
 
 #[test]
@@ -114,7 +72,6 @@ fn folders_files_and_shards_hold_the_same() {
         let read = wgfc::load(&path).unwrap();
         assert_eq!(said(&read), want, "{name}");
         assert_eq!(read.kernels[0].wgsl, program.kernels[0].wgsl);
-        assert_eq!(read.producer, program.producer);
         let bytes =
             |path: &Path| std::fs::read(if path.is_dir() { path.join("plan.json") } else { path.into() });
         let first = bytes(&path).unwrap();
@@ -157,7 +114,7 @@ fn folders_files_and_shards_hold_the_same() {
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let texts = header.metadata().as_ref().unwrap();
     let plan: Value = serde_json::from_str(&texts["plan.json"]).unwrap();
-    assert_eq!(plan["version"], 5);
+    assert_eq!(plan["version"], 1);
     assert_eq!(plan["weights"]["files"][0]["bytes"], bytes.len());
     let kernel = format!("kernels/{}.wgsl", program.kernels[0].name);
     assert_eq!(texts[&kernel], program.kernels[0].wgsl);
@@ -288,7 +245,6 @@ fn weights_in_the_models_file_are_rounded() {
     let out = dir.path().join("out");
     wgfc::save(&program, &out, &options).unwrap();
     let plan: Value = serde_json::from_slice(&std::fs::read(out.join("plan.json")).unwrap()).unwrap();
-    assert_eq!(plan["version"], 6);
     let rounded = plan["weights"]["tensors"].as_object().unwrap().values();
     assert_eq!(rounded.filter(|r| r["from"] == "f32" && r["dtype"] == "f16").count(), 2, "{plan}");
     assert!(std::fs::metadata(out.join("weights.safetensors")).unwrap().len() < 1000);
@@ -404,7 +360,8 @@ fn recipes_that_cannot_be_are_refused() {
     for (says, edit) in [
         ("has no plan", (&|v: &mut Value| v["plans"] = Value::Array(vec![])) as Edit<'_>),
         ("is not a plan", &|v| v["plans"] = Value::Null),
-        ("is of format version 7", &|v| v["version"] = 7.into()),
+        ("help: update wgfc, or compile", &|v| v["version"] = 2.into()),
+        ("help: compile the model again", &|v| v["version"] = 0.into()),
         ("is not a plan", &|v| _ = v.as_object_mut().unwrap().remove("version")),
         ("is not a plan", &|v| v["plans"][0]["needs"] = 3.into()),
     ] {
@@ -420,7 +377,7 @@ pub fn two_plans() -> (Program, Program, Bundle) {
     let plan = |seq| decoder_with(seq, Fusion::Full, Some(23));
     let (one, any) = (plan(Some(1)), plan(None));
     let named = vec![("decode".to_owned(), one.clone()), ("prefill".to_owned(), any.clone())];
-    (one, any, Bundle::new("wgfc".into(), named))
+    (one, any, Bundle::new(named))
 }
 
 #[test]
@@ -509,8 +466,7 @@ fn plans_that_a_device_cannot_run_are_left_out() {
     // Another model's plan is none of this one's.
     let other = decoder_with(Some(1), Fusion::Full, Some(24));
     let (one, ..) = two_plans();
-    let both =
-        Bundle::new("wgfc".into(), vec![("a".into(), one), ("b".into(), other), ("c".into(), program())]);
+    let both = Bundle::new(vec![("a".into(), one), ("b".into(), other), ("c".into(), program())]);
     let plans = Plans::new_blocking(gpu, &both, SessionOptions::default()).unwrap();
     assert_eq!(plans.names().collect::<Vec<_>>(), ["a"]);
     let why: Vec<&str> = plans.left_out().iter().map(|l| l.why.as_str()).collect();
@@ -540,7 +496,7 @@ fn weights_of_one_name_and_other_bytes_stay_apart() {
     let (a, b) = (weights([1.0, 2.0, 3.0, 4.0, 5.0]), weights([5.0, 4.0, 3.0, 2.0, 1.0]));
     let names: Vec<&String> = a.weights.keys().chain(b.weights.keys()).collect();
     assert_eq!(names[0], names[1]);
-    let bundle = Bundle::new("wgfc".into(), vec![("a".into(), a.clone()), ("b".into(), b), ("c".into(), a)]);
+    let bundle = Bundle::new(vec![("a".into(), a.clone()), ("b".into(), b), ("c".into(), a)]);
     assert_eq!(bundle.store().len(), 2);
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");

@@ -394,7 +394,10 @@ fn a_compiled_decoder_generates_what_the_model_does() {
         }
     }
     // Plans of something else are none of a decoder.
-    let mlp = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/plans/v2");
+    let mlp = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    let program = wgfc::compile_file(&mlp, &Options::default()).unwrap();
+    let mlp = out.path().join("mlp");
+    wgfc::save(&program, &mlp, &Default::default()).unwrap();
     if let Some(gpu) = gpus().first() {
         let other = Decoder::open(&mlp).unwrap();
         let e = Generator::on_device(gpu.clone(), &other, &GeneratorOptions::default()).err().unwrap();

@@ -68,8 +68,7 @@ export async function inspect(
     const n = device.limits[limit as keyof GPUSupportedLimits];
     if (typeof n === "number") limits[limit] = n;
   }
-  // Up to version 4, the file is the plan.
-  const all = root.get("plans").missing ? [root] : root.get("plans").list((p) => p);
+  const all = root.get("plans").list((p) => p);
   const infos = plans.map(async (plan): Promise<PlanInfo> => {
     const json = all[program.plans.indexOf(plan)]!;
     const families = json.get("kernels").list((k) => k.get("family").string());

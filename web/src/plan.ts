@@ -1,14 +1,11 @@
-/** `plan.json`, versions 2 to 6, in one form. */
+/** `plan.json`. */
 
 import { type DType, isDType } from "./dtypes.js";
 import { WgfcError } from "./errors.js";
 import { Json, count, list, listOrNone, optional, string } from "./json.js";
 import { type Size, loneSymbol, parseSize } from "./sizes.js";
 
-export const OLDEST_VERSION = 2;
-export const NEWEST_VERSION = 6;
-/** From this version on there may be several plans. */
-const PLANS_VERSION = 5;
+const FORMAT_VERSION = 1;
 
 export interface Port {
   readonly name: string;
@@ -127,13 +124,12 @@ export interface Plans {
 export function readPlans(text: string, where = "plan.json"): Plans {
   const root = Json.parse(text, where);
   const version = root.get("version").count();
-  if (version < OLDEST_VERSION || version > NEWEST_VERSION)
+  if (version !== FORMAT_VERSION)
     throw new WgfcError(
       "unsupported-version",
-      `${where} has version ${version} of the format; this package reads ${OLDEST_VERSION} to ${NEWEST_VERSION}. ` +
-        (version > NEWEST_VERSION ? "Update the package wgfc." : "Compile the model again."),
+      `${where} has version ${version} of the format; this package reads version ${FORMAT_VERSION}. ` +
+        (version > FORMAT_VERSION ? "Update the package wgfc." : "Compile the model again."),
     );
-  if (version < PLANS_VERSION) return { plans: [readPlan(root)], weights: undefined, root };
   const plans = root.get("plans").list(readPlan);
   if (plans.length === 0) root.get("plans").fail("there is no plan");
   const weights = root.get("weights");
@@ -162,8 +158,8 @@ function readPlan(root: Json): Plan {
   const port = (j: Json) => j.object<Port>({ name: string, dtype, shape: sizes, buffer, broadcast: optional(sizes) });
   const fileName = (j: Json) => (/^[\w-][\w.-]*$/.test(j.string()) ? j.string() : j.fail(`${JSON.stringify(j.value)} cannot be a file's name`));
   const plan = root.object<Plan>({
-    name: (j) => optional(string)(j) ?? "",
-    needs: (j) => optional(readNeeds)(j) ?? needsOfKernels(root),
+    name: string,
+    needs: readNeeds,
     symbols: () => symbols,
     inputs: list(port),
     outputs: list(port),
@@ -258,26 +254,6 @@ function readNeeds(j: Json): Needs {
     limits: (l) => Object.fromEntries(l.entries().map(([k, v]) => [k, v.count()])),
     subgroup_sizes: optional(list(count)),
   });
-}
-
-/** The needs of a plan of a version that does not state them. */
-function needsOfKernels(root: Json): Needs {
-  const features = new Set<string>();
-  const limits: Record<string, number> = {};
-  const sizes = new Set<number>();
-  const need = (limit: string, n: number) => (limits[limit] = Math.max(limits[limit] ?? 0, n));
-  root.get("kernels").list((j) => {
-    const k = j.object({
-      features: list(string), subgroup_size: optional(count), workgroup_size: list(count), workgroup_bytes: count, bindings: list(access),
-    });
-    k.features.forEach((f) => features.add(f));
-    if (k.subgroup_size) sizes.add(k.subgroup_size);
-    ["X", "Y", "Z"].forEach((axis, i) => need(`maxComputeWorkgroupSize${axis}`, k.workgroup_size[i] ?? 1));
-    need("maxComputeInvocationsPerWorkgroup", k.workgroup_size.reduce((a, b) => a * b, 1));
-    need("maxComputeWorkgroupStorageSize", k.workgroup_bytes);
-    need("maxStorageBuffersPerShaderStage", k.bindings.length);
-  });
-  return { features: [...features], limits, subgroup_sizes: sizes.size ? [...sizes] : undefined };
 }
 
 /** The symbol that is a state's capacity, where that is not a number. */

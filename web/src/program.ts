@@ -63,7 +63,7 @@ async function openFolder(files: Source, keep: Keep, signal?: AbortSignal): Prom
   return {
     ...plans,
     source,
-    text: async (k, signal) => withDirectives(k, await readText(files, `kernels/${k.name}.wgsl`, signal)),
+    text: (k, signal) => readText(files, `kernels/${k.name}.wgsl`, signal),
     weightParts: async (names, signal) => {
       const recipes = partsOfRecipes(plans.weights);
       if ([...names].every((n) => recipes.has(n))) return recipes;
@@ -84,14 +84,8 @@ async function openBundle(files: Source, file: string, keep: Keep, signal?: Abor
   return {
     ...plans,
     source: await keep(plans.weights),
-    text: async (k) => withDirectives(k, entry(`kernels/${k.name}.wgsl`)),
+    text: async (k) => entry(`kernels/${k.name}.wgsl`),
     // In recipes the bundle itself has no name.
     weightParts: async () => new Map([...partsOfHeader(file, header), ...partsOfRecipes(plans.weights, (name) => name || file)]),
   };
-}
-
-/** Texts of older compilers come without the directives of the extensions that they use. */
-function withDirectives({ features }: Kernel, text: string): string {
-  const words = features.map((f) => f.replace("shader-", "")).filter((w) => w === "f16" || w === "subgroups");
-  return words.filter((w) => !new RegExp(`^\\s*enable\\b[^;]*\\b${w}\\b`, "m").test(text)).map((w) => `enable ${w};\n`).join("") + text;
 }

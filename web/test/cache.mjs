@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { after, before, beforeEach, test } from "node:test";
 import { openPage } from "./chromium.mjs";
-import { buffer, dispatch, kernel, plan, port } from "./plans.mjs";
+import { buffer, bundle, dispatch, kernel, plan, port } from "./plans.mjs";
 
 const CHUNK = 4 << 20;
 const ELEMENTS = 2.5 * CHUNK / 4;
@@ -40,9 +40,8 @@ function hashed(file) {
     const part = file.subarray(at, at + 1_000_000);
     parts.push({ file: 0, offset: at, bytes: part.length, sha256: sha256(part) });
   }
-  const { version, producer, ...only } = model;
   const recipes = { files: [{ name: "weights.safetensors", bytes: file.length }], tensors: { w: { dtype: "f32", shape: [ELEMENTS], parts } } };
-  return { version: 5, producer, plans: [{ ...only, name: "", needs: { features: [], limits: {} } }], weights: recipes };
+  return bundle([model], recipes);
 }
 
 const files = {};
@@ -101,7 +100,7 @@ const clear = () => page.evaluate(() => window.ready.then((w) => w.clearCache())
 
 function serve(first, recipes = false) {
   files["weights.safetensors"] = Object.assign(weights(first), { tag: first });
-  files["plan.json"] = Buffer.from(JSON.stringify(recipes ? hashed(files["weights.safetensors"]) : model));
+  files["plan.json"] = Buffer.from(JSON.stringify(recipes ? hashed(files["weights.safetensors"]) : bundle([model])));
   files["kernels/k.wgsl"] = Buffer.from(text);
 }
 beforeEach(async () => {

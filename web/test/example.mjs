@@ -14,7 +14,7 @@ function read(name) {
   const { files, runs } = JSON.parse(bytes.subarray(8, start));
   const at = ([offset, size]) => Uint8Array.prototype.slice.call(bytes, start + offset, start + offset + size);
   const numbers = (all) => Object.fromEntries(Object.entries(all).map(([n, t]) => [n, { ...t, data: [...new ARRAYS[t.dtype](at(t.at).buffer)] }]));
-  return { plan: JSON.parse(Buffer.from(at(files["plan.json"]))), inputs: numbers(runs[0].inputs), outputs: numbers(runs[0].outputs) };
+  return { plan: JSON.parse(Buffer.from(at(files["plan.json"]))).plans[0], inputs: numbers(runs[0].inputs), outputs: numbers(runs[0].outputs) };
 }
 
 let opened;

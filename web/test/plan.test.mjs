@@ -5,9 +5,9 @@ import { choose } from "../build/choose.js";
 import { layOut } from "../build/memory.js";
 import { readPlans } from "../build/plan.js";
 import { play } from "../build/play.js";
-import { buffer, dispatch, kernel, plan, port } from "./plans.mjs";
+import { buffer, bundle, dispatch, kernel, plan, port } from "./plans.mjs";
 
-const read = (json) => readPlans(JSON.stringify(json)).plans;
+const read = (...plans) => readPlans(JSON.stringify(bundle(plans))).plans;
 const one = (more) => read(plan(more))[0];
 const weights = ["v", "w"].map((name) => buffer(1, { kind: "weight", name }));
 const given = (shapes) => new Map(Object.entries(shapes).map(([n, shape]) => [n, { dtype: "f32", shape, data: new Float32Array(0) }]));
@@ -17,28 +17,23 @@ const fails = (f, kind, message) => assert.throws(f, (e) => {
   return true;
 });
 
-test("versions 2 to 5 have one form", () => {
-  const old = one({ version: 2, kernels: [kernel({ features: ["shader-f16", "subgroups"], subgroup_size: 32, workgroup_bytes: 512 })] });
-  assert.deepEqual(old.needs, {
-    features: ["shader-f16", "subgroups"],
-    limits: {
-      maxComputeWorkgroupSizeX: 64, maxComputeWorkgroupSizeY: 1, maxComputeWorkgroupSizeZ: 1, maxComputeInvocationsPerWorkgroup: 64,
-      maxComputeWorkgroupStorageSize: 512, maxStorageBuffersPerShaderStage: 2,
-    },
-    subgroup_sizes: [32],
-  });
+test("plans have names and needs", () => {
   const needs = { features: ["subgroups"], limits: { maxStorageBuffersPerShaderStage: 9 } };
-  const [a, b] = read({ version: 5, plans: [{ ...plan(), name: "decode", needs }, { ...plan(), name: "" }] });
+  const [a, b] = read(plan({ name: "decode", needs }), plan());
   assert.equal(a.name, "decode");
   assert.deepEqual(a.needs, { ...needs, subgroup_sizes: undefined });
-  assert.equal(b.needs.limits.maxStorageBuffersPerShaderStage, 2);
+  assert.deepEqual(b.needs, { features: [], limits: {}, subgroup_sizes: undefined });
 });
 
 test("other versions and broken plans are refused", () => {
-  for (const version of [0, 1, 7, 99]) fails(() => read({ version }), "unsupported-version", new RegExp(`version ${version} .* 2 to 6`));
+  for (const [version, what] of [[0, "Compile"], [2, "Update"], [99, "Update"]])
+    fails(() => readPlans(JSON.stringify({ version })), "unsupported-version", new RegExp(`version ${version} .* reads version 1. ${what}`));
+  fails(() => readPlans('{ "version": "1" }'), "corrupt", /version: it is not a number/);
+  fails(() => read(), "corrupt", /plans: there is no plan/);
   fails(() => readPlans("<!doctype html>"), "corrupt", /not JSON: it begins with "<!doctype/);
   const broken = [
-    [{ version: "4" }, /version: it is not a number/],
+    [{ name: undefined }, /name: it is not a string/],
+    [{ needs: undefined }, /needs: it is not an object/],
     [{ inputs: undefined }, /inputs: it is not a list/],
     [{ inputs: [port("x", ["n"], 7)] }, /inputs\[0\]: buffer: 7 is beyond the 2/],
     [{ outputs: [port("y", ["n)"])] }, /the size "n\)": unexpected/],
@@ -55,7 +50,7 @@ test("other versions and broken plans are refused", () => {
 });
 
 test("needs that are not known are lacking, and states need not be listed", () => {
-  const [p] = read({ version: 5, plans: [{ ...plan(), needs: { features: ["f"], limits: { maxNothing: 1 }, colours: 3 } }] });
+  const [p] = read(plan({ needs: { features: ["f"], limits: { maxNothing: 1 }, colours: 3 } }));
   fails(() => choose([p], { features: new Set(["f"]), limits: {} }), "feature", /the feature colours, maxNothing of 1 \(it has none\)/);
   const states = one({ buffers: [...plan().buffers, buffer(6, { kind: "state", name: "s" }, "i8")] }).states;
   assert.deepEqual(states.map((s) => [s.name, s.dtype, s.shape[0].at([]), s.buffer]), [["s", "i8", 6, 2]]);
@@ -64,17 +59,14 @@ test("needs that are not known are lacking, and states need not be listed", () =
 test("a device runs the plans that it has all for, and that share states", () => {
   const needs = (features, limits = {}, subgroup_sizes) => ({ needs: { features, limits, subgroup_sizes } });
   const state = { name: "s", dtype: "f32", shape: [4], buffer: 0 };
-  const plans = read({
-    version: 5,
-    plans: [
-      { ...plan(), name: "half", ...needs(["shader-f16"]) },
-      { ...plan(), name: "wide", ...needs(["subgroups"], {}, [32]) },
-      { ...plan(), name: "large", ...needs([], { maxStorageBuffersPerShaderStage: 10 }) },
-      { ...plan({ states: [state] }), name: "other" },
-      { ...plan(), name: "plain" },
-      { ...plan(), name: "plain too" },
-    ],
-  });
+  const plans = read(
+    plan({ name: "half", ...needs(["shader-f16"]) }),
+    plan({ name: "wide", ...needs(["subgroups"], {}, [32]) }),
+    plan({ name: "large", ...needs([], { maxStorageBuffersPerShaderStage: 10 }) }),
+    plan({ name: "other", states: [state] }),
+    plan({ name: "plain" }),
+    plan({ name: "plain too" }),
+  );
   const names = (features, subgroups, buffers = 8) =>
     choose(plans, {
       features: new Set(features), subgroups,

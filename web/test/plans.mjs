@@ -9,8 +9,11 @@ export const dispatch = (more = {}) => ({ kernel: 0, bindings: [0, 1], workgroup
 
 /** One dispatch from an input to an output. */
 export const plan = (more = {}) => ({
-  version: 4, producer: "test", inputs: [port("x", ["n", 4])], outputs: [port("y", ["n", 4], 1)], symbols: ["n"], constraints: [],
+  name: "", needs: { features: [], limits: {} }, inputs: [port("x", ["n", 4])], outputs: [port("y", ["n", 4], 1)], symbols: ["n"], constraints: [],
   buffers: [buffer("4*n", { kind: "input", index: 0 }), buffer("4*n", { kind: "output", index: 0 })],
   kernels: [kernel()], dispatches: [dispatch()], stats: { model_nodes: 1, bytes_unfused: 0, weights_absent: false, warnings: [] },
   ...more,
 });
+
+/** The file of these plans. */
+export const bundle = (plans, weights) => ({ version: 1, producer: "test", plans, weights });

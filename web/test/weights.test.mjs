@@ -8,7 +8,7 @@ import { FileSource } from "../build/files.js";
 import { UrlSource, readAll } from "../build/source.js";
 import { checkParts, halfOf, partsOfRecipes, upload } from "../build/weights.js";
 import { Json } from "../build/json.js";
-import { buffer, kernel, plan } from "./plans.mjs";
+import { buffer, bundle, plan } from "./plans.mjs";
 
 /** A device that keeps what is written to it. */
 const device = { queue: { writeBuffer: (to, at, data, from = 0, size = data.length - from) => {
@@ -37,7 +37,7 @@ const withWeights = plan({ buffers: [...plan().buffers, buffer(1001, { kind: "we
 let server;
 let base;
 const asked = [];
-const files = { "/m/plan.json": JSON.stringify(withWeights), "/m/kernels/k.wgsl": "// k", "/m/weights.safetensors": file, "/data": random(100_000) };
+const files = { "/m/plan.json": JSON.stringify(bundle([withWeights])), "/m/kernels/k.wgsl": "// k", "/m/weights.safetensors": file, "/data": random(100_000) };
 /** How the next requests are answered: with so many bytes only, or with other bytes. */
 let spoilt = [];
 let ranges = true;
@@ -94,18 +94,17 @@ test("a folder is loaded from an address, its weights in one request", async () 
 });
 
 test("a bundle is a file, a blob, or an address", async () => {
-  const more = { kernels: [kernel({ features: ["shader-f16", "subgroups"] })] };
-  const metadata = { "plan.json": JSON.stringify({ ...withWeights, ...more }), "kernels/k.wgsl": "enable subgroups;\n// k" };
-  const bundle = safetensors(tensors, metadata);
-  files["/model.wgfc"] = bundle;
-  for (const source of [`${base}model.wgfc?v=1`.slice(0, -4), new Blob([bundle]), { "x.wgfc": bundle }]) {
+  const metadata = { "plan.json": files["/m/plan.json"], "kernels/k.wgsl": "// k" };
+  const whole = safetensors(tensors, metadata);
+  files["/model.wgfc"] = whole;
+  for (const source of [`${base}model.wgfc?v=1`.slice(0, -4), new Blob([whole]), { "x.wgfc": whole }]) {
     const program = await openProgram(source);
-    assert.equal(await program.text(program.plans[0].kernels[0]), "enable f16;\nenable subgroups;\n// k");
+    assert.equal(await program.text(program.plans[0].kernels[0]), "// k");
     assert.deepEqual(await uploaded(program, sizes), tensors);
   }
   await assert.rejects(openProgram(new Blob([file])), kind("corrupt", /"plan.json" is not in its header/));
   await assert.rejects(openProgram(new Blob([random(64)])), kind("corrupt", /no|not/));
-  await assert.rejects(openProgram(new Blob([bundle.subarray(0, 50)])), kind("corrupt", /ends after 50/));
+  await assert.rejects(openProgram(new Blob([whole.subarray(0, 50)])), kind("corrupt", /ends after 50/));
 });
 
 test("files may be in memory", async () => {
@@ -214,16 +213,16 @@ test("a signal ends it", async () => {
 
 test("weights without a recipe are in the file of weights, or in the bundle", async () => {
   const weights = { files: [{ name: "of%20others" }], tensors: { x: { parts: [{ ...slice(7, 9) }] } } };
-  const files5 = { "plan.json": JSON.stringify({ version: 5, plans: [withWeights], weights }), "of others": files["/data"], "weights.safetensors": file };
-  const program = await openProgram(files5);
+  const both = { "plan.json": JSON.stringify(bundle([withWeights], weights)), "of others": files["/data"], "weights.safetensors": file };
+  const program = await openProgram(both);
   const got = await uploaded(program, { x: 9, a: 1001 });
   assert.deepEqual(got, { x: files["/data"].slice(7, 16), a: tensors.a });
   const own = { files: [{ name: "" }], tensors: { z: { parts: [{ file: 0, offset: 0, bytes: 8 }] } } };
-  const bundle = safetensors(tensors, { "plan.json": JSON.stringify({ version: 5, plans: [plan()], weights: own }), "kernels/k.wgsl": "" });
-  assert.deepEqual(await uploaded(await openProgram(new Blob([bundle])), { z: 8, b: 70 }), { z: Uint8Array.from(bundle.subarray(0, 8)), b: tensors.b });
+  const whole = safetensors(tensors, { "plan.json": JSON.stringify(bundle([plan()], own)), "kernels/k.wgsl": "" });
+  assert.deepEqual(await uploaded(await openProgram(new Blob([whole])), { z: 8, b: 70 }), { z: Uint8Array.from(whole.subarray(0, 8)), b: tensors.b });
 });
 
-test("plans of version 5 have their weights in recipes", () => {
-  const { weights } = readPlans(JSON.stringify({ version: 5, plans: [plan()], weights: { files: [{ name: "f" }], tensors: {} } }));
+test("plans may have recipes of no weights", () => {
+  const { weights } = readPlans(JSON.stringify(bundle([plan()], { files: [{ name: "f" }], tensors: {} })));
   assert.equal(partsOfRecipes(weights).size, 0);
 });

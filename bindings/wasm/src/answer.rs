@@ -44,8 +44,7 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         }
         programs.push((name, wgfc_compiler::compile(model, &elsewhere, &options)?));
     }
-    let producer = concat!("wgfc ", env!("CARGO_PKG_VERSION"));
-    let bundle = Bundle::new(producer.into(), programs);
+    let bundle = Bundle::new(programs);
     let (recipes, data) = recipes(&bundle, &elsewhere);
     if let Some((file, offset)) = source.failed() {
         let name = elsewhere.files.get(file).map_or("", |f| &f.name);
@@ -53,7 +52,7 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         return Err(Errors(vec![e.help("the file was cut short, or its download ended: load it again")]));
     }
     let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
-    let plan = Bundle { version: recipes.version(), weights: Some(recipes), ..bundle.without_weights() };
+    let plan = Bundle { weights: Some(recipes), ..bundle.clone() };
     let mut json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
     if request.list_schedules {
         let text = schedules.to_json(None).map_err(|e| Errors(vec![Diagnostic::internal(e)]))?;

@@ -51,8 +51,8 @@ pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Res
     Ok(out)
 }
 
-pub(crate) fn wgsl(text: Cow<'_, str>) -> Cow<'_, str> {
-    text
+pub(crate) fn wgsl(text: &str) -> Cow<'_, str> {
+    text.into()
 }
 
 pub(crate) fn check_text(_: &Kernel) -> Vec<String> {

@@ -3,7 +3,7 @@
 use super::workloads::{Share, Size, Workload};
 use std::collections::BTreeMap;
 use wgfc::ir::Dim;
-use wgfc::ir::program::{Access, BUNDLE_VERSION, Buffer, BufferKind, Dispatch, Kernel, Port, Program, Stats};
+use wgfc::ir::program::{Access, Buffer, BufferKind, Dispatch, Kernel, Port, Program, Stats};
 use wgfc::{DType, Tensor};
 
 /// Workgroups of one dispatch at most; kernels that have more individuals take several in turn.
@@ -12,8 +12,6 @@ const MOST: usize = 65535;
 /// The program of a workload's hand-written kernel for inputs and outputs of these types and shapes.
 pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[Output]) -> Program {
     let mut p = Program {
-        version: BUNDLE_VERSION,
-        producer: "by hand".to_owned(),
         inputs: vec![],
         outputs: vec![],
         states: vec![],

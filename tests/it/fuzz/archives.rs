@@ -95,8 +95,8 @@ fn place<'v>(v: &'v mut Value, rng: &mut Rng) -> &'v mut Value {
 /// A text that is like `old`: the names of operators are exchanged for such.
 fn text(old: &str, rng: &mut Rng) -> String {
     if old.starts_with("torch.ops.") && !rng.one_in(6) {
-        let i = rng.below(ops::all().count());
-        let target = ops::all().nth(i).map_or("", |d| d.target);
+        let i = rng.below(ops::targets().count());
+        let target = ops::targets().nth(i).map_or(String::new(), |t| t.0);
         return format!("torch.ops.{target}");
     }
     match rng.below(4) {

@@ -96,7 +96,7 @@ fn mutated_plans_are_read_or_refused() {
             (i.to_string(), wgfc::compile_file(&model, &options).expect("it compiles"))
         };
         let path = dir.path().join(format!("{name}.wgfc"));
-        let bundle = Bundle::new("wgfc".into(), dims.iter().enumerate().map(one).collect());
+        let bundle = Bundle::new(dims.iter().enumerate().map(one).collect());
         wgfc::save_bundle(&bundle, &path, &SaveOptions::default()).expect("it is written");
         std::fs::read(path).expect("it was written")
     };

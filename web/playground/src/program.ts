@@ -94,7 +94,7 @@ export async function openFiles(name: string, files: Files, graph?: readonly Gra
     const beside = (root.weights as { files: { name: string }[] } | undefined)?.files ?? [];
     all = { ...Object.fromEntries(beside.map((f) => [f.name, new URL(f.name, at)])), ...all };
   }
-  const plans = (root.plans ?? [root]) as Plan[];
+  const plans = root.plans as Plan[];
   const names = [...new Set(plans.flatMap((p) => p.kernels.map((k) => k.name)))];
   const kernels = Object.fromEntries(await Promise.all(names.map(async (n) => [n, await text(`kernels/${n}.wgsl`)] as const)));
   return { name, files: all, root, plans, kernels, graph };
@@ -143,8 +143,7 @@ export class Sizes {
 export function edited(opened: Opened, edits: Readonly<Record<string, string>>, plan: (p: Plan) => Plan = (p) => p): Files {
   const kernels = Object.fromEntries(Object.entries(edits).map(([k, t]) => [`kernels/${k}.wgsl`, t]));
   const plans = opened.plans.map(plan);
-  const root = "plans" in opened.root ? { ...opened.root, plans } : { ...opened.root, ...plans[0] };
-  return { ...opened.files, ...kernels, "plan.json": JSON.stringify(root) };
+  return { ...opened.files, ...kernels, "plan.json": JSON.stringify({ ...opened.root, plans }) };
 }
 
 /** A plan that also returns the buffer: what a dispatch has written, before anything else takes its memory. */

@@ -8,7 +8,7 @@ use crate::{Diagnostic, Location};
 /// How one operator of torch becomes core operators.
 #[derive(Clone, Copy)]
 pub struct OpDef {
-    /// The name in graphs, without `torch.ops.`: `aten.add.Tensor`, `higher_order.cond`.
+    /// The name in graphs, without `torch.ops.`, with all overloads that are lowered so: `aten.add.Scalar|Tensor`, `higher_order.cond`.
     pub target: &'static str,
     /// Reads the arguments, and lowers. It returns a value for each result, in order. An operator that works in place
     /// (`add_`) is lowered as the one that does not (`add`), and its result written.
@@ -33,6 +33,11 @@ pub struct OpDef {
 }
 
 impl OpDef {
+    /// The names in graphs, one for each overload.
+    pub fn targets(&self) -> impl Iterator<Item = String> {
+        let (name, overloads) = self.target.rsplit_once('.').unwrap_or(("", self.target));
+        overloads.split('|').map(move |o| format!("{name}.{o}"))
+    }
     /// An operator.
     pub const fn new(target: &'static str, lower: fn(&mut Cx) -> Lowered) -> OpDef {
         OpDef {

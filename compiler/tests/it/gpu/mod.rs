@@ -268,7 +268,7 @@ pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<
     gpu.queue.write_buffer(&uniform, 0, &dims);
     let source = wgpu::ShaderModuleDescriptor {
         label: None,
-        source: wgpu::ShaderSource::Wgsl(wgfc_ir::wgsl::for_naga(k.wgsl.as_str().into())),
+        source: wgpu::ShaderSource::Wgsl(wgfc_ir::wgsl::for_naga(&k.wgsl)),
     };
     let module = gpu.device.create_shader_module(source);
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {

@@ -61,13 +61,12 @@ mod tests {
     use crate::check::check;
     use crate::measure::kernel;
     use wgfc_program::Program;
-    use wgfc_program::program::OLDEST_VERSION;
 
     /// The fault of a program of this kernel, of 8 invocations and 64 bytes of workgroup memory.
     fn said(wgsl: &str) -> String {
         let mut k = kernel("k", wgsl, 8, vec![]);
         k.workgroup_bytes = 64;
-        check(&Program { version: OLDEST_VERSION, kernels: vec![k], ..Program::default() }).join("; ")
+        check(&Program { kernels: vec![k], ..Program::default() }).join("; ")
     }
 
     #[test]

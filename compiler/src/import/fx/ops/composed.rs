@@ -10,8 +10,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.block_diag.default", blocks),
     OpDef::new("aten.cartesian_prod.default", products).views("tensors"),
     OpDef::new("aten.combinations.default", combinations),
-    OpDef::new("aten.cumulative_trapezoid.dx", |cx| areas(cx, true)),
-    OpDef::new("aten.cumulative_trapezoid.x", |cx| areas(cx, true)),
+    OpDef::new("aten.cumulative_trapezoid.dx|x", |cx| areas(cx, true)),
     OpDef::new("aten.diag.default", |cx| {
         let x = cx.tensor("self")?;
         match cx.rank(x) {
@@ -24,21 +23,13 @@ pub const OPS: &[OpDef] = &[
         }
     }),
     OpDef::new("aten.diagflat.default", |cx| flat_diagonal(cx, "offset")),
-    OpDef::new("aten.dsplit.array", |cx| parts_at(cx, 2)),
-    OpDef::new("aten.dsplit.int", |cx| parts_at(cx, 2)),
-    OpDef::new("aten.hsplit.array", |cx| parts_at(cx, 1)),
-    OpDef::new("aten.hsplit.int", |cx| parts_at(cx, 1)),
+    OpDef::new("aten.dsplit.array|int", |cx| parts_at(cx, 2)),
+    OpDef::new("aten.hsplit.array|int", |cx| parts_at(cx, 1)),
     OpDef::new("aten.isin.Scalar_Tensor", |cx| is_in(cx, "element", "test_elements")),
     OpDef::new("aten.isin.Tensor_Scalar", |cx| is_in(cx, "elements", "test_element")),
     OpDef::new("aten.isin.Tensor_Tensor", |cx| is_in(cx, "elements", "test_elements")),
-    OpDef::new("aten.linspace.Scalar_Tensor", |cx| spaced(cx, false)),
-    OpDef::new("aten.linspace.Tensor_Scalar", |cx| spaced(cx, false)),
-    OpDef::new("aten.linspace.Tensor_Tensor", |cx| spaced(cx, false)),
-    OpDef::new("aten.linspace.default", |cx| spaced(cx, false)),
-    OpDef::new("aten.logspace.Scalar_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
-    OpDef::new("aten.logspace.Tensor_Scalar", |cx| spaced(cx, true)).notes("powers as integers are refused"),
-    OpDef::new("aten.logspace.Tensor_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
-    OpDef::new("aten.logspace.default", |cx| spaced(cx, true)).notes("powers as integers are refused"),
+    OpDef::new("aten.linspace.Scalar_Tensor|Tensor_Scalar|Tensor_Tensor|default", |cx| spaced(cx, false)),
+    OpDef::new("aten.logspace.Scalar_Tensor|Tensor_Scalar|Tensor_Tensor|default", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)).views("tensors").repeats(),
     OpDef::new("aten.meshgrid.indexing", |cx| {
         let columns = cx.text("indexing")?.as_deref() == Some("xy");
@@ -46,18 +37,12 @@ pub const OPS: &[OpDef] = &[
     })
     .views("tensors")
     .repeats(),
-    OpDef::new("aten.nanquantile.default", |cx| quantile(cx, true)),
-    OpDef::new("aten.nanquantile.scalar", |cx| quantile(cx, true)),
-    OpDef::new("aten.quantile.default", |cx| quantile(cx, false)),
-    OpDef::new("aten.quantile.scalar", |cx| quantile(cx, false)),
-    OpDef::new("aten.tensor_split.indices", parts),
-    OpDef::new("aten.tensor_split.sections", parts),
-    OpDef::new("aten.trapezoid.dx", |cx| areas(cx, false)),
-    OpDef::new("aten.trapezoid.x", |cx| areas(cx, false)),
-    OpDef::new("aten.trapz.dx", |cx| areas(cx, false)),
-    OpDef::new("aten.trapz.x", |cx| areas(cx, false)),
-    OpDef::new("aten.vsplit.array", |cx| parts_at(cx, 0)),
-    OpDef::new("aten.vsplit.int", |cx| parts_at(cx, 0)),
+    OpDef::new("aten.nanquantile.default|scalar", |cx| quantile(cx, true)),
+    OpDef::new("aten.quantile.default|scalar", |cx| quantile(cx, false)),
+    OpDef::new("aten.tensor_split.indices|sections", parts),
+    OpDef::new("aten.trapezoid.dx|x", |cx| areas(cx, false)),
+    OpDef::new("aten.trapz.dx|x", |cx| areas(cx, false)),
+    OpDef::new("aten.vsplit.array|int", |cx| parts_at(cx, 0)),
 ];
 
 /// Numbers at even distances, or powers of a base with such exponents.

@@ -6,12 +6,9 @@ use crate::lower::transposed::{self, ConvTranspose};
 use crate::lower::window::{Padding, Window};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.conv1d.default", |cx| convolved(cx, false)),
-    OpDef::new("aten.conv1d.padding", |cx| convolved(cx, false)),
-    OpDef::new("aten.conv2d.default", |cx| convolved(cx, false)),
-    OpDef::new("aten.conv2d.padding", |cx| convolved(cx, false)),
-    OpDef::new("aten.conv3d.default", |cx| convolved(cx, false)),
-    OpDef::new("aten.conv3d.padding", |cx| convolved(cx, false)),
+    OpDef::new("aten.conv1d.default|padding", |cx| convolved(cx, false)),
+    OpDef::new("aten.conv2d.default|padding", |cx| convolved(cx, false)),
+    OpDef::new("aten.conv3d.default|padding", |cx| convolved(cx, false)),
     OpDef::new("aten.conv_transpose1d.default", |cx| convolved(cx, true)),
     OpDef::new("aten.conv_transpose2d.input", |cx| convolved(cx, true)),
     OpDef::new("aten.conv_transpose3d.input", |cx| convolved(cx, true)),

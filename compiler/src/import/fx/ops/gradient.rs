@@ -6,13 +6,7 @@ use crate::lower::{self, shape};
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.gradient.array", slopes).in_f32(),
-    OpDef::new("aten.gradient.scalararray", slopes).in_f32(),
-    OpDef::new("aten.gradient.scalarint", slopes).in_f32(),
-    OpDef::new("aten.gradient.scalarrayarray", slopes).in_f32(),
-    OpDef::new("aten.gradient.scalarrayint", slopes).in_f32(),
-    OpDef::new("aten.gradient.tensorarray", slopes).in_f32(),
-    OpDef::new("aten.gradient.tensorarrayint", slopes).in_f32(),
+    OpDef::new("aten.gradient.array|scalararray|scalarint|scalarrayarray|scalarrayint|tensorarray|tensorarrayint", slopes).in_f32(),
 ];
 
 /// Where the elements along an axis lie.

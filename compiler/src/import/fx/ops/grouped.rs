@@ -25,8 +25,7 @@ pub const OPS: &[OpDef] = &[
         let y = distance::norm(cx, d, p, &axes)?;
         Ok(vec![cx.squeeze(y, &axes)?])
     }),
-    OpDef::new("aten.embedding_bag.default", bags),
-    OpDef::new("aten.embedding_bag.padding_idx", bags),
+    OpDef::new("aten.embedding_bag.default|padding_idx", bags),
     OpDef::new("aten.embedding_renorm.default", renormed),
     OpDef::new("aten.index_reduce.default", |cx| scattered(cx, "source")),
     OpDef::new("aten.linalg_cross.default", cross),

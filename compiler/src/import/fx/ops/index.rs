@@ -16,16 +16,11 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.index.Tensor", read),
     OpDef::new("aten.index_add.default", |cx| along(cx, "source", Some(ReduceOp::Sum))),
     OpDef::new("aten.index_copy.default", |cx| along(cx, "source", None)),
-    OpDef::new("aten.index_fill.int_Scalar", filled),
-    OpDef::new("aten.index_fill.int_Tensor", filled),
+    OpDef::new("aten.index_fill.int_Scalar|int_Tensor", filled),
     OpDef::new("aten.index_put.default", put),
     OpDef::new("aten.index_select.default", selected).by_parts(),
-    OpDef::new("aten.masked_fill.Scalar", masked),
-    OpDef::new("aten.masked_fill.Tensor", masked),
-    OpDef::new("aten.scatter.reduce", scattered),
-    OpDef::new("aten.scatter.src", scattered),
-    OpDef::new("aten.scatter.value", scattered),
-    OpDef::new("aten.scatter.value_reduce", scattered),
+    OpDef::new("aten.masked_fill.Scalar|Tensor", masked),
+    OpDef::new("aten.scatter.reduce|src|value|value_reduce", scattered),
     OpDef::new("aten.scatter_add.default", |cx| {
         let parts = elements_of(cx, "src")?;
         Ok(vec![combined(cx, parts, Some(ReduceOp::Sum))?])

@@ -31,18 +31,12 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.linalg_matrix_exp.default", exponential),
     OpDef::new("aten.linalg_matrix_power.default", power),
     OpDef::new("aten.matrix_power.default", power),
-    OpDef::new("aten.linalg_matrix_rank.atol_rtol_float", rank_of),
-    OpDef::new("aten.linalg_matrix_rank.atol_rtol_tensor", rank_of),
-    OpDef::new("aten.linalg_matrix_rank.default", rank_of),
-    OpDef::new("aten.linalg_matrix_rank.tol_tensor", rank_of),
+    OpDef::new("aten.linalg_matrix_rank.atol_rtol_float|atol_rtol_tensor|default|tol_tensor", rank_of),
     OpDef::new("aten.linalg_matrix_sqrth.default", |cx| {
         let a = matrix(cx)?;
         Ok(vec![linalg::symmetric_root(cx, a)?])
     }),
-    OpDef::new("aten.linalg_pinv.atol_rtol_float", pseudo_inverse),
-    OpDef::new("aten.linalg_pinv.atol_rtol_tensor", pseudo_inverse),
-    OpDef::new("aten.linalg_pinv.default", pseudo_inverse),
-    OpDef::new("aten.linalg_pinv.rcond_tensor", pseudo_inverse),
+    OpDef::new("aten.linalg_pinv.atol_rtol_float|atol_rtol_tensor|default|rcond_tensor", pseudo_inverse),
     OpDef::new("aten.linalg_polar.default", |cx| {
         let a = matrix(cx)?;
         let (u, h) = linalg::polar(cx, a)?;

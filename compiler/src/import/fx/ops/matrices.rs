@@ -24,8 +24,7 @@ pub const OPS: &[OpDef] = &[
         let source = cx.unsqueeze(source, &[rank])?;
         Ok(vec![placed::over(cx, x, source, index)?])
     }),
-    OpDef::new("aten.eye.default", eye),
-    OpDef::new("aten.eye.m", eye),
+    OpDef::new("aten.eye.default|m", eye),
     OpDef::new("aten.linalg_diagonal.default", diagonal),
     OpDef::new("aten.trace.default", |cx| {
         let x = cx.tensor("self")?;

@@ -6,14 +6,10 @@ use crate::lower::{self, linalg};
 use wgfc_ir::{ReduceOp, Scalar};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.linalg_cond.default", condition),
-    OpDef::new("aten.linalg_cond.p_str", condition),
-    OpDef::new("aten.linalg_matrix_norm.default", of_matrices).in_f32(),
-    OpDef::new("aten.linalg_matrix_norm.str_ord", of_matrices).in_f32(),
-    OpDef::new("aten.linalg_norm.default", either).in_f32(),
-    OpDef::new("aten.linalg_norm.ord_str", either).in_f32(),
-    OpDef::new("aten.nuclear_norm.default", nuclear),
-    OpDef::new("aten.nuclear_norm.dim", nuclear),
+    OpDef::new("aten.linalg_cond.default|p_str", condition),
+    OpDef::new("aten.linalg_matrix_norm.default|str_ord", of_matrices).in_f32(),
+    OpDef::new("aten.linalg_norm.default|ord_str", either).in_f32(),
+    OpDef::new("aten.nuclear_norm.default|dim", nuclear),
 ];
 
 /// Which norm.

@@ -65,6 +65,11 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
     TABLE.iter().copied().flatten()
 }
 
+/// The targets of every operator.
+pub fn targets() -> impl Iterator<Item = (String, &'static OpDef)> {
+    all().flat_map(|d| d.targets().map(move |t| (t, d)))
+}
+
 /// How a target is lowered.
 #[derive(Clone, Copy)]
 pub struct Found {
@@ -81,8 +86,9 @@ impl Found {
         Found { def, in_place: false, turns: false }
     }
 
-    fn in_place(def: &'static OpDef) -> Found {
-        let views = schema::find(def.target).and_then(|s| s.aliased(0).map(|(_, a)| !a.written));
+    /// As the operator of another target, written in place.
+    fn in_place((target, def): (String, &'static OpDef)) -> Found {
+        let views = schema::find(&target).and_then(|s| s.aliased(0).map(|(_, a)| !a.written));
         let turns = views.unwrap_or(false);
         Found { def, in_place: !turns, turns }
     }
@@ -91,14 +97,17 @@ impl Found {
 /// The operator of a target: `aten.add_.Tensor` is `aten.add.Tensor`, written in place, so is `aten.__iadd__.Tensor` of
 /// `aten.__add__.Tensor`, and `aten.view_copy.default` is `aten.view.default`.
 pub fn find(target: &str) -> Option<Found> {
-    static INDEX: OnceLock<HashMap<&str, &OpDef>> = OnceLock::new();
-    let index = INDEX.get_or_init(|| all().map(|d| (d.target, d)).collect());
+    static INDEX: OnceLock<HashMap<String, &OpDef>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| targets().collect());
     if let Some(def) = index.get(target) {
         return Some(Found::plain(def));
     }
     let mut parts = target.splitn(3, '.');
     let (space, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
-    let of = |name: &str| index.get(format!("{space}.{name}.{overload}").as_str()).copied();
+    let of = |name: &str| {
+        let target = format!("{space}.{name}.{overload}");
+        index.get(&target).map(|d| (target, *d))
+    };
     let base = |end: &str| name.strip_suffix(end).filter(|n| !n.is_empty() && !n.ends_with('_'));
     if let Some(inner) = name.strip_prefix("__i").filter(|n| n.ends_with("__")) {
         return of(&format!("__{inner}")).map(Found::in_place);
@@ -106,16 +115,16 @@ pub fn find(target: &str) -> Option<Found> {
     if let Some(name) = base("_") {
         return of(name).or_else(|| of_other_overload(space, name, target)).map(Found::in_place);
     }
-    base("_copy").and_then(of).map(Found::plain)
+    base("_copy").and_then(of).map(|(_, def)| Found::plain(def))
 }
 
 /// The operator of a name that takes the same arguments as a target: `aten.transpose.int` for `aten.transpose_.default`.
-fn of_other_overload(space: &str, name: &str, target: &str) -> Option<&'static OpDef> {
+fn of_other_overload(space: &str, name: &str, target: &str) -> Option<(String, &'static OpDef)> {
     let taken = |target: &str| -> Option<Vec<(&str, &str)>> {
         Some(schema::find(target)?.arguments.iter().map(|a| (a.name, a.kind)).collect())
     };
     let (wanted, start) = (taken(target)?, format!("{space}.{name}."));
-    all().find(|d| d.target.starts_with(&start) && taken(d.target).as_ref() == Some(&wanted))
+    targets().find(|(t, _)| t.starts_with(&start) && taken(t).as_ref() == Some(&wanted))
 }
 
 /// Operators whose indices torch wants inside their axes.
@@ -150,27 +159,33 @@ mod tests {
     #[test]
     fn no_operator_is_defined_twice_and_all_are_declared() {
         let mut seen = std::collections::BTreeSet::new();
-        for d in all() {
-            assert!(seen.insert(d.target), "{} is defined twice", d.target);
+        for (target, _) in targets() {
             // Some are declared in place alone: `normal_`.
-            let (name, overload) = d.target.rsplit_once('.').unwrap_or_default();
+            let (name, overload) = target.rsplit_once('.').unwrap_or_default();
             let in_place = format!("{name}_.{overload}");
-            let declared = [d.target, &in_place].iter().any(|t| schema::find(t).is_some());
-            assert!(declared || !d.target.starts_with("aten."), "{} is not declared", d.target);
+            let declared = [&target, &in_place].iter().any(|t| schema::find(t).is_some());
+            assert!(declared || !target.starts_with("aten."), "{target} is not declared");
+            assert!(seen.insert(target.clone()), "{target} is defined twice");
         }
-        assert!(seen.len() > 700, "{}", seen.len());
+        assert!(seen.len() > 900, "{}", seen.len());
     }
 
     #[test]
     fn operators_in_place_are_found_by_what_they_write() {
         let kind = |target: &str| find(target).map(|f| (f.def.target, f.in_place, f.turns));
-        assert_eq!(kind("aten.add_.Tensor"), Some(("aten.add.Tensor", true, false)));
-        assert_eq!(kind("aten.__iand__.Scalar"), Some(("aten.__and__.Scalar", true, false)));
-        assert_eq!(kind("aten.floor_divide_.Tensor"), Some(("aten.floor_divide.default", true, false)));
-        assert_eq!(kind("aten.floor_divide_.Scalar"), Some(("aten.floor_divide.Scalar", true, false)));
+        assert_eq!(kind("aten.add_.Tensor"), Some(("aten.add.Scalar|Tensor", true, false)));
+        assert_eq!(kind("aten.__iand__.Scalar"), Some(("aten.__and__.Scalar|Tensor", true, false)));
+        assert_eq!(
+            kind("aten.floor_divide_.Tensor"),
+            Some(("aten.floor_divide.Scalar|default", true, false))
+        );
+        assert_eq!(
+            kind("aten.floor_divide_.Scalar"),
+            Some(("aten.floor_divide.Scalar|default", true, false))
+        );
         assert_eq!(kind("aten.t_.default"), Some(("aten.t.default", false, true)));
         assert_eq!(kind("aten.transpose_.default"), Some(("aten.transpose.int", false, true)));
-        assert_eq!(kind("aten.squeeze_.dim"), Some(("aten.squeeze.dim", false, true)));
+        assert_eq!(kind("aten.squeeze_.dim"), Some(("aten.squeeze.default|dim|dims", false, true)));
         assert_eq!(kind("aten.dropout_.default"), Some(("aten.dropout.default", true, false)));
         assert_eq!(kind("aten.t_copy.default"), Some(("aten.t.default", false, false)));
         assert_eq!(kind("aten.__init__.default"), None);

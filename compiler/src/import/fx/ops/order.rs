@@ -5,8 +5,7 @@ use crate::lower::order;
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.argsort.default", |cx| sorted(cx, &[1])),
-    OpDef::new("aten.argsort.stable", |cx| sorted(cx, &[1])),
+    OpDef::new("aten.argsort.default|stable", |cx| sorted(cx, &[1])),
     OpDef::new("aten.kthvalue.default", kth),
     OpDef::new("aten.median.default", |cx| median_of_all(cx, false)),
     OpDef::new("aten.median.dim", |cx| along(cx, |cx, x, axis| order::median(cx, x, axis, false))),
@@ -14,8 +13,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.msort.default", |cx| sorted(cx, &[0])),
     OpDef::new("aten.nanmedian.default", |cx| median_of_all(cx, true)),
     OpDef::new("aten.nanmedian.dim", |cx| along(cx, |cx, x, axis| order::median(cx, x, axis, true))),
-    OpDef::new("aten.sort.default", |cx| sorted(cx, &[0, 1])),
-    OpDef::new("aten.sort.stable", |cx| sorted(cx, &[0, 1])),
+    OpDef::new("aten.sort.default|stable", |cx| sorted(cx, &[0, 1])),
     OpDef::new("aten.topk.default", top),
 ];
 

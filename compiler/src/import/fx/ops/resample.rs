@@ -10,16 +10,11 @@ use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{Op, Poly, ReduceOp, Scalar};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten._upsample_bicubic2d_aa.default", |cx| smooth(cx, Mode::Cubic(-0.5), true)),
-    OpDef::new("aten._upsample_bicubic2d_aa.vec", |cx| smooth(cx, Mode::Cubic(-0.5), true)),
-    OpDef::new("aten._upsample_bilinear2d_aa.default", |cx| smooth(cx, Mode::Linear, true)),
-    OpDef::new("aten._upsample_bilinear2d_aa.vec", |cx| smooth(cx, Mode::Linear, true)),
-    OpDef::new("aten._upsample_nearest_exact1d.default", |cx| nearest(cx, true)),
-    OpDef::new("aten._upsample_nearest_exact1d.vec", |cx| nearest(cx, true)),
-    OpDef::new("aten._upsample_nearest_exact2d.default", |cx| nearest(cx, true)),
-    OpDef::new("aten._upsample_nearest_exact2d.vec", |cx| nearest(cx, true)),
-    OpDef::new("aten._upsample_nearest_exact3d.default", |cx| nearest(cx, true)),
-    OpDef::new("aten._upsample_nearest_exact3d.vec", |cx| nearest(cx, true)),
+    OpDef::new("aten._upsample_bicubic2d_aa.default|vec", |cx| smooth(cx, Mode::Cubic(-0.5), true)),
+    OpDef::new("aten._upsample_bilinear2d_aa.default|vec", |cx| smooth(cx, Mode::Linear, true)),
+    OpDef::new("aten._upsample_nearest_exact1d.default|vec", |cx| nearest(cx, true)),
+    OpDef::new("aten._upsample_nearest_exact2d.default|vec", |cx| nearest(cx, true)),
+    OpDef::new("aten._upsample_nearest_exact3d.default|vec", |cx| nearest(cx, true)),
     OpDef::new("aten.affine_grid_generator.default", |cx| {
         let (theta, size) = (cx.tensor("theta")?, cx.sizes("size")?);
         let align = cx.flag("align_corners")?;
@@ -60,20 +55,13 @@ pub const OPS: &[OpDef] = &[
         let b = cx.int("downscale_factor")?;
         images(cx, |cx, x| split::space_to_depth(cx, x, b, Blocks::Last))
     }),
-    OpDef::new("aten.upsample_bicubic2d.default", |cx| smooth(cx, Mode::Cubic(-0.75), false)),
-    OpDef::new("aten.upsample_bicubic2d.vec", |cx| smooth(cx, Mode::Cubic(-0.75), false)),
-    OpDef::new("aten.upsample_bilinear2d.default", |cx| smooth(cx, Mode::Linear, false)),
-    OpDef::new("aten.upsample_bilinear2d.vec", |cx| smooth(cx, Mode::Linear, false)),
-    OpDef::new("aten.upsample_linear1d.default", |cx| smooth(cx, Mode::Linear, false)),
-    OpDef::new("aten.upsample_linear1d.vec", |cx| smooth(cx, Mode::Linear, false)),
-    OpDef::new("aten.upsample_nearest1d.default", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_nearest1d.vec", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_nearest2d.default", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_nearest2d.vec", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_nearest3d.default", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_nearest3d.vec", |cx| nearest(cx, false)),
-    OpDef::new("aten.upsample_trilinear3d.default", |cx| smooth(cx, Mode::Linear, false)),
-    OpDef::new("aten.upsample_trilinear3d.vec", |cx| smooth(cx, Mode::Linear, false)),
+    OpDef::new("aten.upsample_bicubic2d.default|vec", |cx| smooth(cx, Mode::Cubic(-0.75), false)),
+    OpDef::new("aten.upsample_bilinear2d.default|vec", |cx| smooth(cx, Mode::Linear, false)),
+    OpDef::new("aten.upsample_linear1d.default|vec", |cx| smooth(cx, Mode::Linear, false)),
+    OpDef::new("aten.upsample_nearest1d.default|vec", |cx| nearest(cx, false)),
+    OpDef::new("aten.upsample_nearest2d.default|vec", |cx| nearest(cx, false)),
+    OpDef::new("aten.upsample_nearest3d.default|vec", |cx| nearest(cx, false)),
+    OpDef::new("aten.upsample_trilinear3d.default|vec", |cx| smooth(cx, Mode::Linear, false)),
 ];
 
 /// The factors of the spatial axes, where they are given.

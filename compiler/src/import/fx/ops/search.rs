@@ -20,8 +20,7 @@ pub const OPS: &[OpDef] = &[
     }),
     OpDef::new("aten.bincount.default", bincount)
         .notes("Up to 65,536 places, unless the program says how many there are at most."),
-    OpDef::new("aten.bucketize.Scalar", |cx| searched(cx, "boundaries", "self")),
-    OpDef::new("aten.bucketize.Tensor", |cx| searched(cx, "boundaries", "self")),
+    OpDef::new("aten.bucketize.Scalar|Tensor", |cx| searched(cx, "boundaries", "self")),
     OpDef::new("aten.histc.default", histc),
     OpDef::new("aten.histogram.bin_ct", |cx| {
         let x = cx.tensor("self")?;
@@ -38,16 +37,11 @@ pub const OPS: &[OpDef] = &[
         let edges = cx.tensors("bins")?;
         cells_and_edges(cx, edges)
     }),
-    OpDef::new("aten.histogramdd.default", |cx| {
+    OpDef::new("aten.histogramdd.default|int_bins", |cx| {
         let edges = edges_of_counts(cx)?;
         cells_and_edges(cx, edges)
     }),
-    OpDef::new("aten.histogramdd.int_bins", |cx| {
-        let edges = edges_of_counts(cx)?;
-        cells_and_edges(cx, edges)
-    }),
-    OpDef::new("aten.searchsorted.Scalar", |cx| searched(cx, "sorted_sequence", "self")),
-    OpDef::new("aten.searchsorted.Tensor", |cx| searched(cx, "sorted_sequence", "self")),
+    OpDef::new("aten.searchsorted.Scalar|Tensor", |cx| searched(cx, "sorted_sequence", "self")),
 ];
 
 fn searched(cx: &mut Cx, sequence: &str, values: &str) -> Lowered {

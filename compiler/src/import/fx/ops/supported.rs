@@ -15,7 +15,7 @@ pub fn markdown(passing: usize, cases: usize) -> String {
         let (space, rest) = d.target.split_once('.').unwrap_or(("", d.target));
         let (name, overload) = rest.split_once('.').unwrap_or((rest, ""));
         let (overloads, notes) = spaces.entry(space).or_default().entry(name).or_default();
-        overloads.extend((!overload.is_empty()).then_some(overload));
+        overloads.extend(overload.split('|').filter(|o| !o.is_empty()));
         let note = d.notes.trim_end_matches('.');
         let mut letters = note.chars();
         let note = letters.next().map(|c| c.to_lowercase().chain(letters).collect::<String>());

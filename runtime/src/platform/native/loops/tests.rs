@@ -1,7 +1,7 @@
 use super::*;
 use crate::measure::kernel;
 use crate::session::Session;
-use wgfc_program::program::{Access, Buffer, BufferKind, Dispatch, OLDEST_VERSION, Port};
+use wgfc_program::program::{Access, Buffer, BufferKind, Dispatch, Port};
 use wgfc_program::{DType, Dim, Program};
 
 const HEAD: &str = "
@@ -28,7 +28,6 @@ fn program(wgsl: &str) -> Program {
     let mut kernel = kernel("loops", wgsl, 64, vec![Access::ReadWrite; 2]);
     kernel.uses_dims = true;
     Program {
-        version: OLDEST_VERSION,
         outputs: vec![Port {
             name: "out".into(),
             dtype: DType::U32,
