@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and compiles small models that could take unbounded time or memory, and says what each took.
 
-    cargo build --release && scripts/bounded.py [--binary target/release/wgfc] [MODEL...]
+    cargo build --profile dist && scripts/bounded.py [--binary target/dist/wgfc] [MODEL...]
 
 Without models: fixtures/repro, and what the test `what_is_many_is_compiled_or_refused` leaves in target/bounded.
 Exits with 1 where one takes more than 5 s of processor time or 1 GB, or ends as nothing should: by a signal or an error of our own.
@@ -33,7 +33,7 @@ def measure(command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=ROOT / "target/release/wgfc")
+    parser.add_argument("--binary", default=ROOT / "target/dist/wgfc")
     parser.add_argument("models", nargs="*", type=Path)
     a = parser.parse_args()
     folders = [ROOT / "fixtures/repro", ROOT / "target/bounded"]

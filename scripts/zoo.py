@@ -30,7 +30,7 @@ from zoo_models import LICENCES, MODELS, NPM, PYPI
 
 ROOT = Path(__file__).resolve().parent.parent
 ZOO = ROOT / "target/zoo"
-WGFC = Path(os.environ.get("WGFC", ROOT / "target/release/wgfc"))
+WGFC = Path(os.environ.get("WGFC", ROOT / "target/dist/wgfc"))
 LEVELS = ["none", "elementwise", "full"]
 TOLERANCE = 1e-4
 # Operators that round to 8 bits while the model runs: an error of f32 may change a whole step of what is rounded, and

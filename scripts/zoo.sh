@@ -24,7 +24,7 @@ case " $* " in
 *" --list "* | *" --table "*) exec "$python" scripts/zoo.py "$@" ;;
 esac
 
-cargo build --release --locked
+cargo build --profile dist --locked
 # A machine without any adapter gets software ones.
-target/release/wgfc device --json 2>/dev/null | grep -q '"name"' || need_drivers
+target/dist/wgfc device --json 2>/dev/null | grep -q '"name"' || need_drivers
 exec "$python" scripts/zoo.py "$@"
