@@ -204,21 +204,26 @@ fn programs_in_c_and_cpp_run_models() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, file) = compiled(temporary.path());
     let exe = |name: &str| temporary.path().join(name);
+    let program = |name: &str| {
+        let mut command = Command::new(exe(name));
+        // Cargo's search path comes before that of the executable, and may have a library of an earlier build.
+        command.env("WGFC_ADAPTER", &gpu.summary().name).env_remove("LD_LIBRARY_PATH");
+        command
+    };
     let (libraries, sources) = (libraries(), root().join("examples/c"));
 
     let mut cc = compiler("CC", "cc");
     cc.arg("-std=c11").arg(sources.join("run.c")).arg("-L").arg(&libraries);
     cc.arg("-lwgfc_c").arg(format!("-Wl,-rpath,{}", libraries.display())).arg("-o").arg(exe("c"));
     if run(&mut cc).is_some() {
-        let with = |command: &mut Command| run(command.env("WGFC_ADAPTER", &gpu.summary().name)).unwrap();
-        let out = with(Command::new(exe("c")).arg(&folder).arg("3"));
+        let out = run(program("c").arg(&folder).arg("3")).unwrap();
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines[..2], ["output probabilities: type 0, [batch, 5]", "input x: type 0, [batch, 13]"]);
         let ramp = (0..39).map(|k| 0.125 * (k % 17) as f32 - 1.0).collect();
         close(&numbers(lines[2]), &by_rust(&folder, ramp));
-        assert_eq!(with(Command::new(exe("c")).arg(&file).arg("3")), out);
+        assert_eq!(run(program("c").arg(&file).arg("3")).unwrap(), out);
         // A program that ends with an error of the library's.
-        let failed = Command::new(exe("c")).arg("nowhere").output().unwrap();
+        let failed = program("c").arg("nowhere").output().unwrap();
         let message = String::from_utf8_lossy(&failed.stderr);
         assert!(failed.status.code() == Some(1) && message.contains("nowhere"), "{message}");
     }
@@ -230,7 +235,7 @@ fn programs_in_c_and_cpp_run_models() {
         .arg(libraries.join("libwgfc_c.a"));
     cxx.args(["-lpthread", "-lm", "-ldl", "-lrt", "-lutil", "-o"]).arg(exe("cpp"));
     if run(&mut cxx).is_some() {
-        let out = run(Command::new(exe("cpp")).arg(&file).env("WGFC_ADAPTER", &gpu.summary().name)).unwrap();
+        let out = run(program("cpp").arg(&file)).unwrap();
         let lines: Vec<&str> = out.lines().collect();
         close(&numbers(lines[0]), &by_rust(&folder, vec![0.5; 26]));
         assert_eq!(lines[1..], ["code 1"]);
