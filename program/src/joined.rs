@@ -6,11 +6,11 @@ use crate::{DType, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of tensors that lie side by side along an axis. They are put together when they are asked
-/// for them as one slice; who can take them in [pieces](Joined::pieces) spares the copy.
+/// The bytes of tensors that lie side by side along an axis. Asking for them as one slice copies them once;
+/// [`pieces`](Joined::pieces) gives them without a copy.
 pub struct Joined {
     parts: Vec<Tensor>,
-    /// Times that the parts alternate: the extents before the axis.
+    /// The product of the extents before the axis: how many times the parts alternate.
     outer: usize,
     len: usize,
     whole: OnceLock<Vec<u8>>,
@@ -49,7 +49,7 @@ impl Joined {
         self.parts.iter().any(Tensor::is_remote)
     }
 
-    /// Which bytes of which part some of the bytes are, in order.
+    /// The parts that hold a range of the bytes, in order, each with its own range.
     fn parts_of(&self, range: Range<usize>) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let row = (self.len / self.outer).max(1);
         let rows = range.start / row..range.end.min(self.len).div_ceil(row);
@@ -58,7 +58,7 @@ impl Joined {
             let range = range.clone();
             self.parts.iter().filter_map(move |p| {
                 let len = p.byte_len().unwrap_or(0) / self.outer;
-                // Where it lies in the whole, and where in its part.
+                // The range of this row in the whole, and its start within the part.
                 let (here, there) = (at..at + len, i * len);
                 at += len;
                 let from = here.start.max(range.start) - here.start;

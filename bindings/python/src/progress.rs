@@ -1,9 +1,9 @@
-//! Callbacks that are told how far something is.
+//! Reports of progress to a callback in Python.
 
 use pyo3::prelude::*;
 
-/// A function `(what, done, all)` of Python's, which is called while its caller waits detached, and the first exception
-/// there, which ends the calls.
+/// A Python function `(what, done, all)`, and the first exception it raised, after which it is not called again. Its calls
+/// attach to the interpreter, from which the work that reports is detached.
 pub struct Progress {
     function: Option<Py<PyAny>>,
     failed: Option<PyErr>,
@@ -14,7 +14,7 @@ impl Progress {
     pub fn new(function: Option<Py<PyAny>>) -> Progress {
         Progress { function, failed: None }
     }
-    /// Whether anybody listens.
+    /// Whether there is a function to call.
     pub fn is_heard(&self) -> bool {
         self.function.is_some()
     }

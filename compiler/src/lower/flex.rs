@@ -1,10 +1,11 @@
-//! Attention whose scores and probabilities functions may change.
+//! Attention whose caller may change the scores and the probabilities, as those of FlexAttention may be.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, DType, Op, Poly, Value};
 
-/// Each head as often as `heads` asks: `[B, Hkv, S, D]` to `[B, Hq, S, D]`.
+/// Repeats each of the `kept` heads of keys or values so that every one of the `heads` query heads has its own:
+/// `[B, kept, S, D]` to `[B, heads, S, D]`.
 fn per_query_head(cx: &mut Lowering, x: Value, heads: i64, kept: i64) -> Result {
     let mut shape = cx.shape(x);
     shape[1] = heads.into();
@@ -18,13 +19,13 @@ fn per_query_head(cx: &mut Lowering, x: Value, heads: i64, kept: i64) -> Result 
 pub struct Flex {
     /// The factor of scores; by default `1/√d`.
     pub scale: Option<f64>,
-    /// The type of scores and probabilities; by default f32, or f64 of operands that are.
+    /// The type of scores and probabilities; by default f64 if the operands are f64, else f32.
     pub precision: Option<DType>,
 }
 
-/// The scores of `q [B, Hq, S, D]` and `k [B, H, T, D]`, whose heads each serve as many of q; and values as many
-/// as they. The caller may change the scores, and what the softmax over the last axis makes of them, before
-/// [`weighted`].
+/// The scores `scale · q · kᵀ [B, Hq, S, T]` of `q [B, Hq, S, D]` and `k [B, H, T, D]`, where `H` divides `Hq`, and the
+/// values with a head for each of q's. The caller may change the scores before [`probabilities`], and the probabilities
+/// before [`weighted`].
 pub fn scores(cx: &mut Lowering, [q, k, v]: [Value; 3], p: &Flex) -> Result<(Value, Value)> {
     for x in [q, k, v] {
         cx.require_rank(x, 4)?;
@@ -74,7 +75,7 @@ pub fn probabilities(cx: &mut Lowering, scores: Value) -> Result {
     Ok(cx.push(Op::Softmax { axis: 3, log: false }, &[scores])?)
 }
 
-/// Values in the proportions of `probs`, as `dtype`.
+/// `probs · v`, computed in the type of `probs` and returned as `dtype`.
 pub fn weighted(cx: &mut Lowering, probs: Value, v: Value, dtype: DType) -> Result {
     let wide = cx.dtype(probs);
     let v = cx.cast(v, wide)?;

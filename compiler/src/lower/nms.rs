@@ -1,7 +1,7 @@
-//! Suppression of boxes that overlap, but for the one of the highest score.
+//! Non-maximum suppression: among boxes that overlap, the one with the highest score is chosen.
 //!
-//! A scan whose step takes the best box that is left of each batch and class, and removes those that overlap
-//! it too much. It takes as many steps as boxes may be chosen of a class.
+//! It is a scan. Each step chooses the best box that is left of each batch and class, and removes those that overlap it
+//! too much. There are as many steps as boxes may be chosen of a class.
 
 use super::chosen::chosen;
 use super::{Lowering, OpError, Result};
@@ -18,17 +18,18 @@ const GONE: f64 = f32::MIN as f64;
 /// Parameters of [`suppress`].
 #[derive(Clone, Copy, Debug)]
 pub struct Suppress {
-    /// How many boxes are chosen of each class at most, an i64 of one element; by default none.
+    /// The largest number of boxes chosen of each class, an i64 of one element; by default 0.
     pub most: Option<Value>,
-    /// Beyond which share of what two boxes cover together one is removed, an f32; by default 0.
+    /// The intersection over union beyond which a box is removed, an f32 of one element; by default 0.
     pub share: Option<Value>,
-    /// The score that a box must exceed, an f32.
+    /// The score that a box must exceed, an f32 of one element.
     pub least: Option<Value>,
     /// Boxes are given as centre and size, not as two corners.
     pub centred: bool,
 }
 
-/// The chosen ones of `boxes [N, n, 4]` with `scores [N, classes, n]`: batch, class and number of each.
+/// Chooses among `boxes [N, n, 4]` with `scores [N, classes, n]`. The result is i64 `[chosen, 3]`: batch, class and number of
+/// each box.
 pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) -> Result {
     cx.require_rank(boxes, 3)?;
     cx.require_rank(scores, 3)?;
@@ -108,7 +109,7 @@ pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) ->
     Ok(cx.map_to(f.0, &[places, boxes], vec![rows, 3i64.into()])?)
 }
 
-/// `v`, of one element.
+/// `v`, which has one element, as a scalar.
 fn scalar(cx: &mut Lowering, v: Value, dtype: DType) -> Result {
     if cx.dtype(v) != dtype {
         return Err(OpError::model(format!("needs one {dtype}, got {}", cx.ty(v))).operand(v));
@@ -121,7 +122,7 @@ fn scalar(cx: &mut Lowering, v: Value, dtype: DType) -> Result {
 fn corners(cx: &mut Lowering, boxes: Value, centred: bool) -> Built {
     let shape = cx.shape(boxes);
     let index = |axis: Poly| vec![Poly::var(0), Poly::var(1), axis];
-    // The own axis of column c is c % 2, greatest where c / 2 is 1.
+    // Column c belongs to axis c % 2; it is the least coordinate where c < 2, the greatest else.
     let own = Poly::var(2).modulo(&2i64.into(), &shape);
     let a = cx.view(boxes, shape.clone(), index(own.clone()))?;
     let b = cx.view(boxes, shape.clone(), index(&own + 2))?;
@@ -140,9 +141,9 @@ fn corners(cx: &mut Lowering, boxes: Value, centred: bool) -> Built {
     cx.map(f.0, &[a, b])
 }
 
-/// A step: of the scores that are left `[batch, classes, n]`, and its number, the corners `[batch, n, 4]`, the
-/// share of what two boxes cover together that removes one, and how many are chosen at most. Gives the scores
-/// that are left, and the box chosen of each class or -1, `[batch, classes]`.
+/// The body of the scan. Its inputs are the scores that are left `[batch, classes, n]`, the number of the step, the corners
+/// `[batch, n, 4]`, the intersection over union beyond which a box is removed, and the largest number of chosen boxes. Its
+/// outputs are the scores that are left and the number of the box chosen of each class, or -1, `[batch, classes]`.
 fn step(cx: &mut Lowering, inputs: &[Value; 5]) -> Built<Graph> {
     let shape = cx.shape(inputs[0]);
     let mut body = Graph::new();

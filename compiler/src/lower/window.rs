@@ -14,18 +14,18 @@ pub struct Window {
     pub dilations: Vec<i64>,
     /// The elements around the tensor.
     pub padding: Padding,
-    /// Windows may begin inside and end behind what lies around.
+    /// The number of windows is rounded up: the last one may end behind the padding.
     pub ceil: bool,
 }
 
 /// The elements around a tensor that windows slide over.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
-    /// So many elements: before all axes, then behind all.
+    /// Numbers of elements: those before each axis, then those behind each.
     Explicit(Vec<i64>),
-    /// As many windows as the extent has strides; of an odd number the more behind.
+    /// Padding for `ceil(extent / stride)` windows; of an odd number of elements, one more lies behind.
     SameUpper,
-    /// Padding that keeps the extent, the larger half of an odd number before.
+    /// Padding for `ceil(extent / stride)` windows; of an odd number of elements, one more lies before.
     SameLower,
     /// None.
     Valid,
@@ -136,12 +136,12 @@ impl Windows {
         Ok(w)
     }
 
-    /// How far a window reaches along spatial axis `i`.
+    /// The extent of a dilated window along spatial axis `i`.
     pub fn reach(&self, i: usize) -> Dim {
         &(&(&self.kernel[i] - 1) * self.dilations[i]) + 1
     }
 
-    /// As the builder wants them.
+    /// The axes for [`Builder::unfold`](wgfc_ir::Builder::unfold).
     pub fn axes(&self) -> Vec<WindowAxis> {
         (0..self.kernel.len())
             .map(|i| WindowAxis {
@@ -155,8 +155,8 @@ impl Windows {
     }
 }
 
-/// Windows of `size` along one axis, `before` elements back: a new last axis with the elements to sum up, of extent `size` or less, where no
-/// more are inside.
+/// Windows of `size` elements along `axis`, each beginning `before` elements before its position, as a new last axis. Elements outside
+/// of the tensor are 0; the new axis is shorter than `size` if no window has so many elements inside.
 pub fn along(cx: &mut Lowering, x: Value, axis: usize, size: i64, before: i64) -> Result {
     let mut shape = cx.shape(x);
     let rank = shape.len();

@@ -81,7 +81,7 @@ pub const WORKLOADS: [Workload; 7] = [
     workload!("portfolio", [10_000, 1500, 1], Steps::Extent, Share::Threads, 0, "population", 500),
 ];
 
-/// The use of the numbers of a seed, and how many there are.
+/// Random numbers for a seed: each use of them, which has a name, has a sequence of its own.
 struct Draw(u64);
 
 impl Draw {
@@ -89,7 +89,7 @@ impl Draw {
         let mut rng = Rng::new(self.0, what);
         (0..n).map(|_| (low + (high - low) * unit(&mut rng)) as f32).collect()
     }
-    /// Sums of four uniform numbers, of this deviation.
+    /// Nearly normal numbers with mean 0 and standard deviation `scale`: sums of four uniform ones.
     fn normal(&self, what: &str, n: usize, scale: f64) -> Vec<f32> {
         let mut rng = Rng::new(self.0, what);
         let mut four = || (0..4).map(|_| unit(&mut rng)).sum::<f64>();
@@ -97,7 +97,7 @@ impl Draw {
     }
 }
 
-/// In [0, 1), of 24 bits.
+/// A multiple of 2⁻²⁴ in [0, 1).
 fn unit(rng: &mut Rng) -> f64 {
     (rng.bits() >> 40) as f64 / f64::from(1 << 24)
 }
@@ -175,8 +175,8 @@ impl Workload {
     }
 }
 
-/// Three of the market, an unused one, scores that change every eighth step and a little at each, returns. Most
-/// scores are positive: of few equal shares some would differ by the band, and rounding decide.
+/// The signals of each step: three of the market, one that is not used, scores that change much every eighth step and a little
+/// at each, and returns. Most scores are positive, since rounding would decide which of few equal shares leave the band.
 fn signals(d: &Draw, steps: usize) -> Vec<f32> {
     let market = d.uniform("market", steps * 4, -1.0, 1.0);
     let slow = d.normal("slow", (steps / 8 + 1) * 16, 1.0);

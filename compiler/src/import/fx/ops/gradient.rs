@@ -1,4 +1,4 @@
-//! Slopes along axes, from differences of neighbours.
+//! `torch.gradient`: derivatives along axes by finite differences.
 
 use super::super::messages::Argument;
 use super::super::prelude::*;
@@ -9,16 +9,16 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.gradient.array|scalararray|scalarint|scalarrayarray|scalarrayint|tensorarray|tensorarrayint", slopes).in_f32(),
 ];
 
-/// Where the elements along an axis lie.
+/// The coordinates of the elements along an axis.
 #[derive(Clone, Copy)]
 enum Spacing {
-    /// At this distance.
+    /// Multiples of this distance.
     Even(f64),
-    /// At these places.
+    /// Those of a tensor of rank 1.
     At(Value),
 }
 
-/// A slope for each axis.
+/// A derivative for each axis.
 fn slopes(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let x = cx.as_float(x)?;
@@ -50,7 +50,8 @@ fn slopes(cx: &mut Cx) -> Lowered {
     axes.into_iter().zip(spacing).map(|(axis, s)| slope(cx, x, axis, s, order == 2)).collect()
 }
 
-/// The slope from three neighbours where there are two; at the ends from two, or from three where `curved`.
+/// The derivative along `axis`. Inner elements take the parabola through both neighbours; the ends take the difference from their
+/// neighbour, or the parabola through three elements where `curved`.
 fn slope(cx: &mut Cx, x: Value, axis: usize, spacing: Spacing, curved: bool) -> Result {
     let n = cx.shape(x)[axis].clone();
     if n.as_const().is_some_and(|n| n < if curved { 3 } else { 2 }) {
@@ -120,7 +121,7 @@ fn slope(cx: &mut Cx, x: Value, axis: usize, spacing: Spacing, curved: bool) -> 
     shape::concat(cx, &parts, axis)
 }
 
-/// The slope at one of three places, `h` and `k` apart, of the parabola through the values there.
+/// The derivative at one of three coordinates, `h` and `k` apart, of the parabola through the values there.
 fn parabola(cx: &mut Cx, v: &[Value], [h, k]: [Value; 2], place: usize) -> Result {
     let mut f = wgfc_ir::Body::default();
     let v0: Vec<u32> = (0..3).map(|i| f.arg(i)).collect();
