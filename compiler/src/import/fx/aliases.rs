@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn strides_decide_what_a_reshape_shares() {
-        // In order, in columns, in parts of rows, every second row.
+        // The first tensor is contiguous, the next two are column-major, the others split rows or take every second row.
         assert_eq!(views(&["4", "5"], &["5", "1"], &["2", "10"]), Some(true));
         assert_eq!(views(&["5", "4"], &["1", "5"], &["20"]), Some(false));
         assert_eq!(views(&["5", "4"], &["1", "5"], &["5", "2", "2"]), Some(true));
@@ -285,16 +285,16 @@ mod tests {
         assert_eq!(views(&["2", "5"], &["10", "1"], &["2", "5", "1"]), Some(true));
         assert_eq!(views(&["0", "5"], &["5", "1"], &["5", "0"]), Some(false));
         assert_eq!(views(&[], &[], &["1", "1"]), Some(true));
-        // Views of symbolic extents.
+        // Symbolic extents.
         assert_eq!(views(&["n", "s"], &["s", "1"], &["n*s"]), Some(true));
         assert_eq!(views(&["n", "t - 1"], &["t", "1"], &["n*t - n"]), Some(false));
-        // One row left of rows of two is a view.
+        // If s - 1 is 1, one row of every two remains, which is a view; so the answer is open.
         assert_eq!(views(&["n", "s - 1"], &["s", "1"], &["n*s - n"]), None);
         assert_eq!(views(&["n"], &["s"], &["n", "1"]), Some(true));
         assert_eq!(views(&["s", "n"], &["1", "s"], &["n*s"]), Some(false));
         assert_eq!(views(&["n", "2", "s", "3"], &["6*s", "3*s", "3", "1"], &["n", "2", "3*s"]), Some(true));
         assert_eq!(views(&["n", "s", "2", "3"], &["6*s", "3", "3*s", "1"], &["n", "s", "6"]), Some(false));
-        // Whether `m` and `s` are the same is open.
+        // It is open whether `m` equals `s`.
         assert_eq!(views(&["n", "s"], &["m", "1"], &["n*s"]), None);
     }
 
@@ -314,7 +314,7 @@ mod tests {
         // Sizes from two on decide as little as the run's own do.
         assert_eq!(of(&["2", "2"], &["s", "1"]), Some("2 <= s".into()));
         assert_eq!(of(&["n", "3"], &["s", "1"]), Some("3 <= s".into()));
-        // All places of an expanded axis are one, and windows lie in one another.
+        // All elements of an expanded axis have one address, and sliding windows overlap.
         assert_eq!(of(&["n", "s"], &["0", "1"]), None);
         assert_eq!(of(&["n", "3"], &["1", "1"]), None);
         assert_eq!(of(&["n", "3"], &["2", "1"]), None);

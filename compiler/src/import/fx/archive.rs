@@ -1,7 +1,8 @@
-//! The container: a zip file with the program as JSON and the storages of its tensors, or the program alone with those beside it.
+//! The container: a zip file with the program as JSON and the storages of its tensors, or a bare JSON program with the storages in a
+//! folder beside it.
 //!
-//! Records are mostly stored as they are, so that tensors share the file's bytes; a file that was packed again may have deflated
-//! ones. The root folder has the name that the file had when it was saved.
+//! Most records are stored uncompressed, so that tensors share the file's bytes; a file that was repacked may have deflated records. The
+//! root folder has the name that the file had when it was saved.
 
 use crate::budget::Budget;
 use crate::import::ExternalData;
@@ -13,37 +14,37 @@ use std::io::Read;
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
 
-/// The most bytes of a record that is a text.
+/// The maximum size of a text record, in bytes.
 const MOST_TEXT: u64 = 256 << 20;
-/// How many bytes a byte of a deflated text becomes at most, and one of a deflated storage.
+/// The maximum ratio of unpacked to packed bytes: of a text record, and of a storage.
 const MOST_RATIO: [u64; 2] = [300, 1032];
-/// The most records.
+/// The maximum number of records.
 const MOST_RECORDS: usize = 1 << 20;
 
 /// An opened archive.
 pub struct Archive<'m> {
     from: From<'m>,
-    /// The memory that reading it may take.
+    /// The memory budget of reading the archive.
     pub budget: Budget,
     /// The program's JSON, once it has been unpacked.
     program: OnceCell<Part>,
-    /// How it is laid out.
+    /// The layout of its records.
     pub layout: Layout,
 }
 
 enum From<'m> {
-    /// By name, below the root; others may be made up.
+    /// A zip file: its bytes, its records by their names below the root, and the source of made-up records.
     Zip(Part, BTreeMap<String, Record>, &'m dyn ExternalData),
-    /// Beside the program.
+    /// A bare program, and the source of the files beside it.
     Folder(Part, &'m dyn ExternalData),
 }
 
-/// The versions of torch that wrote it.
+/// The layout of an archive, which depends on the version of torch that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// 2.8 and later: a root folder, `models/`, `data/`.
+    /// Torch 2.8 and later: a root folder with `models/` and `data/`.
     Folders,
-    /// 2.5 to 2.7: four records at the top.
+    /// Torch 2.5 to 2.7: four records at the top level.
     Flat,
     /// The format of `torch.save`: a pickle and storages.
     Pickle,
@@ -52,19 +53,19 @@ pub enum Layout {
 }
 
 struct Record {
-    /// Where its bytes begin.
+    /// The offset of its packed bytes in the zip file.
     start: u64,
     packed: u64,
     size: u64,
     deflated: bool,
 }
 
-/// A part of bytes that another object owns.
+/// A range of bytes that another object owns.
 #[derive(Clone)]
 pub struct Part {
     /// The owner of the memory.
     pub owner: Arc<dyn ByteOwner>,
-    /// The first byte in the owner's bytes.
+    /// The offset of the first byte in the owner's bytes.
     pub start: usize,
     /// Number of bytes.
     pub len: usize,
@@ -87,7 +88,7 @@ fn broken(why: impl std::fmt::Display) -> Diagnostic {
         .help("write it with torch.export.save(torch.export.export(model, args), path)")
 }
 
-/// Whether bytes begin as an archive or the program of one does.
+/// Whether the bytes begin like a zip file or a JSON object.
 pub fn is_archive(bytes: &[u8]) -> bool {
     let text = bytes.iter().position(|b| !b.is_ascii_whitespace()).map_or(bytes, |i| &bytes[i..]);
     is_zip(bytes) || text.starts_with(b"{")
@@ -100,8 +101,7 @@ fn is_zip(bytes: &[u8]) -> bool {
 impl<'m> Archive<'m> {
     /// Reads the directory.
     ///
-    /// # Errors
-    /// Where it is no zip file, holds names that leave it, or has no program.
+    /// # Errors The file is a damaged zip file, holds names that point outside of it, or has no program.
     pub fn open(file: Part, external: &'m dyn ExternalData, budget: Budget) -> Result<Archive<'m>, Errors> {
         if !is_zip(file.bytes()) {
             return Ok(Archive {
@@ -123,10 +123,9 @@ impl<'m> Archive<'m> {
         Ok(Archive { from: From::Zip(file, records, external), budget, program: OnceCell::new(), layout })
     }
 
-    /// A record of this archive that is one itself: what `torch.save` writes.
+    /// Opens a record that is itself a zip file, as `torch.save` writes it.
     ///
-    /// # Errors
-    /// As [`Archive::open`].
+    /// # Errors See [`Archive::open`].
     pub fn inner(&self, name: &str) -> Result<Archive<'m>, Diagnostic> {
         let part = self.storage(name)?;
         let records = directory(&part, &self.budget)?;
@@ -145,8 +144,7 @@ impl<'m> Archive<'m> {
 
     /// The program's JSON.
     ///
-    /// # Errors
-    /// As [`Archive::text`].
+    /// # Errors See [`Archive::text`].
     pub fn program(&self) -> Result<Part, Diagnostic> {
         if let Some(program) = self.program.get() {
             return Ok(program.clone());
@@ -159,7 +157,7 @@ impl<'m> Archive<'m> {
         Ok(self.program.get_or_init(|| program).clone())
     }
 
-    /// Whether there is such a record.
+    /// Whether a record of this name exists.
     pub fn has(&self, name: &str) -> bool {
         match &self.from {
             From::Zip(_, records, _) => records.contains_key(name),
@@ -167,10 +165,9 @@ impl<'m> Archive<'m> {
         }
     }
 
-    /// A record that is a text.
+    /// A text record.
     ///
-    /// # Errors
-    /// Where it is missing, damaged or longer than a text can be.
+    /// # Errors The record is missing, damaged or longer than the maximum for a text.
     pub fn text(&self, name: &str) -> Result<Part, Diagnostic> {
         let part = self.record(name, MOST_RATIO[0], MOST_TEXT)?;
         if part.len as u64 > MOST_TEXT {
@@ -179,10 +176,9 @@ impl<'m> Archive<'m> {
         Ok(part)
     }
 
-    /// A record that is JSON, as what it says.
+    /// Parses a JSON record.
     ///
-    /// # Errors
-    /// As [`Archive::text`]; where it has another form, as `not_read` says it.
+    /// # Errors See [`Archive::text`]; JSON of another form is an error that `not_read` makes.
     pub fn json<T: serde::de::DeserializeOwned>(
         &self,
         text: &Part,
@@ -192,10 +188,9 @@ impl<'m> Archive<'m> {
         serde_json::from_slice(text.bytes()).map_err(not_read)
     }
 
-    /// A record that is a storage.
+    /// A storage record.
     ///
-    /// # Errors
-    /// Where it is missing or damaged.
+    /// # Errors The record is missing or damaged.
     pub fn storage(&self, name: &str) -> Result<Part, Diagnostic> {
         self.record(name, MOST_RATIO[1], u64::MAX)
     }
@@ -273,7 +268,7 @@ fn directory(file: &Part, budget: &Budget) -> Result<BTreeMap<String, Record>, D
         places.push((start, packed));
         records.insert(name, Record { start, packed, size, deflated });
     }
-    // Unpacking the same bytes many times would give more than the file's length says.
+    // Overlapping records could unpack the same bytes many times, which defeats limits by the file's length.
     places.retain(|(_, packed)| *packed > 0);
     places.sort_unstable();
     if places.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0) {
@@ -282,7 +277,7 @@ fn directory(file: &Part, budget: &Budget) -> Result<BTreeMap<String, Record>, D
     Ok(records)
 }
 
-/// The folder that all records are in, and what they are.
+/// The root folder of all records, and the layout.
 fn root(records: &BTreeMap<String, Record>) -> Result<(String, Layout), Diagnostic> {
     let known = [("models/model.json", Layout::Folders), ("data.pkl", Layout::Pickle)];
     for (name, layout) in known {
@@ -326,7 +321,7 @@ mod tests {
             let e = refused(zipped(&[model, (name, b"12")], CompressionMethod::Stored));
             assert!(e.contains("leaves the archive"), "{name}: {e}");
         }
-        // Both entries of the directory are the first record.
+        // Both entries of the directory point to the first record.
         let mut both = zipped(&[model, ("m/models/model2json", b"12")], CompressionMethod::Stored);
         let entry = both.windows(4).rposition(|w| w == b"PK\x01\x02").unwrap();
         both[entry + 42..entry + 46].copy_from_slice(&[0; 4]);

@@ -345,7 +345,7 @@ impl Expr {
                 let (c, a, b) = (c.truth(symbols)?, a.size(symbols)?, b.size(symbols)?);
                 return Ok(&(&c * &a) + &(&(&Poly::ONE - &c) * &b));
             }
-            // A Piecewise: the value of the first pair whose condition holds.
+            // A Piecewise has the value of the first pair whose condition holds.
             ("Piecewise", pairs) => {
                 let mut value = Poly::ZERO;
                 for pair in pairs.iter().rev() {

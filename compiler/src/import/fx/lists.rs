@@ -1,4 +1,4 @@
-//! Operators on lists of tensors (`_foreach_add`), such as optimizers call, as operators on one tensor after another.
+//! Rewrites operators on lists of tensors (`_foreach_add`), which optimizers call, into one operator per tensor.
 
 use super::messages::{Argument, ExportedProgram, Graph, NamedArgument, Node, TensorArgument};
 use super::ops;
@@ -34,7 +34,7 @@ fn each(node: &Node) -> Option<Vec<Node>> {
         .inputs
         .iter()
         .filter_map(|i| if let Argument::Tensors(l) = &i.arg { Some(l.len()) } else { None });
-    // The written value is the result as well.
+    // An in-place operator has the tensors that it writes as results.
     let first = node.inputs.first().filter(|_| !in_place.is_empty()).map(|i| &i.arg);
     let made: Vec<&TensorArgument> = first.into_iter().chain(&node.outputs).flat_map(listed).collect();
     let of = |i: usize| -> Option<Node> {

@@ -1,6 +1,6 @@
 //! The contents of `model.json` of an exported program: the serialized schema of `torch.export`, versions 7 and 8.
 //!
-//! Keys that are not known are ignored, as torch does; a union of a kind that is not known is kept by its name.
+//! Unknown keys are ignored, as in torch; a union of an unknown kind is kept as its key.
 
 use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -22,19 +22,19 @@ pub struct ExportedProgram {
 /// A version of the schema.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct SchemaVersion {
-    /// Versions that differ in it do not read each other's files.
+    /// The major version; files of different major versions are incompatible.
     pub major: i64,
-    /// The number of additions since.
+    /// The minor version, which counts backward-compatible additions.
     #[serde(default)]
     pub minor: i64,
 }
 
-/// The values of a symbol, ends included.
+/// The range of a symbol, with both ends included.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Range {
-    /// The least one, if there is one.
+    /// The minimum, if there is one.
     pub min_val: Option<i64>,
-    /// The greatest one, if there is one.
+    /// The maximum, if there is one.
     pub max_val: Option<i64>,
 }
 
@@ -43,7 +43,7 @@ pub struct Range {
 pub struct GraphModule {
     /// The graph.
     pub graph: Graph,
-    /// The meaning of its inputs and outputs.
+    /// The meaning of the graph's inputs and outputs.
     pub signature: Signature,
     /// The modules it was traced from.
     #[serde(default)]
@@ -53,14 +53,14 @@ pub struct GraphModule {
 /// One module that was traced.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ModuleCall {
-    /// Its qualified name; of the whole model empty.
+    /// The qualified name; empty for the whole model.
     pub fqn: String,
-    /// How it is called, if that was kept.
+    /// The signature of the call, if it was kept.
     #[serde(default)]
     pub signature: Option<CallSignature>,
 }
 
-/// How a module is called.
+/// The signature of a module's call.
 #[derive(Clone, Debug, Deserialize)]
 pub struct CallSignature {
     /// The pytree of its arguments, as JSON text.
@@ -81,21 +81,21 @@ pub struct Graph {
     pub inputs: Vec<Argument>,
     /// Its results.
     pub outputs: Vec<Argument>,
-    /// Its nodes, operands first.
+    /// Its nodes in topological order.
     pub nodes: Vec<Node>,
     /// The types of its tensors.
     #[serde(default)]
     pub tensor_values: BTreeMap<String, TensorMeta>,
-    /// The values of its integers.
+    /// The values of its symbolic integers.
     #[serde(default)]
     pub sym_int_values: BTreeMap<String, SymInt>,
-    /// The values of its truth values.
+    /// The values of its symbolic bools.
     #[serde(default)]
     pub sym_bool_values: BTreeMap<String, SymBool>,
-    /// The values of its numbers.
+    /// The values of its symbolic floats.
     #[serde(default)]
     pub sym_float_values: BTreeMap<String, SymFloat>,
-    /// Whether it returns one tensor that is no tuple.
+    /// Whether it returns a single tensor instead of a tuple.
     #[serde(default)]
     pub is_single_tensor_return: bool,
 }
@@ -105,11 +105,11 @@ pub struct Graph {
 pub struct Node {
     /// The operator: `torch.ops.aten.add.Tensor`.
     pub target: String,
-    /// Its arguments; what is at its default is left out.
+    /// Its arguments; those with default values may be left out.
     pub inputs: Vec<NamedArgument>,
     /// Its results.
     pub outputs: Vec<Argument>,
-    /// Where it comes from: `stack_trace`, `nn_module_stack`, `torch_fn`.
+    /// Its origin: `stack_trace`, `nn_module_stack`, `torch_fn`.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
     /// Its name.
@@ -120,7 +120,7 @@ pub struct Node {
 /// An argument of an operator.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NamedArgument {
-    /// Its name; of higher-order operators empty.
+    /// Its name; empty for higher-order operators.
     pub name: String,
     /// Its value.
     pub arg: Argument,
@@ -129,52 +129,52 @@ pub struct NamedArgument {
 /// A tensor by its name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct TensorArgument {
-    /// Which of [`Graph::tensor_values`].
+    /// The key in [`Graph::tensor_values`].
     pub name: String,
 }
 
-/// A value, or nothing.
+/// A tensor or `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionalTensor {
     /// A tensor.
     Tensor(TensorArgument),
-    /// None.
+    /// `None`.
     None,
 }
 
-/// An integer that is known, or one that the graph computes.
+/// A constant integer, or one that the graph computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymArgument {
-    /// Which of [`Graph::sym_int_values`].
+    /// The key in [`Graph::sym_int_values`].
     Name(String),
-    /// A number.
+    /// A constant.
     Int(i64),
 }
 
 /// An integer, or an expression of symbols.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymInt {
-    /// sympy's `srepr` of it ([`expr`](super::expr)).
+    /// The expression in the format of sympy's `srepr` ([`expr`](super::expr)).
     Expr(String),
-    /// A number.
+    /// A constant.
     Int(i64),
 }
 
-/// A truth value, or an expression of symbols.
+/// A bool, or an expression of symbols.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymBool {
-    /// sympy's `srepr` of it.
+    /// The expression in the format of sympy's `srepr`.
     Expr(String),
-    /// A truth value.
+    /// A constant.
     Bool(bool),
 }
 
-/// A number, or an expression of symbols.
+/// A float, or an expression of symbols.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SymFloat {
-    /// sympy's `srepr` of it.
+    /// The expression in the format of sympy's `srepr`.
     Expr(String),
-    /// A number.
+    /// A constant.
     Float(f64),
 }
 
@@ -196,39 +196,39 @@ pub enum Argument {
     Tensor(TensorArgument),
     /// A list of tensors.
     Tensors(Vec<TensorArgument>),
-    /// A tensor or nothing.
+    /// A tensor or `None`.
     OptionalTensor(OptionalTensor),
-    /// A list of tensors with gaps.
+    /// A list of tensors, some of which may be `None`.
     OptionalTensors(Vec<OptionalTensor>),
     /// An integer.
     Int(i64),
     /// A list of integers.
     Ints(Vec<i64>),
-    /// A number.
+    /// A float.
     Float(f64),
-    /// A list of numbers.
+    /// A list of floats.
     Floats(Vec<f64>),
-    /// A truth value.
+    /// A bool.
     Bool(bool),
-    /// A list of truth values.
+    /// A list of bools.
     Bools(Vec<bool>),
-    /// A text.
+    /// A string.
     String(String),
-    /// A list of texts.
+    /// A list of strings.
     Strings(Vec<String>),
-    /// An integer that is known, or one that the graph computes.
+    /// A constant integer, or one that the graph computes.
     SymInt(SymArgument),
-    /// A list of those.
+    /// A list of such integers.
     SymInts(Vec<SymArgument>),
-    /// A number that the graph computes from sizes.
+    /// A float that the graph computes from sizes, by its name.
     SymFloat(String),
-    /// A truth value that the graph computes from sizes.
+    /// A bool that the graph computes from sizes, by its name.
     SymBool(String),
     /// An element type, by its [code](dtype).
     ScalarType(i64),
-    /// How elements lie in memory.
+    /// A layout, such as strided or sparse.
     Layout(i64),
-    /// In which order dimensions lie in memory.
+    /// A memory format: the order of dimensions in memory.
     MemoryFormat(i64),
     /// A device.
     Device(String),
@@ -236,7 +236,7 @@ pub enum Argument {
     Graph(GraphArgument),
     /// An operator, by its name.
     Operator(String),
-    /// A complex number, by its parts.
+    /// A complex number: its real and imaginary parts.
     Complex([f64; 2]),
     /// Anything else, by its key.
     Other(String),
@@ -249,13 +249,13 @@ pub struct TensorMeta {
     pub dtype: i64,
     /// Its shape.
     pub sizes: Vec<SymInt>,
-    /// How many elements apart neighbours along each axis are.
+    /// The stride of each axis, in elements.
     #[serde(default)]
     pub strides: Vec<SymInt>,
-    /// Elements before the first one.
+    /// The offset of the first element in the storage, in elements.
     #[serde(default)]
     pub storage_offset: Option<SymInt>,
-    /// 7 is strided.
+    /// The code of the layout; 7 is strided.
     #[serde(default)]
     pub layout: i64,
 }
@@ -272,15 +272,15 @@ pub struct Signature {
 /// The kind of an input.
 #[derive(Clone, Debug)]
 pub enum InputSpec {
-    /// The caller gives it.
+    /// An input that the caller passes.
     UserInput(Argument),
     /// A parameter, with its name.
     Parameter { arg: String, name: String },
-    /// A buffer, with its name and whether the state holds it.
+    /// A buffer, with its name and whether the state dictionary holds it.
     Buffer { arg: String, name: String, persistent: bool },
     /// A constant, with its name.
     Constant { arg: String, name: String },
-    /// A number, a text or nothing that the caller gave when it was traced.
+    /// A number, a string or `None` that was fixed by the export.
     Fixed,
     /// Anything else, by its key.
     Other(String),
@@ -289,7 +289,7 @@ pub enum InputSpec {
 /// The kind of an output.
 #[derive(Clone, Debug)]
 pub enum OutputSpec {
-    /// The caller takes it.
+    /// A result that the caller receives.
     UserOutput(Argument),
     /// The loss.
     Loss(String),
@@ -303,7 +303,7 @@ pub enum OutputSpec {
     Other(String),
 }
 
-/// The element type of a code, or its name where there is none here. A complex number is two numbers of this type.
+/// The element type of a code, or a description of one that is not supported. A complex number is two numbers of the returned type.
 pub fn dtype(code: i64) -> Result<wgfc_ir::DType, &'static str> {
     use wgfc_ir::DType::*;
     Ok(match code {
@@ -328,13 +328,13 @@ pub fn dtype(code: i64) -> Result<wgfc_ir::DType, &'static str> {
     })
 }
 
-/// Whether elements of a code are complex numbers.
+/// Whether the code is that of a complex type.
 pub fn is_complex(code: i64) -> bool {
     matches!(code, 9..=11)
 }
 
 impl Node {
-    /// The names of the tensors that are its results, those of a list one by one.
+    /// The names of the tensors that are its results; a list contributes each of its tensors.
     pub fn results(&self) -> impl Iterator<Item = &str> {
         self.outputs
             .iter()
@@ -377,7 +377,7 @@ impl Argument {
     }
 }
 
-/// Reads an object of one key, by that key.
+/// Deserializes a union: an object with one key, which names the variant.
 macro_rules! union {
     ($type:ty, $what:literal, $key:ident, $map:ident, $value:expr) => {
         impl<'de> Deserialize<'de> for $type {
@@ -405,13 +405,13 @@ macro_rules! union {
     };
 }
 
-/// The key of a union that is not understood.
+/// Skips the value of a union variant and returns its key.
 fn skipped<'de, A: MapAccess<'de>>(map: &mut A, key: String) -> Result<String, A::Error> {
     map.next_value::<IgnoredAny>()?;
     Ok(key)
 }
 
-/// A number, where one that is not finite is a text.
+/// A float; JSON has strings for infinities and NaN.
 #[derive(Clone, Copy)]
 struct Number(f64);
 
@@ -451,13 +451,13 @@ struct Device {
     r#type: String,
 }
 
-/// The name of the value that a specification is about.
+/// The name of the value that a specification refers to.
 #[derive(Deserialize)]
 struct Arg {
     name: String,
 }
 
-/// A value and what it belongs to.
+/// A value, and the name of the parameter, buffer, constant or input that it belongs to.
 #[derive(Deserialize)]
 struct Named {
     arg: Arg,
@@ -506,7 +506,7 @@ union!(
     }
 );
 
-/// A truth value or a number by its name, or as it is.
+/// A bool or a float: the name of a symbolic value, or a constant.
 enum Symbolic {
     Name(String),
     Bool(bool),

@@ -1,9 +1,9 @@
-//! Programs of PyTorch: what `torch.export.save` writes.
+//! Importer of PyTorch programs, which `torch.export.save` writes.
 //!
-//! `archive` is the container, `messages` what the program in it holds, `weights` its tensors. `model` reads inputs and outputs,
-//! `lists` writes operators on lists as ones on tensors, `symbols` reads sizes, `threshold` compares floats that sizes decide, `walk` goes through the nodes, `scope` knows which names are the same memory,
-//! `aliases` which results are. [`op`] is the contract of
-//! an operator, [`ops`] decodes each of them, [`cx`] is what a decoder sees of its node.
+//! `archive` reads the container, `messages` the program in it and `weights` its tensors. `model` imports inputs and outputs, `lists`
+//! rewrites operators on lists as operators on tensors, `symbols` resolves symbolic sizes, `threshold` turns comparisons of floats into
+//! comparisons of sizes, `walk` lowers the nodes, `scope` tracks which names share memory, and `aliases` decides which results do. [`op`]
+//! is the contract of an operator, [`ops`] decodes each operator, and [`cx`] is a decoder's access to its node.
 
 mod aliases;
 mod archive;
@@ -63,10 +63,9 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
     model::import(&mut importer, &program, options)
 }
 
-/// The inputs of a program whose values must be given in each run, with their types as it declares them.
+/// The inputs of a program that each run must pass, with their declared types.
 ///
-/// # Errors
-/// The part of the archive or of the types that is not understood.
+/// # Errors The part of the archive or of the types that cannot be read.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -79,10 +78,9 @@ pub fn declared_inputs(
     model::declared_inputs(&mut importer, &program, &options)
 }
 
-/// The storages that an archive speaks of and does not have.
+/// The storages that an archive refers to and does not contain.
 ///
-/// # Errors
-/// The fault of the archive, or of its tables of tensors.
+/// # Errors The fault of the archive or of its tensor tables.
 pub fn missing_storages(
     bytes: &[u8],
     external: &dyn ExternalData,

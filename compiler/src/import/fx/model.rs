@@ -1,4 +1,4 @@
-//! A program around its nodes: inputs, outputs, states.
+//! Imports the parts of a program other than its nodes: inputs, outputs, states.
 
 use super::guards::{Guard, Relation};
 use super::messages::{
@@ -22,8 +22,7 @@ use wgfc_ir::{Border, DType, Dim, Graph, Op, State, Tensor, TensorType, Value};
 
 /// Imports a program.
 ///
-/// # Errors
-/// All that is wrong with it, or not supported.
+/// # Errors All faults of the program and all parts that are not supported.
 pub fn import<'m>(
     im: &mut Importer<'m>,
     p: &'m ExportedProgram,
@@ -62,13 +61,12 @@ fn at_part(e: OpError, part: String) -> Diagnostic {
     diagnostic(e.at(part), Location::default())
 }
 
-/// States to be, by the graph's name of what they were.
+/// Future states, by the graph's name of the initial value.
 type States = Vec<(String, State)>;
 
-/// The inputs that the user gives, as the program declares them.
+/// The inputs that the user passes, with their declared types.
 ///
-/// # Errors
-/// The part of their types that is not understood.
+/// # Errors The types that cannot be read.
 pub fn declared_inputs(
     im: &mut Importer<'_>,
     p: &ExportedProgram,
@@ -91,7 +89,7 @@ pub fn declared_inputs(
     }
 }
 
-/// Inputs that are integers: sizes may depend on them, so that they must be known.
+/// The names of integer inputs. Sizes may depend on them, so they must be constants.
 pub fn integers(p: &ExportedProgram) -> Vec<String> {
     let specs = p.graph_module.signature.input_specs.iter();
     let name = |s: &InputSpec| match s {
@@ -101,7 +99,7 @@ pub fn integers(p: &ExportedProgram) -> Vec<String> {
     specs.filter_map(name).collect()
 }
 
-/// Adds weights, constants, inputs, and the values given for these. What is written becomes a state.
+/// Adds weights, constants and inputs, with fixed values for the inputs that have them. Tensors that the program writes become states.
 fn inputs<'m>(
     im: &mut Importer<'m>,
     to: &mut Lowering,
@@ -208,7 +206,7 @@ fn inputs<'m>(
     states
 }
 
-/// Adds an input that the user gives.
+/// Adds an input that the user passes.
 fn given(
     im: &Importer<'_>,
     to: &mut Lowering,
@@ -248,7 +246,7 @@ fn given(
     Ok(())
 }
 
-/// An integer that the user gives: it must be known.
+/// Fixes an integer input, whose value must be given.
 fn integer(im: &mut Importer<'_>, graph: &FxGraph, name: &str, options: &Options) -> Result<(), OpError> {
     let symbol = match graph.sym_int_values.get(name) {
         Some(SymInt::Expr(text)) => match expr::parse(text) {
@@ -273,7 +271,7 @@ fn integer(im: &mut Importer<'_>, graph: &FxGraph, name: &str, options: &Options
     Ok(())
 }
 
-/// A tensor that stays from run to run.
+/// A tensor that persists from run to run.
 fn state(to: &mut Lowering, name: &str, initial: Tensor) -> State {
     let shape: Vec<Dim> = initial.shape.iter().map(|n| (*n).into()).collect();
     let node = wgfc_ir::Node {
@@ -374,7 +372,8 @@ fn outputs<'m>(
             to.graph.outputs.push(Border { name: name.as_str().into(), value });
         }
     }
-    // The new value of an input that is written is an output of its name, behind all others. One dialect says so in the signature.
+    // The new value of a written input is an output with the input's name, after all others. Some programs already list it in the
+    // signature.
     for spec in &module.signature.input_specs {
         let InputSpec::UserInput(Argument::Tensor(t)) = spec else { continue };
         let name = names.input(&t.name);
@@ -391,7 +390,7 @@ fn outputs<'m>(
     }
 }
 
-/// An output that is a number.
+/// Adds an output that is a number.
 fn constant(im: &mut Importer<'_>, to: &mut Lowering, a: &Argument, graph: &FxGraph, name: &str) {
     let value = match a {
         Argument::Int(n) => Ok(to.int(DType::I64, *n)),
@@ -422,7 +421,7 @@ fn modules(graph: &FxGraph) -> BTreeMap<&str, &str> {
     out
 }
 
-/// The results that the user takes, by name, where no tensor of the graph has that name.
+/// The results that the user receives, by name, except names that a tensor of the graph has.
 fn results<'m>(p: &'m ExportedProgram, names: &Names) -> Vec<(String, &'m str)> {
     let module = &p.graph_module;
     let users = module.signature.output_specs.iter().filter_map(|s| match s {
@@ -438,9 +437,9 @@ fn results<'m>(p: &'m ExportedProgram, names: &Names) -> Vec<(String, &'m str)> 
     named.filter(|(name, _)| !module.graph.tensor_values.contains_key(name)).collect()
 }
 
-/// Looks inside as the options say: at tensors that are asked for by their names or by the modules that return them.
+/// Taps the tensors that the options ask for, by their own names or by the modules that return them.
 fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
-    // A tensor that stays and is written is tapped as it is in the end.
+    // A tap of a state shows its final value.
     for tap in &options.taps {
         if let Some(v) = to.graph.outputs.iter().find(|o| *o.name == **tap).map(|o| o.value) {
             to.named_to_tap(tap, v);
@@ -479,7 +478,7 @@ fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &F
     im.errors.extend(wrong);
 }
 
-/// The graphs that nodes of a graph are given.
+/// The graphs that nodes of this graph have as arguments.
 fn inner_graphs(graph: &FxGraph) -> Vec<&FxGraph> {
     let given = graph.nodes.iter().flat_map(|n| &n.inputs);
     let graphs = given.filter_map(|i| if let Argument::Graph(g) = &i.arg { Some(&*g.graph) } else { None });

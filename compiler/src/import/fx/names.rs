@@ -1,4 +1,4 @@
-//! Names of inputs and outputs: as `forward` calls its arguments, and as its result is structured.
+//! Names of inputs and outputs: the arguments of `forward`, and the paths in its result.
 
 use super::guards::Path;
 use super::messages::{Argument, ExportedProgram, InputSpec};
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 /// The user's names of inputs and outputs.
 pub struct Names {
-    /// The paths of inputs that the user gives, by the graph's name.
+    /// The paths of the inputs that the user passes, by the graph's name.
     pub inputs: BTreeMap<String, Path>,
-    /// The paths of all results that the user takes, where the program has them.
+    /// The paths of all results that the user receives; empty if the program does not record them.
     pub outputs: Vec<Path>,
 }
 
 impl Names {
-    /// From the program's own call.
+    /// Reads the names from the signature of the whole model's call.
     pub fn of(p: &ExportedProgram) -> Names {
         let call = p.graph_module.module_call_graph.iter().find(|c| c.fqn.is_empty());
         let call = call.and_then(|c| c.signature.as_ref());
@@ -33,12 +33,12 @@ impl Names {
         Names { inputs, outputs: call.and_then(tree::results).unwrap_or_default() }
     }
 
-    /// The name of an input that the user gives, by the graph's name.
+    /// The user's name of an input, by the graph's name.
     pub fn input(&self, name: &str) -> String {
         self.inputs.get(name).map_or_else(|| name.to_owned(), |p| p.join("."))
     }
 
-    /// The name of the result `i` of `n` that the user takes.
+    /// The user's name of result `i` of `n`.
     pub fn output(&self, i: usize, n: usize) -> String {
         match self.outputs.get(i).filter(|_| self.outputs.len() == n).map(Vec::as_slice) {
             Some([]) => "output".into(),

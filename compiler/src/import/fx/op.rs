@@ -1,39 +1,40 @@
-//! The contract of an operator: what a file in [`ops`](super::ops) provides.
+//! The contract of an operator, which each file in [`ops`](super::ops) implements.
 
 use super::cx::Cx;
 use super::messages::{Argument, Node};
 pub use crate::lower::{Lowered, OpError};
 use crate::{Diagnostic, Location};
 
-/// How one operator of torch becomes core operators.
+/// An operator of torch and its lowering to core operators.
 #[derive(Clone, Copy)]
 pub struct OpDef {
-    /// The name in graphs, without `torch.ops.`, with all overloads that are lowered so: `aten.add.Scalar|Tensor`, `higher_order.cond`.
+    /// The name in graphs, without `torch.ops.`, with all overloads that have this lowering: `aten.add.Scalar|Tensor`,
+    /// `higher_order.cond`.
     pub target: &'static str,
-    /// Reads the arguments, and lowers. It returns a value for each result, in order. An operator that works in place
-    /// (`add_`) is lowered as the one that does not (`add`), and its result written.
+    /// Reads the arguments and returns a value for each result, in order. An in-place operator (`add_`) uses the lowering of the
+    /// functional one (`add`), and its result is then written to the argument.
     pub lower: fn(&mut Cx) -> Lowered,
-    /// Arguments that it writes although its declaration does not say so.
+    /// Arguments that the operator writes although its schema does not say so.
     pub writes: &'static [&'static str],
-    /// The flag without which it writes no argument.
+    /// A flag; the operator writes its arguments only if it is set.
     pub writes_if: Option<&'static str>,
-    /// The argument, or the list of arguments, of which its results are views where all that it does are views, although its
-    /// declaration does not say so.
+    /// An argument, a tensor or a list, of which the results may be views although the schema does not say so. A result is a view if its
+    /// lowering consists of views.
     pub views: Option<&'static str>,
-    /// Whether several elements of a result may be one element of what it is a view of.
+    /// Whether several elements of a result may be the same element of the tensor that it is a view of.
     pub repeats: bool,
-    /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
+    /// Whether it takes or returns complex numbers, which are pairs along a last axis.
     pub complex: bool,
-    /// Whether it does to complex numbers what it does to their parts, each alone.
+    /// Whether it applies to the real and imaginary parts of complex numbers independently.
     pub by_parts: bool,
-    /// Whether it computes with narrower floats in f32, and rounds only its results.
+    /// Whether it computes in f32 for narrower floats, and rounds only its results.
     pub in_f32: bool,
     /// The unsupported parts, for `SUPPORTED_OPS.md`; empty when all is supported.
     pub notes: &'static str,
 }
 
 impl OpDef {
-    /// The names in graphs, one for each overload.
+    /// The names in graphs, one per overload.
     pub fn targets(&self) -> impl Iterator<Item = String> {
         let (name, overloads) = self.target.rsplit_once('.').unwrap_or(("", self.target));
         overloads.split('|').map(move |o| format!("{name}.{o}"))
@@ -53,31 +54,31 @@ impl OpDef {
             notes: "",
         }
     }
-    /// Arguments that it writes although its declaration does not say so.
+    /// Sets the arguments that the operator writes although its schema does not say so.
     pub const fn writes(self, writes: &'static [&'static str]) -> OpDef {
         OpDef { writes, ..self }
     }
-    /// The flag without which it writes no argument.
+    /// Sets the flag without which the operator writes no argument.
     pub const fn writes_if(self, flag: &'static str) -> OpDef {
         OpDef { writes_if: Some(flag), ..self }
     }
-    /// The argument, or the list of arguments, of which its results may be views.
+    /// Sets the argument, a tensor or a list, of which the results may be views.
     pub const fn views(self, of: &'static str) -> OpDef {
         OpDef { views: Some(of), ..self }
     }
-    /// That several elements of a result may be one element of what it is a view of.
+    /// Declares that several elements of a result may be the same element of the tensor that it is a view of.
     pub const fn repeats(self) -> OpDef {
         OpDef { repeats: true, ..self }
     }
-    /// That it takes or makes complex numbers.
+    /// Declares that it takes or returns complex numbers.
     pub const fn complex(self) -> OpDef {
         OpDef { complex: true, ..self }
     }
-    /// That it does to complex numbers what it does to their parts, each alone.
+    /// Declares that it applies to the real and imaginary parts of complex numbers independently.
     pub const fn by_parts(self) -> OpDef {
         OpDef { complex: true, by_parts: true, ..self }
     }
-    /// That it computes with narrower floats in f32, and rounds only its results.
+    /// Declares that it computes in f32 for narrower floats, and rounds only its results.
     pub const fn in_f32(self) -> OpDef {
         OpDef { in_f32: true, ..self }
     }
@@ -93,7 +94,7 @@ pub fn target(node: &Node) -> &str {
     t.strip_prefix("torch.ops.").unwrap_or(t)
 }
 
-/// Whether all that a node makes are numbers of sizes, which stand in its graph's tables.
+/// Whether all results of a node are symbolic numbers, whose expressions the graph's tables hold.
 pub fn makes_sizes(node: &Node) -> bool {
     let size = |a: &Argument| {
         matches!(a, Argument::SymInt(_) | Argument::SymInts(_) | Argument::SymFloat(_) | Argument::SymBool(_))
@@ -110,7 +111,7 @@ pub fn label(node: &Node, index: usize) -> String {
     }
 }
 
-/// Where a node is, in the words of its metadata.
+/// The location of a node, from its metadata.
 pub fn location(node: &Node, index: usize) -> Location {
     Location {
         node: Some(label(node, index).into()),
@@ -120,7 +121,7 @@ pub fn location(node: &Node, index: usize) -> Location {
     }
 }
 
-/// The module that a node was traced in, and the line of Python: `layers.0.mlp, model.py:12: x = self.up(x)`.
+/// The module that a node was traced in, and its Python line: `layers.0.mlp, model.py:12: x = self.up(x)`.
 pub fn source(node: &Node) -> Option<String> {
     let module = module(node).filter(|m| !m.is_empty()).map(|m| format!("module {m}"));
     let line = node.metadata.get("stack_trace").and_then(|t| {
@@ -143,7 +144,7 @@ pub fn module(node: &Node) -> Option<&str> {
     last.split(',').nth(1)
 }
 
-/// An error, of which the part is said in the words of the model, at a node.
+/// The diagnostic for an error at a node.
 pub fn diagnostic(e: OpError, at: Location) -> Diagnostic {
     crate::import::diagnostic(e, at, |at| match at.operator.as_deref() {
         Some(o) if o.starts_with("aten.") => {

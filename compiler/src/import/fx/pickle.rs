@@ -1,39 +1,39 @@
-//! The few pickle opcodes that `torch.save` writes for a dictionary of tensors. Nothing is executed: of the functions that a pickle
-//! names, those that rebuild tensors are known, and all others are refused.
+//! A reader of the few pickle opcodes that `torch.save` writes for a dictionary of tensors. Nothing is executed: the functions that
+//! rebuild tensors are recognised, and a pickle that names any other is refused.
 
 use crate::Diagnostic;
 use crate::budget::Budget;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// The most axes of a tensor, as torch has it.
+/// The maximum rank of a tensor, as in torch.
 const RANK: usize = 64;
-/// How deep tuples may be nested.
+/// The maximum nesting depth of tuples.
 const DEPTH: usize = 64;
 
 /// A tensor: a view of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The storage's record is `data/KEY`.
+    /// The key of the storage, whose record is `data/KEY`.
     pub key: String,
-    /// The class of the storage, which names the type of its elements: `FloatStorage`.
+    /// The class of the storage, which implies the element type: `FloatStorage`.
     pub class: String,
-    /// Elements before the first one.
+    /// The storage offset, in elements.
     pub offset: i64,
     /// Its shape.
     pub sizes: Vec<i64>,
-    /// How many elements apart neighbours are.
+    /// The strides, in elements.
     pub strides: Vec<i64>,
 }
 
 impl View {
-    /// Bytes that it takes, about.
+    /// The approximate size in memory, in bytes.
     fn size(&self) -> usize {
         size_of::<View>() + self.key.len() + self.class.len() + 8 * (self.sizes.len() + self.strides.len())
     }
 }
 
-/// Why a pickle is not read.
+/// The reason why a pickle cannot be read.
 struct Fault(Diagnostic);
 
 impl From<String> for Fault {
@@ -60,9 +60,9 @@ enum Item {
     Bool,
     Int(i64),
     Text(Rc<str>),
-    /// With how deep tuples are nested in it.
+    /// A tuple and its nesting depth.
     Tuple(Rc<Vec<Item>>, usize),
-    /// Names that end up in the result are in the order in which they came.
+    /// A dictionary, with its entries in insertion order.
     Dict(Rc<std::cell::RefCell<Vec<(Item, Item)>>>),
     Global(Rc<str>),
     Storage {
@@ -89,7 +89,7 @@ fn dictionary(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, F
     for (k, v) in entries.borrow().iter() {
         match (k, v) {
             (Item::Text(k), Item::Tensor(t)) => {
-                // The entry of this table, and that of the importer's.
+                // Memory is taken for the entry of this table and for that of the importer's table.
                 m.take_memory(2 * (128 + k.len() + t.size()))?;
                 out.insert(k.to_string(), (**t).clone());
             }
@@ -121,7 +121,7 @@ impl Machine<'_> {
         Ok(part)
     }
 
-    /// A little-endian number of so many bytes, at most eight.
+    /// Reads a little-endian unsigned integer of `n` bytes, at most eight.
     fn number(&mut self, n: usize) -> Result<u64, Fault> {
         Ok(self.take(n)?.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
     }
@@ -203,7 +203,7 @@ impl Machine<'_> {
                     let n = self.number(4)?;
                     self.push(Item::Int(i64::from(n as u32 as i32)))?;
                 }
-                // Integers of up to eight bytes, the highest bit the sign.
+                // A two's-complement integer of up to eight bytes.
                 0x8a => {
                     let n = self.number(1)? as usize;
                     if n > 8 {
@@ -281,7 +281,7 @@ impl Machine<'_> {
                     let items = self.popped(2)?;
                     self.set(items)?;
                 }
-                // The state that an ordered dictionary has beside its entries, `_metadata`.
+                // The state of an ordered dictionary besides its entries, `_metadata`, is dropped.
                 b'b' => _ = self.pop()?,
                 op => {
                     return Err(
@@ -298,8 +298,8 @@ impl Machine<'_> {
         };
         let mut items = items.into_iter();
         while let (Some(k), Some(v)) = (items.next(), items.next()) {
-            // An item that is no tensor is an error where the dictionary is the result, and else of no interest. A dictionary in itself
-            // would never be freed.
+            // A value that is no tensor is kept as `None`: an error in the resulting dictionary, and irrelevant in others. A dictionary
+            // is not stored in another, because a reference cycle would never be freed.
             if !matches!(v, Item::Dict(_) | Item::Mark) {
                 self.take_memory(2 * size_of::<(Item, Item)>())?;
                 let v = if matches!(v, Item::Tensor(_)) { v } else { Item::None };
@@ -319,7 +319,7 @@ fn tuple(items: Vec<Item>) -> Result<Item, Fault> {
     Ok(Item::Tuple(Rc::new(items), depth))
 }
 
-/// `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
+/// Reads a persistent id: `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
 fn storage(id: &Item) -> Result<Item, Fault> {
     let Item::Tuple(id, _) = id else { return Err("a storage of the pickle is no tuple".into()) };
     match &id[..] {
@@ -373,7 +373,7 @@ mod tests {
         tensors(bytes, &Budget::new(bytes.len() as u64, None))
     }
 
-    /// `{'w': tensor of 2x3 elements in storage 0}` as protocol 2 writes it.
+    /// The pickle, in protocol 2, of `{'w': tensor of 2x3 elements in storage 0}`.
     fn sample() -> Vec<u8> {
         let mut b = b"\x80\x02}q\x00(X\x01\x00\x00\x00wq\x01ctorch._utils\n_rebuild_tensor_v2\nq\x02((X\x07\x00\x00\x00storageq\x03".to_vec();
         b.extend(b"ctorch\nFloatStorage\nq\x04X\x01\x00\x00\x000q\x05X\x03\x00\x00\x00cpuq\x06K\x06tq\x07QK\x00K\x02K\x03\x86q\x08");
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn tensors_have_few_axes_and_values_cost_memory() {
         let good = sample();
-        // The sizes of the tensor are a tuple of many values: `(K K … t` in place of two.
+        // The tuple of the tensor's sizes gets many values: `(K K … t` in place of two.
         let at = good.windows(6).position(|w| w == b"K\x02K\x03\x86q").unwrap();
         let mut many = good[..at].to_vec();
         many.push(b'(');

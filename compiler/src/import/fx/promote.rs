@@ -1,20 +1,20 @@
-//! Types of results where operands have different ones.
+//! Type promotion: the common element type of operands of different types.
 //!
-//! The rule is that of torch ("Type promotion" of its documentation of tensor attributes): of three kinds of operands, tensors
-//! with axes, tensors without, and numbers, a kind counts only where its category (bool, integer, float) is above those of the
-//! kinds before it.
+//! The rule is that of torch ("Type promotion" in its documentation of tensor attributes). There are three kinds of operands: tensors
+//! with axes, tensors of rank 0, and numbers. A kind affects the result only if its category (bool, integer, float) is higher than that
+//! of the kinds before it.
 
 use wgfc_ir::{Class, DType};
 
-/// The type that torch gives to numbers that are no integers.
+/// The type of float constants in torch.
 pub const DEFAULT: DType = DType::F32;
 
-/// An operand as far as promotion looks at it.
+/// The kind of an operand for type promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A tensor with axes.
     Tensor(DType),
-    /// A tensor without.
+    /// A tensor of rank 0.
     Scalar(DType),
     /// A number in the program's text: bool, i64 or [`DEFAULT`].
     Number(DType),
@@ -37,7 +37,7 @@ fn combined(higher: Option<DType>, lower: Option<DType>) -> Option<DType> {
     }
 }
 
-/// The smallest type that holds both, as torch has it.
+/// The promoted type of two element types of the same kind of operand, as in torch.
 pub fn pair(a: DType, b: DType) -> DType {
     let (ca, cb) = (a.class(), b.class());
     match (ca, cb) {

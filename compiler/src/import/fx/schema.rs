@@ -1,18 +1,18 @@
-//! Torch's declarations of its operators: arguments with their defaults, which results are views of an argument, and which
-//! arguments are written.
+//! Torch's schemas of its operators: arguments with their defaults, which results are views of an argument, and which arguments are
+//! written.
 //!
-//! `schemas.txt` is written by `scripts/aten_schemas.py`, a declaration on each line, sorted.
+//! `scripts/aten_schemas.py` writes `schemas.txt`: one schema per line, sorted.
 
 use super::messages::{Argument, Graph};
 
 const TABLE: &str = include_str!("schemas.txt");
 
-/// A declared operator.
+/// The schema of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema {
     /// Its arguments, in order.
     pub arguments: Vec<Declared>,
-    /// The argument that each result is a view of, if it is one, and whether it is that argument, written.
+    /// For each result its alias, if it shares memory with an argument.
     pub results: Vec<Option<Alias>>,
 }
 
@@ -23,25 +23,25 @@ pub struct Declared {
     pub name: &'static str,
     /// Its type: `Tensor`, `SymInt[2]`, `ScalarType?`.
     pub kind: &'static str,
-    /// Its default, as it is written.
+    /// Its default as text.
     pub default: Option<&'static str>,
-    /// Which memory it is, where that matters.
+    /// Its alias, if it shares memory with a result or is written.
     pub alias: Option<Alias>,
 }
 
 /// Memory that an argument and a result share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
-    /// Which of several.
+    /// The letter of the alias set.
     pub set: char,
     /// Whether it is written.
     pub written: bool,
 }
 
-/// The declaration of `aten.add.Tensor` or `aten.relu.default`.
+/// The schema of a target, such as `aten.add.Tensor` or `aten.relu.default`.
 pub fn find(target: &str) -> Option<Schema> {
     let name = target.strip_suffix(".default").unwrap_or(target);
-    // The first line says where the table comes from.
+    // The first line states the origin of the table.
     let (_, lines) = TABLE.split_once('\n')?;
     let (mut from, mut to) = (0, lines.len());
     while from < to {
@@ -59,7 +59,7 @@ pub fn find(target: &str) -> Option<Schema> {
 }
 
 impl Schema {
-    /// Reads what stands behind the name and the opening parenthesis.
+    /// Parses a line after the name and the opening parenthesis.
     fn parse(text: &'static str) -> Option<Schema> {
         let (arguments, results) = text.rsplit_once(") -> ")?;
         let arguments = pieces(arguments).into_iter().filter_map(Declared::parse).collect();
@@ -68,21 +68,21 @@ impl Schema {
         Some(Schema { arguments, results })
     }
 
-    /// An argument.
+    /// The argument of a name.
     pub fn argument(&self, name: &str) -> Option<&Declared> {
         self.arguments.iter().find(|a| a.name == name)
     }
 
-    /// The argument that is the same memory as a result.
+    /// The argument that shares memory with a result.
     pub fn aliased(&self, result: usize) -> Option<(&Declared, Alias)> {
-        // A list of views is declared as one result.
+        // A list of views is declared as a single result.
         let alias = (*self.results.get(result).or(self.results.first())?)?;
         let argument = self.arguments.iter().find(|a| a.alias.is_some_and(|b| b.set == alias.set))?;
         Some((argument, alias))
     }
 }
 
-/// The pieces that commas outside of brackets separate.
+/// Splits a text at the commas outside of brackets and quotes.
 fn pieces(text: &'static str) -> Vec<&'static str> {
     let (mut out, mut depth, mut from, mut quoted) = (vec![], 0, 0, false);
     for (i, c) in text.char_indices() {
@@ -102,7 +102,7 @@ fn pieces(text: &'static str) -> Vec<&'static str> {
     out
 }
 
-/// `Tensor(a!) self` without its alias, and that.
+/// Splits `Tensor(a!) self` into the text around the alias, and the alias.
 fn alias(text: &'static str) -> (Option<(&'static str, &'static str)>, Option<Alias>) {
     let Some((before, rest)) = text.split_once('(') else { return (None, None) };
     let Some((inside, after)) = rest.split_once(')') else { return (None, None) };
@@ -111,7 +111,7 @@ fn alias(text: &'static str) -> (Option<(&'static str, &'static str)>, Option<Al
 }
 
 impl Declared {
-    /// Reads `Tensor(a!) self` or `Scalar alpha=1`; `None` for the star before what is given by name.
+    /// Parses `Tensor(a!) self` or `Scalar alpha=1`; `None` for the `*` that precedes keyword-only arguments.
     fn parse(text: &'static str) -> Option<Declared> {
         let (declared, default) = match text.split_once('=') {
             Some((declared, default)) => (declared, Some(default)),
@@ -122,7 +122,7 @@ impl Declared {
         Some(Declared { name, kind: parts.map_or(kind, |(before, _)| before), default, alias })
     }
 
-    /// The default as an argument; `None` where it must be given.
+    /// The default as an argument; `None` for a required argument.
     pub fn default(&self) -> Option<Argument> {
         let text = self.default?;
         let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
@@ -140,7 +140,7 @@ impl Declared {
                 (Ok(n), ..) => Argument::Int(n),
                 (_, Ok(x), _) => Argument::Float(x),
                 (_, _, Some(t)) => Argument::String(t.trim_end_matches(['\'', '"']).to_owned()),
-                // Names of constants: of a reduction, of a format.
+                // Named constants: reductions of losses, memory formats.
                 _ if text == "Mean" => Argument::Int(1),
                 _ if text == "Sum" => Argument::Int(2),
                 _ => Argument::None,
@@ -149,7 +149,7 @@ impl Declared {
     }
 }
 
-/// The number of nodes of a graph, those of inner graphs included.
+/// The number of nodes of a graph, inner graphs included.
 pub fn nodes(g: &Graph) -> usize {
     let inner = |a: &Argument| if let Argument::Graph(g) = a { nodes(&g.graph) } else { 0 };
     g.nodes.iter().map(|n| 1 + n.inputs.iter().map(|i| inner(&i.arg)).sum::<usize>()).sum()

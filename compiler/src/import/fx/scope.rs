@@ -1,15 +1,15 @@
-//! The values of names, and the memory behind them.
+//! The values of names, and the memory that they share.
 //!
-//! Tensors of torch share memory: a view sees what is written through its base and the other way round. Here a *storage* has a
-//! value that grows versions; a name is a storage, or a view of one by an index map. What is read of a name is made anew from the
-//! storage's newest version, what is written through a view is placed into the whole by the view's index map. So each
-//! kind of view has to be followed, and none has to be inverted.
+//! Tensors of torch share memory: writes through a view are visible in its base, and the reverse. Here a *storage* has a value with a
+//! version that each write increments; a name is the whole storage, or a view of it by an index map. Reading a name applies its view to
+//! the newest version of the storage; writing through a view scatters the new elements into the whole by the view's index map. Index maps
+//! of views are composed, and never need to be inverted.
 
 use crate::lower::{Lowering, OpError, Result};
 use std::collections::HashMap;
 use wgfc_ir::{Dim, GatherAxis, Graph, Op, Poly, Value};
 
-/// A name's tensor.
+/// The tensor of a name.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// Its value at `version`.
@@ -17,35 +17,35 @@ pub struct Named {
     storage: usize,
     version: usize,
     view: View,
-    /// Whether each of its elements is at a place of its own in memory, by how views were made.
+    /// Whether the views that made it leave each of its elements an address of its own.
     apart: bool,
 }
 
-/// How a name sees its storage.
+/// The relation of a name to its storage.
 #[derive(Clone, Debug)]
 enum View {
     Whole,
-    /// Over the variables of a shape.
+    /// A shape, and the index of each axis of the whole over the variables of that shape.
     Part(Vec<Dim>, Vec<Poly>),
-    /// In a way that is not known: this name and the storage must not be written.
+    /// An unknown view: neither this name nor the storage may be written.
     Unknown,
 }
 
-/// Memory.
+/// Memory that names share.
 #[derive(Clone, Debug)]
 struct Storage {
     value: Value,
     version: usize,
-    /// Names that see it in a way that is not known.
+    /// The names that are unknown views of it.
     unknown: Vec<String>,
 }
 
-/// A name's value, or that its producer failed.
+/// The state of a name: it has a tensor, or its producer failed.
 #[derive(Clone, Debug)]
 pub enum Slot {
-    /// There.
+    /// The name has a tensor.
     Made(Named),
-    /// Its producer failed, and has been reported.
+    /// The producer failed, and the error has been reported.
     Poisoned,
 }
 
@@ -57,7 +57,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A name for a tensor in memory of its own.
+    /// Adds a name for a tensor in memory of its own.
     pub fn insert(&mut self, name: &str, value: Value) {
         let storage = self.storages.len();
         self.storages.push(Storage { value, version: 0, unknown: vec![] });
@@ -65,7 +65,7 @@ impl Scope {
         self.names.insert(name.to_owned(), Slot::Made(named));
     }
 
-    /// Says that a name's producer failed.
+    /// Marks a name whose producer failed.
     pub fn poison(&mut self, name: &str) {
         self.names.insert(name.to_owned(), Slot::Poisoned);
     }
@@ -75,15 +75,14 @@ impl Scope {
         self.names.get(name)
     }
 
-    /// All names that have a tensor.
+    /// All names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.keys().map(String::as_str)
     }
 
     /// The current value of a name.
     ///
-    /// # Errors
-    /// Where nothing makes it, or what does failed.
+    /// # Errors No node makes the name, or its producer failed.
     pub fn read(&mut self, to: &mut Lowering, name: &str) -> Result {
         let named = match self.names.get(name) {
             Some(Slot::Made(n)) => n.clone(),
@@ -104,7 +103,7 @@ impl Scope {
         Ok(value)
     }
 
-    /// A name that sees all of the memory that a name sees.
+    /// A name for the whole memory that the given name is a view of.
     pub fn whole(&self, name: &str) -> Option<&str> {
         let Some(Slot::Made(n)) = self.names.get(name) else { return None };
         if matches!(n.view, View::Whole) {
@@ -115,7 +114,7 @@ impl Scope {
         self.names.iter().filter(|(_, s)| sees_all(s)).map(|(k, _)| k.as_str()).min()
     }
 
-    /// Whether a value is made of what a name holds now by views alone.
+    /// Whether `value` is made from the current value of `of` by views alone.
     pub fn is_view(&self, g: &Graph, of: &str, value: Value) -> bool {
         match self.names.get(of) {
             Some(Slot::Made(base)) => !matches!(follow(g, base.value, value), View::Unknown),
@@ -123,20 +122,20 @@ impl Scope {
         }
     }
 
-    /// Whether each element of a name is certain to be at a place of its own in memory.
+    /// Whether each element of a name is certain to have an address of its own.
     pub fn is_apart(&self, name: &str) -> bool {
         !matches!(self.names.get(name), Some(Slot::Made(n)) if !n.apart)
     }
 
-    /// Says that several elements of a name may be at one place in memory.
+    /// Declares that several elements of a name may have the same address.
     pub fn repeats(&mut self, name: &str) {
         if let Some(Slot::Made(n)) = self.names.get_mut(name) {
             n.apart = false;
         }
     }
 
-    /// A name for what is the same memory as `of`, as `value`, which was made of what that holds now. Where that is not certain,
-    /// neither must be written any more.
+    /// Adds a name that shares the memory of `of`; its `value` was made from the current value of `of`. If sharing is not `certain`,
+    /// neither may be written afterwards.
     pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value, certain: bool) {
         let Some(Slot::Made(base)) = self.names.get(of).cloned() else { return self.insert(name, value) };
         let storage = &mut self.storages[base.storage];
@@ -144,7 +143,7 @@ impl Scope {
             (View::Unknown, _) => View::Unknown,
             _ if !certain => View::Unknown,
             (view, View::Whole) => view.clone(),
-            // The last value written through the base is no view of the whole, but lies in it as the base does.
+            // The base's value may come from the last write, and then is no view of the whole; the base's own index map is used.
             (View::Part(_, outer), View::Part(shape, inner)) => composed(outer, shape, &inner),
             _ => follow(g, storage.value, value),
         };
@@ -156,10 +155,9 @@ impl Scope {
         self.names.insert(name.to_owned(), Slot::Made(named));
     }
 
-    /// Writes a tensor of the same type over what a name holds.
+    /// Replaces the content of a name by a tensor of the same type.
     ///
-    /// # Errors
-    /// Where the name is a view that cannot be followed, or has such views.
+    /// # Errors The name is an unknown view, or its storage has such views.
     pub fn write(&mut self, to: &mut Lowering, name: &str, value: Value) -> Result<()> {
         let Some(Slot::Made(named)) = self.names.get(name).cloned() else { return Err(OpError::reported()) };
         if !self.storages[named.storage].unknown.is_empty() {
@@ -179,26 +177,26 @@ impl Scope {
         Ok(())
     }
 
-    /// A second name for the same memory, seen in the same way.
+    /// Adds a second name with the same view of the same memory.
     pub fn rename(&mut self, name: &str, of: &str) {
         if let Some(slot) = self.names.get(of).cloned() {
             self.names.insert(name.to_owned(), slot);
         }
     }
 
-    /// Goes into an inner graph, whose `formals` are the same memory as what they are given. Returns the outer names.
+    /// Enters an inner graph, whose inputs `formals` share the memory of the names in `given`. Returns the outer names.
     pub fn enter(&mut self, formals: &[&str], given: &[&str]) -> HashMap<String, Slot> {
         let of = |g: &&str| self.names.get(*g).cloned().unwrap_or(Slot::Poisoned);
         let inner = formals.iter().zip(given).map(|(f, g)| ((*f).to_owned(), of(g))).collect();
         std::mem::replace(&mut self.names, inner)
     }
 
-    /// Comes back out of an inner graph.
+    /// Leaves an inner graph and restores the outer names.
     pub fn leave(&mut self, outer: HashMap<String, Slot>) {
         self.names = outer;
     }
 
-    /// The final value of a name's memory, if it has been written.
+    /// The final value of the memory of a name, if it has been written.
     pub fn written(&self, name: &str) -> Option<Value> {
         match self.names.get(name)? {
             Slot::Made(n) => {
@@ -218,7 +216,7 @@ impl Scope {
     }
 }
 
-/// How `value` is made of `whole` by views alone.
+/// The view of `whole` that `value` is, if a chain of views leads from one to the other.
 fn follow(g: &Graph, whole: Value, value: Value) -> View {
     if value == whole {
         return View::Whole;
@@ -243,21 +241,22 @@ pub fn part_of(g: &Graph, whole: Value, value: Value) -> Option<(Vec<Dim>, Vec<P
     if let View::Part(shape, index) = follow(g, whole, value) { Some((shape, index)) } else { None }
 }
 
-/// A view of a view.
+/// The composition of two views.
 fn composed(outer: &[Poly], shape: Vec<Dim>, inner: &[Poly]) -> View {
     let index: Vec<Poly> = outer.iter().map(|p| p.subst_vars(inner, &[])).collect();
     if index.iter().any(Poly::is_too_large) { View::Unknown } else { View::Part(shape, index) }
 }
 
-/// `whole` with `part` at the places that the view `index` of it has.
+/// `whole` with the elements that the view `index` selects replaced by `part`.
 pub fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
     let large = to.shape(whole);
-    // Memory that stays from run to run is written only where it changes.
+    // A state is updated by a scatter, which writes only the elements that change.
     let stays = matches!(to.graph.node(whole.node).op, Op::Input | Op::Scatter { .. });
     if let Some((dropped, spread)) = spread(index, to.rank(part)) {
         let mut small = to.shape(part);
         dropped.iter().for_each(|d| small.insert(*d, Dim::ONE));
-        // Along one axis a range of neighbours, along the others everything: three parts, of which two may be empty.
+        // A range along one axis and all of the other axes: the result is a concatenation of the part before, the new part and the part
+        // after.
         let identical = |d: &usize| spread[*d].as_var() == Some(*d) && large[*d] == small[*d];
         let others: Vec<usize> = (0..large.len()).filter(|d| !identical(d)).collect();
         if let [axis] = others[..]
@@ -281,8 +280,8 @@ pub fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> R
     Ok(to.push(Op::Scatter { reduce: None, index }, &[whole, part])?)
 }
 
-/// For a view of `rank` axes that are axes of the whole in their order, and one place along each of the others: these others,
-/// and the view with an axis of one element for each of them.
+/// For a view that selects one position along some axes and keeps the other `rank` axes in order: the axes of single positions, and the
+/// index map with an axis of extent 1 for each of them.
 fn spread(index: &[Poly], rank: usize) -> Option<(Vec<usize>, Vec<Poly>)> {
     let missing = index.len().checked_sub(rank)?;
     let (mut dropped, mut out, mut next) = (vec![], vec![], 0);
@@ -302,7 +301,7 @@ fn spread(index: &[Poly], rank: usize) -> Option<(Vec<usize>, Vec<Poly>)> {
     (next == rank).then_some((dropped, out))
 }
 
-/// The elements from `start` to `end` along an axis; of a concatenation its parts.
+/// The elements from `start` to `end` along an axis. A concatenation along that axis is split into its operands.
 fn between(to: &mut Lowering, whole: Value, axis: usize, start: &Dim, end: &Dim) -> Result<Vec<Value>> {
     if start == end {
         return Ok(vec![]);
@@ -334,7 +333,7 @@ mod tests {
     use super::*;
     use wgfc_ir::{DType, Scalar};
 
-    /// Rows that are written one after another, and parts of them, are one concatenation.
+    /// Rows that are written one after another, and slices of them, become one concatenation.
     #[test]
     fn places_along_an_axis_are_joined() {
         let mut graph = Graph::default();

@@ -1,4 +1,4 @@
-//! Parameters, buffers and constants that are views of one storage, of which one is written: a state and views of it.
+//! Parameters, buffers and constants that are overlapping views of one storage that the program writes: a state and views of it.
 
 use super::messages::{InputSpec, Signature};
 use super::weights::{Extent, Table, Weights};
@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A tensor of the archive that is an input of the graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'m> {
-    /// The graph's name.
+    /// The name in the graph.
     pub arg: &'m str,
-    /// The module's name.
+    /// The qualified name in the module.
     pub name: &'m str,
-    /// Which table it is in.
+    /// The table that it is in.
     pub table: Table,
 }
 
 impl<'m> Stored<'m> {
-    /// The storage of an input, if it has one.
+    /// The stored tensor of an input, if it has one.
     pub fn of(spec: &'m InputSpec) -> Option<Stored<'m>> {
         let (arg, name, table) = match spec {
             InputSpec::Parameter { arg, name } => (arg, name, Table::State),
@@ -31,21 +31,21 @@ impl<'m> Stored<'m> {
     }
 }
 
-/// Which inputs are views of others, of what the program writes.
+/// The inputs that are views of others in memory that the program writes.
 #[derive(Debug, Default)]
 pub struct Shared<'m> {
-    /// By the graph's name of the view, what it is a view of.
+    /// For each view, by its name in the graph, the tensor that it is a view of.
     pub views: BTreeMap<&'m str, Stored<'m>>,
-    /// Where there are several, and none that all others lie in.
+    /// An error for each group of overlapping tensors of which none contains all others.
     pub errors: Vec<Diagnostic>,
 }
 
-/// Finds them. `changed` has the names of what the program writes, the graph's or the module's.
+/// Finds the shared inputs. `changed` holds the names of the tensors that the program writes, in the graph or in the module.
 pub fn find<'m>(weights: &Weights<'_>, signature: &'m Signature, changed: &BTreeSet<&str>) -> Shared<'m> {
     let mut shared = Shared::default();
     let mut storages: BTreeMap<String, Vec<(Stored<'m>, Extent)>> = BTreeMap::new();
     for s in signature.input_specs.iter().filter_map(Stored::of) {
-        // A fault of one is reported where it is read.
+        // A fault of an extent is reported where the tensor is read.
         if let Ok(extent) = weights.extent(s.table, s.name) {
             storages.entry(extent.record.to_string()).or_default().push((s, extent));
         }
@@ -85,7 +85,7 @@ pub fn find<'m>(weights: &Weights<'_>, signature: &'m Signature, changed: &BTree
     shared
 }
 
-/// Parts of a storage, those together that have bytes in common; in the order in which they were.
+/// Groups parts of a storage that overlap; each group keeps the given order.
 fn overlapping<'m>(mut all: Vec<(Stored<'m>, Extent)>) -> Vec<Vec<(Stored<'m>, Extent)>> {
     all.retain(|(_, e)| !e.bytes.is_empty());
     let mut order: Vec<usize> = (0..all.len()).collect();

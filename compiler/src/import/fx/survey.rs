@@ -1,4 +1,4 @@
-//! A survey of a program before any of it is lowered: every operator that is not supported, in one run.
+//! A survey of a program before lowering: it finds all operators that are not supported at once.
 
 use super::messages::{Argument, Graph};
 use super::op::{self, label, location};
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 /// The findings of [`survey`].
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// How many nodes apply each operator, graphs inside of others included.
+    /// The number of nodes per operator, inner graphs included.
     pub operators: BTreeMap<String, usize>,
     /// Operators that are not supported.
     pub unsupported: Vec<Unsupported>,
-    /// An error for each of these.
+    /// An error for each of `unsupported`.
     pub errors: Vec<Diagnostic>,
 }
 
-/// Looks at every node.
+/// Surveys every node.
 pub fn survey(graph: &Graph) -> Survey {
     let mut s = Survey::default();
     let mut found: BTreeMap<&str, (Location, Vec<String>)> = BTreeMap::new();
@@ -28,7 +28,7 @@ pub fn survey(graph: &Graph) -> Survey {
         for (i, node) in g.nodes.iter().enumerate() {
             let target = op::target(node);
             *s.operators.entry(target.to_owned()).or_default() += 1;
-            // Nodes that are nested deeper are refused by the importer.
+            // The importer refuses deeper nesting.
             todo.extend(node.inputs.iter().filter_map(|i| match &i.arg {
                 Argument::Graph(g) if depth < MAX_DEPTH => Some((&*g.graph, depth + 1)),
                 _ => None,
@@ -56,7 +56,7 @@ pub fn survey(graph: &Graph) -> Survey {
     s
 }
 
-/// Says what a program uses and whether it can be compiled, without reading its weights.
+/// Reports which operators a program uses and whether it can be compiled, without reading its weights.
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     let mut report = CheckReport::default();
     if let Err(e) = fill(&mut report, bytes, external, options) {

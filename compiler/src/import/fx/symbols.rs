@@ -1,4 +1,4 @@
-//! Symbols of sizes: which the shapes of inputs decide, which are equal, which values they may have.
+//! Resolves symbolic sizes: symbols that the shapes of inputs decide, equal symbols, and ranges.
 
 use super::expr;
 use super::guards::{self, Guard, Relation};
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// The relations of sizes that a run checks.
+/// The conditions on sizes that a run checks.
 #[derive(Clone, Debug, Default)]
 pub struct Required {
-    /// Equal.
+    /// Pairs of equal sizes.
     pub equal: Vec<(Dim, Dim)>,
-    /// The first at most the second.
+    /// Pairs of sizes of which the first is at most the second.
     pub at_most: Vec<(Dim, Dim)>,
-    /// Other conditions, with their text.
+    /// Other conditions, with their source text.
     pub others: Vec<(String, Guard)>,
 }
 
@@ -32,7 +32,7 @@ fn holds(g: &Guard) -> bool {
     }
 }
 
-/// Requires that sizes are to each other as a condition says.
+/// Constrains the program by a condition.
 pub fn require(to: &mut Lowering, g: &Guard) {
     match g.relation {
         _ if holds(g) => {}
@@ -42,14 +42,14 @@ pub fn require(to: &mut Lowering, g: &Guard) {
     }
 }
 
-/// [`require`] on behalf of the text of a condition.
+/// [`require`] with the text of the condition as the location of errors.
 pub fn require_said(to: &mut Lowering, text: &str, g: &Guard) {
     let place = to.at(Place::new(&format!("the condition `{text}` of the exported program"), ""));
     require(to, g);
     to.at(place);
 }
 
-/// The shapes of the inputs that the user gives, by the graph's names; [`Importer::symbols`] says afterwards what symbols are.
+/// Returns the shapes of the inputs that the user passes, by the graph's names, and sets [`Importer::symbols`].
 pub fn settle(
     im: &mut Importer<'_>,
     p: &ExportedProgram,
@@ -58,7 +58,7 @@ pub fn settle(
 ) -> (BTreeMap<String, Vec<Dim>>, Required) {
     let mut shapes = declared(im, p);
     let mut required = guards(im, p, names, &shapes);
-    // Sizes that are known to be equal are one.
+    // Sizes that are known to be equal are merged into one symbol.
     let mut order: Vec<Arc<str>> = vec![];
     for s in shapes.values().flatten().flat_map(Poly::symbols) {
         if !order.contains(&s) {
@@ -82,7 +82,7 @@ pub fn settle(
         false
     });
     required.equal = open;
-    // A size of the rest that stands alone decides its symbol; another decides it if it is a multiple.
+    // An extent that is a single symbol decides that symbol. An extent that is a multiple of a symbol plus a rest decides it by division.
     let mut alone: BTreeSet<Arc<str>> = BTreeSet::new();
     for d in shapes.values_mut().flatten() {
         *d = with(d, &known);
@@ -133,7 +133,7 @@ pub fn settle(
     (shapes, required)
 }
 
-/// The shapes as the program has them.
+/// The declared shapes.
 fn declared(im: &mut Importer<'_>, p: &ExportedProgram) -> BTreeMap<String, Vec<Dim>> {
     let mut shapes = BTreeMap::new();
     for spec in &p.graph_module.signature.input_specs {
@@ -160,7 +160,7 @@ fn shape(meta: &TensorMeta) -> Result<Vec<Dim>, String> {
     meta.sizes.iter().map(size).collect()
 }
 
-/// The conditions of the program's guards. Two that each size is at most the other make them equal.
+/// The conditions of the program's guards. A pair of conditions `a <= b` and `b <= a` becomes an equality.
 fn guards(
     im: &mut Importer<'_>,
     p: &ExportedProgram,
@@ -169,7 +169,7 @@ fn guards(
 ) -> Required {
     let mut required = Required::default();
     let size = |path: &guards::Path, axis: usize| {
-        // The graph has only names of arguments in any number (`*tensors`).
+        // The graph has joined names only for the arguments of `*tensors`.
         let flat = path.join("_");
         let named = names.inputs.iter().find(|(_, p)| *p == path);
         let (name, _) = named.or_else(|| names.inputs.iter().find(|(name, _)| **name == flat))?;
@@ -187,7 +187,7 @@ fn guards(
                     }
                 }
             }
-            // A text that is no size is a condition on a value that the export has fixed.
+            // A guard without sizes is a condition on a value that the export has fixed.
             Err(_) if !text.contains(".size()") => {}
             Err(e) => {
                 let d = Diagnostic::unsupported(format!(
@@ -212,12 +212,12 @@ fn guards(
     required
 }
 
-/// An expression with what is known in it.
+/// Substitutes the known symbols in an expression.
 fn with(d: &Dim, known: &BTreeMap<Arc<str>, Dim>) -> Dim {
     d.subst(&|a| if let Atom::Sym(s) = a { known.get(s).cloned() } else { None }, &[])
 }
 
-/// A symbol of what must be 0, and what it is then: the one that comes last among the inputs' sizes.
+/// Solves `zero == 0` for a symbol, the last in the order of the inputs' sizes; returns it with its value.
 fn solved(zero: &Dim, order: &[Arc<str>]) -> Option<(Arc<str>, Dim)> {
     order.iter().rev().find_map(|s| {
         let (factor, rest) = linear(zero, s)?;
@@ -229,7 +229,7 @@ fn solved(zero: &Dim, order: &[Arc<str>]) -> Option<(Arc<str>, Dim)> {
     })
 }
 
-/// `factor * symbol + rest`, where the rest does not have the symbol.
+/// Splits an expression into `factor * symbol + rest`, where the rest does not contain the symbol; returns factor and rest.
 fn linear(d: &Dim, symbol: &str) -> Option<(i64, Dim)> {
     let factor = d.terms().into_iter().find_map(|(m, c)| match &m[..] {
         [Atom::Sym(s)] if **s == *symbol => Some(c),
@@ -239,7 +239,7 @@ fn linear(d: &Dim, symbol: &str) -> Option<(i64, Dim)> {
     (!rest.symbols().iter().any(|s| **s == *symbol)).then_some((factor, rest))
 }
 
-/// The values that symbols may have.
+/// Reads the ranges of symbols.
 fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
     for (text, range) in &p.range_constraints {
         let Ok(raw) = guards::expression(text, &|s| Dim::sym(s)) else { continue };
@@ -249,8 +249,8 @@ fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
         }
         let named = |a: &Atom| if let Atom::Sym(s) = a { Some(im.symbol(s)) } else { None };
         let d = raw.subst(&named, &[]);
-        // Torch writes 2 for every dimension that may change, and runs the program with 1 too. With 0 the graph's own simplifications
-        // need not hold.
+        // Torch declares a minimum of 2 for every dynamic dimension, and runs the program with 1 too. An extent of 0 is excluded, because
+        // simplifications in the exported graph need not hold for it.
         let least = range.min_val.map(|n| if n == 2 { 1 } else { n });
         if let Some(least) = least.filter(|n| *n > 0) {
             im.least.insert(text.clone(), least);
@@ -262,7 +262,7 @@ fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
     }
 }
 
-/// An error for a dimension that was to be fixed and is not there, or not possible.
+/// An error for a dimension of the options that does not exist or has an impossible value.
 fn unusable(name: &str, v: i64, order: &[Arc<str>]) -> Option<Diagnostic> {
     if v < 0 {
         let d = Diagnostic::model(format!("dimension {name} cannot be {v}"));

@@ -1,4 +1,4 @@
-//! Programs written by hand.
+//! Tests with hand-written programs.
 
 use super::super::NoExternalData;
 use super::*;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{Dim, Tensor};
 
-/// A program of the input `x: f32[s0, 4]` with these nodes and the results of `y`.
+/// A program with the input `x: f32[s0, 4]`, the given nodes, and the result `y`.
 fn program(nodes: Value, conditions: Value) -> Vec<u8> {
     let size = |e: &str| json!({"as_expr": {"expr_str": e}});
     let meta = json!({"dtype": 7, "sizes": [size("Symbol('s0')"), {"as_int": 4}], "layout": 7});
@@ -81,7 +81,7 @@ fn assertions_on_sizes_are_constraints() {
     assert!(e.contains("is not understood"), "{e}");
 }
 
-/// The values of `y` for an `x` of so many rows, whose elements are counted.
+/// The values of `y` for an `x` of `rows` rows with elements 0, 1, 2, ….
 fn values(nodes: Value, rows: usize) -> Vec<f32> {
     let graph = import(&program_of_integers(nodes), &NoExternalData, &Options::default()).unwrap().graph;
     let x: Vec<f32> = (0..rows * 4).map(|i| i as f32).collect();
@@ -90,7 +90,7 @@ fn values(nodes: Value, rows: usize) -> Vec<f32> {
     got[0].to_f32s().unwrap()
 }
 
-/// As [`program`], with the integer `k`, which is `s0 - 3`, and rows of `x`.
+/// [`program`] with an integer `k = s0 - 3`, and rows of `x`.
 fn program_of_integers(nodes: Value) -> Vec<u8> {
     let mut whole: Value = serde_json::from_slice(&program(nodes, json!({}))).unwrap();
     let graph = &mut whole["graph_module"]["graph"];

@@ -1,21 +1,21 @@
-//! Comparisons of floats that a size decides, as comparisons of the size.
+//! Turns comparisons of floats that depend on a size into comparisons of the size.
 //!
-//! PyTorch's guards hold conditions such as `sqrt(ToFloat(s0)) / 3.0 < 2.5`. Such a float grows or falls with the size from 0 on, so
-//! one size parts those for which the condition holds from the others. It is found by computing the condition in f64, as Python
-//! does. Nothing is concluded about sizes below 0, where powers and quotients may turn around.
+//! PyTorch's guards hold conditions such as `sqrt(ToFloat(s0)) / 3.0 < 2.5`. Such a float is monotonic in sizes of at least 0, so one
+//! threshold separates the sizes for which the condition holds from the others. A binary search evaluates the condition in f64, as Python
+//! does. Nothing is concluded about sizes below 0, where powers and quotients may not be monotonic.
 
 use super::expr::Expr;
 use super::guards::Guard;
 use wgfc_ir::{Dim, Poly};
 
-/// A step of arithmetic with a number.
+/// An arithmetic operation with a constant.
 #[derive(Clone, Copy)]
 enum Step {
     Plus(f64),
     Times(f64),
-    /// Divided by the number.
+    /// `x / c`
     By(f64),
-    /// The number, divided.
+    /// `c / x`
     Over(f64),
     Power(f64),
 }
@@ -32,13 +32,13 @@ impl Step {
     }
 }
 
-/// A float that grows or falls with a size of 0 and more.
+/// A float that is a monotonic function of a size of at least 0: the operations are applied to `of` in order.
 struct Monotone {
     of: Dim,
     steps: Vec<Step>,
 }
 
-/// The largest size that a threshold is looked for below.
+/// The upper end of the search for a threshold.
 const MOST: i64 = 1 << 31;
 
 impl Monotone {
@@ -75,7 +75,7 @@ impl Monotone {
         self.steps.iter().fold(n as f64, |x, step| step.at(x))
     }
 
-    /// With a step more, where the result grows or falls as well: quotients and powers only of floats that are not below 0.
+    /// Appends an operation if the result stays monotonic: quotients and powers require a float that is not negative.
     fn then(mut self, step: Step) -> Option<Monotone> {
         let positive = self.at(0) >= 0.0 && self.at(MOST) >= 0.0;
         let (Step::Plus(c) | Step::Times(c) | Step::By(c) | Step::Over(c) | Step::Power(c)) = step;
@@ -96,8 +96,8 @@ fn number(e: &Expr) -> Option<f64> {
     }
 }
 
-/// The conditions on sizes that `a op b` is, all of which must hold, where one side is a number and the other a float that grows or
-/// falls with a size.
+/// The conditions on sizes, all of which must hold, that are equivalent to `a op b`. `None` unless one side is a constant and the other a
+/// monotonic function of a size.
 pub fn conditions(op: &str, a: &Expr, b: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Option<Vec<Guard>> {
     let mirrored = match op {
         "<" => ">",
@@ -133,7 +133,7 @@ pub fn conditions(op: &str, a: &Expr, b: &Expr, symbols: &dyn Fn(&str) -> Dim) -
         (true, true) => Some(vec![from(0)]),
         (false, true) => Some(vec![from(above)]),
         (true, false) => Some(vec![from(0), Guard::of("<", float.of, above.into())]),
-        // A condition that no size meets.
+        // No size meets the condition.
         (false, false) => Some(vec![Guard::of("==", Poly::ZERO, Poly::ONE)]),
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::super::expr;
     use super::*;
 
-    /// The conditions that a text is, as `a <= b` and `a == b`.
+    /// The conditions that a text is equivalent to, as `a <= b` and `a == b`.
     fn read(text: &str) -> Option<Vec<String>> {
         let e = expr::parse(text).unwrap();
         let Expr::Call(head, args) = &e else { panic!("{text}") };
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_sizes_below_0() {
-        // 1 / n is above a half for 1, and below it for −1.
+        // 1 / n is above 0.5 for n = 1, and below it for n = −1.
         let over = "StrictGreaterThan(IntTrueDiv(Integer(1), Add(Symbol('n'), Integer(-4))), Float('0.5', precision=53))";
         assert_eq!(read(over).unwrap(), ["0 AtMost n - 4", "n - 3 AtMost 2"]);
     }

@@ -1,10 +1,10 @@
-//! Names of arguments and results: the leaves of a pytree, whose structure an archive holds as JSON text.
+//! Names of arguments and results: paths to the leaves of a pytree, whose structure an archive holds as JSON text.
 
 use super::guards::Path;
 use super::messages::CallSignature;
 use serde_json::Value as Json;
 
-/// How deep structures may be nested, and how many leaves they may have.
+/// The maximum nesting depth of a structure, and the maximum number of leaves.
 const MOST: (usize, usize) = (64, 1 << 16);
 
 /// The paths of the tensors of `forward`'s arguments, in order.
@@ -22,14 +22,14 @@ pub fn arguments(call: &CallSignature) -> Option<Vec<Path>> {
     Some(out)
 }
 
-/// The paths of the results of `forward`, in order; that of a single one is empty.
+/// The paths of the results of `forward`, in order; the path of a single result is empty.
 pub fn results(call: &CallSignature) -> Option<Vec<Path>> {
     let mut out = vec![];
     leaves(&read(&call.out_spec)?, &mut vec![], &mut out)?;
     Some(out)
 }
 
-/// `[1, {…}]`: a version and the structure.
+/// Parses `[1, {…}]`, a version and the structure, and returns the structure.
 fn read(text: &str) -> Option<Json> {
     match serde_json::from_str(text).ok()? {
         Json::Array(mut parts) if parts.len() == 2 => parts.pop(),
@@ -55,13 +55,13 @@ fn leaves(spec: &Json, path: &mut Path, out: &mut Vec<Path>) -> Option<()> {
     Some(())
 }
 
-/// The keys of a dictionary, or of an object that has some.
+/// The keys of a dictionary or of an object with named fields.
 fn keys(context: Option<&Json>) -> Vec<String> {
     let text = context.and_then(Json::as_str).unwrap_or_default();
     let Ok(Json::Array(parts)) = serde_json::from_str(text) else { return vec![] };
     let texts =
         |parts: &[Json]| parts.iter().map(|k| k.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
-    // A default dictionary has its factory before the keys.
+    // A default dictionary has its factory before its list of keys.
     let nested = parts.iter().find_map(Json::as_array);
     texts(&parts).or_else(|| texts(nested?)).unwrap_or_default()
 }

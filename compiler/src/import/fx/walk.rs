@@ -1,4 +1,4 @@
-//! From nodes to core operators.
+//! Lowers nodes to core operators.
 
 use super::aliases::{self, Shared};
 use super::cx::{Cx, Number};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, TensorType, Value};
 
-/// How deep graphs may be inside of one another.
+/// The maximum nesting depth of graphs.
 pub const MAX_DEPTH: usize = 16;
 
 /// The state of an import.
@@ -24,24 +24,26 @@ pub struct Importer<'m> {
     pub(super) weights: Weights<'m>,
     /// The errors so far.
     pub(super) errors: Vec<Diagnostic>,
-    /// The values of symbols: sizes of inputs, sizes that a run computes. Sizes of inputs that stay symbols stand for themselves.
+    /// The values of symbols: sizes of inputs and sizes that a run computes. A symbol that an input's size decides has itself as its
+    /// value.
     pub(super) symbols: BTreeMap<String, Dim>,
-    /// Numbers taken out of tensors that are no sizes, by symbol, with the depth of the graph that they are in.
+    /// Tensor elements that the program reads as numbers and that are no sizes, by symbol, with the depth of their graph.
     pub(super) taken: BTreeMap<String, (usize, Value)>,
-    /// Numbers of sizes, by the names of what makes them, that a rounding towards 0 is part of.
+    /// Numbers computed from sizes with a rounding towards 0, by the name of the result.
     pub(super) rounded: BTreeMap<String, expr::Expr>,
-    /// The symbols in these: a run knows them.
+    /// The symbols in the values of `symbols`; a run knows them.
     pub(super) decided: BTreeSet<Arc<str>>,
-    /// The values of symbols that no input's shape decides.
+    /// The ranges of symbols that no input's shape decides.
     pub(super) ranges: BTreeMap<String, messages::Range>,
-    /// Lower bounds of symbols that inputs' shapes decide.
+    /// The lower bounds of symbols that shapes of inputs decide.
     pub(super) least: BTreeMap<String, i64>,
     /// Bytes moved if every node were a kernel of its own.
     pub(super) bytes_unfused: Dim,
-    /// The operators of nodes, by name.
+    /// The operator of each node, by the node's name.
     pub(super) operators: BTreeMap<String, String>,
     pub(super) depth: usize,
-    /// Other names under which results are looked into, those of modules that return them and of outputs: the result's name, and the other.
+    /// Other names by which results can be tapped, those of outputs and of modules that return them: the result's name, and the other
+    /// name.
     pub(super) also: Vec<(&'m str, String)>,
     /// The program's graph.
     pub(super) graph: &'m Graph,
@@ -49,18 +51,18 @@ pub struct Importer<'m> {
 
 /// Symbols.
 impl Importer<'_> {
-    /// The value of a symbol; one that is not known stands for itself.
+    /// The value of a symbol; the value of an unknown symbol is the symbol itself.
     pub fn symbol(&self, name: &str) -> Dim {
         self.symbols.get(name).cloned().unwrap_or_else(|| Dim::sym(name))
     }
 
-    /// The lower bound of a symbol's value, where torch decides by it.
+    /// The lower bound of a symbol that torch assumes in its decisions.
     pub(super) fn least(&self, name: &str) -> i64 {
         let declared = self.ranges.get(name).map(|r| r.min_val.unwrap_or(0).max(0));
         declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
     }
 
-    /// A size without the minima and maxima that are decided by what symbols are at least, which a run checks.
+    /// Simplifies minima and maxima in a size by the lower bounds of its symbols, which a run checks.
     fn bounded(&self, d: Dim) -> Dim {
         let symbols = d.symbols();
         let least = |s: &str| self.least.get(s).copied().filter(|_| symbols.contains(s));
@@ -77,18 +79,18 @@ impl Importer<'_> {
         if decided.size() < d.size() { decided } else { d }
     }
 
-    /// Says what a symbol is.
+    /// Sets the value of a symbol.
     pub(super) fn define(&mut self, name: &str, size: Dim) {
         self.decided.extend(size.symbols());
         self.symbols.insert(name.to_owned(), size);
     }
 
-    /// The size that a text is.
+    /// Parses a size.
     pub fn size(&self, text: &str) -> Result<Dim> {
         self.known_size(expr::size(text, &|s| self.symbol(s))?)
     }
 
-    /// A size of which all symbols are decided.
+    /// Checks that all symbols of a size are decided.
     pub(super) fn known_size(&self, d: Dim) -> Result<Dim> {
         let d = self.bounded(d);
         match d.symbols().iter().find(|s| !self.decided.contains(*s)) {
@@ -106,7 +108,7 @@ impl Importer<'_> {
         }
     }
 
-    /// The element type that the program says of an input.
+    /// The declared element type of an input.
     pub(super) fn declared_dtype(&self, name: &str) -> Result<wgfc_ir::DType> {
         let code = self.graph.tensor_values.get(name).map_or(0, |m| m.dtype);
         messages::dtype(code).map_err(|e| {
@@ -117,7 +119,7 @@ impl Importer<'_> {
         })
     }
 
-    /// Whether the program says of an input that it holds complex numbers.
+    /// Whether an input is declared to hold complex numbers.
     pub(super) fn declared_complex(&self, name: &str) -> bool {
         self.graph.tensor_values.get(name).is_some_and(|m| messages::is_complex(m.dtype))
     }
@@ -145,14 +147,14 @@ impl Importer<'_> {
     }
 }
 
-/// That a result is not what the program says it is.
+/// An error for a result whose type differs from the declared one.
 fn contradiction(name: &str, have: &TensorType, want: &TensorType) -> OpError {
     OpError::model(format!("`{name}` is a {have} by the types of its operands, and the program says {want}")).help(
         "export the program again; if it says so unchanged, this is a bug in wgfc: please report it with the program",
     )
 }
 
-/// The inputs of a graph that its nodes write, views of them counted.
+/// The inputs of a graph that its nodes write, directly or through views.
 pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
     let mut roots: HashMap<&'m str, &'m str> = HashMap::new();
     for i in &graph.inputs {
@@ -196,7 +198,7 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
     out
 }
 
-/// The names of the tensors that an argument is.
+/// The names of the tensors in an argument.
 pub fn tensors(a: &Argument) -> Box<dyn Iterator<Item = &str> + '_> {
     use messages::OptionalTensor::Tensor;
     match a {
@@ -212,8 +214,8 @@ pub fn tensors(a: &Argument) -> Box<dyn Iterator<Item = &str> + '_> {
 }
 
 impl<'m> Importer<'m> {
-    /// Lowers the nodes of a graph in order. Errors are collected; the results of a node that fails are poisoned, and what
-    /// reads them is skipped.
+    /// Lowers the nodes of a graph in order. Errors are collected; the results of a failed node are poisoned, and nodes that read them
+    /// are skipped.
     pub(super) fn nodes(&mut self, to: &mut Lowering, scope: &mut Scope, graph: &'m Graph) {
         if self.depth >= MAX_DEPTH {
             let d = Diagnostic::unsupported(format!(
@@ -232,7 +234,7 @@ impl<'m> Importer<'m> {
         self.depth -= 1;
     }
 
-    /// Lowers the nodes of an inner graph in place: its inputs are the same memory as what they are given.
+    /// Lowers the nodes of an inner graph in place; its inputs share the memory of the names in `given`.
     pub(super) fn inline(
         &mut self,
         to: &mut Lowering,
@@ -271,7 +273,7 @@ impl<'m> Importer<'m> {
         let known = to.graph.constraints.len();
         let first = node.results().next().unwrap_or_default();
         to.at(Place::new(&op::label(node, index), first));
-        // Operators that are not supported have been reported, all of them at once.
+        // The survey has already reported all operators that are not supported.
         let lowered = match found {
             Some(f) => self.lower(to, scope, graph, node, &f),
             None => Err(OpError::reported()),
@@ -283,8 +285,8 @@ impl<'m> Importer<'m> {
         }
     }
 
-    /// Remembers a number of sizes as its node computes it where that rounds towards 0: in the expressions that the program has for
-    /// what is computed of it, torch may have rounded it down.
+    /// Remembers the expression of a number that a node computes from sizes if it rounds towards 0. The program's own expressions for
+    /// later numbers may round down instead.
     fn follow_size(&mut self, graph: &'m Graph, node: &'m Node) {
         let [Argument::SymInt(SymArgument::Name(name)) | Argument::SymFloat(name)] = &node.outputs[..] else {
             return;
@@ -370,7 +372,7 @@ impl<'m> Importer<'m> {
         self.bind(to, scope, (graph, node), found, schema.as_ref(), values)
     }
 
-    /// Names the results of a node, and compares them with what the program says of them.
+    /// Names the results of a node, and checks them against their declared types.
     fn bind(
         &mut self,
         to: &mut Lowering,
@@ -404,7 +406,7 @@ impl<'m> Importer<'m> {
                     }
                     changed
                 }
-                // A view that was changed is one that cannot be followed.
+                // `called` may replace the value; a replaced value is no view, so the alias is then unknown.
                 (Some(of), Shared::Yes | Shared::Unknown) => {
                     let v = self.called(to, name, v);
                     scope.alias(to.graph, name, of, v, shared == Shared::Yes);
@@ -449,7 +451,7 @@ impl<'m> Importer<'m> {
         Ok(())
     }
 
-    /// The value that is read under a result's name.
+    /// The value that later nodes read as a result; the run may replace it by another.
     fn called(&self, to: &mut Lowering, name: &str, v: Value) -> Value {
         if self.depth > 1 {
             return v;
@@ -457,18 +459,18 @@ impl<'m> Importer<'m> {
         to.named_all(&self.names_of(name), v)
     }
 
-    /// All that a name's tensor is called.
+    /// All names by which a tensor can be tapped.
     pub(super) fn names_of<'n>(&'n self, name: &'n str) -> Vec<&'n str> {
         let also = self.also.iter().filter(|m| m.0 == name).map(|m| m.1.as_str());
         std::iter::once(name).chain(also).collect()
     }
 
-    /// A result under the type that the program declares.
+    /// A result with its declared type.
     fn declared(&mut self, to: &mut Lowering, graph: &'m Graph, name: &str, v: Value) -> Result {
         let Some(meta) = graph.tensor_values.get(name) else { return Ok(v) };
         let have = to.ty(v).clone();
         let complex = messages::is_complex(meta.dtype);
-        // Sizes that the operator has decided get the symbols that the program has for them.
+        // The program's symbols for sizes that the operator has decided are defined.
         for (s, d) in meta.sizes.iter().zip(&have.shape) {
             if let SymInt::Expr(text) = s
                 && let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text)
@@ -498,7 +500,7 @@ impl<'m> Importer<'m> {
         Ok(to.view(v, want.shape, index)?)
     }
 
-    /// Gives the integers that a node takes out of tensors the symbols that the program has for them.
+    /// Defines the program's symbols for numbers that a node reads from tensors.
     fn integers(
         &mut self,
         to: &mut Lowering,
@@ -518,7 +520,7 @@ impl<'m> Importer<'m> {
             _ => None,
         });
         for (o, v) in node.outputs.iter().zip(values) {
-            // A size that the program asserts is taken for known while compiling, and compared with its value in each run.
+            // A size that the program asserts is a constant while compiling, and each run compares it with its value.
             let known = match o {
                 Argument::SymBool(n) => match graph.sym_bool_values.get(n) {
                     Some(messages::SymBool::Bool(b)) => Some(i64::from(*b)),
@@ -570,7 +572,7 @@ impl<'m> Importer<'m> {
                     let most = range.and_then(|r| r.max_val).filter(|m| *m < 1 << 31);
                     let least = range.and_then(|r| r.min_val).filter(|m| *m >= 0);
                     let (Some(most), Some(_)) = (most, least) else {
-                        // It may be a position or a number, but not a size.
+                        // Without a range it may be a position or a number, but not a size.
                         self.taken.insert(symbol, (self.depth, *v));
                         continue;
                     };
@@ -584,7 +586,8 @@ impl<'m> Importer<'m> {
     }
 }
 
-/// The results of an operator that makes tensors of no elements, whatever it reads; `None` where one has elements, or is memory of an argument.
+/// The results of an operator if all of them are empty tensors, which need no computation; `None` if one is not empty or shares memory
+/// with an argument.
 fn nothing(cx: &mut Cx, found: &Found) -> Result<Option<Vec<Value>>> {
     let mut types = vec![];
     for i in 0..cx.result_count() {
@@ -605,7 +608,7 @@ fn nothing(cx: &mut Cx, found: &Found) -> Result<Option<Vec<Value>>> {
     Ok(Some(values))
 }
 
-/// An error where an operator that knows no complex numbers is given some, or makes them.
+/// An error if an operator that does not support complex numbers takes or returns them.
 fn complex(graph: &Graph, node: &Node, def: &OpDef) -> Result<()> {
     if def.complex {
         return Ok(());
@@ -619,13 +622,13 @@ fn complex(graph: &Graph, node: &Node, def: &OpDef) -> Result<()> {
     }
 }
 
-/// A tensor of complex numbers that a node is given, or makes.
+/// The name of a tensor of complex numbers that a node takes or returns.
 fn has_complex<'m>(graph: &Graph, node: &'m Node) -> Option<&'m str> {
     let mut given = node.inputs.iter().flat_map(|i| tensors(&i.arg)).chain(node.results());
     given.find(|n| graph.tensor_values.get(*n).is_some_and(|m| messages::is_complex(m.dtype)))
 }
 
-/// Lowers an operator for the real parts of complex numbers, and for the imaginary ones.
+/// Lowers an operator once for the real parts of complex numbers and once for the imaginary parts.
 fn by_parts(cx: &mut Cx, def: &OpDef, schema: Option<&Schema>) -> Lowered {
     cx.part = Some(0);
     let real = (def.lower)(cx)?;
@@ -646,7 +649,7 @@ fn by_parts(cx: &mut Cx, def: &OpDef, schema: Option<&Schema>) -> Lowered {
     Ok(out)
 }
 
-/// The view of complex numbers that these views of both of their parts are.
+/// The view of complex numbers whose real and imaginary parts are the given views of `whole`, if there is one.
 fn pairs(cx: &Cx, whole: Value, parts: [Value; 2]) -> Option<(Value, Vec<Dim>, Vec<Poly>)> {
     let (mut shape, mut index) = scope::part_of(cx.lowering.graph, whole, parts[0])?;
     let (_, other) = scope::part_of(cx.lowering.graph, whole, parts[1])?;

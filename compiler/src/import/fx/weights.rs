@@ -16,16 +16,16 @@ use wgfc_ir::{DType, Dim, Poly, Tensor, Value};
 pub struct Weights<'m> {
     archive: Archive<'m>,
     graph_only: bool,
-    /// Parameters and buffers; constants.
+    /// The table of parameters and buffers, and the table of constants.
     tables: [BTreeMap<String, Stored>; 2],
-    /// The constants of the graph that hold storages.
+    /// The constants that the graph already has, by record, first element, type and shape.
     made: HashMap<(Rc<str>, usize, DType, Vec<usize>), Value>,
     storages: HashMap<Rc<str>, Part>,
-    /// Tensors that hold NaN: how many, and how many elements in them.
+    /// The number of tensors that contain NaN, and the total number of NaN elements.
     pub nan: (usize, usize),
 }
 
-/// Which table a tensor is in.
+/// The table that a tensor is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// Parameters and buffers that are saved.
@@ -39,32 +39,32 @@ pub enum Table {
 struct Stored {
     /// The storage's record.
     record: Rc<str>,
-    /// The record that is a zip file with the storage in it.
+    /// The name of the inner zip file that contains the record, if it is in one.
     inside: Option<Rc<str>>,
-    /// Its code.
+    /// The code of its element type.
     dtype: i64,
-    /// Elements before the first one.
+    /// The storage offset, in elements.
     offset: i64,
     sizes: Vec<i64>,
     strides: Vec<i64>,
-    /// An object that is no plain tensor.
+    /// Whether it is a pickled object other than a plain tensor.
     pickled: bool,
 }
 
-/// Where a tensor lies.
+/// The place of a tensor in its storage.
 #[derive(Clone, Debug)]
 pub struct Extent {
     /// The storage's record.
     pub record: Rc<str>,
     /// Its element type.
     pub dtype: DType,
-    /// Which bytes of the storage it spans.
+    /// The range of bytes of the storage that it spans.
     pub bytes: std::ops::Range<usize>,
-    /// Whether its elements lie side by side in their order.
+    /// Whether it is contiguous.
     pub in_order: bool,
 }
 
-/// A storage that an archive speaks of.
+/// A storage that an archive refers to.
 #[derive(Clone, Debug)]
 pub struct Storage {
     /// The name of its record, below the archive's root.
@@ -76,13 +76,13 @@ pub struct Storage {
 /// A tensor in a storage.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// The module's name.
+    /// The qualified name in the module.
     pub name: String,
     /// Its element type.
     pub dtype: DType,
-    /// Elements before the first one.
+    /// The storage offset, in elements.
     pub first: usize,
-    /// The extents of its elements in memory.
+    /// The shape of its elements in memory.
     pub shape: Vec<usize>,
 }
 
@@ -101,10 +101,9 @@ struct Entry {
 }
 
 impl<'m> Weights<'m> {
-    /// Reads the tables. With `graph_only` no storage is looked at.
+    /// Reads the tables. With `graph_only` no storage is read.
     ///
-    /// # Errors
-    /// Where a table is missing, damaged or not understood.
+    /// # Errors A table is missing, damaged or not understood.
     pub fn new(archive: Archive<'m>, graph_only: bool) -> Result<Weights<'m>, Diagnostic> {
         let mut tables = [BTreeMap::new(), BTreeMap::new()];
         let sources = [("weights", "serialized_state_dict.pt"), ("constants", "serialized_constants.pt")];
@@ -122,10 +121,9 @@ impl<'m> Weights<'m> {
         Ok(Weights { archive, graph_only, tables, made, storages: HashMap::new(), nan: (0, 0) })
     }
 
-    /// The tensor of a name, as a value of the graph. Tensors of one storage share a constant where they have the same elements.
+    /// The tensor of a name, as a value of the graph. Tensors with the same elements of one storage share a constant.
     ///
-    /// # Errors
-    /// Where it is not there, its storage is too short, or it is of a kind that is not supported.
+    /// # Errors The tensor is missing or not supported, or its storage is too short.
     pub fn value(
         &mut self,
         to: &mut crate::lower::Lowering,
@@ -150,10 +148,9 @@ impl<'m> Weights<'m> {
         }
     }
 
-    /// The tensor of a name with elements in order: the first contents of a state.
+    /// The tensor of a name with its elements in row-major order: the initial value of a state.
     ///
-    /// # Errors
-    /// As [`Weights::value`].
+    /// # Errors See [`Weights::value`].
     pub fn tensor(&mut self, table: Table, name: &str) -> Result<Tensor, OpError> {
         let stored = self.find(table, name)?;
         let (base, index) = self.base(&stored)?;
@@ -162,10 +159,9 @@ impl<'m> Weights<'m> {
         gathered(&tensor, &shape, &index, &self.archive.budget)
     }
 
-    /// Where the tensor of a name lies.
+    /// The place of the tensor of a name.
     ///
-    /// # Errors
-    /// Where it is not there, or is of a kind that is not supported.
+    /// # Errors The tensor is missing or not supported.
     pub fn extent(&self, table: Table, name: &str) -> Result<Extent, OpError> {
         let stored = self.find(table, name)?;
         let (base, index) = self.base(&stored)?;
@@ -175,10 +171,9 @@ impl<'m> Weights<'m> {
         Ok(Extent { record: stored.record, dtype: base.dtype, bytes, in_order: index.is_none() })
     }
 
-    /// The tensor of a name, as the view that it is of another one, `whole`, which holds all of it in order.
+    /// The tensor of a name, as a view of the contiguous tensor `whole` that contains it.
     ///
-    /// # Errors
-    /// As [`Weights::value`].
+    /// # Errors See [`Weights::value`].
     pub fn part(
         &self,
         to: &mut crate::lower::Lowering,
@@ -201,10 +196,9 @@ impl<'m> Weights<'m> {
         }
     }
 
-    /// The storages that are not there, where they are plain records.
+    /// The storages that are missing. Storages in inner zip files are not considered.
     ///
-    /// # Errors
-    /// A tensor whose type, sizes or strides are not possible.
+    /// # Errors A tensor has an impossible type, sizes or strides.
     pub fn missing(&self) -> Result<Vec<Storage>, Diagnostic> {
         let mut found: BTreeMap<Rc<str>, Vec<StoredTensor>> = BTreeMap::new();
         for (name, s) in self.tables.iter().flatten() {
@@ -227,7 +221,7 @@ impl<'m> Weights<'m> {
     }
 
     fn find(&self, table: Table, name: &str) -> Result<Stored, OpError> {
-        // A buffer that is not saved is among the constants; older versions say nothing of it.
+        // Buffers that are not saved are among the constants; older versions do not mark them, so both tables are searched.
         let order = if table == Table::State { [0, 1] } else { [1, 0] };
         let found = order.into_iter().find_map(|t| self.tables[t].get(name));
         let stored = found.ok_or_else(|| {
@@ -243,7 +237,7 @@ impl<'m> Weights<'m> {
         Ok(stored.clone())
     }
 
-    /// The dense tensor that a stored one is a view of, and how; no view where it is that tensor.
+    /// The dense tensor that a stored one is a view of, and the view; `None` if they are the same.
     fn base(&self, s: &Stored) -> Result<(Base, Option<View>), OpError> {
         let dtype = messages::dtype(s.dtype).map_err(|e| {
             OpError::unsupported(format!("elements of type {e}"), "convert it before exporting")
@@ -267,7 +261,7 @@ impl<'m> Weights<'m> {
             strides.push(1);
         }
         let shape: Vec<Dim> = sizes.iter().map(|n| (*n).into()).collect();
-        // The stride of an axis of one element says nothing.
+        // The stride of an axis of extent 1 is irrelevant.
         let mut order: Vec<usize> = (0..sizes.len()).filter(|d| sizes[*d] != 1).collect();
         order.sort_by_key(|d| std::cmp::Reverse(strides[*d]));
         let dense = order
@@ -334,22 +328,22 @@ impl<'m> Weights<'m> {
     }
 }
 
-/// A dense tensor in a storage.
+/// A dense tensor within a storage.
 struct Base {
     dtype: DType,
-    /// Elements before it.
+    /// The storage offset, in elements.
     first: usize,
     shape: Vec<usize>,
 }
 
 type View = (Vec<Dim>, Vec<Poly>);
 
-/// An error of the archive, about a tensor.
+/// Converts an error of the archive to one about a tensor.
 fn of(d: Diagnostic) -> OpError {
     OpError { help: d.help, ..OpError::model(d.message) }
 }
 
-/// The elements of a view, in order.
+/// Copies the elements of a view in row-major order.
 fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Result<Tensor, OpError> {
     let sizes: Vec<usize> = shape.iter().filter_map(|d| usize::try_from(d.as_const()?).ok()).collect();
     if !t.is_present() {
@@ -364,7 +358,8 @@ fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Resul
         .take(size, format_args!("a copy of {}{sizes:?} with its elements in order", t.dtype))
         .map_err(of)?;
     let out_of_it = || OpError::internal("a view of a weight leaves it");
-    // Where the element lies whose position along the axis `one` is 1, and 0 along all others. The index is affine.
+    // The flat position of the element whose index is 1 along the axis `one` and 0 along all others. The index map is affine, so these
+    // positions determine the strides.
     let place = |one: usize| {
         let value = |a: &wgfc_ir::Atom| match a {
             wgfc_ir::Atom::Var(d) => Some(i64::from(*d as usize == one)),
@@ -399,7 +394,7 @@ fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Resul
     Ok(Tensor::shared(t.dtype, sizes, Arc::new(out), 0, length)?)
 }
 
-/// The table that a JSON record holds.
+/// Reads a table from a JSON record.
 fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
     let unread = |e| Diagnostic::model(format!("`{name}` is not understood: {}", crate::json_in_words(&e)));
     let config: Config = a.json(&a.text(name)?, unread)?;
@@ -411,7 +406,7 @@ fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<Stri
         let sizes = meta.and_then(|m| numbers(&m.sizes));
         let strides = meta.and_then(|m| numbers(&m.strides));
         let inside = entry.path_name.split('/').all(|p| p != "..") && !entry.path_name.starts_with('/');
-        // An entry that is no tensor at all is read as one that is pickled: an error where it is used.
+        // An entry without tensor metadata is treated like a pickled one: an error when it is used.
         let plain = !entry.use_pickle && inside && sizes.is_some() && strides.is_some();
         let stored = Stored {
             record: format!("{folder}/{}", entry.path_name).into(),
@@ -427,9 +422,9 @@ fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<Stri
     Ok(table)
 }
 
-/// The table that a pickle in a zip file holds.
+/// Reads a table from a pickle in an inner zip file.
 fn unpickled(a: &Archive<'_>, name: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
-    // Where there are none, some versions write an empty record.
+    // Some versions write an empty record for an empty table.
     if a.storage(name)?.len == 0 {
         return Ok(BTreeMap::new());
     }
@@ -454,7 +449,7 @@ fn unpickled(a: &Archive<'_>, name: &str) -> Result<BTreeMap<String, Stored>, Di
     Ok(views.into_iter().filter_map(|(n, v)| Some((n, stored(v)?))).collect())
 }
 
-/// The code of the elements of a storage of this class.
+/// The code of the element type of a storage class.
 fn storage_class(class: &str) -> i64 {
     match class.strip_suffix("Storage").unwrap_or(class) {
         "Byte" => 1,

@@ -1,4 +1,4 @@
-//! Types of results, and operands in the type that they have in common.
+//! Types of results, and conversion of operands to their common type.
 
 use super::{Cx, Number, OpError, Operand, Result};
 use crate::import::fx::expr;
@@ -25,7 +25,7 @@ impl<'m> Cx<'_, '_, 'm> {
         ty.dtype = self.computed_in(ty.dtype);
         Ok(ty)
     }
-    /// The upper bound of an extent of a result that data decides.
+    /// The upper bound of an extent of a result that depends on data.
     pub fn most(&self, i: usize, axis: usize) -> Result<Dim> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let text = match meta.and_then(|m| m.sizes.get(axis)) {
@@ -53,12 +53,12 @@ impl<'m> Cx<'_, '_, 'm> {
             .map(|dtype| self.computed_in(dtype))
             .map_err(|e| OpError::unsupported(format!("a result of type {e}"), "convert to f32 first"))
     }
-    /// The type in which results of a type are computed.
+    /// The type in which results of the given type are computed.
     fn computed_in(&self, dtype: DType) -> DType {
         if self.in_f32 && dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
     }
-    /// Computes in f32 from here on if an argument is a number that the type of the first result, a narrower float, does not hold to its
-    /// usual precision: one that it makes infinite, 0 or subnormal.
+    /// Switches to computing in f32 if an argument is a constant that the type of the first result, a narrower float, does not represent
+    /// to its full precision: one that would become infinite, zero or subnormal.
     pub fn keep_numbers(&mut self, names: &[&str]) -> Result<()> {
         let Ok(dtype) = self.result_dtype(0) else { return Ok(()) };
         if self.in_f32 || !dtype.is_float() || dtype.bits() >= 32 {
@@ -84,7 +84,7 @@ impl<'m> Cx<'_, '_, 'm> {
             Operand::Number(n) => Kind::Number(n.dtype(self.lowering)),
         }
     }
-    /// An operand as a tensor of a type.
+    /// An operand as a tensor of the given type.
     pub fn in_type(&mut self, o: &Operand, dtype: DType) -> Result {
         match o {
             Operand::Tensor(v) => self.converted(*v, dtype),
@@ -95,15 +95,15 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn converted(&mut self, v: Value, dtype: DType) -> Result {
         Ok(self.lowering.cast(v, dtype)?)
     }
-    /// An integer as a tensor without axes ([`Builder::int`](wgfc_ir::Builder::int), which [`Cx::int`] hides).
+    /// An integer as a tensor of rank 0 ([`Builder::int`](wgfc_ir::Builder::int), which [`Cx::int`] hides).
     pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
         self.lowering.int(dtype, v)
     }
-    /// A number as a tensor without axes.
+    /// A constant as a tensor of rank 0.
     pub fn scalar(&mut self, dtype: DType, v: f64) -> Value {
         self.lowering.scalar(dtype, v)
     }
-    /// A number as a tensor without axes.
+    /// A number as a tensor of rank 0.
     pub fn number_in(&mut self, n: &Number, dtype: DType) -> Result {
         let to = &mut *self.lowering;
         Ok(match n {
@@ -125,7 +125,7 @@ impl<'m> Cx<'_, '_, 'm> {
             Number::Computed(v) => to.cast(*v, dtype)?,
         })
     }
-    /// Arguments as tensors of the type that all of them have in common.
+    /// Arguments as tensors of their common type, by type promotion.
     pub fn promoted<const N: usize>(&mut self, names: [&str; N]) -> Result<[Value; N]> {
         let mut operands = vec![];
         for name in names {
