@@ -451,7 +451,7 @@ impl<'m> Importer<'m> {
         Ok(())
     }
 
-    /// The value that later nodes read as a result; the run may replace it by another.
+    /// The value that later nodes read under a result's name; options that change tensors may replace it.
     fn called(&self, to: &mut Lowering, name: &str, v: Value) -> Value {
         if self.depth > 1 {
             return v;

@@ -46,7 +46,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.threshold.default", threshold),
 ];
 
-/// A formula of the operand and some numbers.
+/// A function of the operand and of the constants in the arguments `names`.
 fn with(cx: &mut Cx, names: &[&str], f: fn(&mut Lowering, Value, &[f64]) -> Result) -> Lowered {
     let x = cx.tensor("self")?;
     let mut numbers = vec![];
@@ -57,7 +57,7 @@ fn with(cx: &mut Cx, names: &[&str], f: fn(&mut Lowering, Value, &[f64]) -> Resu
     Ok(vec![f(cx, x, &numbers)?])
 }
 
-/// [`activation::shrink`] that leaves NaN.
+/// [`activation::shrink`], except that NaN stays NaN.
 fn shrunk(cx: &mut Lowering, x: Value, bias: f64, limit: f64) -> Result {
     let (y, none) = (activation::shrink(cx, x, bias, limit)?, cx.unary(UnaryOp::IsNan, x)?);
     Ok(cx.select(none, x, y)?)
@@ -76,7 +76,7 @@ fn along(cx: &mut Cx, log: bool) -> Lowered {
     Ok(vec![softmax::along(cx, x, axis, log)?])
 }
 
-/// A row of -∞ alone gives zeros.
+/// Softmax with a result of 0 for rows that contain only -∞.
 fn safe_softmax(cx: &mut Cx) -> Lowered {
     let y = along(cx, false)?[0];
     let x = cx.tensor("self")?;
@@ -132,7 +132,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     }])
 }
 
-/// `negcoef · (e^(x · negiptcoef) - 1)` where x is negative, all times `scale`.
+/// `negcoef · (e^(x · negiptcoef) - 1)` for negative x, else x; the result is multiplied by `scale`.
 fn elu(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (alpha, scale, inner) = (cx.float("alpha")?, cx.float("scale")?, cx.float("input_scale")?);
@@ -144,7 +144,7 @@ fn elu(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary_scalar(BinaryOp::Mul, y, scale)?])
 }
 
-/// Half of the operand, times the sigmoid of the other half.
+/// The first half of the operand along an axis, times the sigmoid of the second half.
 fn glu(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
@@ -172,7 +172,7 @@ fn prelu(cx: &mut Cx) -> Lowered {
     Ok(vec![activation::prelu(cx, x, slope)?])
 }
 
-/// The line where it is above the threshold: nothing overflows there.
+/// Softplus; above the threshold the result is the operand, which avoids overflow.
 fn softplus(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (beta, threshold) = (cx.float("beta")?, cx.float("threshold")?);

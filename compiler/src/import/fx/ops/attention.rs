@@ -1,4 +1,4 @@
-//! Scaled products of queries and keys.
+//! Scaled dot-product attention.
 
 use super::super::prelude::*;
 use crate::lower::attention_gradient::{self, Scored};
@@ -32,12 +32,12 @@ fn require_no_dropout(cx: &mut Cx) -> Result<()> {
     Ok(())
 }
 
-/// `[…, heads, positions, d]`; the axes before the heads are one batch.
+/// Attention over `[…, heads, positions, d]`; the axes before the heads are flattened to one batch axis.
 fn attended(cx: &mut Cx) -> Lowered {
     Ok(vec![of_any_rank(cx, false)?.0])
 }
 
-/// The result and the probabilities.
+/// Attention that also returns the probabilities.
 fn shown(cx: &mut Cx) -> Lowered {
     if cx.opt_tensor("dropout_mask")?.is_some() {
         return Err(OpError::unsupported("it drops out probabilities", "export the module after eval()").param("dropout_mask"));
@@ -48,7 +48,7 @@ fn shown(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// The result, and the probabilities where they are wanted.
+/// Attention of any rank; returns the probabilities if `shown`.
 fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
     require_no_dropout(cx)?;
     let given = cx.opt_tensor("attn_mask")?;
@@ -60,7 +60,7 @@ fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
         let e = format!("queries of type {}, keys of type {}, values of type {}", cx.ty(q), cx.ty(k), cx.ty(v));
         return Err(OpError::model(e));
     }
-    // Without groups all three have the same axes in front, or one where they are the same for all.
+    // Unless query heads are grouped, the leading axes of all three are broadcast.
     let mut lead: Vec<Dim> = cx.shape(q)[..rank - 2].to_vec();
     if !grouped {
         for x in [k, v] {
@@ -85,7 +85,7 @@ fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
     let (s, t, heads) = (cx.shape(q)[2].clone(), cx.shape(k)[2].clone(), cx.shape(q)[1].clone());
     let mut mask = Mask::default();
     if let Some(m) = given {
-        // Axes in front that are not the batch's alone are made one.
+        // A mask with its own leading axes is expanded to those of the query and flattened like them.
         let m = match cx.rank(m) {
             r if r > 4 || r > 2 && rank != 4 => {
                 let mut full = lead.clone();
@@ -101,7 +101,7 @@ fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
             }
             _ => mask.bias.push(m),
         }
-        // A query that sees nothing gives 0.
+        // A query whose keys are all masked gives 0.
         mask.empty_is_zero = true;
     }
     if cx.flag("is_causal")? {
@@ -120,7 +120,7 @@ fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
     Ok((cx.reshape(y, want)?, p))
 }
 
-/// Reads the operands of the kernels of torch's devices: four axes each.
+/// Reads the operands of the fused attention kernels, each of rank 4.
 fn scored(cx: &mut Cx, bias: &str) -> Result<Scored> {
     require_no_dropout(cx)?;
     let (q, k, v) = (cx.tensor("query")?, cx.tensor("key")?, cx.tensor("value")?);
@@ -142,7 +142,7 @@ fn scored(cx: &mut Cx, bias: &str) -> Result<Scored> {
     Ok(Scored { q, k, v, scale, mask })
 }
 
-/// The result, the logarithms of sums that its gradient reads, and what only dropout and other kernels read.
+/// The result, the log-sum-exp of the scores for the gradient, and zeros for the results that only dropout or other kernels read.
 fn forward(cx: &mut Cx, bias: &str) -> Lowered {
     let x = scored(cx, bias)?;
     let Scored { q, k, v, scale, mask } = x.clone();
@@ -153,7 +153,7 @@ fn forward(cx: &mut Cx, bias: &str) -> Lowered {
         out.push(if i == 1 && want.shape.len() >= 3 {
             let logs = x.log_sums(cx)?;
             let logs = cx.converted(logs, want.dtype)?;
-            // Some have a last axis of one element, or more rows than there are queries.
+            // Some kernels declare a last axis of extent 1, or more rows than there are queries.
             let index = (0..3).map(Poly::var).collect();
             let fill = Some(Scalar::from_f64(want.dtype, 0.0));
             cx.push(Op::View { shape: want.shape, index, fill }, &[logs])?
@@ -169,7 +169,7 @@ fn backward(cx: &mut Cx, bias: &str) -> Lowered {
     let name = if cx.declares("grad_out_") { "grad_out_" } else { "grad_out" };
     let (g, out, logs) = (cx.tensor(name)?, cx.tensor("out")?, cx.tensor("logsumexp")?);
     let p = if cx.rank(logs) == 4 && bias == "attn_mask" {
-        // torch's own decomposition of the CPU's kernel returns probabilities in place of logarithms of sums.
+        // torch's own decomposition of the CPU kernel returns probabilities in place of the log-sum-exp.
         let mut want = cx.shape(x.q);
         want[3] = cx.shape(x.k)[2].clone();
         shape::with_extents(cx, logs, &want)?
@@ -187,7 +187,7 @@ fn backward(cx: &mut Cx, bias: &str) -> Lowered {
             let (shape, dtype) = (cx.shape(b), cx.dtype(b));
             all.push(attention_gradient::of_bias(cx, g.scores, &shape, dtype)?);
         }
-        // A result that is not asked for has no name.
+        // Gradients that are not requested have no result name.
         let asked = cx.flags("grad_input_mask")?;
         all = all.into_iter().enumerate().filter(|(i, _)| asked.get(*i).copied().unwrap_or(true)).map(|(_, v)| v).collect();
     }

@@ -31,7 +31,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.threshold_backward.default", threshold),
 ];
 
-/// A formula of the gradient and another operand, element by element.
+/// An elementwise function of the gradient and another operand.
 fn formula(cx: &mut Cx, names: [&str; 2], f: impl FnOnce(&mut Body, u32, u32, DType) -> u32) -> Lowered {
     let [g, x] = cx.promoted(names)?;
     let dtype = cx.dtype(g);
@@ -89,7 +89,7 @@ fn tanh(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// `g s (1 + x (1 - s))` with the sigmoid `s` of `x`.
+/// `g s (1 + x (1 - s))`, where `s` is the sigmoid of `x`.
 fn silu(cx: &mut Cx) -> Lowered {
     formula(cx, ["grad_output", "self"], |f, g, x, t| {
         let (one, s) = (f.number(t, 1.0), f.unary(UnaryOp::Sigmoid, x));
@@ -101,7 +101,7 @@ fn silu(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// `g (Φ(x) + x φ(x))`, or the derivative of the approximation by a hyperbolic tangent.
+/// `g (Φ(x) + x φ(x))`, or the derivative of the tanh approximation.
 fn gelu(cx: &mut Cx) -> Lowered {
     use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
     let tanh = cx.text("approximate")?.as_deref() == Some("tanh");
@@ -143,7 +143,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// The gradient of dropped elements is zero, that of the others grows.
+/// The gradient times the mask and the scale.
 fn dropout(cx: &mut Cx) -> Lowered {
     let (g, mask, scale) = (cx.tensor("grad_output")?, cx.tensor("mask")?, cx.float("scale")?);
     let to = cx.result_dtype(0)?;
@@ -168,7 +168,7 @@ fn squared_distance(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, d, g)?])
 }
 
-/// `y (g - Σ g y)`, or `g - e^y Σ g` of the logarithm.
+/// `y (g - Σ g y)` for softmax, `g - e^y Σ g` for log-softmax.
 fn softmax(cx: &mut Cx, log: bool) -> Lowered {
     let (g, y) = (cx.tensor("grad_output")?, cx.tensor("output")?);
     if cx.rank(y) == 0 {
@@ -190,7 +190,7 @@ fn softmax(cx: &mut Cx, log: bool) -> Lowered {
     Ok(vec![cx.converted(result, dtype)?])
 }
 
-/// The gradient of the input that was normalised over `axes`, in f32, from the normalised positions `x̂` and their scale.
+/// The gradient of an input that was normalised over `axes`, in f32, from the normalised values `hat` and the factor `inverse`.
 fn normalised(cx: &mut Cx, g: Value, hat: Value, inverse: Value, axes: &[usize]) -> Result {
     let mean = cx.mean(g, axes)?;
     let product = cx.binary(BinaryOp::Mul, g, hat)?;
@@ -201,7 +201,7 @@ fn normalised(cx: &mut Cx, g: Value, hat: Value, inverse: Value, axes: &[usize])
     Ok(cx.binary(BinaryOp::Mul, d, inverse)?)
 }
 
-/// Gradients of the input, the scale and the bias; of those that are not asked for, zeros of one element.
+/// Gradients of the input, the scale and the bias; those that are not requested are zeros of one element.
 fn layer_norm(cx: &mut Cx) -> Lowered {
     let (g, x, mean, inverse) = (cx.tensor("grad_out")?, cx.tensor("input")?, cx.tensor("mean")?, cx.tensor("rstd")?);
     let n = cx.sizes("normalized_shape")?.len();
@@ -226,12 +226,12 @@ fn layer_norm(cx: &mut Cx) -> Lowered {
     masked(cx, [input, weight, bias], dtype)
 }
 
-/// The results that `output_mask` asks for.
+/// The results that `output_mask` requests.
 fn masked(cx: &mut Cx, results: [Value; 3], dtype: DType) -> Lowered {
     let mask = cx.flags("output_mask")?;
     let mut out = vec![];
     for (i, v) in results.into_iter().enumerate() {
-        // A result that is not asked for has no name.
+        // Gradients that are not requested have no result name.
         if mask.get(i).copied().unwrap_or(true) {
             out.push(cx.converted(v, dtype)?);
         }
@@ -281,12 +281,12 @@ fn convolution(cx: &mut Cx) -> Lowered {
     let input = if turned {
         let window = Window { strides: strides.clone(), dilations: dilations.clone(), padding: padding.clone(), ceil: false };
         let y = conv::product(cx, g, w, &Conv { window, groups })?;
-        // Behind an output padding of a stride and more there are places that no input has.
+        // An output padding of at least the stride produces positions beyond the input.
         let (sx, sy) = (cx.shape(x), cx.shape(y));
         let more = |d: usize| (&sy[d] - &sx[d]).as_const().is_some_and(|n| n > 0);
         if (2..n + 2).any(more) { cx.view(y, sx, (0..n + 2).map(Poly::var).collect())? } else { y }
     } else {
-        // Elements that windows left over at the end of each axis.
+        // The elements at the end of each axis that no window covered.
         let (sx, sg, sw) = (cx.shape(x), cx.shape(g), cx.shape(w));
         let left = |i: usize| {
             let reach = &(&(&sw[2 + i] - 1) * dilations[i]) + 1;
@@ -309,7 +309,7 @@ fn convolution(cx: &mut Cx) -> Lowered {
         };
         transposed::conv_transpose(cx, g, w, None, &p)?
     };
-    // Input and result of a transposed convolution change places.
+    // In a transposed convolution, input and result have swapped roles.
     let (small, large) = if turned { (x, g) } else { (g, x) };
     let weight = products(cx, small, large, w, groups, &Window { strides, dilations, padding, ceil: false })?;
     let others: Vec<usize> = (0..n + 2).filter(|d| *d != 1).collect();
@@ -317,8 +317,8 @@ fn convolution(cx: &mut Cx) -> Lowered {
     masked(cx, [input, weight, bias], dtype)
 }
 
-/// For each element of the weights the sum of what it multiplied: `small [N, G·M, out…]` with windows over
-/// `large [N, G·C, spatial…]` gives `[G·M, C, kernel…]`.
+/// The gradient of the weights: `small [N, G·M, out…]` contracted with the windows over `large [N, G·C, spatial…]` gives `[G·M, C,
+/// kernel…]`.
 fn products(cx: &mut Cx, small: Value, large: Value, w: Value, groups: i64, window: &Window) -> Result {
     let (ss, sl, sw) = (cx.shape(small), cx.shape(large), cx.shape(w));
     let n = sw.len() - 2;
@@ -327,11 +327,11 @@ fn products(cx: &mut Cx, small: Value, large: Value, w: Value, groups: i64, wind
     let split = |s: &[Dim]| [&[s[0].clone(), g.clone(), each(&s[1])], &s[2..]].concat();
     let (small, large) = (cx.reshape(small, split(&ss))?, cx.reshape(large, split(&sl))?);
     let mut windows = Windows::over(&sl[2..], sw[2..].to_vec(), window)?;
-    // As many as there are: the last may not reach the end.
+    // The number of windows is that of the forward pass; the last window need not reach the end.
     windows.out = ss[2..].to_vec();
     let zero = Scalar::from_f64(cx.dtype(large), 0.0);
     let unfolded = cx.unfold(large, &windows.axes(), zero)?;
-    // Labels: batch, group, rows, channels, then places, then the kernel.
+    // The labels are batch 0, group 1, output channel 2 and input channel 3, then the positions, then the kernel axes.
     let places: Vec<u8> = (4..4 + n as u8).collect();
     let kernel: Vec<u8> = (4 + n as u8..4 + 2 * n as u8).collect();
     let contract = Contract {
@@ -343,7 +343,7 @@ fn products(cx: &mut Cx, small: Value, large: Value, w: Value, groups: i64, wind
     Ok(cx.reshape(y, sw)?)
 }
 
-/// Each gradient goes to the place of the largest element.
+/// Adds each gradient at the position of the window's maximum.
 fn maximum(cx: &mut Cx, n: usize) -> Lowered {
     let (g, x, at) = (cx.tensor("grad_output")?, cx.tensor("self")?, cx.tensor("indices")?);
     let (sx, sg) = (cx.shape(x), cx.shape(g));
@@ -356,7 +356,7 @@ fn maximum(cx: &mut Cx, n: usize) -> Lowered {
     Ok(vec![cx.reshape(y, sx)?])
 }
 
-/// Each gradient, shared out among the elements of its window.
+/// Distributes each gradient equally over the elements of its window.
 fn average(cx: &mut Cx, n: usize) -> Lowered {
     let (g, x) = (cx.tensor("grad_output")?, cx.tensor("self")?);
     let alone = cx.rank(x) == n + 1;
@@ -373,7 +373,7 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
     let share = match cx.opt_int("divisor_override")? {
         Some(d) => cx.binary_scalar(BinaryOp::Div, g, d as f64)?,
         None => {
-            // The mean of ones that count, undone, is how many there are.
+            // The sum of ones in a window, divided by their mean, is the divisor of the average.
             let [zero, one] = [0.0, 1.0].map(|x| Scalar::from_f64(cx.dtype(g), x));
             let ones = cx.full(&sx, one)?;
             let with_padding = cx.flag("count_include_pad")?;
@@ -385,8 +385,8 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
             cx.binary(BinaryOp::Div, g, count)?
         }
     };
-    // The place `i` is in the windows `(i + before) / stride − j` that are long enough. An axis of one element, read beyond it, leaves
-    // the others out.
+    // Position `i` is covered by the windows `(i + padding) / stride − j` that are long enough. The others are excluded by an index out
+    // of range along an axis of extent 1, which reads the fill value.
     let (sg, lead) = (cx.shape(share), 2);
     let mut shape = sx.clone();
     shape.extend((0..n).map(|i| Dim::from((kernel[i] + strides[i] - 1) / strides[i])));
@@ -407,7 +407,7 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
     Ok(vec![if alone { cx.squeeze(y, &[0])? } else { y }])
 }
 
-/// Along each axis a product with the shares that parts took of positions.
+/// For each axis, a matrix product with the averaging weights of each output position.
 fn adaptive_average(cx: &mut Cx) -> Lowered {
     let (mut g, x) = (cx.tensor("grad_output")?, cx.tensor("self")?);
     let (sx, sg) = (cx.shape(x), cx.shape(g));
@@ -439,7 +439,7 @@ fn adaptive_average(cx: &mut Cx) -> Lowered {
     Ok(vec![g])
 }
 
-/// Gradients of rows, added up where the rows are.
+/// Sums the gradients of each row of the table.
 fn embedding(cx: &mut Cx) -> Lowered {
     let (g, at) = (cx.tensor("grad_output")?, cx.tensor("indices")?);
     if cx.flag("scale_grad_by_freq")? {

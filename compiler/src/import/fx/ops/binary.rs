@@ -1,4 +1,4 @@
-//! Functions of two tensors or numbers, element by element, in the type that both have in common.
+//! Elementwise functions of two tensors or numbers, computed in their promoted type.
 
 use super::super::prelude::*;
 use super::super::promote;
@@ -89,7 +89,7 @@ fn reversed(cx: &mut Cx) -> Lowered {
     Ok(vec![combined(cx, BinaryOp::Sub, b, a)?])
 }
 
-/// The sum of bools is either.
+/// A sum or difference; the sum of bools is a logical or.
 fn combined(cx: &mut Cx, op: BinaryOp, a: Value, b: Value) -> Result {
     let op = if cx.dtype(a) == DType::Bool { BinaryOp::Or } else { op };
     elementwise::binary(cx, op, a, b)
@@ -105,7 +105,7 @@ fn times_alpha(cx: &mut Cx, v: Value) -> Result {
     elementwise::binary(cx, op, v, alpha)
 }
 
-/// The quotient of floats.
+/// True division; integers are converted to floats.
 fn divided(cx: &mut Cx) -> Lowered {
     if let Some(y) = complex::combined(cx, BinaryOp::Div)? {
         return Ok(vec![y]);
@@ -141,7 +141,7 @@ fn logical(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
 
-/// Whether elements are not 0.
+/// Whether elements differ from 0.
 pub fn truth(cx: &mut Lowering, v: Value) -> Result {
     if cx.dtype(v) == DType::Bool {
         return Ok(v);
@@ -183,7 +183,7 @@ fn floor_divided(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::floor_div(cx, a, b)?])
 }
 
-/// The larger or smaller; of a number and what is none the number.
+/// The maximum or minimum that ignores a NaN operand.
 fn of_numbers(cx: &mut Cx, op: BinaryOp) -> Lowered {
     let [a, b] = cx.promoted(["self", "other"])?;
     if !cx.dtype(a).is_float() {
@@ -198,7 +198,7 @@ fn of_numbers(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![cx.map(f.0, &[a, b])?])
 }
 
-/// `self + value * tensor1 * tensor2`, or a quotient.
+/// `self + value * tensor1 * tensor2`, or with a quotient in place of the product.
 fn with_product(cx: &mut Cx, op: BinaryOp) -> Lowered {
     let dtype = cx.result_dtype(0)?;
     let [x, a, b] = cx.all_in(["self", "tensor1", "tensor2"], dtype)?;
@@ -211,7 +211,7 @@ fn with_product(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, BinaryOp::Add, x, y)?])
 }
 
-/// 1 above 0, at 0 what is given, elsewhere 0.
+/// 0 for negative elements, 1 for positive ones, and `values` at 0.
 fn heaviside(cx: &mut Cx) -> Lowered {
     let [x, at] = cx.promoted(["self", "values"])?;
     let (zero, one) = (cx.scalar(cx.dtype(x), 0.0), cx.scalar(cx.dtype(x), 1.0));
@@ -229,7 +229,7 @@ fn scaled_by_power(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, x, power)?])
 }
 
-/// `self + weight * (end - self)`, from the nearer end: at 1 it is the end.
+/// `self + weight * (end - self)`, computed from the nearer end, so that a weight of 1 gives exactly `end`.
 fn between(cx: &mut Cx) -> Lowered {
     let dtype = cx.result_dtype(0)?;
     let [a, b, w] = cx.all_in(["self", "end", "weight"], dtype)?;
@@ -248,7 +248,7 @@ fn between(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.map(f.0, &[a, b, w])?])
 }
 
-/// Whether finite elements differ by at most `atol + rtol * |other|`; what is equal is close.
+/// Whether finite elements differ by at most `atol + rtol * |other|`; equal elements are always close.
 fn close(cx: &mut Cx) -> Lowered {
     let (relative, absolute) = (cx.float("rtol")?, cx.float("atol")?);
     let [a, b] = cx.promoted(["self", "other"])?;
@@ -273,7 +273,7 @@ fn close(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Or, near, within)?])
 }
 
-/// In the widest type, whatever the operands are.
+/// The power in the result's type, the widest float.
 fn float_power(cx: &mut Cx) -> Lowered {
     let dtype = cx.result_dtype(0)?;
     let [a, b] = cx.all_in(["self", "exponent"], dtype)?;

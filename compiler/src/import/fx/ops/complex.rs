@@ -1,4 +1,4 @@
-//! Parts of complex numbers, and numbers of parts.
+//! Real and imaginary parts of complex numbers, and complex numbers made of parts.
 
 use super::super::cx::Operand;
 use super::super::messages::Argument;
@@ -33,7 +33,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.view_as_real.default", same).complex(),
 ];
 
-/// Complex numbers are pairs along a last axis.
+/// The operand itself, as complex numbers are stored as pairs along a last axis.
 fn same(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.tensor("self")?])
 }
@@ -48,7 +48,7 @@ fn conjugate(cx: &mut Cx) -> Lowered {
     Ok(vec![if cx.is_complex("self") { complex::conjugate(cx, x)? } else { x }])
 }
 
-/// The angle of a real number that is below 0 is π.
+/// The phase; for real numbers it is π if negative, else 0.
 fn angle(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.is_complex("self") {
@@ -66,7 +66,7 @@ fn angle(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.map(f.0, &[x])?])
 }
 
-/// The parts of an argument that is a complex number, and no tensor.
+/// The real and imaginary parts of an argument that is a complex constant.
 fn number(cx: &Cx, name: &str) -> Result<Option<[f64; 2]>> {
     Ok(match *cx.argument(name)? {
         Argument::Complex(parts) => Some(parts),
@@ -74,7 +74,7 @@ fn number(cx: &Cx, name: &str) -> Result<Option<[f64; 2]>> {
     })
 }
 
-/// An operator of two operands of which one is complex; `None` where none is.
+/// A binary operator with at least one complex operand; `None` if both are real.
 pub fn combined(cx: &mut Cx, op: BinaryOp) -> Result<Option<Value>> {
     let [a, b] = [number(cx, "self")?, number(cx, "other")?];
     let complex = [a.is_some() || cx.is_complex("self"), b.is_some() || cx.is_complex("other")];

@@ -1,4 +1,4 @@
-//! Operators that torch's own dialect keeps and its core writes in other operators.
+//! Operators that torch's ATen dialect keeps and its core dialect decomposes.
 
 use super::super::prelude::*;
 use super::super::promote;
@@ -45,7 +45,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.vsplit.array|int", |cx| parts_at(cx, 0)),
 ];
 
-/// Numbers at even distances, or powers of a base with such exponents.
+/// Evenly spaced numbers, or powers of a base with evenly spaced exponents.
 fn spaced(cx: &mut Cx, powers: bool) -> Lowered {
     let ty = cx.result(0)?;
     let wide = if ty.dtype.is_float() { ty.dtype } else { promote::DEFAULT };
@@ -72,7 +72,7 @@ fn steps(shape: &[Dim]) -> Result<i64> {
     n.ok_or_else(|| OpError::symbolic("how many there are must be known").param("steps"))
 }
 
-/// Matrices along the diagonal of one.
+/// A block-diagonal matrix of the given matrices.
 fn blocks(cx: &mut Cx) -> Lowered {
     let ty = cx.result(0)?;
     let (mut row, mut column) = (Dim::ZERO, Dim::ZERO);
@@ -100,7 +100,7 @@ fn flat_diagonal(cx: &mut Cx, offset: &str) -> Lowered {
     Ok(vec![cx.push(Op::View { shape: ty.shape, index, fill }, &[x])?])
 }
 
-/// A tensor for each axis that varies along it alone; of the first two the axes may be swapped.
+/// One tensor per axis that varies along that axis only; `columns` swaps the first two axes.
 fn meshes(cx: &mut Cx, columns: bool) -> Lowered {
     let xs = cx.tensors("tensors")?;
     let mut out = vec![];
@@ -113,7 +113,7 @@ fn meshes(cx: &mut Cx, columns: bool) -> Lowered {
     Ok(out)
 }
 
-/// Every choice of one element of each, the last changing fastest.
+/// The Cartesian product of the tensors; the last one varies fastest.
 fn products(cx: &mut Cx) -> Lowered {
     let xs = cx.tensors("tensors")?;
     if let [x] = xs[..] {
@@ -129,7 +129,7 @@ fn products(cx: &mut Cx) -> Lowered {
     Ok(vec![shape::concat(cx, &columns, 1)?])
 }
 
-/// Every choice of `r` elements in their order.
+/// All combinations of `r` elements, in lexicographic order of positions.
 fn combinations(cx: &mut Cx) -> Lowered {
     let (x, r, again) = (cx.tensor("self")?, cx.int("r")?, cx.flag("with_replacement")?);
     let n = cx.shape(cx.require_rank(x, 1)?)[0].clone();
@@ -165,7 +165,7 @@ fn choose(n: i64, r: i64, again: bool, row: &mut Vec<i64>, out: &mut Vec<i64>) {
     }
 }
 
-/// Areas under the lines between neighbours along an axis: their sum, or the sums up to each.
+/// Integrals along an axis by the trapezoidal rule: the total, or the cumulative sums.
 fn areas(cx: &mut Cx, cumulative: bool) -> Lowered {
     let to = cx.result_dtype(0)?;
     let y = cx.tensor("y")?;
@@ -208,14 +208,14 @@ fn parts(cx: &mut Cx) -> Lowered {
     parts_along(cx, x, axis)
 }
 
-/// Parts along an axis, or the last before it.
+/// Parts along `axis`, or along the last axis if the rank is too small.
 fn parts_at(cx: &mut Cx, axis: usize) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = axis.min(cx.rank(x).saturating_sub(1));
     parts_along(cx, x, axis)
 }
 
-/// Parts along an axis, as long as the program says.
+/// Parts along an axis; their lengths are those of the declared results.
 fn parts_along(cx: &mut Cx, x: Value, axis: usize) -> Lowered {
     let mut sizes = vec![];
     for i in 0..cx.result_count() {
@@ -224,7 +224,7 @@ fn parts_along(cx: &mut Cx, x: Value, axis: usize) -> Lowered {
     if cx.declares("sections") {
         return split::split(cx, x, axis, &sizes);
     }
-    // Parts may begin anywhere.
+    // Parts given by indices may start anywhere and overlap.
     let extent = cx.shape(x)[axis].clone();
     let begins = [Dim::ZERO].into_iter().chain(cx.sizes("indices")?);
     let mut out = vec![];
@@ -235,7 +235,7 @@ fn parts_along(cx: &mut Cx, x: Value, axis: usize) -> Lowered {
     Ok(out)
 }
 
-/// Whether there is one of the elements among others: in their order, one that is less and one that is not are not the same place.
+/// Whether each element is among others. It is if its left and right insertion positions in the sorted others differ.
 fn is_in(cx: &mut Cx, elements: &str, among: &str) -> Lowered {
     let (a, b) = (cx.operand(elements)?, cx.operand(among)?);
     let mut dtype = promote::common(&[cx.kind(&a), cx.kind(&b)]);
@@ -251,7 +251,7 @@ fn is_in(cx: &mut Cx, elements: &str, among: &str) -> Lowered {
     Ok(vec![elementwise::binary(cx, op, first, behind)?])
 }
 
-/// Without an axis of all elements. Several shares are a first axis of the result.
+/// Quantiles along an axis, or over all elements without one. A tensor of several `q` adds a first axis to the result.
 fn quantile(cx: &mut Cx, skip_nan: bool) -> Lowered {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);

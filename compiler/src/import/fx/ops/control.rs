@@ -1,4 +1,4 @@
-//! Graphs inside of nodes: branches, loops, scans.
+//! Higher-order operators with graphs as arguments: branches, loops, scans.
 
 use super::super::messages::{Argument, Graph};
 use super::super::prelude::*;
@@ -19,7 +19,8 @@ pub const OPS: &[OpDef] = &[
 
 const FORWARD: Along = Along { axis: 0, reverse: false };
 
-/// A graph that is computed as it stands, whatever its arguments say of gradients and precision: types of results stand in it.
+/// Lowers a graph in place. The other arguments, on gradients and precision, have no effect, as the graph states the types of its
+/// results.
 fn wrapped(cx: &mut Cx) -> Lowered {
     let graph = cx.positional().find_map(|a| cx.inner(a).ok());
     let graph = graph.ok_or_else(|| OpError::model("it has no graph"))?;
@@ -27,7 +28,7 @@ fn wrapped(cx: &mut Cx) -> Lowered {
     cx.inline(graph, &given)
 }
 
-/// The argument at a place.
+/// The argument at a position.
 fn at<'m>(cx: &Cx<'_, '_, 'm>, i: usize) -> Result<&'m Argument> {
     cx.positional().nth(i).ok_or_else(|| OpError::model(format!("it has no argument {i}")))
 }
@@ -36,7 +37,7 @@ fn graph<'m>(cx: &Cx<'_, '_, 'm>, i: usize) -> Result<&'m Graph> {
     cx.inner(at(cx, i)?)
 }
 
-/// The names of the tensors that an argument is; none where it is left out.
+/// The names of the tensors in an argument; empty if it is left out.
 fn names<'m>(cx: &Cx<'_, '_, 'm>, i: usize) -> Vec<&'m str> {
     cx.positional().nth(i).map(tensors).into_iter().flatten().collect()
 }
@@ -45,7 +46,7 @@ fn values(cx: &mut Cx, names: &[&str]) -> Result<Vec<Value>> {
     names.iter().map(|n| cx.by_name(n)).collect()
 }
 
-/// A condition that is known selects its branch.
+/// A branch; a constant condition selects one graph at compile time.
 fn cond(cx: &mut Cx) -> Lowered {
     let (on, off, operands) = (graph(cx, 1)?, graph(cx, 2)?, names(cx, 3));
     let known = match at(cx, 0)? {
@@ -86,7 +87,7 @@ fn while_loop(cx: &mut Cx) -> Lowered {
     let run = Loop::new(cx, None, Some(first), &initial)?;
     let n = initial.len();
     let made = cx.body(&run.params(), &captured, |cx, params, captured| {
-        // Behind the number of the iteration and the condition.
+        // The parameters start with the iteration number and the condition.
         let before = &params[params.len() - n..];
         let after = cx.nodes_of(body, &[before, captured].concat())?;
         let again = cx.nodes_of(test, &[&after, captured].concat())?;
@@ -100,7 +101,7 @@ fn while_loop(cx: &mut Cx) -> Lowered {
     run.lower(cx, made, &captured, &[])
 }
 
-/// Along the first axis: what is carried, and results that are stacked.
+/// A scan along the first axis, with carried values and stacked results.
 fn scan(cx: &mut Cx) -> Lowered {
     let combine = graph(cx, 0)?;
     let (initial, over, others) = (names(cx, 1), names(cx, 2), names(cx, 3));
@@ -119,7 +120,7 @@ fn scanned<'m>(cx: &mut Cx<'_, '_, 'm>, combine: &'m Graph, initial: &[Value], o
     run.lower(cx, made.graph, captured, &stacked)
 }
 
-/// A function of each slice.
+/// Applies a function to each slice along the first axis.
 fn map(cx: &mut Cx) -> Lowered {
     let f = graph(cx, 0)?;
     let (over, others) = (names(cx, 1), names(cx, 2));
@@ -127,7 +128,7 @@ fn map(cx: &mut Cx) -> Lowered {
     scanned(cx, f, &[], &over, &captured)
 }
 
-/// Each slice combined with all before it: what is carried is the result so far.
+/// The scan of a combining function, lowered sequentially: the carried value is the result so far.
 fn associative_scan(cx: &mut Cx) -> Lowered {
     let combine = graph(cx, 0)?;
     let (over, others) = (names(cx, 1), names(cx, 2));

@@ -23,13 +23,13 @@ fn general(cx: &mut Cx) -> Lowered {
 fn convolved(cx: &mut Cx, transposed: bool) -> Lowered {
     let (x, w, bias) = (cx.tensor("input")?, cx.tensor("weight")?, cx.opt_tensor("bias")?);
     let n = cx.rank(w).saturating_sub(2);
-    // Without a batch there is one of one.
+    // An input without a batch axis is a batch of one.
     let alone = cx.rank(x) == n + 1;
     let x = if alone { cx.unsqueeze(x, &[0])? } else { x };
     let (strides, dilations, groups) = (cx.ints_of("stride", n)?, cx.ints_of("dilation", n)?, cx.int("groups")?);
     let padding = match cx.argument("padding")?.kind() {
         "a text" => match cx.text("padding")?.as_deref() {
-            // The larger half of an odd number stands behind.
+            // For an odd total, the larger half of the padding is at the end.
             Some("same") => Padding::SameUpper,
             _ => Padding::Valid,
         },

@@ -1,4 +1,4 @@
-//! Arrays of one value with others at some places.
+//! Tensors of one value with other values at some positions.
 
 use super::super::prelude::*;
 use super::strided::over_slice;
@@ -28,14 +28,14 @@ pub const OPS: &[OpDef] = &[
     }),
 ];
 
-/// Elements along an axis from `start`, every `step`, of an array that is 0 elsewhere.
+/// A tensor of zeros with the elements of `x` along an axis, from `start` in steps of `step`.
 fn among_zeros(cx: &mut Cx, x: Value, dims: &[Dim], axis: usize, start: &Dim, step: i64) -> Lowered {
     let zero = Scalar::from_i64(cx.dtype(x), 0);
     let zeros = cx.full(dims, zero)?;
     Ok(vec![over_slice(cx, zeros, x, axis, start, step)?])
 }
 
-/// A number where the indices along all axes are equal.
+/// Writes a number where the indices along all axes are equal.
 fn fill_diagonal(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.flag("wrap")? {
@@ -76,7 +76,7 @@ fn one_hot(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.converted(same, DType::I64)?])
 }
 
-/// Sequences side by side, filled up to the longest.
+/// Stacks sequences of different lengths, padded to the longest.
 fn pad_sequence(cx: &mut Cx) -> Lowered {
     let (want, batch_first) = (cx.result(0)?.shape, cx.flag("batch_first")?);
     let longest = want[usize::from(batch_first)].clone();

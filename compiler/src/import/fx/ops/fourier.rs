@@ -42,18 +42,18 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.stft.center|default", frames).complex(),
 ];
 
-/// Which numbers a transform takes and makes.
+/// The types of numbers that a transform takes and returns.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Complex ones.
+    /// From complex numbers to complex numbers.
     Complex,
-    /// The half of the bins of real numbers that determines all.
+    /// From real numbers to complex numbers; half of the bins determine all.
     OfReal,
-    /// The real numbers of such a half.
+    /// From the half of the bins to real numbers.
     ToReal,
 }
 
-/// The divisor of a result.
+/// The normalisation of a result.
 #[derive(Clone, Copy)]
 enum Divided {
     Not,
@@ -61,20 +61,20 @@ enum Divided {
     ByCount,
 }
 
-/// A transform along axes in the order given: of real numbers the last is the one with half of the bins.
+/// A transform along axes in the given order. For real numbers the last axis is the one with half of the bins.
 struct Transform {
     kind: Kind,
     axes: Vec<usize>,
     inverse: bool,
-    /// Whether half of the bins of real numbers suffice.
+    /// Whether only half of the bins of real numbers are returned.
     onesided: bool,
-    /// How many real numbers there are along the last axis, where these are made.
+    /// The extent of the last axis of a real result.
     last: Option<Dim>,
     divided: Divided,
 }
 
 impl Transform {
-    /// Applies the transform; real `x` has no axis of parts, complex `x` has one.
+    /// Applies the transform; complex `x` has a last axis for its parts, real `x` does not.
     fn apply(&self, cx: &mut Lowering, x: Value) -> Result {
         let dims = cx.shape(x);
         let mut count: Dim = self.axes.iter().map(|a| dims[*a].clone()).product();
@@ -138,8 +138,8 @@ fn core(cx: &mut Cx, kind: Kind) -> Lowered {
     Ok(vec![Transform { kind, axes, inverse, onesided, last, divided }.apply(cx, x)?])
 }
 
-/// A transform by its usual name. The one to real numbers that is not inverse, and the one of them that is, are those of
-/// conjugated numbers.
+/// A transform by its name in `torch.fft`. The forward transform to real numbers and the inverse transform of real numbers are computed
+/// with conjugated numbers.
 fn named(cx: &mut Cx, kind: Kind, inverse: bool) -> Lowered {
     let given_complex = cx.is_complex("self");
     let mut x = cx.tensor("self")?;
@@ -165,7 +165,7 @@ fn named(cx: &mut Cx, kind: Kind, inverse: bool) -> Lowered {
         (Some("ortho"), _) => Divided::ByRoot,
         (Some(m), _) => return Err(OpError::model(format!("there is no `{m}`")).param("norm")),
     };
-    // As long as asked for: cut, or filled with zeros.
+    // Each axis is cut or padded with zeros to the requested length.
     let mut last = None;
     let dims = cx.shape(x);
     let mut after = vec![Dim::ZERO; dims.len()];
@@ -187,7 +187,7 @@ fn named(cx: &mut Cx, kind: Kind, inverse: bool) -> Lowered {
     Ok(vec![if kind == Kind::OfReal && inverse { complex::conjugate(cx, y)? } else { y }])
 }
 
-/// Windows of a signal transformed.
+/// The short-time Fourier transform: transforms of windows of a signal.
 fn frames(cx: &mut Cx) -> Lowered {
     let given_complex = cx.is_complex("self");
     let (mut x, n) = (cx.tensor("self")?, cx.int("n_fft")?);
@@ -224,7 +224,7 @@ fn frames(cx: &mut Cx) -> Lowered {
     Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
 }
 
-/// The signal that windows transformed were cut from: their sum, divided by that of the squares of the window.
+/// The inverse short-time Fourier transform: overlap-add of the inverse transforms, divided by the overlap-add of the squared window.
 fn signal(cx: &mut Cx) -> Lowered {
     let (mut x, n) = (cx.tensor("self")?, cx.int("n_fft")?);
     let hop = cx.opt_int("hop_length")?.unwrap_or(n / 4);
@@ -264,7 +264,7 @@ fn signal(cx: &mut Cx) -> Lowered {
         let none = [Dim::ZERO, Dim::ZERO, (-before).into()];
         *v = cx.pad(*v, &none, &[Dim::ZERO, Dim::ZERO, after], zero)?;
     }
-    // Behind the last window there is nothing.
+    // Where no window reaches, the divisor is 1 instead of 0.
     let some = cx.binary_scalar(BinaryOp::Gt, sums[1], 1e-11)?;
     let one = cx.scalar(DType::F32, 1.0);
     let scale = cx.select(some, sums[1], one)?;
@@ -274,7 +274,7 @@ fn signal(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.converted(y, to)?])
 }
 
-/// The window of `length` elements, or one of ones, in the middle of `n`.
+/// The window of `length` elements, by default all ones, centred in `n` elements.
 fn centred_window(cx: &mut Cx, n: i64, length: i64, dtype: DType) -> Result {
     let window = match cx.opt_tensor("window")? {
         Some(w) => cx.converted(w, dtype)?,
@@ -285,7 +285,7 @@ fn centred_window(cx: &mut Cx, n: i64, length: i64, dtype: DType) -> Result {
     Ok(cx.pad(window, &[before.into()], &[(n - length - before).into()], zero)?)
 }
 
-/// The middle goes to the front, or the front to the middle.
+/// Moves the zero frequency to the middle, or `back` to the front, by a cyclic shift.
 fn shifted(cx: &mut Cx, back: bool) -> Lowered {
     let x = cx.tensor("self")?;
     let dims = cx.shape(x);
@@ -298,7 +298,7 @@ fn shifted(cx: &mut Cx, back: bool) -> Lowered {
     Ok(vec![cx.view(x, dims, index)?])
 }
 
-/// Which frequency each bin is of.
+/// The frequency of each bin.
 fn frequencies(cx: &mut Cx, half: bool) -> Lowered {
     let (n, d, ty) = (cx.int("n")?, cx.float("d")?, cx.result(0)?);
     let middle = (n + 1) / 2;
@@ -322,7 +322,7 @@ fn window(cx: &mut Cx, a: [f64; 3]) -> Lowered {
     Ok(vec![spectral::window(cx, a, &ty.shape[0], periodic, ty.dtype)?])
 }
 
-/// I₀(β·√(1 − t²)) / I₀(β) with `t` from −1 to 1.
+/// The Kaiser window: I₀(β·√(1 − t²)) / I₀(β) for `t` from −1 to 1.
 fn kaiser(cx: &mut Cx) -> Lowered {
     let (ty, periodic) = (cx.result(0)?, is_periodic(cx)?);
     let beta = if cx.declares("beta") { cx.float("beta")? } else { 12.0 };
@@ -345,7 +345,7 @@ fn kaiser(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.converted(y, ty.dtype)?])
 }
 
-/// A triangle.
+/// The triangular Bartlett window.
 fn bartlett(cx: &mut Cx) -> Lowered {
     let (ty, periodic) = (cx.result(0)?, is_periodic(cx)?);
     let n = cx.int("window_length")?;

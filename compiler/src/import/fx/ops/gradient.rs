@@ -12,9 +12,9 @@ pub const OPS: &[OpDef] = &[
 /// The coordinates of the elements along an axis.
 #[derive(Clone, Copy)]
 enum Spacing {
-    /// Multiples of this distance.
+    /// Multiples of a constant distance.
     Even(f64),
-    /// Those of a tensor of rank 1.
+    /// The elements of a tensor of rank 1.
     At(Value),
 }
 
@@ -126,7 +126,7 @@ fn parabola(cx: &mut Cx, v: &[Value], [h, k]: [Value; 2], place: usize) -> Resul
     let mut f = wgfc_ir::Body::default();
     let v0: Vec<u32> = (0..3).map(|i| f.arg(i)).collect();
     let (h0, k0) = (f.arg(3), f.arg(4));
-    // The slopes of both sides, and how they change.
+    // The slopes on both sides, and the second-order coefficient.
     let (rise_left, rise_right) = (f.binary(BinaryOp::Sub, v0[1], v0[0]), f.binary(BinaryOp::Sub, v0[2], v0[1]));
     let (left, right) = (f.binary(BinaryOp::Div, rise_left, h0), f.binary(BinaryOp::Div, rise_right, k0));
     let both = f.binary(BinaryOp::Add, h0, k0);

@@ -1,4 +1,4 @@
-//! Groups of elements combined, and distances between them.
+//! Reductions over groups of elements, and distances between rows.
 
 use super::super::prelude::*;
 use crate::lower::segment::{self, Combined};
@@ -44,7 +44,7 @@ fn between(cx: &mut Cx) -> Lowered {
     Ok(vec![distance::between(cx, a, b, p)?])
 }
 
-/// Rows of which each is paired with those behind it.
+/// The distances between each row and the rows after it.
 fn within(cx: &mut Cx) -> Lowered {
     let (x, p) = (cx.tensor("self")?, cx.float("p")?);
     let dims = cx.shape(cx.require_rank(x, 2)?);
@@ -65,7 +65,7 @@ fn within(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(flat, at, 0)?])
 }
 
-/// Without an axis the first that has three elements.
+/// The cross product; without `dim` along the first axis of extent 3.
 fn cross(cx: &mut Cx) -> Lowered {
     let [a, b] = cx.promoted(["self", "other"])?;
     let dims = cx.broadcast_shape(&[a, b])?;
@@ -124,7 +124,7 @@ fn segments(cx: &mut Cx) -> Lowered {
     Ok(vec![segment::reduce(cx, x, axis, bounds, (how, initial))?])
 }
 
-/// Rows of a table in bags: their sums, means or maxima; which bag each index is in; how many are in each.
+/// Reduces table rows per bag to a sum, mean or maximum; also returns the bag of each index and the size of each bag.
 fn bags(cx: &mut Cx) -> Lowered {
     let (table, indices) = (cx.tensor("weight")?, cx.tensor("indices")?);
     let (offsets, weights) = (cx.tensor("offsets")?, cx.opt_tensor("per_sample_weights")?);
@@ -133,7 +133,7 @@ fn bags(cx: &mut Cx) -> Lowered {
     let n = cx.shape(cx.require_rank(indices, 1)?)[0].clone();
     let count = &cx.shape(cx.require_rank(offsets, 1)?)[0] - i64::from(with_end);
     let dtype = cx.dtype(table);
-    // Bags end where the next begins; the last with the indices, or where the last offset says.
+    // A bag ends where the next one begins; the last bag ends with the indices or at the last offset.
     let begins = cx.slice(offsets, 0, &Poly::ZERO, 1, &count)?;
     let begins = cx.nearest_i32(begins)?;
     let (index, fill) = (vec![&Poly::var(0) + 1], Some(Scalar::from_i64(DType::I32, 0)));
@@ -194,7 +194,7 @@ fn bags(cx: &mut Cx) -> Lowered {
         m => return Err(OpError::model(format!("there is no mode {m}")).param("mode")),
     };
     let mut out = vec![y];
-    // Results that only the gradient reads have the declared shape.
+    // Results that only the gradient reads get the declared shape.
     for i in 1..cx.result_count() {
         let ty = cx.result(i)?;
         let v = match i {
@@ -208,7 +208,7 @@ fn bags(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// Which row of the table each element of a bag's maximum `y` is of: the first in the bag; 0 of an empty one.
+/// The table row that each element of the bag maxima `y` comes from, the first one in the bag; 0 for an empty bag.
 fn largest(cx: &mut Cx, x: Value, y: Value, [bag, rows]: [Value; 2], count: &Dim) -> Result {
     let shape = cx.shape(x);
     let of = cx.take(y, bag, 0)?;
@@ -228,7 +228,7 @@ fn largest(cx: &mut Cx, x: Value, y: Value, [bag, rows]: [Value; 2], count: &Dim
     Ok(rows)
 }
 
-/// Rows of a table that indices name, where their norm is above a limit scaled down to it.
+/// Scales the table rows that the indices name down to the maximum norm if theirs is larger.
 fn renormed(cx: &mut Cx) -> Lowered {
     let (table, indices) = (cx.tensor("self")?, cx.tensor("indices")?);
     let (most, p) = (cx.float("max_norm")?, cx.float("norm_type")?);

@@ -1,4 +1,4 @@
-//! Reading and writing at indexed places.
+//! Reads and writes at indices.
 
 use super::super::prelude::*;
 use super::binary::truth;
@@ -28,8 +28,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.take_along_dim.default", along_dim),
 ];
 
-/// Indices of several axes: each read at its own place, or none where an axis is taken whole. Bools stand for the places of
-/// those that are true, along as many axes as they have.
+/// The index of each axis, or `None` for an axis that is taken whole. A bool mask becomes the positions of its true elements, one index
+/// for each of its axes.
 fn places(cx: &mut Cx, x: Value) -> Result<Vec<Option<Value>>> {
     let mut out = vec![];
     for i in cx.opt_tensors("indices")? {
@@ -54,15 +54,16 @@ fn places(cx: &mut Cx, x: Value) -> Result<Vec<Option<Value>>> {
     Ok(out)
 }
 
-/// How elements at indexed places lie: their shape, the index of each axis of `x` over its variables, the index operands.
+/// A gather or scatter: the shape of the indexed elements, the index of each axis of `x` over that shape's variables, and the index
+/// operands.
 struct Indexed {
     shape: Vec<Dim>,
     index: Vec<GatherAxis>,
     operands: Vec<Value>,
 }
 
-/// The indices broadcast against each other; their axes stand where the indexed ones did if those are neighbours, else in front.
-/// Operands are numbered from `first`.
+/// Broadcasts the indices against each other. Their axes replace the indexed ones if those are adjacent, else they come first. Operands
+/// are numbered from `first`.
 fn indexed(cx: &mut Cx, x: Value, places: &[Option<Value>], first: usize) -> Result<Indexed> {
     let operands: Vec<Value> = places.iter().flatten().copied().collect();
     let common = cx.broadcast_shape(&operands)?;
@@ -112,7 +113,7 @@ fn read_at(cx: &mut Cx, x: Value, places: &[Option<Value>]) -> Result {
     if places.iter().all(Option::is_none) {
         return Ok(x);
     }
-    // One index along one axis may be known, and a view then.
+    // A single index that is constant becomes a view.
     if let [axis] = (0..places.len()).filter(|d| places[*d].is_some()).collect::<Vec<_>>()[..]
         && let Some(at) = places[axis]
     {
@@ -123,7 +124,7 @@ fn read_at(cx: &mut Cx, x: Value, places: &[Option<Value>]) -> Result {
     Ok(cx.push(Op::Gather { shape: i.shape, index: i.index }, &inputs)?)
 }
 
-/// [`places`], and the first of each axis where a mask is false.
+/// [`places`] with index 0 where the mask is false.
 fn masked_places(cx: &mut Cx, x: Value, mask: Value) -> Result<Vec<Option<Value>>> {
     let mut places = places(cx, x)?;
     for p in places.iter_mut().flatten() {
@@ -133,7 +134,7 @@ fn masked_places(cx: &mut Cx, x: Value, mask: Value) -> Result<Vec<Option<Value>
     Ok(places)
 }
 
-/// Where a mask is false, a number.
+/// Reads elements where the mask is true, and gives the fill value elsewhere.
 fn masked_read(cx: &mut Cx) -> Lowered {
     let (x, mask) = (cx.tensor("self")?, cx.tensor("mask")?);
     let (fill, dtype) = (cx.number("fill")?, cx.dtype(x));
@@ -143,7 +144,7 @@ fn masked_read(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, mask, y, fill)?])
 }
 
-/// Where a mask is false, nothing is added.
+/// Adds values where the mask is true.
 fn masked_put(cx: &mut Cx) -> Lowered {
     let (x, mask, values) = (cx.tensor("self")?, cx.tensor("mask")?, cx.tensor("values")?);
     let zero = wgfc_ir::Scalar::from_i64(cx.dtype(values), 0);
@@ -158,7 +159,7 @@ fn put(cx: &mut Cx) -> Lowered {
     let (values, accumulate) = (cx.tensor("values")?, cx.flag("accumulate")?);
     let dtype = cx.dtype(x);
     let values = cx.converted(values, dtype)?;
-    // A number at the places of a mask needs no places.
+    // Writing one number under a mask is a select.
     let given = cx.opt_tensors("indices")?;
     if let [Some(mask)] = given[..]
         && cx.dtype(mask) == DType::Bool
@@ -188,13 +189,13 @@ fn put_at(cx: &mut Cx, x: Value, places: &[Option<Value>], values: Value, accumu
     Ok(vec![cx.push(Op::Scatter { reduce, index: i.index }, &inputs)?])
 }
 
-/// Rows of a table.
+/// Rows of an embedding table.
 fn embedding(cx: &mut Cx) -> Lowered {
     let (table, at) = (cx.tensor("weight")?, cx.tensor("indices")?);
     Ok(vec![cx.take(table, at, 0)?])
 }
 
-/// An index along an axis; a tensor without axes is one of one element.
+/// The tensor, the axis and the index; a tensor of rank 0 becomes one of one element.
 fn index_along(cx: &mut Cx) -> Result<(Value, usize, Value)> {
     let (x, at) = (cx.tensor("self")?, cx.tensor("index")?);
     let x = if cx.rank(x) == 0 { cx.reshape(x, vec![Dim::ONE])? } else { x };
@@ -236,7 +237,7 @@ fn along_dim(cx: &mut Cx) -> Lowered {
     Ok(vec![gather::elements(cx, x, at, axis)?])
 }
 
-/// Slices along an axis, each to the place that an index says.
+/// Scatters slices along an axis to the positions in the index.
 fn along(cx: &mut Cx, source: &str, reduce: Option<ReduceOp>) -> Lowered {
     let (x, axis, at) = index_along(cx)?;
     let source = cx.tensor(source)?;
@@ -280,7 +281,7 @@ fn masked(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, mask, value, x)?])
 }
 
-/// Data, indices and updates of a scatter along an axis, whose updates may be more than there are indices.
+/// Data, indices and updates of a scatter along an axis; there may be more updates than indices.
 struct Parts {
     x: Value,
     axis: usize,

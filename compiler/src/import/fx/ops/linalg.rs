@@ -71,7 +71,7 @@ pub const OPS: &[OpDef] = &[
         .notes("errors of linear algebra (`_linalg_check_errors`): they are not raised, results are not to be used then"),
 ];
 
-/// A check that raises an error in torch. Its first result, a token, puts checks in order.
+/// An operator that raises an error in torch. Its first result is a token that orders such operators.
 fn checked(cx: &mut Cx) -> Lowered {
     let what = cx.positional().find_map(|a| match a {
         Argument::Operator(name) => Some(name.strip_prefix("torch.ops.").unwrap_or(name)),
@@ -108,13 +108,13 @@ fn exponential(cx: &mut Cx) -> Lowered {
     Ok(vec![linalg::exponential(cx, a)?])
 }
 
-/// The limits below which singular values are 0: a share of the largest, by default the rounding of as many elements as the longer
-/// side has, and a number, by default none. A number alone leaves no share.
+/// The thresholds below which singular values count as 0. The relative one is a share of the largest singular value, by default the
+/// machine epsilon times the longer side; the absolute one is 0 by default. If only an absolute one is given, the relative one is 0.
 fn limits(cx: &mut Cx, a: Value) -> Result<linalg::Limits> {
     let shape = cx.shape(a);
     let limit = |cx: &mut Cx, names: &[&str]| -> Result<Option<Value>> {
         let Some(name) = names.iter().find(|n| cx.declares(n)) else { return Ok(None) };
-        // A tensor, or a number.
+        // The threshold is a tensor or a number.
         if let Ok(v) = cx.opt_tensor(name) {
             return Ok(v);
         }
@@ -153,12 +153,12 @@ fn pseudo_inverse(cx: &mut Cx) -> Lowered {
     Ok(vec![linalg::pseudo_inverse(cx, a, limits, symmetric)?])
 }
 
-/// The operand, whatever it is called.
+/// The matrix operand, which different operators name differently.
 fn matrix(cx: &mut Cx) -> Result {
     cx.tensor(if cx.declares("A") { "A" } else { "self" })
 }
 
-/// As many of the results as the node has.
+/// The first results, as many as the node has.
 fn some(cx: &Cx, mut all: Vec<Value>) -> Lowered {
     all.truncate(cx.result_count());
     Ok(all)
@@ -200,7 +200,7 @@ fn slogdet(cx: &mut Cx) -> Lowered {
     some(cx, vec![sign, log, f.lu, f.pivots])
 }
 
-/// The logarithm of a negative determinant is NaN.
+/// The logarithm of the determinant; NaN if the determinant is negative.
 fn logdet(cx: &mut Cx) -> Lowered {
     let a = matrix(cx)?;
     let f = linalg::lu_factor(cx, a, true)?;
@@ -211,7 +211,7 @@ fn logdet(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.select(singular, log, sum)?])
 }
 
-/// A right side with a row or a column for a vector, and whether it was one.
+/// The right-hand side as a matrix, and whether it was a vector.
 fn columns(cx: &mut Cx, a: Value, b: Value) -> Result<(Value, bool)> {
     let (ra, rb) = (cx.rank(a), cx.rank(b));
     let vector = rb == 1 || rb + 1 == ra && cx.shape(b)[..] == cx.shape(a)[..ra - 1];
@@ -224,7 +224,7 @@ fn solve_ex(cx: &mut Cx) -> Lowered {
     let (x, f) = linalg::solve(cx, a, b, !left)?;
     let last = cx.rank(x) - 1;
     let x = if vector { cx.squeeze(x, &[last])? } else { x };
-    // One variant has no factors among its results.
+    // One overload does not return the factors.
     match cx.result_count() {
         2 => Ok(vec![x, f.info]),
         _ => some(cx, vec![x, f.lu, f.pivots, f.info]),
@@ -243,7 +243,7 @@ fn lu(cx: &mut Cx) -> Lowered {
     let (lower, upper) = linalg::lu_parts(cx, f.lu)?;
     let p = match pivot {
         true => permutation(cx, f.lu, f.pivots)?,
-        // Without pivoting there is no permutation: an empty tensor.
+        // Without pivoting the permutation is an empty tensor.
         false => nothing(cx, 0)?,
     };
     Ok(vec![p, lower, upper])
@@ -255,7 +255,7 @@ fn permutation(cx: &mut Cx, lu: Value, pivots: Value) -> Result {
     linalg::permutation(cx, pivots, &m, dtype)
 }
 
-/// A result that is not asked for.
+/// Zeros for a result that is not requested.
 fn nothing(cx: &mut Cx, i: usize) -> Result {
     let ty = cx.result(i)?;
     Ok(cx.full(&ty.shape, wgfc_ir::Scalar::from_f64(ty.dtype, 0.0))?)
@@ -288,7 +288,7 @@ fn solve_triangular(cx: &mut Cx) -> Lowered {
     Ok(vec![linalg::solve_triangular(cx, a, b, p)?])
 }
 
-/// The second result is the matrix.
+/// Solves a triangular system; the second result is the matrix.
 fn triangular_solve(cx: &mut Cx) -> Lowered {
     let (b, a) = (cx.tensor("self")?, cx.tensor("A")?);
     let p = Triangular {
@@ -333,7 +333,7 @@ fn ormqr(cx: &mut Cx) -> Lowered {
     Ok(vec![linalg::apply(cx, &Reflections { vectors, tau }, c, p)?])
 }
 
-/// V instead of its transpose; where they are not asked for, zeros for the vectors.
+/// The singular value decomposition that returns V instead of its transpose, and zeros for vectors that are not requested.
 fn old_svd(cx: &mut Cx) -> Lowered {
     let (a, full) = (matrix(cx)?, !cx.flag("some")?);
     let d = linalg::singular(cx, a, full)?;
@@ -346,7 +346,7 @@ fn old_svd(cx: &mut Cx) -> Lowered {
     Ok(vec![d.u, d.s, cx.transpose(d.vt, &order)?])
 }
 
-/// How many singular values count.
+/// The number of singular values above the thresholds.
 fn rank_of(cx: &mut Cx) -> Lowered {
     let a = cx.tensor(if cx.declares("input") { "input" } else { "self" })?;
     let limits = limits(cx, a)?;
@@ -377,7 +377,7 @@ fn rank_of(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reduce(wgfc_ir::ReduceOp::Sum, count, &[axis], false)?])
 }
 
-/// A product of a matrix with itself, or of its inverse.
+/// An integer power of a matrix by repeated squaring; a negative power is one of the inverse.
 fn power(cx: &mut Cx) -> Lowered {
     let (mut a, n) = (cx.tensor("self")?, cx.int("n")?);
     if n == 0 {
@@ -407,7 +407,7 @@ fn power(cx: &mut Cx) -> Lowered {
     }
 }
 
-/// The inverse of a matrix whose rows and columns are several axes each.
+/// The inverse of a tensor whose first `ind` axes are the rows of a matrix and whose other axes are the columns.
 fn inverse_of_tensor(cx: &mut Cx) -> Lowered {
     let (a, want) = (cx.tensor("self")?, cx.result(0)?.shape);
     let first = usize::try_from(cx.int("ind")?).unwrap_or(0).min(cx.rank(a));
@@ -417,7 +417,7 @@ fn inverse_of_tensor(cx: &mut Cx) -> Lowered {
     Ok(vec![crate::lower::shape::reshape(cx, x, &want)?])
 }
 
-/// An equation with a matrix whose rows and columns are several axes each. Some may be moved to its end before.
+/// Solves a system whose matrix has several axes as rows and several as columns; the axes `dims` are first moved to the end.
 fn solve_of_tensor(cx: &mut Cx) -> Lowered {
     let (mut a, b, want) = (cx.tensor("self")?, cx.tensor("other")?, cx.result(0)?.shape);
     let rank = cx.rank(a);

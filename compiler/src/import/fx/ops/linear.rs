@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::super::prelude::*;
 use crate::lower::{einsum, elementwise, matmul, shape};
@@ -59,12 +59,12 @@ fn linear(cx: &mut Cx) -> Lowered {
     }])
 }
 
-/// `beta · self + alpha · a · b`; of a batch of products the sum, where that is asked for.
+/// `beta · self + alpha · a · b`; if `summed`, the products are summed over the batch.
 fn added(cx: &mut Cx, [c, a, b]: [&str; 3], summed: bool) -> Lowered {
     let (mut c, mut a, mut b) = (cx.tensor(c)?, cx.tensor(a)?, cx.tensor(b)?);
     let (alpha, beta) = (cx.number("alpha")?, cx.number("beta")?);
     let result = cx.dtype(a);
-    // Factors are not rounded to 16 bits, and the scaled terms are rounded once.
+    // Scaled terms are computed in f32, so that 16-bit floats are rounded only once.
     let dtype = if result.is_float() && !(alpha.is(1.0) && (beta.is(0.0) || beta.is(1.0))) { DType::F32 } else { result };
     for v in [&mut c, &mut a, &mut b] {
         *v = cx.converted(*v, dtype)?;
@@ -77,7 +77,7 @@ fn added(cx: &mut Cx, [c, a, b]: [&str; 3], summed: bool) -> Lowered {
         let alpha = cx.number_in(&alpha, dtype)?;
         y = cx.binary(BinaryOp::Mul, y, alpha)?;
     }
-    // Nothing of what is multiplied with 0 counts, not even what is not a number.
+    // With a factor of 0 the addend is ignored, even if it holds NaN.
     if beta.is(0.0) {
         let want = cx.result(0)?.shape;
         let y = cx.converted(y, result)?;
@@ -97,7 +97,7 @@ fn by_labels(cx: &mut Cx) -> Lowered {
     Ok(vec![einsum::einsum(cx, &xs, &text)?])
 }
 
-/// The product of three tensors with axes put in, summed along some.
+/// The product of three tensors with inserted axes, summed along some axes.
 fn trilinear(cx: &mut Cx) -> Lowered {
     let mut factors = vec![];
     for (name, axes) in [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")] {
@@ -112,7 +112,7 @@ fn trilinear(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reduce(ReduceOp::Sum, y, &along, false)?])
 }
 
-/// Rows by groups: those before `offs[0]` times the first matrix, those up to `offs[1]` times the second, and so on.
+/// A grouped product: rows before `offs[0]` are multiplied by the first matrix, rows before `offs[1]` by the second, and so on.
 fn grouped(cx: &mut Cx, [x, w]: [&str; 2]) -> Lowered {
     let (x, w, ends) = (cx.tensor(x)?, cx.tensor(w)?, cx.tensor("offs")?);
     if cx.rank(x) != 2 || cx.rank(w) != 3 {
@@ -122,7 +122,7 @@ fn grouped(cx: &mut Cx, [x, w]: [&str; 2]) -> Lowered {
         ));
     }
     let rows = cx.shape(x)[0].clone();
-    // The group of a row is how many groups end at it or before.
+    // The group of a row is the number of groups that end at or before it.
     let ends = cx.converted(ends, DType::I64)?;
     let row = cx.iota(&[rows, Dim::ONE], Poly::var(0), DType::I64)?;
     let before = cx.binary(BinaryOp::Le, ends, row)?;
@@ -148,7 +148,7 @@ fn plus_outer(cx: &mut Cx) -> Lowered {
         let alpha = cx.number_in(&alpha, ty.dtype)?;
         y = elementwise::binary(cx, times, y, alpha)?;
     }
-    // Nothing of what is multiplied with 0 counts, not even what is not a number.
+    // With a factor of 0 the addend is ignored, even if it holds NaN.
     if beta.is(0.0) {
         return Ok(vec![shape::expand(cx, y, &ty.shape)?]);
     }
@@ -186,11 +186,11 @@ fn bilinear(cx: &mut Cx) -> Lowered {
     }])
 }
 
-/// Axes of both operands summed together, the others in order.
+/// Contracts axes of both operands; the other axes keep their order.
 fn over(cx: &mut Cx, [a, b]: [Value; 2], [of_a, of_b]: [&[usize]; 2]) -> Result {
     let ty = cx.result(0)?;
     let (mut a, mut b) = (cx.converted(a, ty.dtype)?, cx.converted(b, ty.dtype)?);
-    // Along an axis where one has the extent 1, the other is summed.
+    // If one of a pair of axes has the extent 1, the other operand is summed along its axis.
     for (i, j) in of_a.iter().zip(of_b) {
         let (m, n) = (cx.shape(a)[*i].clone(), cx.shape(b)[*j].clone());
         if n.is(1) && !m.is(1) {
@@ -224,7 +224,7 @@ fn contracted(cx: &mut Cx) -> Lowered {
     Ok(vec![over(cx, [a, b], [&of_a, &of_b])?])
 }
 
-/// The product of the last axes; a scalar scales.
+/// The inner product along the last axes; an operand of rank 0 scales the other.
 fn inner(cx: &mut Cx) -> Lowered {
     let (a, b) = (cx.tensor("self")?, cx.tensor("other")?);
     let (rank_a, rank_b) = (cx.rank(a), cx.rank(b));
@@ -246,7 +246,7 @@ fn along_axis(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reduce(ReduceOp::Sum, product, &axes, false)?])
 }
 
-/// Each element of one times all of the other: axis by axis, those of fewer axes with ones in front.
+/// The Kronecker product; the operand of lower rank gets leading axes of extent 1.
 fn kronecker(cx: &mut Cx) -> Lowered {
     let want = cx.result(0)?.shape;
     let [a, b] = cx.promoted(["self", "other"])?;

@@ -23,7 +23,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.smooth_l1_loss.default", smooth).in_f32(),
 ];
 
-/// The combination of the losses of all elements.
+/// The reduction that the arguments request.
 fn total(cx: &Cx) -> Result<Total> {
     match cx.int("reduction")? {
         0 => Ok(Total::Each),
@@ -33,7 +33,7 @@ fn total(cx: &Cx) -> Result<Total> {
     }
 }
 
-/// All losses, their mean or their sum.
+/// Reduces losses: all of them, their mean or their sum.
 pub fn reduced(cx: &mut Cx, v: Value) -> Lowered {
     let axes: Vec<usize> = (0..cx.rank(v)).collect();
     Ok(vec![match total(cx)? {
@@ -57,7 +57,7 @@ fn distance(cx: &mut Cx, squared: bool) -> Lowered {
     reduced(cx, d)
 }
 
-/// `d² / 2` up to `delta`, then the line with that slope.
+/// `d² / 2` for |d| up to `delta`, continued linearly with slope `delta`.
 fn huber(cx: &mut Cx) -> Lowered {
     let delta = cx.float("delta")?;
     let d = difference(cx)?;
@@ -71,7 +71,7 @@ fn huber(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// `d² / 2β` up to `β`, then the line with slope 1.
+/// `d² / 2β` for |d| up to `β`, continued linearly with slope 1.
 fn smooth(cx: &mut Cx) -> Lowered {
     let beta = cx.float("beta")?;
     let d = difference(cx)?;
@@ -94,7 +94,7 @@ fn weighted(cx: &mut Cx, v: Value) -> Result {
     }
 }
 
-/// `-(t ln x + (1 - t) ln(1 - x))`, logarithms at least -100.
+/// `-(t ln x + (1 - t) ln(1 - x))`, with logarithms clamped to at least -100.
 fn binary_cross_entropy(cx: &mut Cx) -> Lowered {
     let (x, t) = (cx.tensor("self")?, cx.tensor("target")?);
     let one = cx.scalar(cx.dtype(x), 1.0);
@@ -131,7 +131,7 @@ fn with_logits(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// `t (ln t - x)`; of logarithms of targets `e^t (t - x)`.
+/// `t (ln t - x)`; with `log_target`, `e^t (t - x)`.
 fn divergence(cx: &mut Cx) -> Lowered {
     let (x, t) = (cx.tensor("self")?, cx.tensor("target")?);
     let y = if cx.flag("log_target")? {
@@ -149,13 +149,13 @@ fn divergence(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// The classes along axis 1; without a batch there is one of one.
+/// The negative log-likelihood; classes are along axis 1, and an input without a batch axis is a batch of one.
 fn likelihood(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     picked(cx, x, 0.0)
 }
 
-/// With `smoothing` of the target spread over all classes.
+/// The negative log-likelihood with the share `smoothing` of each target spread over all classes.
 fn picked(cx: &mut Cx, x: Value, smoothing: f64) -> Lowered {
     let (target, weight) = (cx.tensor("target")?, cx.opt_tensor("weight")?);
     let alone = cx.rank(x) == 1;
@@ -171,7 +171,7 @@ fn cross_entropy(cx: &mut Cx) -> Lowered {
     let logs = softmax::along(cx, x, axis, true)?;
     let smoothing = cx.float("label_smoothing")?;
     if cx.dtype(target).is_float() {
-        // Targets are probabilities.
+        // The targets are class probabilities.
         let classes = cx.shape(x)[axis].clone();
         let mut t = target;
         if smoothing != 0.0 {
@@ -195,7 +195,7 @@ fn cross_entropy(cx: &mut Cx) -> Lowered {
     picked(cx, logs, smoothing)
 }
 
-/// The weight of each target's class, 0 where it is ignored: one for each score along the axis of classes, 0 for all others.
+/// A tensor of the scores' shape that holds the class weight at each target, and 0 elsewhere and for ignored targets.
 fn target_weights(cx: &mut Cx, x: Value, axis: usize) -> Result {
     let (target, weight, ignored) = (cx.tensor("target")?, cx.opt_tensor("weight")?, cx.int("ignore_index")?);
     let (dtype, dims) = (cx.dtype(x), cx.shape(x));
@@ -217,7 +217,7 @@ fn target_weights(cx: &mut Cx, x: Value, axis: usize) -> Result {
     })
 }
 
-/// The loss, and the sum of the weights that it was divided by.
+/// The loss, and the sum of weights for the gradient.
 fn likelihood_with_weight(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let y = picked(cx, x, 0.0)?[0];
@@ -247,7 +247,7 @@ fn likelihood_gradient(cx: &mut Cx) -> Lowered {
     };
     let g = cx.unary(UnaryOp::Neg, g)?;
     let y = cx.binary(BinaryOp::Mul, w, g)?;
-    // Where nothing counts, nothing is passed back, whatever the gradient is.
+    // The gradient is 0 wherever the weight is, even if the incoming gradient is not finite.
     let none = cx.binary_scalar(BinaryOp::Eq, w, 0.0)?;
     let zero = cx.scalar(cx.dtype(y), 0.0);
     Ok(vec![cx.select(none, zero, y)?])

@@ -1,4 +1,4 @@
-//! Losses of distances and margins.
+//! Distance and margin losses.
 
 use super::super::prelude::*;
 use super::loss::reduced;
@@ -22,19 +22,19 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.triplet_margin_loss.default", triplet).in_f32(),
 ];
 
-/// The part above 0.
+/// The maximum with 0.
 fn positive(cx: &mut Lowering, v: Value) -> Result {
     Ok(cx.binary_scalar(BinaryOp::Max, v, 0.0)?)
 }
 
-/// Elements where those of another are a number, 0 elsewhere.
+/// The elements of `v` where `target` equals `n`, else 0.
 fn where_is(cx: &mut Cx, target: Value, n: f64, v: Value) -> Result {
     let target = if cx.dtype(target) == DType::Bool { cx.converted(target, DType::I32)? } else { target };
     let (is, zero) = (cx.binary_scalar(BinaryOp::Eq, target, n)?, cx.scalar(cx.dtype(v), 0.0));
     Ok(cx.select(is, v, zero)?)
 }
 
-/// The norm of a difference along the last axis.
+/// The norm of the difference along the last axis.
 fn distance(cx: &mut Cx, a: Value, b: Value, keep: bool) -> Result {
     let (p, eps) = (cx.float("p")?, cx.float("eps")?);
     let (a, b) = (cx.as_float(a)?, cx.as_float(b)?);
@@ -72,7 +72,7 @@ fn ranking(cx: &mut Cx) -> Lowered {
     reduced(cx, d)
 }
 
-/// `x` for the target 1, `max(0, margin - x)` for -1, both for others.
+/// `x` for the target 1, `max(0, margin - x)` for -1, and their sum for other targets.
 fn hinge_embedding(cx: &mut Cx) -> Lowered {
     let (x, t, margin) = (cx.tensor("self")?, cx.tensor("target")?, cx.float("margin")?);
     let x = cx.as_float(x)?;
@@ -86,7 +86,7 @@ fn hinge_embedding(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// Scalar products of vectors of the length 1.
+/// The cosine similarity along an axis.
 fn cosine(cx: &mut Cx) -> Lowered {
     let eps = cx.float("eps")?;
     let [a, b] = cx.promoted(["x1", "x2"])?;
@@ -142,7 +142,7 @@ fn soft(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// `x - t ln(x + eps)`, of logarithms `e^x - t x`; in full with Stirling's formula for targets above 1.
+/// `x - t ln(x + eps)`, or `e^x - t x` with `log_input`; `full` adds Stirling's approximation for targets above 1.
 fn poisson(cx: &mut Cx) -> Lowered {
     let (of_logs, full, eps) = (cx.flag("log_input")?, cx.flag("full")?, cx.float("eps")?);
     let [x, t] = cx.promoted(["input", "target"])?;
@@ -171,7 +171,7 @@ fn poisson(cx: &mut Cx) -> Lowered {
     reduced(cx, y)
 }
 
-/// Scores with a batch, and targets as i64 `[batch, …]`; whether there was no batch.
+/// Scores `[batch, classes]`, targets as i64 `[batch, …]`, and whether there was no batch axis.
 fn batched(cx: &mut Cx, targets: usize) -> Result<(Value, Value, bool)> {
     let (x, t) = (cx.tensor("self")?, cx.tensor("target")?);
     let n = cx.shape(x);
@@ -183,14 +183,14 @@ fn batched(cx: &mut Cx, targets: usize) -> Result<(Value, Value, bool)> {
     Ok((x, cx.converted(t, DType::I64)?, alone))
 }
 
-/// Whether places along `axis` are what targets `[…, 1]` say.
+/// Whether each class is the target, along a new last axis.
 fn chosen(cx: &mut Cx, t: Value, classes: &Dim) -> Result {
     let (i, rank) = (cx.iota(std::slice::from_ref(classes), Poly::var(0), DType::I64)?, cx.rank(t));
     let t = cx.unsqueeze(t, &[rank])?;
     Ok(cx.binary(BinaryOp::Eq, t, i)?)
 }
 
-/// The elements of the last axis that a condition holds for, summed.
+/// The sum along axes of the elements for which a condition holds.
 fn sum_where(cx: &mut Lowering, is: Value, v: Value, axes: &[usize], keep: bool) -> Result {
     let dtype = cx.dtype(v);
     let zero = cx.scalar(dtype, 0.0);
@@ -206,12 +206,12 @@ fn over_classes(cx: &mut Cx, sum: Value, classes: &Dim, alone: bool) -> Lowered 
     if !alone {
         return Ok(vec![y]);
     }
-    // The target's shape decides whether a single loss has an axis.
+    // The rank of the result without a batch depends on that of the target.
     let want = cx.result(0)?.shape;
     Ok(vec![cx.reshape(y, want)?])
 }
 
-/// `Σ max(0, margin - x[target] + x[i])^p` of the other classes over how many classes there are.
+/// `Σ max(0, margin - x[target] + x[i])^p` over the other classes i, divided by the number of classes.
 fn one_class(cx: &mut Cx) -> Lowered {
     let (p, margin) = (cx.float("p")?, cx.float("margin")?);
     let (x, t, alone) = batched(cx, 1)?;
@@ -236,7 +236,8 @@ fn one_class(cx: &mut Cx) -> Lowered {
     over_classes(cx, sum, &classes, alone)
 }
 
-/// `Σ max(0, 1 - x[j] + x[i])` of targets j, those before the first that is below 0, and all others i, over how many classes there are.
+/// `Σ max(0, 1 - x[j] + x[i])` over targets j and non-targets i, divided by the number of classes. The list of targets ends at the first
+/// negative one.
 fn several_classes(cx: &mut Cx) -> Lowered {
     let (x, t, alone) = batched(cx, 2)?;
     let classes = cx.shape(x)[1].clone();

@@ -46,7 +46,7 @@ fn eye(cx: &mut Cx) -> Lowered {
     Ok(vec![placed::eye(cx, &ty.shape, 0, ty.dtype)?])
 }
 
-/// Where a diagonal lies: `offset` right of the main one of the matrices of two axes.
+/// A diagonal of matrices along two axes, `offset` columns to the right of the main one.
 struct Diagonal {
     rows: usize,
     columns: usize,
@@ -54,7 +54,7 @@ struct Diagonal {
 }
 
 impl Diagonal {
-    /// Where each place of the matrices is on the diagonal, the last axis but one, and how far beside it.
+    /// The index map from matrices to `[…, diagonal, 1]`: the last index is 0 on the diagonal and out of range beside it.
     fn index(&self, matrices: &[Dim]) -> Vec<Poly> {
         let others = (0..matrices.len()).filter(|d| *d != self.rows && *d != self.columns);
         let mut index: Vec<Poly> = others.map(Poly::var).collect();
@@ -64,7 +64,7 @@ impl Diagonal {
     }
 }
 
-/// The diagonal that the arguments say, of matrices that a result is.
+/// The shape of a result that contains matrices, and the diagonal that the arguments describe.
 fn diagonal_of(cx: &Cx, result: usize) -> Result<(Vec<Dim>, Diagonal)> {
     let want = cx.result(result)?.shape;
     Ok((want.clone(), which(cx, want.len())?))
@@ -109,7 +109,7 @@ fn triangle(cx: &mut Cx, upper: bool) -> Lowered {
     Ok(vec![elementwise::binary(cx, BinaryOp::And, inside, x)?])
 }
 
-/// Rows and columns of a triangle: each row has its number of places, one after another.
+/// The row and column indices of the elements of a triangle, in row-major order.
 fn indices(cx: &mut Cx, upper: bool) -> Lowered {
     let (rows, columns, offset) = (cx.int("row")?, cx.int("col")?, cx.int("offset")?);
     let to = cx.result_dtype(0)?;
@@ -131,7 +131,7 @@ fn indices(cx: &mut Cx, upper: bool) -> Lowered {
     let ends = cx.cast(ends, DType::I32)?;
     let at = cx.iota(&[total.into()], Poly::var(0), DType::I32)?;
     let row = search::place(cx, ends, at, true)?;
-    // The last place of a row is its last column.
+    // The column is counted back from the row's last element.
     let end = cx.take(ends, row, 0)?;
     let mut f = Body::default();
     let (row0, end0, at0, axis) = (f.arg(0), f.arg(1), f.index(Poly::var(1)), f.index(Poly::var(0)));

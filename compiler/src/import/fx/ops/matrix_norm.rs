@@ -1,4 +1,4 @@
-//! Norms of matrices, and what is made of them.
+//! Matrix norms and condition numbers.
 
 use super::super::prelude::*;
 use super::reduce::norm_along;
@@ -12,7 +12,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.nuclear_norm.default|dim", nuclear),
 ];
 
-/// Which norm.
+/// The order of a norm.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     /// The root of the sum of squares.
@@ -35,7 +35,7 @@ fn order(cx: &mut Cx, name: &str) -> Result<Option<Order>> {
     }
 }
 
-/// Along the axes of rows and columns.
+/// The norm along the axes of rows and columns.
 fn norm(cx: &mut Lowering, x: Value, ord: Order, [rows, columns]: [usize; 2], keep: bool) -> Result {
     let (sum, of) = match ord {
         Order::Frobenius => return norm_along(cx, x, 2.0, &[rows, columns], keep),
@@ -56,7 +56,7 @@ fn extreme(p: f64) -> ReduceOp {
     if p > 0.0 { ReduceOp::Max } else { ReduceOp::Min }
 }
 
-/// Singular values combined.
+/// A reduction of the singular values.
 fn singular(cx: &mut Lowering, x: Value, op: ReduceOp, [rows, columns]: [usize; 2], keep: bool) -> Result {
     let rank = cx.rank(x);
     let mut order: Vec<usize> = (0..rank).filter(|d| *d != rows && *d != columns).collect();
@@ -76,7 +76,7 @@ fn of_matrices(cx: &mut Cx) -> Lowered {
     Ok(vec![norm(cx, x, ord, axes, keep)?])
 }
 
-/// Rows and columns: the last two axes where nothing else is said.
+/// The axes of rows and columns, by default the last two.
 fn two(cx: &Cx, x: Value, dims: Option<Vec<i64>>) -> Result<[usize; 2]> {
     let dims = dims.unwrap_or_else(|| vec![-2, -1]);
     let [rows, columns] = dims[..] else {
@@ -89,7 +89,7 @@ fn two(cx: &Cx, x: Value, dims: Option<Vec<i64>>) -> Result<[usize; 2]> {
     Ok(axes)
 }
 
-/// The norm of matrices where a norm and two axes are given, of vectors else.
+/// A matrix norm if an order and two axes are given, else a vector norm.
 fn either(cx: &mut Cx) -> Lowered {
     let (x, dtype, keep) = (cx.tensor("self")?, cx.result_dtype(0)?, cx.flag("keepdim")?);
     let (ord, dims) = (order(cx, "ord")?, cx.opt_ints("dim")?);
@@ -115,7 +115,7 @@ fn nuclear(cx: &mut Cx) -> Lowered {
     Ok(vec![singular(cx, x, ReduceOp::Sum, axes, keep)?])
 }
 
-/// The norm times that of the inverse; of the norm 2, the largest singular value over the smallest.
+/// The condition number: the norm times that of the inverse. For the norm 2 it is the ratio of the largest and smallest singular values.
 fn condition(cx: &mut Cx) -> Lowered {
     let (a, ty) = (cx.tensor("self")?, cx.result(0)?);
     if cx.ty(a).numel().is(0) {

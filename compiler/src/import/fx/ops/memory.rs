@@ -1,4 +1,4 @@
-//! Copies, conversions, tensors of one number.
+//! Copies, conversions, and filled tensors.
 
 use super::super::prelude::*;
 use crate::lower::{complex, elementwise, shape};
@@ -71,13 +71,13 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)).complex(),
 ];
 
-/// A condition on sizes is a constraint; of sizes that a run computes the program's ranges say it, too.
+/// An assertion about sizes becomes a constraint. The program's ranges also state those about sizes that a run computes.
 fn assert_sizes(cx: &mut Cx) -> Lowered {
     cx.require("self")?;
     Ok(vec![])
 }
 
-/// An assertion about what the program's own types and ranges say.
+/// An assertion that the program's types and ranges already state.
 fn nothing(_: &mut Cx) -> Lowered {
     Ok(vec![])
 }
@@ -86,13 +86,13 @@ fn same(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.tensor("self")?])
 }
 
-/// The only element.
+/// The only element, as a tensor of rank 0.
 fn number(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     Ok(vec![cx.reshape(x, vec![])?])
 }
 
-/// In the type that the program says; devices and layouts are one.
+/// Converts to the declared type; devices and layouts are ignored.
 fn convert(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let to = cx.result_dtype(0)?;
@@ -104,7 +104,7 @@ fn convert(cx: &mut Cx) -> Lowered {
     }])
 }
 
-/// `src` in the type and the shape of `self`.
+/// `src` with the type and shape of `self`.
 fn copy(cx: &mut Cx) -> Lowered {
     let (old, src) = (cx.tensor("self")?, cx.tensor("src")?);
     let (dtype, want) = (cx.dtype(old), cx.shape(old));
@@ -117,14 +117,14 @@ fn copy(cx: &mut Cx) -> Lowered {
     Ok(vec![shape::expand(cx, v, &want)?])
 }
 
-/// A real number everywhere, of complex numbers as well.
+/// A tensor filled with a real number, possibly of complex type.
 fn spread(cx: &mut Cx, n: &Number, dtype: DType, want: &[Dim]) -> Result {
     let v = cx.number_in(n, dtype)?;
     let v = cx.expand(v, want)?;
     if cx.makes_complex(0) { complex::from_real(cx, v) } else { Ok(v) }
 }
 
-/// The shape of `self`, of complex numbers as of one of their parts.
+/// The shape of `self`, without the axis of parts of complex numbers.
 fn shape_of(cx: &Cx, x: Value) -> Vec<Dim> {
     let mut dims = cx.shape(x);
     if cx.is_complex("self") {
@@ -170,7 +170,7 @@ fn scalar_tensor(cx: &mut Cx) -> Lowered {
     Ok(vec![spread(cx, &n, dtype, &[])?])
 }
 
-/// `start + step * i`, of as many elements as the program says.
+/// `start + step * i`, with the declared number of elements.
 fn arange(cx: &mut Cx) -> Lowered {
     let given = |cx: &mut Cx, name: &str, default: i64| match cx.declares(name) {
         true => cx.number(name),
@@ -184,7 +184,7 @@ fn arange(cx: &mut Cx) -> Lowered {
         let at = start + &(step * &Poly::var(0));
         return Ok(vec![cx.iota(&ty.shape, at, ty.dtype)?]);
     }
-    // A product of floats is rounded once, as torch does.
+    // Floats are computed in f32 and rounded once, as in torch.
     let whole = [&start, &step].iter().all(|n| !n.dtype(cx).is_float()) && !ty.dtype.is_float();
     let dtype = if whole { DType::I64 } else { DType::F32 };
     let i = cx.iota(&ty.shape, Poly::var(0), dtype)?;

@@ -1,5 +1,4 @@
-//! The meaning of each operator: a file for each family reads the arguments, and calls [`lower`](crate::lower).
-//! A file is one line in the list below.
+//! The operators: a file for each family reads the arguments, and calls [`lower`](crate::lower). Each file is one line in the list below.
 
 mod refused;
 #[cfg(test)]
@@ -13,7 +12,7 @@ use super::schema;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// The files of operators, and the table of what they provide.
+/// Declares the files of operators, and the table of their definitions.
 macro_rules! operators {
     ($($file:ident,)*) => {
         $(mod $file;)*
@@ -60,24 +59,24 @@ operators! {
     vision,
 }
 
-/// Every operator.
+/// All operators.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
     TABLE.iter().copied().flatten()
 }
 
-/// The targets of every operator.
+/// All targets with their operators.
 pub fn targets() -> impl Iterator<Item = (String, &'static OpDef)> {
     all().flat_map(|d| d.targets().map(move |t| (t, d)))
 }
 
-/// How a target is lowered.
+/// The lowering of a target.
 #[derive(Clone, Copy)]
 pub struct Found {
-    /// As which operator.
+    /// The operator that lowers it.
     pub def: &'static OpDef,
-    /// Whether its result is written over the argument that its declaration says.
+    /// Whether the result is written to the argument that the schema declares.
     pub in_place: bool,
-    /// Whether its result takes the name of that argument, as another view of the same memory: `t_`.
+    /// Whether that argument's name becomes the result, another view of the same memory, as for `t_`.
     pub turns: bool,
 }
 
@@ -86,7 +85,7 @@ impl Found {
         Found { def, in_place: false, turns: false }
     }
 
-    /// As the operator of another target, written in place.
+    /// The in-place form of another target's operator.
     fn in_place((target, def): (String, &'static OpDef)) -> Found {
         let views = schema::find(&target).and_then(|s| s.aliased(0).map(|(_, a)| !a.written));
         let turns = views.unwrap_or(false);
@@ -94,8 +93,8 @@ impl Found {
     }
 }
 
-/// The operator of a target: `aten.add_.Tensor` is `aten.add.Tensor`, written in place, so is `aten.__iadd__.Tensor` of
-/// `aten.__add__.Tensor`, and `aten.view_copy.default` is `aten.view.default`.
+/// The lowering of a target: `aten.add_.Tensor` is `aten.add.Tensor` in place, `aten.__iadd__.Tensor` is `aten.__add__.Tensor` in place,
+/// and `aten.view_copy.default` is `aten.view.default`.
 pub fn find(target: &str) -> Option<Found> {
     static INDEX: OnceLock<HashMap<String, &OpDef>> = OnceLock::new();
     let index = INDEX.get_or_init(|| targets().collect());
@@ -118,7 +117,7 @@ pub fn find(target: &str) -> Option<Found> {
     base("_copy").and_then(of).map(|(_, def)| Found::plain(def))
 }
 
-/// The operator of a name that takes the same arguments as a target: `aten.transpose.int` for `aten.transpose_.default`.
+/// The operator of another overload of `name` with the same arguments: `aten.transpose.int` for `aten.transpose_.default`.
 fn of_other_overload(space: &str, name: &str, target: &str) -> Option<(String, &'static OpDef)> {
     let taken = |target: &str| -> Option<Vec<(&str, &str)>> {
         Some(schema::find(target)?.arguments.iter().map(|a| (a.name, a.kind)).collect())
@@ -127,7 +126,7 @@ fn of_other_overload(space: &str, name: &str, target: &str) -> Option<(String, &
     targets().find(|(t, _)| t.starts_with(&start) && taken(t).as_ref() == Some(&wanted))
 }
 
-/// Operators whose indices torch wants inside their axes.
+/// Operators for which torch requires indices within bounds.
 const INDEXING: [&str; 15] = [
     "embedding",
     "gather",
@@ -146,7 +145,7 @@ const INDEXING: [&str; 15] = [
     "take_along_dim",
 ];
 
-/// Whether torch wants an operator's indices inside their axes.
+/// Whether torch requires an operator's indices to be within bounds.
 pub fn wants_indices_inside(target: &str) -> bool {
     let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
     INDEXING.contains(&name.strip_suffix('_').unwrap_or(name))
@@ -160,7 +159,7 @@ mod tests {
     fn no_operator_is_defined_twice_and_all_are_declared() {
         let mut seen = std::collections::BTreeSet::new();
         for (target, _) in targets() {
-            // Some are declared in place alone: `normal_`.
+            // Some have a schema only for the in-place form: `normal_`.
             let (name, overload) = target.rsplit_once('.').unwrap_or_default();
             let in_place = format!("{name}_.{overload}");
             let declared = [&target, &in_place].iter().any(|t| schema::find(t).is_some());

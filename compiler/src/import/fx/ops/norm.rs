@@ -32,7 +32,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.rms_norm.default", rms),
 ];
 
-/// Along the last axes, with scale and bias, and mean and `1 / √(variance + ε)` where those are results.
+/// Normalisation along the last axes with scale and bias; also returns the mean and `1 / √(variance + ε)` if they are results.
 fn layer(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("input")?;
     let n = cx.sizes("normalized_shape")?.len();
@@ -57,7 +57,7 @@ fn scaled(cx: &mut Cx, mut y: Value, scale: Option<Value>, bias: Option<Value>) 
     Ok(y)
 }
 
-/// A result, and what it was normalised with where that is asked for.
+/// The result, followed by the mean and the inverse deviation if the node has these results.
 fn statistics(cx: &mut Cx, x: Value, y: Value, axes: &[usize], epsilon: f64) -> Lowered {
     if cx.result_count() < 3 {
         return Ok(vec![y]);
@@ -71,7 +71,7 @@ fn rms(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("input")?;
     let n = cx.sizes("normalized_shape")?.len();
     let dtype = cx.dtype(x);
-    // That of the type in which it is computed.
+    // The default is the epsilon of the type of the computation.
     let smallest = if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
     let epsilon = cx.opt_float("eps")?.unwrap_or(smallest);
     let axes: Vec<usize> = (cx.rank(x).saturating_sub(n)..cx.rank(x)).collect();
@@ -87,7 +87,7 @@ fn rms(cx: &mut Cx) -> Lowered {
     Ok(vec![y, cx.converted(inverse, dtype)?])
 }
 
-/// A number for each channel, along axis 1.
+/// A value per channel, along axis 1.
 fn along_channels(cx: &mut Cx, v: Option<Value>, rank: usize) -> Result<Option<Value>> {
     v.map(|v| norm::per_channel(cx, v, rank)).transpose()
 }
@@ -130,7 +130,7 @@ fn instance(cx: &mut Cx) -> Lowered {
     Ok(vec![scaled(cx, n, scale, bias)?])
 }
 
-/// With the statistics of the batch, or with the running ones.
+/// Batch normalisation with the statistics of the batch if `training`, else with the running ones.
 fn batch(cx: &mut Cx, training: bool) -> Lowered {
     let (y, mean, inverse) = normalised(cx, training)?;
     if cx.result_count() < 2 {
@@ -140,12 +140,13 @@ fn batch(cx: &mut Cx, training: bool) -> Lowered {
     if training {
         return Ok(vec![y, cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?]);
     }
-    // Nothing was computed.
+    // Without training no statistics are computed.
     let nothing = cx.full(&[Dim::ZERO], Scalar::from_f64(dtype, 0.0))?;
     Ok(vec![y, nothing, nothing])
 }
 
-/// The result, and for each channel the mean of the batch and `1 / √(variance + ε)`.
+/// The result, and per channel the statistics: in training the batch's mean and `1 / √(variance + ε)`, else the running mean and
+/// variance.
 fn normalised(cx: &mut Cx, training: bool) -> Result<(Value, Value, Value)> {
     let x = cx.tensor("input")?;
     let (rank, epsilon) = (cx.rank(x), cx.float("eps")?);
@@ -176,7 +177,7 @@ fn normalised(cx: &mut Cx, training: bool) -> Result<(Value, Value, Value)> {
     Ok((y, mean, var))
 }
 
-/// The updated running statistics: the variance is that of a sample. Statistics of instances are the mean of all.
+/// The updated running statistics, with the unbiased variance. Statistics of instances are averaged.
 fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
     let x = cx.tensor("input")?;
     let (running_mean, running_var, momentum) =
@@ -206,7 +207,7 @@ fn batch_functional(cx: &mut Cx) -> Lowered {
     let mut out = batch(cx, training)?;
     let running = if training { updated(cx, false)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
     for v in running {
-        // Torch says that new statistics of 16 bits are wide.
+        // Torch declares f32 for the new statistics of 16-bit floats.
         let dtype = cx.result_dtype(out.len())?;
         out.push(cx.converted(v, dtype)?);
     }
@@ -220,21 +221,21 @@ fn batch_with_reserve(cx: &mut Cx) -> Lowered {
     let reserve = cx.full(&[Dim::ZERO], Scalar::from_i64(DType::U8, 0))?;
     let mut out = vec![y, mean, inverse, reserve];
     for (i, running) in updated(cx, false)?.into_iter().enumerate() {
-        // Torch's functional form returns them wider than they are.
+        // Torch's functional form returns them in a wider type.
         let dtype = if cx.result_count() > 4 { cx.result_dtype(4 + i)? } else { cx.dtype(running) };
         out.push(cx.converted(running, dtype)?);
     }
     Ok(out)
 }
 
-/// In training, running statistics are written.
+/// Batch normalisation that writes the running statistics in training.
 fn batch_in_place(cx: &mut Cx) -> Lowered {
     let mut out = batch_written(cx)?;
     out.truncate(1);
     Ok(out)
 }
 
-/// [`batch_in_place`] with what it was normalised with.
+/// [`batch_in_place`] that also returns the statistics.
 fn batch_written(cx: &mut Cx) -> Lowered {
     let training = cx.flag("training")?;
     let out = batch(cx, training)?;
@@ -246,7 +247,7 @@ fn batch_written(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// `g · v / |v|`, the norm along all axes but one.
+/// `g · v / |v|`, with the norm along all axes but `dim`.
 fn by_length(cx: &mut Cx) -> Lowered {
     let (v, g, dim) = (cx.tensor("v")?, cx.tensor("g")?, cx.int("dim")?);
     let rank = cx.rank(v);
@@ -257,7 +258,7 @@ fn by_length(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, v, scale)?])
 }
 
-/// The axes that the norm of `v` is taken along: all but `dim`, which is the first or the last.
+/// The axes of the norm of `v`: all but `dim`, which is the first or the last.
 fn all_but(cx: &Cx, v: Value) -> Result<Vec<usize>> {
     let rank = cx.rank(v);
     let kept = crate::lower::axis(cx.int("dim")?, rank)?;

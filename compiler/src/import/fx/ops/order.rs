@@ -1,4 +1,4 @@
-//! Elements in order.
+//! Sorting and order statistics.
 
 use super::super::prelude::*;
 use crate::lower::order;
@@ -17,7 +17,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.topk.default", top),
 ];
 
-/// A tensor, that of one number with an axis, and whether it had none.
+/// The operand, with an axis added if it has rank 0, and whether one was added.
 fn with_axis(cx: &mut Cx) -> Result<(Value, bool)> {
     let x = cx.tensor("self")?;
     match cx.rank(x) {
@@ -30,7 +30,7 @@ fn without_axis(cx: &mut Cx, of: [Value; 2], axis: usize) -> Lowered {
     Ok(vec![cx.squeeze(of[0], &[axis])?, cx.squeeze(of[1], &[axis])?])
 }
 
-/// The values and positions that the operator returns.
+/// The sorted values and their positions, of which `returned` lists the results.
 fn sorted(cx: &mut Cx, returned: &[usize]) -> Lowered {
     let (x, single) = with_axis(cx)?;
     let axis = if cx.declares("dim") { cx.axis("dim", cx.rank(x))? } else { 0 };
@@ -50,13 +50,13 @@ fn top(cx: &mut Cx) -> Lowered {
         return without_axis(cx, both, axis);
     }
     if single && cx.result(0)?.shape.is_empty() {
-        // A number has one element, whatever size says so.
+        // A tensor of rank 0 has one element, whatever `k` is.
         return both.into_iter().map(|v| Ok(cx.view(v, vec![], vec![Poly::ZERO])?)).collect();
     }
     Ok(both.to_vec())
 }
 
-/// Along `dim`, which goes unless `keepdim` says that it stays.
+/// A reduction along `dim`, which is removed unless `keepdim` is set.
 fn along(cx: &mut Cx, f: impl Fn(&mut Lowering, Value, usize) -> Result<[Value; 2]>) -> Lowered {
     let (x, single) = with_axis(cx)?;
     let axis = cx.axis("dim", cx.rank(x))?;

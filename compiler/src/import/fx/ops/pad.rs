@@ -15,7 +15,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.replication_pad3d.default", |cx| padded(cx, "padding", Padding::Edge)).by_parts(),
 ];
 
-/// Pairs of before and after, the last axis first.
+/// Pads by pairs of amounts before and after, the last axis first. Negative amounts cut elements off.
 fn padded(cx: &mut Cx, name: &str, padding: Padding) -> Lowered {
     let x = cx.tensor("self")?;
     let (pads, rank) = (cx.sizes(name)?, cx.rank(x));
@@ -27,7 +27,7 @@ fn padded(cx: &mut Cx, name: &str, padding: Padding) -> Lowered {
         (before[rank - 1 - i], after[rank - 1 - i]) = (pair[0].clone(), pair[1].clone());
     }
     if matches!(padding, Padding::Wrap) {
-        // Elements that are cut off are gone before the rest is repeated.
+        // Elements are cut off before the rest is repeated.
         let less = |d: &Dim| if d.as_const().is_some_and(|n| n < 0) { d.clone() } else { Dim::ZERO };
         let cut = [&before, &after].map(|all| all.iter().map(less).collect::<Vec<_>>());
         let zero = Padding::Constant(Scalar::from_i64(cx.dtype(x), 0));
@@ -43,7 +43,7 @@ fn value(cx: &mut Cx, n: &Number) -> Result<Padding> {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);
     Ok(match n.known() {
-        // The fill of complex numbers is real.
+        // The fill value of complex numbers is real.
         Some(_) if cx.part == Some(1) => Padding::Constant(Scalar::from_i64(dtype, 0)),
         Some(v) if dtype == DType::Bool => Padding::Constant(Scalar::bool(v != 0.0)),
         Some(v) if dtype.is_float() => Padding::Constant(Scalar::from_f64(dtype, v)),

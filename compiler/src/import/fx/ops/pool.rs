@@ -1,4 +1,4 @@
-//! Pools.
+//! Pooling.
 
 use super::super::prelude::*;
 use crate::lower::pool::{self, Adaptive};
@@ -25,7 +25,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.max_pool3d_with_indices.default", |cx| max(cx, 3)),
 ];
 
-/// The operand with a batch, and whether it had none.
+/// The operand with a batch axis, and whether one was added.
 fn batched(cx: &mut Cx, n: usize) -> Result<(Value, bool)> {
     let x = cx.tensor("self")?;
     let alone = cx.rank(x) == n + 1;
@@ -68,7 +68,7 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
     Ok(vec![unbatched(cx, y, alone)?])
 }
 
-/// The largest elements, and where each is in its plane where that is a result.
+/// The maxima, and their flat positions in the plane if they are a result.
 fn max(cx: &mut Cx, n: usize) -> Lowered {
     let (x, alone) = batched(cx, n)?;
     let w = windows(cx, x, n)?;
@@ -102,7 +102,7 @@ fn adaptive_max(cx: &mut Cx, n: usize) -> Lowered {
     Ok(results)
 }
 
-/// The extents of the result: those of the operand where none are given.
+/// The spatial extents of the result, by default those of the operand.
 fn extents(cx: &Cx, x: Value, n: usize) -> Result<Vec<Dim>> {
     let mut out = cx.sizes("output_size")?;
     if out.len() == 1 && n > 1 {

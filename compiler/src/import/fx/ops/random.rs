@@ -1,4 +1,4 @@
-//! Random numbers: what a node is called, and the run's seed and offset, decide which they are.
+//! Random numbers, which depend on the name of the node and on the seed and offset of the run.
 
 use super::super::messages::{Argument, Graph};
 use super::super::op::target;
@@ -62,10 +62,10 @@ pub const OPS: &[OpDef] = &[
     }),
 ];
 
-/// Whether a graph, or one inside of it, draws random numbers.
+/// Whether a graph or an inner graph draws random numbers.
 pub fn draws(graph: &Graph) -> bool {
     graph.nodes.iter().any(|n| {
-        // Dropout and leaky units with random slopes draw in training only, where a flag of them is set.
+        // Dropout and RReLU draw only in training, which a bool argument selects.
         let trains = n.inputs.iter().any(|i| matches!(i.arg, Argument::Bool(true)));
         let inner = n.inputs.iter().any(|i| matches!(&i.arg, Argument::Graph(g) if draws(&g.graph)));
         let drawn = super::find(target(n)).is_some_and(|f| {
@@ -76,7 +76,7 @@ pub fn draws(graph: &Graph) -> bool {
     })
 }
 
-/// The seed of a node: that of its first result's name.
+/// The seed of a node, derived from the name of its first result.
 fn seed(cx: &Cx) -> Seed {
     random::named_seed(cx.node.results().next().unwrap_or_default().bytes())
 }
@@ -99,7 +99,7 @@ fn normal(cx: &mut Cx) -> Lowered {
     Ok(vec![random::normal(cx, ty.shape, ty.dtype, moments, seed)?])
 }
 
-/// With a mean or a deviation for each.
+/// Normal numbers with a mean or a deviation per element.
 fn around(cx: &mut Cx) -> Lowered {
     let ty = cx.result(0)?;
     let [mean, deviation] = cx.all_in(["mean", "std"], ty.dtype)?;
@@ -123,7 +123,7 @@ fn integers(cx: &mut Cx) -> Lowered {
     Ok(vec![random::integers(cx, ty.shape, ty.dtype, range, seed)?])
 }
 
-/// From 0 to what the type holds without gaps, if nothing else is said.
+/// Random integers; by default from 0 to the largest one up to which the type represents every integer.
 fn any_integers(cx: &mut Cx) -> Lowered {
     let ty = cx.result(0)?;
     let most = match ty.dtype {
@@ -141,7 +141,7 @@ fn any_integers(cx: &mut Cx) -> Lowered {
     Ok(vec![random::integers(cx, ty.shape, ty.dtype, range, seed)?])
 }
 
-/// All of it.
+/// The operand: dropout without training.
 fn kept(cx: &mut Cx) -> Lowered {
     if cx.flag("train")? && cx.float("p")? != 0.0 {
         return Err(OpError::unsupported("it drops elements", "call eval() on the module before exporting it"));
@@ -167,7 +167,7 @@ fn bernoulli(cx: &mut Cx) -> Lowered {
     likely(cx, p)
 }
 
-/// Classes as often as their weights say.
+/// Samples of classes with probabilities proportional to their weights.
 fn multinomial(cx: &mut Cx) -> Lowered {
     let (x, samples) = (cx.tensor("self")?, cx.size("num_samples")?);
     let x = cx.as_float(x)?;
@@ -185,7 +185,7 @@ fn multinomial(cx: &mut Cx) -> Lowered {
     Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
 }
 
-/// The elements that are left, and which ones these are.
+/// The result of dropout, and the mask of the elements that are kept.
 fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
     let x = cx.tensor(if cx.declares("input") { "input" } else { "self" })?;
     let (p, train) = (cx.float("p")?, cx.flag("train")?);
@@ -203,7 +203,7 @@ fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
     Ok([y, kept])
 }
 
-/// Each channel of each sample stays or goes as a whole.
+/// Dropout of whole channels of each sample.
 fn whole_features(cx: &mut Cx) -> Lowered {
     let (x, p) = (cx.tensor("input")?, cx.float("p")?);
     if !cx.flag("train")? || p == 0.0 {
@@ -222,7 +222,7 @@ fn whole_features(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, x, factor)?])
 }
 
-/// Elements that are at most 0 times a random slope, and the slopes; without training times the mean of them.
+/// RReLU: elements up to 0 times a random slope, and the slopes. Without training the slope is the mean of the bounds.
 fn leaky(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (low, high) = (cx.float("lower")?, cx.float("upper")?);

@@ -38,7 +38,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.var_mean.correction|default|dim", |cx| with_mean(cx, false)).in_f32(),
 ];
 
-/// The axes that an operator works along: all of them where it has no such argument.
+/// The axes of a reduction; all axes if the operator has no such argument.
 fn axes(cx: &Cx, x: Value) -> Result<Vec<usize>> {
     let rank = cx.rank(x);
     if cx.declares("dim") { cx.axes("dim", rank) } else { Ok((0..rank).collect()) }
@@ -48,7 +48,7 @@ fn keeps(cx: &Cx) -> Result<bool> {
     if cx.declares("keepdim") { cx.flag("keepdim") } else { Ok(false) }
 }
 
-/// In the operand's own type.
+/// A reduction in the operand's own type.
 fn plain(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.tensor("self")?;
     let (axes, keep) = (axes(cx, x)?, keeps(cx)?);
@@ -61,12 +61,12 @@ fn both_ends(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// In the result's type.
+/// A reduction in the result's type.
 fn total(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.tensor("self")?;
     let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.result_dtype(0)?);
     let x = cx.converted(x, dtype)?;
-    // A sum of bools is whether any is true, a product whether all are.
+    // The sum of bools is a logical or, the product a logical and.
     let op = match (dtype, op) {
         (DType::Bool, ReduceOp::Sum) => ReduceOp::Max,
         (DType::Bool, _) => ReduceOp::Min,
@@ -80,7 +80,7 @@ fn of_truth(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.result_dtype(0)?);
     let x = truth(cx, x)?;
     let y = cx.reduce(op, x, &axes, keep)?;
-    // A result of u8 operands is u8.
+    // The result for u8 operands is u8.
     Ok(vec![cx.converted(y, dtype)?])
 }
 
@@ -100,7 +100,7 @@ fn mean(cx: &mut Cx) -> Lowered {
     Ok(vec![if keep { m } else { cx.squeeze(m, &axes)? }])
 }
 
-/// The position along one axis, or along all in a row.
+/// The position of an extremum along one axis, or in the flattened tensor.
 fn position(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.tensor("self")?;
     let (keep, rank) = (keeps(cx)?, cx.rank(x));
@@ -142,7 +142,7 @@ fn log_sum_exp(cx: &mut Cx) -> Lowered {
     Ok(vec![reduce::reduce(cx, reduce::Reduction::LogSumExp, x, Some(&axes), keep)?])
 }
 
-/// `(Σ |x|^p)^(1/p)`, and its limits.
+/// `(Σ |x|^p)^(1/p)`, and its limits for p of 0 and ±∞.
 fn norm(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let p = match (cx.declares("ord"), cx.declares("p")) {
@@ -155,7 +155,7 @@ fn norm(cx: &mut Cx) -> Lowered {
     Ok(vec![norm_along(cx, x, p, &axes, keep)?])
 }
 
-/// The norm of floats along axes.
+/// The norm of a float tensor along axes.
 pub fn norm_along(cx: &mut Lowering, x: Value, p: f64, axes: &[usize], keep: bool) -> Result {
     let dtype = cx.dtype(x);
     let x = cx.unary(UnaryOp::Abs, x)?;
@@ -179,7 +179,7 @@ pub fn norm_along(cx: &mut Lowering, x: Value, p: f64, axes: &[usize], keep: boo
     })
 }
 
-/// The sum of squared distances from the mean over `n - correction`, and the mean; both keep their axes.
+/// The variance, with the divisor `n - correction`, and the mean; both keep their axes.
 pub fn moments(cx: &mut Cx, x: Value, axes: &[usize], correction: f64) -> Result<[Value; 2]> {
     let dtype = cx.dtype(x);
     let mean = cx.mean(x, axes)?;
@@ -225,7 +225,7 @@ fn with_mean(cx: &mut Cx, root: bool) -> Lowered {
     Ok(vec![v, m])
 }
 
-/// Elements in the result's type, 0 for what is no number.
+/// The elements in the result's type, and a copy of them with NaN replaced by 0.
 fn numbers(cx: &mut Cx) -> Result<(Value, Value)> {
     let (x, dtype) = (cx.tensor("self")?, cx.result_dtype(0)?);
     let x = cx.converted(x, dtype)?;
@@ -242,7 +242,7 @@ fn sum_of_numbers(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reduce(ReduceOp::Sum, some, &axes, keep)?])
 }
 
-/// The sum of what are numbers over how many these are.
+/// The mean of the elements that are not NaN.
 fn mean_of_numbers(cx: &mut Cx) -> Lowered {
     let (x, some) = numbers(cx)?;
     let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.dtype(x));

@@ -1,6 +1,6 @@
-//! Operators that are not supported, and why.
+//! Operators that are not supported, with reasons.
 
-/// Why, and the names of the operators.
+/// Reasons, and the operators that each applies to.
 pub const REFUSED: &[(&str, &[&str])] = &[
     (
         "iterations whose number the values decide; compute it outside of the model",
@@ -17,7 +17,7 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("run_decompositions() writes it in others", &["aten.gradient"]),
 ];
 
-/// Why an operator is not supported, where that is known.
+/// The reason why an operator is not supported, if it is listed.
 pub fn why(target: &str) -> Option<&'static str> {
     let name = target.rsplit_once('.').map_or(target, |(name, _)| name);
     let listed = |names: &[&str]| names.contains(&name) || names.contains(&target);

@@ -1,4 +1,4 @@
-//! Tensors of other extents, and samples of them.
+//! Resizing and sampling of images.
 
 use super::super::prelude::*;
 use crate::lower::interpolate::{Axis, Coordinates, Mode, Nearest, Resize};
@@ -64,7 +64,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.upsample_trilinear3d.default|vec", |cx| smooth(cx, Mode::Linear, false)),
 ];
 
-/// The factors of the spatial axes, where they are given.
+/// The scale factors of the spatial axes, if they are given.
 fn factors(cx: &mut Cx, axes: usize) -> Result<Vec<Option<f64>>> {
     if cx.declares("scale_factors") {
         return Ok(match cx.opt_floats("scale_factors")? {
@@ -80,8 +80,8 @@ fn factors(cx: &mut Cx, axes: usize) -> Result<Vec<Option<f64>>> {
     Ok(out)
 }
 
-/// How much farther apart elements are between the corners, where both extents are known. A single one is at the first
-/// corner, as with others infinitely far apart.
+/// The scale factor for aligned corners, if both extents are constants. A single output element is placed at the first corner, which an
+/// effectively infinite factor achieves.
 fn apart(from: &Dim, to: &Dim) -> Option<f64> {
     let (from, to) = (from.as_const()?, to.as_const()?);
     if from > 1 && to == 1 {
@@ -90,7 +90,7 @@ fn apart(from: &Dim, to: &Dim) -> Option<f64> {
     (from > 1 && to > 1).then(|| (to - 1) as f64 / (from - 1) as f64)
 }
 
-/// To the extents that the program says.
+/// Resizes to the declared shape.
 fn resized(cx: &mut Cx, r: &Resize, corners: bool) -> Lowered {
     let x = cx.tensor(if cx.declares("self") { "self" } else { "input" })?;
     let (from, to) = (cx.shape(x), cx.result(0)?.shape);
@@ -104,7 +104,7 @@ fn resized(cx: &mut Cx, r: &Resize, corners: bool) -> Lowered {
         from: from[i + 2].clone(),
         to: to[i + 2].clone(),
         scale: match corners {
-            // By the corners the extents alone decide.
+            // With aligned corners the scale depends on the extents alone.
             true if r.antialias => apart(&from[i + 2], &to[i + 2]),
             true => None,
             false => scale.filter(|s| *s > 0.0),
@@ -112,7 +112,7 @@ fn resized(cx: &mut Cx, r: &Resize, corners: bool) -> Lowered {
         roi: [0.0, 1.0],
     };
     let axes: Vec<Axis> = factors.into_iter().enumerate().map(of).collect();
-    // Torch resizes images of bytes by integer weights in these modes.
+    // In these modes torch resizes u8 images with integer weights.
     if cx.dtype(x) == DType::U8 && from.len() == 4 && !matches!(r.mode, Mode::Nearest(_)) {
         return Ok(vec![resize::resize_bytes(cx, x, r, &axes)?]);
     }
@@ -128,7 +128,7 @@ fn nearest(cx: &mut Cx, exact: bool) -> Lowered {
 
 fn smooth(cx: &mut Cx, mode: Mode, antialias: bool) -> Lowered {
     let align = cx.flag("align_corners")?;
-    // Weights of many neighbours lie around centres in any case.
+    // Antialiasing always uses half-pixel coordinates.
     let by_corners = align && !antialias;
     let coordinates = if by_corners { Coordinates::AlignCorners } else { Coordinates::HalfPixel };
     let r = Resize { mode, coordinates, antialias, exclude_outside: antialias, extrapolation: 0.0 };
@@ -150,7 +150,7 @@ fn sampled_backward(cx: &mut Cx) -> Lowered {
     }
     let all = sample::grid_sample_backward(cx, grad, x, grid, &p)?;
     let mask = cx.flags("output_mask")?;
-    // Programs name those results too that they do not ask for, or those alone that they do.
+    // Some programs name all results, others only the requested ones.
     if cx.result_count() == all.len() {
         return Ok(all.into());
     }
@@ -174,7 +174,7 @@ fn sampling(cx: &mut Cx) -> Result<GridSample> {
     Ok(GridSample { mode, padding, align_corners })
 }
 
-/// Images of which all axes before the last three are one.
+/// Applies a function to images, with all axes before the last three flattened.
 fn images(cx: &mut Cx, f: impl Fn(&mut Lowering, Value) -> Result) -> Lowered {
     let x = cx.tensor("self")?;
     let dims = cx.shape(x);
@@ -190,7 +190,7 @@ fn images(cx: &mut Cx, f: impl Fn(&mut Lowering, Value) -> Result) -> Lowered {
     Ok(vec![cx.reshape(y, want)?])
 }
 
-/// Channels of groups one after another become channels of all groups in turn.
+/// Channel shuffle: interleaves the channels of the groups.
 fn shuffled(cx: &mut Cx) -> Lowered {
     let (x, groups) = (cx.tensor("self")?, cx.size("groups")?);
     let dims = cx.shape(x);
@@ -207,7 +207,7 @@ fn shuffled(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(x, dims)?])
 }
 
-/// Windows of an image, a column each.
+/// The windows of an image as columns (im2col).
 fn windows(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let single = cx.rank(x) == 3;
@@ -236,7 +236,7 @@ fn windows(cx: &mut Cx) -> Lowered {
     Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
 }
 
-/// Elements at their places in the last `n` axes, 0 elsewhere.
+/// Max unpooling: elements at their flat positions in the last `n` axes, 0 elsewhere.
 fn unpooled(cx: &mut Cx, n: usize) -> Lowered {
     let (x, places) = (cx.tensor("self")?, cx.tensor("indices")?);
     let size = cx.sizes("output_size")?;
@@ -257,8 +257,8 @@ fn unpooled(cx: &mut Cx, n: usize) -> Lowered {
     Ok(vec![cx.reshape(y, want)?])
 }
 
-/// The largest elements of windows that begin at random distances, and their places in the spatial axes. The samples of a plane are
-/// for its last axis first where there are two, for the first where there are three.
+/// Fractional max pooling: the maxima of windows at random offsets, and their flat positions in the spatial axes. With two spatial axes
+/// the first sample of a plane is for the last axis, with three it is for the first.
 fn fractional(cx: &mut Cx, n: usize) -> Lowered {
     let (x, samples) = (cx.tensor("self")?, cx.tensor("random_samples")?);
     let (kernel, out) = (cx.ints_of("kernel_size", n)?, cx.ints_of("output_size", n)?);
@@ -285,7 +285,7 @@ fn fractional(cx: &mut Cx, n: usize) -> Lowered {
         let which = if n == 2 { n - 1 - i } else { i };
         let sample = cx.view(samples, planes.to_vec(), vec![Poly::var(0), Poly::var(1), Poly::from(which)])?;
         let begins = starts(cx, sample, &dims[2 + i], kernel[i], out[i])?;
-        // Where the element of a window lies along the axis.
+        // The position of each window element along the axis.
         let begins = cx.view(begins, shape.clone(), vec![Poly::var(0), Poly::var(1), Poly::var(2 + i)])?;
         let far = cx.iota(&shape, offsets[i].clone(), DType::I32)?;
         let at = cx.binary(BinaryOp::Add, begins, far)?;
@@ -311,8 +311,8 @@ fn fractional(cx: &mut Cx, n: usize) -> Lowered {
     Ok(both.to_vec())
 }
 
-/// Where `out` windows begin along an axis: `(i + sample)·α − sample·α`, both without what is behind the point, with `α` their distance; the last at
-/// the end.
+/// The starts of `out` windows along an axis: `⌊(i + sample)·α⌋ − ⌊sample·α⌋`, with the mean distance `α = (extent − kernel) / (out −
+/// 1)`. The last window ends with the axis.
 fn starts(cx: &mut Cx, sample: Value, extent: &Dim, kernel: i64, out: i64) -> Result {
     let mut shape = cx.shape(sample);
     let i = shape.len();

@@ -1,4 +1,4 @@
-//! Combinations along an axis up to each element.
+//! Cumulative reductions along an axis.
 
 use super::super::prelude::*;
 use crate::lower::scan;
@@ -14,7 +14,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.logcumsumexp.default", log_sum_exp).notes("Along an axis whose extent is known."),
 ];
 
-/// A tensor, that of one number with an axis, the axis asked for, and the shape before.
+/// The operand with at least one axis, the axis of the scan, and the original shape.
 fn along(cx: &mut Cx) -> Result<(Value, usize, Vec<Dim>)> {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
@@ -23,7 +23,7 @@ fn along(cx: &mut Cx) -> Result<(Value, usize, Vec<Dim>)> {
     Ok((x, axis, shape))
 }
 
-/// Integers are summed in the type of the result.
+/// A cumulative reduction in the result's type.
 fn running(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let to = cx.result_dtype(0)?;
     let (x, axis, shape) = along(cx)?;
@@ -45,7 +45,7 @@ fn log_sum_exp(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(y, shape)?])
 }
 
-/// The powers 0, 1, … of elements along a new last axis.
+/// The powers 0, 1, … of each element, along a new last axis.
 fn powers(cx: &mut Cx) -> Lowered {
     let (x, ty) = (cx.tensor("x")?, cx.result(0)?);
     let x = cx.converted(x, ty.dtype)?;

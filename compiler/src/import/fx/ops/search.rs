@@ -1,11 +1,11 @@
-//! Places in sorted sequences, and how many numbers are between them.
+//! Searches in sorted sequences, and histograms.
 
 use super::super::prelude::*;
 use super::super::promote;
 use crate::lower::histogram::{self, Ends};
 use crate::lower::{gather, search};
 
-/// How many places numbers are counted at where the program does not say what they are at most.
+/// The maximum number of bins if the program does not bound the values.
 const PLACES: i64 = 1 << 16;
 
 pub const OPS: &[OpDef] = &[
@@ -60,7 +60,7 @@ fn searched(cx: &mut Cx, sequence: &str, values: &str) -> Lowered {
     Ok(vec![cx.converted(at, to)?])
 }
 
-/// The range of an axis, of those given.
+/// The range of an axis, if ranges are given.
 fn range(cx: &Cx, axis: usize) -> Result<Option<[f64; 2]>> {
     let Some(v) = cx.opt_floats("range")? else { return Ok(None) };
     match v.get(2 * axis..2 * axis + 2) {
@@ -79,7 +79,7 @@ fn histc(cx: &mut Cx) -> Lowered {
     Ok(vec![histogram::cells(cx, points, &[edges], None)?])
 }
 
-/// The cells of one axis, and their edges.
+/// The histogram along one axis, and its bin edges.
 fn counted(cx: &mut Cx, x: Value, edges: Value) -> Lowered {
     let count: Dim = cx.shape(x).iter().product();
     let points = cx.reshape(x, vec![count, Dim::ONE])?;
@@ -96,7 +96,7 @@ fn weighed(cx: &mut Cx, points: Value, edges: &[Value]) -> Result {
     if cx.flag("density")? { histogram::density(cx, sums, edges) } else { Ok(sums) }
 }
 
-/// Points of as many axes as the last one has elements.
+/// The points as rows; the extent of the last axis is the number of coordinates.
 fn points(cx: &mut Cx) -> Result {
     let x = cx.tensor("self")?;
     let shape = cx.shape(x);
@@ -137,7 +137,7 @@ fn cells(cx: &mut Cx, edges: &[Value]) -> Lowered {
     Ok(vec![weighed(cx, points, edges)?])
 }
 
-/// As many places as the greatest number needs, and at least `minlength`.
+/// Counts of integers. The number of bins is the maximum plus 1, and at least `minlength`.
 fn bincount(cx: &mut Cx) -> Lowered {
     let (x, least) = (cx.tensor("self")?, cx.size("minlength")?);
     let weights = cx.opt_tensor("weights")?;

@@ -1,4 +1,4 @@
-//! Elements that a condition selects, and each element once.
+//! Elements selected by a condition, and distinct elements.
 
 use super::super::prelude::*;
 use super::binary::truth;
@@ -63,7 +63,7 @@ pub const OPS: &[OpDef] = &[
     }),
 ];
 
-/// The distinct values, which of them each element is, and how often each stands there.
+/// The distinct values, for each element the index of its value, and the count of each value.
 fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
     let mut out = vec![found.values];
     let mut inverse = found.inverse;
@@ -73,7 +73,7 @@ fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
         inverse = cx.reshape(inverse, dims)?;
     }
     for (i, name, v) in [(1, "return_inverse", inverse), (2, "return_counts", found.counts)] {
-        // Where they are not asked for, PyTorch may declare them as empty, of the type of the elements.
+        // Results that are not requested may be declared as empty, with the type of the elements.
         match cx.result(i) {
             Ok(t) if !cx.flag(name)? && t.shape.iter().any(|d| d.is(0)) => {
                 out.push(cx.full(&[Dim::ZERO], Scalar::from_i64(t.dtype, 0))?);
@@ -84,14 +84,15 @@ fn distinct(cx: &mut Cx, found: &unique::Unique) -> Lowered {
     Ok(out)
 }
 
-/// The positions of elements that are not 0, a row each.
+/// The positions of the non-zero elements, one per row.
 fn non_zero(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let found = chosen::non_zero(cx, x)?;
     Ok(vec![cx.transpose(found, &[1, 0])?])
 }
 
-/// So many rows: those that there are, then rows of a number. Where as many are found as a row needs, it is.
+/// The positions of the non-zero elements in a fixed number of rows, padded with a fill value. Row `i` is the first position at which the
+/// running count of non-zero elements exceeds `i`.
 fn non_zero_of_size(cx: &mut Cx) -> Lowered {
     let (x, size, fill) = (cx.tensor("self")?, cx.size("size")?, cx.int("fill_value")?);
     let dims = cx.shape(x);
@@ -134,7 +135,7 @@ fn masked_select(cx: &mut Cx) -> Lowered {
     Ok(vec![chosen::compress(cx, x, mask, Some(0))?])
 }
 
-/// Where the mask holds, elements of the source in their order.
+/// Replaces the elements under the mask by consecutive elements of the source.
 fn masked_scatter(cx: &mut Cx) -> Lowered {
     let (x, mask, source) = (cx.tensor("self")?, cx.tensor("mask")?, cx.tensor("source")?);
     let dims = cx.broadcast_shape(&[x, mask])?;
@@ -157,7 +158,7 @@ fn masked_scatter(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, mask, taken, x)?])
 }
 
-/// The gradient of the source: elements where the mask holds in their order, then zeros.
+/// The gradient of the source: the elements under the mask in order, then zeros.
 fn masked_scatter_backward(cx: &mut Cx) -> Lowered {
     let (grad, mask) = (cx.tensor("grad_output")?, cx.tensor("mask")?);
     let (dims, sizes) = (cx.shape(grad), cx.sizes("sizes")?);
@@ -171,7 +172,7 @@ fn masked_scatter_backward(cx: &mut Cx) -> Lowered {
     let (flat, grad) = (cx.reshape(mask, vec![n.clone()])?, cx.reshape(grad, vec![n])?);
     let ones = cx.cast(flat, DType::I32)?;
     let found = scan::running(cx, ones, 0, ReduceOp::Sum)?;
-    // Beyond the end nothing is written.
+    // Elements outside of the mask get a position past the end, where nothing is written.
     let mut f = Body::default();
     let (found0, chosen, one, end) = (f.arg(0), f.arg(1), f.i32(1), f.index(m));
     let at = f.binary(BinaryOp::Sub, found0, one);
@@ -182,7 +183,7 @@ fn masked_scatter_backward(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(y, sizes)?])
 }
 
-/// Elements of all in their order.
+/// Elements at positions in the flattened tensor.
 fn take(cx: &mut Cx) -> Lowered {
     let (x, index) = (cx.tensor("self")?, cx.tensor("index")?);
     let n: Dim = cx.shape(x).iter().product();
@@ -191,7 +192,7 @@ fn take(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(flat, index, 0)?])
 }
 
-/// Elements written at places among all in their order.
+/// Writes elements at positions in the flattened tensor.
 fn put(cx: &mut Cx) -> Lowered {
     let (x, index, source) = (cx.tensor("self")?, cx.tensor("index")?, cx.tensor("source")?);
     let (dims, m): (Vec<Dim>, Dim) = (cx.shape(x), cx.shape(index).iter().product());
@@ -204,14 +205,15 @@ fn put(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(y, dims)?])
 }
 
-/// Which element each place of the repeated axis comes from: the first of which, with those before it, there are more.
+/// The source position of each element of the repeated axis: the first at which the running sum of repeats exceeds the element's
+/// position.
 fn repeated(cx: &mut Cx, repeats: Value, axis: usize) -> Result {
     let repeats = cx.nearest_i32(repeats)?;
     let repeats = cx.require_rank(repeats, 1)?;
     let ends = scan::running(cx, repeats, 0, ReduceOp::Sum)?;
     let total = match (cx.opt_size("output_size")?, cx.dims(repeats)) {
         (Some(n), None) => {
-            // Torch refuses repeats of another total.
+            // Torch rejects repeats whose sum differs.
             let sum = cx.reduce(ReduceOp::Sum, repeats, &[0], false)?;
             if let Some(sum) = cx.checked_number("total_of_repeats", sum, &n)? {
                 cx.require_equal(&sum, &n);
@@ -240,7 +242,7 @@ fn repeated(cx: &mut Cx, repeats: Value, axis: usize) -> Result {
     search::place(cx, ends, at, true)
 }
 
-/// The tensor, or all its elements in order, and the axis asked for.
+/// The tensor and the axis `dim`, or the flattened tensor and its axis if `dim` is absent.
 fn along(cx: &mut Cx) -> Result<(Value, usize)> {
     let x = cx.tensor("self")?;
     if cx.has("dim") && cx.rank(x) > 0 {

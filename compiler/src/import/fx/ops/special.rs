@@ -88,7 +88,7 @@ fn operand(cx: &mut Cx) -> Result {
     cx.as_float(x)
 }
 
-/// Both operands as floats of one type; the second is called `other`, or `n`.
+/// Both operands as floats of their promoted type.
 fn operands(cx: &mut Cx, [a, b]: [&str; 2]) -> Result<[Value; 2]> {
     let [a, b] = cx.promoted([a, b])?;
     Ok([cx.as_float(a)?, cx.as_float(b)?])

@@ -1,4 +1,4 @@
-//! Parts at even distances, written into others, and elements moved around.
+//! Strided parts, writes into them, and permutations of elements.
 
 use super::super::prelude::*;
 use super::super::scope;
@@ -53,7 +53,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.unfold.default", unfold).repeats(),
 ];
 
-/// The axes of a tensor from the one whose neighbours lie farthest apart in memory. The elements must lie side by side.
+/// The axes of a dense tensor by descending stride. A tensor with gaps between its elements is an error.
 fn memory_order(cx: &Cx, tensor: &str) -> Result<Vec<usize>> {
     let unknown = || {
         OpError::unsupported(
@@ -62,7 +62,7 @@ fn memory_order(cx: &Cx, tensor: &str) -> Result<Vec<usize>> {
         )
     };
     let Some((sizes, strides)) = cx.layout(tensor) else { return Err(unknown()) };
-    // Axes of one element are anywhere.
+    // Axes of extent 1 come first, as their strides are irrelevant.
     let (mut order, mut rest): (Vec<usize>, Vec<usize>) = (0..sizes.len()).partition(|d| sizes[*d].is(1));
     let (mut inner, mut expected) = (vec![], Dim::ONE);
     while !rest.is_empty() {
@@ -75,7 +75,7 @@ fn memory_order(cx: &Cx, tensor: &str) -> Result<Vec<usize>> {
     Ok(order)
 }
 
-/// The elements of a tensor as they lie in memory, where each of the result lies, and its shape.
+/// The elements of a tensor in memory order, the position of each result element in them, and the result's shape.
 fn strided(cx: &mut Cx, memory: &str) -> Result<(Value, Poly, Vec<Dim>)> {
     let x = cx.by_name(memory)?;
     let n: Dim = cx.shape(x).iter().product();
@@ -104,7 +104,7 @@ fn strided(cx: &mut Cx, memory: &str) -> Result<(Value, Poly, Vec<Dim>)> {
     Ok((cx.reshape(stored, vec![n])?, index, size))
 }
 
-/// Windows of `size` elements along an axis, every `step`: a new last axis.
+/// Windows of `size` elements along an axis, every `step`, along a new last axis.
 fn unfold(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (size, step) = (cx.int("size")?, cx.int("step")?);
@@ -124,7 +124,7 @@ fn unfold(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.view(x, dims, index)?])
 }
 
-/// The start and the step of a slice of which the length is known.
+/// Replaces a slice; its length is that of the source.
 fn slice_scatter(cx: &mut Cx) -> Lowered {
     cx.apart("self")?;
     let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
@@ -141,7 +141,7 @@ fn slice_scatter(cx: &mut Cx) -> Lowered {
     Ok(vec![over_slice(cx, x, source, axis, &start, step)?])
 }
 
-/// `x` with a slice replaced: the elements along an axis from `start`, every `step`.
+/// `x` with a slice replaced: the elements along an axis from `start` in steps of `step`.
 pub fn over_slice(cx: &mut Cx, x: Value, source: Value, axis: usize, start: &Dim, step: i64) -> Result {
     let dims = cx.shape(x);
     let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
@@ -181,7 +181,7 @@ fn narrow(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.slice(x, axis, &start, 1, &len)?])
 }
 
-/// Elements move along axes, the last to the front. Without axes along all of them in order.
+/// A cyclic shift along axes; without axes, of the flattened tensor.
 fn roll(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (shifts, axes) = (cx.sizes("shifts")?, cx.ints("dims")?);
@@ -213,7 +213,7 @@ fn roll(cx: &mut Cx) -> Lowered {
     Ok(vec![moved(cx, x, &by)?])
 }
 
-/// Turned by quarters in the plane of two axes.
+/// Rotates by multiples of 90° in the plane of two axes.
 fn turned(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let dims = cx.shape(x);

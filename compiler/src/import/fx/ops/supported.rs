@@ -5,10 +5,10 @@ use super::{all, find};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// The overloads of a name, and their limits.
+/// The overloads of an operator, and the notes on their limits.
 type Said = (BTreeSet<&'static str>, BTreeSet<String>);
 
-/// The part's text; `passing` of `cases` of torch's own database of operators give torch's results.
+/// The Markdown text; `passing` of `cases` of torch's operator database give torch's results.
 pub fn markdown(passing: usize, cases: usize) -> String {
     let mut spaces: BTreeMap<&str, BTreeMap<&str, Said>> = BTreeMap::new();
     for d in all() {

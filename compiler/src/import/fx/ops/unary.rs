@@ -1,4 +1,4 @@
-//! Functions of one tensor, element by element.
+//! Elementwise functions of one tensor.
 
 use super::super::prelude::*;
 use crate::lower::complex;
@@ -88,33 +88,33 @@ fn exp(cx: &mut Cx) -> Lowered {
     }
 }
 
-/// A result of the operand's own type.
+/// A function in the operand's own type.
 fn plain(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
     Ok(vec![cx.unary(op, x)?])
 }
 
-/// Integers are converted first.
+/// A function of floats; integers are converted.
 fn float(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
     let x = cx.as_float(x)?;
     Ok(vec![cx.unary(op, x)?])
 }
 
-/// Integers are what they are.
+/// A function that leaves integers unchanged.
 fn of_floats(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
     Ok(vec![if cx.dtype(x).is_float() { cx.unary(op, x)? } else { x }])
 }
 
-/// No integer is that.
+/// A test for special floats, which is false for integers.
 fn test(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
     let x = cx.as_float(x)?;
     Ok(vec![cx.unary(op, x)?])
 }
 
-/// A bool is its own sign, and NaN has none: 0.
+/// The sign; that of NaN is 0, and that of a bool is the bool itself.
 fn sign(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);
@@ -168,12 +168,12 @@ fn is_finite(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.unary(UnaryOp::Not, either)?])
 }
 
-/// `ln(x / (1 - x))`, of x kept `eps` away from 0 and 1.
+/// `ln(x / (1 - x))`, with x clamped to [`eps`, 1 - `eps`].
 fn logit(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let mut x = cx.as_float(x)?;
     if let Some(eps) = cx.opt_float("eps")? {
-        // Elements below are moved up even where that is above the other end.
+        // The lower bound wins if the bounds cross.
         let below = cx.binary_scalar(BinaryOp::Lt, x, eps)?;
         let low = cx.scalar(cx.dtype(x), eps);
         let most = cx.binary_scalar(BinaryOp::Min, x, 1.0 - eps)?;
@@ -185,7 +185,7 @@ fn logit(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.unary(UnaryOp::Log, odds)?])
 }
 
-/// To so many digits behind the point, or before it.
+/// Rounds to a number of decimal places; a negative number rounds to powers of ten.
 fn rounded(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let n = cx.int("decimals")?;
@@ -199,7 +199,7 @@ fn rounded(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary_scalar(back, y, factor)?])
 }
 
-/// NaN is replaced by 0 and infinities by the greatest numbers, unless something else is said.
+/// Replaces NaN, by default with 0, and infinities, by default with the extreme finite values.
 fn without_nan(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);
@@ -220,7 +220,7 @@ fn without_nan(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.map(f.0, &[x])?])
 }
 
-/// Infinities of one sign; of other types than floats there are none.
+/// Whether elements are infinities of one sign; false for types other than floats.
 fn infinite(cx: &mut Cx, negative: bool) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.dtype(x).is_float() {

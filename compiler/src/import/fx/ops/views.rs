@@ -1,4 +1,4 @@
-//! Other shapes, parts and joins.
+//! Reshapes, slices and concatenations.
 
 use super::super::prelude::*;
 use crate::lower::{self, Size, shape, slice, split};
@@ -57,7 +57,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.vstack.default", |cx| stacked(cx, Stack::Rows)),
 ];
 
-/// The last two axes exchanged.
+/// Swaps the last two axes.
 fn turned(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let rank = cx.rank(x);
@@ -80,16 +80,16 @@ fn broadcast(cx: &mut Cx) -> Lowered {
     all.into_iter().map(|x| shape::expand(cx, x, &want)).collect()
 }
 
-/// Along which axis tensors are joined that have fewer axes.
+/// The axis of a concatenation whose operands may have fewer axes.
 #[derive(Clone, Copy, PartialEq)]
 enum Stack {
-    /// The first of at least two: `[n]` is a row.
+    /// Axis 0 of at least two axes: `[n]` is a row.
     Rows,
-    /// The second; the only one of `[n]`.
+    /// Axis 1, or the only axis of `[n]`.
     Side,
-    /// The third of at least three: `[n]` is `[1, n, 1]`.
+    /// Axis 2 of at least three axes: `[n]` is `[1, n, 1]`.
     Depth,
-    /// The second of at least two: `[n]` is a column.
+    /// Axis 1 of at least two axes: `[n]` is a column.
     Columns,
 }
 
@@ -124,7 +124,7 @@ fn stacked(cx: &mut Cx, how: Stack) -> Lowered {
     Ok(vec![cx.concat(&all, axis)?])
 }
 
-/// The elements in order, under the shape that the program says.
+/// The operand reshaped to the declared shape.
 fn same_elements(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let want = cx.result(0)?.shape;
@@ -134,7 +134,7 @@ fn same_elements(cx: &mut Cx) -> Lowered {
 fn reshape(cx: &mut Cx, size: &str) -> Lowered {
     let x = cx.tensor("self")?;
     let mut want = cx.sizes(size)?;
-    // The program knows the extent that stands for -1.
+    // The declared type states the extent that -1 stands for.
     let result = cx.result(0)?.shape;
     for (w, r) in want.iter_mut().zip(&result) {
         if w.is(-1) {
@@ -161,7 +161,7 @@ fn flatten(cx: &mut Cx) -> Lowered {
     Ok(vec![shape::reshape(cx, x, &want)?])
 }
 
-/// -1 leaves an extent as it is.
+/// Expands to a shape; -1 keeps an extent.
 fn expand(cx: &mut Cx, size: &str) -> Lowered {
     let x = cx.tensor("self")?;
     let mut want = cx.sizes(size)?;
@@ -194,7 +194,7 @@ fn transpose(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.transpose(x, &order)?])
 }
 
-/// All axes in the opposite order.
+/// Reverses the order of the axes.
 fn transposed(cx: &mut Cx, name: &str) -> Lowered {
     let x = cx.tensor(name)?;
     let order: Vec<usize> = (0..cx.rank(x)).rev().collect();
@@ -207,7 +207,7 @@ fn unsqueeze(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.unsqueeze(x, &[axis])?])
 }
 
-/// Axes that have the extent 1 go; which these are the program's type says.
+/// Removes the axes of extent 1 among those requested.
 fn squeeze(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let rank = cx.rank(x);
@@ -232,7 +232,8 @@ fn select(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.squeeze(v, &[axis])?])
 }
 
-/// A position, counted from the end where it is below 0. A run decides that where the expression does not.
+/// A position, with negative ones counted from the end. If the sign is not known, the result is an expression that decides it in each
+/// run.
 pub fn from_end(cx: &Cx, at: Dim, extent: &Dim) -> Poly {
     if (&-&at - 1).proves_nonneg(&[]) {
         return &at + extent;
@@ -253,7 +254,7 @@ fn slice_one(cx: &mut Cx) -> Lowered {
         (Size::Known(start), Size::Known(end)) => (start, end),
         (start, end) => return Ok(vec![slice::slice(cx, x, axis, &start, &end, step)?]),
     };
-    // The program knows how many elements there are.
+    // The declared type states the number of elements.
     let len = cx.result(0)?.shape.get(axis).cloned();
     let extent = cx.shape(x)[axis].clone();
     if let Some(len) = &len
@@ -277,7 +278,7 @@ fn slice_one(cx: &mut Cx) -> Lowered {
 fn cat(cx: &mut Cx) -> Lowered {
     let xs = cx.tensors("tensors")?;
     let dtype = cx.result_dtype(0)?;
-    // A tensor of one empty axis fits anything: what a cache is before there is one.
+    // An empty tensor of rank 1, such as an initial cache, can be concatenated with any shape.
     let empty = |cx: &Cx, v: &Value| cx.rank(*v) == 1 && cx.shape(*v)[0].is(0);
     let rank = xs.iter().map(|v| cx.rank(*v)).max().unwrap_or(0);
     let axis = cx.axis("dim", rank)?;
@@ -303,7 +304,7 @@ fn stack(cx: &mut Cx) -> Lowered {
     Ok(vec![shape::concat(cx, &parts, axis)?])
 }
 
-/// Parts along an axis, as long as the program says.
+/// Parts along an axis; their lengths are those of the declared results.
 fn pieces(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
@@ -342,7 +343,7 @@ fn flip(cx: &mut Cx) -> Lowered {
 fn repeat(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let mut repeats = cx.sizes(if cx.declares("dims") { "dims" } else { "repeats" })?;
-    // Leading axes that `tile` leaves out stay.
+    // Missing leading repeats of `tile` are 1.
     while repeats.len() < cx.rank(x) {
         repeats.insert(0, Dim::ONE);
     }
@@ -351,7 +352,7 @@ fn repeat(cx: &mut Cx) -> Lowered {
     Ok(vec![split::tile(cx, x, &repeats)?])
 }
 
-/// [`same_elements`] of each of a list.
+/// [`same_elements`] for each tensor of a list.
 fn each_reshaped(cx: &mut Cx) -> Lowered {
     let mut out = vec![];
     for (i, x) in cx.tensors("tensors")?.into_iter().enumerate() {
@@ -361,7 +362,7 @@ fn each_reshaped(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// The opposite of a broadcast: the sum along axes in front, and along those that are to have the extent 1.
+/// The sum over broadcast axes: the leading ones, and those whose requested extent is 1.
 fn summed_to(cx: &mut Cx) -> Lowered {
     let (x, size, ty) = (cx.tensor("self")?, cx.sizes("size")?, cx.result(0)?);
     let dims = cx.shape(x);

@@ -1,4 +1,4 @@
-//! Operators of torchvision: regions of images, and boxes that overlap.
+//! Operators of torchvision: RoI align and non-maximum suppression.
 
 use super::super::prelude::*;
 use crate::lower::nms::{self, Suppress};
@@ -12,7 +12,7 @@ pub const OPS: &[OpDef] = &[
         .notes("`sampling_ratio` 0 needs known extents, and takes no region for larger than the input."),
 ];
 
-/// Regions `[R, 5]`: the number of an image, then the first column and row, and the last ones.
+/// RoI align with regions `[R, 5]`: the index of an image, and the coordinates x1, y1, x2, y2.
 fn aligned(cx: &mut Cx) -> Lowered {
     let (x, rois) = (cx.tensor("input")?, cx.tensor("rois")?);
     let rois = cx.require_rank(rois, 2)?;
@@ -39,7 +39,7 @@ fn aligned(cx: &mut Cx) -> Lowered {
     Ok(vec![roi::align(cx, x, bounds, batch, &p)?])
 }
 
-/// The numbers of the boxes that are kept, by descending score.
+/// The indices of the boxes that are kept, by descending score.
 fn suppressed(cx: &mut Cx) -> Lowered {
     let (boxes, scores) = (cx.tensor("dets")?, cx.tensor("scores")?);
     let (boxes, scores) = (cx.require_rank(boxes, 2)?, cx.require_rank(scores, 1)?);
