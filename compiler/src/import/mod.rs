@@ -1,7 +1,7 @@
-//! From a model's bytes to a [`Graph`].
+//! Importers, which turn a model's bytes into a [`Graph`].
 //!
-//! A module for each format decodes: it reads the messages, walks the graph, and for each operator says with
-//! which operands and parameters which function of [`lower`](crate::lower) is meant. There are [`onnx`] and [`fx`].
+//! Each format has a module that decodes it: it reads the messages, walks the graph, and calls a function of [`lower`](crate::lower) with
+//! the operands and parameters of each operator. The modules are [`onnx`] and [`fx`].
 
 pub mod fx;
 pub mod onnx;
@@ -20,23 +20,23 @@ use wgfc_ir::remote::Remote;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Border, DType, Dim, Graph, TensorType};
 
-/// Where the bytes of external tensors come from.
+/// The source of a model's external tensors.
 pub trait ExternalData {
-    /// The whole file at `location`, a path relative to the model that the importer has already
-    /// checked not to leave the model's folder.
+    /// The whole file at `location`, a path relative to the model. The importer has checked that the path stays within the model's
+    /// folder.
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String>;
 
-    /// Bytes of such a file that are read when they are asked for, by who does not hold whole files; `None` by who does.
+    /// A range of bytes of such a file that is read on demand; `None` if the source reads whole files.
     fn remote(&self, _location: &str, _offset: u64, _bytes: u64) -> Option<Result<Remote, String>> {
         None
     }
 
-    /// The bytes of the model itself, where tensors may share them: those of an archive are in it.
+    /// The bytes of the model itself, if tensors may share them. The tensors of an archive are in these bytes.
     fn model(&self) -> Option<Arc<dyn ByteOwner>> {
         None
     }
 
-    /// Bytes in place of a record that an archive does not have.
+    /// Made-up bytes for a record that an archive does not contain.
     fn made_up(&self, _record: &str) -> Option<Arc<dyn ByteOwner>> {
         None
     }
@@ -51,7 +51,7 @@ impl ExternalData for NoExternalData {
     }
 }
 
-/// Imports a model of any format; its first bytes say which. All errors are collected.
+/// Imports a model of any format, which its first bytes identify. All errors are collected.
 ///
 /// # Errors
 /// The faults of the model, or the parts that are not supported.
@@ -63,7 +63,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
     }
 }
 
-/// Says what a model of any format uses and whether it can be compiled, without reading its weights.
+/// Reports which operators a model of any format uses and whether it can be compiled, without reading its weights.
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     if fx::is_archive(bytes) {
         fx::check(bytes, external, options)
@@ -72,10 +72,9 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
     }
 }
 
-/// The inputs of a model of any format whose values must be given in each run, with their types as it declares them.
+/// The inputs of a model of any format that each run must pass, with their declared types.
 ///
-/// # Errors
-/// The faults of the model, as far as they concern them.
+/// # Errors The faults of the model that concern its inputs.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -88,7 +87,7 @@ pub fn declared_inputs(
     }
 }
 
-/// A graph's inputs: name and type, of those that a run may leave out what they are broadcast to.
+/// The name and type of each input of a graph. An optional input is shown with the type that it is broadcast to.
 fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
     let show = |b: &Border| {
         let own = g.ty(b.value);
@@ -101,7 +100,8 @@ fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
     g.inputs.iter().map(show).collect()
 }
 
-/// Whether an operator wants its indices inside their axes. Those of other domains than `ai.onnx` have it before their name.
+/// Whether an operator requires indices within the bounds of their axes. Names outside of the domain `ai.onnx` are prefixed with their
+/// domain.
 pub fn wants_indices_inside(operator: &str) -> bool {
     onnx::wants_indices_inside(operator) || fx::ops::wants_indices_inside(operator)
 }
@@ -109,21 +109,21 @@ pub fn wants_indices_inside(operator: &str) -> bool {
 /// An imported model.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// Its graph in core operators, shapes inferred, shape arithmetic evaluated.
+    /// Its graph in core operators, with inferred shapes and evaluated shape arithmetic.
     pub graph: Graph,
-    /// Nodes of the model (constants not counted).
+    /// The number of nodes of the model, without constants.
     pub model_nodes: usize,
     /// Bytes moved if every node of the model were a kernel of its own.
     pub bytes_unfused: Dim,
     /// The warnings for the user.
     pub warnings: Vec<String>,
-    /// The operators of the nodes that were lowered, by the node's name; those of subgraphs and functions too.
+    /// The operator of each lowered node, by the node's name; nodes of subgraphs and functions are included.
     pub operators: BTreeMap<String, String>,
 }
 
 impl Imported {
-    /// A model whose graph is whole: what nothing reads goes, and the user is told what to know of the rest. `bytes` are those
-    /// moved without fusion, `nan` how many constants hold numbers that are none, and how many such.
+    /// An imported model from a complete graph: removes unused nodes and adds warnings. `bytes` is the traffic without fusion; `nan` is
+    /// the number of NaN elements in `tensors` constants.
     fn of(
         mut graph: Graph,
         model_nodes: usize,
@@ -135,7 +135,7 @@ impl Imported {
         let bytes_unfused = Bounds::of(&graph.computed).most(bytes);
         let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
         graph.remove_dead();
-        // Inputs that a run may leave out and nothing needs, such as the seed of numbers that nobody reads.
+        // Optional inputs that nothing reads, such as the seed of unused random numbers, are removed.
         let (optional, all) = (std::mem::take(&mut graph.optional), std::mem::take(&mut graph.inputs));
         let needed = |b: &Border| {
             !optional.contains_key(&b.name) || !graph.uses(b.value).is_empty() || graph.is_output(b.value)
@@ -154,7 +154,7 @@ impl Imported {
     }
 }
 
-/// An error, of which the part is said in the words of the model, at a node; `advice` says what to do where the error does not.
+/// The diagnostic for an error at a node; `advice` gives the help text if the error has none.
 fn diagnostic(e: OpError, mut at: Location, advice: impl FnOnce(&Location) -> String) -> Diagnostic {
     let d = match e.kind {
         Kind::Model => Diagnostic::model(e.message),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 fn markdown() -> String {
     let lists = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/conformance");
-    // Cases of torch's own dialect are called `own-...`.
+    // Names of cases in torch's own dialect, before its decomposition to core operators, begin with `own-`.
     let cases = |file: &str| {
         let text = std::fs::read_to_string(lists.join(file)).unwrap();
         text.lines().filter(|l| !l.is_empty() && !l.starts_with("own-")).count()

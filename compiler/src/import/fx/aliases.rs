@@ -89,8 +89,8 @@ fn shares(decided: Option<bool>) -> Shared {
     }
 }
 
-/// The conditions under which no two elements of a tensor have the same address, as pairs of sizes of which the first is at most the second.
-/// `None` if some elements have the same address for all sizes.
+/// The conditions under which no two elements of a tensor have the same address, as pairs of sizes of which the first is at most the
+/// second. `None` if some elements have the same address for all sizes.
 pub fn apart(sizes: &[Dim], strides: &[Dim], least: Least<'_>) -> Option<Vec<(Dim, Dim)>> {
     if sizes.iter().any(|n| n.is(0)) {
         return Some(vec![]);

@@ -157,8 +157,8 @@ impl Parser<'_> {
     }
 }
 
-/// A quotient of sizes, `over / under`, which torch computes in f64. It is kept as a fraction, which gives the same integer as f64 does once
-/// it is rounded; expressions for which that is not certain are refused.
+/// A quotient of sizes, `over / under`, which torch computes in f64. It is kept as a fraction, which gives the same integer as f64 does
+/// once it is rounded; expressions for which that is not certain are refused.
 struct Fraction {
     over: Dim,
     /// The denominator; positive if it is a constant.

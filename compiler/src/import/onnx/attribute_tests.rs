@@ -1,10 +1,10 @@
-//! Attributes that ONNX forbids are named, with the node and the operator.
+//! Tests that errors about forbidden attributes name the attribute, the node and the operator.
 
 use super::messages::*;
 use super::testing::*;
 use wgfc_ir::DType::{F32, I64, U8};
 
-/// The error of a node that reads these inputs, in opset 22.
+/// The error of a node with these inputs in opset 22.
 fn error_of(n: NodeProto, inputs: &[(&str, &str)]) -> String {
     let inputs = inputs
         .iter()
@@ -77,7 +77,7 @@ fn forbidden_attributes_are_named() {
     }
 }
 
-/// Errors about a parameter of the lowering name the attribute or the input that gives it.
+/// Errors about a parameter of the lowering name the attribute or the input that sets it.
 #[test]
 fn parameters_are_decoded_under_their_names() {
     let read = |dir: &str| -> String {
@@ -85,7 +85,7 @@ fn parameters_are_decoded_under_their_names() {
         let files = std::fs::read_dir(&dir).unwrap().flatten();
         files.filter_map(|f| std::fs::read_to_string(f.path()).ok()).collect()
     };
-    // Some functions are called by the importer of one format alone.
+    // Some functions are called only by the importer of one format.
     let (lower, ops) = (read("src/lower"), read("src/import/onnx/ops") + &read("src/import/fx/ops"));
     let mut parameters: Vec<&str> =
         lower.split(".param(\"").skip(1).filter_map(|s| s.split('"').next()).collect();

@@ -27,7 +27,7 @@ impl<'m> Importer<'m> {
             f.attribute_proto.iter().map(|a| (a.name.as_str(), a)).collect();
         attributes.extend(n.attribute.iter().map(|a| (a.name.as_str(), a)));
         if let Some(missing) = f.attribute.iter().find(|a| !attributes.contains_key(a.as_str())) {
-            // Attributes without default may still be left out; the nodes that refer to them lack them then.
+            // Required attributes may still be left out; nodes that refer to them then lack the attribute.
             tracing::debug!("function {}: attribute {missing} is not given", f.name);
         }
         let mut scope = Scope::default();
@@ -42,7 +42,7 @@ impl<'m> Importer<'m> {
             .map(|m| {
                 let mut m = m.clone();
                 bind_attributes(&mut m, &attributes);
-                // A parameter that the caller left out is a left-out input of the body's nodes.
+                // A parameter that the caller left out becomes a missing input of the body's nodes.
                 for i in &mut m.input {
                     if f.input.contains(i) && !scope.values.contains_key(i) {
                         i.clear();
@@ -60,7 +60,7 @@ impl<'m> Importer<'m> {
     }
 }
 
-/// Names what a node refers to its function's attributes by.
+/// Replaces references to the function's attributes by their values; an attribute without a value is removed.
 fn bind_attributes(n: &mut NodeProto, given: &HashMap<&str, &AttributeProto>) {
     n.attribute.retain_mut(|a| {
         if let Some(g) = &mut a.g {

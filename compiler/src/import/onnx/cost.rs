@@ -1,17 +1,17 @@
-//! Memory that a model's messages take once they are decoded: an empty message has two bytes in the file and hundreds in memory.
+//! Estimates the memory of a model's decoded messages: an empty message has two bytes in the file and hundreds in memory.
 //!
-//! The sizes follow from the wire format alone: tags, lengths, and which fields are messages. Nothing is allocated for it, and damaged
-//! bytes end the count, as the decoder reports them.
+//! The estimate uses the wire format alone: tags, lengths, and which fields are messages. It allocates nothing, and it ends at damaged
+//! bytes, which the decoder reports.
 
 use super::messages::*;
 use prost::encoding::decode_varint;
 
-/// How deep messages are nested in one another at most; the decoder refuses more.
+/// The maximum nesting depth of messages, which is also the decoder's limit.
 const DEPTH: usize = 100;
-/// Bytes of a text, a list or a number beside its content, with the room that lists have to grow.
+/// The overhead of a string, a list or a number in bytes, including the spare capacity of lists.
 const VALUE: u64 = 48;
 
-/// A kind of message, as far as its fields matter here.
+/// A kind of message; kinds whose fields cost the same are not distinguished.
 #[derive(Clone, Copy)]
 enum Kind {
     Model,
@@ -24,23 +24,23 @@ enum Kind {
     Type,
     Function,
     Shape,
-    /// Key and value, or a version of a set of operators.
+    /// A key with a value, or an operator set with a version.
     Pair,
 }
 
-/// A field of which the content lies behind its length.
+/// The content of a length-delimited field.
 enum Field {
     Message(Kind),
-    /// Numbers of at least a byte each.
+    /// Numbers of at least one byte each.
     Numbers,
     /// Bytes that are copied.
     Bytes,
-    /// Bytes that the decoded message shares with the file where it can.
+    /// Bytes that the decoded message shares with the file if possible.
     Shared,
 }
 
 impl Kind {
-    /// Bytes of the decoded message itself, with the room that a list of them has to grow.
+    /// The size of the decoded message itself in bytes, including the spare capacity of a list of them.
     fn size(self) -> u64 {
         let size = match self {
             Kind::Model => size_of::<ModelProto>(),
@@ -68,7 +68,7 @@ impl Kind {
             (Kind::Graph, 15) | (Kind::Attribute, 22) => Kind::Sparse,
             (Kind::Node, 5) | (Kind::Function, 11) => Kind::Attribute,
             (Kind::Port, 2) => Kind::Type,
-            // The field 1 of a dense tensor's type is a number; of a shape it is an extent, as large as a type.
+            // Field 1 of a dense tensor's type is a number, but field 1 of a shape is an extent, which counts as much as a type.
             (Kind::Type, 1..=9) | (Kind::Shape, 1) => Kind::Shape,
             (Kind::Attribute, 8) | (Kind::Tensor, 1 | 4 | 5 | 7 | 10 | 11) | (Kind::Sparse, 3) => {
                 return Field::Numbers;
@@ -81,12 +81,12 @@ impl Kind {
     }
 }
 
-/// Bytes that the decoded model takes, at most; `shared` where its packed tensors stay in the file's bytes.
+/// The maximum size of the decoded model in bytes; with `shared`, packed tensors share the file's bytes.
 pub fn of_model(bytes: &[u8], shared: bool) -> u64 {
     of_message(Kind::Model, bytes, shared, 0)
 }
 
-/// Bytes that a decoded tensor takes, at most, with its values as they are kept.
+/// The maximum size of a decoded tensor in bytes, including its stored elements.
 pub fn of_tensor(bytes: &[u8]) -> u64 {
     of_message(Kind::Tensor, bytes, false, 0)
 }
@@ -149,7 +149,7 @@ mod tests {
         let model = ModelProto { ir_version: 10, graph: Some(graph), ..Default::default() }.encode_to_vec();
         assert!(model.len() < 2100);
         assert!(of_model(&model, true) >= 1000 * size_of::<NodeProto>() as u64);
-        // Each prefix is counted without a panic.
+        // No prefix of a model makes the count panic.
         for end in 0..model.len() {
             of_model(&model[..end], true);
         }

@@ -1,4 +1,4 @@
-//! An operator's decoder's view of its node.
+//! A decoder's access to its node.
 
 use super::messages::{AttributeProto, GraphProto, NodeProto, attribute_type, data_type};
 use super::names::Scope;
@@ -23,9 +23,9 @@ pub struct Cx<'a, 'g, 'm> {
     /// The operator's version: the newest of [`OpDef::since`](super::op::OpDef) not above `opset`.
     pub since: i64,
     pub(super) inputs: Vec<Option<Value>>,
-    /// Parameters of the lowering that inputs give.
+    /// Parameters of the lowering, with the inputs that set them.
     given: Vec<(&'static str, usize)>,
-    /// Operands of the lowering that are made of one input.
+    /// Operands of the lowering that were computed from one input.
     made: Vec<(Value, usize)>,
 }
 
@@ -41,7 +41,7 @@ impl<'g> DerefMut for Cx<'_, 'g, '_> {
     }
 }
 
-/// The subjects of the lowering's errors, in the words of the model.
+/// Translation of operands and parameters in the lowering's errors to inputs and attributes of the node.
 impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     pub(super) fn new(
         lowering: &'a mut Lowering<'g>,
@@ -53,22 +53,22 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     ) -> Cx<'a, 'g, 'm> {
         Cx { lowering, importer, scope, node, opset, since, inputs, given: vec![], made: vec![] }
     }
-    /// Says that input `i` gives a parameter of the lowering. Others are given by the attributes of their
-    /// names, or of those that `ATTRIBUTES` says.
+    /// Declares that input `i` sets a parameter of the lowering. Other parameters are set by the attribute of the same name or by that in
+    /// `ATTRIBUTES`.
     pub fn gives(&mut self, i: usize, param: &'static str) {
         self.given.push((param, i));
     }
-    /// Says that an operand of the lowering is made of input `i`.
+    /// Declares that an operand of the lowering was computed from input `i`.
     pub fn made_of(&mut self, i: usize, v: Value) {
         self.made.push((v, i));
     }
-    /// An error with the input or attribute it is about.
+    /// Adds the input or attribute that an error is about.
     pub(super) fn placed(&self, e: OpError) -> OpError {
         let part = match e.part {
             Some(Part::Operand(v)) => {
                 let own = (0..self.inputs.len()).filter(|i| self.inputs[*i] == Some(v));
                 let made = self.made.iter().filter(|(made, _)| *made == v).map(|(_, i)| *i);
-                // A value may be given several times.
+                // Several inputs may be the same value.
                 let all: BTreeSet<usize> = own.chain(made).collect();
                 let all: Vec<String> = all.into_iter().map(|i| self.called(i)).collect();
                 (!all.is_empty()).then(|| all.join(" or "))
@@ -93,7 +93,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     }
 }
 
-/// Attributes that are not called as the parameters of the lowering that they give.
+/// Parameters of the lowering whose attributes have other names.
 pub(super) const ATTRIBUTES: &[(&str, &str)] = &[
     ("along", "quantize_axis"),
     ("groups", "group"),
@@ -103,34 +103,34 @@ pub(super) const ATTRIBUTES: &[(&str, &str)] = &[
 
 /// Inputs and outputs.
 impl Cx<'_, '_, '_> {
-    /// Input `i`, which must be there.
+    /// The required input `i`.
     pub fn input(&self, i: usize) -> Result<Value> {
         self.opt(i).ok_or_else(|| OpError::model(format!("input {i} is required and missing")))
     }
-    /// Input `i`, unless it is left out.
+    /// Input `i`, or `None` if it is left out.
     pub fn opt(&self, i: usize) -> Option<Value> {
         self.inputs.get(i).copied().flatten()
     }
-    /// Every input; at least one, none left out.
+    /// All inputs; there must be at least one, and none may be left out.
     pub fn inputs(&self) -> Result<Vec<Value>> {
         if self.inputs.is_empty() {
             return Err(OpError::model("needs at least one input"));
         }
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
-    /// How many inputs are written, left-out ones between them included.
+    /// The number of inputs of the node, including those left out between others.
     pub fn input_count(&self) -> usize {
         self.inputs.len()
     }
-    /// How many outputs are written.
+    /// The number of outputs of the node.
     pub fn output_count(&self) -> usize {
         self.node.output.len()
     }
-    /// Whether output `i` is given a name.
+    /// Whether output `i` has a name.
     pub fn wants(&self, i: usize) -> bool {
         self.node.output.get(i).is_some_and(|o| !o.is_empty())
     }
-    /// Says that an error is about input `i`.
+    /// Adds to an error that it is about input `i`.
     pub fn at_input(&self, i: usize, e: OpError) -> OpError {
         e.at(self.called(i))
     }
@@ -143,7 +143,7 @@ impl Cx<'_, '_, '_> {
     pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
         self.lowering.int(dtype, v)
     }
-    /// How many errors there are; for [`Cx::forget_errors`].
+    /// The number of errors so far, for [`Cx::forget_errors`].
     pub fn error_mark(&self) -> usize {
         self.importer.errors.len()
     }
@@ -151,13 +151,13 @@ impl Cx<'_, '_, '_> {
     pub fn error_since(&self, mark: usize) -> Option<String> {
         self.importer.errors.get(mark).map(|e| e.message.clone())
     }
-    /// Whether the model has met a limit, which has been reported.
+    /// Whether the model has exceeded a limit, which has been reported.
     pub fn is_stopped(&self) -> bool {
         self.importer.stopped
     }
-    /// Takes back the errors since a mark: a subgraph failed, and there is another way to import it.
+    /// Removes the errors since a mark, because a failed subgraph is imported in another way.
     pub fn forget_errors(&mut self, mark: usize) {
-        // A limit that has been met holds for every way.
+        // An exceeded limit applies to every way.
         if !self.importer.stopped {
             self.importer.errors.truncate(mark);
         }
@@ -166,7 +166,7 @@ impl Cx<'_, '_, '_> {
 
 /// Attributes.
 impl<'a> Cx<'a, '_, '_> {
-    /// The attribute as it is, if it is there.
+    /// The attribute as decoded, if it is present.
     pub fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         self.node.attribute.iter().find(|a| a.name == name)
     }
@@ -189,7 +189,7 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn int(&self, name: &str, default: i64) -> Result<i64> {
         Ok(self.int_opt(name)?.unwrap_or(default))
     }
-    /// An integer, if it is there.
+    /// An integer, if it is present.
     pub fn int_opt(&self, name: &str) -> Result<Option<i64>> {
         Ok(self.typed(name, attribute_type::INT)?.map(|a| a.i))
     }
@@ -205,7 +205,7 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn float(&self, name: &str, default: f32) -> Result<f32> {
         Ok(self.float_opt(name)?.unwrap_or(default))
     }
-    /// A float, if it is there.
+    /// A float, if it is present.
     pub fn float_opt(&self, name: &str) -> Result<Option<f32>> {
         Ok(self.typed(name, attribute_type::FLOAT)?.map(|a| a.f))
     }
@@ -213,7 +213,7 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn float_req(&self, name: &str) -> Result<f32> {
         self.required(name, self.float_opt(name)?)
     }
-    /// Integers, if they are there.
+    /// Integers, if they are present.
     pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
         Ok(self.typed(name, attribute_type::INTS)?.map(|a| a.ints.clone()))
     }
@@ -221,7 +221,7 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn ints_req(&self, name: &str) -> Result<Vec<i64>> {
         self.required(name, self.ints(name)?)
     }
-    /// Floats, if they are there.
+    /// Floats, if they are present.
     pub fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
         Ok(self.typed(name, attribute_type::FLOATS)?.map(|a| a.floats.clone()))
     }
@@ -229,7 +229,7 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn string(&self, name: &str, default: &str) -> Result<String> {
         Ok(self.string_opt(name)?.unwrap_or_else(|| default.to_owned()))
     }
-    /// A string, if it is there.
+    /// A string, if it is present.
     pub fn string_opt(&self, name: &str) -> Result<Option<String>> {
         Ok(self.typed(name, attribute_type::STRING)?.map(|a| String::from_utf8_lossy(&a.s).into_owned()))
     }
@@ -237,12 +237,12 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn string_req(&self, name: &str) -> Result<String> {
         self.required(name, self.string_opt(name)?)
     }
-    /// Strings, if they are there.
+    /// Strings, if they are present.
     pub fn strings(&self, name: &str) -> Result<Option<Vec<String>>> {
         let a = self.typed(name, attribute_type::STRINGS)?;
         Ok(a.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
     }
-    /// A tensor, if it is there.
+    /// A tensor, if it is present.
     pub fn tensor(&mut self, name: &str) -> Result<Option<Tensor>> {
         let Some(a) = self.typed(name, attribute_type::TENSOR)? else { return Ok(None) };
         let Some(t) = &a.t else { return Ok(None) };
@@ -275,21 +275,20 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn axis(&self, v: i64, rank: usize) -> Result<usize> {
         lower::axis(v, rank)
     }
-    /// The axis of `x` that attribute `axis` names.
+    /// The axis of `x` in attribute `axis`.
     pub fn axis_attr(&self, x: Value, default: i64) -> Result<usize> {
         self.axis(self.int("axis", default)?, self.rank(x))
     }
-    /// The first of the axes of `x` that are taken as one, which attribute `axis` names: it may be the rank.
+    /// The axis of `x` in attribute `axis`, from which on axes are flattened; it may equal the rank.
     pub fn first_axis(&self, x: Value, default: i64) -> Result<usize> {
         let (axis, rank) = (self.int("axis", default)?, self.rank(x));
         if axis == rank as i64 { Ok(rank) } else { self.axis(axis, rank) }
     }
-    /// Several axes: sorted; a repeated one is an error.
+    /// Several axes, sorted; a repeated axis is an error.
     pub fn axes(&self, v: &[i64], rank: usize) -> Result<Vec<usize>> {
         lower::axes(v, rank)
     }
-    /// Axes given as input `input`, or as attribute `axes` (as operators before opset 13 or 18 do).
-    /// `None` when neither is there.
+    /// Axes from input `input`, or from attribute `axes`, which operators have before opset 13 or 18. `None` if both are absent.
     pub fn axes_input_or_attr(&mut self, input: usize, rank: usize) -> Result<Option<Vec<usize>>> {
         let given = match self.opt(input) {
             Some(_) => Some(self.const_ints(input)?),
@@ -299,9 +298,9 @@ impl<'a> Cx<'a, '_, '_> {
     }
 }
 
-/// Contents of small tensors, known while compiling.
+/// Elements of small tensors that are known at compile time.
 impl Cx<'_, '_, '_> {
-    /// The elements of required input `i` ([`Lowering::dims`]); an error that says so when it depends on data.
+    /// The elements of required input `i` ([`Lowering::dims`]); an input that depends on data is an error.
     pub fn const_dims(&mut self, i: usize) -> Result<Vec<Dim>> {
         let v = self.input(i)?;
         if let Some(d) = self.dims(v) {
@@ -313,7 +312,7 @@ impl Cx<'_, '_, '_> {
         }
         Err(self.unknown_input(i, v))
     }
-    /// The error for input `i`, which must be known and depends on data.
+    /// The error for input `i`, which must be known at compile time and depends on data.
     fn unknown_input(&mut self, i: usize, v: Value) -> OpError {
         let e = self.unknown(v);
         self.at_input(i, e)
@@ -323,7 +322,7 @@ impl Cx<'_, '_, '_> {
         let v = self.input(i)?;
         self.require_open_sizes(v).map_err(|e| self.at_input(i, e))
     }
-    /// Required input `i` as integers that depend on nothing.
+    /// Required input `i` as constant integers.
     pub fn const_ints(&mut self, i: usize) -> Result<Vec<i64>> {
         let dims = self.const_dims(i)?;
         dims.iter()
@@ -335,7 +334,7 @@ impl Cx<'_, '_, '_> {
             })
             .collect()
     }
-    /// Required input `i` as one integer that depends on nothing.
+    /// Required input `i` as one constant integer.
     pub fn const_int(&mut self, i: usize) -> Result<i64> {
         match self.const_ints(i)?.as_slice() {
             [one] => Ok(*one),
@@ -345,7 +344,7 @@ impl Cx<'_, '_, '_> {
             }
         }
     }
-    /// Required input `i` as numbers; an error that says so when they depend on data.
+    /// Required input `i` as constant numbers; an input that depends on data is an error.
     pub fn const_numbers(&mut self, i: usize) -> Result<Vec<f64>> {
         let v = self.input(i)?;
         match self.numbers(v) {
@@ -353,8 +352,8 @@ impl Cx<'_, '_, '_> {
             None => Err(self.unknown_input(i, v)),
         }
     }
-    /// Required input `i` as exact fractions, expressions of dimensions over constants; an error that says so
-    /// when they depend on data.
+    /// Required input `i` as exact fractions, expressions of dimensions over constant denominators; an input that depends on data is an
+    /// error.
     pub fn const_fractions(&mut self, i: usize) -> Result<Vec<(Dim, i64)>> {
         let v = self.input(i)?;
         match self.fractions(v) {

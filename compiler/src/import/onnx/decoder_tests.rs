@@ -1,4 +1,4 @@
-//! Operators of decoders, given what they do not take.
+//! Tests of decoders with inputs and attributes that they do not support.
 
 use super::messages::*;
 use super::testing::*;
@@ -7,7 +7,7 @@ use wgfc_ir::DType::{self, F32, I32, I64};
 const MICROSOFT: &str = "com.microsoft";
 const ML: &str = "ai.onnx.ml";
 
-/// A model of one node: `inputs` are types, and `None` where one is left out.
+/// A model of one node: `inputs` are the types of its inputs, with `None` for one that is left out.
 fn one(op: &str, domain: &str, inputs: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
     let name = |i: usize| format!("x{i}");
     let names: Vec<String> =
@@ -31,7 +31,7 @@ fn attributes() -> NodeProto {
 const QUERY: Option<(DType, &str)> = Some((F32, "2 s 64"));
 const KEY: Option<(DType, &str)> = Some((F32, "2 s 32"));
 
-/// A model of `GroupQueryAttention`: four heads, two of keys.
+/// A model of `GroupQueryAttention` with four query heads and two key heads.
 fn group_query(more: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
     let mut inputs = vec![QUERY, KEY, KEY, None, None, Some((I32, "2")), Some((I32, ""))];
     inputs.extend(more);
@@ -107,7 +107,7 @@ fn classical_models_that_mean_two_things_are_refused() {
     let encoder = |op, n: NodeProto| one(op, ML, &[x], 1, n);
     let bytes =
         |v: &[u8]| TensorProto::of("m", &wgfc_ir::Tensor::new(DType::U8, vec![v.len()], v.to_vec()).unwrap());
-    // A node with two leaves, for two targets.
+    // A tree of one node with two leaves, for two targets.
     let ensemble = |post: i64| {
         let ids = ["nodes_featureids", "nodes_truenodeids", "tree_roots"].into_iter();
         let n = ids.fold(attributes(), |n, name| n.ints(name, &[0]));
@@ -133,7 +133,7 @@ fn classical_models_that_mean_two_things_are_refused() {
         let graph = m.graph.as_mut().unwrap();
         let n = graph.node.pop().unwrap().text("aggregate_function", "MIN");
         let mut n = n.ints("target_ids", &vec![0; given.len()]).int("n_targets", 1);
-        // The later attributes of a name stand for the earlier ones.
+        // Among attributes of one name the last one counts.
         let mut seen = std::collections::BTreeSet::new();
         n.attribute.reverse();
         n.attribute.retain(|a| a.name != "base_values" && seen.insert(a.name.clone()));
@@ -196,7 +196,7 @@ fn tables_of_angles_have_a_row_for_each_position() {
     assert!(e.contains("row 20 of a table of 20") && e.contains("x7"), "{e}");
 }
 
-/// An operator, its domain, operands that fit, and its attributes.
+/// An operator, its domain, valid operands, and its attributes.
 type Fit = (&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto);
 
 fn that_fit() -> Vec<Fit> {

@@ -1,4 +1,4 @@
-//! Dimensions of the model's inputs: numbers, symbols, expressions of symbols, unknowns.
+//! Dimensions of the model's inputs: constants, symbols, expressions of symbols, unknown dimensions.
 
 use super::messages::{DimensionValue, GraphProto, TensorTypeProto, TypeValue};
 use super::op::OpError;
@@ -6,20 +6,20 @@ use crate::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// Gives each declared dimension its [`Dim`].
+/// Translates each declared dimension to a [`Dim`].
 pub struct DimNames {
     /// Symbols that the shapes of inputs determine.
     bound: BTreeSet<String>,
-    /// The names of texts that are no expressions.
+    /// The symbols for texts that are no expressions.
     renamed: HashMap<String, String>,
     fixed: BTreeMap<String, i64>,
-    /// Symbols seen.
+    /// The symbols so far.
     seen: BTreeSet<String>,
 }
 
 impl DimNames {
-    /// Looks at all inputs: an expression like `past + seq` is kept where other dimensions determine
-    /// all of its symbols but one that occurs in it linearly; otherwise it is a symbol of its own.
+    /// Scans all inputs. An expression like `past + seq` is kept if other dimensions determine all of its symbols except one, which
+    /// occurs linearly with factor 1; otherwise the expression becomes a symbol of its own.
     pub fn new(graph: &GraphProto, fixed: &BTreeMap<String, i64>) -> DimNames {
         let texts: Vec<&str> = graph
             .input
@@ -118,7 +118,7 @@ impl DimNames {
         Poly::sym(&name)
     }
 
-    /// Errors for dimensions that were to be fixed and are not there, or not possible.
+    /// Errors for dimensions of the options that do not exist or have impossible values.
     pub fn unused(&self, fixed: &BTreeMap<String, i64>) -> Vec<Diagnostic> {
         let names = || self.seen.iter().cloned().collect::<Vec<_>>().join(", ");
         fixed
@@ -145,7 +145,7 @@ impl DimNames {
     }
 }
 
-/// The text as an expression of symbols, when it is one without constants below zero.
+/// The text as an expression of symbols; `None` if it is none, or is a negative constant.
 fn expression(text: &str) -> Option<Poly> {
     let p = Poly::parse(text).ok()?;
     let only_symbols = p.vars().is_empty() && p.data().is_empty();

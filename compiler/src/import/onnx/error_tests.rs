@@ -1,4 +1,4 @@
-//! Errors as a person with a broken model reads them.
+//! Tests of rendered errors for broken models.
 
 use super::messages::*;
 use super::testing::*;
@@ -171,7 +171,7 @@ fn external_data_stays_inside_the_folder_and_the_file() {
     insta::assert_snapshot!(all);
 }
 
-/// Attributes and inputs that ONNX forbids are named with the node and the operator.
+/// Errors about forbidden attributes and inputs name them, the node and the operator.
 #[test]
 fn forbidden_attributes_are_named() {
     let xy = |op: &str| node(op, &["x", "i"], &["y"]);

@@ -1,9 +1,9 @@
-//! The files beside a model that its tensors lie in.
+//! The files beside a model that contain its external tensors.
 
 use super::messages::*;
 use std::collections::BTreeMap;
 
-/// The locations of external tensors, and how many tensors lie in each, those of subgraphs and functions too.
+/// The locations of external tensors, and the number of tensors at each; subgraphs and functions are included.
 pub fn locations(model: &ModelProto) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     model.graph.iter().for_each(|g| of_graph(g, &mut found));
@@ -19,7 +19,7 @@ fn of_graph(g: &GraphProto, found: &mut BTreeMap<String, usize>) {
     of_nodes(&g.node, found);
 }
 
-/// Messages are nested in one another at most 100 deep, as the decoder has it.
+/// The recursion is bounded, as the decoder nests messages at most 100 deep.
 fn of_nodes(nodes: &[NodeProto], found: &mut BTreeMap<String, usize>) {
     for a in nodes.iter().flat_map(|n| &n.attribute) {
         a.t.iter().for_each(|t| of_tensor(t, found));

@@ -1,4 +1,4 @@
-//! Integers that a model gives as constants are computed as those that a run gives it.
+//! Tests that integer operators give the same results for constant operands as for inputs of a run.
 
 use super::messages::*;
 use super::testing::*;
@@ -7,7 +7,7 @@ use wgfc_ir::DType::{self, I8, I32, I64, U8, U32, U64};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Scalar, Tensor};
 
-/// The neighbours of values at which something wraps.
+/// Values near those at which arithmetic wraps.
 fn extremes(dtype: DType) -> Vec<Scalar> {
     let bits = dtype.bits() as u32;
     let top = 1u64 << (bits - 1);
@@ -28,7 +28,7 @@ fn constant(name: &str, t: &Tensor) -> TensorProto {
     }
 }
 
-/// Every pair of extremes, as two tensors `[n, n]`.
+/// All pairs of extremes, as two tensors `[n, n]`.
 fn pairs(dtype: DType) -> [Tensor; 2] {
     let v = extremes(dtype);
     let n = v.len();
@@ -39,7 +39,7 @@ fn pairs(dtype: DType) -> [Tensor; 2] {
     [all(&|i, _| v[i]), all(&|_, j| v[j])]
 }
 
-/// The node's output where its operands are constants, and where they are inputs.
+/// The node's output with constant operands, and with operands that are inputs.
 fn both_ways(n: &NodeProto, opset: i64, operands: &[(&str, Tensor)]) -> [Tensor; 2] {
     [true, false].map(|folded| {
         let dims = |t: &Tensor| t.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
@@ -149,7 +149,7 @@ fn sums_and_products_wrap() {
     assert_eq!([neg("Neg"), neg("Abs")], [i64::MIN; 2]);
 }
 
-/// Constants beyond 32 bits keep their value wherever they are used.
+/// Constants beyond 32 bits keep their values in every operator.
 #[test]
 fn far_constants_stay_far() {
     let x = Tensor::from_i64(vec![3, 4], &(1..=12).collect::<Vec<_>>());
@@ -173,7 +173,7 @@ fn far_constants_stay_far() {
         ];
         let y = same(&node("OneHot", &["i", "known", "v"], &["y"]), 20, &hot);
         assert_eq!(y.to_i64s(), Some(vec![0; 4]), "OneHot at {far}");
-        // Outside: the last or the first in a gather, nowhere in a scatter.
+        // An index out of range is clamped in a gather, and skipped in a scatter.
         let at = Tensor::from_i64(vec![1, 1], &[far]);
         let data = [("x", x.clone()), ("i", at.clone())];
         let y = same(&node("GatherElements", &["x", "i"], &["y"]).int("axis", 1), 20, &data);

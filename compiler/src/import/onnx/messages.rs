@@ -1,8 +1,8 @@
 //! The ONNX protobuf messages, with the field numbers of the public schema (`onnx.proto`).
 //!
-//! Written by hand with `prost`'s derive: only the fields that matter here, no build-time code
-//! generation. They encode too, so that tests can build models. Fields that the schema calls optional
-//! and whose default says the same as absence are plain here.
+//! The messages are written by hand with `prost`'s derive; they contain only the fields that the importer uses, and need no code
+//! generation at build time. Tests also encode them to build models. A field that the schema calls optional is plain here if its default
+//! means the same as its absence.
 
 use prost::Message;
 pub use prost::bytes::Bytes;
@@ -13,16 +13,16 @@ pub struct ModelProto {
     /// Version of the file format.
     #[prost(int64, tag = "1")]
     pub ir_version: i64,
-    /// The exporter.
+    /// The name of the exporter.
     #[prost(string, tag = "2")]
     pub producer_name: String,
-    /// Its version.
+    /// The version of the exporter.
     #[prost(string, tag = "3")]
     pub producer_version: String,
-    /// The computation.
+    /// The graph.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
-    /// The operator sets it uses.
+    /// The operator sets that the model uses.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
     /// Free-form notes.
@@ -33,13 +33,13 @@ pub struct ModelProto {
     pub functions: Vec<FunctionProto>,
 }
 
-/// A version of a set of operators.
+/// An operator set with its version.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
-    /// Empty is `ai.onnx`.
+    /// The domain; empty for `ai.onnx`.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// Its version.
+    /// The version.
     #[prost(int64, tag = "2")]
     pub version: i64,
 }
@@ -55,10 +55,10 @@ pub struct StringStringEntryProto {
     pub value: String,
 }
 
-/// Nodes between named values.
+/// A graph: nodes that are connected by named values.
 #[derive(Clone, PartialEq, Message)]
 pub struct GraphProto {
-    /// Nodes, producers first.
+    /// Nodes in topological order.
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeProto>,
     /// Name.
@@ -73,7 +73,7 @@ pub struct GraphProto {
     /// The outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
-    /// Types of values between.
+    /// Types of intermediate values.
     #[prost(message, repeated, tag = "13")]
     pub value_info: Vec<ValueInfoProto>,
     /// Sparse constants.
@@ -84,13 +84,13 @@ pub struct GraphProto {
 /// One application of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
-    /// Names of the values it reads; empty where an optional one is left out.
+    /// Names of its input values; empty for an optional one that is left out.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
-    /// Names of the values it makes; empty where nobody wants one.
+    /// Names of its output values; empty for an output that is not used.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
-    /// Its own name, often empty.
+    /// Its own name, which is often empty.
     #[prost(string, tag = "3")]
     pub name: String,
     /// The operator.
@@ -99,10 +99,10 @@ pub struct NodeProto {
     /// Attributes.
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
-    /// The operator's domain; empty is `ai.onnx`.
+    /// The operator's domain; empty for `ai.onnx`.
     #[prost(string, tag = "7")]
     pub domain: String,
-    /// Which overload of a model-local function.
+    /// The overload of a model-local function.
     #[prost(string, tag = "8")]
     pub overload: String,
 }
@@ -118,7 +118,7 @@ pub mod attribute_type {
     pub const FLOATS: i32 = 6;
     pub const INTS: i32 = 7;
     pub const STRINGS: i32 = 8;
-    /// The name in messages.
+    /// The name of a kind, for messages.
     pub fn name(t: i32) -> &'static str {
         [
             "an undefined value",
@@ -167,10 +167,10 @@ pub struct AttributeProto {
     /// Strings.
     #[prost(bytes = "vec", repeated, tag = "9")]
     pub strings: Vec<Vec<u8>>,
-    /// Which of the fields holds, as in [`attribute_type`].
+    /// The kind of the value, as in [`attribute_type`].
     #[prost(int32, tag = "20")]
     pub r#type: i32,
-    /// Inside a function: the function's attribute whose value this takes.
+    /// Inside of a function: the attribute of the function that this one takes its value from.
     #[prost(string, tag = "21")]
     pub ref_attr_name: String,
     /// A sparse tensor.
@@ -187,16 +187,16 @@ pub struct TensorProto {
     /// Element type, as in [`data_type`].
     #[prost(int32, tag = "2")]
     pub data_type: i32,
-    /// f32, complex64.
+    /// Elements of type f32 and complex64.
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Integers of at most 32 bits, f16 and smaller floats by bits, bool.
+    /// Elements of bool, of integers of at most 32 bits, and of floats of at most 16 bits as bit patterns.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
     /// Strings.
     #[prost(bytes = "vec", repeated, tag = "6")]
     pub string_data: Vec<Vec<u8>>,
-    /// i64.
+    /// Elements of type i64.
     #[prost(int64, repeated, tag = "7")]
     pub int64_data: Vec<i64>,
     /// Name.
@@ -205,22 +205,22 @@ pub struct TensorProto {
     /// Packed little-endian elements.
     #[prost(bytes = "bytes", tag = "9")]
     pub raw_data: Bytes,
-    /// f64, complex128.
+    /// Elements of type f64 and complex128.
     #[prost(double, repeated, tag = "10")]
     pub double_data: Vec<f64>,
-    /// u32, u64.
+    /// Elements of type u32 and u64.
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: Vec<u64>,
-    /// Where the elements are when they are in another file: `location`, `offset`, `length`.
+    /// The place of external elements: `location`, `offset`, `length`.
     #[prost(message, repeated, tag = "13")]
     pub external_data: Vec<StringStringEntryProto>,
-    /// 1: in another file.
+    /// 1 if the elements are in another file.
     #[prost(int32, tag = "14")]
     pub data_location: i32,
 }
 
 impl TensorProto {
-    /// A tensor under a name, its elements packed.
+    /// A named tensor with packed elements.
     pub fn of(name: &str, t: &wgfc_ir::Tensor) -> TensorProto {
         TensorProto {
             name: name.into(),
@@ -235,7 +235,7 @@ impl TensorProto {
 /// The element types of [`TensorProto`], by number.
 pub mod data_type {
     use wgfc_ir::DType;
-    /// Text; not array work.
+    /// Strings, which are not supported as elements.
     pub const STRING: i32 = 8;
     const TABLE: &[(i32, DType)] = &[
         (1, DType::F32),
@@ -262,7 +262,7 @@ pub mod data_type {
         (25, DType::U2),
         (26, DType::I2),
     ];
-    /// The element type of that number, if it is one that we have.
+    /// The element type of a number, if it is supported.
     pub fn dtype(code: i32) -> Option<DType> {
         TABLE.iter().find(|(c, _)| *c == code).map(|(_, d)| *d)
     }
@@ -270,7 +270,7 @@ pub mod data_type {
     pub fn code(d: DType) -> i32 {
         TABLE.iter().find(|(_, t)| *t == d).map_or(0, |(c, _)| *c)
     }
-    /// The names of types that we lack.
+    /// The name of a type that is not supported.
     pub fn name(code: i32) -> String {
         match code {
             0 => "undefined".into(),
@@ -287,10 +287,10 @@ pub mod data_type {
 /// A sparse tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct SparseTensorProto {
-    /// Elements that are not zero.
+    /// The elements that are not zero.
     #[prost(message, optional, tag = "1")]
     pub values: Option<TensorProto>,
-    /// Where they are.
+    /// The indices of these elements.
     #[prost(message, optional, tag = "2")]
     pub indices: Option<TensorProto>,
     /// Extents.
@@ -312,7 +312,7 @@ pub struct ValueInfoProto {
 /// A type.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
-    /// Which.
+    /// The kind of type.
     #[prost(oneof = "TypeValue", tags = "1, 4, 5, 8, 9")]
     pub value: Option<TypeValue>,
 }
@@ -332,13 +332,13 @@ pub enum TypeValue {
     /// A sparse tensor.
     #[prost(message, tag = "8")]
     SparseTensor(TensorTypeProto),
-    /// A value or nothing.
+    /// A value or `None`.
     #[prost(message, tag = "9")]
     Optional(ElemTypeProto),
 }
 
 impl TypeValue {
-    /// Its name.
+    /// The name of the kind.
     pub fn name(&self) -> &'static str {
         match self {
             TypeValue::Tensor(_) => "tensor",
@@ -350,19 +350,19 @@ impl TypeValue {
     }
 }
 
-/// Element type and shape.
+/// The element type and shape of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorTypeProto {
-    /// As in [`data_type`].
+    /// The element type, as in [`data_type`].
     #[prost(int32, tag = "1")]
     pub elem_type: i32,
-    /// Absent: even the rank is unknown.
+    /// The shape; absent if even the rank is unknown.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
 
 impl TypeProto {
-    /// A dense tensor's.
+    /// The type of a dense tensor.
     pub fn tensor(dtype: wgfc_ir::DType, dims: impl IntoIterator<Item = DimensionValue>) -> TypeProto {
         let dim = dims.into_iter().map(|d| DimensionProto { value: Some(d) }).collect();
         let shape = Some(TensorShapeProto { dim });
@@ -370,13 +370,13 @@ impl TypeProto {
             value: Some(TypeValue::Tensor(TensorTypeProto { elem_type: data_type::code(dtype), shape })),
         }
     }
-    /// A dense tensor's of known extents.
+    /// The type of a dense tensor with constant extents.
     pub fn of(dtype: wgfc_ir::DType, shape: &[usize]) -> TypeProto {
         TypeProto::tensor(dtype, shape.iter().map(|d| DimensionValue::Value(*d as i64)))
     }
 }
 
-/// The element of a sequence or optional.
+/// The element type of a sequence or an optional.
 #[derive(Clone, PartialEq, Message)]
 pub struct ElemTypeProto {
     /// Its type.
@@ -384,10 +384,10 @@ pub struct ElemTypeProto {
     pub elem_type: Option<Box<TypeProto>>,
 }
 
-/// A map's types.
+/// The key and value types of a map.
 #[derive(Clone, PartialEq, Message)]
 pub struct MapTypeProto {
-    /// As in [`data_type`].
+    /// The key's type, as in [`data_type`].
     #[prost(int32, tag = "1")]
     pub key_type: i32,
     /// The value's type.
@@ -395,10 +395,10 @@ pub struct MapTypeProto {
     pub value_type: Option<Box<TypeProto>>,
 }
 
-/// Extents.
+/// A shape.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorShapeProto {
-    /// Outermost first.
+    /// The extents, outermost first.
     #[prost(message, repeated, tag = "1")]
     pub dim: Vec<DimensionProto>,
 }
@@ -406,18 +406,18 @@ pub struct TensorShapeProto {
 /// One extent.
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
-    /// Absent: unknown.
+    /// The extent; absent if it is unknown.
     #[prost(oneof = "DimensionValue", tags = "1, 2")]
     pub value: Option<DimensionValue>,
 }
 
-/// The kinds of [`DimensionProto`].
+/// The kinds of extents in [`DimensionProto`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum DimensionValue {
-    /// A number.
+    /// A constant.
     #[prost(int64, tag = "1")]
     Value(i64),
-    /// A symbol, or an expression of some.
+    /// A symbol, or an expression of symbols.
     #[prost(string, tag = "2")]
     Param(String),
 }
@@ -434,22 +434,22 @@ pub struct FunctionProto {
     /// Results.
     #[prost(string, repeated, tag = "5")]
     pub output: Vec<String>,
-    /// Attributes without default.
+    /// The names of required attributes.
     #[prost(string, repeated, tag = "6")]
     pub attribute: Vec<String>,
     /// Body.
     #[prost(message, repeated, tag = "7")]
     pub node: Vec<NodeProto>,
-    /// The operator sets the body uses.
+    /// The operator sets that the body uses.
     #[prost(message, repeated, tag = "9")]
     pub opset_import: Vec<OperatorSetIdProto>,
     /// Domain.
     #[prost(string, tag = "10")]
     pub domain: String,
-    /// Attributes with default.
+    /// Attributes with default values.
     #[prost(message, repeated, tag = "11")]
     pub attribute_proto: Vec<AttributeProto>,
-    /// Which overload.
+    /// The overload.
     #[prost(string, tag = "13")]
     pub overload: String,
 }

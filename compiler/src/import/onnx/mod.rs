@@ -1,8 +1,8 @@
-//! ONNX models.
+//! Importer of ONNX models.
 //!
-//! `messages` is what a file holds; `model` its header, inputs and outputs; `walk` goes through its nodes, `call`
-//! and `subgraph` through those of functions and bodies. [`op`] is the contract of an operator, [`ops`] decodes
-//! each of them, [`cx`] is what a decoder sees of its node. `docs/adding-an-operator.md` says how to add one.
+//! `messages` defines the contents of a file; `model` imports its header, inputs and outputs; `walk` lowers its nodes, and `call` and
+//! `subgraph` those of functions and of inner graphs. [`op`] is the contract of an operator, [`ops`] decodes each operator, and [`cx`] is
+//! a decoder's access to its node. `docs/adding-an-operator.md` explains how to add an operator.
 
 #[cfg(test)]
 mod attribute_tests;
@@ -65,9 +65,9 @@ use walk::Importer;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, TensorType};
 
-/// The newest file format that is understood.
+/// The newest version of the file format that can be read.
 pub const NEWEST_IR: i64 = 14;
-/// The oldest and newest version of `ai.onnx` that are understood; operators say their own oldest.
+/// The versions of `ai.onnx` that can be read; each operator states its own oldest version.
 pub const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// Imports an ONNX model. All errors are collected.
@@ -75,7 +75,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
     import_model(&decode_shared(bytes, external, options.memory_limit)?, external, options)
 }
 
-/// [`decode`], but for tensors that share the memory of the model where it can be kept.
+/// [`decode`], except that tensors share the memory of the model if possible.
 fn decode_shared(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -102,15 +102,14 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Reads a model's messages, within the memory that its size allows.
+/// Decodes a model's messages, within a memory budget that depends on its size.
 pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
     decode_shared(bytes, &NoExternalData, None)
 }
 
-/// The locations of external tensors, relative to the model's folder, and how many tensors lie in each.
+/// The locations of external tensors, relative to the model's folder, and the number of tensors at each.
 ///
-/// # Errors
-/// Where the model cannot be decoded.
+/// # Errors The model cannot be decoded.
 pub fn external_locations(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -119,16 +118,15 @@ pub fn external_locations(
     Ok(external::locations(&decode_shared(bytes, external, memory_limit)?))
 }
 
-/// Takes what the model's messages need from the budget of its file.
+/// Takes the memory of the model's decoded messages from its budget.
 fn afford(bytes: &[u8], shared: bool, memory_limit: Option<u64>) -> Result<(), Errors> {
     let budget = Budget::new(bytes.len() as u64, memory_limit);
     Ok(budget.take(cost::of_model(bytes, shared), "decoding the model's messages")?)
 }
 
-/// Reads the message of a single tensor, within a budget.
+/// Decodes the message of a single tensor, within a memory budget.
 ///
-/// # Errors
-/// Bytes that are no tensor, or of which too much would be made.
+/// # Errors The bytes are no tensor, or the budget does not suffice.
 pub fn decode_tensor(bytes: &[u8], budget: &Budget) -> Result<TensorProto, Diagnostic> {
     budget.take(cost::of_tensor(bytes), "decoding the tensor's message")?;
     TensorProto::decode(bytes).map_err(|e| Diagnostic::model(format!("is not an ONNX TensorProto: {e}")))
@@ -151,8 +149,8 @@ pub fn import_model(
     run(model, external, options).0
 }
 
-/// The inputs of the model whose *data* shapes depend on, as far as an import can see: with their
-/// values given ([`Options::values`]) it gets further. Empty where there are none.
+/// The inputs of the model whose *data* shapes depend on, as far as an import finds them. With their values given ([`Options::values`])
+/// it proceeds further. Empty if there are none.
 pub fn shape_inputs(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Vec<String> {
     let Ok(model) = decode_shared(bytes, external, options.memory_limit) else { return vec![] };
     run(&model, external, options).1.into_iter().collect()
@@ -167,12 +165,12 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
     };
     let mut im = importer(model, external, options);
     let (result, mut data_inputs) = model::import(&mut im, proto, options);
-    // Parameters of subgraphs have been seen too; only the model's inputs can be given.
+    // Parameters of subgraphs are among them; only inputs of the model can be given.
     data_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
     (result.map_err(|e| with_fitting_extents(e, model, external, options)), data_inputs)
 }
 
-/// The errors of a model that is right but for the extents it was given, with those that would fit.
+/// Adds to the errors of a model the extents that would fit, if it imports without the given ones.
 fn with_fitting_extents(
     mut errors: Errors,
     model: &ModelProto,
@@ -192,7 +190,7 @@ fn with_fitting_extents(
     errors
 }
 
-/// The inputs of a model whose values must be given in each run, with their types as it declares them.
+/// The inputs of a model that each run must pass, with their declared types.
 pub fn declared_inputs(bytes: &[u8], options: &Options) -> Result<Vec<(String, TensorType)>, Errors> {
     let model = decode_shared(bytes, &NoExternalData, options.memory_limit)?;
     let proto = model::check_header(&model)?;

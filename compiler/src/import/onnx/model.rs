@@ -1,4 +1,4 @@
-//! A model around its nodes: its header, inputs, outputs, and what it declares of their types.
+//! Imports the parts of a model other than its nodes: its header, inputs, outputs, and declared types.
 
 use super::dims::DimNames;
 use super::messages::{
@@ -15,7 +15,7 @@ use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeSet;
 use wgfc_ir::{Border, DType, Graph, TensorType};
 
-/// Imports a model whose header has been checked; and which of its inputs sizes depend on.
+/// Imports a model whose header has been checked. Also returns the inputs that sizes depend on.
 pub(super) fn import(
     im: &mut Importer,
     proto: &GraphProto,
@@ -63,7 +63,7 @@ pub(super) fn import(
     )
 }
 
-/// The graph, if the versions of the file format and of operators are known.
+/// The model's graph; an error if the version of the file format or of an operator set is not supported.
 pub(super) fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
     let mut errors = vec![];
     if model.ir_version > NEWEST_IR {
@@ -112,7 +112,7 @@ fn at_part(e: OpError, part: String) -> Diagnostic {
     diagnostic(e.at(part), Location::default())
 }
 
-/// The dtype of a declared tensor, or why it cannot be.
+/// The declared tensor type and its element type; an error if they are not supported.
 fn declared(v: &ValueInfoProto) -> Result<(&TensorTypeProto, DType), OpError> {
     match v.r#type.as_ref().and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => match data_type::dtype(t.elem_type) {
@@ -144,8 +144,7 @@ pub(super) fn inputs(
 ) {
     let mut namer = DimNames::new(proto, &options.dims);
     for v in &proto.input {
-        // An initializer of the same name is its value unless another is given; older models list every
-        // initializer as an input.
+        // An initializer with an input's name is its default value; older models list every initializer as an input.
         if proto.initializer.iter().any(|t| t.name == v.name) && !options.values.contains_key(&v.name) {
             continue;
         }
@@ -218,7 +217,7 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
         }
         match scope.values.get(&v.name) {
             Some(Slot::Made(value)) => {
-                // A wrong shape is worth a warning; nobody can read another element type than is meant.
+                // A wrong shape is only a warning, but a wrong element type would change how the output is read.
                 if let Err(d) = same_type(v, g.ty(*value)) {
                     im.errors.push(at_part(d, part()));
                 }
@@ -238,7 +237,7 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
 
 const DECLARED: &str = "correct the declaration, or leave it out: onnx.shape_inference makes another";
 
-/// Compares a declaration with what has been inferred. Constants must agree; symbols may be named differently.
+/// Compares a declared type with the inferred one. Constant extents must agree; symbols may have different names.
 fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     same_type(v, ty)?;
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
@@ -259,7 +258,7 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Compares a declared element type with what has been inferred.
+/// Compares a declared element type with the inferred one.
 fn same_type(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
     match data_type::dtype(t.elem_type) {
@@ -270,8 +269,7 @@ fn same_type(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     }
 }
 
-/// Declared types of values are advice, and the computed shape holds; a contradiction is worth
-/// a warning.
+/// Warns about declared types of values that contradict the inferred ones. The inferred types are used.
 fn compare_declared(to: &mut Lowering, scope: &Scope, proto: &GraphProto) {
     let mut wrong = vec![];
     for v in proto.output.iter().chain(&proto.value_info) {
@@ -289,7 +287,7 @@ fn compare_declared(to: &mut Lowering, scope: &Scope, proto: &GraphProto) {
     }
 }
 
-/// The nodes of the graphs inside of these, those inside of such graphs too.
+/// The nodes of all graphs that are nested in these nodes, at any depth.
 fn inner_nodes<'p>(nodes: impl IntoIterator<Item = &'p NodeProto>) -> Vec<&'p NodeProto> {
     let graphs = |n: &'p NodeProto| n.attribute.iter().filter_map(|a| a.g.as_ref()).flat_map(|g| &g.node);
     let mut found: Vec<&NodeProto> = nodes.into_iter().flat_map(graphs).collect();

@@ -5,25 +5,25 @@ use super::op::OpError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use wgfc_ir::Value;
 
-/// A name's value, or that its producer failed.
+/// The state of a name: it has a value, or its producer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// There.
+    /// The name has a value.
     Made(Value),
-    /// Its producer failed, and has been reported.
+    /// The producer failed, and the error has been reported.
     Poisoned,
 }
 
-/// The names in force.
+/// The visible names.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     pub(super) values: HashMap<String, Slot>,
 }
 
-/// Operator sets in force: domain (empty is `ai.onnx`) to version.
+/// The versions of the operator sets in force, by domain (empty for `ai.onnx`).
 pub(super) type Opsets = BTreeMap<String, i64>;
 
-/// The domain as the table writes it.
+/// The domain as it is written in the table of operators.
 pub(super) fn domain_key(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
@@ -44,14 +44,14 @@ pub(super) fn result(scope: &Scope, name: &str) -> Result<Value, OpError> {
     }
 }
 
-/// Says that a node's outputs failed.
+/// Marks the outputs of a node as failed.
 pub(super) fn poison(scope: &mut Scope, n: &NodeProto) {
     for o in n.output.iter().filter(|o| !o.is_empty()) {
         scope.values.insert(o.clone(), Slot::Poisoned);
     }
 }
 
-/// Advice about a name that two values have.
+/// Advice for two values with the same name.
 pub(super) const RENAME: &str =
     "give each value of the graph a name of its own; exporting the model again does";
 
@@ -64,7 +64,7 @@ pub(super) fn label(n: &NodeProto, index: usize, prefix: &str) -> String {
     }
 }
 
-/// An operator with its domain unless that is `ai.onnx`.
+/// The name of an operator, prefixed with its domain unless that is `ai.onnx`.
 pub(super) fn operator(n: &NodeProto) -> String {
     match domain_key(&n.domain) {
         "" => n.op_type.clone(),
@@ -72,7 +72,7 @@ pub(super) fn operator(n: &NodeProto) -> String {
     }
 }
 
-/// The values a node reads, those its subgraphs capture included.
+/// The values that a node reads, including those that its subgraphs capture.
 pub(super) fn node_needs(n: &NodeProto) -> BTreeSet<&str> {
     let mut needs: BTreeSet<&str> = n.input.iter().filter(|i| !i.is_empty()).map(String::as_str).collect();
     for g in n.attribute.iter().filter_map(|a| a.g.as_ref()) {
@@ -81,7 +81,7 @@ pub(super) fn node_needs(n: &NodeProto) -> BTreeSet<&str> {
     needs
 }
 
-/// The names a subgraph reads from around it.
+/// The names that a subgraph captures from its surroundings.
 pub(super) fn free_names(g: &GraphProto) -> BTreeSet<&str> {
     let mut made: BTreeSet<&str> = g.input.iter().map(|i| i.name.as_str()).collect();
     made.extend(g.initializer.iter().map(|t| t.name.as_str()));

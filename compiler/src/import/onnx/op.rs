@@ -1,23 +1,23 @@
-//! The contract of an operator: what a file in [`ops`](super::ops) provides.
+//! The contract of an operator, which each file in [`ops`](super::ops) implements.
 
 use super::cx::Cx;
 pub use crate::lower::{Lowered, OpError};
 use crate::{Diagnostic, Location};
 
-/// How one operator of ONNX becomes core operators.
+/// An operator of ONNX and its lowering to core operators.
 #[derive(Clone, Copy)]
 pub struct OpDef {
-    /// Its domain; empty is `ai.onnx`.
+    /// Its domain; empty for `ai.onnx`.
     pub domain: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// The operator's versions that are understood, ascending. The newest that is not above the
-    /// model's opset applies ([`Cx::since`]); a model below the first is refused.
+    /// The supported versions of the operator, ascending. The newest one that is at most the model's opset applies ([`Cx::since`]); a
+    /// model below the first is refused.
     pub since: &'static [i64],
-    /// Decodes inputs and attributes, and lowers. It returns one value per output, in order; those that the
-    /// node leaves unnamed may be left out at the end ([`Cx::wants`]).
+    /// Decodes inputs and attributes, and returns one value per output, in order. Trailing outputs that the node does not name may be
+    /// left out ([`Cx::wants`]).
     pub lower: fn(&mut Cx) -> Lowered,
-    /// Prefixes of the ONNX node tests it answers for: `test_relu`.
+    /// Prefixes of the ONNX node tests that cover it: `test_relu`.
     pub cases: &'static [&'static str],
     /// The unsupported parts, for `SUPPORTED_OPS.md`; empty when all is supported.
     pub notes: &'static str,
@@ -28,11 +28,11 @@ impl OpDef {
     pub const fn new(name: &'static str, since: &'static [i64], lower: fn(&mut Cx) -> Lowered) -> OpDef {
         OpDef { domain: "", name, since, lower, cases: &[], notes: "" }
     }
-    /// Sets another domain.
+    /// Sets the domain.
     pub const fn domain(self, domain: &'static str) -> OpDef {
         OpDef { domain, ..self }
     }
-    /// The node tests it answers for.
+    /// Sets the node tests that cover it.
     pub const fn cases(self, cases: &'static [&'static str]) -> OpDef {
         OpDef { cases, ..self }
     }
@@ -48,7 +48,7 @@ impl OpDef {
 
 /// Errors about attributes.
 pub trait AtAttribute {
-    /// Says that an attribute is meant.
+    /// Adds to an error that it is about an attribute.
     fn attribute(self, name: &str) -> Self;
 }
 
@@ -58,12 +58,12 @@ impl AtAttribute for OpError {
     }
 }
 
-/// An error, of which the part is said in the words of the model, at a node.
+/// The diagnostic for an error at a node.
 pub fn diagnostic(e: OpError, at: Location) -> Diagnostic {
     crate::import::diagnostic(e, at, advice)
 }
 
-/// Advice about a node that is wrong, where its operator says nothing better: by which part is meant.
+/// Default advice for an error at a node, by the part that it is about.
 fn advice(at: &Location) -> String {
     let operator = at.operator.as_deref().unwrap_or_default();
     let (domain, name) = operator.rsplit_once('.').unwrap_or(("", operator));

@@ -1,7 +1,7 @@
-//! ONNX's rules for its operators: element types of inputs, names and kinds of attributes. All versions
-//! of an operator are taken together, so that only what none of them allows is refused here.
+//! ONNX's schemas of its operators: element types of inputs, names and kinds of attributes. The schemas of all versions of an operator
+//! are merged, so only inputs and attributes that no version allows are refused.
 //!
-//! `schemas.txt` is written by `scripts/operator_schemas.py`, which says how.
+//! `scripts/operator_schemas.py` writes `schemas.txt` and documents its format.
 
 use super::messages::{NodeProto, attribute_type, data_type};
 use super::op::{AtAttribute, OpError};
@@ -11,9 +11,9 @@ use wgfc_ir::DType;
 
 /// One input of an operator.
 struct Input {
-    /// Inputs of one variable have one element type.
+    /// The type variable; inputs with the same variable have the same element type.
     variable: Option<char>,
-    /// A bit for each element type, by its number in the schema.
+    /// The allowed element types: bit n stands for the type with number n.
     types: u64,
     repeats: bool,
 }
@@ -46,9 +46,9 @@ fn schema(line: &'static str) -> Option<(&'static str, Schema)> {
     Some((name, Schema { inputs, attributes }))
 }
 
-/// Checks a node of `ai.onnx`, `ai.onnx.ml` or `ai.onnx.preview`, whose inputs have these types, `None` where one is
-/// left out. Operators that ONNX does not have are not checked. Gives the inputs that are i32 where ONNX
-/// has i64, which exporters write for shapes, axes and the like.
+/// Checks a node of `ai.onnx`, `ai.onnx.ml` or `ai.onnx.preview` with inputs of these types, `None` for one that is left out. Operators
+/// without a schema are not checked. Returns the inputs that are i32 where ONNX requires i64, which exporters write for shapes, axes and
+/// the like.
 pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) -> Result<Vec<usize>, OpError> {
     let mut widened = vec![];
     let key = match domain {

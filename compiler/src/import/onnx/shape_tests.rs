@@ -1,4 +1,4 @@
-//! Shapes that a model computes from shapes.
+//! Tests of shapes that a model computes from other shapes.
 
 use super::messages::*;
 use super::testing::*;
@@ -72,7 +72,7 @@ fn a_shape_slice_with_far_ends() {
 
 #[test]
 fn sizes_through_floats() {
-    // An upsampling exporter: floor(float(h) * 1.5) as int.
+    // An exporter writes upsampling as floor(float(h) * 1.5), converted to int.
     let nodes = vec![
         node("Shape", &["x"], &["s"]),
         node("Cast", &["s"], &["f"]).int("to", 1),
@@ -85,7 +85,7 @@ fn sizes_through_floats() {
     assert_eq!(output_type(&m), "f32[(3*h)/2, 7]");
 }
 
-/// `y` of shape `f(float(n))`, where `steps` are operators of one operand or with a constant.
+/// `y` has the shape `f(float(n))`, where `f` applies `steps`: operators of one operand, or of one operand and a constant.
 fn through_floats(steps: &[(&str, Option<f32>)], x: &str) -> ModelProto {
     let mut nodes =
         vec![node("Shape", &["x"], &["s"]).int("end", 1), node("Cast", &["s"], &["f0"]).int("to", 1)];
@@ -125,13 +125,13 @@ fn float_arithmetic_of_dimensions_is_exact_or_unknown() {
             assert_eq!(at(&y.shape[0]), at(&want), "{steps:?} of {n}: {y}");
         }
     }
-    // A quotient that f32 rounds, times what it was divided by; a constant that is no small fraction.
+    // f32 rounds the quotient before it is multiplied by its divisor; 0.1 is not a fraction with a small denominator.
     for steps in [&[("Div", Some(7.0)), ("Mul", Some(7.0))][..], &[("Mul", Some(0.1))]] {
         assert!(errors(&through_floats(steps, "n")).contains("must be known"), "{steps:?}");
     }
-    // With numbers, f32 decides.
+    // Constant sizes are computed in f32.
     assert_eq!(output_type(&through_floats(&[("Mul", Some(0.1))], "30")), "f32[3]");
-    // Narrower floats have not all sizes: 2049 is 2048 in f16.
+    // Narrower floats cannot represent all sizes: 2049 is rounded to 2048 in f16.
     let narrow = |to: i64, x: &str| {
         let nodes = vec![
             node("Shape", &["x"], &["s"]).int("end", 1),
@@ -216,7 +216,7 @@ fn wrong_declared_shapes_are_worth_a_warning() {
 
 #[test]
 fn a_choice_by_dimensions_waits_for_them() {
-    // torch's squeeze: if x.shape[-1] == 1, without that axis. The other branch holds what cannot be.
+    // torch's squeeze: if x.shape[-1] == 1, the axis is removed. The other branch is invalid for this shape.
     let broken = graph(vec![node("Reshape", &["x", "no"], &["e"])], vec![], vec![untyped("e")]);
     let squeezed = graph(vec![node("Squeeze", &["x", "last"], &["t"])], vec![], vec![untyped("t")]);
     let nodes = vec![
@@ -242,7 +242,7 @@ fn a_choice_by_dimensions_waits_for_them() {
 
 #[test]
 fn products_of_dimensions_are_64_bits_wide() {
-    // An index expression of 32 bits would wrap.
+    // The index expression would wrap in 32 bits.
     let nodes = vec![
         node("Shape", &["x"], &["s"]),
         node("Mul", &["s", "s"], &["q"]),
@@ -273,7 +273,7 @@ fn a_shape_as_data_is_a_map_without_operands() {
     let m = built(vec![node("Shape", &["x"], &["y"])], "b seq", vec![]);
     let i = import_it(&m).unwrap();
     assert_eq!(i.graph.ty(i.graph.outputs[0].value), &wgfc_ir::TensorType::new(I64, vec![2i64.into()]));
-    // The input and the map.
+    // The graph consists of the input and the map.
     assert_eq!(i.graph.len(), 2);
 }
 
@@ -291,7 +291,7 @@ fn dimensions_by_text() {
     };
     assert_eq!(types("batch past+seq", &[]), "f32[batch, past + seq]");
     assert_eq!(types("batch past+seq", &[("past", 3)]), "f32[batch, seq + 3]");
-    // Two unknowns in one expression cannot be told apart.
+    // An expression with two undetermined symbols becomes one symbol.
     assert_eq!(types("a*b 2", &[]), "f32[a_b, 2]");
     assert_eq!(types("? 2 dyn::0", &[]), "f32[x_0, 2, dyn__0]");
 }
@@ -409,7 +409,7 @@ fn a_given_value_comes_before_an_initializer() {
     assert_eq!(shape(&options), "f32[3, 5]");
 }
 
-/// `cond, acc + i, acc·2` with `acc` carried.
+/// Returns `cond`, `acc + i` and `acc·2`, where `acc` is carried.
 fn summing_body(condition: NodeProto) -> GraphProto {
     let nodes = vec![
         condition,

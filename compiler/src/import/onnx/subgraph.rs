@@ -1,4 +1,4 @@
-//! Graphs inside of nodes: branches, and bodies of loops.
+//! Graphs in attributes of nodes: branches, and bodies of loops.
 
 use super::cx::Cx;
 use super::messages::{GraphProto, NodeProto};
@@ -11,17 +11,16 @@ use crate::{Diagnostic, Location};
 use std::collections::HashSet;
 use wgfc_ir::{Graph, Op, Value};
 
-/// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.
+/// The maximum nesting depth of branches and loop bodies, which is also that of repeated dispatches in programs.
 const MAX_BODIES: usize = 8;
 
-/// The name under which a loop's iteration number is captured, which no value of a model has.
+/// The name under which a loop's iteration number is captured; it differs from all names of values in models.
 const ITERATION: &str = "\0iteration";
 /// The name under which the key of a run's random numbers is captured.
 const RUN_KEY: &str = "\0run key";
 
 impl Cx<'_, '_, '_> {
-    /// Lowers the nodes of a subgraph in place, as if they stood where this node does. `inputs` are its
-    /// parameters' values. Returns its outputs.
+    /// Lowers the nodes of a subgraph in place of this node. `inputs` are the values of its parameters. Returns its outputs.
     pub fn inline_graph(&mut self, graph: &GraphProto, inputs: &[Value]) -> Lowered {
         let mut scope = self.scope.clone();
         for (formal, v) in graph.input.iter().zip(inputs) {
@@ -33,9 +32,8 @@ impl Cx<'_, '_, '_> {
         graph.output.iter().map(|o| result(&scope, &o.name)).collect()
     }
 
-    /// Imports a subgraph as a graph of its own, whose inputs are its parameters and then what it
-    /// captures; `captures` grows by what is new to it, by name and value. Constants are copied, not
-    /// captured.
+    /// Imports a subgraph as a separate graph, whose inputs are its parameters and then its captures. New captures are appended to
+    /// `captures`, by name and value. Constants are copied instead of captured.
     pub fn subgraph(
         &mut self,
         graph: &GraphProto,
@@ -56,7 +54,7 @@ impl Cx<'_, '_, '_> {
             self.importer.stop(d.at(at));
             return Err(OpError::reported());
         }
-        // Behind the body's own inputs there may be the iteration.
+        // The hidden iteration number may follow the body's own inputs.
         let own = params.iter().take_while(|p| !p.hidden).count();
         if graph.input.len() != own {
             return Err(OpError::model(format!(
@@ -153,12 +151,12 @@ impl Cx<'_, '_, '_> {
     }
 }
 
-/// The random numbers that nodes draw.
+/// The kinds of random numbers that nodes draw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draws {
-    /// Random numbers.
+    /// Whether any are drawn.
     pub any: bool,
-    /// Such as the model gives no seed for.
+    /// Whether some are drawn by a node without attribute `seed`.
     pub unseeded: bool,
 }
 
@@ -185,7 +183,7 @@ impl Cx<'_, '_, '_> {
                 {
                     open.push(&f.node);
                 }
-                // Dropout only drops where it has a third input, whether it trains.
+                // Dropout is random only with a third input, the training mode.
                 let trains = n.op_type != "Dropout" || n.input.get(2).is_some_and(|i| !i.is_empty());
                 if GENERATORS.contains(&n.op_type.as_str()) && trains {
                     found.any = true;

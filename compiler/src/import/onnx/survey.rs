@@ -1,4 +1,4 @@
-//! A survey of a model before any of it is lowered: every operator that is not supported, in one run.
+//! A survey of a model before lowering: it finds all operators that are not supported at once.
 
 use super::messages::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::names::{Functions, Opsets, domain_key, label, operator, opsets};
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, HashSet};
 /// An operator of the model that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// With its domain unless that is `ai.onnx`.
+    /// Its name, prefixed with the domain unless that is `ai.onnx`.
     pub operator: String,
     /// The opset version in force.
     pub opset: Option<i64>,
-    /// Why: not known at all, or not in this version.
+    /// The reason: the operator is unknown, or not supported in this version.
     pub reason: String,
     /// The nodes that apply it.
     pub nodes: Vec<String>,
@@ -48,31 +48,31 @@ impl Unsupported {
 /// The findings of [`check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Version of the file format; of ONNX only.
+    /// The version of the file format; ONNX only.
     pub ir_version: i64,
-    /// Version of the schema that an archive of torch.export has.
+    /// The schema version of an archive of torch.export.
     pub schema: Option<(i64, i64)>,
-    /// Operator sets: domain and version.
+    /// The domains and versions of operator sets.
     pub opsets: Vec<(String, i64)>,
     /// The exporter of the model.
     pub producer: String,
-    /// How many nodes apply each operator, subgraphs and functions included.
+    /// The number of nodes per operator, including those of subgraphs and functions.
     pub operators: BTreeMap<String, usize>,
     /// Operators that are not supported.
     pub unsupported: Vec<Unsupported>,
-    /// Everything that stops an import, the unsupported operators included.
+    /// All errors of an import, the unsupported operators included.
     pub errors: Vec<Diagnostic>,
     /// The warnings for the user.
     pub warnings: Vec<String>,
     /// The graph's inputs: name and type. Empty when the import fails.
     pub inputs: Vec<(String, String)>,
-    /// Its outputs likewise.
+    /// The name and type of each output of the graph. Empty when the import fails.
     pub outputs: Vec<(String, String)>,
-    /// Inputs whose data shapes depend on: their values must be given when compiling.
+    /// Inputs whose data shapes depend on; their values must be given when compiling.
     pub shape_inputs: Vec<String>,
 }
 
-/// Says what a model uses and whether it can be compiled, without reading its weights.
+/// Reports which operators a model uses and whether it can be compiled, without reading its weights.
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     let model = match super::decode_shared(bytes, external, options.memory_limit) {
         Ok(m) => m,
@@ -110,7 +110,7 @@ pub(super) struct Survey {
     pub unsupported: Vec<Unsupported>,
 }
 
-/// Operators whose indices ONNX wants inside their axes.
+/// Operators for which ONNX requires indices within bounds.
 const INDEXING: [&str; 10] = [
     "Gather",
     "GatherElements",
@@ -124,8 +124,7 @@ const INDEXING: [&str; 10] = [
     "com.microsoft.GatherND",
 ];
 
-/// Whether ONNX wants an operator's indices inside their axes. Those of other domains than `ai.onnx` have it before their
-/// name.
+/// Whether ONNX requires an operator's indices to be within bounds. Names outside of the domain `ai.onnx` are prefixed with their domain.
 pub fn wants_indices_inside(operator: &str) -> bool {
     INDEXING.contains(&operator)
 }
@@ -138,7 +137,7 @@ pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
         .collect()
 }
 
-/// Looks at every node, those of subgraphs and of the functions it calls included.
+/// Surveys every node, including those of subgraphs and of called functions.
 pub(super) fn survey(model: &ModelProto) -> Survey {
     let (functions, found) = (functions(model), Survey::default());
     let mut s = Surveyor { functions, called: HashSet::new(), depth: 0, found };
@@ -152,7 +151,7 @@ pub(super) fn survey(model: &ModelProto) -> Survey {
 struct Surveyor<'m> {
     functions: Functions<'m>,
     called: HashSet<*const FunctionProto>,
-    /// Graphs and functions around what is looked at. What is too deep the importer refuses.
+    /// The number of enclosing graphs and functions. The importer refuses deeper nesting.
     depth: usize,
     found: Survey,
 }
@@ -188,7 +187,7 @@ impl<'m> Surveyor<'m> {
                         self.nodes(&f.node, &opsets(&f.opset_import), &format!("{here}/"));
                     }
                 }
-                // A domain without a version is the importer's to report.
+                // The importer reports a domain without a version.
                 None if opset.is_none() => {}
                 None => {
                     let reason = match def {

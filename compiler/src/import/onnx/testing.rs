@@ -1,4 +1,4 @@
-//! Building small models for tests.
+//! Builders of small models for tests.
 
 use super::messages::*;
 use crate::import::{Imported, NoExternalData, import};
@@ -13,11 +13,11 @@ pub fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
 }
 
 impl NodeProto {
-    /// Gives it a name.
+    /// Sets the name.
     pub fn named(self, name: &str) -> NodeProto {
         NodeProto { name: name.into(), ..self }
     }
-    /// Puts it in another domain.
+    /// Sets the domain.
     pub fn of(self, domain: &str) -> NodeProto {
         NodeProto { domain: domain.into(), ..self }
     }

@@ -1,4 +1,4 @@
-//! Whole models: inferred shapes, evaluated shape arithmetic.
+//! Tests of whole models: inferred shapes and evaluated shape arithmetic.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ fn types(m: &Imported) -> BTreeMap<String, String> {
     m.graph.outputs.iter().map(|o| (o.name.to_string(), m.graph.ty(o.value).to_string())).collect()
 }
 
-/// Small integer tensors that are neither given, constant nor a pure expression of dimensions.
+/// Small integer tensors that remain to be computed: neither inputs, nor constants, nor expressions of dimensions.
 fn shape_arithmetic(m: &Imported) -> Vec<String> {
     let g = &m.graph;
     g.node_ids()

@@ -1,14 +1,14 @@
-//! Memory traffic of the model as it is written: every node a kernel of its own.
+//! The memory traffic of the unfused model, in which every node is a kernel of its own.
 
 use super::messages::NodeProto;
 use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 
-/// Nodes that change a shape or do nothing on the device in any runtime.
+/// Nodes that take no time on the device in any runtime, such as changes of shape.
 const FREE: &[&str] =
     &["Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"];
 
-/// The bytes that a node reads and writes, every operand and result once. Nodes whose results the
-/// compiler knows move nothing; of a table that is looked up only the rows found are read.
+/// The bytes that a node reads and writes, with every operand and result counted once. Nodes with results that are known at compile time
+/// move nothing; a table lookup reads only the selected rows.
 pub(super) fn bytes(g: &Graph, n: &NodeProto, inputs: &[Value], outputs: &[Value]) -> Dim {
     let known = |v: &Value| {
         let node = g.node(v.node);

@@ -1,4 +1,4 @@
-//! Types of a model's tensors, for tools that take models apart.
+//! Types of a model's tensors, for tools that split models.
 
 use super::messages::ModelProto;
 use super::{importer, model};
@@ -7,15 +7,15 @@ use crate::{Errors, Options};
 use std::collections::BTreeMap;
 use wgfc_ir::{Graph, Op, Tensor, TensorType, Value};
 
-/// Elements of constants that [`known_types`] gives.
+/// The maximum number of elements of the constants that [`known_types`] returns.
 const MOST_ELEMENTS: usize = 4096;
 
-/// The knowledge of an import about a tensor.
+/// The type of a tensor, and its value if it is known.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Element type and shape.
     pub ty: TensorType,
-    /// Its elements, where they are few and do not depend on the inputs, as those of computed shapes.
+    /// Its elements, if they are few and independent of the inputs, such as computed shapes.
     pub value: Option<Tensor>,
 }
 
@@ -31,9 +31,9 @@ impl Known {
     }
 }
 
-/// The types of the tensors that the model's nodes make, by their names, those in branches and bodies of loops too. Of a
-/// model that cannot be imported they are those of the nodes before the first that fails on each path. Tensors inside of
-/// functions have none. The other result is whether the whole model can be imported.
+/// The types of the tensors that the model's nodes produce, by name, including those in branches and loop bodies. For a model that cannot
+/// be imported they are the types of the nodes before the first failing one on each path. Tensors within functions are not included. The
+/// second result tells whether the whole model can be imported.
 ///
 /// Weights are not read.
 pub fn known_types(

@@ -1,4 +1,4 @@
-//! Walking a graph: the order of its nodes, and the errors of all of them.
+//! Walks a graph: determines the order of nodes, lowers them, and collects their errors.
 
 use super::cx::Cx;
 use super::messages::{GraphProto, ModelProto, NodeProto};
@@ -16,43 +16,42 @@ use std::sync::Arc;
 use wgfc_ir::order::{cycle, first_come};
 use wgfc_ir::{DType, Dim, Node, Op, TensorType, Value};
 
-/// How many nodes functions, branches and loops that are written out may add, and how many for each that
-/// the model has.
+/// Inlined functions, branches and loops may add this many nodes to an import, plus this many for each node of the model.
 const MAX_ADDED: usize = 20_000;
 const ADDED_EACH: usize = 8;
 
-/// Functions, branches and bodies of loops that may be inside of one another.
+/// The maximum nesting depth of functions, branches and loop bodies.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Inputs and outputs that a node may have, and a model.
+/// The maximum number of inputs, and of outputs, of a node or a model.
 pub(super) const MAX_OPERANDS: usize = 4096;
 
-/// State of one import.
+/// The state of an import.
 pub struct Importer<'m> {
     pub(super) weights: Weights<'m>,
     pub(super) functions: Functions<'m>,
     pub(super) opsets: Opsets,
     pub(super) errors: Vec<Diagnostic>,
-    /// Functions being inlined, innermost last.
+    /// The functions that are being inlined, innermost last.
     pub(super) calls: Vec<(String, String)>,
-    /// Bytes moved by the nodes so far, each a kernel of its own.
+    /// The bytes moved by the nodes so far, each as a kernel of its own.
     pub(super) bytes_unfused: Dim,
     pub(super) expanded: usize,
-    /// How many nodes there may be.
+    /// The maximum number of nodes, [`most_expanded`].
     pub(super) most_expanded: usize,
-    /// Bodies of loops and branches around what is imported, each a graph of its own.
+    /// The number of enclosing branches and loop bodies that are separate graphs.
     pub(super) bodies: usize,
-    /// Graphs and functions around what is imported.
+    /// The number of enclosing graphs and functions.
     pub(super) depth: usize,
-    /// [`Importer::stop`] was called.
+    /// Whether [`Importer::stop`] was called.
     pub(super) stopped: bool,
-    /// The operator of each node that was met.
+    /// The operator of each node so far, by the node's name.
     pub(super) operators: BTreeMap<String, String>,
-    /// The known types of tensors by name, where a caller asks for them.
+    /// The known types of tensors by name, if the caller requests them.
     pub(super) known: Option<BTreeMap<String, Known>>,
 }
 
-/// How many nodes the import of a model may come to: what is written out counts as often as it is.
+/// The maximum number of nodes that an import may lower; inlined nodes count each time.
 pub(super) fn most_expanded(model: &ModelProto) -> usize {
     fn nodes(list: &[NodeProto]) -> usize {
         let inner = list.iter().flat_map(|n| &n.attribute).filter_map(|a| a.g.as_ref());
@@ -64,7 +63,7 @@ pub(super) fn most_expanded(model: &ModelProto) -> usize {
 }
 
 impl<'m> Importer<'m> {
-    /// Reports a limit that the model has met. Nothing more is imported then, nor tried in another way.
+    /// Reports that the model exceeds a limit. Nothing more is imported afterwards, in any way.
     pub(super) fn stop(&mut self, limit: Diagnostic) {
         self.stopped = true;
         self.errors.push(limit);
@@ -86,7 +85,7 @@ impl<'m> Importer<'m> {
                         origin: vec![],
                         names: vec![Some(t.name.as_str().into())],
                     });
-                    // Around the nodes of the model's own graph there are none.
+                    // Only the constants of the model's own graph, which has depth 0, can be tapped.
                     let own = self.depth == 0;
                     Slot::Made(if own { to.named(&t.name, node.into()) } else { node.into() })
                 }
@@ -111,8 +110,8 @@ impl<'m> Importer<'m> {
         }
     }
 
-    /// Lowers nodes, in an order that has producers first. Errors are collected; the outputs
-    /// of a node that fails are poisoned, and what reads them is skipped.
+    /// Lowers nodes in topological order. Errors are collected; the outputs of a failed node are poisoned, and nodes that read them are
+    /// skipped.
     pub(super) fn nodes(&mut self, to: &mut Lowering, scope: &mut Scope, nodes: &[NodeProto], prefix: &str) {
         if self.stopped {
             return nodes.iter().for_each(|n| poison(scope, n));
@@ -284,12 +283,12 @@ impl<'m> Importer<'m> {
                 if domain.is_empty() { "ai.onnx" } else { domain }
             ))
             .help("add the operator set's domain and version to the model's opset_import, or correct the node's domain")),
-            // Unsupported operators have been reported by the survey, all of them at once.
+            // The survey has already reported all operators that are not supported.
             _ => Err(OpError::reported()),
         }
     }
 
-    /// Names the results of a node, evaluates the small integer ones, checks their dimensions.
+    /// Names the results of a node, evaluates small integer results, and checks the dimensions.
     fn bind(
         &mut self,
         to: &mut Lowering,
@@ -317,7 +316,7 @@ impl<'m> Importer<'m> {
             }
             let v = to.evaluated(v);
             made.push(v);
-            // Names of functions' tensors may be those of others.
+            // Tensors within functions are left out, as their names may clash with others.
             if let Some(known) = self.known.as_mut().filter(|_| self.calls.is_empty()) {
                 known.insert(name.clone(), Known::of(to.graph, v));
             }

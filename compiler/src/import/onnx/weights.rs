@@ -1,4 +1,4 @@
-//! Constants of the model: typed fields, packed bytes, bytes in other files.
+//! Constants of the model, from typed fields, packed bytes, or other files.
 
 use super::messages::{StringStringEntryProto, TensorProto, data_type};
 use super::op::OpError;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{DType, Scalar, Tensor, storage};
 
-/// Reads tensors; remembers the files it has opened.
+/// Reads tensors, and keeps the files that it has opened.
 pub struct Weights<'m> {
     external: &'m dyn ExternalData,
     graph_only: bool,
     files: HashMap<String, Result<Arc<dyn ByteOwner>, String>>,
-    /// Tensors that hold NaN: how many, and how many elements in them.
+    /// The number of tensors that contain NaN, and the total number of NaN elements.
     pub nan: (usize, usize),
 }
 
@@ -23,7 +23,7 @@ impl<'m> Weights<'m> {
         Weights { external, graph_only, files: HashMap::new(), nan: (0, 0) }
     }
 
-    /// The tensor.
+    /// Reads a tensor.
     pub fn tensor(&mut self, t: &TensorProto) -> Result<Tensor, OpError> {
         let Some(dtype) = data_type::dtype(t.data_type) else {
             let what = format!("a constant of element type {}", data_type::name(t.data_type));
@@ -49,7 +49,7 @@ impl<'m> Weights<'m> {
         } else {
             typed(dtype, shape, n, t)?
         };
-        // Tensors that are elsewhere are not read for a count.
+        // Remote tensors are not read only to count NaN.
         let bytes = if tensor.is_remote() { None } else { tensor.bytes() };
         let nan = bytes.map_or(0, |b| wgfc_ir::nan::count_nan(dtype, b));
         if nan > 0 {
@@ -114,7 +114,7 @@ impl<'m> Weights<'m> {
     }
 }
 
-/// Refuses locations that leave the model's folder.
+/// Refuses locations outside of the model's folder.
 fn check_location(location: &str) -> Result<(), String> {
     let parts: Vec<&str> = location.split(['/', '\\']).collect();
     let absolute = location.starts_with(['/', '\\']) || parts.first().is_some_and(|p| p.contains(':'));
@@ -124,7 +124,7 @@ fn check_location(location: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// From the typed fields.
+/// Reads a tensor from the typed fields.
 fn typed(dtype: DType, shape: Vec<usize>, n: usize, t: &TensorProto) -> Result<Tensor, OpError> {
     let wrong =
         |have: usize| OpError::model(format!("{dtype}{shape:?} has {n} elements, its data has {have}"));
@@ -134,7 +134,7 @@ fn typed(dtype: DType, shape: Vec<usize>, n: usize, t: &TensorProto) -> Result<T
         DType::I64 => t.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::U64 => t.uint64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::U32 => t.uint64_data.iter().flat_map(|v| (*v as u32).to_le_bytes()).collect(),
-        // Sub-byte types are packed already: one byte to an int32.
+        // Elements narrower than a byte are already packed, with one byte per int32.
         d if d.bits() <= 8 && d != DType::Bool => t.int32_data.iter().map(|v| *v as u8).collect(),
         DType::Bool => t.int32_data.iter().map(|v| u8::from(*v != 0)).collect(),
         d if d.bits() == 16 => t.int32_data.iter().flat_map(|v| (*v as u16).to_le_bytes()).collect(),

@@ -1,4 +1,4 @@
-//! Activations: a formula of one operand.
+//! Activations: functions of one operand.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::{activation, norm};
@@ -9,7 +9,7 @@ fn plain(cx: &mut Cx, f: fn(&mut Lowering, Value) -> Result) -> Lowered {
     Ok(vec![f(cx, x)?])
 }
 
-/// With the attribute `alpha`.
+/// A function with the parameter `alpha`.
 fn scaled(cx: &mut Cx, default: f32, f: fn(&mut Lowering, Value, f64) -> Result) -> Lowered {
     let (x, alpha) = (cx.input(0)?, cx.float("alpha", default)?);
     Ok(vec![f(cx, x, alpha.into())?])
@@ -21,7 +21,7 @@ fn selu(cx: &mut Cx) -> Lowered {
     Ok(vec![activation::selu(cx, x, a.into(), g.into())?])
 }
 
-/// A list of slopes is one for each channel before opset 7, and where it fits only so.
+/// A one-dimensional slope is per channel before opset 7, and later if it cannot be broadcast otherwise.
 fn prelu(cx: &mut Cx) -> Lowered {
     let (x, mut slope) = (cx.input(0)?, cx.input(1)?);
     if let ([_, channels, .., last], [n]) = (cx.shape(x).as_slice(), cx.shape(slope).as_slice())
@@ -50,7 +50,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     }
 }
 
-/// The function of input 0, plus input 1 where there is one.
+/// A function of input 0, with the optional bias in input 1 added first.
 fn biased(cx: &mut Cx, f: fn(&mut Lowering, Value) -> Result) -> Lowered {
     let mut x = cx.input(0)?;
     if let Some(b) = cx.opt(1) {

@@ -1,4 +1,4 @@
-//! Positions of extremes, running combinations, the largest few.
+//! Positions of extrema, cumulative reductions, the largest elements.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::{Size, arg};
@@ -19,7 +19,7 @@ fn prefix_scan(cx: &mut Cx, op: ReduceOp) -> Lowered {
     Ok(vec![cx.push(Op::PrefixScan { op, axis, exclusive, reverse }, &[x])?])
 }
 
-/// `k` is an attribute at first, an input from 10 on. Sorted results also answer `sorted = 0`.
+/// `k` is an attribute before opset 10, and an input from then on. The results are sorted even for `sorted = 0`.
 fn top_k(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let axis = cx.axis_attr(x, -1)?;
@@ -37,7 +37,7 @@ fn top_k(cx: &mut Cx) -> Lowered {
     Ok(arg::top_k(cx, x, axis, &k, largest)?.to_vec())
 }
 
-/// Before opset 13 over all axes from `axis` on.
+/// Before opset 13, all axes from `axis` on are flattened.
 fn hardmax(cx: &mut Cx) -> Lowered {
     let mut x = cx.input(0)?;
     let dims = cx.shape(x);
@@ -53,7 +53,7 @@ fn hardmax(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(y, dims)?])
 }
 
-/// Positions, running combinations, orders.
+/// Positions of extrema, cumulative reductions, the largest elements.
 pub const OPS: &[OpDef] = &[
     OpDef::new("ArgMax", &[1, 11, 12, 13], |cx| extreme(cx, ReduceOp::Max)).cases(&["test_argmax"]),
     OpDef::new("ArgMin", &[1, 11, 12, 13], |cx| extreme(cx, ReduceOp::Min)).cases(&["test_argmin"]),

@@ -7,7 +7,7 @@ use crate::lower::attention::{
 use crate::lower::heads::Stage;
 use wgfc_ir::Value;
 
-/// An attribute that counts heads.
+/// An attribute that is a number of heads.
 pub(super) fn count(cx: &Cx, name: &str) -> Result<i64> {
     match cx.int_req(name)? {
         n if (1..=1 << 20).contains(&n) => Ok(n),
@@ -15,17 +15,17 @@ pub(super) fn count(cx: &Cx, name: &str) -> Result<i64> {
     }
 }
 
-/// The attribute `scale`, of which 0 is none.
+/// The attribute `scale`; 0 counts as absent.
 pub(super) fn scale(cx: &Cx) -> Result<Option<f64>> {
     Ok(cx.float_opt("scale")?.filter(|s| *s != 0.0).map(f64::from))
 }
 
-/// The number that is added to the scores of keys that are padding.
+/// The number that is added to the scores of padding keys.
 pub(super) fn padding(cx: &Cx) -> Result<f64> {
     Ok(cx.float("mask_filter_value", -10_000.0)?.into())
 }
 
-/// A window's bound: −1 is none.
+/// A bound of a window; −1 means that there is none.
 fn bound(cx: &Cx, name: &str) -> Result<Option<i64>> {
     match cx.int(name, -1)? {
         -1 => Ok(None),
@@ -72,7 +72,7 @@ fn onnx(cx: &mut Cx) -> Lowered {
     outputs(attention::attention(cx, &o, &Attention { heads, left, right, scale, cap, show })?)
 }
 
-/// `MultiHeadAttention`: projections are done; packed, biased, masked, with a cache.
+/// `MultiHeadAttention`: attention without projections, with packed operands, bias, masks and a cache.
 fn multi_head(cx: &mut Cx) -> Lowered {
     let heads = count(cx, "num_heads")?;
     for (i, what) in [(8, "past_sequence_length"), (9, "cache_indirection")] {
@@ -129,7 +129,7 @@ fn group_query(cx: &mut Cx) -> Lowered {
         sink: cx.opt(11),
         norms: cx.opt(14).zip(cx.opt(15)),
     };
-    // The window counts the query's own position.
+    // The window includes the query's own position.
     let window = match bound(cx, "local_window_size")? {
         None => None,
         Some(0) => return Err(OpError::model("a window of 0").attribute("local_window_size")),

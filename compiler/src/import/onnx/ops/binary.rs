@@ -1,4 +1,4 @@
-//! Elementwise operators of two or more operands that are one scalar operator.
+//! Elementwise operators of two or more operands that apply one scalar operator.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::elementwise;
@@ -9,7 +9,7 @@ fn two(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
 
-/// The second operand. Before opset 7 it broadcasts on request only, its axes from `axis` on.
+/// The second operand. Before opset 7, attribute `axis` states the axis of the first operand that its own first axis aligns with.
 fn aligned(cx: &mut Cx) -> Result<Value> {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
     let Some(axis) = cx.int_opt("axis")?.filter(|_| cx.opset < 7) else { return Ok(b) };
@@ -33,7 +33,7 @@ fn pow(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::pow(cx, x, y)?])
 }
 
-/// `fmod` 1: the sign of the dividend; 0: that of the divisor.
+/// The remainder; with `fmod` it has the sign of the dividend, else that of the divisor.
 fn modulo(cx: &mut Cx) -> Lowered {
     let op = if cx.flag("fmod", false)? { BinaryOp::Rem } else { BinaryOp::Mod };
     two(cx, op)
@@ -44,7 +44,7 @@ fn mean(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::mean(cx, &xs)?])
 }
 
-/// One line an operator.
+/// Binary operators.
 pub const OPS: &[OpDef] = &[
     OpDef::new("Add", &[6, 7, 13, 14], |cx| two(cx, BinaryOp::Add)).cases(&["test_add"]),
     OpDef::new("And", &[1, 7], |cx| two(cx, BinaryOp::And)).cases(&["test_and"]),

@@ -1,4 +1,4 @@
-//! Values that come from nowhere: constants, ranges.
+//! Values without operands: constants and ranges.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::range;
@@ -49,7 +49,7 @@ fn constant_of_shape(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.full(&shape, s)?])
 }
 
-/// How many numbers a range of floats has: bounds are numbers, or fractions of dimensions.
+/// The length of a range of floats, whose bounds are constants or fractions of dimensions.
 fn float_length(cx: &mut Cx, dtype: DType) -> Result<Dim> {
     let inputs = [cx.input(0)?, cx.input(1)?, cx.input(2)?];
     if let [Some(start), Some(limit), Some(step)] = inputs.map(|v| cx.numbers(v)?.first().copied()) {
@@ -62,7 +62,7 @@ fn float_length(cx: &mut Cx, dtype: DType) -> Result<Dim> {
     range::fraction_length(&fraction(0)?, &fraction(1)?, &fraction(2)?)
 }
 
-/// `start + i·delta` while below (or above) `limit`; the length may depend on dimensions.
+/// `start + i·delta` up to but not including `limit`; the length may depend on dimensions.
 fn range(cx: &mut Cx) -> Lowered {
     let (start, limit, delta) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
     cx.gives(2, "step");

@@ -5,14 +5,14 @@ use crate::import::onnx::prelude::*;
 use crate::lower::control::{self, Along, BatchedScan, Loop, Scan};
 use wgfc_ir::{DType, Scalar, Tensor, Value};
 
-/// How many iterations a loop whose carried shapes change is unrolled.
+/// The maximum number of iterations of a loop that is unrolled.
 const MAX_UNROLLED: i64 = 256;
 
 fn values(captures: Vec<(String, Value)>) -> Vec<Value> {
     captures.into_iter().map(|c| c.1).collect()
 }
 
-/// A condition known while compiling selects its branch; otherwise both become subgraphs.
+/// A constant condition selects its branch at compile time; otherwise both branches become subgraphs.
 fn if_(cx: &mut Cx) -> Lowered {
     let condition = cx.input(0)?;
     let condition = control::condition(cx, condition)?;
@@ -40,7 +40,7 @@ fn if_(cx: &mut Cx) -> Lowered {
                 "give the input's value when compiling (--fix NAME=VALUE), so that only the branch taken is compiled",
             );
         };
-        // An error in the branch that is not taken is none.
+        // An error in a branch that is not taken does not count.
         cx.forget_errors(before);
         let open = open.join(", ");
         OpError::unsupported(
@@ -51,12 +51,12 @@ fn if_(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// Both branches as subgraphs, of which a run takes one.
+/// Imports both branches as subgraphs, one of which each run executes.
 fn both(cx: &mut Cx, condition: Value, then_branch: &GraphProto, else_branch: &GraphProto) -> Lowered {
     let mut captures = vec![];
     let then_graph = cx.subgraph(then_branch, &[], &mut captures)?.graph;
     let else_graph = cx.subgraph(else_branch, &[], &mut captures)?.graph;
-    // Both branches take the same captured values: the first again with those the second added.
+    // Both branches must have the same captures, so the first is imported again if the second added some.
     let then_graph = if then_graph.inputs.len() < captures.len() {
         cx.subgraph(then_branch, &[], &mut captures)?.graph
     } else {
@@ -65,7 +65,7 @@ fn both(cx: &mut Cx, condition: Value, then_branch: &GraphProto, else_branch: &G
     control::branch(cx, condition, then_graph, else_graph, &values(captures))
 }
 
-/// A loop whose carried shapes change is unrolled.
+/// A loop; it is unrolled if shapes of its carried values change.
 fn loop_(cx: &mut Cx) -> Lowered {
     let body = cx.graph_attr("body")?;
     let initial = (2..cx.input_count()).map(|i| cx.input(i)).collect::<Result<Vec<_>>>()?;
@@ -76,13 +76,13 @@ fn loop_(cx: &mut Cx) -> Lowered {
     }
     let (trips, held) = (cx.opt(0), cx.opt(1));
     let run = Loop::new(cx, trips, held, &initial)?;
-    // With these known it could be unrolled, or would have results of one shape.
+    // If these were constants, the loop could be unrolled, or its results would have fixed shapes.
     let unknown: Vec<Value> = [trips, held].into_iter().flatten().collect();
     let mut captures = vec![];
     let few = run.few(MAX_UNROLLED);
     let before = cx.error_mark();
     let sub = match cx.subgraph(body, &run.params(), &mut captures) {
-        // Shapes in the body may depend on the number of the iteration.
+        // Shapes in the body may depend on the iteration number.
         Err(e) if e.reported && few.is_some() => {
             cx.forget_errors(before);
             return unroll(cx, few.unwrap_or(0), &initial, "shapes in its body change".into());
@@ -100,7 +100,7 @@ fn loop_(cx: &mut Cx) -> Lowered {
     }
 }
 
-/// The body `count` times in place; `why` it is not a loop.
+/// Lowers the body `count` times in place; `why` is the reason why it cannot be a loop.
 fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
     let body = cx.graph_attr("body")?;
     let mut carried = initial.to_vec();
@@ -135,7 +135,7 @@ fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
     Ok(carried)
 }
 
-/// How many inputs are carried, the others being scanned.
+/// The number of carried inputs, and the number of scanned ones.
 fn carried(cx: &Cx, inputs: usize) -> Result<(usize, usize)> {
     let scanned = usize::try_from(cx.int_req("num_scan_inputs")?).unwrap_or(usize::MAX);
     match inputs.checked_sub(scanned).filter(|_| scanned > 0) {
@@ -171,7 +171,7 @@ fn scan(cx: &mut Cx) -> Lowered {
     run.lower(cx, g, &values(captures), &stacked)
 }
 
-/// `Scan` of opset 8: every operand has a batch axis in front, each element of which is a sequence of its own.
+/// `Scan` of opset 8: every operand has a leading batch axis of independent sequences.
 fn batched_scan(cx: &mut Cx) -> Lowered {
     let body = cx.graph_attr("body")?;
     if cx.opt(0).is_some() {

@@ -5,7 +5,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::random::{self, Seed};
 use wgfc_ir::{DType, Scalar};
 
-/// The identity, unless in training mode (from opset 12 on); the mask says what stays.
+/// The identity, or from opset 12 on random dropout in training mode; the mask marks the elements that are kept.
 fn dropout(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let training = cx.since >= 12 && cx.opt(2).is_some() && cx.const_int(2)? != 0;
@@ -24,7 +24,7 @@ fn dropout(cx: &mut Cx) -> Lowered {
                 cx.reshape(r, vec![])?
             }
         };
-        // Its seed is an integer, all others' are floats.
+        // The seed of dropout is an integer; the seeds of all other operators are floats.
         let seed = cx.int_opt("seed")?;
         let seed = seed.map_or_else(|| from_name(cx), |s| Seed::Given([s as u32, (s >> 32) as u32]));
         let (y, kept) = random::drop(cx, x, ratio, seed)?;

@@ -18,7 +18,7 @@ mod tests {
     use wgfc_ir::eval::evaluate;
     use wgfc_ir::{DType, Scalar, Tensor};
 
-    /// ONNX Runtime's shape inference refuses ellipses that broadcast.
+    /// ONNX Runtime's shape inference rejects ellipses that broadcast.
     #[test]
     fn ellipses_broadcast() {
         let n = node("Einsum", &["a", "b"], &["y"]).text("equation", "...ij,...jk");

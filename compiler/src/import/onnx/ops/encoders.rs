@@ -1,4 +1,4 @@
-//! `ai.onnx.ml`: categories that are numbers.
+//! `ai.onnx.ml`: encoders of numeric categories.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::search;
@@ -7,12 +7,12 @@ use wgfc_ir::{BinaryOp as B, DType, Dim, Scalar, Tensor, UnaryOp as U, Value};
 
 const HELP: &str = "encode text as numbers before the model, and convert the rest of the pipeline";
 
-/// Refuses text.
+/// An error for strings in an attribute.
 fn refuse(what: &str, attribute: &str) -> OpError {
     OpError::unsupported(format!("{what} that are text"), HELP).attribute(attribute)
 }
 
-/// The numbers of one of three attributes: integers, floats, or a tensor. Its name is that of the one that is given.
+/// The numbers in one of three attributes (integers, floats, or a tensor), and the name of that attribute.
 fn numbers(cx: &mut Cx, what: &str, names: [&'static str; 4]) -> Result<(DType, Vec<Scalar>, &'static str)> {
     let [ints, floats, tensor, text] = names;
     if let Some(v) = cx.ints(ints)?.filter(|v| !v.is_empty()) {
@@ -34,7 +34,8 @@ fn numbers(cx: &mut Cx, what: &str, names: [&'static str; 4]) -> Result<(DType, 
     }
 }
 
-/// The value beside the key that is equal, else the default. The first of equal keys counts; from version 4 on NaN is a key as others.
+/// Maps each element that equals a key to its value, and others to the default. The first of equal keys counts; from version 4 on NaN can
+/// be a key.
 fn label_encoder(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let (of, keys, keys_name) =
@@ -90,7 +91,7 @@ fn label_encoder(cx: &mut Cx) -> Lowered {
     Ok(vec![y])
 }
 
-/// 1 for the category that an element is, else 0, along a new last axis.
+/// One-hot encoding along a new last axis: 1 for the category of the element, else 0.
 fn one_hot_encoder(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     if cx.strings("cats_strings")?.is_some_and(|v| !v.is_empty()) {
@@ -114,7 +115,7 @@ fn one_hot_encoder(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.cast(is, DType::F32)?])
 }
 
-/// Features of several tensors side by side, as f32.
+/// Concatenates the features of several tensors, as f32.
 fn feature_vectorizer(cx: &mut Cx) -> Lowered {
     let sizes = cx.ints("inputdimensions")?.unwrap_or_default();
     if sizes.len() != cx.input_count() {

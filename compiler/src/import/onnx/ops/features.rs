@@ -1,10 +1,10 @@
-//! `ai.onnx.ml`: what is array work of it. Rows are records, the last axis is that of their features.
+//! `ai.onnx.ml`: operators on feature matrices. Rows are records, and the last axis is that of the features.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::special;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Op, ReduceOp, Special, Tensor, UnaryOp, Value};
 
-/// The first input, a vector of features or a matrix of records by features, and how many features.
+/// The first input, a feature vector or a matrix of records by features, and the number of features.
 pub(super) fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
     let x = cx.input(0)?;
     let shape = cx.shape(x);
@@ -18,7 +18,7 @@ pub(super) fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
     }
 }
 
-/// One number for each feature, or for all.
+/// A value per feature, or a single one for all.
 fn per_feature(cx: &mut Cx, name: &str, values: Tensor, features: &Dim) -> Result<Value> {
     let n = values.numel();
     if n != 1 {
@@ -48,7 +48,7 @@ fn scaler(cx: &mut Cx) -> Lowered {
     Ok(vec![y])
 }
 
-/// Divided by the norm of its record, where that is not 0. That of `MAX` is the largest, not by size.
+/// Divides each record by its norm unless that is 0. The norm `MAX` is the largest element, not the largest magnitude.
 fn normalizer(cx: &mut Cx) -> Lowered {
     let (x, _) = records(cx)?;
     let x = cx.cast(x, DType::F32)?;
@@ -78,13 +78,13 @@ fn binarizer(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let dtype = cx.dtype(x);
     let threshold = cx.float("threshold", 0.0)?;
-    // An integer is above what it is above the floor of.
+    // An integer is above the threshold exactly if it is above its floor.
     let threshold = if dtype.is_int() { threshold.floor() } else { threshold };
     let above = cx.binary_scalar(B::Gt, x, threshold.into())?;
     Ok(vec![cx.cast(above, dtype)?])
 }
 
-/// Chosen features of every record.
+/// Selected features of every record.
 fn array_feature_extractor(cx: &mut Cx) -> Lowered {
     let (x, at) = (cx.input(0)?, cx.input(1)?);
     let count = cx.ty(at).numel();
@@ -96,7 +96,7 @@ fn array_feature_extractor(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(x, at, last)?])
 }
 
-/// Missing elements become a number of their feature.
+/// Replaces missing elements by a number, which may differ per feature.
 fn imputer(cx: &mut Cx) -> Lowered {
     let (x, features) = records(cx)?;
     let dtype = cx.dtype(x);
@@ -122,7 +122,7 @@ fn imputer(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.select(missing, with, x)?])
 }
 
-/// `X·coefficientsᵀ + intercepts` for a number of targets; those of one record side by side.
+/// `X·coefficientsᵀ + intercepts`, `[records, targets]`.
 fn linear(cx: &mut Cx, targets: usize) -> Result<Value> {
     let (x, features) = records(cx)?;
     let x = cx.cast(x, DType::F32)?;
@@ -160,14 +160,14 @@ pub(super) enum Transform {
     None,
     Logistic,
     Softmax,
-    /// A softmax of those that are not 0.
+    /// A softmax of the scores that are not 0.
     SoftmaxZero,
-    /// The inverse of the normal distribution.
+    /// The inverse of the normal cumulative distribution function.
     Probit,
 }
 
 impl Transform {
-    /// The attribute's.
+    /// The transform in attribute `post_transform`.
     pub(super) fn of(cx: &Cx) -> Result<Transform> {
         let name = cx.string("post_transform", "NONE")?;
         Transform::ALL.into_iter().find(|t| t.name() == name).ok_or_else(|| {
@@ -175,7 +175,7 @@ impl Transform {
         })
     }
 
-    /// In the order of their numbers in trees of version 5.
+    /// All transforms, ordered by their numbers in `TreeEnsemble` of version 5.
     pub(super) const ALL: [Transform; 5] = [
         Transform::None,
         Transform::Softmax,
@@ -195,7 +195,7 @@ impl Transform {
         }
     }
 
-    /// Scores `[N, K]` transformed, each record by itself.
+    /// Transforms scores `[N, K]`, each record independently.
     pub(super) fn apply(self, cx: &mut Cx, scores: Value) -> Result<Value> {
         let axis = cx.rank(scores) - 1;
         Ok(match self {
@@ -224,7 +224,7 @@ impl Transform {
     }
 }
 
-/// Scores transformed as the attribute says. A single score is left as it is by ONNX Runtime and not by ONNX.
+/// Applies attribute `post_transform` to scores. For a single score it is refused, because ONNX Runtime ignores it and ONNX applies it.
 fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result<Value> {
     let transform = Transform::of(cx)?;
     if several || transform == Transform::None {
@@ -245,7 +245,7 @@ fn linear_regressor(cx: &mut Cx) -> Lowered {
     Ok(vec![transformed(cx, y, targets > 1)?])
 }
 
-/// The class of each record, and the scores of all classes. A single row of coefficients scores the second of two.
+/// The class of each record, and the scores of all classes. A single row of coefficients scores the second of two classes.
 fn linear_classifier(cx: &mut Cx) -> Lowered {
     let Some(labels) = cx.ints("classlabels_ints")?.filter(|l| !l.is_empty()) else {
         let help = "number the classes before training; their names are of no use to a device";
@@ -285,7 +285,7 @@ pub(super) const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases:
     OpDef::new(name, &[1], lower).domain("ai.onnx.ml").cases(cases)
 }
 
-/// Array work of classical machine learning.
+/// Operators on feature matrices.
 pub const OPS: &[OpDef] = &[
     op("ArrayFeatureExtractor", array_feature_extractor, &["test_ai_onnx_ml_array_feature_extractor"]),
     op("Binarizer", binarizer, &["test_ai_onnx_ml_binarizer"]),

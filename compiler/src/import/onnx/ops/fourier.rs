@@ -4,7 +4,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::fourier::{self, Dft, Stft};
 use wgfc_ir::Dim;
 
-/// Input `i` as one number, if it is there.
+/// Input `i` as a length, if it is present.
 fn length(cx: &mut Cx, i: usize) -> Result<Option<Dim>> {
     if cx.opt(i).is_none() {
         return Ok(None);

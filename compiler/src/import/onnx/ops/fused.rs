@@ -1,4 +1,4 @@
-//! Operators that ONNX Runtime's optimiser makes of several of ONNX's.
+//! Operators that ONNX Runtime's optimiser fuses from several ONNX operators.
 
 use super::{conv, matmul};
 use crate::import::onnx::prelude::*;
@@ -7,7 +7,7 @@ use crate::lower::gates::Activation;
 use crate::lower::{activation, norm};
 use wgfc_ir::{BinaryOp as B, DType, Poly, ReduceOp, Scalar, Value};
 
-/// The activation that the attribute `activation` names, with these parameters, of `x`.
+/// Applies the activation in attribute `activation`, with these parameters, to `x`.
 fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result<Value> {
     let name = cx.string("activation", "")?;
     let alone = |i: usize, default: f32| f64::from(parameters.get(i).copied().unwrap_or(default));
@@ -60,8 +60,8 @@ fn fused_gemm(cx: &mut Cx) -> Lowered {
     Ok(vec![activated(cx, y, &parameters)?])
 }
 
-/// Word, position and segment embeddings, added and normalised; how many places of each sequence its mask
-/// marks; the sum.
+/// The normalised sum of word, position and segment embeddings, the number of positions that the mask marks in each sequence, and the
+/// sum.
 fn embed(cx: &mut Cx) -> Lowered {
     let ids = cx.input_of_rank(0, 2)?;
     let shape = cx.shape(ids);

@@ -1,4 +1,4 @@
-//! Reading at indexed places.
+//! Reads at indices.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::gather;

@@ -1,4 +1,4 @@
-//! Linear algebra beyond products.
+//! Linear algebra other than products.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::linalg;

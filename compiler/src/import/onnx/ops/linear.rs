@@ -6,7 +6,7 @@ use crate::lower::quantize::{self, Grain, Quantize, Quantized, along, centred, m
 use crate::lower::{conv, norm};
 use wgfc_ir::{BinaryOp as B, DType, Value};
 
-/// The grain of scale and zero point. There is an axis from opset 13 on, blocks from 21 on.
+/// The granularity of scale and zero point. There is an axis from opset 13 on, and a block size from opset 21 on.
 fn grain(cx: &Cx) -> Result<Grain> {
     let block = if cx.since >= 21 { cx.int("block_size", 0)? } else { 0 };
     if block < 0 {
@@ -16,7 +16,7 @@ fn grain(cx: &Cx) -> Result<Grain> {
     Ok(if block > 0 { Grain::Block(axis, block) } else { Grain::Axis(axis) })
 }
 
-/// The element type that an attribute names; 0 names none.
+/// The element type in an attribute, where 0 counts as absent.
 fn named_type(cx: &Cx, name: &str, since: i64) -> Result<Option<DType>> {
     if cx.since < since || cx.int(name, 0)? == 0 { Ok(None) } else { cx.dtype_opt(name) }
 }
@@ -47,7 +47,7 @@ fn dequantize(cx: &mut Cx) -> Lowered {
     Ok(vec![quantize::dequantize(cx, x, scale, zero, grain, dtype)?])
 }
 
-/// Scale, zero point and the quantised tensor of one range over all elements.
+/// Quantises a tensor with one range for all elements; returns the quantised tensor, the scale and the zero point.
 fn dynamic(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     Ok(quantize::dynamic(cx, x)?.to_vec())
@@ -61,7 +61,7 @@ fn matmul_integer(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.matmul(a, b)?])
 }
 
-/// The exact sums of a convolution of `x` with weights `w`, each with its zero point.
+/// The exact integer convolution of `x` with weights `w`, from both of which their zero points are subtracted.
 fn conv_sum(cx: &mut Cx, (x, zx): (Value, Option<Value>), (w, zw): (Value, Option<Value>)) -> Result<Value> {
     let p = attributes(cx, x, w)?;
     let (x, w) = (centred(cx, x, zx, 0)?, centred(cx, w, zw, 0)?);

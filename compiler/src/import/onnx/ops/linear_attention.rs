@@ -1,4 +1,4 @@
-//! `LinearAttention`, and the `CausalConvWithState` before it.
+//! `LinearAttention`, and `CausalConvWithState`, which precedes it in models.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::linear_attention::{self as linear, LinearAttention, Recurrence};
@@ -11,7 +11,7 @@ fn heads(cx: &Cx, name: &str) -> Result<i64> {
     }
 }
 
-/// Input `i`, which the rule needs or forbids.
+/// Input `i`, which the update rule either requires or forbids.
 fn gate(cx: &Cx, rule: &str, i: usize, needed: bool) -> Result<Option<Value>> {
     match (cx.opt(i), needed) {
         (None, true) => {

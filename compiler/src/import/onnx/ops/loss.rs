@@ -1,10 +1,10 @@
-//! Losses of classifiers.
+//! Classification losses.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::loss::{self, Loss, Total};
 use wgfc_ir::Value;
 
-/// The likelihood from the logarithms of probabilities; inputs 1 and 2 are targets and weights.
+/// The negative log-likelihood for log-probabilities; inputs 1 and 2 are targets and weights.
 fn likelihood(cx: &mut Cx, log_prob: Value) -> Result<Value> {
     let (target, weights) = (cx.input(1)?, cx.opt(2));
     let total = match cx.string("reduction", "mean")?.as_str() {
@@ -25,7 +25,7 @@ fn negative_log_likelihood(cx: &mut Cx) -> Lowered {
     Ok(vec![likelihood(cx, x)?])
 }
 
-/// The logarithms are the second output.
+/// The loss, and as the second output the log-probabilities.
 fn softmax_cross_entropy(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let log_prob = loss::log_softmax(cx, x)?;

@@ -1,4 +1,4 @@
-//! Norms of an order: over windows, over all positions, and what is divided by them.
+//! Lp norms: pooling over windows or over all positions, and normalisation.
 
 use super::pool::windows;
 use crate::import::onnx::prelude::*;

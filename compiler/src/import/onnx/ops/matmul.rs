@@ -21,7 +21,8 @@ pub(super) fn gemm(cx: &mut Cx) -> Result<Value> {
     matmul::gemm(cx, a, b, c, &p)
 }
 
-/// `alpha·A·B`, of operands whose last two axes, or first and the other batch axes, are exchanged on request.
+/// `alpha·A·B`; attributes request a swap of the last two axes of an operand, or a move of its first axis to the position before the
+/// last.
 fn fused(cx: &mut Cx) -> Lowered {
     let mut operands = [cx.input(0)?, cx.input(1)?];
     for (x, (last, batch)) in operands.iter_mut().zip([("transA", "transBatchA"), ("transB", "transBatchB")])

@@ -1,11 +1,11 @@
-//! The meaning of each operator: a file for each family decodes inputs and attributes, and calls [`lower`](crate::lower).
-//! A file is one line in the list below.
+//! The operators: a file for each family decodes inputs and attributes, and calls [`lower`](crate::lower). Each file is one line in the
+//! list below.
 
 use super::op::OpDef;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// The files of operators, and the table of what they provide.
+/// Declares the files of operators, and the table of their definitions.
 macro_rules! operators {
     ($($file:ident,)*) => {
         $(mod $file;)*
@@ -74,12 +74,12 @@ mod window;
 
 pub use refused::{REFUSED, instead, why};
 
-/// Every operator.
+/// All operators.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
     TABLE.iter().flat_map(|f| f.iter())
 }
 
-/// The operator of that name; the domain of `ai.onnx` is empty.
+/// The operator of a name; the domain of `ai.onnx` is empty.
 pub fn find(domain: &str, name: &str) -> Option<&'static OpDef> {
     static INDEX: OnceLock<HashMap<(&'static str, &'static str), &'static OpDef>> = OnceLock::new();
     INDEX.get_or_init(|| all().map(|d| ((d.domain, d.name), d)).collect()).get(&(domain, name)).copied()

@@ -4,12 +4,12 @@ use crate::import::onnx::prelude::*;
 use crate::lower::norm::{self, Batch, LocalResponse, per_channel};
 use wgfc_ir::{BinaryOp, Tensor, Value};
 
-/// `epsilon`, by default so much.
+/// Attribute `epsilon`, or its default.
 fn epsilon(cx: &Cx, default: f32) -> Result<f64> {
     Ok(cx.float("epsilon", default)?.into())
 }
 
-/// Over the axes from `axis` on; scale and bias have their shape.
+/// Normalisation over the axes from `axis` on; scale and bias have their shape.
 fn layer(cx: &mut Cx) -> Lowered {
     let (x, scale, bias) = (cx.input(0)?, cx.input(1)?, cx.opt(2));
     let axes: Vec<usize> = (cx.axis_attr(x, -1)?..cx.rank(x)).collect();
@@ -32,7 +32,7 @@ fn rms(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// `input + skip + bias`, and the axis normalised over.
+/// `input + skip + bias`, and the axis of the normalisation.
 fn skipped(cx: &mut Cx, bias: usize) -> Result<(Value, Vec<usize>)> {
     let (x, skip) = (cx.input(0)?, cx.input(1)?);
     let Some(last) = cx.rank(x).checked_sub(1) else {
@@ -45,7 +45,7 @@ fn skipped(cx: &mut Cx, bias: usize) -> Result<(Value, Vec<usize>)> {
     Ok((sum, vec![last]))
 }
 
-/// Outputs the normalised sum, its mean and inverse deviation, the sum.
+/// Returns the normalised sum, its mean and inverse deviation, and the sum.
 fn skip_layer(cx: &mut Cx) -> Lowered {
     let (sum, axes) = skipped(cx, 4)?;
     let (epsilon, scale, bias) = (epsilon(cx, 1e-12)?, cx.input(2)?, cx.opt(3));
@@ -57,7 +57,7 @@ fn skip_layer(cx: &mut Cx) -> Lowered {
     Ok(vec![y, mean, inverse, sum])
 }
 
-/// The skip normalisation with the root mean square, which has no mean.
+/// The skip normalisation by the root mean square; it has no mean.
 fn skip_rms(cx: &mut Cx) -> Lowered {
     let (sum, axes) = skipped(cx, 3)?;
     let (epsilon, scale) = (epsilon(cx, 1e-12)?, cx.input(2)?);
@@ -69,7 +69,7 @@ fn skip_rms(cx: &mut Cx) -> Lowered {
     Ok(vec![y, sum, inverse, sum])
 }
 
-/// Statistics are per channel, or before opset 9 also per position.
+/// Batch normalisation. Statistics are per channel, or before opset 9 optionally per position too.
 fn batch(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let per_position = cx.since < 9 && !cx.flag("spatial", true)?;
@@ -98,7 +98,7 @@ fn instance(cx: &mut Cx) -> Lowered {
     Ok(vec![norm::scaled_channels(cx, n, scale, bias)?])
 }
 
-/// Scale and bias are per group before opset 21.
+/// Group normalisation; scale and bias are per group before opset 21, and per channel from then on.
 fn group(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let shape = cx.shape(x);
@@ -113,16 +113,16 @@ fn group(cx: &mut Cx) -> Lowered {
     Ok(vec![norm::scaled_channels(cx, y, scale, bias)?])
 }
 
-/// Over given axes; 0 where all is equal.
+/// Normalisation over given axes; the result is 0 where all elements are equal.
 fn mean_variance(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let axes = cx.ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
     let axes = cx.axes(&axes, cx.rank(x)).map_err(|e| e.attribute("axes"))?;
-    // The formula adds 1e-9 to the deviation.
+    // ONNX adds 1e-9 to the deviation, which is about 1e-18 added to the variance.
     Ok(vec![norm::layer(cx, x, &axes, 1e-18)?])
 }
 
-/// `scale·x`, and a bias per channel: an experiment that ONNX gave up.
+/// `scale·x` plus a bias per channel, an experimental operator that ONNX has withdrawn.
 fn image_scaler(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 4)?;
     let (dtype, channels) = (cx.dtype(x), cx.shape(x)[1].clone());
@@ -150,7 +150,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),
     OpDef::new("MeanVarianceNormalization", &[9, 13], mean_variance).cases(&["test_mvn"]),
     OpDef::new("RMSNormalization", &[23], rms).cases(&["test_rms_normalization_"]),
-    // ONNX Runtime's, in the domain of ONNX.
+    // An operator of ONNX Runtime in the domain of ONNX.
     OpDef::new("SimplifiedLayerNormalization", &[1], rms).cases(&["simplified_layer_norm_"]),
     OpDef::new("SimplifiedLayerNormalization", &[1], rms).domain(MICROSOFT),
     OpDef::new("SkipLayerNormalization", &[1], skip_layer).domain(MICROSOFT).cases(&["skip_layer_norm_"]),

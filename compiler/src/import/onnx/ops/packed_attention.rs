@@ -1,5 +1,4 @@
-//! Attention that projects its input to queries, keys and values itself: `Attention` and `QAttention` of ONNX
-//! Runtime.
+//! Attention with built-in projections to queries, keys and values: `Attention` and `QAttention` of ONNX Runtime.
 
 use super::attention::{count, padding, scale};
 use crate::import::onnx::prelude::*;
@@ -9,7 +8,7 @@ use crate::lower::quantize::{along, centred};
 use crate::lower::shape::with_extents;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Value};
 
-/// `input · weights + bias`. Inputs: 0, 1, 2.
+/// Attention over `input · weights + bias`, which are inputs 0 to 2.
 fn packed(cx: &mut Cx) -> Lowered {
     if cx.opt(6).is_some() {
         let help = "export the model with caches that are inputs and outputs; wgfc keeps those on the device itself";
@@ -25,8 +24,8 @@ fn packed(cx: &mut Cx) -> Lowered {
     attend(cx, y, 3, 4, Some(5))
 }
 
-/// Attention of an input and weights of 8 bits. Inputs: input, weights, bias, their scales, mask, their
-/// zero points, past.
+/// Attention with an input and weights of 8 bits. The inputs are input, weights, bias, the scales of input and weights, mask, the zero
+/// points of input and weights, past.
 fn quantized(cx: &mut Cx) -> Lowered {
     let (x, w, zx, zw) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 2)?, cx.opt(6), cx.opt(7));
     let (x, w) = (centred(cx, x, zx, 1)?, centred(cx, w, zw, 1)?);
@@ -41,7 +40,8 @@ fn quantized(cx: &mut Cx) -> Lowered {
     attend(cx, y, 5, 8, None)
 }
 
-/// Attention of `projected [batch, s, queries ‖ keys ‖ values]`; mask, past and scores to add are the inputs so numbered.
+/// Attention of `projected [batch, s, queries ‖ keys ‖ values]`; `mask_at`, `past_at` and `scores` are the numbers of the inputs with the
+/// mask, the past and the score bias.
 fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores: Option<usize>) -> Lowered {
     let n = count(cx, "num_heads")?;
     for name in ["do_rotary", "past_present_share_buffer"] {

@@ -1,4 +1,4 @@
-//! Elements moved to places that a formula or a few numbers give.
+//! Elements moved to positions that a formula or a small tensor gives.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::placed;

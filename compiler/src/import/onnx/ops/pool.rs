@@ -6,9 +6,9 @@ use crate::lower::pool::{self, Order};
 use crate::lower::window::Windows;
 use wgfc_ir::{ReduceOp, Value};
 
-/// The windows over `x` that the attributes say.
+/// The windows over `x` that the attributes describe.
 pub(super) fn windows(cx: &Cx, x: Value) -> Result<Windows> {
-    // Before the attributes, whose lists are as long as there are spatial axes.
+    // The rank is checked first, as the length of the attributes' lists depends on it.
     let n = pool::spatial_axes(cx, x)?.len();
     let kernel = kernel(cx)?
         .ok_or_else(|| OpError::model("attribute `kernel_shape` is required").attribute("kernel_shape"))?;

@@ -1,5 +1,5 @@
-//! Operators of linearly quantised tensors that ONNX Runtime adds to ONNX's: `(q − zero) · scale` of each
-//! operand, computed with in f32, and rounded again as the result's scale and zero point say.
+//! ONNX Runtime's operators on linearly quantised tensors. Each operand is dequantised, `(q − zero) · scale`, the operator is computed in
+//! f32, and the result is quantised with the result's scale and zero point.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::dequantize::{Zero, dequantized};
@@ -9,7 +9,7 @@ use crate::lower::quantize::{
 use crate::lower::{self, activation, softmax};
 use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
 
-/// Input `i`, one number.
+/// Input `i`, which must have one element, as a tensor of rank 0.
 fn number(cx: &mut Cx, i: usize) -> Result<Value> {
     let v = cx.input(i)?;
     let count: Dim = cx.shape(v).iter().product();
@@ -20,7 +20,7 @@ fn number(cx: &mut Cx, i: usize) -> Result<Value> {
     Ok(cx.reshape(v, vec![])?)
 }
 
-/// The real numbers that input `i`, quantised to 8 bits, stands for; its scale and zero point are the inputs behind it.
+/// Dequantises the 8-bit input `i`; its scale and zero point are the next two inputs.
 fn real(cx: &mut Cx, i: usize) -> Result<Value> {
     let x = cx.input(i)?;
     quantize::require_bytes(cx, x)?;
@@ -37,13 +37,13 @@ fn real(cx: &mut Cx, i: usize) -> Result<Value> {
     Ok(y)
 }
 
-/// `y` quantised to `dtype`, with the scale and zero point that are inputs `i` and `i + 1`.
+/// Quantises `y` to `dtype`; inputs `i` and `i + 1` are the scale and zero point.
 fn rounded(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<Value> {
     let (y, zero) = divided(cx, y, i, dtype)?;
     saturated(cx, y, zero, dtype)
 }
 
-/// `y` divided by the scale that is input `i`, and the zero point of type `dtype` that is input `i + 1`.
+/// `y` divided by the scale in input `i`, and the zero point in input `i + 1`, which must have the type `dtype`.
 fn divided(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<(Value, Option<Value>)> {
     let scale = number(cx, i)?;
     let zero = match cx.opt(i + 1) {
@@ -68,7 +68,7 @@ fn binary(cx: &mut Cx, op: B) -> Lowered {
     Ok(vec![rounded(cx, y, 6, dtype)?])
 }
 
-/// A function of one operand.
+/// A quantised function of one operand.
 fn unary(cx: &mut Cx, f: impl FnOnce(&mut Cx, Value) -> Result<Value>) -> Lowered {
     let x = real(cx, 0)?;
     let y = f(cx, x)?;
@@ -81,7 +81,7 @@ fn leaky_relu(cx: &mut Cx) -> Lowered {
     unary(cx, |cx, x| activation::leaky_relu(cx, x, alpha.into()))
 }
 
-/// Along one axis, or, as before opset 13, over all from it on.
+/// Softmax along one axis, or for opsets before 13 over all axes from it on.
 fn softmax(cx: &mut Cx) -> Lowered {
     let (axis, opset) = (cx.int("axis", -1)?, cx.int_req("opset")?);
     unary(cx, |cx, x| {
@@ -90,7 +90,7 @@ fn softmax(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// The order of axes that brings channels from the end to axis 1, and the one that brings them back.
+/// The permutation of axes that moves channels from the last axis to axis 1, and its inverse.
 fn channels_first(rank: usize) -> (Vec<usize>, Vec<usize>) {
     let mut there: Vec<usize> = (0..rank).collect();
     there[1..].rotate_right(1);
@@ -99,7 +99,7 @@ fn channels_first(rank: usize) -> (Vec<usize>, Vec<usize>) {
     (there, back)
 }
 
-/// `f` of a tensor whose channels lie along axis 1, which `channels_last` says they do not yet.
+/// Applies `f`, which expects channels along axis 1, to a tensor that may have them last.
 fn with_channels_first(cx: &mut Cx, x: Value, f: impl FnOnce(&mut Cx, Value) -> Result<Value>) -> Result<Value> {
     if !cx.flag("channels_last", false)? || cx.rank(x) < 3 {
         return f(cx, x);
@@ -119,8 +119,8 @@ fn global_average_pool(cx: &mut Cx) -> Lowered {
     })
 }
 
-/// The zero point is added before rounding, so that a tie goes to the even result, as in ONNX Runtime, whose other operators
-/// round first.
+/// Average pooling. The zero point is added before rounding to the nearest even integer, as in ONNX Runtime; its other operators round
+/// first.
 fn average_pool(cx: &mut Cx) -> Lowered {
     let x = real(cx, 0)?;
     let y = with_channels_first(cx, x, super::pool::average)?;
@@ -133,7 +133,7 @@ fn average_pool(cx: &mut Cx) -> Lowered {
     Ok(vec![saturated(cx, y, None, dtype)?])
 }
 
-/// Inputs: the result's scale and zero point, then each operand with its own.
+/// Concatenation. The inputs are the result's scale and zero point, then each operand with its own.
 fn concat(cx: &mut Cx) -> Lowered {
     let count = cx.input_count();
     if count < 5 || !(count - 2).is_multiple_of(3) {
@@ -155,7 +155,7 @@ fn select(cx: &mut Cx) -> Lowered {
     Ok(vec![rounded(cx, z, 7, dtype)?])
 }
 
-/// `A·B` of quantised operands in floats, and a bias. Inputs: A, B, their scales, their zero points, bias.
+/// `A·B` of quantised operands as floats, plus a bias. The inputs are A, B, their scales, their zero points, bias.
 fn to_float(cx: &mut Cx) -> Lowered {
     let a = Quantized { q: cx.input(0)?, scale: cx.input(2)?, zero: cx.opt(4) };
     let b = Quantized { q: cx.input(1)?, scale: cx.input(3)?, zero: cx.opt(5) };
@@ -164,7 +164,7 @@ fn to_float(cx: &mut Cx) -> Lowered {
     Ok(vec![biased(cx, y, 6)?])
 }
 
-/// `A·B` of a float A, which is quantised first. Inputs: A, B, its scale and zero point, bias.
+/// `A·B` of a float A, which is quantised first. The inputs are A, B, the scale and zero point of B, bias.
 fn dynamic_matmul(cx: &mut Cx) -> Lowered {
     let (a, b, sb, zb) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, cx.opt(3));
     let (_, columns) = matrix_axes(cx, a, b)?;
@@ -185,7 +185,7 @@ fn biased(cx: &mut Cx, y: Value, bias: usize) -> Result<Value> {
     }
 }
 
-/// `alpha·A·B + C`, C with the scale of the product; in floats where the result has no scale.
+/// `alpha·A·B + C`, where C has the scale of the product; the result is a float if no scale is given for it.
 fn gemm(cx: &mut Cx) -> Lowered {
     let (a, b, za, zb) = (cx.input_of_rank(0, 2)?, cx.input_of_rank(3, 2)?, cx.opt(2), cx.opt(5));
     let (ta, tb) = (cx.flag("transA", false)?, cx.flag("transB", false)?);

@@ -3,7 +3,7 @@
 use crate::import::onnx::prelude::*;
 use crate::lower::blocks::{self, Blocks, Table, Weights};
 
-/// A size given by an attribute.
+/// A positive size in an attribute.
 fn size(cx: &Cx, name: &str) -> Result<i64> {
     match cx.int_req(name)? {
         v if (1..=i64::from(i32::MAX)).contains(&v) => Ok(v),
@@ -11,7 +11,7 @@ fn size(cx: &Cx, name: &str) -> Result<i64> {
     }
 }
 
-/// A block's length.
+/// The number of elements in a block.
 fn block_size(cx: &Cx, default: Option<i64>) -> Result<i64> {
     let v = match default {
         Some(d) => cx.int("block_size", d)?,

@@ -1,24 +1,24 @@
 //! Random numbers.
 //!
-//! A node with attribute `seed` draws the same numbers whenever it runs. Without, those of its name, of the run's seed and of its
-//! offset.
+//! A node with attribute `seed` draws the same numbers in every run. The numbers of other nodes depend on the node's name and on the
+//! run's seed and offset.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::random::{self, Seed};
 use wgfc_ir::{DType, Dim};
 
-/// A given seed depends on nothing else.
+/// The seed of a node: attribute `seed`, or one derived from its name.
 fn seed(cx: &Cx) -> Result<Seed> {
     Ok(cx.float_opt("seed")?.map_or_else(|| from_name(cx), |s| Seed::Given([s.to_bits(), 0])))
 }
 
-/// The seed of a node without one, of its name and its outputs'.
+/// The seed of a node without attribute `seed`, derived from its name and the names of its outputs.
 pub(super) fn from_name(cx: &Cx) -> Seed {
     let outputs = cx.node.output.iter().flat_map(|o| o.bytes());
     random::named_seed(cx.node.name.bytes().chain([0]).chain(outputs))
 }
 
-/// The result's element type: attribute `dtype`, or what is given.
+/// The result's element type: attribute `dtype`, or the default.
 fn float_type(cx: &Cx, default: DType) -> Result<DType> {
     let dtype = cx.dtype_opt("dtype")?.unwrap_or(default);
     random::require_float(dtype)?;
@@ -77,7 +77,7 @@ fn multinomial(cx: &mut Cx) -> Lowered {
 
 const NOTES: &str = "without attribute `seed`, of the inputs `seed` and `offset`; others in each iteration of a loop";
 
-/// Generators.
+/// Random number generators.
 pub const OPS: &[OpDef] = &[
     OpDef::new("Bernoulli", &[15, 22], bernoulli).cases(&["test_bernoulli"]).notes(NOTES),
     OpDef::new("Multinomial", &[7, 22], multinomial).notes(NOTES),

@@ -1,11 +1,11 @@
-//! `LSTM`, `GRU`, `RNN`, and the first with weights of 8 bits.
+//! `LSTM`, `GRU`, `RNN`, and the LSTM with weights of 8 bits.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::gates::Activation;
 use crate::lower::recurrent::{self, Cell, Operands, Recurrent};
 use wgfc_ir::Dim;
 
-/// The attributes of a network whose weights have a hidden size.
+/// The attributes of a recurrent network with a hidden size that follows from its weights.
 fn attributes(cx: &Cx, cell: Cell, hidden: Option<&Dim>) -> Result<Recurrent> {
     let backwards = match cx.string("direction", "forward")?.as_str() {
         "forward" => vec![false],
@@ -22,7 +22,7 @@ fn attributes(cx: &Cx, cell: Cell, hidden: Option<&Dim>) -> Result<Recurrent> {
         }
         None => (0..n).map(|i| defaults[i % defaults.len()].to_owned()).collect(),
     };
-    // The lists have values for the activations that take one, in order.
+    // The lists hold values in order for those activations that have the parameter.
     let mut alphas = cx.floats("activation_alpha")?.unwrap_or_default().into_iter();
     let mut betas = cx.floats("activation_beta")?.unwrap_or_default().into_iter();
     let mut activations = vec![];
@@ -80,7 +80,7 @@ fn network(cx: &mut Cx, cell: Cell) -> Lowered {
     recurrent::recurrent(cx, &o, &p)
 }
 
-/// An `LSTM` whose weights lie the other way, are quantised, and are multiplied with what is quantised as well.
+/// An `LSTM` with transposed, quantised weights and quantised inputs.
 fn dynamic_quantised(cx: &mut Cx) -> Lowered {
     let mut o = operands(cx)?;
     o.x = recurrent::rounded_whole(cx, o.x)?;

@@ -4,8 +4,8 @@ use crate::import::onnx::prelude::*;
 use crate::lower::reduce::{Reduction as R, reduce};
 use wgfc_ir::ReduceOp;
 
-/// Axes are an attribute at first, later an input (ReduceSum from 13 on, the others from 18 on); all when none
-/// are given, unless `noop_with_empty_axes` says that nothing is to be reduced.
+/// A reduction. Axes are an attribute in older opsets and an input later (ReduceSum from 13 on, the others from 18 on). Without axes it
+/// is over all axes, unless `noop_with_empty_axes` is set.
 fn reduced(cx: &mut Cx, reduction: R) -> Lowered {
     let x = cx.input(0)?;
     let rank = cx.rank(x);

@@ -1,6 +1,7 @@
-//! Operators of ONNX that are left out on purpose, and why.
+//! ONNX operators that are deliberately not supported, with reasons.
 
-/// Why, and which: names with their domain unless that is `ai.onnx`; all of a domain as `domain.*`.
+/// Reasons, and the operators that each applies to: names prefixed with their domain unless that is `ai.onnx`; `domain.*` is a whole
+/// domain.
 pub const REFUSED: &[(&str, &[&str])] = &[
     (
         "text is not an array of numbers",
@@ -29,7 +30,7 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("text, dictionaries and categories of classical machine learning", &["ai.onnx.ml.*"]),
 ];
 
-/// Advice for an operator that is not supported, where there is more to say than to cut the model.
+/// Advice for an operator that is not supported, if there is any beyond cutting the model.
 pub fn instead(operator: &str) -> Option<String> {
     let name = operator.strip_prefix("ai.onnx.ml.")?;
     let mut known: Vec<&str> = super::all().filter(|d| d.domain == "ai.onnx.ml").map(|d| d.name).collect();
@@ -50,7 +51,7 @@ pub fn instead(operator: &str) -> Option<String> {
     })
 }
 
-/// Why an operator is left out, if that is on purpose. `operator` has its domain unless that is `ai.onnx`.
+/// The reason why an operator is deliberately not supported. `operator` is prefixed with its domain unless that is `ai.onnx`.
 pub fn why(operator: &str) -> Option<&'static str> {
     let is = |name: &&&str| match name.strip_suffix('*') {
         Some(domain) => operator.starts_with(domain),

@@ -5,7 +5,7 @@ use crate::lower::interpolate::{Axis, Coordinates, Mode, Nearest, Resize};
 use crate::lower::resize::{self, Aspect, by_scales};
 use wgfc_ir::Value;
 
-/// The scales of input or attribute `what`: one for each of `n` axes, positive.
+/// Checks that there is one positive scale for each of `n` axes.
 fn checked(scales: Vec<f64>, n: usize) -> Result<Vec<f64>> {
     if scales.len() != n {
         return Err(OpError::model(format!("{} scales for {n} axes", scales.len())));
@@ -16,7 +16,7 @@ fn checked(scales: Vec<f64>, n: usize) -> Result<Vec<f64>> {
     }
 }
 
-/// Whether input `i` is there and has elements.
+/// Whether input `i` is present and not empty.
 fn given(cx: &Cx, i: usize) -> bool {
     cx.opt(i).is_some_and(|v| !cx.shape(v).iter().any(|d| d.is(0)))
 }

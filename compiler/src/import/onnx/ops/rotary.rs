@@ -4,7 +4,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::{heads, rotary};
 use wgfc_ir::{Dim, Value};
 
-/// `x` as heads: it is that already when of rank 4, else `width` or `heads` says how it divides.
+/// Splits `x` into heads, by their number or their `width`; a tensor of rank 4 already has a head axis.
 fn heads_of(cx: &mut Cx, x: Value, heads: i64, width: Option<i64>) -> Result<Value> {
     if cx.rank(x) == 4 {
         return Ok(x);
@@ -20,7 +20,7 @@ fn heads_of(cx: &mut Cx, x: Value, heads: i64, width: Option<i64>) -> Result<Val
     heads::split(cx, x, heads)
 }
 
-/// A table of the first `r` columns where the operator says how many rotate.
+/// A table of sines or cosines; its width must be half of `rotated` unless that is 0.
 fn table(cx: &mut Cx, i: usize, rotated: i64) -> Result<Value> {
     let t = cx.input(i)?;
     let rank = cx.rank(t);
@@ -35,7 +35,7 @@ fn table(cx: &mut Cx, i: usize, rotated: i64) -> Result<Value> {
     Ok(t)
 }
 
-/// ONNX's: tables may be given for each position already.
+/// ONNX's operator, whose tables may already be indexed by position.
 fn onnx(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
@@ -55,7 +55,7 @@ fn onnx(cx: &mut Cx) -> Lowered {
     Ok(vec![if rank == 3 { heads::join(cx, y)? } else { y }])
 }
 
-/// ONNX Runtime's: positions are given one by one, or as the first of them.
+/// ONNX Runtime's operator; positions are given individually, or the first one is.
 fn microsoft(cx: &mut Cx) -> Lowered {
     let (x, at) = (cx.input(0)?, cx.input(1)?);
     let rank = cx.rank(x);

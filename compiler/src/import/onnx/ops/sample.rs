@@ -1,4 +1,4 @@
-//! `GridSample`, and the grids of `AffineGrid`.
+//! `GridSample`, and `AffineGrid`, which makes grids for it.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::sample::{self, GridSample, Mode, Padding};

@@ -1,4 +1,4 @@
-//! Writing at indexed places.
+//! Writes at indices.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::scatter;
@@ -38,7 +38,7 @@ fn tensor_scatter(cx: &mut Cx) -> Lowered {
     Ok(vec![scatter::rows(cx, data, updates, start, axis, circular)?])
 }
 
-/// `ScatterElements`, `ScatterND`, `TensorScatter`, and what the first was called.
+/// `Scatter` and its successor `ScatterElements`, `ScatterND`, `TensorScatter`.
 pub const OPS: &[OpDef] = &[
     OpDef::new("Scatter", &[9], scatter_elements).cases(&["test_scatter_with"]),
     OpDef::new("ScatterElements", &[11, 13, 16, 18], scatter_elements).cases(&["test_scatter_elements_"]),

@@ -1,4 +1,4 @@
-//! Elementwise choice and limits.
+//! Elementwise selection and clamping.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::elementwise::{self, Limit};
@@ -9,7 +9,7 @@ fn where_(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, c, a, b)?])
 }
 
-/// Limits are attributes before opset 11, then optional inputs.
+/// Clamps to limits, which are attributes before opset 11 and optional inputs from then on.
 fn clip(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let mut limits = [None; 2];

@@ -1,4 +1,4 @@
-//! Operators that read or change a tensor's shape and leave its elements in order.
+//! Operators that read or change a tensor's shape and keep the order of its elements.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::shape;
@@ -22,7 +22,7 @@ fn size(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.dims_value(&[n], &[])?])
 }
 
-/// `0` copies an extent (unless `allowzero`), `-1` is what remains.
+/// In the requested shape, 0 copies an extent (unless `allowzero` is set), and -1 stands for the remaining elements.
 fn reshape(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let mut want = cx.const_dims(1)?;
@@ -46,7 +46,7 @@ fn flatten(cx: &mut Cx) -> Lowered {
     Ok(vec![shape::flatten(cx, x, axis)?])
 }
 
-/// Whether two extents were required to be equal.
+/// Whether a constraint requires two extents to be equal.
 fn is_required(constraints: &[Constraint], a: &Dim, b: &Dim) -> bool {
     constraints.iter().any(|c| (&c.a, &c.b) == (a, b) || (&c.b, &c.a) == (a, b))
 }
@@ -111,7 +111,7 @@ fn concat(cx: &mut Cx) -> Lowered {
     Ok(vec![joined(cx, &xs)?])
 }
 
-/// Joined along the attribute `axis`.
+/// Concatenates tensors along attribute `axis`.
 pub(super) fn joined(cx: &mut Cx, xs: &[Value]) -> Result<Value> {
     let axis = cx.int_req("axis")?;
     let rank = xs.first().map_or(0, |x| cx.rank(*x));

@@ -4,7 +4,7 @@ use crate::import::onnx::prelude::*;
 use crate::lower::{Size, slice};
 use wgfc_ir::{DType, Poly};
 
-/// The elements of starts or ends.
+/// The starts or ends in an input.
 fn bounds(cx: &mut Cx, input: usize) -> Result<Vec<Size>> {
     let v = cx.input(input)?;
     if let Some(all) = cx.dims(v) {
@@ -49,7 +49,7 @@ fn slice(cx: &mut Cx) -> Lowered {
             steps.len()
         )));
     }
-    // Repeated axes are an error.
+    // Rejects repeated axes.
     cx.axes(&axes, rank)?;
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
         let axis = cx.axis(*axis, rank)?;

@@ -3,7 +3,7 @@
 use crate::import::onnx::prelude::*;
 use crate::lower::softmax;
 
-/// From opset 13 on along one axis; before, over all axes from `axis` on at once.
+/// Softmax along one axis from opset 13 on; before, over all axes from `axis` on together.
 fn softmax(cx: &mut Cx, log: bool) -> Lowered {
     let x = cx.input(0)?;
     let axis = if cx.since >= 13 { cx.axis_attr(x, -1)? } else { cx.first_axis(x, 1)? };

@@ -1,4 +1,4 @@
-//! Operators before and after a spectrum: windows, the weights of the mel scale.
+//! Operators for spectral analysis: window functions, mel filter weights.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::spectral;

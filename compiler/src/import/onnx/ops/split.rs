@@ -1,11 +1,11 @@
-//! Cutting, repeating and padding along axes.
+//! Splitting, repeating and padding along axes.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::Size;
 use crate::lower::split::{self, Blocks, Padding};
 use wgfc_ir::{Dim, Poly, Scalar, Value};
 
-/// Sizes are an attribute at first, an input from 13 on; without them equal parts, the last one smaller.
+/// Sizes are an attribute before opset 13 and an input from then on; without them the parts are equal, with a smaller last one.
 fn split(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let axis = cx.axis_attr(x, 0)?;
@@ -34,7 +34,7 @@ fn tile(cx: &mut Cx) -> Lowered {
     Ok(vec![split::tile(cx, x, &repeats)?])
 }
 
-/// Amounts and the number are attributes at first, inputs from 11 on.
+/// Padding; amounts and fill value are attributes before opset 11 and inputs from then on.
 fn pad(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
@@ -116,7 +116,7 @@ fn space_to_depth(cx: &mut Cx) -> Lowered {
     Ok(vec![split::space_to_depth(cx, x, size, blocks)?])
 }
 
-/// Cutting, repeating, padding, rearranging.
+/// Splitting, repeating, padding, and rearrangement.
 pub const OPS: &[OpDef] = &[
     OpDef::new("DepthToSpace", &[1, 11, 13], depth_to_space).cases(&["test_depthtospace"]),
     OpDef::new("Pad", &[1, 2, 11, 13, 18, 19, 21, 23, 24, 25], pad).cases(&[

@@ -28,7 +28,7 @@ fn kernel_of(cx: &Cx) -> Result<Kernel> {
     })
 }
 
-/// The attribute's vectors, of which there are so many.
+/// The attribute's `count` support vectors, one after another.
 fn vectors(cx: &mut Cx, x: Value, count: usize) -> Result<Vec<f32>> {
     let all = cx.floats("support_vectors")?.unwrap_or_default();
     let features = all.len().checked_div(count).filter(|n| n * count == all.len() && *n > 0);
@@ -47,7 +47,7 @@ fn count(name: &str, v: i64) -> Result<usize> {
     usize::try_from(v).map_err(|_| OpError::model(format!("{v} is negative")).attribute(name))
 }
 
-/// Refuses transforms that ONNX Runtime leaves out and ONNX asks for.
+/// An error for transforms that ONNX Runtime ignores and ONNX applies.
 fn refuse(transform: Transform) -> OpError {
     let what = format!("post_transform {} of it, which ONNX Runtime leaves out", transform.name());
     OpError::unsupported(what, "export the model with `NONE`, and transform the scores afterwards")
@@ -89,7 +89,7 @@ fn regressor(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.select(above, inside, outside)?])
 }
 
-/// The class of each record by the votes of all pairs, and scores: probabilities, or the decisions of pairs.
+/// The class of each record by majority vote of all pairs of classes, and scores: probabilities, or the decision values of the pairs.
 fn classifier(cx: &mut Cx) -> Lowered {
     let x = matrix(cx)?;
     let Some(labels) = cx.ints("classlabels_ints")?.filter(|l| !l.is_empty()) else {
@@ -121,7 +121,7 @@ fn classifier(cx: &mut Cx) -> Lowered {
             return Err(OpError::model(e).attribute(name));
         }
     }
-    // Each vector has a coefficient for each other class.
+    // A support vector has one coefficient for each class other than its own.
     let class_of: Vec<usize> = per_class.iter().enumerate().flat_map(|(c, n)| vec![c; *n]).collect();
     let weight = |v: usize, (i, j): (usize, usize)| match class_of[v] {
         c if c == i => coefficients[(j - 1) * total + v],

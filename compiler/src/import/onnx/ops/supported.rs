@@ -3,7 +3,7 @@
 use super::{REFUSED, all, find};
 use std::fmt::Write;
 
-/// The part's text.
+/// The Markdown text.
 pub fn markdown() -> String {
     let mut ops: Vec<_> = all().collect();
     ops.sort_by_key(|d| (d.domain, d.name));

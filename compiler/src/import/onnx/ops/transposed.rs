@@ -1,11 +1,11 @@
-//! Operators that undo unfolding: `ConvTranspose`, `Col2Im`, `MaxUnpool`.
+//! Operators that invert unfolding: `ConvTranspose`, `Col2Im`, `MaxUnpool`.
 
 use super::window::{kernel, kernel_of_weights};
 use crate::import::onnx::prelude::*;
 use crate::lower::transposed::{self, ConvTranspose, Layout};
 use crate::lower::window::Padding;
 
-/// The list of an attribute, or so many of its default.
+/// The list in an attribute, or `len` times the default.
 fn list(cx: &Cx, name: &str, len: usize, default: i64) -> Result<Vec<i64>> {
     Ok(cx.ints(name)?.unwrap_or_else(|| vec![default; len]))
 }
@@ -16,7 +16,7 @@ fn conv_transpose(cx: &mut Cx) -> Lowered {
     let n = cx.rank(x).saturating_sub(2);
     let output_shape = match cx.ints("output_shape")? {
         Some(v) => Some(match v.len().checked_sub(n) {
-            // Batch and channels may stand before.
+            // The batch and channel extents may precede the spatial ones.
             Some(0 | 2) if v.iter().all(|d| (0..=1 << 31).contains(d)) => v[v.len() - n..].to_vec(),
             _ => {
                 let e = format!("{v:?} for {n} spatial axes");

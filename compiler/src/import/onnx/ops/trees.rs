@@ -14,7 +14,7 @@ fn matrix(cx: &mut Cx) -> Result<Value> {
     Ok(cx.cast(x, dtype)?)
 }
 
-/// Numbers of an attribute, or of the one that has them as a tensor.
+/// The numbers in an attribute, or in its tensor variant.
 fn numbers(cx: &mut Cx, name: &str, tensor: &str) -> Result<Vec<f64>> {
     match cx.tensor(tensor)? {
         Some(t) => of_tensor(&t, tensor),
@@ -27,7 +27,7 @@ fn of_tensor(t: &Tensor, name: &str) -> Result<Vec<f64>> {
     Ok(v.into_iter().map(Scalar::as_f64).collect())
 }
 
-/// Attributes of a list whose entries belong together.
+/// Checks that lists with one entry per item have the same length.
 fn require_length(name: &str, have: usize, need: usize) -> Result<()> {
     if have == need {
         return Ok(());
@@ -39,7 +39,7 @@ fn index(name: &str, v: i64) -> Result<usize> {
     usize::try_from(v).map_err(|_| OpError::model(format!("{v} is negative")).attribute(name))
 }
 
-/// Tests of nodes in the order of their numbers in version 5, with their names before it.
+/// Tests of nodes, with their names before version 5, ordered by their numbers in version 5.
 const MODES: [(&str, Test); 6] = [
     ("BRANCH_LEQ", Test::Leq),
     ("BRANCH_LT", Test::Lt),
@@ -48,10 +48,10 @@ const MODES: [(&str, Test); 6] = [
     ("BRANCH_EQ", Test::Eq),
     ("BRANCH_NEQ", Test::Neq),
 ];
-/// The number of a test of membership in a set in version 5.
+/// The number of the set membership test in version 5.
 const MEMBER: f64 = 6.0;
 
-/// Combinations of trees in the order of their numbers in version 5, with their names before it.
+/// Aggregations of trees, with their names before version 5, ordered by their numbers in version 5.
 const AGGREGATES: [(&str, Aggregate); 4] = [
     ("AVERAGE", Aggregate::Average),
     ("SUM", Aggregate::Sum),
@@ -59,26 +59,26 @@ const AGGREGATES: [(&str, Aggregate); 4] = [
     ("MAX", Aggregate::Max),
 ];
 
-/// An entry of a list, or an error about the attribute whose value is none.
+/// The entry that was found in a list, or an error about the attribute with the unknown value.
 fn entry<T: Copy>(found: Option<&(&str, T)>, name: &str, value: impl std::fmt::Display) -> Result<T> {
     let found = found.map(|(_, v)| *v);
     found.ok_or_else(|| OpError::model(format!("`{value}` is none of its values")).attribute(name))
 }
 
-/// The attributes that describe nodes, with an entry for each.
+/// The attributes of nodes, one entry per node.
 struct Nodes {
     features: Vec<i64>,
-    /// Where a node leads if its test holds, and where else.
+    /// The successors of each node, if its test holds and if it does not.
     to: [Vec<i64>; 2],
     splits: Vec<f64>,
     missing: Vec<i64>,
 }
 
-/// The names of [`Nodes::to`].
+/// The attributes that hold [`Nodes::to`].
 const TO: [&str; 2] = ["nodes_truenodeids", "nodes_falsenodeids"];
 
 impl Nodes {
-    /// The numbers that features are compared with are an attribute of this name.
+    /// Reads the attributes; `splits` are the values that features are compared with, from attribute `name`.
     fn read(cx: &mut Cx, splits: Vec<f64>, name: &str) -> Result<Nodes> {
         let features = cx.ints_req("nodes_featureids")?;
         let n = features.len();
@@ -99,7 +99,7 @@ impl Nodes {
         self.features.len()
     }
 
-    /// Node `i`, of which `next` says where its two numbers lead.
+    /// Node `i`; `next` resolves the ids of its two successors.
     fn branch(&self, i: usize, test: Test, next: &mut dyn FnMut(usize, i64) -> Result<Next>) -> Result<Branch> {
         Ok(Branch {
             feature: index("nodes_featureids", self.features[i])?,
@@ -112,10 +112,10 @@ impl Nodes {
     }
 }
 
-/// The number that a node has in a forest, by its tree and its number there.
+/// The number of a leaf in a forest, by its tree and its id in the tree.
 type Numbers = HashMap<(i64, i64), usize>;
 
-/// The trees of the versions before 5, and the number of each leaf by tree and node.
+/// The forest in the format before version 5, and the number of each leaf by tree and node id.
 fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
     let (trees, ids) = (cx.ints_req("nodes_treeids")?, cx.ints_req("nodes_nodeids")?);
     let modes = cx.strings("nodes_modes")?.unwrap_or_default();
@@ -169,7 +169,7 @@ fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
     Ok((f, of_leaf))
 }
 
-/// The numbers that leaves give, from the attributes that begin with `of`.
+/// The weights of leaves, from the attributes with these names.
 fn weights(
     cx: &mut Cx,
     [trees, nodes, ids, values, tensor]: [&str; 5],
@@ -187,7 +187,7 @@ fn weights(
         if target >= targets {
             return Err(OpError::model(format!("{target} is none of {targets}")).attribute(ids));
         }
-        // A number of a node that is no leaf is never reached.
+        // A weight of an inner node is never used.
         if let Some(leaf) = leaves.get(&(of_tree[i], of_node[i])) {
             w.given.push((*leaf, target, given[i]));
         }
@@ -201,7 +201,7 @@ fn targets(cx: &Cx) -> Result<usize> {
     n.ok_or_else(|| OpError::model("needs a positive number of targets").attribute("n_targets"))
 }
 
-/// One number for each target, added.
+/// Adds a base value per target.
 fn add_base(cx: &mut Cx, y: Value, base: &[f64]) -> Result<Value> {
     if base.is_empty() {
         return Ok(y);
@@ -212,7 +212,7 @@ fn add_base(cx: &mut Cx, y: Value, base: &[f64]) -> Result<Value> {
     Ok(cx.binary(B::Add, y, base)?)
 }
 
-/// The combined weights of the leaves that records come to, with a base, transformed.
+/// The aggregated weights of the leaves that records reach, plus base values, transformed.
 fn combined(
     cx: &mut Cx,
     x: Value,
@@ -305,7 +305,7 @@ fn classifier(cx: &mut Cx) -> Lowered {
         }
         let sums = w.aggregated(cx, leaf, &f, dtype, Aggregate::Sum)?;
         let sums = add_base(cx, sums, &base)?;
-        // A class that no leaf of a record gives a score to is not chosen, even where all others are negative.
+        // A class that gets no score from any leaf of a record is not chosen, even if all other scores are negative.
         let among = if base.is_empty() && !w.always_given(&f) {
             let given = w.are_given(cx, leaf, f.leaves)?;
             let never = cx.scalar(dtype, f64::NEG_INFINITY);
@@ -320,8 +320,8 @@ fn classifier(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(labels, best, 0)?, cx.cast(scores, DType::F32)?])
 }
 
-/// The scores of two classes, of which one has been summed. That of the other is its complement where all weights are positive, as they are
-/// of probabilities, else its negative. Of the second class alone, the first has a score of 0.
+/// The scores of two classes from one sum. If only the second class has weights, the first scores 0. Otherwise the first scores `1 − sum`
+/// if all weights are positive, as for probabilities, else `−sum`.
 fn single(cx: &mut Cx, sum: Value, class: usize, positive: bool, transform: Transform) -> Result<Value> {
     let dtype = cx.dtype(sum);
     if class == 1 {
@@ -348,7 +348,7 @@ fn single(cx: &mut Cx, sum: Value, class: usize, positive: bool, transform: Tran
     }
 }
 
-/// `TreeEnsemble` of version 5: nodes and leaves in lists of their own.
+/// `TreeEnsemble` of version 5, with separate lists of nodes and leaves.
 fn ensemble(cx: &mut Cx) -> Lowered {
     let x = matrix(cx)?;
     let numbers = |cx: &mut Cx, name: &'static str| -> Result<Vec<f64>> {
@@ -362,7 +362,7 @@ fn ensemble(cx: &mut Cx) -> Lowered {
     require_length("nodes_falseleafs", to_leaf[1].len(), n)?;
     require_length("nodes_modes", modes.len(), n)?;
     let members = numbers(cx, "membership_values")?;
-    // NaN ends the members of a node.
+    // The sets of the membership tests are separated by NaN.
     let mut sets = members.split(|v| v.is_nan());
     let mut f = Forest::default();
     let mut sets_of = vec![];
@@ -418,9 +418,9 @@ fn ensemble(cx: &mut Cx) -> Lowered {
     Ok(vec![combined(cx, x, &f, &w, how, &[], transform)?])
 }
 
-/// Makes of a node that looks whether its feature is one of a sorted set a search that halves the set.
+/// Replaces a set membership test by a binary search in the sorted set.
 fn among(f: &mut Forest, node: usize, set: &[f64]) {
-    // Nodes to make, with the range of the set that each decides about.
+    // Nodes to fill in, with the range of the set that each searches.
     let mut open = vec![(node, 0..set.len())];
     let whole = f.branches[node];
     while let Some((at, range)) = open.pop() {
@@ -432,7 +432,7 @@ fn among(f: &mut Forest, node: usize, set: &[f64]) {
         let (low, high) = (f.branches.len(), f.branches.len() + 1);
         f.branches.extend([whole, whole]);
         let (yes, no) = (Next::Node(low), Next::Node(high));
-        // NaN is not below, and comes to a test of equality.
+        // NaN fails this test, and finally reaches an equality test.
         f.branches[at] = Branch { test: Test::Lt, split: set[middle], missing: false, yes, no, ..whole };
         open.extend([(low, range.start..middle), (high, middle..range.end)]);
     }

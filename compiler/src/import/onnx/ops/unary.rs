@@ -1,4 +1,4 @@
-//! Elementwise operators of one operand that are one scalar operator.
+//! Elementwise operators of one operand that apply one scalar operator.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::elementwise;
@@ -15,7 +15,7 @@ fn is_inf(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::is_inf(cx, x, negative, positive)?])
 }
 
-/// One line an operator.
+/// Unary operators.
 pub const OPS: &[OpDef] = &[
     OpDef::new("Abs", &[1, 6, 13], |cx| one(cx, UnaryOp::Abs)).cases(&["test_abs"]),
     OpDef::new("Acos", &[7, 22], |cx| one(cx, UnaryOp::Acos)).cases(&["test_acos"]),

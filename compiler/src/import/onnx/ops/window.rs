@@ -1,4 +1,4 @@
-//! The attributes of sliding windows, which convolutions and pools have in common.
+//! The attributes of sliding windows, which convolutions and pools share.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::window::{Padding, Window};
@@ -30,7 +30,7 @@ pub(super) fn padding(cx: &Cx, n: usize) -> Result<Padding> {
     }
 }
 
-/// `kernel_shape` as extents.
+/// `kernel_shape`, if it is present.
 pub(super) fn kernel(cx: &Cx) -> Result<Option<Vec<Dim>>> {
     let Some(k) = cx.ints("kernel_shape")? else { return Ok(None) };
     if let Some(bad) = k.iter().find(|k| **k < 1 || **k > 1 << 31) {
@@ -39,7 +39,7 @@ pub(super) fn kernel(cx: &Cx) -> Result<Option<Vec<Dim>>> {
     Ok(Some(k.into_iter().map(Poly::constant).collect()))
 }
 
-/// Refuses a `kernel_shape` that is not that of the weights of a convolution of `x`.
+/// An error if `kernel_shape` differs from the kernel extents of the weights of a convolution of `x`.
 pub(super) fn kernel_of_weights(cx: &Cx, x: Value, w: Value) -> Result<()> {
     let weights = cx.shape(w);
     if let (Some(k), Some(own)) = (kernel(cx)?, weights.get(2..))

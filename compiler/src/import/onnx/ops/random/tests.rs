@@ -1,4 +1,4 @@
-//! Distributions, and that seeds decide them.
+//! Tests of distributions and of seeds.
 
 use crate::import::onnx::testing::*;
 use crate::import::onnx::{NodeProto, TensorProto, data_type};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{DType, Scalar, Tensor};
 
-/// All outputs of a node that is fed these inputs.
+/// All outputs of a node with these inputs.
 fn run(node: NodeProto, inputs: &[Tensor]) -> Vec<Vec<f64>> {
     let declared = node.input.iter().zip(inputs).map(|(name, t)| {
         let dims: Vec<String> = t.shape.iter().map(usize::to_string).collect();
@@ -30,7 +30,7 @@ fn moments(v: &[f64]) -> (f64, f64) {
     (mean, v.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n)
 }
 
-/// How far neighbours at this distance go together, of a distribution with this mean and variance.
+/// The autocorrelation of a sequence at a distance, for a distribution with this mean and variance.
 fn correlation(v: &[f64], distance: usize, (mean, variance): (f64, f64)) -> f64 {
     let pairs = v.iter().zip(&v[distance..]);
     pairs.map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>() / variance / (v.len() - distance) as f64
@@ -55,7 +55,7 @@ fn uniform_numbers_are_even_and_independent() {
         }
         let expected = N as f64 / 64.0;
         let chi: f64 = counts.iter().map(|c: &f64| (c - expected).powi(2) / expected).sum();
-        // 63 degrees of freedom: one in ten thousand is beyond 111.
+        // With 63 degrees of freedom, chi-squared exceeds 111 with a probability of about one in ten thousand.
         assert!(chi < 111.0, "{chi}");
         for distance in [1, 2, 99, 100, 101] {
             let r = correlation(v, distance, (1.0, 64.0 / 12.0));
@@ -81,7 +81,7 @@ fn normal_numbers_have_their_moments() {
     assert!((mean - 2.0).abs() < 0.04 && (variance - 9.0).abs() < 0.2, "{mean} {variance}");
     let z: Vec<f64> = v.iter().map(|x| (x - 2.0) / 3.0).collect();
     let share = |f: &dyn Fn(f64) -> bool| z.iter().filter(|x| f(**x)).count() as f64 / N as f64;
-    // Shares within one, two, three deviations.
+    // The shares within one, two and three standard deviations.
     for (limit, expected) in [(1.0, 0.6827), (2.0, 0.9545), (3.0, 0.9973)] {
         let got = share(&|x| x.abs() < limit);
         assert!((got - expected).abs() < 0.006, "{limit}: {got}");
@@ -115,7 +115,7 @@ fn classes_come_as_often_as_they_are_likely() {
     }
 }
 
-/// With many samples of many classes, for which the sums of probabilities are searched.
+/// Many samples of many classes are drawn by a search in the cumulative probabilities.
 #[test]
 fn many_classes_come_as_often_as_they_are_likely() {
     let likely = |class: usize| match class {
@@ -178,7 +178,7 @@ fn wrong_attributes_are_named() {
     assert!(e.contains("`seed`"), "{e}");
 }
 
-/// Every iteration of a loop, and of a loop in it, draws numbers of its own.
+/// Every iteration of a loop, and of a nested loop, draws different numbers.
 #[test]
 fn iterations_draw_their_own() {
     let drawing = |name: &str| node("RandomUniform", &[], &[name]).ints("shape", &[50]).float("seed", 7.0);
