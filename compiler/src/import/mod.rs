@@ -74,7 +74,8 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
 
 /// The inputs of a model of any format that each run must pass, with their declared types.
 ///
-/// # Errors The faults of the model that concern its inputs.
+/// # Errors
+/// The faults of the model that concern its inputs.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,

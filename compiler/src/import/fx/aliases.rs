@@ -288,7 +288,7 @@ mod tests {
         // Symbolic extents.
         assert_eq!(views(&["n", "s"], &["s", "1"], &["n*s"]), Some(true));
         assert_eq!(views(&["n", "t - 1"], &["t", "1"], &["n*t - n"]), Some(false));
-        // If s - 1 is 1, one row of every two remains, which is a view; so the answer is open.
+        // If `s` is 2, one element remains of each row, which a view can select; so the answer is open.
         assert_eq!(views(&["n", "s - 1"], &["s", "1"], &["n*s - n"]), None);
         assert_eq!(views(&["n"], &["s"], &["n", "1"]), Some(true));
         assert_eq!(views(&["s", "n"], &["1", "s"], &["n*s"]), Some(false));

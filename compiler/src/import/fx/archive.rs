@@ -101,7 +101,8 @@ fn is_zip(bytes: &[u8]) -> bool {
 impl<'m> Archive<'m> {
     /// Reads the directory.
     ///
-    /// # Errors The file is a damaged zip file, holds names that point outside of it, or has no program.
+    /// # Errors
+    /// The file is a damaged zip file, holds names that point outside of it, or has no program.
     pub fn open(file: Part, external: &'m dyn ExternalData, budget: Budget) -> Result<Archive<'m>, Errors> {
         if !is_zip(file.bytes()) {
             return Ok(Archive {
@@ -125,7 +126,8 @@ impl<'m> Archive<'m> {
 
     /// Opens a record that is itself a zip file, as `torch.save` writes it.
     ///
-    /// # Errors See [`Archive::open`].
+    /// # Errors
+    /// See [`Archive::open`].
     pub fn inner(&self, name: &str) -> Result<Archive<'m>, Diagnostic> {
         let part = self.storage(name)?;
         let records = directory(&part, &self.budget)?;
@@ -144,7 +146,8 @@ impl<'m> Archive<'m> {
 
     /// The program's JSON.
     ///
-    /// # Errors See [`Archive::text`].
+    /// # Errors
+    /// See [`Archive::text`].
     pub fn program(&self) -> Result<Part, Diagnostic> {
         if let Some(program) = self.program.get() {
             return Ok(program.clone());
@@ -167,7 +170,8 @@ impl<'m> Archive<'m> {
 
     /// A text record.
     ///
-    /// # Errors The record is missing, damaged or longer than the maximum for a text.
+    /// # Errors
+    /// The record is missing, damaged or longer than the maximum for a text.
     pub fn text(&self, name: &str) -> Result<Part, Diagnostic> {
         let part = self.record(name, MOST_RATIO[0], MOST_TEXT)?;
         if part.len as u64 > MOST_TEXT {
@@ -178,7 +182,8 @@ impl<'m> Archive<'m> {
 
     /// Parses a JSON record.
     ///
-    /// # Errors See [`Archive::text`]; JSON of another form is an error that `not_read` makes.
+    /// # Errors
+    /// See [`Archive::text`]; JSON of another form is an error that `not_read` makes.
     pub fn json<T: serde::de::DeserializeOwned>(
         &self,
         text: &Part,
@@ -190,7 +195,8 @@ impl<'m> Archive<'m> {
 
     /// A storage record.
     ///
-    /// # Errors The record is missing or damaged.
+    /// # Errors
+    /// The record is missing or damaged.
     pub fn storage(&self, name: &str) -> Result<Part, Diagnostic> {
         self.record(name, MOST_RATIO[1], u64::MAX)
     }

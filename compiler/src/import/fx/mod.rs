@@ -65,7 +65,8 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
 
 /// The inputs of a program that each run must pass, with their declared types.
 ///
-/// # Errors The part of the archive or of the types that cannot be read.
+/// # Errors
+/// The part of the archive or of the types that cannot be read.
 pub fn declared_inputs(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -80,7 +81,8 @@ pub fn declared_inputs(
 
 /// The storages that an archive refers to and does not contain.
 ///
-/// # Errors The fault of the archive or of its tensor tables.
+/// # Errors
+/// The fault of the archive or of its tensor tables.
 pub fn missing_storages(
     bytes: &[u8],
     external: &dyn ExternalData,

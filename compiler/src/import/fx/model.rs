@@ -22,7 +22,8 @@ use wgfc_ir::{Border, DType, Dim, Graph, Op, State, Tensor, TensorType, Value};
 
 /// Imports a program.
 ///
-/// # Errors All faults of the program and all parts that are not supported.
+/// # Errors
+/// All faults of the program and all parts that are not supported.
 pub fn import<'m>(
     im: &mut Importer<'m>,
     p: &'m ExportedProgram,
@@ -66,7 +67,8 @@ type States = Vec<(String, State)>;
 
 /// The inputs that the user passes, with their declared types.
 ///
-/// # Errors The types that cannot be read.
+/// # Errors
+/// The types that cannot be read.
 pub fn declared_inputs(
     im: &mut Importer<'_>,
     p: &ExportedProgram,

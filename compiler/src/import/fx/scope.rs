@@ -82,7 +82,8 @@ impl Scope {
 
     /// The current value of a name.
     ///
-    /// # Errors No node makes the name, or its producer failed.
+    /// # Errors
+    /// No node makes the name, or its producer failed.
     pub fn read(&mut self, to: &mut Lowering, name: &str) -> Result {
         let named = match self.names.get(name) {
             Some(Slot::Made(n)) => n.clone(),
@@ -157,7 +158,8 @@ impl Scope {
 
     /// Replaces the content of a name by a tensor of the same type.
     ///
-    /// # Errors The name is an unknown view, or its storage has such views.
+    /// # Errors
+    /// The name is an unknown view, or its storage has such views.
     pub fn write(&mut self, to: &mut Lowering, name: &str, value: Value) -> Result<()> {
         let Some(Slot::Made(named)) = self.names.get(name).cloned() else { return Err(OpError::reported()) };
         if !self.storages[named.storage].unknown.is_empty() {

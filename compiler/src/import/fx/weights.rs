@@ -103,7 +103,8 @@ struct Entry {
 impl<'m> Weights<'m> {
     /// Reads the tables. With `graph_only` no storage is read.
     ///
-    /// # Errors A table is missing, damaged or not understood.
+    /// # Errors
+    /// A table is missing, damaged or not understood.
     pub fn new(archive: Archive<'m>, graph_only: bool) -> Result<Weights<'m>, Diagnostic> {
         let mut tables = [BTreeMap::new(), BTreeMap::new()];
         let sources = [("weights", "serialized_state_dict.pt"), ("constants", "serialized_constants.pt")];
@@ -123,7 +124,8 @@ impl<'m> Weights<'m> {
 
     /// The tensor of a name, as a value of the graph. Tensors with the same elements of one storage share a constant.
     ///
-    /// # Errors The tensor is missing or not supported, or its storage is too short.
+    /// # Errors
+    /// The tensor is missing or not supported, or its storage is too short.
     pub fn value(
         &mut self,
         to: &mut crate::lower::Lowering,
@@ -150,7 +152,8 @@ impl<'m> Weights<'m> {
 
     /// The tensor of a name with its elements in row-major order: the initial value of a state.
     ///
-    /// # Errors See [`Weights::value`].
+    /// # Errors
+    /// See [`Weights::value`].
     pub fn tensor(&mut self, table: Table, name: &str) -> Result<Tensor, OpError> {
         let stored = self.find(table, name)?;
         let (base, index) = self.base(&stored)?;
@@ -161,7 +164,8 @@ impl<'m> Weights<'m> {
 
     /// The place of the tensor of a name.
     ///
-    /// # Errors The tensor is missing or not supported.
+    /// # Errors
+    /// The tensor is missing or not supported.
     pub fn extent(&self, table: Table, name: &str) -> Result<Extent, OpError> {
         let stored = self.find(table, name)?;
         let (base, index) = self.base(&stored)?;
@@ -173,7 +177,8 @@ impl<'m> Weights<'m> {
 
     /// The tensor of a name, as a view of the contiguous tensor `whole` that contains it.
     ///
-    /// # Errors See [`Weights::value`].
+    /// # Errors
+    /// See [`Weights::value`].
     pub fn part(
         &self,
         to: &mut crate::lower::Lowering,
@@ -198,7 +203,8 @@ impl<'m> Weights<'m> {
 
     /// The storages that are missing. Storages in inner zip files are not considered.
     ///
-    /// # Errors A tensor has an impossible type, sizes or strides.
+    /// # Errors
+    /// A tensor has an impossible type, sizes or strides.
     pub fn missing(&self) -> Result<Vec<Storage>, Diagnostic> {
         let mut found: BTreeMap<Rc<str>, Vec<StoredTensor>> = BTreeMap::new();
         for (name, s) in self.tables.iter().flatten() {

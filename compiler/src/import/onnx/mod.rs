@@ -109,7 +109,8 @@ pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
 
 /// The locations of external tensors, relative to the model's folder, and the number of tensors at each.
 ///
-/// # Errors The model cannot be decoded.
+/// # Errors
+/// The model cannot be decoded.
 pub fn external_locations(
     bytes: &[u8],
     external: &dyn ExternalData,
@@ -126,7 +127,8 @@ fn afford(bytes: &[u8], shared: bool, memory_limit: Option<u64>) -> Result<(), E
 
 /// Decodes the message of a single tensor, within a memory budget.
 ///
-/// # Errors The bytes are no tensor, or the budget does not suffice.
+/// # Errors
+/// The bytes are no tensor, or the budget does not suffice.
 pub fn decode_tensor(bytes: &[u8], budget: &Budget) -> Result<TensorProto, Diagnostic> {
     budget.take(cost::of_tensor(bytes), "decoding the tensor's message")?;
     TensorProto::decode(bytes).map_err(|e| Diagnostic::model(format!("is not an ONNX TensorProto: {e}")))

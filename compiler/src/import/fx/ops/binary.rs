@@ -211,7 +211,7 @@ fn with_product(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, BinaryOp::Add, x, y)?])
 }
 
-/// 0 for negative elements, 1 for positive ones, and `values` at 0.
+/// 1 for positive elements, `values` for those that equal 0, else 0.
 fn heaviside(cx: &mut Cx) -> Lowered {
     let [x, at] = cx.promoted(["self", "values"])?;
     let (zero, one) = (cx.scalar(cx.dtype(x), 0.0), cx.scalar(cx.dtype(x), 1.0));

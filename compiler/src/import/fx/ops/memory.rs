@@ -184,7 +184,7 @@ fn arange(cx: &mut Cx) -> Lowered {
         let at = start + &(step * &Poly::var(0));
         return Ok(vec![cx.iota(&ty.shape, at, ty.dtype)?]);
     }
-    // Floats are computed in f32 and rounded once, as in torch.
+    // If a number or the result is a float, elements are computed in f32 and rounded once, as in torch.
     let whole = [&start, &step].iter().all(|n| !n.dtype(cx).is_float()) && !ty.dtype.is_float();
     let dtype = if whole { DType::I64 } else { DType::F32 };
     let i = cx.iota(&ty.shape, Poly::var(0), dtype)?;

@@ -140,7 +140,7 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
     Ok(results)
 }
 
-/// `x · wᵀ + b`, where `w` and the optional `b` are parameters of the operator.
+/// `x · wᵀ + b`; `w` and `b` are the names of arguments, of which that of `b` is optional.
 fn linear(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
     let w = cx.tensor(w)?;
     let w = cx.transpose(w, &[1, 0])?;
