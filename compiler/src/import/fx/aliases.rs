@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(of(&["n", "2", "s"], &["4*s", "s", "1"]), certain);
         assert_eq!(of(&["n", "3", "2"], &["6", "2", "1"]), certain);
         assert_eq!(of(&["0", "s"], &["0", "1"]), certain);
-        // Sizes from two on decide as little as the run's own do.
+        // The assumed minimum of 2 only orders the strides; the condition itself is left to the run.
         assert_eq!(of(&["2", "2"], &["s", "1"]), Some("2 <= s".into()));
         assert_eq!(of(&["n", "3"], &["s", "1"]), Some("3 <= s".into()));
         // All elements of an expanded axis have one address, and sliding windows overlap.

@@ -18,7 +18,7 @@ pub enum Expr {
     Float(f64),
     /// A bool.
     Bool(bool),
-    /// A size, where an operand is already known as one.
+    /// An operand that is already known as a size.
     Size(Dim),
     /// A function by its name in sympy, with its arguments.
     Call(String, Vec<Expr>),
@@ -203,7 +203,7 @@ impl Fraction {
 
     fn times(&self, other: &Fraction) -> Result<Fraction, String> {
         let (a, b) = (self.known_under()?, other.known_under()?);
-        // The product of a rounded quotient and a multiple of its divisor may differ from the integer that it is mathematically.
+        // The product of a rounded quotient and a multiple of its divisor may differ from the exact integer.
         let misses = |rounded: &Fraction, by: &Fraction, under: i64| {
             let odd = under >> under.trailing_zeros();
             let factor = by.over.as_const().map(|c| c.unsigned_abs());
@@ -315,7 +315,7 @@ impl Expr {
         matches!(self, Expr::Call(head, args) if head == "TruncToInt" || args.iter().any(Expr::truncates))
     }
 
-    /// The size that the expression is.
+    /// The value of the expression as a size.
     ///
     /// # Errors
     /// A message about the part that is no size.
