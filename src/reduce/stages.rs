@@ -77,7 +77,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Tries the best model without each chunk of `size` things, the last chunk first. Returns whether one was removed.
+    /// Tries the best model without each chunk of `size` items, the last chunk first. Returns whether one was removed.
     fn chunks(
         &mut self,
         size: usize,
@@ -175,7 +175,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Replaces all weights by made-up ones at once.
+    /// Replaces all weights by random ones at once.
     pub(super) fn made_up_all(&mut self) {
         let g = self.graph();
         let (mut new, own) = (g.clone(), self.own.clone());
@@ -204,7 +204,7 @@ impl Reducer<'_> {
         self.store.put(&t.name, &x).ok()
     }
 
-    /// Replaces constants by ones, or by made-up values.
+    /// Replaces constants by ones, or by random values.
     pub(super) fn values(&mut self) -> bool {
         let mut helped = false;
         for i in 0..self.graph().initializer.len() {
