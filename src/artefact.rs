@@ -36,7 +36,8 @@ pub struct SaveOptions<'a> {
     pub progress: Option<&'a dyn Fn(u64, u64)>,
     /// In a folder, split the weights into files of at most about this many bytes.
     pub shard_size: Option<u64>,
-    /// The model that was compiled: weights whose bytes are in its files are not copied; the plan says where they are.
+    /// The model that was compiled. Weights whose bytes are in its files are not copied; the plan refers to these files
+    /// instead.
     pub model: Option<&'a ModelFile>,
     /// Further files to write into a folder, as (name, bytes). Only the names in [`BESIDE`] are written; the others are
     /// ignored.
@@ -86,7 +87,7 @@ pub fn check_output(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error>
     }
 }
 
-/// Whether a path is the name of a bundle in one file.
+/// Whether a path names a bundle in one file: it has the extension `.wgfc` and is no folder.
 fn is_file_name(path: &Path) -> bool {
     !path.is_dir() && path.extension().is_some_and(|e| e == BUNDLE)
 }

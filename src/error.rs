@@ -24,9 +24,9 @@ pub enum Error {
         /// Advice on how to correct it.
         help: Option<String>,
     },
-    /// Arguments or inputs of a run that do not fit the model: one entry each.
+    /// Arguments, or inputs that do not fit the model, with one entry for each fault.
     Usage(Vec<Problem>),
-    /// No adapter, limits too small, out of memory, device lost.
+    /// The device: there is no adapter, its limits are too small, its memory is exhausted, or it was lost.
     Device(Problem),
     /// A bug in wgfc.
     Internal(String),
@@ -66,7 +66,7 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
-    /// 1 model or usage, 2 unsupported, 3 device, 4 internal.
+    /// The exit code: 1 for a model or usage error, 2 for unsupported, 3 for the device, 4 for an internal error.
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorClass::Model => 1,
@@ -187,7 +187,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// Where: `resnet50.onnx: node "conv1" (Conv, opset 18), input W`. Empty when nowhere in particular.
+    /// The location as text, `resnet50.onnx: node "conv1" (Conv, opset 18), input W`; empty if there is none.
     pub fn place(&self) -> String {
         let l = &self.diagnostic.location;
         let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading a model together with its folder.
+//! Reads a model and its external data.
 
 use crate::Error;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub fn map_file(path: &Path) -> Result<Arc<dyn ByteOwner>, Error> {
     map(path).map_err(|m| unreadable(path, m))
 }
 
-/// An error about a file that cannot be read.
+/// The error of a file that cannot be read, with advice.
 pub(crate) fn unreadable(path: &Path, message: String) -> Error {
     let help = match message.as_str() {
         ABSENT => "check the path; it is relative to the current folder",
@@ -87,8 +87,8 @@ fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
     if meta.len() == 0 {
         return Ok(Arc::new(Vec::new()));
     }
-    // SAFETY: the mapping is private and read-only; that the file keeps its length is the documented
-    // condition above.
+    // SAFETY: the mapping is private and read-only. Its other requirement, that the file keeps its length, is documented in
+    // `map_file`.
     let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| in_words(&e))?;
     Ok(Arc::new(mapped))
 }

@@ -1,4 +1,4 @@
-//! ONNX models without their weights, to show their structure.
+//! Removes the weights from ONNX models and keeps their structure.
 //!
 //! The weights are declared as external data in a file that does not exist, as in `fixtures/`. Such a model can be compiled,
 //! and run with random weights.
@@ -44,7 +44,7 @@ pub struct Hollow {
 /// A number of tensors, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Tensors.
+    /// The number of tensors.
     pub tensors: usize,
     /// Bytes of their elements.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Load a model, run it: on a GPU where there is one, on the CPU otherwise.
+//! Loads and runs a model, on a GPU if there is one, otherwise on the CPU.
 
 use crate::generate::Setup;
 use crate::source::ModelFile;
@@ -54,7 +54,7 @@ impl Place {
         })
     }
 
-    /// Opens the adapter for the compiled folder `path`, which the CPU cannot run.
+    /// Opens the adapter for the compiled program at `path`, which cannot run on the CPU.
     pub fn open_for_program(&self, path: &Path) -> Result<Gpu, Error> {
         let choice = match self {
             Place::Any(c) | Place::Device(c) => c,
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// Where a model will run.
+/// The opened place where a model will run.
 #[derive(Clone, Debug)]
 pub enum Opened {
     /// It will run on this device.
@@ -85,7 +85,7 @@ pub enum Opened {
 /// The reason why the CPU's evaluator runs a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyCpu {
-    /// It was asked for.
+    /// The caller requested the CPU.
     Asked,
     /// There is no adapter.
     NoAdapter,
@@ -130,7 +130,7 @@ enum Engine {
 const CPU_ITERATIONS: u64 = 1 << 24;
 
 impl Model {
-    /// Loads a model, or a folder or file written by [`save`](artefact::save), which needs an adapter.
+    /// Loads a model, or a program that [`save`](artefact::save) wrote, which needs an adapter.
     pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
         if !artefact::is_program(path) {
             return Model::compile(&ModelFile::open(path)?, options, place);
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Compiles an opened model for the limits of a device, and puts it there.
+    /// Compiles an opened model for the limits of a device, and uploads it.
     pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
         let start = Instant::now();
@@ -183,7 +183,7 @@ impl Model {
         Ok(model)
     }
 
-    /// An opened model that the reference evaluator runs.
+    /// An opened model that runs in the reference evaluator.
     pub fn on_cpu(file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let start = Instant::now();
         let imported = file.import(options)?;
@@ -202,7 +202,7 @@ impl Model {
         })
     }
 
-    /// Puts a program on a device.
+    /// Uploads a program to a device.
     pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
         Model::on_device_with(gpu, program, Checks::default())
     }
@@ -298,7 +298,7 @@ impl Model {
     /// values that the previous run has left.
     ///
     /// # Errors
-    /// Every input that is missing, unknown, or of the wrong type or shape; what the device refuses.
+    /// All inputs that are missing, unknown, or of the wrong type or shape; errors of the device.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
         let several = matches!(&self.engine, Engine::Device { plans, .. } if plans.names().count() > 1);
         if !several {
@@ -366,8 +366,8 @@ fn cpu_needs_graph(path: &Path) -> Error {
     )
 }
 
-/// The runtime's error about a program, sorted by whose problem it is: a bug of wgfc if it just compiled the
-/// program, the folder's fault if the program was read from one.
+/// The runtime's error about a program as an error of this crate. An internal error is a bug of wgfc if the program has just
+/// been compiled, and a fault of the folder if it was read from one.
 pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
     match (folder, device_error(e)) {
         (Some(path), e) => edited(path, e),
@@ -404,7 +404,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
     }
 }
 
-/// The runtime's error, sorted by whose problem it is.
+/// The runtime's error as an error of this crate, with its class and advice.
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {

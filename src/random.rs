@@ -76,7 +76,7 @@ fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f3
     })
 }
 
-/// Stands in for the external data of a model that came without its weights.
+/// Random weights in place of the external data of a model that came without it.
 ///
 /// The numbers depend only on the name, shape and use of each tensor. They are scaled by the fan-in of the operator that
 /// reads them (He initialisation), so that activations neither vanish nor explode in the network. The outputs are

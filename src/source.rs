@@ -1,4 +1,4 @@
-//! A model file ready to be compiled.
+//! A model file that is ready to be compiled.
 
 use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;

@@ -77,7 +77,7 @@ pub(crate) fn write(
         total += bytes.len();
     }
     let internal = |e: String| Error::Internal(format!("the tensors cannot be written: {e}"));
-    // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
+    // There is a single key, as the library keeps metadata in a hash map without a fixed order.
     let text = metadata(&true_types).map_err(|e| internal(e.to_string()))?;
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
     let header = Metadata::new(Some(metadata), infos).map_err(|e| internal(e.to_string()))?;

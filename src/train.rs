@@ -22,7 +22,7 @@ use wgfc_compiler::{Precision, States};
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
-/// A number of things: `1 row`, `2 rows`.
+/// A count with its noun: `1 row`, `2 rows`.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

@@ -69,7 +69,7 @@ pub struct Timed {
 pub struct Measured {
     /// The kernel, with its possible schedules.
     pub tunable: Tunable,
-    /// One of the model's nodes it computes.
+    /// The name of one of the model's nodes that it computes.
     pub node: String,
     /// The compiler's choice.
     pub own: Timed,

@@ -18,7 +18,7 @@ pub struct ValueInfo {
 }
 
 impl ValueInfo {
-    /// `f32[batch, 3, 224, 224]`.
+    /// The type as text, such as `f32[batch, 3, 224, 224]`.
     pub fn type_text(&self) -> String {
         let dims: Vec<String> = self.whole().iter().map(ToString::to_string).collect();
         let broadcast = if self.broadcast.is_some() { ", broadcast, optional" } else { "" };

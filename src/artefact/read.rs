@@ -124,7 +124,7 @@ fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
 
 /// The place from which a plan, its kernels and its weights are read.
 struct Source {
-    /// Where the plan is, for messages.
+    /// The path of the plan, for messages.
     plan: PathBuf,
     /// The folder to which names of files are relative.
     folder: PathBuf,
@@ -268,7 +268,7 @@ impl Source {
             bundle.plans.iter().flat_map(|p| used(&p.program)).map(str::to_owned).collect();
         let recipes = bundle.weights.take().unwrap_or_default();
         let mut store = self.cooked(&recipes, &wanted, options)?;
-        // Without a recipe, a weight is the tensor of its name beside the plan.
+        // A weight without a recipe is the tensor of the same name in the file beside the plan.
         let path = self.folder.join(WEIGHTS);
         let rest = wanted.iter().any(|n| !store.contains_key(n));
         let beside = match &self.file {

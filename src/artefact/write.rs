@@ -259,7 +259,7 @@ impl<'b> Weights<'b> {
     }
 }
 
-/// The hash of each, computed on all cores.
+/// The hash of each item, computed on all cores.
 fn hashed<T: Sync>(items: &[T], one: impl Fn(&T) -> String + Sync) -> Result<Vec<String>, Error> {
     let hashes = on_all_cores(items, one);
     match hashes.len() == items.len() {

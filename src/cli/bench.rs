@@ -1,4 +1,4 @@
-//! `wgfc bench`.
+//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, dispatches and transfers.
 
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};

@@ -1,4 +1,4 @@
-//! `wgfc check`.
+//! `wgfc check`: lists everything in a model that is wrong or unsupported.
 
 use super::args::CheckArgs;
 use super::shown;

@@ -1,4 +1,4 @@
-//! `wgfc compare`.
+//! `wgfc compare`: compares the tensors of a model with those of a reference.
 
 use super::args::{CompareArgs, ReferenceArg};
 use super::compile::say_random_weights;

@@ -1,4 +1,4 @@
-//! `wgfc compile`.
+//! `wgfc compile`: compiles a model into a folder or a file.
 
 use super::adapter::choice;
 use super::args::{CompileArgs, TargetArg, distinct};
@@ -212,7 +212,7 @@ pub(super) fn in_shell(word: &str) -> String {
     }
 }
 
-/// The model's file.
+/// Opens the model's file, with random weights if the options ask for them.
 fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
     let file = ModelFile::open(&a.model)?;
     if !a.random_weights {
@@ -222,7 +222,7 @@ fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
     file.with_random_weights()
 }
 
-/// The decoder's files.
+/// Opens the decoder's files, with random weights if the options ask for them.
 fn opened_decoder(a: &CompileArgs, t: &Terminal) -> Result<Decoder, Error> {
     let decoder = Decoder::open_within(&a.model, a.compile.memory_limit)?;
     if !a.random_weights {
@@ -259,7 +259,7 @@ fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bund
     Ok(Bundle::new(plans))
 }
 
-/// Warns that weights are random.
+/// Notes that weights are random, or that there are none to generate.
 pub fn say_random_weights(file: &ModelFile, t: &Terminal) {
     if let Some(r) = file.random_weights() {
         let (tensors, bytes) = r.size();

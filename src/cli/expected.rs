@@ -8,7 +8,7 @@ use wgfc::compiler::budget::Budget;
 use wgfc::compiler::import::{close_names, decode, fx};
 use wgfc::{Error, ModelFile, Options, Tensor, npy};
 
-/// Saved tensors.
+/// The saved tensors that a model is compared with.
 pub struct Expected {
     /// Outputs and intermediate tensors, by the model's names.
     pub tensors: BTreeMap<String, Tensor>,

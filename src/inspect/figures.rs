@@ -46,7 +46,7 @@ impl Roof {
 /// The figures of one dispatch, summed over its repetitions.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// How often it runs.
+    /// The number of times that it runs.
     pub times: u64,
     /// The least bytes that it reads and writes.
     pub bytes: u64,
@@ -157,7 +157,7 @@ fn eval(d: &Dim, dims: &BTreeMap<String, i64>) -> Option<u64> {
     u64::try_from(d.eval_syms(&|s| dims.get(s).copied())?).ok()
 }
 
-/// `batch = 1, seq = 128`.
+/// Dimensions as text: `batch = 1, seq = 128`.
 pub fn list_dims(dims: &BTreeMap<String, i64>) -> String {
     let v: Vec<String> = dims.iter().map(|(k, v)| format!("{k} = {v}")).collect();
     if v.is_empty() { "these dimensions".into() } else { v.join(", ") }

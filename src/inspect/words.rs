@@ -85,8 +85,8 @@ pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
     out
 }
 
-/// Whether a terminal would obey `c` instead of showing it. Line ends and tabs are layout; marks of direction let
-/// text look like another.
+/// Whether a terminal would interpret `c` instead of showing it. Line breaks and tabs are not counted, but marks of writing
+/// direction are, as they can make a text look like another.
 pub fn is_control(c: char) -> bool {
     let direction = ['\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)
@@ -94,7 +94,7 @@ pub fn is_control(c: char) -> bool {
     direction || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// `text` with every control character written as its number, as in `\u{1b}`.
+/// `text` with every control character replaced by an escape sequence, as in `\u{1b}`.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);
