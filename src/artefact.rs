@@ -36,25 +36,27 @@ pub struct SaveOptions<'a> {
     pub progress: Option<&'a dyn Fn(u64, u64)>,
     /// In a folder, split the weights into files of at most about this many bytes.
     pub shard_size: Option<u64>,
-    /// The model that was compiled: weights whose bytes are in its files are not copied; the plan says where they are.
+    /// The model that was compiled. Weights whose bytes are in its files are not copied; the plan refers to these files
+    /// instead.
     pub model: Option<&'a ModelFile>,
-    /// Files that a folder holds too, by their names: those of [`BESIDE`].
+    /// Further files to write into a folder, as (name, bytes). Only the names in [`BESIDE`] are written; the others are
+    /// ignored.
     pub beside: &'a [(String, Vec<u8>)],
 }
 
-/// The files that belong to a decoder, and may lie in the folder of its plan.
+/// The names of a decoder's files that may lie in the folder of its plan: its tokenizer and its configuration.
 pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONFIG];
 
-/// Writes `program` as the folder `path`, or as one file where that ends in `.wgfc`.
+/// Writes `program` as the folder `path`, or as one file if `path` ends in `.wgfc`.
 ///
-/// Everything goes to a temporary folder beside `path`, from where it takes its place at the end in one step, so that `path`
-/// is never half written, nor absent where a program was. An earlier program in `path` is replaced; any other content
-/// is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
+/// Everything is written to a temporary folder beside `path` and moved to `path` in one step at the end. `path` is therefore
+/// never half written, and an earlier program there is never missing. An earlier program in `path` is replaced; any other
+/// content is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
 pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     save_bundle(&Bundle::new(vec![(String::new(), program.clone())]), path, options)
 }
 
-/// Writes a bundle, as [`save`] does a program.
+/// Writes a bundle in the same way as [`save`] writes a program.
 pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     if !is_file_name(path) {
         return put_folder(bundle, path, options);
@@ -73,10 +75,10 @@ pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> R
     beside.put_file("file", path).map_err(|e| Error::unwritable(path, &e))
 }
 
-/// Fails if [`save_bundle`] would refuse to replace what is at `path`: a check before the work of compiling.
+/// Fails if [`save_bundle`] would refuse to replace the content of `path`, so that a caller can check before it compiles.
 ///
 /// # Errors
-/// Where something other than a compiled program is at `path`, unless [`SaveOptions::force`].
+/// `path` holds something other than a compiled program, and [`SaveOptions::force`] is not set.
 pub fn check_output(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let path = &absolute(path)?;
     match is_file_name(path) {
@@ -85,7 +87,7 @@ pub fn check_output(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error>
     }
 }
 
-/// Whether a path is the name of a bundle in one file.
+/// Whether a path names a bundle in one file: it has the extension `.wgfc` and is no folder.
 fn is_file_name(path: &Path) -> bool {
     !path.is_dir() && path.extension().is_some_and(|e| e == BUNDLE)
 }
@@ -99,7 +101,7 @@ fn parent(path: &Path) -> Result<&Path, Error> {
         .ok_or_else(|| Error::file_help(path, "is no place that can be written", "choose another output"))
 }
 
-/// Puts the folder of a bundle at `dir`.
+/// Writes a bundle as the folder `dir`.
 fn put_folder(bundle: &Bundle, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let dir = &absolute(dir)?;
     check_replaceable(dir, options.force)?;
@@ -126,7 +128,7 @@ fn put_folder(bundle: &Bundle, dir: &Path, options: &SaveOptions<'_>) -> Result<
     })
 }
 
-/// Refuses to replace files that the plan would refer to.
+/// Refuses to replace a file of the model that the new plan would refer to, or a folder that holds one.
 fn check_originals(place: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let Ok(place) = place.canonicalize() else { return Ok(()) };
     let files = options.model.map(ModelFile::originals).unwrap_or(Originals(vec![]));
@@ -141,7 +143,7 @@ fn check_originals(place: &Path, options: &SaveOptions<'_>) -> Result<(), Error>
     }
 }
 
-/// Fails if a file is no bundle.
+/// Refuses to replace a file that is not a bundle, unless `force` is set.
 fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     check_originals(path, options)?;
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
@@ -155,7 +157,7 @@ fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), 
     ))
 }
 
-/// Fails if a folder holds anything but a compiled program.
+/// Refuses to replace a folder that holds anything but a compiled program, unless `force` is set.
 fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
     let Ok(meta) = dir.symlink_metadata() else { return Ok(()) };
     if !meta.is_dir() {
@@ -180,7 +182,7 @@ fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
     ))
 }
 
-/// Whether `dir` is empty, or holds a program of ours and nothing else.
+/// Whether `dir` is empty, or holds nothing but a program that wgfc wrote.
 fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(|e| crate::files::unreadable(dir, in_words(&e)))? {
@@ -203,7 +205,7 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     Ok(ours && made.is_some_and(|p| p.producer.starts_with("wgfc ")))
 }
 
-/// Whether a file belongs to a program in a folder, by its name below the folder.
+/// Whether a file is part of a program that is a folder; `name` is the file's path below that folder.
 pub fn is_part(name: &str) -> bool {
     let kernel = || {
         let name = name.strip_prefix(KERNELS)?.strip_prefix('/')?;

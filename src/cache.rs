@@ -1,9 +1,10 @@
-//! The cache between processes, for each device: its speeds, measured choices and compiled pipelines.
+//! The cache that is kept between processes. For each device it holds measured speeds, tuned schedules and compiled
+//! pipelines.
 //!
-//! A cache is a folder: the one that `WGFC_CACHE_DIR` names, else `wgfc` in the user's cache folder
-//! (`$XDG_CACHE_HOME` or `~/.cache`; on Windows, the local application data). Files are written whole and
-//! renamed. They are named after the adapter with its driver, backend and features: whatever may change
-//! the best choice. Nothing in them is trusted, and all of it can be deleted at any time.
+//! A cache is a folder: the one that `WGFC_CACHE_DIR` names, else `wgfc` in the user's cache folder (`$XDG_CACHE_HOME` or
+//! `~/.cache`; on Windows, the local application data). Files are written whole and renamed. Their names contain the adapter
+//! and a hash of its name, driver, backend and features, as each of these may change which schedule is best. Nothing in them
+//! is trusted, and all of it can be deleted at any time.
 
 use crate::model::device_profile;
 use crate::{Error, output};
@@ -16,7 +17,7 @@ use wgfc_runtime::{AdapterSummary, Gpu};
 
 /// The folder's name in the user's cache folder.
 const FOLDER: &str = "wgfc";
-/// Larger files are not ours.
+/// The most bytes of a file of the cache; a larger one is refused.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A folder of files for each device. See the [module](self).
@@ -26,12 +27,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// In this folder, which is made when something is kept.
+    /// The cache in this folder, which is created when something is stored.
     pub fn at(folder: &Path) -> Cache {
         Cache { folder: folder.to_owned() }
     }
 
-    /// Where the [module](self) says; `None` for a user without a home.
+    /// The cache in the folder that the [module](self) describes; `None` for a user without a home.
     pub fn of_user() -> Option<Cache> {
         use etcetera::BaseStrategy;
         if let Some(dir) = std::env::var_os("WGFC_CACHE_DIR").filter(|d| !d.is_empty()) {
@@ -46,15 +47,15 @@ impl Cache {
         &self.folder
     }
 
-    /// The file of an adapter's measured choices, which [`Tuning::from_json`] reads.
+    /// The file of the schedules measured on an adapter, which [`Tuning::from_json`] reads.
     pub fn tuning_file(&self, adapter: &AdapterSummary) -> PathBuf {
         self.file(adapter, "tuning", "json")
     }
 
-    /// The choices measured on an adapter; none where nothing was measured.
+    /// The schedules measured on an adapter; empty if nothing was measured.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be read or is damaged. It can be ignored.
+    /// [`Error::File`] if the file cannot be read or is damaged. The caller may ignore it.
     pub fn tuning(&self, adapter: &AdapterSummary) -> Result<Tuning, Error> {
         let path = self.tuning_file(adapter);
         Ok(match read(&path)? {
@@ -63,11 +64,11 @@ impl Cache {
         })
     }
 
-    /// Adds what was measured now, by key: a choice, or that there is none better than the compiler's
-    /// own. What was measured before stays otherwise; a damaged file is replaced.
+    /// Adds measurements by key: a schedule, or that none is better than the compiler's own. Earlier measurements with other
+    /// keys stay; a damaged file is replaced.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be written.
+    /// [`Error::File`] if the file cannot be written.
     pub fn add_tuning(
         &self,
         adapter: &AdapterSummary,
@@ -89,10 +90,10 @@ impl Cache {
         self.file(adapter, "device", "json")
     }
 
-    /// The speeds measured on an adapter; none where nothing was measured.
+    /// The speeds measured on an adapter; `None` if nothing was measured.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be read or is damaged. It can be ignored.
+    /// [`Error::File`] if the file cannot be read or is damaged. The caller may ignore it.
     pub fn speeds(&self, adapter: &AdapterSummary) -> Result<Option<Speeds>, Error> {
         let path = self.speeds_file(adapter);
         let Some(bytes) = read(&path)? else { return Ok(None) };
@@ -100,10 +101,10 @@ impl Cache {
         Ok(Some(profile.speeds))
     }
 
-    /// Keeps the speeds measured on a device, with its limits, in place of those before.
+    /// Stores the speeds measured on a device, with its limits, in place of earlier ones.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be written.
+    /// [`Error::File`] if the file cannot be written.
     pub fn keep_speeds(&self, gpu: &Gpu, speeds: Speeds) -> Result<(), Error> {
         let adapter = gpu.summary();
         let profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &DeviceProfile::default()) };
@@ -111,7 +112,8 @@ impl Cache {
         output::write_whole(&self.speeds_file(adapter), text.as_bytes())
     }
 
-    /// Keeps the pipelines that a device compiles from now on, beginning with those kept before.
+    /// Loads the pipelines stored for a device, and collects the ones that it compiles from here on; [`Pipelines::save`]
+    /// stores all of them.
     pub fn pipelines(&self, gpu: &Gpu) -> Pipelines {
         let path = self.file(gpu.summary(), "pipelines", "bin");
         let context = format!("{} {}", identity(gpu.summary()), gpu.pipeline_key().unwrap_or_default());
@@ -129,8 +131,8 @@ impl Cache {
             kept.problem = Some(e);
             None
         });
-        // SAFETY: by their checksum these are the bytes that `Pipelines::save` wrote for this adapter
-        // and driver, which are those that the device gave.
+        // SAFETY: the checksum shows that these bytes are the ones that `Pipelines::save` wrote for this adapter and driver,
+        // and `Pipelines::save` writes exactly the bytes that the device returned.
         unsafe { gpu.keep_pipelines(data.as_deref()) };
         kept.before = data.map(|d| crc32fast::hash(&d));
         kept
@@ -152,35 +154,35 @@ impl Cache {
 pub struct Pipelines {
     gpu: Gpu,
     path: PathBuf,
-    /// The context that they are good for.
+    /// The adapter and driver for which the pipelines are valid.
     context: String,
-    /// The checksum of what was there before.
+    /// The checksum of the stored pipelines.
     before: Option<u32>,
     problem: Option<Error>,
 }
 
 impl Pipelines {
-    /// Why what was kept before is of no use.
+    /// The reason why the stored pipelines could not be used.
     pub fn problem(&self) -> Option<&Error> {
         self.problem.as_ref()
     }
 
-    /// Writes them, where the device gives any and they are not those that were there before.
+    /// Stores the pipelines if the device returns any and they differ from the stored ones.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be written.
+    /// [`Error::File`] if the file cannot be written.
     pub fn save(&self) -> Result<(), Error> {
         let Some(data) = self.gpu.pipeline_data() else { return Ok(()) };
         if self.before == Some(crc32fast::hash(&data)) {
             return Ok(());
         }
-        // Drivers forget nothing: what has grown too large begins anew.
+        // Drivers never remove pipelines: a cache that has grown too large is emptied.
         let data = if data.len() as u64 > MOST_BYTES / 2 { &[][..] } else { &data };
         output::write_whole(&self.path, &sealed(data, &self.context))
     }
 }
 
-/// How a file of pipelines begins; a checksum of the context and the payload follows, and the payload.
+/// The first bytes of a file of pipelines. A checksum of the context and the payload follows, then the payload.
 const MAGIC: &[u8; 12] = b"wgfc pipes 1";
 
 fn sealed(payload: &[u8], context: &str) -> Vec<u8> {
@@ -190,7 +192,7 @@ fn sealed(payload: &[u8], context: &str) -> Vec<u8> {
     out
 }
 
-/// The payload of a file of pipelines, which must be of this context and undamaged.
+/// The payload of a file of pipelines, whose checksum must be valid for this context.
 fn opened<'b>(bytes: &'b [u8], context: &str) -> Result<&'b [u8], String> {
     let rest = bytes.strip_prefix(MAGIC).ok_or("is not a file of pipelines that this wgfc reads")?;
     match rest.split_first_chunk::<4>() {
@@ -207,29 +209,29 @@ fn checksum(payload: &[u8], context: &str) -> u32 {
     h.finalize()
 }
 
-/// Reads a file of measured choices that must be there.
+/// Reads a file of measured schedules.
 ///
 /// # Errors
-/// [`Error::File`] where it is not, or is damaged.
+/// [`Error::File`] if it does not exist or is damaged.
 pub fn read_tuning(path: &Path) -> Result<Tuning, Error> {
     let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, "`wgfc tune` makes such files"))
 }
 
-/// Reads a file of schedules that somebody wrote.
+/// Reads a file of schedules that was written by hand.
 ///
 /// # Errors
-/// [`Error::File`] where it is not there, is damaged, or has a schedule that is none: which kernel's, and why.
+/// [`Error::File`] if it does not exist, is damaged or has an invalid schedule; the message names the kernel and the reason.
 pub fn read_schedules(path: &Path) -> Result<Tuning, Error> {
     let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     let help = "`wgfc inspect --schedule --json` writes such files";
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
 }
 
-/// The profile of this name, or of the file of this path.
+/// The device profile of this name, or the one in the file at this path.
 ///
 /// # Errors
-/// [`Error::File`] where it is neither, or the file is damaged.
+/// [`Error::File`] if there is neither, or the file is damaged.
 pub fn read_profile(name: &str) -> Result<DeviceProfile, Error> {
     if let Some(p) = DeviceProfile::named(name) {
         return Ok(p);
@@ -247,7 +249,7 @@ pub fn read_profile(name: &str) -> Result<DeviceProfile, Error> {
     DeviceProfile::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
 }
 
-/// The identity of a device, as far as it may matter to how well programs run on it.
+/// The identity of a device: everything that may affect how fast programs run on it.
 fn identity(a: &AdapterSummary) -> String {
     let AdapterSummary { name, driver, backend, limits, .. } = a;
     let f16 = if limits.f16 { ", f16" } else { "" };
@@ -256,7 +258,7 @@ fn identity(a: &AdapterSummary) -> String {
     format!("{name}, {driver}, {backend}{f16}{subgroup}{matrices}")
 }
 
-/// The bytes of a file; `None` where there is none.
+/// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     match std::fs::metadata(path) {
         Ok(m) if m.len() > MOST_BYTES => return Err(unusable(path, format!("has {} bytes", m.len()))),

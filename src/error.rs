@@ -1,38 +1,38 @@
-//! Errors between a file and a result, in words for the person who ran it.
+//! Errors with messages for the user.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use wgfc_compiler::{Diagnostic, Errors, Kind};
 
-/// Everything the facade and the command line report.
+/// All errors of this library and its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The compiler refused the model. All that it found is in here, not only the first thing.
+    /// The compiler refused the model.
     Compile {
-        /// The file, where the model came from one.
+        /// The model's file, if it came from one.
         path: Option<PathBuf>,
-        /// Everything that the compiler found.
+        /// All errors that the compiler found.
         errors: Errors,
     },
-    /// A file or folder that cannot be read or written, or that does not hold what it should.
+    /// A file or folder that cannot be read or written, or whose content is invalid.
     File {
         /// The file.
         path: PathBuf,
-        /// Everything that is wrong with it; never empty.
+        /// All faults of the file; never empty.
         problems: Vec<String>,
-        /// Advice on how to mend it.
+        /// Advice on how to correct it.
         help: Option<String>,
     },
-    /// Arguments or inputs of a run that do not fit the model: one entry each.
+    /// Arguments, or inputs that do not fit the model, with one entry for each fault.
     Usage(Vec<Problem>),
-    /// No adapter, limits too small, out of memory, device lost.
+    /// The device: there is no adapter, its limits are too small, its memory is exhausted, or it was lost.
     Device(Problem),
     /// A bug in wgfc.
     Internal(String),
 }
 
-/// A fault, and advice on how to mend it.
+/// A fault, with advice on how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The fault and its reason.
@@ -52,21 +52,21 @@ impl Problem {
     }
 }
 
-/// Whose problem an [`Error`] is. The command line exits with [`ErrorClass::exit_code`].
+/// The cause of an [`Error`]. The command line exits with [`ErrorClass::exit_code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorClass {
-    /// The model, a file, or what the user asked for is wrong.
+    /// The model, a file, or the request is wrong.
     Model,
-    /// The model is fine and we do not support it.
+    /// The model is valid, but wgfc does not support it.
     Unsupported,
-    /// The device cannot do it.
+    /// The device is not capable of it.
     Device,
     /// A bug in wgfc.
     Internal,
 }
 
 impl ErrorClass {
-    /// 1 model or usage, 2 unsupported, 3 device, 4 internal.
+    /// The exit code: 1 for a model or usage error, 2 for unsupported, 3 for the device, 4 for an internal error.
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorClass::Model => 1,
@@ -75,7 +75,7 @@ impl ErrorClass {
             ErrorClass::Internal => 4,
         }
     }
-    /// The word for it in JSON.
+    /// The name of the class in JSON.
     pub fn name(self) -> &'static str {
         match self {
             ErrorClass::Model => "model",
@@ -86,31 +86,31 @@ impl ErrorClass {
     }
 }
 
-/// One thing to tell, whatever kind of [`Error`] it came from.
+/// One message of an [`Error`] of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whose problem it is.
+    /// The class of the error.
     pub class: ErrorClass,
-    /// The file it is in, where there is one.
+    /// The file that it concerns, if there is one.
     pub path: Option<PathBuf>,
-    /// The compiler's words, which also say where in the model; or ours, with an empty location.
+    /// The compiler's diagnostic with its location in the model, or the message of another error with an empty location.
     pub diagnostic: Diagnostic,
 }
 
 impl Error {
-    /// A file's problem, without advice.
+    /// A fault of a file, without advice.
     pub fn file(path: &Path, message: impl Into<String>) -> Error {
         Error::File { path: path.to_owned(), problems: vec![message.into()], help: None }
     }
-    /// A file's problem, with advice.
+    /// A fault of a file, with advice.
     pub fn file_help(path: &Path, message: impl Into<String>, help: impl Into<String>) -> Error {
         Error::File { path: path.to_owned(), problems: vec![message.into()], help: Some(help.into()) }
     }
-    /// One thing that is wrong with what was asked for.
+    /// One fault of arguments or inputs.
     pub fn usage(message: impl Into<String>, help: impl Into<String>) -> Error {
         Error::Usage(vec![Problem::with_help(message, help)])
     }
-    /// Whose problem it is. Where findings differ, a wrong model comes first: mend that, then look again.
+    /// The class of the error. If findings differ, a bug in wgfc takes precedence, then a wrong model.
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Compile { errors, .. } => {
@@ -128,7 +128,7 @@ impl Error {
             Error::Internal(_) => ErrorClass::Internal,
         }
     }
-    /// Everything there is to tell, one entry a problem.
+    /// All messages of the error.
     pub fn findings(&self) -> Vec<Finding> {
         let ours = |class, path: Option<&PathBuf>, message: &str, help: Option<&String>| Finding {
             class,
@@ -187,7 +187,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// Where: `resnet50.onnx: node "conv1" (Conv, opset 18), input W`. Empty when nowhere in particular.
+    /// The location as text, `resnet50.onnx: node "conv1" (Conv, opset 18), input W`; empty if there is none.
     pub fn place(&self) -> String {
         let l = &self.diagnostic.location;
         let mut parts = Vec::new();

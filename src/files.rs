@@ -1,4 +1,4 @@
-//! Reading a model together with its folder.
+//! Reads a model and its external data.
 
 use crate::Error;
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex};
 use wgfc_compiler::import::ExternalData;
 use wgfc_ir::tensor::ByteOwner;
 
-/// The bytes of a file, mapped into memory: nothing is read until it is looked at.
+/// Maps a file into memory. Its bytes are read when they are first accessed.
 ///
-/// The mapping lives as long as any tensor that refers to it. A file that another process shortens
-/// meanwhile takes the process down with it, as with every memory-mapped file; replace such files by
-/// renaming a new one over them instead of writing into them.
+/// The mapping lives as long as any tensor that refers to it. If another process shortens the file meanwhile, this process
+/// is killed, as with every memory-mapped file: replace such files by renaming a new one over them instead of writing into
+/// them.
 pub fn map_file(path: &Path) -> Result<Arc<dyn ByteOwner>, Error> {
     map(path).map_err(|m| unreadable(path, m))
 }
 
-/// An error about a file that cannot be read.
+/// The error of a file that cannot be read, with advice.
 pub(crate) fn unreadable(path: &Path, message: String) -> Error {
     let help = match message.as_str() {
         ABSENT => "check the path; it is relative to the current folder",
@@ -39,8 +39,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Opens a file that has an end: a regular one, or a pipe that the shell holds open already. Opening a named pipe
-/// waits for who writes to it, and a device may never end.
+/// Opens a file that has an end: a regular file, or a pipe that this process already has open. Opening a named pipe would
+/// block until another process writes to it, and a device may have no end.
 fn open(path: &Path) -> Result<(File, std::fs::Metadata), String> {
     let meta = std::fs::metadata(path).map_err(|e| in_words(&e))?;
     if meta.is_dir() {
@@ -54,7 +54,7 @@ fn open(path: &Path) -> Result<(File, std::fs::Metadata), String> {
     Ok((file, meta))
 }
 
-/// Whether the path stands for an open file of this process, as `/dev/stdin` and what `<(…)` becomes.
+/// Whether the path names a file that this process has open, as do `/dev/stdin` and the path of a shell's `<(…)`.
 fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || ["/dev/fd", "/proc/self/fd"].iter().any(|p| path.starts_with(p))
 }
@@ -87,13 +87,13 @@ fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
     if meta.len() == 0 {
         return Ok(Arc::new(Vec::new()));
     }
-    // SAFETY: the mapping is private and read-only; that the file keeps its length is the documented
-    // condition above.
+    // SAFETY: the mapping is private and read-only. Its other requirement, that the file keeps its length, is documented in
+    // `map_file`.
     let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| in_words(&e))?;
     Ok(Arc::new(mapped))
 }
 
-/// An I/O error without the operating system's error number.
+/// The message of an I/O error without the operating system's error number.
 pub(crate) fn in_words(e: &std::io::Error) -> String {
     match e.kind() {
         std::io::ErrorKind::NotFound => ABSENT.into(),
@@ -107,10 +107,10 @@ pub(crate) fn in_words(e: &std::io::Error) -> String {
 
 /// The folder of a model as the source of its external tensors.
 ///
-/// A location may name any regular file in the folder or below it. What leaves the folder, through
-/// `..` or through a symbolic link, is refused. Where the model's own path is a symbolic link, the
-/// folder that it points into counts as the model's folder too: download caches keep a model and its
-/// data side by side under links. The folder of a program in `models/` of an unpacked archive of torch.export is the archive's.
+/// A location may name any regular file in the folder or below it. A location that leaves the folder, through `..` or a
+/// symbolic link, is refused. If the model's own path is a symbolic link, the folder of its target counts as the model's
+/// folder too, as download caches keep a model and its data side by side behind links. For a program in the folder `models/`
+/// of an unpacked archive of torch.export, the folder is that of the archive.
 pub struct ModelFolder {
     roots: Vec<PathBuf>,
     open: Mutex<BTreeMap<String, Arc<dyn ByteOwner>>>,
@@ -120,7 +120,7 @@ pub struct ModelFolder {
 impl ModelFolder {
     /// The folder that holds the model at `model`.
     pub fn of(model: &Path) -> Result<ModelFolder, Error> {
-        // A pipe has no folder: the current one is its.
+        // A pipe has no folder: the current folder is used.
         let stdin = Path::new("model");
         let model = if is_handed_over(model) { stdin } else { model };
         let real = if model == stdin {
@@ -143,12 +143,12 @@ impl ModelFolder {
         Ok(ModelFolder { roots, open: Mutex::default(), missing: Mutex::default() })
     }
 
-    /// The folder, as the file system has it.
+    /// The canonical path of the folder.
     pub fn path(&self) -> &Path {
         self.roots.first().map_or(Path::new("."), PathBuf::as_path)
     }
 
-    /// The locations that were asked for and are not there, each once.
+    /// The locations that were requested and do not exist, each once.
     pub fn missing(&self) -> Vec<String> {
         self.missing.lock().map(|m| m.clone()).unwrap_or_default()
     }
@@ -190,7 +190,7 @@ impl ModelFolder {
     }
 }
 
-/// The archive of the folder `models` in an unpacked archive of torch.export: weights are in its `data`.
+/// The folder of an unpacked archive of torch.export if `folder` is its `models`, else `folder`.
 fn archive_of(folder: PathBuf) -> PathBuf {
     match folder.parent() {
         Some(p) if folder.ends_with("models") && is_data(&p.join("data")) => p.to_owned(),

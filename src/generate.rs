@@ -1,10 +1,9 @@
 //! Text and token ids from decoder models.
 //!
-//! A [`Decoder`] is the files: the model, and beside it a tokenizer and the settings of its publisher. A
-//! [`Generator`] is the decoder on a device: one program for prompts of any length, one for a single token,
-//! both on the same weights and the same cache. [`Generator::generate`] gives an iterator of tokens; what
-//! was generated stays in the cache, so that the next prompt continues it. A [`BatchGenerator`] does so for several
-//! sequences at once.
+//! A [`Decoder`] is the set of files: the model, and beside it a tokenizer and the settings that its publisher recommends. A
+//! [`Generator`] is the decoder on a device. It has one program for prompts of any length and one for a single token, which
+//! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
+//! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -53,42 +52,42 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
 
-/// Positions that the cache has room for at first.
+/// The number of positions that the cache has room for at first.
 const ROOM: usize = 64;
-/// The stack of the thread that compiles one of the two programs.
+/// The stack size in bytes of the thread that compiles the program for prompts.
 const STACK: usize = 64 << 20;
 
 /// How a [`Generator`] is set up.
 #[derive(Clone, Debug)]
 pub struct GeneratorOptions {
-    /// Positions that the cache may grow to: prompts and generated tokens together. It takes the memory of
-    /// those that there are, or of up to twice as many.
+    /// The most positions that the cache may grow to, prompts and generated tokens together. The cache takes the memory of
+    /// the positions in use, or up to twice as much.
     pub capacity: usize,
-    /// Tokens of a prompt that go through the model at once, at least one: what runs at once needs
-    /// memory, what does not takes longer. With one there is no program for prompts.
+    /// The most tokens of a prompt that one run of the model takes, at least 1. Larger chunks need more memory, smaller ones
+    /// more time. With 1 there is no program for prompts.
     pub prompt_chunk: usize,
     /// How much is fused.
     pub fusion: Fusion,
-    /// Parts of full fusion that are left out.
+    /// Techniques of full fusion that are not applied.
     pub without: BTreeSet<Technique>,
     /// The adapter to run on.
     pub adapter: AdapterChoice,
-    /// Choices measured on that adapter.
+    /// Schedules measured on that adapter.
     pub tuning: Tuning,
-    /// How fast it is.
+    /// The speeds of that adapter, from which schedules are chosen.
     pub speeds: Speeds,
     /// Expected values of symbolic dimensions, such as the positions in the cache; see [`Options::expect`](crate::Options).
     pub expect: Expected,
-    /// In which type values of f32 are kept in memory, the cache among them.
+    /// The type in which f32 values are kept in memory, the cache among them.
     pub precision: Precision,
     /// Nodes of the model whose values stay f32 in memory.
     pub keep_f32: Vec<String>,
-    /// How weights of products are kept.
+    /// The number of bits in which weights of matrix products are kept.
     pub weights: WeightBits,
 }
 
 impl Default for GeneratorOptions {
-    /// 2048 positions, 512 tokens at once, on what `WGFC_ADAPTER` says or the best adapter.
+    /// A capacity of 2048 positions and chunks of 512 tokens, on the adapter that `WGFC_ADAPTER` names or else the best one.
     fn default() -> GeneratorOptions {
         GeneratorOptions {
             capacity: 2048,
@@ -106,46 +105,47 @@ impl Default for GeneratorOptions {
     }
 }
 
-/// How many tokens to generate, and how they are chosen.
+/// The number of tokens to generate, and how they are chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// At most this many tokens.
+    /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals.
+    /// How the next token is chosen. `None` is greedy: the most likely token, the first one among equals.
     pub sampling: Option<Sampling>,
-    /// Generation ends after one of these.
+    /// Generation ends after any of these tokens.
     pub stop: Vec<i64>,
 }
 
 /// A decoder on a device. See the [module](self).
 pub struct Generator {
-    /// Any number of tokens a run. None where the model takes one at a time.
+    /// The session that takes any number of tokens; `None` if the model takes one at a time.
     prefill: Option<Session>,
-    /// One token a run.
+    /// The session that takes one token.
     decode: Session,
-    /// The sessions that draw within limits, from the logits to the token, where that was asked for.
+    /// The sessions that compute a token from the logits within top-k and top-p limits, created when first needed.
     limited: HashMap<Limits, Session>,
-    /// How those are compiled.
+    /// The options with which the programs of `limited` are compiled.
     options: Options,
     inputs: Vec<Input>,
     vocabulary: usize,
     capacity: usize,
     chunk: usize,
-    /// Positions of the cache that count. A run that was begun too early may have written behind them.
+    /// The number of positions of the cache that are valid. A run that was started ahead of need may have written beyond
+    /// them.
     kept: usize,
-    /// The token that was generated last: the model has not seen it yet.
+    /// The token that was generated last. It is not in the cache yet.
     pending: Option<i64>,
     warnings: Vec<String>,
     setup: Setup,
 }
 
-/// How long a [`Generator`] took to be made.
+/// The time that it took to create a [`Generator`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setup {
-    /// From the model to programs; weights are read as far as they are changed.
+    /// Compiling the model. It reads weights only as far as it changes them.
     pub compiling: Duration,
-    /// Making the pipelines, and moving the weights from their files to the device.
+    /// Creating the pipelines and copying the weights from their files to the device.
     pub uploading: Duration,
 }
 
@@ -153,19 +153,19 @@ impl Generator {
     /// Compiles the decoder for a device and uploads it.
     ///
     /// # Errors
-    /// A model that is no decoder, with the inputs that could not be understood; else as
+    /// A model that is no decoder, with its inputs that have no known role; otherwise as
     /// [`Model::compile`](crate::Model::compile).
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         Generator::on_device(gpu, decoder, options)
     }
 
-    /// [`Generator::new`] on a device that is open already, whatever `options.adapter` says.
+    /// [`Generator::new`] on a device that is already open; `options.adapter` is ignored.
     pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
         Ok(Generator::build(gpu, decoder, options, 1)?.0)
     }
 
-    /// For `batch` sequences; and whether the cache has an end for each.
+    /// A generator for `batch` sequences, and whether each sequence has its own end in the cache.
     fn build(
         gpu: Gpu,
         decoder: &Decoder,
@@ -181,7 +181,7 @@ impl Generator {
             let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
             let long = long.filter(|_| options.prompt_chunk > 1);
             let profile = device_profile(gpu.profile(), &Default::default());
-            // Whoever wrote it may not be trusted.
+            // A compiled folder is not trusted.
             let made = Generator::of(&gpu, long, short, options, profile, Checks::default(), start);
             return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));
         }
@@ -205,12 +205,12 @@ impl Generator {
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
-        // Compiled just now, here.
+        // The programs have just been compiled in this process.
         let made = Generator::of(&gpu, long, short, options, single.profile, Checks::Trusted, start)?;
         Ok((made, own_ends))
     }
 
-    /// The generator of its programs, which have been compiled since `start`.
+    /// The generator that runs these programs; `start` is when their compilation began.
     fn of(
         gpu: &Gpu,
         long: Option<Program>,
@@ -248,19 +248,19 @@ impl Generator {
         })
     }
 
-    /// How many tokens there are: ids are below.
+    /// The number of tokens in the vocabulary. Token ids are less than it.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
-    /// Positions that the cache may grow to.
+    /// The most positions that the cache may grow to.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
-    /// Tokens so far, prompts and generated ones.
+    /// The number of tokens so far, prompts and generated ones.
     pub fn len(&self) -> usize {
         self.kept + usize::from(self.pending.is_some())
     }
-    /// Whether there are none yet.
+    /// Whether there are no tokens yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -268,11 +268,11 @@ impl Generator {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
-    /// How long it took to be made.
+    /// The time that it took to create the generator.
     pub fn setup(&self) -> Setup {
         self.setup
     }
-    /// The memory that it holds on the device.
+    /// The memory that the generator holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
         DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(self.limited.values()))
     }
@@ -285,21 +285,22 @@ impl Generator {
         self.prefill.as_ref()
     }
 
-    /// The cost of one more token when there are `past` others, by the program: dispatches, and the bytes
-    /// that they read and write.
+    /// The estimated cost of generating one more token after `past` others: the number of dispatches, and the bytes that
+    /// they read and write.
     pub fn cost(&self, past: usize) -> (usize, u64) {
         let program = self.decode.program();
         let growths = || program.states.iter().filter_map(|s| s.growth.as_ref());
-        // A symbol that is neither fixed nor the states' length counts all positions: the mask's extent.
+        // A symbol that is neither fixed nor the length of a state is the extent of the attention mask: all positions.
         let value = |s: &str| Some(past as i64 + i64::from(!growths().any(|g| g.length == s)));
         let bytes = program.dispatches.iter().filter_map(|d| u64::try_from(d.bytes.eval_syms(&value)?).ok());
         (program.dispatches.len(), bytes.fold(0, u64::saturating_add))
     }
 
-    /// As if there were so many tokens, of which the cache knows nothing: to measure what one more takes.
+    /// Makes the generator behave as if it held this many tokens; the cache contents are undefined. This serves to time one
+    /// more token.
     ///
     /// # Errors
-    /// More than the cache has room for.
+    /// More tokens than the cache has room for.
     pub fn pretend(&mut self, tokens: usize) -> Result<(), Error> {
         let growths = self.decode.program().states.iter().filter_map(|s| s.growth.as_ref());
         let lengths: BTreeSet<String> = growths.map(|g| g.length.clone()).collect();
@@ -312,8 +313,7 @@ impl Generator {
         Ok(())
     }
 
-    /// The times of runs that take in one token after those so far, which change nothing that counts. The
-    /// token is chosen greedily.
+    /// Times runs that take one more token. They do not change the sequence. The token is chosen greedily.
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.reserve(self.kept + 1)?;
@@ -328,11 +328,11 @@ impl Generator {
         self.decode.profile_blocking(&given, runs).map_err(device_error)
     }
 
-    /// Takes in `tokens`, behind all that was there before, and returns the logits of the one that follows,
-    /// `[…, vocabulary]`, and the most likely token, which is not taken in.
+    /// Appends `tokens` to the sequence. Returns the logits of the next token, `[…, vocabulary]`, and the most likely token,
+    /// which is not appended.
     ///
     /// # Errors
-    /// As [`Generator::generate`] and its iterator.
+    /// As for [`Generator::generate`] and its iterator.
     pub fn logits(&mut self, tokens: &[i64]) -> Result<(Tensor, i64), Error> {
         let mut all = self.generate(tokens, &Request::default())?;
         let feed = std::mem::take(&mut all.feed);
@@ -352,22 +352,21 @@ impl Generator {
         Ok((logits.1, token))
     }
 
-    /// Forgets all tokens.
+    /// Removes all tokens.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.decode.reset_blocking().map_err(device_error)?;
         (self.kept, self.pending) = (0, None);
         Ok(())
     }
 
-    /// The tokens that follow `prompt`, which follows all that was there before. Nothing runs before the
-    /// first token is asked for; then the run for the next token begins before this one is given, and is
-    /// undone if it is not asked for. A token in `request.stop` is the last one given. After an error
-    /// the cache is as it was before the token that failed.
+    /// The tokens that follow `prompt`, which is appended to the sequence. Nothing runs before the first token is requested.
+    /// After that, the run for the next token starts before the current token is returned, and is undone if the next token
+    /// is not requested. A token in `request.stop` is the last one returned. After an error the cache is as it was before
+    /// the token that failed.
     ///
     /// # Errors
-    /// An empty prompt, ids outside the vocabulary, more than the cache has room for, and parameters of the
-    /// sampling that make no sense; nothing has been run then. The iterator gives what the device says, and
-    /// logits that are not numbers.
+    /// An empty prompt, ids outside the vocabulary, more tokens than the cache has room for, or invalid sampling parameters;
+    /// nothing has been run then. The iterator returns errors of the device, and an error if logits are not finite.
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
         self.settle()?;
         let mut problems = self.problems_of(prompt, self.pending.is_some(), "");
@@ -404,7 +403,7 @@ impl Generator {
         })
     }
 
-    /// The faults of a prompt; `at` says which it is.
+    /// The faults of a prompt; each message begins with `at`, which names the prompt.
     fn problems_of(&self, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
         let mut problems = vec![];
         let known = 0..self.vocabulary as i64;
@@ -429,7 +428,7 @@ impl Generator {
         problems
     }
 
-    /// Undoes runs beyond the positions that count.
+    /// Undoes runs beyond the valid positions.
     fn settle(&mut self) -> Result<(), Error> {
         if self.decode.state_len() > self.kept {
             self.decode.rewind(self.kept).map_err(device_error)?;
@@ -437,8 +436,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Makes the cache large enough for so many positions: twice as large as it was, where the device
-    /// lets it.
+    /// Makes the cache large enough for this many positions. It at least doubles if the device has the memory.
     fn reserve(&mut self, positions: usize) -> Result<(), Error> {
         let have = self.decode.capacity().unwrap_or(usize::MAX);
         if have >= positions {
@@ -449,7 +447,7 @@ impl Generator {
         grown.or_else(|_| self.decode.grow_blocking(positions)).map_err(device_error)
     }
 
-    /// Makes what draws within these limits, unless it is there.
+    /// Creates the session that samples within these limits, if it does not exist.
     fn prepare(&mut self, limits: Limits) -> Result<(), Error> {
         if limits == Limits::default() || self.limited.contains_key(&limits) {
             return Ok(());
@@ -465,7 +463,7 @@ impl Generator {
     }
 }
 
-/// The token among outputs that were read, of so many that there are.
+/// The token in the outputs of a run. Ids are less than `vocabulary`.
 fn token(outputs: &[(String, Tensor)], vocabulary: usize) -> Result<i64, Error> {
     let token = outputs.iter().find(|(n, _)| n == head::TOKEN);
     let token = token.and_then(|(_, t)| Some(t.scalars()?.first()?.as_i64())).ok_or_else(no_output)?;
@@ -480,7 +478,7 @@ fn no_output() -> Error {
     Error::Internal("a run without its output".into())
 }
 
-/// An input of the model for messages.
+/// The text by which messages name an input of the model.
 fn described(p: &ValueInfo) -> String {
     format!("input `{}` {}", p.name, p.type_text())
 }

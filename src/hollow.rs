@@ -1,6 +1,7 @@
-//! ONNX models without their weights, to show their structure.
+//! Removes the weights from ONNX models and keeps their structure.
 //!
-//! Weights lie in a file that is not there, as in `fixtures/`: such a model can be planned, and run with made-up weights.
+//! The weights are declared as external data in a file that does not exist, as in `fixtures/`. Such a model can be compiled,
+//! and run with random weights.
 //!
 //! ```
 //! use wgfc::ModelFile;
@@ -21,12 +22,12 @@ use wgfc_compiler::import::onnx::weights::Weights;
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::{DType, Poly, Scalar, Tensor};
 
-/// The file in which the weights would be.
+/// The name of the missing file of weights.
 pub const WEIGHTS: &str = "weights-are-left-out.bin";
 
-/// Integers that may be sizes, axes or indices stay, if a tensor has at most so many.
+/// The most elements of an integer tensor that is kept, as its values may be sizes, axes or indices.
 const FEW: usize = 64;
-/// Elements that stand in the place of others are at most so many.
+/// Tensors of fewer elements than this are replaced by filled ones where external data is not possible.
 const LONG: u64 = 1 << 20;
 
 /// A model without weights.
@@ -34,16 +35,16 @@ const LONG: u64 = 1 << 20;
 pub struct Hollow {
     /// The model.
     pub model: ModelProto,
-    /// The constants that were taken out of it.
+    /// The constants whose values were removed.
     pub left_out: Count,
-    /// The constants that are still in it: numbers that people write, and few integers.
+    /// The constants whose values were kept: numbers as people write them, and short integer tensors.
     pub kept: Count,
 }
 
-/// How many tensors, and bytes in them.
+/// A number of tensors, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Tensors.
+    /// The number of tensors.
     pub tensors: usize,
     /// Bytes of their elements.
     pub bytes: u64,
@@ -56,20 +57,20 @@ impl Count {
     }
 }
 
-/// A model without its weights; `anonymous`, also without the names of its nodes, tensors, functions and dimensions.
+/// Removes the weights from a model; with `anonymous`, also the names of its nodes, tensors, functions and dimensions.
 ///
-/// Constants stay that are numbers as people write them (1e-5, 0.125, the root of 2, infinity), or at most 64 integers.
-/// Notes and descriptions go.
+/// Kept constants are numbers as people write them (1e-5, 0.125, the root of 2, infinity) and integer tensors of at most 64
+/// elements. Metadata is removed.
 ///
 /// # Errors
-/// Where it is no ONNX model.
+/// The file is no ONNX model.
 pub fn hollow(file: &ModelFile, anonymous: bool) -> Result<Hollow, Error> {
     let mut h = Hollow { model: decode(file.bytes())?, ..Hollow::default() };
     let mut m = std::mem::take(&mut h.model);
     m.metadata_props.clear();
     let mut offset = 0;
     if let Some(g) = &mut m.graph {
-        // A weight that is a node's becomes one of the graph, where it can be left out.
+        // A weight in a Constant node becomes an initializer, which can be external.
         let mut constants = vec![];
         g.node.retain(|n| {
             let value = weight(n);
@@ -95,7 +96,7 @@ pub fn hollow(file: &ModelFile, anonymous: bool) -> Result<Hollow, Error> {
     Ok(h)
 }
 
-/// The tensor of a Constant node.
+/// The tensor of a Constant node if its value is to be removed.
 fn weight(n: &NodeProto) -> Option<TensorProto> {
     let (name, [a]) = (n.output.first()?, n.attribute.as_slice()) else { return None };
     let t = match (n.op_type.as_str(), a.name.as_str()) {
@@ -111,8 +112,9 @@ fn weight(n: &NodeProto) -> Option<TensorProto> {
 }
 
 impl Hollow {
-    /// Takes the elements out of a tensor unless they stay: to a file at `offset`. In place of indices there are zeros; within
-    /// nodes, of other elements ones.
+    /// Removes the elements of a tensor unless they are to be kept. With an offset the tensor becomes external data at that
+    /// offset. Wide integers are replaced by zeros, as they may be indices; where there is no offset, other elements are
+    /// replaced by ones.
     fn take_out(&mut self, t: &mut TensorProto, offset: Option<&mut u64>) {
         let n = t.dims.iter().try_fold(1u64, |a, d| a.checked_mul(u64::try_from(*d).ok()?)).unwrap_or(0);
         let dtype = data_type::dtype(t.data_type);
@@ -130,7 +132,7 @@ impl Hollow {
             ..TensorProto::default()
         };
         let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
-        // Zeros are indices wherever there are any; other integers may be none.
+        // Zero is a valid index on every axis; other integers may not be.
         let indices = dtype.is_some_and(|d| !d.is_float() && d.bits() >= 32);
         *t = match (offset, dtype) {
             (Some(offset), Some(_)) if !indices || n >= LONG => {
@@ -151,7 +153,7 @@ impl Hollow {
                 let filled = Tensor::generate(d, shape, |_| Scalar::from_i64(d, i64::from(!indices)));
                 TensorProto::of(&t.name, &filled)
             }
-            // Strings, and what is too long for ones.
+            // Strings, and tensors that are too long to be filled.
             _ => empty,
         };
     }
@@ -172,7 +174,7 @@ impl Hollow {
                 *v = 1.0;
             }
         }
-        // Names of modes are short; texts are data.
+        // Mode names are short; longer texts may be data.
         for s in a.strings.iter_mut().chain(std::iter::once(&mut a.s)) {
             s.truncate(FEW);
         }
@@ -184,7 +186,7 @@ impl Hollow {
     }
 }
 
-/// Whether a constant belongs to the structure: one number that people write, or few integers.
+/// Whether a constant belongs to the structure: a single number as people write it, or a short integer tensor.
 fn stays(t: &Tensor) -> bool {
     match t.dtype {
         d if d.is_float() => {
@@ -195,8 +197,8 @@ fn stays(t: &Tensor) -> bool {
     }
 }
 
-/// Whether a number is one that people write, unlike one that was learned: few digits, the root of a whole number or its
-/// reciprocal, or a constant of mathematics.
+/// Whether a number looks written rather than learned: few digits, the root of a whole number or its reciprocal, or a
+/// mathematical constant.
 pub fn is_written(v: f32) -> bool {
     use std::f64::consts::{E, LN_2, LOG2_E, PI};
     if !v.is_finite() || v.abs() > 1e30 {
@@ -213,7 +215,7 @@ pub fn is_written(v: f32) -> bool {
     whole(x * x) || whole(1.0 / (x * x)) || known.iter().any(|k| near(x, *k))
 }
 
-/// Names in place of a model's own.
+/// The new names in place of the model's own.
 #[derive(Default)]
 struct Names {
     values: HashMap<String, String>,
@@ -271,7 +273,7 @@ impl Names {
         self.node_list(&mut g.node);
     }
 
-    /// An expression of dimensions, of other names.
+    /// A dimension expression with its symbols renamed.
     fn dimension(&mut self, text: &str) -> String {
         let mut name = |s: &str| {
             let n = self.symbols.len();

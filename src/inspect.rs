@@ -1,4 +1,4 @@
-//! The figures of a program: kernels, traffic, bounds of its time, memory.
+//! The figures of a program: its kernels, memory traffic, lower bounds of its time, and memory.
 //!
 //! ```
 //! use wgfc::inspect::{Report, Roof, Summary};
@@ -35,20 +35,20 @@ pub struct Report<'a> {
     pub program: &'a Program,
     /// Its figures.
     pub summary: &'a Summary,
-    /// The roof that bounds of time are by.
+    /// The peaks from which time bounds are computed.
     pub roof: Roof,
-    /// The name of the device profile that the roof is of.
+    /// The name of the device profile from which the peaks are taken.
     pub profile: &'a str,
-    /// Options that gave parts of the roof instead.
+    /// The options that replace parts of these peaks.
     pub instead: &'a [&'a str],
-    /// Whether the profile is also what the program was compiled for.
+    /// Whether the program was compiled for this profile too.
     pub chosen: bool,
     /// Whether the text lists every dispatch.
     pub dispatches: bool,
 }
 
 impl<'a> Report<'a> {
-    /// The report on a program whose roof is that of a device profile.
+    /// The report on a program, with the peaks of a device profile.
     pub fn new(
         name: &'a str,
         program: &'a Program,
@@ -59,7 +59,7 @@ impl<'a> Report<'a> {
         Report { name, program, summary, roof, profile, instead: &[], chosen: false, dispatches: false }
     }
 
-    /// A table of the kernels' families, and figures of the whole.
+    /// The report as text: a table of kernel families, and totals.
     pub fn text(&self) -> String {
         let Report { name, program, summary: s, roof, .. } = *self;
         let bandwidth = roof.bandwidth;
@@ -177,7 +177,7 @@ impl<'a> Report<'a> {
         out
     }
 
-    /// The report and more as a JSON object, in whole numbers and seconds.
+    /// The report as a JSON object, with further figures, in whole numbers and seconds.
     pub fn json(&self) -> serde_json::Value {
         let Report { program, summary: s, roof, .. } = *self;
         let bandwidth = roof.bandwidth;
@@ -244,17 +244,17 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The device profile that bounds are by, and the options that say something instead of it.
+/// The device profile of the time bounds, and the options that replace parts of it.
 pub fn profile_text(profile: &str, instead: &[&str]) -> String {
     if instead.is_empty() { profile.to_owned() } else { format!("{profile}, but {}", instead.join(" and ")) }
 }
 
-/// As many digits as say something.
+/// `v` rounded to four significant digits.
 fn number(v: f64) -> f64 {
     format!("{v:.3e}").parse().unwrap_or(v)
 }
 
-/// The sum of the dispatches of one family.
+/// The totals of the dispatches of one kernel family.
 #[derive(Default)]
 struct Family {
     kernels: BTreeSet<usize>,
@@ -268,7 +268,7 @@ struct Family {
 
 fn families(program: &Program, summary: &Summary) -> Vec<(String, Family)> {
     let mut all: BTreeMap<&str, Family> = BTreeMap::new();
-    // A node that several dispatches compute counts with the first of them.
+    // A node that several dispatches compute is counted for the first of them.
     let mut seen = BTreeSet::new();
     for (i, (d, f)) in program.dispatches.iter().zip(&summary.dispatches).enumerate() {
         let family = all.entry(family(program, i)).or_default();
@@ -300,21 +300,21 @@ fn ratio(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
 }
 
-/// The gain and the loss of quantising weights, in words.
+/// A description of what quantising the weights saves and how large its error is.
 pub fn quantised_text(q: &Quantised) -> String {
     let (before, now) = (bytes_text(q.bytes_before), bytes_text(q.bytes));
     let error = match q.worst {
-        // Absent weights lose nothing.
+        // Absent weights have no error.
         0.0 => String::new(),
         worst => format!(", relative error {:.1e} ({worst:.1e} of the worst)", q.relative_error),
     };
     format!("{} weights in {} bits: {now} instead of {before}{error}", q.weights, q.bits)
 }
 
-/// So many tensors that stay f32 are listed for each reason.
+/// The most f32 tensors that are listed for each reason.
 const KEPT: usize = 4;
 
-/// The tensors that are f16 in memory, and those that are not with the reason.
+/// The numbers of tensors that are f16 in memory, and the tensors that stay f32, by reason.
 fn halved(program: &Program) -> String {
     let Some(h) = &program.stats.halved else { return String::new() };
     let mut out = format!(
@@ -340,7 +340,7 @@ fn halved(program: &Program) -> String {
     out
 }
 
-/// So many states are listed one by one.
+/// The most states that are listed one by one.
 const STATES: usize = 12;
 
 /// The states that stay on the device from run to run, and their initial values.
@@ -374,7 +374,7 @@ fn states(program: &Program) -> String {
     out
 }
 
-/// Kernels of which it is known that they stay inside their buffers, and what is not known of the others.
+/// The number of kernels that are proven to stay inside their buffers, and the accesses of the others that are not proven.
 fn proofs(program: &Program) -> String {
     let all = program.kernels.len();
     if (0..all).any(|k| program.proof.unproven(k).is_none()) {
@@ -391,7 +391,7 @@ fn proofs(program: &Program) -> String {
     out
 }
 
-/// `536,870,912`.
+/// A number with separators between thousands, as in `536,870,912`.
 fn grouped(v: u64) -> String {
     let digits = v.to_string();
     let mut out = String::new();

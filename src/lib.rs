@@ -1,11 +1,11 @@
 //! wgfc compiles ONNX models into a few fused WGSL kernels, a plan and weights, and runs them on WebGPU.
 //!
-//! This crate is the facade: it reads and writes files and puts the parts together. The parts are
-//! [`ir`] (graph, types, [`Program`]), [`compiler`] (ONNX to `Program`; touches neither files nor a GPU)
-//! and [`runtime`] (executes a `Program` with wgpu).
+//! This crate is the facade: it reads and writes files and combines the other crates. These are [`ir`] (graph, types,
+//! [`Program`]), [`compiler`] (from a model to a `Program`; accesses neither files nor a GPU) and [`runtime`] (executes a
+//! `Program` with wgpu).
 //!
 //! # Run a model
-//! [`Model`] does everything: compile, find a device, run.
+//! [`Model`] compiles a model, finds a device and runs it there.
 //!
 //! # Compile for another engine
 //! A [`Program`] is plain data: WGSL, bindings, sizes over symbols, dispatches.
@@ -38,7 +38,7 @@
 //! # Ok(()) }
 //! ```
 
-// The command line uses the interface that every program has.
+// The command line refers to this crate as `wgfc`, as every program that uses it does.
 #[cfg(feature = "cli")]
 extern crate self as wgfc;
 
@@ -85,20 +85,20 @@ pub use wgfc_runtime::wgpu;
 /// Compiles a model from its bytes. A model with external data needs [`compile_file`].
 ///
 /// # Errors
-/// [`Error::Compile`] with everything that is wrong or unsupported.
+/// [`Error::Compile`] with everything in the model that is wrong or unsupported.
 pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
     Ok(wgfc_compiler::compile(model, &wgfc_compiler::import::NoExternalData, options)?)
 }
 
-/// Compiles a model from a file; its external data lies in the same folder.
+/// Compiles a model from a file. Its external data is read from the same folder.
 ///
 /// # Errors
-/// [`Error::File`] when the file cannot be read, else as [`compile`].
+/// [`Error::File`] if the file cannot be read; otherwise as for [`compile`].
 pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program, Error> {
     ModelFile::open(path)?.compile(options)
 }
 
-/// Pages whose Rust is compiled, and run, with the documentation's tests.
+/// Pages whose Rust examples are compiled and run with the documentation's tests.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../README.md")]

@@ -5,8 +5,8 @@ fn main() {
     wgfc::cli::main(std::env::args_os());
 }
 
-/// Mesa's layer that asks the desktop for its graphics card, on each start of Vulkan, complains on stderr where
-/// there is no desktop to ask.
+/// Disables Mesa's device-selection layer, which asks the desktop for its graphics card at each start of Vulkan and prints
+/// complaints to stderr if there is no desktop.
 fn quieten_drivers() {
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: no other thread runs yet.

@@ -1,9 +1,9 @@
-//! How much memory may be asked for.
+//! The memory that is available.
 
-/// The memory that is taken to be there where the system does not say.
+/// The memory that is assumed if the system does not report it.
 const UNKNOWN: u64 = 8 << 30;
 
-/// Bytes that the machine, and the control group this process is in, can still give.
+/// The bytes of memory that are available to this process, within its control group.
 pub fn available() -> u64 {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
@@ -20,7 +20,7 @@ pub fn available() -> u64 {
     }
 }
 
-/// Refuses to make something of so many bytes when they are not there.
+/// An error if this many bytes of memory are not available.
 pub fn afford(bytes: u64) -> Result<(), String> {
     let have = available();
     let fits = || usize::try_from(bytes).is_ok_and(|n| Vec::<u8>::new().try_reserve_exact(n).is_ok());
@@ -30,7 +30,7 @@ pub fn afford(bytes: u64) -> Result<(), String> {
     Err(format!("takes {} MB, of which {} MB are there", bytes >> 20, have >> 20))
 }
 
-/// The most memory that this process has held, in bytes, the pages of mapped files included; Linux says so.
+/// The peak resident memory of this process in bytes, including pages of mapped files; `None` except on Linux.
 pub fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

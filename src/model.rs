@@ -1,4 +1,4 @@
-//! Load a model, run it: on a GPU where there is one, on the CPU otherwise.
+//! Loads and runs a model, on a GPU if there is one, otherwise on the CPU.
 
 use crate::generate::Setup;
 use crate::source::ModelFile;
@@ -20,10 +20,10 @@ use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, Plans, RunError, Session};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// On the adapter of this choice. Of [`AdapterChoice::Best`]: on the CPU where the machine has no adapter, or
-    /// software ones only, which compute on the same cores and compile kernels first.
+    /// On the adapter of this choice. [`AdapterChoice::Best`] selects the CPU if the machine has no adapter or only software
+    /// ones, which compute on the same cores and have to compile kernels first.
     Any(AdapterChoice),
-    /// On the adapter of this choice, or not at all.
+    /// On the adapter of this choice; an error if there is none.
     Device(AdapterChoice),
     /// On the CPU, with the reference evaluator.
     Cpu,
@@ -37,7 +37,7 @@ impl Default for Place {
 }
 
 impl Place {
-    /// Opens the adapter, or finds that the CPU is the place.
+    /// Opens the adapter, or determines that the model runs on the CPU.
     pub fn open(&self) -> Result<Opened, Error> {
         Ok(match self {
             Place::Cpu => Opened::Cpu(WhyCpu::Asked),
@@ -54,7 +54,7 @@ impl Place {
         })
     }
 
-    /// Opens the adapter for the compiled folder `path`, which the CPU cannot run.
+    /// Opens the adapter for the compiled program at `path`, which cannot run on the CPU.
     pub fn open_for_program(&self, path: &Path) -> Result<Gpu, Error> {
         let choice = match self {
             Place::Any(c) | Place::Device(c) => c,
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// Where a model will run.
+/// The opened place where a model will run.
 #[derive(Clone, Debug)]
 pub enum Opened {
     /// It will run on this device.
@@ -82,14 +82,14 @@ pub enum Opened {
     Cpu(WhyCpu),
 }
 
-/// Why the CPU's evaluator runs a model.
+/// The reason why the CPU's evaluator runs a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyCpu {
-    /// It was asked for.
+    /// The caller requested the CPU.
     Asked,
     /// There is no adapter.
     NoAdapter,
-    /// The best adapter is a software one, and it was not asked for by name.
+    /// The best adapter is a software one and was not requested by name.
     Software {
         /// The adapter's name.
         adapter: String,
@@ -119,17 +119,18 @@ pub struct Model {
     folder: Option<PathBuf>,
 }
 
-/// The engine of the model: plans on a device, of which `current` is in use, or the evaluator.
+/// The execution engine of a model: plans on a device, of which the one with index `current` was selected last, or the
+/// evaluator.
 enum Engine {
     Device { plans: Box<Plans>, current: usize },
     Cpu { graph: Box<Graph>, states: StateValues, iterations: u64, progress: Arc<Progress> },
 }
 
-/// Iterations of loops that the evaluator runs in place of a device, unless the options say otherwise.
+/// The most iterations of a loop that the evaluator runs unless the options set another limit.
 const CPU_ITERATIONS: u64 = 1 << 24;
 
 impl Model {
-    /// Loads a model, or a folder or file written by [`save`](artefact::save), which needs an adapter.
+    /// Loads a model, or a program that [`save`](artefact::save) wrote, which needs an adapter.
     pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
         if !artefact::is_program(path) {
             return Model::compile(&ModelFile::open(path)?, options, place);
@@ -139,8 +140,8 @@ impl Model {
         Model::of_bundle(place.open_for_program(path)?, &bundle, path, Checks::default())
     }
 
-    /// Puts the plans that were [loaded](artefact::load_bundle) from `path` on a device, those that it can run. Each run takes the
-    /// first that its inputs fit. Kernels are guarded as `checks` says, as in [`Model::of_folder_with`].
+    /// Puts the plans that were [loaded](artefact::load_bundle) from `path` on a device, leaving out those that it cannot
+    /// run. Each run uses the first plan that its inputs fit. `checks` guards kernels as in [`Model::of_folder_with`].
     pub fn of_bundle(gpu: Gpu, bundle: &Bundle, path: &Path, checks: Checks) -> Result<Model, Error> {
         let start = Instant::now();
         let options = SessionOptions { checks, ..SessionOptions::default() };
@@ -150,14 +151,14 @@ impl Model {
         Ok(Model { folder: Some(path.to_owned()), ..model })
     }
 
-    /// Puts the program that was [loaded](artefact::load) from the folder `path` on a device. What the device
-    /// refuses of it is the folder's fault.
+    /// Puts the program that was [loaded](artefact::load) from the folder `path` on a device. An internal error about the
+    /// program is reported as a fault of the folder.
     pub fn of_folder(gpu: Gpu, program: Program, path: &Path) -> Result<Model, Error> {
         Model::of_folder_with(gpu, program, path, Checks::default())
     }
 
-    /// [`Model::of_folder`] whose kernels are guarded as `checks` says. Nothing is proven of what was read: whoever asks for
-    /// [`Checks::Trusted`] vouches for the folder.
+    /// [`Model::of_folder`] with a choice of how kernels are guarded. Nothing is proven about a program that was read: a
+    /// caller that passes [`Checks::Trusted`] vouches for the folder.
     pub fn of_folder_with(gpu: Gpu, program: Program, path: &Path, checks: Checks) -> Result<Model, Error> {
         let model = Model::on_device_with(gpu, program, checks).map_err(|e| edited(path, e))?;
         Ok(Model { folder: Some(path.to_owned()), ..model })
@@ -171,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Compiles an opened model for the limits of a device, and puts it there.
+    /// Compiles an opened model for the limits of a device, and uploads it.
     pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
         let start = Instant::now();
@@ -182,7 +183,7 @@ impl Model {
         Ok(model)
     }
 
-    /// An opened model that the reference evaluator runs.
+    /// An opened model that runs in the reference evaluator.
     pub fn on_cpu(file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let start = Instant::now();
         let imported = file.import(options)?;
@@ -201,7 +202,7 @@ impl Model {
         })
     }
 
-    /// Puts a program on a device.
+    /// Uploads a program to a device.
     pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
         Model::on_device_with(gpu, program, Checks::default())
     }
@@ -215,7 +216,7 @@ impl Model {
 
     fn of_plans(plans: Plans, start: Instant) -> Result<Model, Error> {
         let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
-        // The plan that takes most: the one with most open extents.
+        // The model's ports are those of the most general plan: the one with the most symbolic extents.
         let open =
             |p: &&&Program| p.inputs.iter().flat_map(|i| &i.shape).filter(|d| d.as_const().is_none()).count();
         let widest = programs.iter().rev().max_by_key(open);
@@ -248,27 +249,27 @@ impl Model {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
-    /// How long it took to make.
+    /// How long compiling and uploading took.
     pub fn setup(&self) -> Setup {
         self.setup
     }
-    /// The session on the device, with its GPU and program; `None` on the CPU. Of several plans it is that of the one that ran
-    /// last, and of the first before any has.
+    /// The session on the device, with its GPU and program; `None` on the CPU. With several plans it is the session of the
+    /// plan that was selected last, initially of the first.
     pub fn session(&self) -> Option<&Session> {
         match &self.engine {
             Engine::Device { plans, current } => plans.session(*current),
             Engine::Cpu { .. } => None,
         }
     }
-    /// The session on the device, to run without copies to the host; `None` on the CPU. Of several plans as
-    /// [`Model::session`].
+    /// The session on the device, for runs without copies to the host; `None` on the CPU. With several plans it is chosen as
+    /// in [`Model::session`].
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.engine {
             Engine::Device { plans, current } => plans.session_mut(*current),
             Engine::Cpu { .. } => None,
         }
     }
-    /// How far the run is that goes on in another thread; `None` on a device.
+    /// The progress of a run that another thread has started; `None` on a device.
     pub fn progress(&self) -> Option<Arc<Progress>> {
         match &self.engine {
             Engine::Device { .. } => None,
@@ -285,7 +286,7 @@ impl Model {
     /// The session of the plan that runs these inputs; `None` on the CPU.
     ///
     /// # Errors
-    /// Where no plan takes them.
+    /// No plan takes these inputs.
     pub fn session_for(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<&mut Session>, Error> {
         if let Engine::Device { plans, current } = &mut self.engine {
             *current = select(plans, inputs)?;
@@ -293,11 +294,11 @@ impl Model {
         Ok(self.session_mut())
     }
 
-    /// Runs it. Shapes of the inputs bind the model's symbols. All outputs are returned, by name. What the model keeps as
-    /// states is what the run before has left there.
+    /// Runs the model. Shapes of the inputs bind the model's symbols. All outputs are returned, by name. States have the
+    /// values that the previous run has left.
     ///
     /// # Errors
-    /// Every input that is missing, unknown, or of the wrong type or shape; what the device refuses.
+    /// All inputs that are missing, unknown, or of the wrong type or shape; errors of the device.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
         let several = matches!(&self.engine, Engine::Device { plans, .. } if plans.names().count() > 1);
         if !several {
@@ -333,14 +334,14 @@ impl Model {
     }
 }
 
-/// The plan that takes these inputs.
+/// The index of the plan that takes these inputs.
 fn select(plans: &Plans, inputs: &BTreeMap<String, Tensor>) -> Result<usize, Error> {
     let values: Vec<(&str, Value)> =
         inputs.iter().map(|(n, t)| (n.as_str(), Value::Host(t.clone()))).collect();
     plans.select(&values).map_err(device_error)
 }
 
-/// Which extents the constraints of a graph would allow instead of those of the inputs, where they do not.
+/// Suggests extents that would satisfy the constraints of a graph, if those of the inputs violate them.
 fn fitting(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Option<String> {
     let mut values: BTreeMap<Arc<str>, i64> = BTreeMap::new();
     for b in graph.inputs.iter().filter(|b| !graph.optional.contains_key(&b.name)) {
@@ -365,8 +366,8 @@ fn cpu_needs_graph(path: &Path) -> Error {
     )
 }
 
-/// The runtime's error about a program, sorted by whose problem it is: a bug of wgfc if it just compiled the
-/// program, the folder's fault if the program was read from one.
+/// The runtime's error about a program as an error of this crate. An internal error is a bug of wgfc if the program has just
+/// been compiled, and a fault of the folder if it was read from one.
 pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
     match (folder, device_error(e)) {
         (Some(path), e) => edited(path, e),
@@ -374,7 +375,8 @@ pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
     }
 }
 
-/// An error that would be a bug of wgfc in a program it just compiled, said of a folder that was read.
+/// Turns an internal error, which would be a bug of wgfc in a program that it has just compiled, into a fault of the folder
+/// that was read.
 pub(crate) fn edited(folder: &Path, e: Error) -> Error {
     match e {
         Error::Internal(message) => Error::file_help(
@@ -386,7 +388,7 @@ pub(crate) fn edited(folder: &Path, e: Error) -> Error {
     }
 }
 
-/// The compiler's view of a device: its limits, the rest as in `base`.
+/// The compiler's view of a device: the device's limits, with everything else taken from `base`.
 pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProfile {
     DeviceProfile {
         max_storage_buffers: limits.storage_buffers,
@@ -402,7 +404,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
     }
 }
 
-/// The runtime's error, sorted by whose problem it is.
+/// The runtime's error as an error of this crate, with its class and advice.
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {
@@ -466,7 +468,7 @@ pub fn device_error(e: RunError) -> Error {
     }
 }
 
-/// An error of a run that is one of many.
+/// Adds the number of the run to the error of one of many runs.
 fn at_step(step: u64, e: Error) -> Error {
     let said = |message: String| format!("step {step}: {message}");
     let problem = |p: Problem| Problem { message: said(p.message), ..p };

@@ -1,8 +1,7 @@
 //! Tensors as NumPy `.npy` files.
 //!
-//! NumPy has no types for bf16, the 8-bit and 4-bit floats and integers below 8 bits. Such tensors are
-//! written as the narrowest NumPy type that holds every value exactly (`f32`, `i8`, `u8`), and
-//! [`fit`] narrows such a file back.
+//! NumPy has no types for bf16, 8-bit and 4-bit floats, and integers below 8 bits. Such tensors are written in a NumPy type
+//! that holds every value exactly (`f32`, `i8`, `u8`); [`fit`] converts them back.
 
 use crate::files::map_file;
 use crate::output::write_whole;
@@ -13,7 +12,7 @@ use wgfc_compiler::budget::Budget;
 use wgfc_ir::tensor::{checked_numel, gathered};
 use wgfc_ir::{DType, Scalar, Tensor};
 
-/// The NumPy type that stores `dtype` bit for bit.
+/// The NumPy type that stores `dtype` bit for bit; `None` if there is none.
 fn descr(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F16 => "<f2",
@@ -42,12 +41,12 @@ pub fn file_dtype(dtype: DType) -> DType {
     }
 }
 
-/// Reads a `.npy` file: either order, either endianness, any of the types above.
+/// Reads a `.npy` file in row-major or column-major order, of either endianness, with any of the types above.
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     read_within(path, &Budget::of_data(None))
 }
 
-/// [`read`] within a budget, to which the file is added.
+/// [`read`] within a budget, to which the size of the file is added.
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();
@@ -68,13 +67,13 @@ fn over(path: &Path, d: Diagnostic) -> Error {
     Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help }
 }
 
-/// [`read`] that keeps the values in the file, mapped into memory ([`map_file`]), where they lie there as in a tensor: row by row, in the
-/// order of bytes of most machines. Of a file that is larger than the memory only what is looked at is read.
+/// [`read`] that maps the values into memory ([`map_file`]) if they are stored as in a tensor: row-major and little-endian.
+/// Only the accessed parts of the file are then read, so it may be larger than the memory.
 pub fn map(path: &Path) -> Result<Tensor, Error> {
     map_within(path, &Budget::of_data(None))
 }
 
-/// [`map`] within a budget, to which the file is added.
+/// [`map`] within a budget, to which the size of the file is added.
 pub fn map_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     budget.add_file((*bytes).as_ref().len() as u64);
@@ -96,13 +95,13 @@ struct Header {
     shape: Option<Vec<usize>>,
 }
 
-/// The characters of a header that an error shows.
+/// The most characters of a header that an error quotes.
 const SHOWN: usize = 200;
 
-/// The most axes of an array of NumPy.
+/// The most axes of a NumPy array.
 const AXES: usize = 64;
 
-/// The rest of a header while it is read.
+/// The unread rest of a header.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {
@@ -121,7 +120,7 @@ impl<'a> Literal<'a> {
     fn number(&mut self) -> Option<usize> {
         let rest = self.0.trim_start();
         let (digits, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
-        // Python 2 wrote `3L`.
+        // Python 2 writes numbers as in `3L`.
         self.0 = rest.strip_prefix('L').unwrap_or(rest);
         digits.parse().ok()
     }
@@ -172,10 +171,10 @@ impl Header {
     }
 }
 
-/// The header's text and the data behind it.
+/// The text of the header and the data after it.
 fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("is not a .npy file")?;
-    // Its length has two bytes in version 1, and four later.
+    // The header's length has two bytes in version 1, and four in later versions.
     let width = if rest.first() == Some(&1) { 2 } else { 4 };
     let cut = || "is cut short: its header ends behind the file".to_owned();
     let digits = rest.get(2..2 + width).ok_or_else(cut)?;
@@ -185,14 +184,14 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     Ok((text, &rest[2 + width + len..]))
 }
 
-/// How a file's elements lie in it.
+/// The layout of a file's elements.
 struct Layout {
     dtype: DType,
     shape: Vec<usize>,
-    /// The highest byte of an element is its first.
+    /// Whether elements are big-endian.
     big: bool,
     fortran: bool,
-    /// The first byte of the first element, and how many bytes there are.
+    /// The offset of the first element, and the bytes of all elements.
     start: usize,
     len: usize,
 }
@@ -240,7 +239,7 @@ fn parse(bytes: &[u8], layout: Layout) -> Result<Tensor, String> {
     Tensor::new(dtype, shape, data)
 }
 
-/// Column-major to row-major.
+/// Converts column-major order to row-major.
 fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     let mut strides = vec![1usize; shape.len()];
     for i in 1..shape.len() {
@@ -264,14 +263,14 @@ pub fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
     let kind = descr(dtype).ok_or_else(|| internal(format!("there is no NumPy type for {dtype}")))?;
     let mut shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
     if shape.len() == 1 {
-        // A tuple of one.
+        // A tuple of one element ends with a comma.
         shape.push(String::new());
     }
     let header = format!(
         "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}",
         shape.join(", ").trim_end()
     );
-    // The data begin at a multiple of 64. A tensor has too few axes for a header of 64 KiB.
+    // The data begins at a multiple of 64 bytes. No tensor has enough axes for a header of 64 KiB.
     let len = (10 + header.len() + 1).next_multiple_of(64) - 10;
     let mut out = Vec::with_capacity(10 + len + data.len());
     out.extend_from_slice(b"\x93NUMPY\x01\x00");
@@ -289,7 +288,7 @@ pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
     write_whole(path, &bytes)
 }
 
-/// The values in another element type; `None` when the tensor has none.
+/// The values converted to another element type; `None` if the tensor has none.
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     let convert = |s: Scalar| match tensor.dtype.is_float() {
         true => Scalar::from_f64(dtype, s.as_f64()),
@@ -303,20 +302,20 @@ pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     Tensor::new(dtype, tensor.shape.clone(), data).ok()
 }
 
-/// Elements that are converted at a time: a scalar takes many times the bytes of an element.
+/// The number of elements that are converted at a time, as a scalar takes many times the bytes of an element.
 const PIECE: usize = 1 << 16;
 
-/// The elements of a tensor, [`PIECE`] at a time.
+/// The elements of a tensor in pieces of [`PIECE`] elements.
 fn pieces(t: &Tensor) -> impl Iterator<Item = Tensor> {
     let n = t.numel();
     (0..n).step_by(PIECE).map(move |start| t.flat_slice(start, PIECE.min(n - start)))
 }
 
-/// `tensor` in the type that a model's input has: itself, or narrowed where NumPy lacks the type; any other type is
-/// converted if `any` says so, and then what that does to the values is told.
+/// `tensor` in the type of a model's input: unchanged, or narrowed if NumPy lacks the type. Any other type is converted only
+/// if `any` is set; the text then says how the values change.
 ///
 /// # Errors
-/// Another type without `any`; values that another type cannot hold at all.
+/// Another type without `any`, or values that the new type cannot represent.
 pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<String>), Problem> {
     if tensor.dtype == dtype {
         return Ok((tensor, None));
@@ -383,7 +382,7 @@ mod tests {
         for dtype in DType::ALL {
             let shape = vec![3, 5];
             let n = dtype.bytes_for(15);
-            // Small codes: no NaN in any of the types, whose bits need not survive widening.
+            // Small bit patterns are no NaN in any type; the bits of a NaN may change in widening.
             let bytes: Vec<u8> = (0..n).map(|i| (i % 2) as u8 * u8::from(*dtype != DType::F8E8M0)).collect();
             let t = Tensor::new(*dtype, shape.clone(), bytes).unwrap();
             let back = parse(&to_bytes(&t).unwrap()).unwrap();

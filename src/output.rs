@@ -1,8 +1,9 @@
 //! Files and folders that are complete or absent.
 //!
-//! Unfinished output lies in a `Beside`, a folder `.wgfc-…` beside its place, until it is put there in one step.
-//! [`remove_unfinished`] takes all such folders away, for a process that is about to end. Those of a process that was ended without
-//! warning are removed by the next that writes beside them: a file in each is locked as long as its owner lives.
+//! Unfinished output lies in a `Beside`, a temporary folder `.wgfc-…` next to its destination, and is moved there in one
+//! step. [`remove_unfinished`] removes all of these folders, for a process that is about to end. Each folder holds a file
+//! that its owner keeps locked. If a process is killed, the lock is gone, and the next process that writes in the same place
+//! removes its folders.
 
 use crate::Error;
 use crate::files::in_words;
@@ -13,19 +14,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 use tempfile::TempDir;
 
-/// The temporary folders that exist. Locked while something is moved to its place, so that it is not removed meanwhile.
+/// The temporary folders that exist. The mutex is held while output is moved to its destination, so that it is not removed
+/// meanwhile.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes what this process has begun to write and not put in its place. From then on threads that write wait
-/// without end: call this as the last thing that a process does, as when a signal ends it.
+/// Removes the output that this process has begun to write and not moved to its destination. Threads that write afterwards
+/// block for ever: call this as the last action of a process, as when a signal ends it.
 pub fn remove_unfinished() {
     let folders = unfinished();
     for folder in folders.iter() {
-        // Under another name no thread that still writes finds it, and nothing is put into it while it is removed.
+        // The folder is renamed first, so that no thread that still writes finds it or adds to it while it is removed.
         let mut gone = folder.clone().into_os_string();
         gone.push("-removed");
         let found = if fs::rename(folder, &gone).is_ok() { Path::new(&gone) } else { folder };
@@ -38,7 +40,7 @@ pub fn remove_unfinished() {
 /// A temporary folder beside the output's final place. It is removed with its content when dropped.
 pub(crate) struct Beside {
     folder: Option<TempDir>,
-    /// Locked as long as this process lives; absent where the file system has no locks.
+    /// The locked file of the owner; `None` if the file system has no locks.
     _owner: Option<File>,
 }
 
@@ -47,8 +49,8 @@ const PREFIX: &str = ".wgfc-";
 /// The file in a temporary folder that its owner keeps locked.
 const OWNER: &str = ".owner";
 
-/// Removes the folders in `parent` whose owners are gone. A folder without the file of its owner is about to get one, or its file system
-/// has no locks: it stays.
+/// Removes the folders in `parent` whose owners are gone. A folder without an owner's file stays: it has just been created,
+/// or its file system has no locks.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -60,7 +62,7 @@ fn remove_abandoned(parent: &Path) {
         if !fs::symlink_metadata(&owner).is_ok_and(|m| m.is_file()) {
             continue;
         }
-        // The process that holds the lock is the owner.
+        // Locking succeeds only if the owner is gone.
         if let Ok(file) = File::options().write(true).open(&owner)
             && file.try_lock().is_ok()
         {
@@ -81,9 +83,10 @@ impl Beside {
             let owner = File::create_new(&path)?;
             match owner.try_lock() {
                 Ok(()) => break (folder, Some(owner)),
-                // Another process has taken the folder for an abandoned one and removes it.
+                // Another process has taken the folder for an abandoned one and removes it: create another.
                 Err(TryLockError::WouldBlock) => {}
-                // On a file system without locks the owner's file is removed, so that nobody takes the folder for an abandoned one.
+                // Without locks, the owner's file is removed, so that no other process takes the folder for an abandoned
+                // one.
                 Err(TryLockError::Error(_)) => {
                     fs::remove_file(path)?;
                     break (folder, None);
@@ -105,7 +108,8 @@ impl Beside {
         fs::rename(self.join(name), place)
     }
 
-    /// Moves the folder `name` to `place`. A folder that exists there is replaced, in one step where the system can (Linux, macOS).
+    /// Moves the folder `name` to `place`. An existing folder there is replaced, in one step where the system can (Linux,
+    /// macOS).
     pub fn put_folder(mut self, name: &str, place: &Path) -> Result<(), NotPut> {
         let put = {
             let _whole = unfinished();
@@ -117,7 +121,7 @@ impl Beside {
         })
     }
 
-    /// Leaves the folder where it is.
+    /// Keeps the folder on the disk instead of removing it on drop.
     fn forget(&mut self) {
         if let Some(f) = self.folder.take() {
             let path = f.keep();
@@ -136,18 +140,18 @@ impl Drop for Beside {
     }
 }
 
-/// Why a folder was not put in its place.
+/// The error of a folder that could not be moved to its destination.
 pub(crate) struct NotPut {
     pub cause: io::Error,
-    /// Where the former content is, if it could not be put back.
+    /// The path of the former content, if it could not be put back.
     pub kept: Option<PathBuf>,
 }
 
-/// Attempts, as other processes may write to the same place in between.
+/// The most attempts, as other processes may write to the same place in between.
 const ATTEMPTS: usize = 100;
 
-/// Puts `new` at `place`; what was there is then at `new` or at `old(n)`. On failure also gives where the former
-/// content is.
+/// Moves `new` to `place`; the former content of `place` is then at `new` or at `old(n)`. An error includes the path of the
+/// former content if it could not be put back.
 fn replace(
     new: &Path,
     place: &Path,
@@ -160,7 +164,7 @@ fn replace(
         match exchange(new, place) {
             Ok(()) => return Ok(()),
             Err(e) if e.kind() == NotFound => {}
-            // The file system cannot exchange: the old one is moved aside first.
+            // The file system cannot exchange two paths: the old content is moved aside first.
             Err(_) => match fs::rename(place, old(n)) {
                 Err(e) if e.kind() != NotFound => return Err((e, None)),
                 _ => {}
@@ -192,7 +196,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Writes a file that is either complete or not there.
+/// Writes a file in one step: `path` has all of the new content or none of it.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |e: io::Error| Error::unwritable(path, &e);
     let beside = Beside::new(parent(path)).map_err(failed)?;
@@ -202,7 +206,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     beside.put_file("file", path).map_err(failed)
 }
 
-/// Puts the file that `write` makes at `path` in one step, and both on the disk.
+/// Moves the file that `write` creates to `path` in one step, and waits until the move is on the disk.
 pub(crate) fn write_through(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), Error>,
@@ -213,7 +217,7 @@ pub(crate) fn write_through(
     let new = beside.join("file");
     write(&new)?;
     beside.put_file("file", path).map_err(failed)?;
-    // A file of a folder is on the disk once the folder is.
+    // The entry of a file in its folder is durable once the folder is synced.
     #[cfg(unix)]
     fs::File::open(parent).and_then(|f| f.sync_all()).map_err(failed)?;
     Ok(())
@@ -224,7 +228,7 @@ fn parent(path: &Path) -> &Path {
 }
 
 impl Error {
-    /// A file or folder that could not be written, in words that fit the cause.
+    /// The error of a file or folder that could not be written, with advice that fits the cause.
     pub(crate) fn unwritable(path: &Path, e: &io::Error) -> Error {
         use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
         let help = match e.kind() {

@@ -1,9 +1,9 @@
-//! Outputs that are not finite of programs that keep values of f32 in f16.
+//! Detects outputs that may have overflowed, in programs that keep f32 values in f16.
 
 use crate::{DType, Program, Tensor};
 
-/// The warning about outputs of a run that are not finite everywhere, where the program keeps values of f32 in f16 and so
-/// may have overflowed. Nothing where all are finite, or nothing was kept in f16.
+/// The warning about outputs with elements that are not finite, if the program keeps f32 values in f16 and so may have
+/// overflowed; `None` if all elements are finite or nothing was kept in f16.
 pub fn overflow<'t>(
     program: &Program,
     outputs: impl IntoIterator<Item = (&'t str, &'t Tensor)>,
@@ -19,7 +19,7 @@ pub fn overflow<'t>(
     })
 }
 
-/// Whether no element is infinite or no number. Of a tensor that is absent nothing is known.
+/// Whether no element is infinite or NaN. A tensor without values counts as finite.
 fn is_finite(t: &Tensor) -> bool {
     let words = |exponent: u32| {
         let all = t.bytes().unwrap_or_default();

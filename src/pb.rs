@@ -16,7 +16,7 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     read_within(path, &Budget::of_data(None))
 }
 
-/// [`read`] within a budget of memory, which counts the file.
+/// [`read`] within a budget, to which the size of the file is added.
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();

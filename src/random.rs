@@ -10,11 +10,11 @@ use wgfc_compiler::import::{ExternalData, decode, fx};
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
 
-/// A counter-based generator (SplitMix64): the same seed and name give the same numbers everywhere.
+/// SplitMix64, started from a seed and a name: the same two give the same numbers on every machine.
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of a seed for a purpose.
+    /// The generator for a seed and a name.
     pub fn new(seed: u64, name: &str) -> Rng {
         let hash = name
             .bytes()
@@ -29,7 +29,7 @@ impl Rng {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// Uniform with mean 0 and variance 1: in ±√3.
+    /// A uniform number with mean 0 and variance 1, in ±√3.
     pub fn unit_variance(&mut self) -> f32 {
         ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 3f32.sqrt()
     }
@@ -41,12 +41,13 @@ pub fn tensor(dtype: DType, shape: Vec<usize>, name: &str, seed: u64) -> Tensor 
     fill(dtype, shape, &mut Rng::new(seed, name), 0.0, 1.0)
 }
 
-/// Whether these are words for random numbers: `random`, or `random:SEED`.
+/// Whether a source asks for random numbers: `random`, or `random:SEED`.
 pub fn is_source(words: &str) -> bool {
     words == "random" || words.starts_with("random:")
 }
 
-/// The initial values of a parameter of this name and shape: floats scaled as [`RandomWeights`] are; `source` is `random` or `random:SEED`.
+/// The initial values of a parameter of this name and shape. Floats are scaled as in [`RandomWeights`]; `source` is `random`
+/// or `random:SEED`.
 pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) -> Result<Tensor, Error> {
     let seed = match source.strip_prefix("random:") {
         None => 0,
@@ -58,7 +59,7 @@ pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) ->
     Ok(parameter(&fx::StoredTensor { name: name.to_owned(), dtype, shape, first: 0 }, seed))
 }
 
-/// Memory that a tensor takes while and after it is made.
+/// The bytes of memory that making a tensor takes, including the tensor itself.
 pub fn cost(dtype: DType, shape: &[usize]) -> u64 {
     checked_numel(shape).map_or(u64::MAX, |n| 2 * dtype.bytes_for(n) as u64)
 }
@@ -75,11 +76,11 @@ fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f3
     })
 }
 
-/// Stands in for the external data of a model that came without its weights.
+/// Random weights in place of the external data of a model that came without it.
 ///
-/// The numbers depend on each tensor's name, shape and use alone. They are scaled by the fan-in of the
-/// operator that reads them (He), so that activations neither vanish nor explode on their way through the
-/// network. The results mean nothing; their speed and their agreement between back ends do.
+/// The numbers depend only on the name, shape and use of each tensor. They are scaled by the fan-in of the operator that
+/// reads them (He initialisation), so that activations neither vanish nor explode in the network. The outputs are
+/// meaningless, but run time and agreement between back ends can be measured.
 pub struct RandomWeights {
     files: BTreeMap<String, Arc<dyn ByteOwner>>,
     tensors: usize,
@@ -87,8 +88,8 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// Makes up all external tensors of an ONNX model, or those that an archive of torch.export speaks of and has neither in it
-    /// nor in `external`.
+    /// Generates all external tensors of an ONNX model, or those that an archive of torch.export refers to but neither it
+    /// nor `external` contains.
     pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
         if fx::is_archive(model) {
             return RandomWeights::of_archive(model, external);
@@ -101,7 +102,7 @@ impl RandomWeights {
             let uses = uses(graph);
             let external =
                 || graph.initializer.iter().filter(|t| t.data_location == 1 || !t.external_data.is_empty());
-            // Files are as long as what lies in them reaches.
+            // A file is as long as the largest end of its tensors.
             let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
             for t in external() {
                 let (location, offset) = place(t);
@@ -170,7 +171,7 @@ impl RandomWeights {
         Ok(made)
     }
 
-    /// How many tensors were made up, and their bytes.
+    /// The number of generated tensors, and their bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.tensors, self.bytes)
     }
@@ -192,11 +193,11 @@ fn affordable(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Values for a parameter or buffer of a module, which its name and shape tell what it is for.
+/// Values for a parameter or buffer of a module, whose use follows from its name and shape.
 fn parameter(t: &fx::StoredTensor, seed: u64) -> Tensor {
     let mut rng = Rng::new(seed, &t.name);
     let name = t.name.rsplit('.').next().unwrap_or_default();
-    // Codes of quantised weights: any bits will do. Wider integers are mostly indices.
+    // Small integers are codes of quantised weights, for which any bits are valid. Wider integers are mostly indices.
     if matches!(t.dtype, DType::I8 | DType::U8) {
         return Tensor::generate(t.dtype, t.shape.clone(), |_| {
             Scalar::from_i64(t.dtype, (rng.bits() >> 58) as i64 - 32)
@@ -212,7 +213,7 @@ fn parameter(t: &fx::StoredTensor, seed: u64) -> Tensor {
     fill(t.dtype, t.shape.clone(), &mut rng, mean, deviation)
 }
 
-/// The first operator that reads an initializer, as which input, and whether a Gemm reads it transposed.
+/// The first operator that reads an initializer, the position of the operand, and whether a Gemm transposes it.
 struct Use<'m> {
     operator: &'m str,
     input: usize,
@@ -230,33 +231,33 @@ fn uses(graph: &GraphProto) -> HashMap<&str, Use<'_>> {
     uses
 }
 
-/// The file in which an external tensor lies, and from which byte on.
+/// The file of an external tensor, and its offset there.
 fn place(t: &TensorProto) -> (&str, usize) {
     let get = |k: &str| t.external_data.iter().find(|e| e.key == k).map(|e| e.value.trim());
     let offset = get("offset").and_then(|v| v.parse().ok()).unwrap_or(0);
     (get("location").unwrap_or_default(), offset)
 }
 
-/// The bytes of a tensor whose type and shape are possible.
+/// The bytes of a tensor; `None` if its type or shape is invalid.
 fn extent(t: &TensorProto) -> Option<usize> {
     let dtype = data_type::dtype(t.data_type)?;
     let shape: Vec<usize> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect::<Option<_>>()?;
     checked_numel(&shape).map(|n| dtype.bytes_for(n))
 }
 
-/// Values for an initializer of a graph, scaled as [`RandomWeights`] are; `None` when its type or shape is impossible.
+/// Values for an initializer of a graph, scaled as in [`RandomWeights`]; `None` if its type or shape is invalid.
 pub(crate) fn made_up(graph: &GraphProto, t: &TensorProto) -> Option<Tensor> {
     weight(t, uses(graph).get(t.name.as_str()))
 }
 
-/// Values for one initializer, or `None` when its type or shape is impossible.
+/// Values for an initializer; `None` if its type or shape is invalid.
 fn weight(t: &TensorProto, used: Option<&Use<'_>>) -> Option<Tensor> {
     let dtype = data_type::dtype(t.data_type)?;
     let shape: Vec<usize> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect::<Option<_>>()?;
     checked_numel(&shape).filter(|n| *n < 1 << 36)?;
     let mut rng = Rng::new(0, &t.name);
     if !dtype.is_float() {
-        // Codes of quantised weights: any bits will do.
+        // Codes of quantised weights: any bits are valid.
         let bytes = (0..dtype.bytes_for(shape.iter().product())).map(|_| (rng.bits() >> 56) as u8).collect();
         return match dtype {
             DType::Bool => Some(fill(dtype, shape, &mut rng, 0.0, 1.0)),
@@ -282,7 +283,7 @@ fn weight(t: &TensorProto, used: Option<&Use<'_>>) -> Option<Tensor> {
         ("MatMul", 1) if shape.len() >= 2 => {
             (0.0, (shape.get(shape.len() - 2).map_or(1.0, |d| *d as f32)).max(1.0).recip().sqrt())
         }
-        // A matrix read through some other operator first (a transpose, say) or a table of embeddings.
+        // A table of embeddings, or a matrix that another operator (such as a transpose) reads first.
         _ if shape.len() >= 2 => {
             (0.0, shape.iter().min().map_or(1.0, |d| *d as f32).max(1.0).recip().sqrt().min(0.05))
         }

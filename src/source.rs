@@ -1,4 +1,4 @@
-//! A model file ready to be compiled.
+//! A model file that is ready to be compiled.
 
 use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;
@@ -11,7 +11,7 @@ use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_compiler::{Diagnostic, Errors, Location};
 use wgfc_ir::tensor::ByteOwner;
 
-/// A model's file, memory-mapped, and where its external data comes from.
+/// A model's file, memory-mapped, and the source of its external data.
 pub struct ModelFile {
     path: PathBuf,
     bytes: Arc<dyn ByteOwner>,
@@ -22,7 +22,7 @@ pub struct ModelFile {
 impl ExternalData for ModelFile {
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
         match (&self.random, &self.folder) {
-            // Only the missing files of an archive are made up.
+            // In an archive, only missing files are generated at random.
             (Some(r), Some(folder)) if fx::is_archive(self.bytes()) => {
                 r.open(location).or_else(|_| folder.open(location))
             }
@@ -40,7 +40,7 @@ impl ExternalData for ModelFile {
 }
 
 impl ModelFile {
-    /// Opens a model. Its external data is looked for in its folder when it is compiled.
+    /// Opens a model. Its external data is read from its folder when it is compiled.
     pub fn open(path: &Path) -> Result<ModelFile, Error> {
         let bytes = map_file(path)?;
         if (*bytes).as_ref().is_empty() {
@@ -50,19 +50,19 @@ impl ModelFile {
         Ok(ModelFile { path: path.to_owned(), bytes, folder: Some(folder), random: None })
     }
 
-    /// A model that is in memory already. It has no folder: all of its data must be among the bytes.
+    /// A model that is already in memory. It has no folder, so the bytes must contain all of its data.
     pub fn of_bytes(bytes: Arc<dyn ByteOwner>) -> ModelFile {
         ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
     }
 
-    /// Makes up all external weights of an ONNX model instead of reading them, and those that an archive of torch.export
-    /// does not have; see [`RandomWeights`].
+    /// Generates all external weights of an ONNX model at random instead of reading them, or the weights that an archive of
+    /// torch.export lacks; see [`RandomWeights`].
     pub fn with_random_weights(mut self) -> Result<ModelFile, Error> {
         self.random = Some(RandomWeights::of(self.bytes(), &self).map_err(|e| self.located(e))?);
         Ok(self)
     }
 
-    /// The generated weights, if they were asked for.
+    /// The random weights, if they were requested.
     pub fn random_weights(&self) -> Option<&RandomWeights> {
         self.random.as_ref()
     }
@@ -70,11 +70,11 @@ impl ModelFile {
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
-    /// The path of the model's file; empty where there is none.
+    /// The path of the model's file; empty if it was opened from memory.
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// External files that were looked for and are not there; of an archive of torch.export, the storages that it lacks.
+    /// External files that were looked up and do not exist; for an archive of torch.export, the storages that it lacks.
     pub fn missing(&self) -> Vec<String> {
         if fx::is_archive(self.bytes()) {
             let storages = fx::missing_storages(self.bytes(), self, None).unwrap_or_default();
@@ -83,10 +83,10 @@ impl ModelFile {
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
     }
 
-    /// The files beside an ONNX model that tensors lie in, and how many of them in each.
+    /// The external files of an ONNX model, with the number of tensors in each.
     ///
     /// # Errors
-    /// Where the model cannot be decoded.
+    /// The model cannot be decoded.
     pub fn locations(&self) -> Result<BTreeMap<String, usize>, Error> {
         match fx::is_archive(self.bytes()) {
             true => Ok(BTreeMap::new()),
@@ -96,7 +96,7 @@ impl ModelFile {
         }
     }
 
-    /// The files that it was read from so far, mapped into memory.
+    /// The files that the model has been read from so far, mapped into memory.
     pub(crate) fn originals(&self) -> crate::artefact::Originals {
         let mut all = vec![];
         if self.path.is_file() {
@@ -106,13 +106,13 @@ impl ModelFile {
         crate::artefact::Originals(all)
     }
 
-    /// Compiles it. Where the environment variable `WGFC_DUMP` names a folder, what each stage made is
-    /// written there as text.
+    /// Compiles the model. If the environment variable `WGFC_DUMP` names a folder, the text of each stage's result is
+    /// written there.
     pub fn compile(&self, options: &Options) -> Result<Program, Error> {
         self.compile_amended(options, &mut |_| Ok(()))
     }
 
-    /// [`ModelFile::compile`] that shows `observe` the name (`1-import`) and the text of what each stage made.
+    /// [`ModelFile::compile`] that passes the name (as in `1-import`) and the text of each stage's result to `observe`.
     pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
         self.dumped(|dump| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -123,7 +123,7 @@ impl ModelFile {
         })
     }
 
-    /// [`ModelFile::compile`] of what `amend` makes of the graph once its states are introduced.
+    /// [`ModelFile::compile`] in which `amend` may change the graph after its states have been introduced.
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
         self.dumped(|observe| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -131,7 +131,7 @@ impl ModelFile {
         })
     }
 
-    /// [`ModelFile::compile_amended`] up to the kernels, which are not written yet.
+    /// [`ModelFile::compile_amended`] without the last stages: kernels are fused, but not generated.
     pub fn fuse_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Fused, Error> {
         self.dumped(|observe| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -156,7 +156,7 @@ impl ModelFile {
         }
     }
 
-    /// Imports it only: the graph in core operators, for the reference evaluator.
+    /// Imports the model into a graph of core operators, as the reference evaluator takes it.
     pub fn import(&self, options: &Options) -> Result<Imported, Error> {
         wgfc_compiler::import::import(self.bytes(), self, options).map_err(|e| self.located(e.into()))
     }
@@ -170,11 +170,11 @@ impl ModelFile {
         }
     }
 
-    /// One error for each file of weights that is missing, in place of one for each tensor in it.
+    /// Replaces the errors of tensors in the same missing file by one error.
     fn without_repeats(&self, mut errors: Errors) -> Errors {
         let Some(folder) = &self.folder else { return errors };
         let archive = fx::is_archive(self.bytes());
-        // Links that leave the folder, and what may not be read, are not missing.
+        // A link that leaves the folder, or a file without read permission, is not missing.
         let absent =
             |d: &Diagnostic| d.message.contains("has no record") || d.message.ends_with("no such file");
         let of = |d: &Diagnostic, name: &str| absent(d) && d.message.contains(&format!("`{name}`"));
@@ -212,11 +212,11 @@ impl ModelFile {
         errors
     }
 
-    /// The files of weights that an ONNX model names and that are not in its folder, and how many tensors lie in each; of an
+    /// The external files that an ONNX model names and that cannot be opened, with the number of tensors in each; for an
     /// archive, the storages that it lacks.
     ///
     /// # Errors
-    /// Where the model cannot be decoded.
+    /// The model cannot be decoded.
     pub fn missing_weights(&self) -> Result<BTreeMap<String, usize>, Error> {
         if fx::is_archive(self.bytes()) {
             return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());

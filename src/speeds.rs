@@ -1,4 +1,4 @@
-//! How fast a device is: measured on it, and kept in the [`Cache`], or as devices of its kind are.
+//! The speeds of a device: measured and kept in the [`Cache`], or assumed from the kind of the device.
 
 use crate::cache::Cache;
 use crate::model::{device_error, device_profile};
@@ -21,11 +21,11 @@ use wgfc_runtime::together::together_blocking;
 use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{AdapterSummary, Gpu, Session};
 
-/// Where the speeds of a device come from.
+/// The origin of a device's speeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// A named profile: as devices of its kind are.
+    /// The profile of this name, which describes a kind of device.
     Named(&'static str),
     /// Measured on the adapter of this name.
     Measured(String),
@@ -40,7 +40,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The speeds of devices of an adapter's kind.
+/// The assumed speeds of an adapter, by its kind.
 pub fn named(adapter: &AdapterSummary) -> (Source, Speeds) {
     let (name, speeds) = match adapter.kind.as_str() {
         _ if adapter.is_software && adapter.name.contains("SwiftShader") => {
@@ -54,10 +54,10 @@ pub fn named(adapter: &AdapterSummary) -> (Source, Speeds) {
     (Source::Named(name), speeds)
 }
 
-/// The measured speeds of an adapter, else those [`named`] after its kind.
+/// The measured speeds of an adapter, else the assumed ones of its kind ([`named`]).
 ///
 /// # Errors
-/// [`Error::File`] where what was kept cannot be read or is damaged. It can be ignored.
+/// [`Error::File`] if the cached file cannot be read or is damaged. The caller may ignore it.
 pub fn known(cache: Option<&Cache>, adapter: &AdapterSummary) -> Result<(Source, Speeds), Error> {
     let kept = cache.map(|c| c.speeds(adapter)).transpose()?.flatten();
     Ok(match kept {
@@ -66,14 +66,17 @@ pub fn known(cache: Option<&Cache>, adapter: &AdapterSummary) -> Result<(Source,
     })
 }
 
-/// The share of the rate of matrix units that models assume that a large product reaches: 233 of 448 TFLOP/s on an H100.
+/// The share of the matrix units' rate that large products reach, by which the measured rate is divided: 233 of 448 TFLOP/s
+/// on an H100.
 const MATRIX_REACHED: f64 = 0.52;
-/// The sizes of square products in f16 that are timed for it, until one takes long.
+/// The extents of the square f16 products that are timed for this rate, until one takes long.
 const PRODUCTS: [usize; 3] = [1024, 2048, 4096];
-/// The share of the time of a multiply-add that waits that an operation of a loop takes on average, as some do not wait: 1.5 ns on an H100.
+/// The average time of a loop's operation as a share of the latency of a dependent multiply-add, as some operations do not
+/// wait: 1.5 ns on an H100.
 const WAITING: f64 = 0.65;
 
-/// Measures a device, within some seconds, and tells `progress` what. Also returns what [`measure_blocking`] found.
+/// Measures a device within some seconds, and passes the name of each measurement to `progress`. Also returns the result of
+/// [`measure_blocking`].
 ///
 /// # Errors
 /// An error of the device.
@@ -114,13 +117,13 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
     };
     speeds.memory_latency = p.latency_ns * 1e-9 / speeds.cycle();
     for (_, _, v) in fields(&mut speeds) {
-        // Four digits: more were never measured.
+        // The measurements are no more precise than four digits.
         *v = format!("{:.3e}", v.clamp(1e-12, 1e18)).parse().unwrap_or(*v);
     }
     Ok((speeds, m))
 }
 
-/// The fields of speeds: a name, a unit and the value.
+/// The fields of speeds: name, unit and value.
 pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 14] {
     let Speeds {
         bandwidth,
@@ -156,7 +159,7 @@ pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 14] {
     ]
 }
 
-/// Floating-point operations a second of the fastest of some products, by the kernels that the compiler makes of them.
+/// The floating-point operations per second of the fastest of these products, with the kernels that the compiler generates.
 fn product(gpu: &Gpu, dtype: DType, sizes: &[usize]) -> Result<f64, Error> {
     let mut best = 0.0f64;
     for n in sizes.iter().copied() {
@@ -168,7 +171,7 @@ fn product(gpu: &Gpu, dtype: DType, sizes: &[usize]) -> Result<f64, Error> {
         times.remove(0);
         let ns = Estimate::of(times).map_or(0.0, |e| e.median).max(1.0);
         best = best.max(2.0 * (n as f64).powi(3) / (ns * 1e-9));
-        // The next takes eight times as long.
+        // The next product takes eight times as long.
         if ns > 5e6 {
             break;
         }

@@ -1,4 +1,4 @@
-//! Tensors by name as a file of safetensors.
+//! Tensors by name in a safetensors file.
 
 use crate::Error;
 use crate::files::map_file;
@@ -12,20 +12,20 @@ use wgfc_compiler::budget::Budget;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{DType, Tensor};
 
-/// The key of our metadata in the header.
+/// The key of wgfc's metadata in the header.
 pub(crate) const METADATA_KEY: &str = "wgfc";
 
-/// The entry in the metadata for a tensor whose type or shape safetensors cannot express.
+/// The metadata entry of a tensor whose type or shape safetensors cannot express.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct TrueType {
     pub dtype: DType,
     pub shape: Vec<usize>,
 }
 
-/// The true types of those tensors that need it.
+/// The true types of the tensors that need such an entry, by name.
 pub(crate) type TrueTypes = BTreeMap<String, TrueType>;
 
-/// The safetensors type of `dtype`, where it has one whose elements fill whole bytes.
+/// The safetensors type of `dtype`; `None` if there is none with elements of whole bytes.
 pub(crate) fn stored_as(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::F32 => Dtype::F32,
@@ -50,7 +50,8 @@ pub(crate) fn stored_as(dtype: DType) -> Option<Dtype> {
     })
 }
 
-/// Writes a file, which is named `shown` in errors. Tensors without values are left out. `metadata` makes the text of our metadata.
+/// Writes a file, which errors call `shown`. Tensors without values are left out. `metadata` makes the text of wgfc's
+/// metadata.
 pub(crate) fn write(
     (path, shown): (&Path, &Path),
     tensors: &BTreeMap<String, Tensor>,
@@ -58,7 +59,7 @@ pub(crate) fn write(
 ) -> Result<(), Error> {
     let mut tensors: Vec<(&String, &Tensor, &[u8])> =
         tensors.iter().filter_map(|(n, t)| Some((n, t, t.bytes()?))).collect();
-    // Widest elements first: every tensor then starts at a multiple of its element's size.
+    // Sorted by element width, widest first, each tensor starts at a multiple of its element's size.
     tensors.sort_by(|a, b| (b.1.dtype.bits(), a.0).cmp(&(a.1.dtype.bits(), b.0)));
     let mut infos = Vec::with_capacity(tensors.len());
     let mut true_types = TrueTypes::new();
@@ -76,7 +77,7 @@ pub(crate) fn write(
         total += bytes.len();
     }
     let internal = |e: String| Error::Internal(format!("the tensors cannot be written: {e}"));
-    // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
+    // There is a single key, as the library keeps metadata in a hash map without a fixed order.
     let text = metadata(&true_types).map_err(|e| internal(e.to_string()))?;
     let metadata = HashMap::from([(METADATA_KEY.to_owned(), text)]);
     let header = Metadata::new(Some(metadata), infos).map_err(|e| internal(e.to_string()))?;
@@ -95,17 +96,17 @@ pub(crate) fn write(
     write().map_err(|e| Error::unwritable(shown, &e))
 }
 
-/// The tensors that were read.
+/// The tensors of a file.
 pub(crate) struct Read {
     /// Mapped into memory, see [`map_file`].
     pub tensors: BTreeMap<String, Tensor>,
-    /// Our metadata.
+    /// The text of wgfc's metadata.
     pub metadata: Option<String>,
 }
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 pub(crate) enum Unread {
-    /// It cannot be.
+    /// It cannot be read.
     File(Error),
     /// The faults of its contents; never empty.
     Damaged(Vec<String>),
@@ -114,12 +115,12 @@ pub(crate) enum Unread {
 /// A file that is mapped into memory, with its header.
 pub(crate) struct Opened {
     pub owner: Arc<dyn ByteOwner>,
-    /// Where the bytes of tensors begin.
+    /// The offset of the tensors' bytes in the file.
     data: usize,
     header: Metadata,
 }
 
-/// Opens a file. Reading its header draws from a budget, to which the file is added.
+/// Opens a file. Its size is added to the budget, and reading its header draws from it.
 pub(crate) fn open(path: &Path, budget: &Budget) -> Result<Opened, Unread> {
     let owner: Arc<dyn ByteOwner> = map_file(path).map_err(Unread::File)?;
     let bytes = (*owner).as_ref();
@@ -136,12 +137,12 @@ pub(crate) fn open(path: &Path, budget: &Budget) -> Result<Opened, Unread> {
 }
 
 impl Opened {
-    /// An entry of the metadata.
+    /// The text of a metadata entry.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.header.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The tensors. `types` finds the true types in our metadata. Otherwise what is wrong, which is not empty.
+    /// The tensors. `types` reads the true types from wgfc's metadata. The error lists all faults and is never empty.
     pub fn tensors(
         &self,
         types: &dyn Fn(&str) -> Result<TrueTypes, String>,
@@ -173,7 +174,7 @@ impl Opened {
     }
 }
 
-/// Reads a file within a budget. `types` finds the true types in our metadata.
+/// Reads a file within a budget. `types` reads the true types from wgfc's metadata.
 pub(crate) fn read(
     path: &Path,
     budget: &Budget,

@@ -1,8 +1,9 @@
-//! Programs that are steps of training, run batch after batch.
+//! Training: a program that is one optimiser step, run batch after batch.
 //!
-//! A step is a program like any other: it computes a loss, and what it changes (parameters, moments, a count of steps) are its states,
-//! which stay on the device. [`Trainer`] draws rows of the data into batches, uploads each while the device works on the one before,
-//! and reads losses as steps end. Where a program takes its state as inputs and returns it, these become states.
+//! A step is an ordinary program. It computes a loss, and the values that it updates (parameters, moments, the step count)
+//! are its states, which stay on the device. [`Trainer`] gathers rows of the data into batches, uploads each batch while the
+//! device works on the previous one, and reads losses as steps end. If a model takes its state as inputs and returns it as
+//! outputs, these pairs become states.
 
 mod checkpoint;
 mod order;
@@ -21,7 +22,7 @@ use wgfc_compiler::{Precision, States};
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
-/// A number of things: `1 row`, `2 rows`.
+/// A count with its noun: `1 row`, `2 rows`.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -29,32 +30,33 @@ fn counted(n: usize, what: &str) -> String {
 /// The data that a program is trained on, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Training {
-    /// The inputs that change from step to step, all rows along their first axis; the same rows of each go into a step. See
-    /// [`npy::map`](crate::npy::map) for data that is larger than the memory.
+    /// The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each.
+    /// See [`npy::map`](crate::npy::map) for data that is larger than the memory.
     pub data: BTreeMap<String, Tensor>,
     /// Inputs that are the same in each step.
     pub inputs: BTreeMap<String, Tensor>,
-    /// Inputs and the outputs that continue them, beside those that [`Ports::roles`] finds.
+    /// Pairs of an input and the output that is its value in the next step, in addition to those that [`Ports::roles`]
+    /// finds.
     pub states: Vec<(String, String)>,
-    /// The output that is the loss. Without it the one called `loss`, else the first that is one float.
+    /// The output that is the loss. By default it is the one called `loss`, else the first one that is a single float.
     pub loss: Option<String>,
-    /// Rows of a step, where the program leaves that open.
+    /// The number of rows of a step, if the program leaves it open.
     pub batch: Option<usize>,
-    /// In each epoch rows are shuffled anew, as this seed says; without one they come as they lie. What is left of an epoch and
-    /// fills no batch begins the next one's first batch.
+    /// The seed by which rows are shuffled, anew in each epoch; `None` keeps their order. Rows at the end of an epoch that
+    /// do not fill a batch are the first ones of the next epoch's first batch.
     pub seed: Option<u64>,
-    /// Steps that are under way at a time; 0 stands for 2.
+    /// The most steps that are in flight at a time; 0 stands for 2.
     pub in_flight: usize,
-    /// Goes on after a loss that is infinite or not a number.
+    /// Whether training continues after a loss that is infinite or NaN.
     pub any_loss: bool,
 }
 
 /// A step that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// Which, from 1 on.
+    /// The number of the step, from 1 on.
     pub number: u64,
-    /// The loss on its batch, with the parameters before it.
+    /// The loss on the step's batch, with the parameters before the update.
     pub loss: f64,
 }
 
@@ -86,24 +88,25 @@ pub struct Trainer {
     roles: Roles,
     /// The inputs that are the same in each step.
     fixed: Vec<(String, DeviceTensor)>,
-    /// The inputs that decide which random numbers a step draws, where it does and they are not given: the name, and what it is for.
+    /// The optional inputs that seed the step's random numbers and are not given: the name, and its purpose (`seed` or the
+    /// step's number).
     draws: Vec<(String, &'static str)>,
     order: Order,
-    /// Steps done, and rows that went into them.
+    /// Steps done, and the number of rows that they took.
     step: u64,
     samples: u64,
 }
 
-/// The inputs and outputs of a step, besides its states.
+/// The inputs and outputs of a step, apart from its states.
 #[derive(Clone, Debug)]
 pub struct Ports {
     /// Inputs, in the model's order.
     pub inputs: Vec<ValueInfo>,
     /// Outputs, in the model's order.
     pub outputs: Vec<ValueInfo>,
-    /// States that it has by itself.
+    /// The number of states that the model or program already has.
     states: usize,
-    /// Whether inputs can become states.
+    /// Whether inputs can become states, which compilation decides.
     open: bool,
 }
 
@@ -130,10 +133,10 @@ fn in_half() -> Error {
 }
 
 impl Trainer {
-    /// Compiles a model for a device, with what it changes as states, and puts it there.
+    /// Compiles a model for a device, with the values that it updates as states, and uploads it.
     ///
     /// # Errors
-    /// As [`Ports::roles`]; as a compilation; what the device refuses; [`Precision::F16`].
+    /// Errors of [`Ports::roles`], of the compilation and of the device; [`Precision::F16`].
     pub fn compile(
         gpu: &Gpu,
         file: &ModelFile,
@@ -144,10 +147,10 @@ impl Trainer {
         Trainer::compile_as(gpu, file, training, roles, options)
     }
 
-    /// [`Trainer::compile`] whose inputs and outputs have these roles.
+    /// [`Trainer::compile`] with given roles of inputs and outputs.
     ///
     /// # Errors
-    /// As a compilation; what the device refuses.
+    /// Errors of the compilation and of the device.
     pub fn compile_as(
         gpu: &Gpu,
         file: &ModelFile,
@@ -162,16 +165,16 @@ impl Trainer {
         Trainer::new_as(gpu, &program, training, roles)
     }
 
-    /// Puts a program on a device whose states are all that it changes.
+    /// Uploads a compiled program, whose states must include all values that it updates.
     ///
     /// # Errors
-    /// As [`Ports::roles`]; what the device refuses.
+    /// Errors of [`Ports::roles`] and of the device.
     pub fn new(gpu: &Gpu, program: &Program, training: Training) -> Result<Trainer, Error> {
         let roles = Ports::of_program(program).roles(&training)?;
         Trainer::new_as(gpu, program, training, roles)
     }
 
-    /// [`Trainer::new`] whose inputs and outputs have these roles.
+    /// [`Trainer::new`] with given roles of inputs and outputs.
     ///
     /// # Errors
     /// An error of the device.
@@ -196,7 +199,7 @@ impl Trainer {
     pub fn roles(&self) -> &Roles {
         &self.roles
     }
-    /// The session, with the states as the last step has left them.
+    /// The session, whose states have the values that the last step has left.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -204,16 +207,16 @@ impl Trainer {
     pub fn step(&self) -> u64 {
         self.step
     }
-    /// The seed by which rows are shuffled; a checkpoint that was resumed has its own.
+    /// The seed by which rows are shuffled. After [`Trainer::resume`] it is the checkpoint's.
     pub fn seed(&self) -> Option<u64> {
         self.order.seed()
     }
 
-    /// Does so many steps, or as many as there are until `each` breaks off, which learns of every step in order when its loss is there;
-    /// as many more as are under way then are still done.
+    /// Runs this many steps, or fewer if `each` breaks off. `each` is called with every step in order, once its loss is
+    /// known. Steps that are in flight when it breaks off are still completed.
     ///
     /// # Errors
-    /// The error of a step, and its number; a loss that is not finite, unless [`Training::any_loss`] lets it be.
+    /// The error of a step, with its number; a loss that is not finite, unless [`Training::any_loss`] allows it.
     pub fn run(&mut self, steps: u64, mut each: impl FnMut(Step) -> ControlFlow<()>) -> Result<(), Error> {
         let Trainer { session, training, roles, fixed, draws, order, step, samples } = self;
         let options = StreamOptions {
@@ -232,7 +235,7 @@ impl Trainer {
             if !s.loss.is_finite() && !training.any_loss {
                 wrong.get_or_insert(s);
             }
-            // Nothing more is told of the steps that were under way when a loss went wrong.
+            // Steps that were in flight when a loss was not finite are not reported.
             let told = wrong.is_none_or(|w| w.number >= s.number);
             match told && each(s).is_continue() && wrong.is_none() {
                 true => ControlFlow::Continue(()),
@@ -265,7 +268,7 @@ impl Trainer {
             }
         }
         while let Some(run) = stream.next_blocking().map_err(device_error)? {
-            // All that were done are told.
+            // All remaining steps are reported, even after a break.
             let _ = ended(run);
         }
         match wrong {
@@ -283,7 +286,7 @@ impl Trainer {
 }
 
 impl Roles {
-    /// The options of a compilation in which what is continued are states, and sizes are those of a step.
+    /// The options of a compilation in which the continued inputs are states and symbols have the values of a step.
     fn options(&self, gpu: &Gpu, options: &Options) -> Options {
         let mut options =
             Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
@@ -300,7 +303,7 @@ impl Roles {
     }
 }
 
-/// Whether a port is one float.
+/// Whether a port is a single float.
 fn is_loss(p: &ValueInfo) -> bool {
     p.dtype.is_float() && p.shape.iter().all(|d| d.as_const() == Some(1))
 }

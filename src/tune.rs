@@ -1,10 +1,9 @@
-//! Measuring how kernels are best cut up on a device.
+//! Measures which schedules of kernels are fastest on a device.
 //!
-//! [`tune`] takes the kernels of a fused model one after another, those first that move most. Of each it
-//! times the choices whose estimates are best against one another: on inputs that are larger together
-//! than the device's caches, in turns, so that a drift of the clock affects all alike. A choice whose results
-//! differ from those of the compiler's own is dropped. The fastest is timed once more against the compiler's
-//! own, and counts where it is clearly faster.
+//! [`tune`] takes the kernels of a fused model one after another, those that move the most bytes first. For each it times
+//! the schedules with the best estimates. They run in turns, so that a drift of the clock affects all of them alike, on sets
+//! of inputs that together exceed the device's caches. A schedule whose results differ from those of the compiler's choice
+//! is dropped. The fastest one is timed again against the compiler's choice, and replaces it if it is clearly faster.
 
 use crate::model::device_error;
 use crate::{Error, Options, Tensor, random};
@@ -23,43 +22,44 @@ use wgfc_runtime::stats::Estimate;
 use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{DeviceTensor, Gpu, RunError, Session};
 
-/// How much is measured.
+/// Limits and inputs of the measurements.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
-    /// No kernel is begun after this long.
+    /// The time after which no further kernel is measured.
     pub budget: Duration,
-    /// Choices of a kernel that are timed at least, where it has so many.
+    /// The number of schedules of a kernel that are timed, if it has that many. Others within `FACTOR` of the best estimate
+    /// are timed too.
     pub most: usize,
-    /// The values of symbolic dimensions while measuring; without a value, the expected ones of the compilation, else 64.
+    /// The values of symbols during measurements. Missing ones are the compilation's expected values, else 64.
     pub values: Values,
 }
 
 impl Default for TuneOptions {
-    /// Two minutes, 12 choices.
+    /// Two minutes and 12 schedules.
     fn default() -> TuneOptions {
         TuneOptions { budget: Duration::from_secs(120), most: 12, values: Values::new() }
     }
 }
 
-/// Choices whose estimate is within this factor of the best are timed too.
+/// Schedules whose estimate is within this factor of the best one are timed too.
 const FACTOR: f64 = 1.15;
-/// A choice counts where it takes at most this part of the time of the compiler's own.
+/// A schedule replaces the compiler's choice if it takes at most this share of its time.
 const CLEARLY: f64 = 0.97;
-/// Seconds that a device is busy before its times count.
+/// The seconds for which a device is kept busy before measurements, so that its clock rises.
 const WARM_UP: f64 = 0.3;
-/// Rounds in which all choices are timed, then those of the fastest against the compiler's own.
+/// The rounds in which all schedules are timed, and those of the fastest one against the compiler's choice.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 7;
-/// A choice this much slower than the fastest is not timed again.
+/// A schedule that is slower than the fastest by this factor is not timed again.
 const HOPELESS: f64 = 1.3;
 
-/// A choice and the median of its times.
+/// A schedule and the median of its times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
     /// The schedule.
     pub choice: Schedule,
-    /// Nanoseconds a dispatch.
+    /// Nanoseconds per dispatch.
     pub ns: f64,
 }
 
@@ -69,20 +69,20 @@ pub struct Timed {
 pub struct Measured {
     /// The kernel, with its possible schedules.
     pub tunable: Tunable,
-    /// One of the model's nodes it computes.
+    /// The name of one of the model's nodes that it computes.
     pub node: String,
-    /// The compiler's own choice.
+    /// The compiler's choice.
     pub own: Timed,
-    /// The fastest; the compiler's own where none is clearly faster.
+    /// The fastest schedule; the compiler's choice if none is clearly faster.
     pub best: Timed,
-    /// All that were timed, fastest first: the medians of few times.
+    /// All schedules that were timed, fastest first, with medians of only a few times.
     pub tried: Vec<Timed>,
-    /// The schedules that the device did not take, or whose results differed.
+    /// The schedules that the device refused, or whose results differed.
     pub refused: Vec<Schedule>,
 }
 
 impl Measured {
-    /// Whether another choice than the compiler's own is clearly faster.
+    /// Whether another schedule than the compiler's choice is clearly faster.
     pub fn gains(&self) -> bool {
         self.best.choice != self.own.choice
     }
@@ -98,15 +98,15 @@ impl Measured {
 pub struct Tuned {
     /// The kernels that were measured.
     pub measured: Vec<Measured>,
-    /// The kernels that there was no time or no memory for.
+    /// The kernels that were not measured for lack of time or memory.
     pub left_out: Vec<Tunable>,
 }
 
-/// Measures the kernels of a model that was fused with `options` for this device. `known` are keys that
-/// need no measuring any more; `progress` is called with kernels done and kernels in all.
+/// Measures the kernels of a model that was fused with `options` for this device. `known` says whether a key needs no
+/// measurement; `progress` is called with the number of kernels done and of all.
 ///
 /// # Errors
-/// An error of the compiler or the device, except that a kernel the device has no memory for is left out.
+/// An error of the compiler or the device. A kernel for which the device lacks memory is left out instead.
 pub fn tune(
     gpu: &Gpu,
     fused: &Fused,
@@ -136,7 +136,7 @@ pub fn tune(
     Ok(out)
 }
 
-/// A choice on the device.
+/// A schedule that is ready to run on the device.
 struct Runner {
     choice: Schedule,
     trial: Trial,
@@ -153,7 +153,7 @@ impl Runner {
     }
 }
 
-/// `None` where the device lacks the memory.
+/// Measures one kernel; `None` if the device lacks the memory.
 fn measure(
     gpu: &Gpu,
     fused: &Fused,
@@ -201,7 +201,7 @@ fn measure(
         }
         runners.push(Runner { choice: *choice, trial, times: vec![] });
     }
-    // One pass takes long enough for the clock, and not so long that a screen freezes.
+    // One pass is long enough for the clock's resolution and short enough not to freeze a screen.
     let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
     if !gpu.summary().is_software {
         runners[0].trial.warm_up_blocking(WARM_UP).map_err(device_error)?;
@@ -212,7 +212,7 @@ fn measure(
     for round in 0..ROUNDS {
         for r in &mut runners {
             if round == 0 {
-                // The first run also pays for what is done once.
+                // The first run includes one-time costs.
                 r.trial.time_blocking(2).map_err(device_error)?;
             }
             r.time(runs)?;
@@ -228,7 +228,7 @@ fn measure(
     let fastest = runners.iter().min_by(|a, b| a.median().total_cmp(&b.median())).map_or(own, |r| r.choice);
     runners.retain(|r| r.choice == own || r.choice == fastest);
     if fastest != own {
-        // Measured again: the minimum of many noisy medians is biased.
+        // The schedule is timed again, as the minimum of many noisy medians is biased.
         runners.iter_mut().for_each(|r| r.times.clear());
         for _ in 0..FINAL_ROUNDS {
             for r in &mut runners {
@@ -252,8 +252,8 @@ fn lacks_memory(e: &RunError) -> bool {
 
 type Set = Vec<(String, DeviceTensor)>;
 
-/// Inputs for a kernel, in as many sets as it takes to be larger than caches are. Sets share what the
-/// kernel before would just have written.
+/// Inputs for a kernel, in enough sets to exceed the device's caches. Sets share the inputs that the previous kernel would
+/// have just written, as these would be in the cache.
 fn sets(gpu: &Gpu, single: &Single) -> Result<Vec<Set>, RunError> {
     let wanted: u64 = if gpu.summary().is_software { 16 << 20 } else { 256 << 20 };
     let tensors: Vec<Tensor> = single.program.inputs.iter().map(values).collect();
@@ -280,8 +280,7 @@ fn sets(gpu: &Gpu, single: &Single) -> Result<Vec<Set>, RunError> {
     Ok(sets)
 }
 
-/// Random numbers, the same ones again from some length on. Integers that may be positions are 0, which
-/// every tensor has.
+/// Random values that repeat with a fixed period. Integers that may be indices are 0, which is valid for every axis.
 fn values(port: &Port) -> Tensor {
     const PERIOD: usize = 262_140;
     let n = port.shape.first().and_then(wgfc_ir::Dim::as_const).unwrap_or(0) as usize;
@@ -295,7 +294,7 @@ fn values(port: &Port) -> Tensor {
     Tensor::new(port.dtype, vec![n], all).unwrap_or(pattern)
 }
 
-/// Compiles the choices, on all cores, and binds them to the inputs.
+/// Compiles the schedules on all cores and binds them to the inputs.
 fn trials(gpu: &Gpu, singles: &[(Schedule, Single)], sets: &[Set]) -> Vec<Result<Trial, RunError>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(BTreeMap::new());
@@ -324,7 +323,7 @@ fn trials(gpu: &Gpu, singles: &[(Schedule, Single)], sets: &[Set]) -> Vec<Result
 }
 
 fn trial(gpu: &Gpu, single: &Single, sets: &[Set]) -> Result<Trial, RunError> {
-    // Compiled just now, here; the inputs name no position beyond the first.
+    // The kernels have just been compiled in this process, and all indices in the inputs are 0.
     let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
     let mut session = Session::with_options_blocking(gpu, &single.program, options)?;
     for (name, value) in &single.values {
@@ -337,8 +336,8 @@ fn trial(gpu: &Gpu, single: &Single, sets: &[Set]) -> Result<Trial, RunError> {
     Trial::new_blocking(session, &sets)
 }
 
-/// Whether two outputs are the same but for the order in which sums were made: ‖a − b‖ ≤ ε‖b‖ over what
-/// is finite in both, and the same elements finite. Integers too may have been made from sums.
+/// Whether two outputs agree up to the order of summation: the same elements are finite, and over these ‖a − b‖ ≤ ε‖b‖. This
+/// holds for integers too, which may result from sums.
 fn agree(a: &Tensor, b: &Tensor) -> bool {
     let narrow = a.dtype.is_float() && !matches!(a.dtype, DType::F32 | DType::F64);
     let epsilon = if narrow { 5e-3 } else { 1e-4 };

@@ -1,17 +1,17 @@
-//! Names of files as parts of addresses.
+//! Percent-encoding of file names in URLs.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// All but what RFC 3986 calls unreserved.
+/// All characters except those that RFC 3986 calls unreserved.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A name as one part of an address.
+/// A file name as one segment of a URL's path.
 pub fn escaped(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }
 
-/// The text that a part of an address, or several, stand for; nothing where that is no text, or where a `%` is not followed by two
-/// hexadecimal digits.
+/// The decoded text of one or several segments; `None` if a `%` is not followed by two hexadecimal digits, or the result is
+/// not UTF-8.
 pub fn unescaped(part: &str) -> Option<String> {
     let digits = |s: &str| s.len() >= 2 && s.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit);
     let whole = part.split('%').skip(1).all(digits);

@@ -13,22 +13,22 @@ pub struct ValueInfo {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<Dim>,
-    /// The shape that an input that a run may leave out is broadcast to: see [`optional`].
+    /// For an input that a run may leave out, the shape to which it is broadcast: see [`optional`].
     pub broadcast: Option<Vec<Dim>>,
 }
 
 impl ValueInfo {
-    /// `f32[batch, 3, 224, 224]`.
+    /// The type as text, such as `f32[batch, 3, 224, 224]`.
     pub fn type_text(&self) -> String {
         let dims: Vec<String> = self.whole().iter().map(ToString::to_string).collect();
         let broadcast = if self.broadcast.is_some() { ", broadcast, optional" } else { "" };
         format!("{}[{}]{broadcast}", self.dtype, dims.join(", "))
     }
-    /// Its extents, or those that it is broadcast to.
+    /// The shape, or the shape to which the input is broadcast.
     pub fn whole(&self) -> &[Dim] {
         self.broadcast.as_ref().unwrap_or(&self.shape)
     }
-    /// The extents ([`ValueInfo::whole`]) at `dims`; `Err` names the symbols that are missing.
+    /// The extents ([`ValueInfo::whole`]) for these values of symbols; `Err` names the symbols that have no value.
     pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
         let mut missing = Vec::new();
         for d in self.whole() {
@@ -72,7 +72,7 @@ pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo
         .collect()
 }
 
-/// Finds the values of symbols from the shapes that inputs have, and puts them into `dims`. Optional inputs tell nothing.
+/// Derives values of symbols from the shapes of inputs and adds them to `dims`. Optional inputs are skipped.
 pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) {
     let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
@@ -83,7 +83,7 @@ pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) 
     dims.extend(found.into_iter().map(|f| (f.symbol.to_string(), f.value)));
 }
 
-/// Checks the inputs of a run and finds the values of the symbols. Every problem is listed.
+/// Checks the inputs of a run and returns the values of the symbols. The error lists every problem.
 pub fn check_inputs(
     declared: &[ValueInfo],
     inputs: &BTreeMap<String, Tensor>,
@@ -92,7 +92,7 @@ pub fn check_inputs(
     check_types(declared, &types)
 }
 
-/// [`check_inputs`] of tensors wherever they are: the element type and the shape of each.
+/// [`check_inputs`] for tensors in any memory, given by their element types and shapes.
 pub fn check_types(
     declared: &[ValueInfo],
     inputs: &BTreeMap<&str, (DType, &[usize])>,
@@ -156,7 +156,7 @@ pub fn check_types(
     if problems.is_empty() { Ok(dims) } else { Err(Error::Usage(problems)) }
 }
 
-/// The problem of a tensor that cannot be broadcast to the shape that the model declares.
+/// The problem of a tensor that cannot be broadcast to the declared shape; `None` if it can.
 fn check_broadcast(info: &ValueInfo, given: &[usize], dims: &BTreeMap<String, i64>) -> Option<Problem> {
     let shape = optional::shape(Some(given), info.shape.len());
     let whole = info.shape_at(dims).ok()?;

@@ -1,4 +1,4 @@
-//! Programs from files, whoever edited them since.
+//! Reads programs from files. The files may have been edited since they were written and are not trusted.
 
 use super::recipe::{on_all_cores, path_of, sha256};
 use super::{BUNDLE, KERNELS, PLAN, WEIGHTS, damaged, is_plain_name};
@@ -21,9 +21,10 @@ use wgfc_ir::{Bundle, DType, Tensor};
 /// Options of [`load_bundle_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Compare the weights with the hashes that the plan has of them. Those in files outside of the plan's folder always are.
+    /// Compare the weights with the hashes in the plan. Weights in files outside of the plan's folder are always compared.
     pub verify: bool,
-    /// Bytes that reading may take beside the files; without it what their size allows: [`Budget`].
+    /// Bytes of memory that reading may take beyond the files themselves; `None` allows an amount that grows with the size
+    /// of the files, see [`Budget`].
     pub memory_limit: Option<u64>,
 }
 
@@ -34,12 +35,13 @@ impl Default for ReadOptions {
     }
 }
 
-/// Whether `path` is to be read as a compiled program: a folder, or a file that begins as a bundle does or is called as one.
+/// Whether `path` is to be read as a compiled program: it is a folder, a file with the extension of a bundle, or a file that
+/// begins as a bundle does.
 pub fn is_program(path: &Path) -> bool {
     path.is_dir() || path.extension().is_some_and(|e| e == BUNDLE) || begins_as_bundle(path)
 }
 
-/// Whether a file begins as a bundle does: with a length and a header of that length.
+/// Whether a file begins as a bundle does: with the length of a JSON header that fits the file, followed by `{`.
 pub(super) fn begins_as_bundle(path: &Path) -> bool {
     let Ok(meta) = fs::metadata(path) else { return false };
     let mut first = [0; 9];
@@ -48,9 +50,10 @@ pub(super) fn begins_as_bundle(path: &Path) -> bool {
     begins && brace == b'{' && u64::from_le_bytes(length) < meta.len()
 }
 
-/// Reads what [`save`](super::save) or [`save_bundle`](super::save_bundle) wrote, whoever edited it since, and checks it
-/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`]. A folder that is replaced
-/// meanwhile is read again. Of several plans this is the first.
+/// Reads a program that [`save`](super::save) or [`save_bundle`](super::save_bundle) wrote and checks it
+/// ([`check`](wgfc_runtime::check::check)), as the files may have been edited since. Weights are memory-mapped, see
+/// [`map_file`]. A folder that is replaced while it is read is read again. Of a bundle with several plans, the first is
+/// returned.
 pub fn load(path: &Path) -> Result<Program, Error> {
     load_with(path, &ReadOptions::default())
 }
@@ -61,7 +64,7 @@ pub fn load_with(path: &Path, options: &ReadOptions) -> Result<Program, Error> {
     first.map(|p| p.program).ok_or_else(|| damaged(path, vec!["has no plan".to_owned()]))
 }
 
-/// As [`load`], with all plans.
+/// Reads a bundle with all of its plans, otherwise as [`load`].
 pub fn load_bundle(path: &Path) -> Result<Bundle, Error> {
     load_bundle_with(path, &ReadOptions::default())
 }
@@ -81,10 +84,10 @@ pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Er
     Source::folder(path, options).bundle(options)
 }
 
-/// The files beside a compiled program that its weights are in, by their paths relative to the folder that the plan is in.
+/// The files beside a compiled program that hold its weights, as paths relative to the folder of the plan.
 ///
 /// # Errors
-/// Where `path` is no compiled program, or names something else than a path.
+/// `path` is no compiled program, or it gives a file a name that is not a relative path.
 pub fn sources(path: &Path) -> Result<Vec<PathBuf>, Error> {
     #[derive(serde::Deserialize)]
     struct Of {
@@ -105,10 +108,10 @@ pub fn sources(path: &Path) -> Result<Vec<PathBuf>, Error> {
     named.map(path).collect()
 }
 
-/// How often a folder is read again that others keep replacing.
+/// How often a folder is read again if other processes keep replacing it.
 const REREADS: usize = 100;
 
-/// The identity that tells a folder from another one in its place.
+/// Device, inode and modification time of a folder, by which a replaced folder is recognised.
 fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
     let meta = fs::metadata(dir).ok()?;
     #[cfg(unix)]
@@ -119,18 +122,18 @@ fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
     Some((device, number, meta.modified().ok()?))
 }
 
-/// Where a plan and what belongs to it are read from.
+/// The place from which a plan, its kernels and its weights are read.
 struct Source {
-    /// Where the plan is, for messages.
+    /// The path of the plan, for messages.
     plan: PathBuf,
-    /// The folder that names of files are relative to.
+    /// The folder to which names of files are relative.
     folder: PathBuf,
-    /// The bundle, where it is one file.
+    /// The opened bundle, if the program is one file.
     file: Option<Opened>,
     budget: Budget,
 }
 
-/// The version at the start of a plan.
+/// The version field of a plan, which is read before the rest of it.
 #[derive(serde::Deserialize)]
 struct Version {
     version: u64,
@@ -173,7 +176,7 @@ impl Source {
             .map_err(|e| self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e))))
     }
 
-    /// The text of a file of the program.
+    /// The text of a file of the program: a file in the folder, or a metadata entry of the bundle.
     fn text(&self, name: &str) -> Result<String, String> {
         match &self.file {
             Some(f) => f.text(name).map(str::to_owned).ok_or_else(|| format!("has no entry `{name}`")),
@@ -230,7 +233,7 @@ impl Source {
         if problems.is_empty() { Ok(bundle) } else { Err(damaged(&self.plan, problems)) }
     }
 
-    /// Reads the texts of the kernels; those of one name are the same.
+    /// Reads the texts of the kernels. Kernels of the same name share one text.
     fn kernels(&self, bundle: &mut Bundle) -> Result<(), Error> {
         let mut texts: BTreeMap<String, String> = BTreeMap::new();
         let mut problems = Vec::new();
@@ -265,7 +268,7 @@ impl Source {
             bundle.plans.iter().flat_map(|p| used(&p.program)).map(str::to_owned).collect();
         let recipes = bundle.weights.take().unwrap_or_default();
         let mut store = self.cooked(&recipes, &wanted, options)?;
-        // Without a recipe, a weight is the tensor of its name beside the plan.
+        // A weight without a recipe is the tensor of the same name in the file beside the plan.
         let path = self.folder.join(WEIGHTS);
         let rest = wanted.iter().any(|n| !store.contains_key(n));
         let beside = match &self.file {
@@ -294,7 +297,7 @@ impl Source {
         Ok(())
     }
 
-    /// The weights that recipes say how to make.
+    /// The weights in `wanted` that recipes describe, checked against their hashes.
     fn cooked(
         &self,
         recipes: &Recipes,
@@ -345,7 +348,7 @@ impl Source {
             let bytes = pieces.iter().filter_map(Tensor::byte_len).sum::<usize>();
             self.take(bytes as u64, format_args!("weight `{}`", name.escape_debug()))?;
             match put_together(recipe, &columns, &pieces) {
-                // A file that has its hash is the compiled one, and was looked at then.
+                // Parts that match their hashes were checked for overflow when the model was compiled.
                 Ok(t)
                     if recipe.from.is_some()
                         && recipe.parts.iter().any(|p| p.sha256.is_none())
@@ -391,7 +394,7 @@ impl Source {
         }
     }
 
-    /// Maps a file that parts of weights are in.
+    /// Maps a file that holds parts of weights.
     fn map(&self, file: &SourceFile) -> Result<Mapped, Error> {
         if file.name.is_empty() {
             let Some(own) = &self.file else {
@@ -425,10 +428,10 @@ fn over(path: &Path, d: wgfc_compiler::Diagnostic) -> Error {
     Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help }
 }
 
-/// Problems of one kind that are listed at most.
+/// The most problems of one kind that are listed.
 const MOST_SAID: usize = 8;
 
-/// A file that parts of weights are in.
+/// A mapped file that holds parts of weights.
 struct Mapped {
     path: PathBuf,
     owner: Arc<dyn ByteOwner>,
@@ -437,7 +440,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Itself, where it has the size that the plan says.
+    /// Returns `self` if the file has the size that the plan gives for it.
     fn of(self, file: &SourceFile) -> Result<Mapped, Error> {
         let have = (*self.owner).as_ref().len() as u64;
         if have == file.bytes {
@@ -454,7 +457,8 @@ impl Mapped {
     }
 }
 
-/// The tensor of a recipe, which has these parts, in columns, of the type that it has in the files.
+/// The tensor that a recipe describes, made of its parts, which `columns` groups into columns. Its type is the one that it
+/// has in the files.
 fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> Result<Tensor, String> {
     let pieces = |r: &Range<usize>| one_behind_the_other(parts.get(r.clone()).unwrap_or_default());
     if columns.len() <= 1 {
@@ -469,7 +473,7 @@ fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> 
     Tensor::of_columns(recipe.stored(), recipe.shape.clone(), recipe.rows as usize, all)
 }
 
-/// These pieces, with those joined that lie side by side in one file.
+/// The pieces in order; neighbours that are contiguous in the same file are joined.
 fn one_behind_the_other(pieces: &[Tensor]) -> Vec<Tensor> {
     use wgfc_ir::tensor::Data;
     let mut all: Vec<Tensor> = vec![];
@@ -488,14 +492,14 @@ fn one_behind_the_other(pieces: &[Tensor]) -> Vec<Tensor> {
     all
 }
 
-/// The tensors of a file beside the plan, or of the one that it is in.
+/// The tensors of a safetensors file: the weights beside a plan, or a bundle in one file.
 fn own_tensors(file: &Opened) -> Result<BTreeMap<String, Tensor>, Vec<String>> {
     file.tensors(&|text| {
         serde_json::from_str::<TrueTypes>(text).map_err(|e| wgfc_compiler::json_in_words(&e))
     })
 }
 
-/// Puts tensors without values in the place of weights that a plan was made without.
+/// Gives a program that was compiled without its weights tensors without values in place of the missing ones.
 fn absent(p: &mut Program) {
     use wgfc_ir::program::BufferKind;
     for b in &p.buffers {

@@ -1,4 +1,4 @@
-//! Where the bytes of weights go and come from: stretches of files, each with its hash.
+//! Where the bytes of weights are stored: stretches of files, each with its hash.
 
 use crate::Error;
 use sha2::{Digest, Sha256};
@@ -13,14 +13,14 @@ use wgfc_ir::tensor::ByteOwner;
 /// The files that a model was read from, mapped into memory.
 pub(crate) struct Originals(pub Vec<(PathBuf, Arc<dyn ByteOwner>)>);
 
-/// The least bytes that stretches of a tensor have on average.
+/// The least average number of bytes of the stretches that make up a tensor.
 const LEAST_STRETCH: usize = 16 << 10;
-/// A tensor of fewer bytes is copied: to say where it is would take as many.
+/// A tensor of fewer bytes is copied, as a description of its place would be as long.
 const LEAST_TENSOR: usize = 512;
 
 impl Originals {
-    /// How a tensor, which shares the memory of the files, is put together from stretches of them; nothing where it is not, or from
-    /// too many. Files are counted as here.
+    /// How to assemble a tensor from stretches of the files; `None` if it does not share their memory or would need too many
+    /// stretches. A recipe's file numbers are indices into `self`.
     pub(super) fn find(&self, t: &Tensor) -> Option<Recipe> {
         t.byte_len().filter(|n| *n >= LEAST_TENSOR)?;
         Recipe::find(t, LEAST_STRETCH, |s| match s {
@@ -45,7 +45,7 @@ impl Originals {
     }
 }
 
-/// The hash of pieces that follow one another, in hexadecimal digits.
+/// The SHA-256 hash of consecutive pieces, in hexadecimal digits.
 pub(super) fn sha256<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> String {
     use std::fmt::Write;
     let mut hash = Sha256::new();
@@ -57,7 +57,8 @@ pub(super) fn sha256<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> String {
     })
 }
 
-/// The results of `one` for each item, in their order, on all cores.
+/// Applies `one` to each item, on all cores. The results are in the order of the items; the results of a thread that
+/// panicked are missing.
 pub(super) fn on_all_cores<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let next = AtomicUsize::new(0);
@@ -84,7 +85,7 @@ pub(super) fn on_all_cores<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R 
     all.into_iter().map(|(_, r)| r).collect()
 }
 
-/// The relative URL of a file as seen from a folder. Both must be there.
+/// The relative URL of a file as seen from a folder. Both must exist.
 pub(super) fn relative(file: &Path, from: &Path) -> Result<String, Error> {
     let real =
         |p: &Path| p.canonicalize().map_err(|e| crate::files::unreadable(p, crate::files::in_words(&e)));
@@ -107,10 +108,10 @@ pub(super) fn relative(file: &Path, from: &Path) -> Result<String, Error> {
     Ok(url)
 }
 
-/// The path below or beside a plan's folder that a relative URL names.
+/// The path, relative to the plan's folder, that a relative URL names.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why it names none.
 pub(super) fn path_of(url: &str) -> Result<PathBuf, String> {
     if url.contains("://") {
         return Err("is on the web; put the file beside the plan and its name in its place".into());

@@ -1,4 +1,4 @@
-//! Bundles as files.
+//! Writes bundles to files.
 
 use super::recipe::{Originals, on_all_cores, relative, sha256};
 use super::{KERNELS, PLAN, SaveOptions, WEIGHTS, is_plain_name};
@@ -14,25 +14,25 @@ use std::path::Path;
 use wgfc_ir::recipe::{PART_BYTES, Part, Recipe, Recipes, SourceFile};
 use wgfc_ir::{Bundle, Tensor};
 
-/// The bytes of weights that lie in files of their own, and where all bytes of weights are.
+/// The weights of a bundle: the safetensors files to write ("own files") and the place of the bytes of each weight.
 pub(super) struct Weights<'b> {
     files: Vec<File<'b>>,
     /// Names and sizes of the original files.
     originals: Vec<SourceFile>,
     sources: Vec<(&'b str, &'b Tensor, Source)>,
-    /// The hash of each part in own files, of all sources in order.
+    /// The hash of each part in own files, in the order of `sources`.
     hashes: Vec<String>,
 }
 
-/// Where the bytes of a weight are.
+/// The place of the bytes of a weight.
 enum Source {
-    /// In the original files, as the recipe says, whose files are theirs.
+    /// Stretches of the original files. The recipe's file numbers are indices into `originals`.
     Model(Recipe),
-    /// In entries of own files: the file, the entry.
+    /// Entries of own files, as (index of the file, index of the entry in it).
     Own(Vec<(usize, usize)>),
 }
 
-/// A file of safetensors.
+/// A safetensors file to write.
 #[derive(Default)]
 struct File<'b> {
     entries: Vec<Entry<'b>>,
@@ -47,11 +47,11 @@ struct Entry<'b> {
     shape: Vec<usize>,
     tensor: &'b Tensor,
     range: Range<usize>,
-    /// Its first byte behind the header.
+    /// The offset of its first byte from the end of the header.
     begin: u64,
 }
 
-/// A header; metadata comes first.
+/// A safetensors header; the metadata comes first.
 struct Header<'a, 'b> {
     metadata: &'a BTreeMap<&'a str, String>,
     entries: &'a [Entry<'b>],
@@ -92,7 +92,7 @@ impl<'b> File<'b> {
         self.entries.len() - 1
     }
 
-    /// The header of the file, with what else is in its metadata, a multiple of 8 bytes and at least `least`.
+    /// The header of the file with this metadata. It is padded with spaces to at least `least` bytes and to a multiple of 8.
     fn header(&self, mut metadata: BTreeMap<&str, String>, least: usize) -> Result<Vec<u8>, Error> {
         let internal = |e: serde_json::Error| Error::Internal(format!("the tensors cannot be written: {e}"));
         if !self.types.is_empty() {
@@ -123,8 +123,8 @@ impl<'b> File<'b> {
 }
 
 impl<'b> Weights<'b> {
-    /// Decides where the weights of a bundle go, and hashes them. Absent ones are left out. `up` leads from the plan to the
-    /// folder `place`.
+    /// Decides where the weights of a bundle are stored, and hashes them. Absent weights are left out. `place` is the folder
+    /// of the plan or a folder above it, and `up` the relative URL that leads from the plan's folder to `place`.
     pub fn of(
         bundle: &'b Bundle,
         options: &SaveOptions<'_>,
@@ -160,7 +160,7 @@ impl<'b> Weights<'b> {
             }
             weights.sources.push((name, tensor, Source::Model(recipe)));
         }
-        // Tensors that would put the next ones off an even place come last.
+        // Tensors whose length is no multiple of 8 bytes come last, so that all others are aligned to 8 bytes.
         own.sort_by_key(|(_, t)| !t.byte_len().unwrap_or(0).is_multiple_of(8));
         for (name, tensor) in own {
             weights.put(name, tensor, shards);
@@ -174,7 +174,7 @@ impl<'b> Weights<'b> {
         Ok(weights)
     }
 
-    /// Puts a weight into own files of about `most` bytes each.
+    /// Puts a weight into own files of about `most` bytes each, split into several entries if it is larger.
     fn put(&mut self, name: &'b str, tensor: &'b Tensor, most: Option<u64>) {
         let len = tensor.byte_len().unwrap_or(0);
         let most = most.unwrap_or(u64::MAX);
@@ -202,7 +202,8 @@ impl<'b> Weights<'b> {
         self.sources.push((name, tensor, Source::Own(places)));
     }
 
-    /// The parts of a weight in own files, which are counted without the bytes of their headers: which of its bytes each is.
+    /// The parts of a weight in own files, each with the range of the weight's bytes that it holds. Offsets are relative to
+    /// the end of the file's header.
     fn own_parts(&self, source: &(&'b str, &'b Tensor, Source)) -> Vec<(&'b Tensor, Range<usize>, Part)> {
         let (_, tensor, Source::Own(places)) = source else { return vec![] };
         let entries = places.iter().map(|(file, entry)| (*file, &self.files[*file].entries[*entry]));
@@ -217,7 +218,8 @@ impl<'b> Weights<'b> {
         parts.collect()
     }
 
-    /// The recipes, with the names of the own files and the bytes of their headers. Original files come behind own ones.
+    /// The recipes of all weights. `own` holds the name of each own file and the bytes before its data; in the recipes,
+    /// original files come after own ones.
     fn recipes(&self, own: &[(String, u64)]) -> Recipes {
         let mut hashes = self.hashes.iter();
         let headers = |file: usize| own.get(file).map_or(0, |(_, header)| *header);
@@ -257,7 +259,7 @@ impl<'b> Weights<'b> {
     }
 }
 
-/// The hash of each, computed on all cores.
+/// The hash of each item, computed on all cores.
 fn hashed<T: Sync>(items: &[T], one: impl Fn(&T) -> String + Sync) -> Result<Vec<String>, Error> {
     let hashes = on_all_cores(items, one);
     match hashes.len() == items.len() {
@@ -266,7 +268,7 @@ fn hashed<T: Sync>(items: &[T], one: impl Fn(&T) -> String + Sync) -> Result<Vec
     }
 }
 
-/// Leaves out files that nothing is in.
+/// Removes files that hold no part, and renumbers the others.
 fn forget_unused(r: &mut Recipes) {
     let used: BTreeSet<usize> = r.tensors.values().flat_map(|t| &t.parts).map(|p| p.file).collect();
     let places: BTreeMap<usize, usize> = used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
@@ -287,7 +289,7 @@ fn plan_text(bundle: &Bundle, weights: Recipes, pretty: bool) -> Result<String, 
     text.map(|t| t + "\n").map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))
 }
 
-/// The texts of the kernels by the names of their files.
+/// The texts of the kernels, each with the name of its file.
 fn kernels(bundle: &Bundle) -> Result<Vec<(String, &str)>, Error> {
     let file = |(name, k): (&str, &'_ wgfc_ir::program::Kernel)| match is_plain_name(name) {
         true => Ok(format!("{name}.wgsl")),
@@ -300,7 +302,7 @@ fn kernels(bundle: &Bundle) -> Result<Vec<(String, &str)>, Error> {
     texts.into_iter().map(|(name, k)| Ok((file((name, k))?, k.wgsl.as_str()))).collect()
 }
 
-/// Says how far writing is.
+/// A function that adds up the bytes written and reports them to [`SaveOptions::progress`].
 fn progress<'o>(options: &'o SaveOptions<'_>, total: u64) -> impl FnMut(usize) + use<'o> {
     let mut done = 0;
     let tell = options.progress;
@@ -312,7 +314,7 @@ fn progress<'o>(options: &'o SaveOptions<'_>, total: u64) -> impl FnMut(usize) +
     }
 }
 
-/// Writes a bundle into the empty folder `new`, which will be `dir`.
+/// Writes a bundle into the empty folder `new`, which is moved to `dir` later.
 pub(super) fn folder(
     bundle: &Bundle,
     new: &Path,
@@ -320,7 +322,7 @@ pub(super) fn folder(
     options: &SaveOptions<'_>,
 ) -> Result<(), Error> {
     let failed = |name: String| move |e: std::io::Error| Error::unwritable(&dir.join(name), &e);
-    // The folder need not be there yet; the one that it will be in is.
+    // `dir` need not exist yet, but its parent does.
     let parent = dir.parent().unwrap_or(dir);
     let weights = Weights::of(bundle, options, options.shard_size, ("../", parent))?;
     fs::create_dir(new.join(KERNELS)).map_err(failed(KERNELS.into()))?;
@@ -342,12 +344,12 @@ pub(super) fn folder(
     fs::write(new.join(PLAN), text).map_err(failed(PLAN.into()))
 }
 
-/// The name of one of `n` files.
+/// The name of the `i`-th of `n` weight files.
 fn shard(i: usize, n: usize) -> String {
     format!("weights-{:05}-of-{n:05}.safetensors", i + 1)
 }
 
-/// Whether a file's name is that of one of several.
+/// Whether a file's name is one that `shard` gives.
 pub(super) fn is_shard(name: &str) -> bool {
     let numbers = name.strip_prefix("weights-").and_then(|n| n.strip_suffix(".safetensors"));
     numbers
@@ -355,7 +357,7 @@ pub(super) fn is_shard(name: &str) -> bool {
         .is_some_and(|(a, b)| [a, b].iter().all(|n| n.len() >= 5 && n.bytes().all(|c| c.is_ascii_digit())))
 }
 
-/// Writes a bundle as one file, which will be in the folder `place`.
+/// Writes a bundle as the file `new`, which is moved into the folder `place` later. Errors name it `shown`.
 pub(super) fn file(
     bundle: &Bundle,
     new: &Path,
@@ -369,7 +371,7 @@ pub(super) fn file(
     };
     let kernels: Vec<(String, &str)> =
         kernels(bundle)?.into_iter().map(|(f, text)| (format!("{KERNELS}/{f}"), text)).collect();
-    // Where tensors are stands in the header, whose length says where they are: it is made longer until that is right.
+    // The header holds the offsets of tensors, which depend on the header's length: it is lengthened until the two agree.
     let mut least = 0;
     let header = loop {
         let text = plan_text(bundle, weights.recipes(&[(String::new(), 8 + least as u64)]), false)?;

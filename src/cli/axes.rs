@@ -1,9 +1,9 @@
-//! The common parts of diagrams drawn as SVG: the picture around them, and their axes.
+//! Common parts of diagrams drawn as SVG: the frame, the title and the axes.
 
 use super::drawing::escape;
 use std::fmt::Write as _;
 
-/// A diagram: its extents, and the margins around what is between its axes. In pixels.
+/// The size of a diagram, and the margins around its plotting area, in pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     pub width: f64,
@@ -15,16 +15,16 @@ pub struct Area {
 }
 
 impl Area {
-    /// The place across of a share of the horizontal axis.
+    /// The x coordinate of a position on the horizontal axis, given from 0 to 1.
     pub fn x(&self, share: f64) -> f64 {
         self.left + share * (self.width - self.left - self.right)
     }
-    /// The place down of a share of the vertical axis, which begins at the bottom.
+    /// The y coordinate of a position on the vertical axis, given from 0 (bottom) to 1.
     pub fn y(&self, share: f64) -> f64 {
         self.height - self.bottom - share * (self.height - self.top - self.bottom)
     }
 
-    /// A line at a value of the horizontal axis, and the value below it.
+    /// Draws a vertical grid line at an x coordinate, with the value below it.
     pub fn mark_x(&self, s: &mut String, x: f64, value: &str) {
         let end = self.height - self.bottom;
         let _ = writeln!(
@@ -35,7 +35,7 @@ impl Area {
             end + 18.0
         );
     }
-    /// A line at a value of the vertical axis, and the value beside it.
+    /// Draws a horizontal grid line at a y coordinate, with the value to the left of it.
     pub fn mark_y(&self, s: &mut String, y: f64, value: &str) {
         let _ = writeln!(
             s,
@@ -47,7 +47,7 @@ impl Area {
             y + 4.0
         );
     }
-    /// Names the horizontal axis.
+    /// Labels the horizontal axis.
     pub fn name_x(&self, s: &mut String, name: &str) {
         let _ = writeln!(
             s,
@@ -57,7 +57,7 @@ impl Area {
             escape(name)
         );
     }
-    /// Names the vertical axis.
+    /// Labels the vertical axis.
     pub fn name_y(&self, s: &mut String, name: &str) {
         let _ = writeln!(
             s,
@@ -68,7 +68,7 @@ impl Area {
     }
 }
 
-/// The beginning of a picture of these extents, with a title and what is said below it.
+/// The beginning of an SVG picture of this size, with a title and a line of text below it.
 pub fn picture(width: f64, height: f64, title: &str, below: &str) -> String {
     let mut s = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -83,7 +83,7 @@ pub fn picture(width: f64, height: f64, title: &str, below: &str) -> String {
     s
 }
 
-/// Points joined by straight lines.
+/// Draws a polyline.
 pub fn line(s: &mut String, points: impl Iterator<Item = (f64, f64)>, colour: &str, width: f64) {
     let path: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(

@@ -1,4 +1,4 @@
-//! `wgfc bench`.
+//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, dispatches and transfers.
 
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
@@ -16,10 +16,10 @@ use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS
 use wgfc::runtime::transfers::{self, Transfer};
 use wgfc::{Error, Model, ModelFile, Place, Tensor, output};
 
-/// Seconds that a device is busy before its times count.
+/// The seconds for which a device is kept busy before measurements, so that its clock rises.
 pub const WARM_UP: f64 = 0.3;
 
-/// Measures a model, or what else is asked for. Returns the exit code.
+/// Measures a model, or runs the benchmark of a subcommand. Returns the exit code.
 pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {
     let done = match (&a.what, &a.model) {
         (Some(BenchCommand::Kernels(k)), _) => return super::kernels::main(k, t),
@@ -63,10 +63,10 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let Loaded { mut model, fixed, profile: chosen_for, .. } = loaded;
     let mut warm_up = 1;
     {
-        // One more comes with the profile.
+        // The profile adds one more run.
         let bar = t.bar(format!("warming up {}", shown(path)), u64::from(a.warm_up), false);
         let started = Instant::now();
-        // The clock of a device that idled while the model was compiled is low at first.
+        // A device that was idle during compilation has a low clock at first.
         let cold = |model: &Model, seconds: f64| {
             seconds < WARM_UP && model.session().is_some_and(|s| !s.gpu().summary().is_software)
         };
@@ -135,7 +135,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// ‖a − b‖ / ‖b‖ of each output a and what the evaluator makes of it, b.
+/// ‖a − b‖ / ‖b‖ for each output a and the evaluator's result b.
 fn compare(
     path: &Path,
     a: &BenchArgs,

@@ -1,4 +1,4 @@
-//! `wgfc check`.
+//! `wgfc check`: lists everything in a model that is wrong or unsupported.
 
 use super::args::CheckArgs;
 use super::shown;
@@ -9,7 +9,7 @@ use wgfc::compiler::import::check;
 use wgfc::source::ModelFile;
 use wgfc::{Error, ErrorClass, Options};
 
-/// Lists all that is wrong or unsupported. Gives the exit code.
+/// Lists everything in a model that is wrong or unsupported. Returns the exit code.
 pub fn main(a: &CheckArgs, t: &Terminal) -> u8 {
     match run(a, t) {
         Ok(code) => code,
@@ -104,7 +104,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     Ok(code)
 }
 
-/// The error about missing weights; of many files it names the first.
+/// The text about missing weights, which names the first files of many; `None` if none is missing.
 fn missing_text(missing: &BTreeMap<String, usize>, model: &Path) -> Option<String> {
     if missing.is_empty() {
         return None;
@@ -124,7 +124,7 @@ fn opset_name(domain: &str) -> &str {
     if domain.is_empty() { "ai.onnx" } else { domain }
 }
 
-/// `: a, b, …` on lines of about a hundred characters.
+/// Items as lines of about a hundred characters, after a colon.
 fn wrapped(items: &[String]) -> String {
     let mut s = String::from(":\n");
     let mut line = String::from("   ");

@@ -1,4 +1,4 @@
-//! `wgfc compare`.
+//! `wgfc compare`: compares the tensors of a model with those of a reference.
 
 use super::args::{CompareArgs, ReferenceArg};
 use super::compile::say_random_weights;
@@ -16,30 +16,30 @@ use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
 
-/// A tensor that both programs have.
+/// A tensor that is compared.
 #[derive(Clone)]
 pub struct Looked {
     /// Its name.
     pub name: String,
-    /// The type in memory between kernels; outputs keep theirs.
+    /// Its element type in memory between kernels; for an output, the output's type.
     pub memory: DType,
     /// The nodes that compute it.
     pub nodes: Vec<String>,
 }
 
-/// How a tensor differs from the reference.
+/// The difference of a tensor from the reference.
 struct Difference {
     name: String,
     memory: DType,
     shape: Vec<usize>,
     nodes: Vec<String>,
-    /// The greatest finite value of the reference.
+    /// The largest magnitude of a finite value of the reference.
     largest: f64,
-    /// |a - b| / |b|, of norms over what is finite in both.
+    /// ‖a − b‖ / ‖b‖ over the elements that are finite in both.
     relative: f64,
-    /// The greatest |a - b|.
+    /// The largest |a − b|.
     most: f64,
-    /// How many values are not finite here, and in the reference.
+    /// The number of elements that are not finite, in the tensor and in the reference.
     not_finite: [usize; 2],
 }
 
@@ -55,7 +55,7 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> u8 {
 }
 
 impl Difference {
-    /// How it differs, in words.
+    /// The difference in words.
     fn why(&self) -> String {
         match self.not_finite {
             [a, b] if a != b => format!("{a} values are not finite, and {b} of the reference"),
@@ -66,7 +66,7 @@ impl Difference {
     }
 }
 
-/// The exit code where tensors differ beyond the tolerance.
+/// The exit code if tensors differ by more than the tolerance.
 const DIFFERS: u8 = 4;
 
 fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
@@ -117,11 +117,11 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
         t.note(&q.text());
     }
     let given = inputs::make_free(model.inputs(), &a.compile.dims, &data, a.compile.memory_limit, t)?;
-    // Without tensors inside it is the program to compare; otherwise memory is better free.
+    // The model without taps is compared itself if there is nothing to tap; otherwise it is dropped to free memory.
     let mut model = Some(model).filter(|_| all.is_empty());
     let mut found: Vec<Difference> = vec![];
     let mut lost = vec![];
-    // Without a tensor between kernels there are outputs all the same.
+    // There is at least one run, as outputs are compared in any case.
     let each = a.at_once as usize;
     let runs = all.len().div_ceil(each).max(1);
     for i in 0..runs {
@@ -201,8 +201,9 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
     Ok(code)
 }
 
-/// Whether a tensor differs by more than rounding does: by this relative error, and in numbers by a hundredth of it, where a
-/// result may be nothing but rounding. Integers that were rounded may differ by one, and one in a hundred booleans.
+/// Whether a tensor differs by more than rounding. A float tensor must exceed the relative error `tolerance` and, as it may
+/// consist of rounding errors only, the absolute error `tolerance` / 100. Integers that result from rounding may differ by
+/// one, and one boolean in a hundred may differ.
 fn parts(d: &Difference, tolerance: f64) -> bool {
     if d.relative.is_nan() || d.not_finite[0] != d.not_finite[1] {
         return true;
@@ -215,10 +216,10 @@ fn parts(d: &Difference, tolerance: f64) -> bool {
     d.relative > tolerance && d.most > least
 }
 
-/// Which weights are kept in few bits.
+/// The quantisation of a model's weights.
 struct Quantising {
     all: Quantised,
-    /// The names of the others.
+    /// The names of the weights that are not quantised.
     left: Vec<String>,
 }
 
@@ -232,10 +233,10 @@ impl Quantising {
     }
 }
 
-/// A summary of which weights were quantised.
+/// Finds which weights are quantised.
 ///
 /// # Errors
-/// Where none is: nothing would be compared.
+/// No weight is quantised, so there would be nothing to compare.
 fn quantised(file: &ModelFile, options: &Options, model: &Model) -> Result<Quantising, Error> {
     let graph = file.import(options)?.graph;
     let left = wgfc::compiler::weights::left(&graph, options);
@@ -254,7 +255,7 @@ fn quantised(file: &ModelFile, options: &Options, model: &Model) -> Result<Quant
     ))
 }
 
-/// The tensors between the kernels, in the order in which they are written, that have a name in the model.
+/// The intermediate tensors that kernels write and that have a name in the model, in the order in which they are written.
 fn tensors(file: &ModelFile, options: &Options) -> Result<Vec<Looked>, Error> {
     let fused = file.fuse_amended(options, &mut |_| Ok(()))?;
     let kernels = &fused.kernels;
@@ -273,7 +274,7 @@ fn tensors(file: &ModelFile, options: &Options) -> Result<Vec<Looked>, Error> {
     Ok(out)
 }
 
-/// The model with tensors as extra outputs, and the names of those that cannot be had.
+/// The model with tensors as additional outputs, and the names of those that cannot become outputs.
 fn with_taps(
     gpu: &Gpu,
     file: &ModelFile,
@@ -296,7 +297,7 @@ fn with_taps(
     Ok((compile(rest)?, without))
 }
 
-/// The results with which the model is compared.
+/// The model that computes the reference.
 fn reference(
     gpu: &Gpu,
     file: &ModelFile,
@@ -321,7 +322,7 @@ fn reference(
     }
 }
 
-/// `None` where there is nothing to compare. Of other shapes all differs.
+/// The difference of a tensor from the reference; `None` if one of them has no values.
 fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tensor) -> Option<Difference> {
     let values = |t: &Tensor| match t.dtype {
         DType::F32 => Some(t.to_f32s()?.into_iter().map(f64::from).collect::<Vec<f64>>()),
@@ -330,7 +331,7 @@ fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tenso
     let (x, y) = (values(a)?, values(b)?);
     let (mut error, mut norm, mut most, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
     if a.shape != b.shape {
-        // An extent that values decide: no element has its counterpart.
+        // Shapes may depend on values. If they differ, no element has a counterpart.
         (error, most) = (f64::INFINITY, f64::INFINITY);
     }
     let mut not_finite = [0, 0];
@@ -346,20 +347,21 @@ fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tenso
             largest = largest.max(y.abs());
         }
     }
-    // A value that is no number where the reference has one is as wrong as can be.
+    // NaN where the reference has a number makes the difference NaN.
     if x.iter().zip(&y).any(|(x, y)| x.is_nan() && !y.is_nan()) {
         (error, most) = (f64::NAN, f64::NAN);
     }
-    // Infinite where all of the reference is 0.
+    // Infinite if all of the reference is 0.
     let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
     let (name, nodes, shape) = (name.to_owned(), nodes.to_vec(), b.shape.clone());
     Some(Difference { name, memory, shape, nodes, largest, relative, most, not_finite })
 }
 
-/// So many steps at which the error grows are named.
+/// The most tensors that are named for the growth of the error.
 const STEPS: usize = 3;
 
-/// The tensors whose error is the most times that of all before them, the first ones and exact ones left out.
+/// The tensors whose error exceeds that of all earlier ones by the largest factors. Tensors before the first error are
+/// skipped.
 fn growth(all: &[Difference]) -> Vec<(&Difference, f64)> {
     let mut before = 0.0f64;
     let mut out = vec![];
@@ -374,7 +376,7 @@ fn growth(all: &[Difference]) -> Vec<(&Difference, f64)> {
     out
 }
 
-/// Not finite here where the reference is.
+/// Whether more elements are not finite than in the reference.
 fn overflows(d: &Difference) -> bool {
     d.not_finite[0] > d.not_finite[1]
 }
@@ -468,7 +470,7 @@ mod tests {
         let differs =
             |a: &[f32], b: &[f32]| parts(&difference("t", DType::F32, &[], &of(a), &of(b)).unwrap(), 1e-3);
         assert!(!differs(&[1.0, 2.0], &[1.0, 2.0001]) && differs(&[1.0, 2.0], &[1.0, 2.1]));
-        // All that is left of a difference of equal numbers is rounding.
+        // The difference of equal numbers consists of rounding errors only.
         assert!(!differs(&[1e-7], &[0.0]) && differs(&[1e-3], &[0.0]));
         assert!(
             differs(&[f32::NAN], &[0.0])

@@ -1,4 +1,4 @@
-//! `wgfc compile`.
+//! `wgfc compile`: compiles a model into a folder or a file.
 
 use super::adapter::choice;
 use super::args::{CompileArgs, TargetArg, distinct};
@@ -13,7 +13,7 @@ use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
 use wgfc::{Bundle, Cache, Decoder, Error, Options, Program, SaveOptions};
 
-/// Compiles a model into a folder.
+/// Compiles a model into a folder or a file.
 pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let started = std::time::Instant::now();
     let output = &output(a)?;
@@ -159,7 +159,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folder or file to write: as given, else a folder in the current one with the model's name.
+/// The folder or file to write: the given one, else a folder in the current one with the model's name.
 fn output(a: &CompileArgs) -> Result<PathBuf, Error> {
     if let Some(given) = &a.output {
         return Ok(given.clone());
@@ -167,21 +167,22 @@ fn output(a: &CompileArgs) -> Result<PathBuf, Error> {
     let absolute = std::path::absolute(&a.model).ok();
     let name = absolute.as_deref().and_then(|m| if m.is_dir() { m.file_name() } else { m.file_stem() });
     let name = name.ok_or_else(|| Error::usage("the model has no name for a folder", "give one: -o DIR"))?;
-    // A folder with a model may be in the current one, where the program must not take its place.
+    // If the model is a folder, it may lie in the current one, and the program must not replace it.
     match a.model.is_dir() {
         true => Ok(format!("{}-compiled", name.to_string_lossy()).into()),
         false => Ok(name.into()),
     }
 }
 
-/// The figures of the first plan, in which a size is 1 where it is neither fixed nor expected; `None` if the program has no such run.
+/// The figures of the first plan. A size that is neither given nor expected is 1. `None` if a size of the program is not
+/// valid then.
 fn bound(program: &Program, a: &CompileArgs, options: &Options) -> Option<Summary> {
     let expected = a.compile.expect.sizes.iter().chain(&a.compile.dims);
     let given: Vec<(String, i64)> = expected.filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
     Summary::new(program, &given, Roof::of(&options.profile.speeds, None, None)).ok()
 }
 
-/// The commands that come next: they work as they stand.
+/// Commands that the user may run next, ready to be copied.
 fn next_commands(program: &Program, bound: Option<&Summary>, output: &Path, a: &CompileArgs) -> [String; 2] {
     let path = in_shell(&output.display().to_string());
     if program.stats.weights_absent {
@@ -202,7 +203,7 @@ fn next_commands(program: &Program, bound: Option<&Summary>, output: &Path, a: &
     [format!("wgfc run {path} --random-inputs{dims}"), format!("wgfc bench {path} --random-inputs{dims}")]
 }
 
-/// A word as a shell takes it: in quotes where it has other characters than those of plain names.
+/// A word as it is written in a shell: quoted if it contains other characters than those of plain names.
 pub(super) fn in_shell(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-=+:".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -211,7 +212,7 @@ pub(super) fn in_shell(word: &str) -> String {
     }
 }
 
-/// The model's file.
+/// Opens the model's file, with random weights if the options ask for them.
 fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
     let file = ModelFile::open(&a.model)?;
     if !a.random_weights {
@@ -221,7 +222,7 @@ fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
     file.with_random_weights()
 }
 
-/// The decoder's files.
+/// Opens the decoder's files, with random weights if the options ask for them.
 fn opened_decoder(a: &CompileArgs, t: &Terminal) -> Result<Decoder, Error> {
     let decoder = Decoder::open_within(&a.model, a.compile.memory_limit)?;
     if !a.random_weights {
@@ -243,7 +244,7 @@ fn beside(model: &Path) -> Result<Vec<(String, Vec<u8>)>, Error> {
     wgfc::artefact::BESIDE.into_iter().filter(there).map(one).collect()
 }
 
-/// The model compiled once for each variant, or once.
+/// The model compiled for each variant, or a single time if there are no variants.
 fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bundle, Error> {
     let mut plans = vec![];
     for v in &a.variants {
@@ -258,7 +259,7 @@ fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bund
     Ok(Bundle::new(plans))
 }
 
-/// Warns that weights are random.
+/// Notes that weights are random, or that there are none to generate.
 pub fn say_random_weights(file: &ModelFile, t: &Terminal) {
     if let Some(r) = file.random_weights() {
         let (tensors, bytes) = r.size();

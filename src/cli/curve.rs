@@ -1,15 +1,16 @@
-//! Losses over steps as a picture.
+//! A picture of the loss over steps.
 
 use super::axes::{Area, line, picture};
 use super::run::number;
 
 const AREA: Area = Area { width: 860.0, height: 460.0, left: 86.0, right: 24.0, top: 60.0, bottom: 58.0 };
-/// Points of a line at most; of more, each stands for several.
+/// The most points of a line. If there are more, each point stands for several steps.
 const POINTS: usize = 1000;
-/// Where losses are further apart than this, the axis is logarithmic.
+/// The axis is logarithmic if the ratio of the largest and the smallest loss exceeds this.
 const FAR: f64 = 30.0;
 
-/// Draws it: each loss, and in front of them their mean over a hundredth of the steps. Losses that are not finite are left out.
+/// Draws the picture: each loss and, in front of them, the moving mean over a hundredth of the steps. Losses that are not
+/// finite are left out.
 pub fn svg(name: &str, points: &[(u64, f64)]) -> String {
     let finite: Vec<(f64, f64)> =
         points.iter().filter(|p| p.1.is_finite()).map(|(s, l)| (*s as f64, *l)).collect();
@@ -46,7 +47,7 @@ pub fn svg(name: &str, points: &[(u64, f64)]) -> String {
     s + "</svg>\n"
 }
 
-/// Round numbers around two, four to ten of them.
+/// Round numbers that enclose an interval, about four to ten of them.
 fn steps(low: f64, high: f64) -> Vec<f64> {
     let span = (high - low).max(low.abs() * 1e-6).max(f64::MIN_POSITIVE);
     let rough = 10f64.powf((span / 5.0).log10().floor());
@@ -56,12 +57,12 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
     (first..=last.clamp(first + 1, first + 12)).map(|i| i as f64 * step).collect()
 }
 
-/// Powers of ten around two positive numbers.
+/// Powers of ten that enclose two positive numbers.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     (low.log10().floor() as i32..=high.log10().ceil() as i32).map(|e| 10f64.powi(e)).collect()
 }
 
-/// All points, or the least and the greatest of each stretch of them.
+/// All points or, if there are many, the minimum and the maximum of each chunk of them.
 fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= POINTS {
         return points.to_vec();
@@ -71,7 +72,7 @@ fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     chunks.flat_map(|c| [c.iter().min_by(by_loss), c.iter().max_by(by_loss)]).flatten().copied().collect()
 }
 
-/// The mean over a hundredth of the points around each, of some of them.
+/// The moving mean over a hundredth of the points, at up to `POINTS` of them.
 fn means(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let around = points.len() / 200;
     let mut sums = vec![0.0];

@@ -17,14 +17,15 @@ use wgfc::runtime::session::DeviceMemory;
 use wgfc::runtime::{Estimate, Gpu, Profile};
 use wgfc::{BatchGenerator, Decoder, Error, Fusion, GeneratorOptions, Request, output};
 
-/// Tokens before those that count, after half a second of them: clocks rise under load.
+/// The tokens that are generated before those that are measured, and the time of earlier warm-up runs: clocks rise under
+/// load.
 const WARM_UP: usize = 8;
 const WARM: Duration = Duration::from_millis(500);
-/// Runs of a profile.
+/// The number of runs of a profile.
 const PROFILED: usize = 10;
-/// Steps that are compared.
+/// The number of steps that are compared.
 const COMPARED: usize = 8;
-/// The prompt and the tokens of a prefix recompute.
+/// The prompt of `--prefix-recompute`, and the default number of tokens.
 const PROMPT: [i64; 5] = [1, 2, 3, 4, 5];
 const RECOMPUTED: u32 = 50;
 
@@ -32,16 +33,16 @@ const RECOMPUTED: u32 = 50;
 struct Row {
     past: usize,
     dispatches: usize,
-    /// Bytes that a step reads and writes: a token of each sequence.
+    /// The bytes that a step reads and writes. A step generates one token of each sequence.
     bytes: u64,
-    /// Time of a step, in nanoseconds.
+    /// The time of a step in nanoseconds.
     step: Estimate,
-    /// Sequences at once.
+    /// The number of sequences.
     batch: usize,
     profile: Profile,
 }
 
-/// How far the fused program's tokens and logits are from the unfused one's.
+/// The difference between the fused and the unfused program.
 struct Check {
     relative_error: f64,
     same_tokens: usize,
@@ -202,7 +203,7 @@ fn options(a: &BenchDecodeArgs, cache: &DeviceCache) -> GeneratorOptions {
     }
 }
 
-/// Runs both on the tokens of the first; sequences of a model that tells them apart differ in length.
+/// Runs both programs on the tokens that the first one chooses. If the model supports it, the sequences differ in length.
 fn compare(fused: &mut BatchGenerator, unfused: &mut BatchGenerator) -> Result<Check, Error> {
     let mut check = Check { relative_error: 0.0, same_tokens: 0 };
     let vocabulary = fused.vocabulary().max(1);
@@ -240,7 +241,7 @@ fn recompute(
     };
     let _progress = t.spinner(format!("measuring {}", shown(&a.model)));
     let prompt: Vec<i64> = PROMPT.iter().map(|p| p % model.vocabulary() as i64).collect();
-    // All lengths once: what is made for a shape is made before it counts.
+    // The first pass over all lengths warms up, as some resources are created once for each shape.
     for counts in [false, true] {
         let mut ids = prompt.clone();
         let mut times = vec![];
@@ -271,11 +272,11 @@ fn estimate(times: Vec<f64>) -> Result<Estimate, Error> {
 }
 
 impl Row {
-    /// Tokens a second, of all sequences together.
+    /// Tokens per second, of all sequences together.
     fn tokens(&self, step_ns: f64) -> f64 {
         self.batch as f64 * 1e9 / step_ns
     }
-    /// Seconds a step at this bandwidth.
+    /// The lower bound of a step's time at this bandwidth, in seconds.
     fn bound(&self, bandwidth: f64) -> f64 {
         self.bytes as f64 / bandwidth
     }
@@ -314,7 +315,7 @@ fn text(rows: &[Row], bandwidth: f64) -> String {
     table(&lines, &vec![true; heading.len()])
 }
 
-/// A row for each dispatch, after the length of the past.
+/// A row for each dispatch, with the length of the past in the first column.
 fn csv(rows: &[Row]) -> String {
     let mut s = String::new();
     for r in rows {

@@ -13,7 +13,7 @@ use wgfc::runtime::{AdapterSummary, Gpu};
 use wgfc::speeds::{self, Source};
 use wgfc::{Cache, Error, Problem};
 
-/// Lists the adapters; measures one.
+/// Lists the adapters, and measures one if this is requested.
 pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     let adapters = Gpu::adapters_blocking();
     if adapters.is_empty() {
@@ -74,7 +74,7 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The measured figures, and those that were known before.
+/// The measured speeds, and those that were known before.
 struct Found {
     before: (Source, Speeds),
     speeds: Speeds,
@@ -99,7 +99,7 @@ fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Termi
     Ok(Found { before, speeds, beside, stored })
 }
 
-/// The meaning of each figure of the model, for people.
+/// Descriptions of the fields of speeds, in the order of [`speeds::fields`].
 const MEANINGS: [&str; 14] = [
     "memory bandwidth",
     "f32 arithmetic",
@@ -182,7 +182,7 @@ fn limits(a: &AdapterSummary) -> Vec<Vec<String>> {
     rows.into_iter().map(|(k, v)| vec![format!("  {k}"), v]).collect()
 }
 
-/// An adapter, its limits and features.
+/// An adapter with its limits and features, as JSON.
 pub fn json(a: &AdapterSummary) -> serde_json::Value {
     let l = &a.limits;
     serde_json::json!({

@@ -1,4 +1,4 @@
-//! The files in the user's cache folder that belong to a device: schedules measured on it, its speeds, compiled pipelines.
+//! The files of a device in the user's cache: measured schedules, speeds, compiled pipelines.
 
 use super::args::CacheArgs;
 use super::terminal::Terminal;
@@ -8,19 +8,19 @@ use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{Cache, Error, Tuning};
 
-/// The user's cache for a device. A file that cannot be used is left out with a warning.
+/// The user's cache for a device. A file that cannot be used is ignored with a warning.
 pub struct DeviceCache {
     /// Schedules measured on the device.
     pub tuning: Tuning,
     /// The speeds of the device, measured or assumed.
     pub speeds: Speeds,
-    /// Where the speeds come from.
+    /// The origin of the speeds.
     pub source: Source,
     pipelines: Option<Pipelines>,
 }
 
 impl DeviceCache {
-    /// Reads the files, except those that the options leave out.
+    /// Reads the files, except those that the options exclude.
     pub fn open(a: &CacheArgs, gpu: &Gpu, t: &Terminal) -> DeviceCache {
         let cache = Cache::of_user();
         let tuning = cache.as_ref().filter(|_| !a.no_tuning).map(|c| c.tuning(gpu.summary()));
@@ -36,7 +36,7 @@ impl DeviceCache {
         DeviceCache { tuning, speeds, source, pipelines }
     }
 
-    /// Writes the pipelines compiled since to the cache.
+    /// Stores the pipelines that have been compiled since.
     pub fn save(&self, t: &Terminal) {
         if let Some(Err(e)) = self.pipelines.as_ref().map(Pipelines::save) {
             warn(&e, t);
@@ -44,7 +44,7 @@ impl DeviceCache {
     }
 }
 
-/// The known speeds of a device. A file of measurements that cannot be used is left out with a warning.
+/// The measured or assumed speeds of a device. A file of measurements that cannot be used is ignored with a warning.
 pub fn speeds(cache: Option<&Cache>, gpu: &Gpu, t: &Terminal) -> (Source, Speeds) {
     speeds::known(cache, gpu.summary()).unwrap_or_else(|e| {
         warn(&e, t);
@@ -52,7 +52,7 @@ pub fn speeds(cache: Option<&Cache>, gpu: &Gpu, t: &Terminal) -> (Source, Speeds
     })
 }
 
-/// Says what is wrong with a file that can be done without.
+/// Warns about a file that is not essential.
 pub fn warn(e: &Error, t: &Terminal) {
     t.warnings(&[e.to_string().trim_start_matches("error: ").to_owned()]);
 }

@@ -1,4 +1,4 @@
-//! The dispatches of a program as a picture: SVG, DOT, or an HTML page that pans and zooms.
+//! A picture of a program's dispatches: SVG, DOT, or an HTML page that pans and zooms.
 
 use super::layout::{Size, place};
 use super::repeats::{FEWEST, Repeats};
@@ -12,28 +12,28 @@ const FONT: f64 = 11.0;
 const CHAR: f64 = 6.65;
 const LINE: f64 = 15.0;
 const PAD: f64 = 8.0;
-/// Characters of a line in a box.
+/// The most characters in a line of a box.
 const MOST: usize = 44;
-/// Model nodes listed in a box.
+/// The most model nodes that a box lists.
 const NODES: usize = 4;
 
-/// The picture as data: boxes and who reads from whom.
+/// A picture of a program: boxes, and edges from writers to readers.
 pub struct Drawing {
     title: String,
     boxes: Vec<Card>,
     edges: Vec<(usize, usize)>,
 }
 
-/// A box of the drawing: one or several equal dispatches.
+/// A box of the drawing, which stands for one dispatch or for several equal ones.
 struct Card {
     heading: String,
     lines: Vec<String>,
     tooltip: String,
-    /// A family of kernels, or nothing for an input or output of the model.
+    /// The family of the kernel; `None` for an input or output of the model.
     family: Option<String>,
-    /// From 0 to 1: its share of the time bound, against the largest one.
+    /// The time bound of the dispatch relative to the largest one, from 0 to 1.
     heat: f64,
-    /// How many dispatches it stands for.
+    /// The number of dispatches that it stands for.
     times: usize,
 }
 
@@ -49,7 +49,7 @@ impl Card {
 }
 
 impl Drawing {
-    /// A drawing of a program, with its figures.
+    /// The drawing of a program, with its figures.
     pub fn new(name: &str, program: &Program, summary: &Summary) -> Drawing {
         let mut boxes: Vec<Card> = program.inputs.iter().map(|p| port("input", p)).collect();
         let mut edges = Vec::new();
@@ -77,7 +77,7 @@ impl Drawing {
                 }
             }
             sources.sort_unstable();
-            // An edge from one repetition to the next would go up.
+            // Edges from a repetition to the next one, which would go upwards, are left out.
             edges.extend(sources.iter().filter(|s| **s < me).map(|s| (*s, me)));
             for (b, access) in d.bindings.iter().zip(&kernel.bindings) {
                 if *access == Access::ReadWrite {
@@ -144,7 +144,7 @@ impl Drawing {
         s + "}\n"
     }
 
-    /// A picture on its own.
+    /// The drawing as a complete SVG file.
     pub fn svg(&self) -> String {
         let sizes: Vec<Size> = self.boxes.iter().map(Card::size).collect();
         let placed = place(&sizes, &self.edges);
@@ -190,7 +190,7 @@ impl Drawing {
         s + "</g>\n</svg>\n"
     }
 
-    /// A page that pans with the mouse and zooms with the wheel.
+    /// An HTML page that pans with the mouse and zooms with the wheel.
     pub fn html(&self) -> String {
         format!(
             "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{}</title>\n<style>\n\
@@ -245,7 +245,7 @@ fn port(what: &str, p: &Port) -> Card {
     }
 }
 
-/// Leaves one of the inputs, or outputs, of one type that only the same layers that repeat read, or write.
+/// Merges inputs, or outputs, of the same type that are connected to the same box of repeated layers.
 fn fold_ports(boxes: &mut Vec<Card>, edges: &mut Vec<(usize, usize)>) {
     let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (i, b) in boxes.iter().enumerate().filter(|(_, b)| b.family.is_none()) {
@@ -267,7 +267,7 @@ fn fold_ports(boxes: &mut Vec<Card>, edges: &mut Vec<(usize, usize)>) {
     boxes.retain(|_| keep.next().copied().unwrap_or(true));
 }
 
-/// The text in the box of a dispatch.
+/// The data for the box of a dispatch.
 struct What<'p> {
     index: usize,
     family: &'p str,
@@ -275,7 +275,7 @@ struct What<'p> {
     nodes: &'p [String],
     operators: String,
     writes: String,
-    /// How many dispatches the box stands for.
+    /// The number of dispatches that the box stands for.
     times: usize,
 }
 
@@ -294,7 +294,7 @@ fn dispatch(what: &What<'_>, f: &Figures, weights: u64, heat: f64) -> Card {
     }
     let mut figures = bytes_text(f.bytes);
     if weights > f.bytes {
-        // A table of which few rows are read.
+        // For instance a lookup table of which a dispatch reads few rows.
         let _ = write!(figures, " (from {} of weights)", bytes_text(weights));
     } else if weights > 0 {
         let _ = write!(figures, " ({} weights)", bytes_text(weights));
@@ -333,7 +333,7 @@ fn card(b: &Card, size: Size, x: f64, y: f64) -> String {
         size.h
     );
     if b.heat > 0.0 {
-        // A bar at the left edge: how much of the time bound falls on this dispatch.
+        // The height of the bar at the left edge is proportional to the dispatch's time bound.
         let h = (size.h - 8.0) * b.heat;
         let _ = write!(
             s,
@@ -380,7 +380,7 @@ fn curve(points: &[(f64, f64)]) -> String {
     s
 }
 
-/// Stroke and fill of a family. Families not listed take a colour by their name.
+/// The stroke and fill colours of a family. A family that is not listed has a colour derived from its name.
 pub fn colours(family: Option<&str>) -> (&'static str, &'static str) {
     const PALETTE: [(&str, &str); 8] = [
         ("#2f6fb5", "#e4effa"),
@@ -400,7 +400,7 @@ pub fn colours(family: Option<&str>) -> (&'static str, &'static str) {
     PALETTE[i]
 }
 
-/// Its beginning and its end, where it is longer than `most` characters.
+/// A text shortened to `most` characters by removing its middle.
 fn shorten(s: &str, most: usize) -> String {
     let n = s.chars().count();
     if n <= most {
@@ -411,7 +411,7 @@ fn shorten(s: &str, most: usize) -> String {
     s.chars().take(head).chain(['…']).chain(s.chars().skip(n - tail)).collect()
 }
 
-/// For XML; control characters, which XML cannot hold, become `�`.
+/// Escapes a text for XML. Control characters, which XML cannot contain, become `�`.
 pub fn escape(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     for c in s.chars() {

@@ -1,4 +1,4 @@
-//! Tensors that another program saved, to compare with.
+//! Saved tensors of another program, with which a model's tensors are compared.
 
 use super::compare::Looked;
 use super::terminal::Terminal;
@@ -8,17 +8,17 @@ use wgfc::compiler::budget::Budget;
 use wgfc::compiler::import::{close_names, decode, fx};
 use wgfc::{Error, ModelFile, Options, Tensor, npy};
 
-/// Saved tensors.
+/// The saved tensors that a model is compared with.
 pub struct Expected {
-    /// Outputs and tensors inside, by the model's names.
+    /// Outputs and intermediate tensors, by the model's names.
     pub tensors: BTreeMap<String, Tensor>,
-    /// The tensors inside, in the model's order.
+    /// The intermediate tensors, in the model's order.
     pub inside: Vec<Looked>,
-    /// Files of inputs, as `--input` takes them.
+    /// Files of inputs, in the form of `--input`.
     pub inputs: Vec<String>,
 }
 
-/// The names of a model: of inputs and outputs, and of tensors with the nodes that make them, in its order.
+/// The names in a model: of inputs, of outputs, and of tensors with the nodes that compute them, in the model's order.
 struct Names {
     inputs: Vec<String>,
     outputs: Vec<String>,
@@ -61,7 +61,8 @@ impl Names {
         self.inputs.iter().chain(&self.outputs).map(String::as_str).chain(made)
     }
 
-    /// The name that a file's is meant to be.
+    /// The name in the model that corresponds to the name of a file, in which other characters than letters and digits may
+    /// be replaced.
     fn find(&self, name: &str) -> Option<&str> {
         let plain = |n: &str| {
             let n: String = n.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
@@ -71,14 +72,14 @@ impl Names {
             let wanted = plain(name);
             let mut fit: Vec<&str> = self.all().filter(|n| plain(n) == wanted).collect();
             fit.dedup();
-            // Names that differ only in such characters are ambiguous.
+            // If several names differ only in such characters, none of them is chosen.
             if fit.iter().all(|n| *n == fit[0]) { fit.first().copied() } else { None }
         })
     }
 }
 
 impl Expected {
-    /// The tensors in these files and folders.
+    /// Reads the tensors in these files and folders.
     pub fn read(
         file: &ModelFile,
         sources: &[String],
@@ -141,7 +142,7 @@ impl Expected {
     }
 }
 
-/// The names that files say, and the files.
+/// The files of the sources, with the names that they stand for.
 fn files(sources: &[String]) -> Result<Vec<(String, PathBuf)>, Error> {
     let mut all = vec![];
     for s in sources {
@@ -158,7 +159,7 @@ fn files(sources: &[String]) -> Result<Vec<(String, PathBuf)>, Error> {
     Ok(all)
 }
 
-/// Folders in folders are followed so deep: parts of a name with slashes.
+/// The deepest nesting of folders that is searched, as names with slashes become folders.
 const DEEPEST: usize = 32;
 
 fn folder(root: &Path, dir: &Path, depth: usize, all: &mut Vec<(String, PathBuf)>) -> Result<(), Error> {

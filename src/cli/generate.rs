@@ -14,7 +14,7 @@ use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
 
-/// Capacities that were not asked for are multiples of this, so that similar prompts give the same program.
+/// A default capacity is a multiple of this, so that similar prompts result in the same program.
 const STEP: usize = 256;
 
 /// Generates text or tokens.
@@ -119,14 +119,14 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The request that the options state, else the one that the model's publisher recommends, else greedy.
+/// The request that the options specify; otherwise the publisher's recommendation, else greedy decoding.
 fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
     let d = decoder.defaults();
     let drawn = match a.temperature {
         Some(t) => t != 0.0,
         None => d.sample || a.top_k.is_some() || a.top_p.is_some(),
     };
-    // A recommendation that does not sample has no parameters of sampling.
+    // If the recommendation is not to sample, its sampling parameters are ignored.
     let d = if d.sample {
         d.clone()
     } else {
@@ -145,32 +145,32 @@ fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
     }
 }
 
-/// How fast it was. Times in seconds.
+/// The speed of generation. Times are in seconds.
 struct Stats {
     place: String,
     /// The device profile that the programs were compiled for.
     chosen_for: String,
     prompt: usize,
-    /// All before the first run.
+    /// The time before the first run.
     setup: f64,
-    /// The time of it for opening the files, encoding the prompt, making weights up.
+    /// The part of the set-up that opens files, encodes the prompt and generates random weights.
     read: f64,
-    /// The rest of it.
+    /// The other parts of the set-up.
     parts: Setup,
     memory: DeviceMemory,
-    /// The process's peak memory in bytes, where the system tells.
+    /// The peak memory of the process in bytes, if the system reports it.
     peak: Option<u64>,
-    /// When each token was there, after the set-up.
+    /// The time of each token, counted from the end of the set-up.
     times: Vec<f64>,
     program: Option<ProgramStats>,
 }
 
-/// The cost of one token.
+/// The estimated cost of one token.
 struct ProgramStats {
     dispatches: usize,
-    /// At the middle of the tokens generated.
+    /// The bytes of a token in the middle of the generated ones.
     bytes: u64,
-    /// Bytes a second, measured.
+    /// The measured bandwidth in bytes per second.
     bandwidth: f64,
 }
 
@@ -181,14 +181,14 @@ impl ProgramStats {
         let (dispatches, bytes) = g.cost(prompt + tokens / 2);
         Ok(ProgramStats { dispatches, bytes, bandwidth: measured.copy_bytes_per_second })
     }
-    /// Seconds a token at the measured bandwidth.
+    /// The lower bound of a token's time at the measured bandwidth, in seconds.
     fn bound(&self) -> f64 {
         self.bytes as f64 / self.bandwidth
     }
 }
 
 impl Stats {
-    /// Seconds a token after the first: their mean, which is what makes the text arrive.
+    /// The mean time of a token after the first one, in seconds.
     fn per_token(&self) -> Option<f64> {
         let (first, last) = (self.times.first()?, self.times.last()?);
         (self.times.len() > 1).then(|| (last - first) / (self.times.len() - 1) as f64)

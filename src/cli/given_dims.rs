@@ -1,4 +1,4 @@
-//! Dimensions that tensors at hand give.
+//! The values of dimensions that follow from given tensors.
 
 use super::args::{DataArgs, DimArgs};
 use super::terminal::Terminal;
@@ -24,7 +24,7 @@ fn declared(file: &ModelFile, options: &Options) -> Result<Vec<ValueInfo>, Error
     Ok(inputs.into_iter().map(port).collect())
 }
 
-/// The dimensions of the options and those that the files of `--like` give.
+/// The dimensions of the options, and those that follow from the files of `--like`.
 pub fn dims(model: &Path, options: &Options, a: &DimArgs) -> Result<Vec<(String, i64)>, Error> {
     let mut dims = options.dims.clone();
     if a.like.is_empty() {
@@ -76,8 +76,8 @@ pub fn dims(model: &Path, options: &Options, a: &DimArgs) -> Result<Vec<(String,
     Ok(dims.into_iter().collect())
 }
 
-/// The dimensions and the tensors that the inputs of a run have, which a model may be compiled for that cannot be for all; `None` where
-/// inputs are not all given. Random ones are not among the tensors.
+/// The dimensions and tensors of a run's inputs, for a model that can be compiled only for given ones. Random inputs are not
+/// among the tensors. `None` if not all inputs are given.
 pub fn of_inputs(
     file: &ModelFile,
     options: &Options,
@@ -86,7 +86,7 @@ pub fn of_inputs(
 ) -> Option<(BTreeMap<String, i64>, BTreeMap<String, Tensor>)> {
     let mut ports = declared(file, options).ok()?;
     ports.retain(|p| !options.values.contains_key(&p.name));
-    // An input for looking inside is no input of the model as it declares them.
+    // Inputs of `--add` and `--replace` are not declared by the model.
     let added = options.added.iter().map(|n| add_input(n));
     let replaced = options.replaced.iter().flat_map(|n| [replace_input(n), where_input(n)]);
     let inside: Vec<String> = added.chain(replaced).map(|n| format!("{n}=")).collect();

@@ -11,7 +11,7 @@ use wgfc::{DType, Error, Tensor};
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
-/// Where an input keeps its channels, height and width.
+/// The axes of an input that hold channels, height and width.
 struct Axes {
     channels: usize,
     height: usize,
@@ -34,8 +34,8 @@ fn axes(shape: &[Dim]) -> Option<Axes> {
     None
 }
 
-/// Reads the picture at `path` for an input of type `dtype` and `shape` over symbols of which `dims` are
-/// known. Unknown heights and widths are the picture's own; an unknown batch is 1.
+/// Reads the picture at `path` for an input of type `dtype` and `shape`. `dims` holds the known symbols. An unknown height
+/// or width is the picture's own; an unknown batch is 1.
 pub fn read(
     path: &Path,
     dtype: DType,
@@ -66,7 +66,7 @@ pub fn read(
     };
     let (width, height) = reader()?.into_dimensions().map_err(|e| no_picture(e.to_string()))?;
     budget.add_file((*bytes).as_ref().len() as u64);
-    // A byte of each of up to four channels.
+    // One byte for each of up to four channels.
     let need = 4 * u64::from(width) * u64::from(height);
     budget.take(need, format_args!("a picture of {width} × {height}")).map_err(|d| Error::File {
         path: path.to_owned(),
@@ -128,7 +128,7 @@ pub fn read(
     Ok(Tensor::from_scalars(dtype, out_shape, &v))
 }
 
-/// Visits (y, x, channel) in the order of the input's memory.
+/// Visits (y, x, channel) in the memory order of the input.
 fn each(axes: &Axes, c: usize, h: usize, w: usize, mut f: impl FnMut(usize, usize, usize)) {
     if axes.channels < axes.height {
         for k in 0..c {
@@ -157,7 +157,8 @@ mod tests {
     fn pictures_are_scaled_cut_and_normalised() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.png");
-        // 8 × 4, left half red, right half blue: cut to its centre 4 × 4, the seam stays in the middle.
+        // An 8 × 4 picture, the left half red, the right half blue, is cut to its central 4 × 4, with the seam in the
+        // middle.
         let picture =
             image::RgbImage::from_fn(8, 4, |x, _| image::Rgb(if x < 4 { [255, 0, 0] } else { [0, 0, 255] }));
         picture.save(&path).unwrap();
@@ -173,12 +174,12 @@ mod tests {
         assert_eq!(v[32..36], [0.0, 0.0, 1.0, 1.0]);
         let t = read(&path, DType::F32, &shape, &dims, ImageNorm::Imagenet).unwrap();
         assert!((t.to_f32s().unwrap()[0] - (1.0 - 0.485) / 0.229).abs() < 1e-6);
-        // Channels last, bytes, own size.
+        // A layout with channels last, of bytes, at the picture's own size.
         let shape = [Dim::constant(1), Dim::sym("h"), Dim::sym("w"), Dim::constant(3)];
         let t = read(&path, DType::U8, &shape, &dims, ImageNorm::Imagenet).unwrap();
         assert_eq!(t.shape, [1, 4, 8, 3]);
         assert_eq!(t.bytes().unwrap()[..3], [255, 0, 0]);
-        // No picture at all.
+        // A file that is no picture.
         let e = read(&path, DType::F32, &[Dim::constant(7)], &dims, ImageNorm::Unit).unwrap_err();
         assert!(e.to_string().contains("is a picture, the model wants f32[7]"), "{e}");
         std::fs::write(&path, b"no").unwrap();
@@ -191,7 +192,7 @@ mod tests {
         );
     }
 
-    /// A small file that is a large picture.
+    /// A small file that decodes to a large picture.
     #[test]
     fn pictures_draw_from_the_budget() {
         let dir = tempfile::tempdir().unwrap();

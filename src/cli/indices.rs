@@ -9,7 +9,7 @@ use wgfc::compiler::import::wants_indices_inside;
 use wgfc::ir::eval::evaluate_checked;
 use wgfc::{Error, ModelFile, Problem, Tensor};
 
-/// An error that lists the indices of gathers and scatters that are outside their axes.
+/// Returns an error that lists the indices of gathers and scatters that are out of range.
 pub fn check(
     a: &RunArgs,
     fixed: Fixed,
@@ -33,7 +33,7 @@ pub fn check(
     })?;
     let mut problems = vec![];
     for (node, all) in &found {
-        // Other operators have places of their own for what is outside.
+        // Other operators define their results for indices that are out of range.
         let Some(operator) = imported.operators.get(node).filter(|o| wants_indices_inside(o)) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! `--input NAME=SOURCE`: from words to tensors.
+//! Converts `--input NAME=SOURCE` to tensors.
 
 use super::args::DataArgs;
 use super::image;
@@ -10,7 +10,7 @@ use wgfc::ir::Scalar;
 use wgfc::value_info::{ValueInfo, bind, no_such_input};
 use wgfc::{DType, Error, Problem, Tensor, memory, npy, random};
 
-/// Where an input's values come from.
+/// The source of an input's values.
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
     Npy(PathBuf),
@@ -53,8 +53,8 @@ impl Source {
     }
 }
 
-/// `--fix NAME=VALUE`: an input of the model that becomes a constant. `VALUE` is a file, or integers: one
-/// alone is a scalar, several with commas (a comma at the end for one) a list.
+/// Parses `--fix NAME=VALUE`, which makes an input of the model constant. `VALUE` is a file or integers: a single one is a
+/// scalar, several with commas are a list. A comma at the end makes a list of one.
 pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
     let help = "write --fix NAME=FILE.npy, NAME=FILE.pb, or integers as in NAME=1,2";
     let (name, value) =
@@ -75,9 +75,9 @@ pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
     Ok((name.to_owned(), value))
 }
 
-/// Makes all inputs of a model, or lists everything that stands in the way.
+/// Makes all inputs of a model. The error lists everything that is missing or wrong.
 ///
-/// Files bind the symbols first; then `--dim`; what is generated takes its shape from both.
+/// Shapes of files determine symbols first, then `--dim`. Generated inputs take their shapes from both.
 pub fn make(
     ports: &[ValueInfo],
     given: &[(String, i64)],
@@ -88,7 +88,7 @@ pub fn make(
     make_of(ports, given, a, memory_limit, (true, false), t)
 }
 
-/// [`make`]; dimensions that nothing gives are small, which is said.
+/// [`make`] that chooses small values for dimensions that are not determined, with a note.
 pub fn make_free(
     ports: &[ValueInfo],
     given: &[(String, i64)],
@@ -99,7 +99,7 @@ pub fn make_free(
     make_of(ports, given, a, memory_limit, (true, true), t)
 }
 
-/// [`make`] of those inputs only that are given.
+/// [`make`] for only those inputs that are given.
 pub fn make_given(
     ports: &[ValueInfo],
     given: &[(String, i64)],
@@ -168,14 +168,13 @@ fn make_of(
     fill(ports, given, &sources, free, a, &Budget::of_data(memory_limit), t)
 }
 
-/// The input that `NAME=…` names, and what stands behind it. A model's input may have `=` in its name: the longest name that fits
-/// wins.
+/// The input that `NAME=…` names, and the text after the `=`. Names may contain `=`: the longest one that fits is chosen.
 pub fn named<'p, 't>(ports: &'p [ValueInfo], text: &'t str) -> Option<(&'p ValueInfo, &'t str)> {
     let fit = |p: &'p ValueInfo| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?));
     ports.iter().filter_map(fit).max_by_key(|(p, _)| p.name.len())
 }
 
-/// A source that fits the port's type.
+/// A suggested source for the port's type.
 fn suggestion(port: &ValueInfo) -> &'static str {
     match (port.dtype.is_float(), port.shape.len()) {
         (true, 4) => "FILE.npy|FILE.png|random",
@@ -295,10 +294,11 @@ fn fill(
     if problems.is_empty() { Ok(tensors) } else { Err(Error::Usage(problems)) }
 }
 
-/// The value of a free dimension that is not a tensor's first.
+/// The value of a free dimension that is not the first one of a tensor.
 const USUAL: i64 = 64;
 
-/// Gives the dimensions of inputs that have none a value: 1 for those that stand first somewhere, as batches do.
+/// Chooses values for the undetermined dimensions of inputs: 1 for a dimension that comes first in some input, as batches
+/// do, else `USUAL`.
 fn choose<'p>(ports: impl Iterator<Item = &'p ValueInfo>, dims: &mut BTreeMap<String, i64>, t: &Terminal) {
     let (mut first, mut others) = (vec![], vec![]);
     for p in ports {
@@ -321,7 +321,7 @@ fn constant(dtype: DType, shape: Vec<usize>, v: f64) -> Tensor {
     Tensor::generate(dtype, shape, |_| Scalar::from_f64(dtype, v))
 }
 
-/// 0, 1, 2, … along the last axis.
+/// The numbers 0, 1, 2, … along the last axis.
 fn iota(dtype: DType, shape: Vec<usize>) -> Tensor {
     let period = shape.last().copied().unwrap_or(1).max(1);
     Tensor::generate(dtype, shape, |i| Scalar::from_i64(dtype, (i % period) as i64))

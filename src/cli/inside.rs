@@ -1,4 +1,4 @@
-//! The cost of taps, `--add` and `--replace`.
+//! The cost of `--tap`, `--add` and `--replace`.
 
 use super::terminal::Terminal;
 use wgfc::compiler::device::Speeds;
@@ -6,28 +6,28 @@ use wgfc::inspect::{Roof, Summary, bytes_text, table};
 use wgfc::ir::Program;
 use wgfc::{ModelFile, Options};
 
-/// A program beside that of the same model without what looks into it.
+/// The figures of a program, compared with those of the same model without taps and extra inputs.
 pub struct Cost {
-    /// The dimensions that the figures are at.
+    /// The dimensions to which the figures apply.
     at: String,
     without: Figures,
-    /// With the extra inputs left out.
+    /// The figures with the extra inputs left out.
     left_out: Figures,
-    /// With extra inputs that are as large as the tensors; the same without any.
+    /// The figures with extra inputs as large as the tensors; equal to `left_out` if there are none.
     given: Figures,
-    /// The inputs that a run may leave out, with their types.
+    /// The optional inputs, with their types.
     inputs: Vec<(String, String)>,
 }
 
-/// Dispatches of a run, and the bytes that they read and write at least.
+/// The dispatches of a run, and the least bytes that they read and write.
 #[derive(Clone, Copy)]
 struct Figures {
     dispatches: u64,
     bytes: u64,
 }
 
-/// The cost of looking inside as the options say, where symbols have the values `dims`, else the expected ones. `None`
-/// where nothing is looked into.
+/// The cost of the options' taps and extra inputs. Symbols have the values in `dims`, else the expected ones. `None` if
+/// there are neither taps nor extra inputs, or a size is not valid.
 pub fn cost(
     file: &ModelFile,
     options: &Options,
@@ -66,7 +66,7 @@ pub fn cost(
 }
 
 impl Cost {
-    /// For people.
+    /// The cost as text.
     pub fn text(&self) -> String {
         let more = |n: u64, of: u64| if n >= of { format!("+{}", n - of) } else { format!("-{}", of - n) };
         let more_bytes = |n: u64, of: u64| match n >= of {
@@ -100,7 +100,7 @@ impl Cost {
         out
     }
 
-    /// For programs.
+    /// The cost as JSON.
     pub fn json(&self) -> serde_json::Value {
         let of = |f: Figures| serde_json::json!({ "dispatches": f.dispatches, "bytes": f.bytes });
         serde_json::json!({

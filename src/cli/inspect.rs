@@ -14,7 +14,7 @@ use wgfc::output::write_whole;
 use wgfc::source::ModelFile;
 use wgfc::{Error, Options};
 
-/// Shows what a model compiles to.
+/// Shows the program that a model compiles to.
 pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     for path in a.graph.iter().chain(&a.roofline) {
         check_extension(path, a.roofline.as_ref() == Some(path))?;
@@ -29,7 +29,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let program = if is_program(&a.model) { chosen(a, t)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
-    // A given size counts before an expected one.
+    // The last entry for a symbol wins, so that a given size precedes an expected one.
     let sizes = || a.compile.expect.sizes.iter().chain(&a.compile.dims);
     let given: Vec<(String, i64)> = sizes().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
     if let Some((n, _)) = sizes().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n)) {
@@ -97,7 +97,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The plan that is asked for of a compiled program.
+/// The plan of a compiled program that the options select.
 fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     let options = ReadOptions { verify: false, memory_limit: a.compile.memory_limit };
     let plans = load_bundle_with(&a.model, &options)?.plans;
@@ -120,13 +120,13 @@ fn options(a: &InspectArgs) -> Result<Options, Error> {
     Ok(Options { profile: wgfc::cache::read_profile(&a.profile)?, ..a.compile.options()? })
 }
 
-/// The options that say something else than the device profile that bounds are by.
+/// The options that replace parts of the device profile's peaks.
 fn instead(a: &InspectArgs) -> Vec<&'static str> {
     let given = [(a.bandwidth.is_some(), "--bandwidth"), (a.peak.is_some(), "--peak")];
     given.into_iter().filter_map(|(g, name)| g.then_some(name)).collect()
 }
 
-/// Compiles the model; without its weights where they are missing.
+/// Compiles the model, without its weights if they are missing.
 fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     if a.plan.is_some() {
         return Err(Error::usage("--plan has no effect on a model", "give what `wgfc compile` wrote"));
@@ -146,7 +146,7 @@ fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     }
 }
 
-/// Prints how each kernel is computed.
+/// Prints the schedule of each kernel.
 fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     if is_program(&a.model) {
         return Err(Error::usage(
@@ -157,7 +157,7 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     let file = ModelFile::open(&a.model)?;
     let mut options = options(a)?;
     let mut fuse = || match file.fuse_amended(&options, &mut |_| Ok(())) {
-        // A missing file is known once it was looked for.
+        // A missing file is known only after it has been looked up.
         Err(_) if !file.missing().is_empty() && !options.graph_only => {
             options.graph_only = true;
             file.fuse_amended(&options, &mut |_| Ok(()))

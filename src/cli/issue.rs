@@ -1,4 +1,4 @@
-//! `wgfc report`: one file for an issue.
+//! `wgfc report`: packs a file for an issue.
 
 use super::args::{DataArgs, ReportArgs};
 use super::terminal::Terminal;
@@ -19,13 +19,13 @@ use wgfc::output::write_whole;
 use wgfc::runtime::Gpu;
 use wgfc::{Error, Model, ModelFile, Options, SaveOptions};
 
-/// Runs of which the times are packed, and seconds that they may take.
+/// The number of runs that are timed, and the most seconds that they may take.
 const RUNS: (u32, f64) = (10, 20.0);
 
 /// A file in the report.
 struct Entry {
     name: String,
-    /// Its content, in words.
+    /// A description of its content.
     about: &'static str,
     bytes: Vec<u8>,
 }
@@ -57,7 +57,7 @@ pub fn main(a: &ReportArgs, t: &Terminal) -> Result<(), Error> {
     let archive = fx::is_archive(file.bytes());
     let mut left_out = None;
     match archive {
-        // Numbers of a program are in its kernels: which of them are weights cannot be said.
+        // Numbers of the program are in its kernels and may be weights, so kernels are not packed.
         true => {
             if let Err(e) = file.compile(&Options { graph_only: true, ..a.compile.options()? }) {
                 failures.push(format!("compiling it:\n{}", without_numbers(&e.to_string())));
@@ -83,7 +83,7 @@ pub fn main(a: &ReportArgs, t: &Terminal) -> Result<(), Error> {
 
 fn say(a: &ReportArgs, t: &Terminal, pack: &Pack, h: Option<&Hollow>, failures: &[String]) {
     let size = |e: &Entry| e.bytes.len() as u64;
-    // Kernels are one line of many files.
+    // Files in a folder, such as kernels, share one line.
     let mut lines: BTreeMap<String, (usize, u64, &str)> = BTreeMap::new();
     for e in &pack.0 {
         let name = e.name.rsplit_once('/').map_or(e.name.clone(), |(dir, _)| format!("{dir}/"));
@@ -138,9 +138,9 @@ fn say(a: &ReportArgs, t: &Terminal, pack: &Pack, h: Option<&Hollow>, failures: 
     t.print(&s);
 }
 
-/// Versions, system, adapter, options.
+/// Versions, system, adapter and options.
 fn about(a: &ReportArgs, file: &ModelFile, gpu: Option<&Gpu>) -> serde_json::Value {
-    // The path of the model says more than anybody needs.
+    // The path of the model is left out, as it may be private.
     let options: Vec<String> = std::env::args()
         .skip(1)
         .filter(|x| Path::new(x) != a.model)
@@ -165,7 +165,7 @@ fn about(a: &ReportArgs, file: &ModelFile, gpu: Option<&Gpu>) -> serde_json::Val
     })
 }
 
-/// The graph, the plan and times of a model without weights.
+/// Packs the graph, the plan and run times of a model without weights.
 fn of_model(
     a: &ReportArgs,
     file: &ModelFile,
@@ -194,7 +194,7 @@ fn of_model(
     if let Some(gpu) = gpu {
         options.profile = device_profile(gpu.profile(), &options.profile);
     }
-    // Errors name the model's file: here one of no interest.
+    // Errors contain the path of the temporary model, which is replaced.
     let clean = |e: &Error| e.to_string().replace(&path.display().to_string(), "model.onnx");
     let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
     let program = empty.compile(&Options { graph_only: true, ..options.clone() });
@@ -216,7 +216,7 @@ fn of_model(
             }
         }
     }
-    // With its own weights it may fail otherwise. Values in the message go.
+    // The model may fail differently with its own weights. Numbers in the message are removed.
     if file.missing_weights().is_ok_and(|m| m.is_empty())
         && let Err(e) = file.compile(&options)
         && program.is_ok()
@@ -236,7 +236,7 @@ fn of_model(
     Ok(())
 }
 
-/// The files of a compiled program.
+/// Packs the plan and the kernels of a compiled program.
 fn add_folder(dir: &Path, prefix: &str, pack: &mut Pack) -> Result<(), Error> {
     let failed = |e: std::io::Error| {
         Error::file_help(dir, format!("cannot be read: {e}"), "make it readable, or give the model")
@@ -282,7 +282,7 @@ fn times(
     Ok(v)
 }
 
-/// Numbers in a text replaced by #, as values of weights may be among them.
+/// The text with each number replaced by #, as values of weights may be among them.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut inside = false;
@@ -299,7 +299,7 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// The nodes of a model, a line each.
+/// The nodes of a model, one in each line.
 fn structure(m: &ModelProto) -> String {
     let mut s = String::new();
     for o in &m.opset_import {

@@ -1,15 +1,16 @@
-//! A layered drawing of a directed acyclic graph (Sugiyama's method), top to bottom.
+//! Draws a directed acyclic graph in layers from top to bottom (Sugiyama's method).
 //!
-//! 1. Layers: the longest path from a source; sources then move down to just above their first reader.
-//! 2. Edges over several layers get a point in each layer between, which those of one source share.
-//! 3. Order in a layer: barycentres of the neighbours, swept down and up, the order with the fewest
-//!    crossings kept.
-//! 4. Positions: each sweep moves a layer's members as near to the mean of their neighbours as their
-//!    order and widths allow (least squares, exact by pooling adjacent violators).
+//! 1. Layers: the layer of a box is the length of the longest path from a source; then sources move down to just above
+//!    their first reader.
+//! 2. Long edges get a point in each layer that they cross; edges from the same source share these points.
+//! 3. Order within layers: sweeps down and up sort each layer by the barycentres of neighbours; the order with the fewest
+//!    crossings is kept.
+//! 4. Positions: each sweep moves the members of a layer as near to the mean of their neighbours as order and widths allow
+//!    (least squares, solved exactly by pooling adjacent violators).
 
 use std::collections::HashMap;
 
-/// A box to place.
+/// The size of a box.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Width of the box.
@@ -18,12 +19,12 @@ pub struct Size {
     pub h: f64,
 }
 
-/// A drawing: the places of boxes and edges.
+/// A drawing: the positions of boxes and edges.
 #[derive(Clone, Debug, Default)]
 pub struct Placed {
     /// Centres of the boxes.
     pub centres: Vec<(f64, f64)>,
-    /// For each edge the points it passes, from the bottom of its source to the top of its target.
+    /// The points of each edge, from the bottom of its source to the top of its target.
     pub edges: Vec<Vec<(f64, f64)>>,
     /// Width of the drawing.
     pub width: f64,
@@ -35,7 +36,7 @@ const GAP_X: f64 = 26.0;
 const GAP_Y: f64 = 34.0;
 const SWEEPS: usize = 12;
 
-/// A member of a layer: a box, or the point where a long edge passes.
+/// A member of a layer: a box, or a point of a long edge.
 struct Item {
     layer: usize,
     w: f64,
@@ -44,7 +45,7 @@ struct Item {
     x: f64,
 }
 
-/// Places boxes and edges. Every edge must go from a smaller to a larger index.
+/// Computes the positions of boxes and edges. Every edge must go from a smaller to a larger index.
 pub fn place(sizes: &[Size], edges: &[(usize, usize)]) -> Placed {
     if sizes.is_empty() {
         return Placed::default();
@@ -103,7 +104,7 @@ pub fn place(sizes: &[Size], edges: &[(usize, usize)]) -> Placed {
                 match sizes.get(*i) {
                     Some(s) if k == 0 => points.push((x, y + s.h / 2.0)),
                     Some(s) => points.push((x, y - s.h / 2.0)),
-                    // A long edge runs straight past the boxes of the layers between.
+                    // A long edge runs straight past the boxes of the layers that it crosses.
                     None => {
                         points.push((x, y - half[items[*i].layer]));
                         points.push((x, y + half[items[*i].layer]));
@@ -173,7 +174,7 @@ fn order(rows: &mut [Vec<usize>], items: &[Item]) {
     rows.clone_from_slice(&best.1);
 }
 
-/// Pairs of edges between neighbouring layers that cross.
+/// The number of crossings between edges of neighbouring layers.
 fn crossings(rows: &[Vec<usize>], items: &[Item], place: &[usize]) -> usize {
     let mut n = 0;
     for row in rows {
@@ -219,9 +220,9 @@ fn positions(rows: &[Vec<usize>], items: &mut [Item]) {
     }
 }
 
-/// Centres nearest to `wanted` that keep the order and [`GAP_X`] between neighbours.
+/// The centres nearest to `wanted` that keep the order and [`GAP_X`] between neighbours.
 fn spread(wanted: &[f64], widths: &[f64]) -> Vec<f64> {
-    // With the least distances subtracted, the constraint is "not decreasing".
+    // After subtracting the least distances, the centres only have to be in ascending order.
     let mut offset = Vec::with_capacity(wanted.len());
     let mut at = 0.0;
     for (k, w) in widths.iter().enumerate() {

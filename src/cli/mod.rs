@@ -1,4 +1,4 @@
-//! The command line `wgfc`: one file a command, and what they share.
+//! The command line `wgfc`: one file for each command, and what they share.
 
 mod adapter;
 mod args;
@@ -48,9 +48,9 @@ use terminal::{Terminal, say, stdout_failed};
 use tracing_subscriber::EnvFilter;
 use wgfc::inspect::clean;
 
-/// Does as `wgfc --help` says and ends the process with the exit code. The first argument is the name of the program.
+/// Runs the command line and ends the process with the exit code. The first argument is the name of the program.
 ///
-/// It handles the signals and panics of the whole process: only a program that does nothing else calls it.
+/// This function installs handlers for signals and panics of the whole process, so the calling program must do nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ! {
     let code = command(arguments);
     let _ = std::io::stdout().flush();
@@ -61,7 +61,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ! {
     leave(code);
 }
 
-/// Ends the process without the code that drivers run at exit: that of NVIDIA's 580 may not return.
+/// Ends the process without running drivers' exit handlers: those of NVIDIA's driver 580 may not return.
 fn leave(code: u8) -> ! {
     #[cfg(unix)]
     signal_hook::low_level::exit(code.into());
@@ -69,7 +69,7 @@ fn leave(code: u8) -> ! {
     std::process::exit(code.into());
 }
 
-/// Does as the command line asks. Returns the exit code.
+/// Parses and runs the command line. Returns the exit code.
 fn command(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     std::panic::set_hook(Box::new(|info| {
         say(&format!(
@@ -111,7 +111,7 @@ fn command(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// A signal that ends the process takes along what is not completely written.
+/// Installs signal handlers that remove unfinished output before the process ends.
 fn end_cleanly() {
     #[cfg(unix)]
     {
@@ -128,7 +128,7 @@ fn end_cleanly() {
     }
 }
 
-/// Runs a parsed command line. Returns the exit code; `check` and others have codes of their own.
+/// Runs a parsed command line. Returns the exit code, of which some commands have their own.
 fn run_command(cli: &Cli) -> u8 {
     let terminal = Terminal::new(&cli.global);
     let done = match &cli.command {
@@ -163,7 +163,7 @@ fn run_command(cli: &Cli) -> u8 {
     finish(code, &terminal)
 }
 
-/// The exit code, after all; what could not be printed is an error too.
+/// The final exit code: output that could not be written is an error too.
 fn finish(code: u8, terminal: &Terminal) -> u8 {
     match terminal.finish() {
         Err(e) if code == 0 => {
@@ -179,7 +179,7 @@ fn is_program(path: &Path) -> bool {
     wgfc::artefact::is_program(path)
 }
 
-/// Names for a message, the first of many.
+/// Names as text; of many, only the first ones.
 fn some_of(names: &[String]) -> String {
     match names {
         [a, b, c, rest @ ..] if rest.len() > 1 => format!("{a}, {b}, {c} and {} more", rest.len()),
@@ -187,7 +187,7 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// A model's name for messages: the file's name.
+/// The file name of a model, for messages.
 fn shown(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
 }

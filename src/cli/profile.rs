@@ -1,4 +1,4 @@
-//! Where the time of a run goes, for people and for programs.
+//! The distribution of a run's time, as text, CSV and JSON.
 
 use super::run::number;
 use super::terminal::Terminal;
@@ -10,8 +10,8 @@ use wgfc::runtime::profile::{DispatchProfile, Pace};
 use wgfc::runtime::{Estimate, Profile};
 use wgfc::{Error, Model, Tensor};
 
-/// Measures `runs` runs of a model that is on a device, fewer where they take longer than `seconds`. One that is not
-/// `warm` has not run before.
+/// Measures `runs` runs of a model on a device, or fewer if they take longer than `seconds`. `warm` says whether it has run
+/// before.
 pub fn take(
     model: &mut Model,
     tensors: &BTreeMap<String, Tensor>,
@@ -40,7 +40,7 @@ pub fn take(
     Ok(profile)
 }
 
-/// Says how long the first of several runs has taken, where somebody may wonder.
+/// Notes how long the first of several runs has taken, if it was long.
 pub fn say_slow(started: Instant, t: &Terminal) {
     let once = started.elapsed().as_secs_f64();
     if once > SLOW_SECONDS {
@@ -50,7 +50,7 @@ pub fn say_slow(started: Instant, t: &Terminal) {
 
 const SLOW_SECONDS: f64 = 3.0;
 
-/// How often it ran, where that is less than was asked for.
+/// The number of runs, with the reason if it is less than requested.
 pub fn runs_text(p: &Profile, asked: u32, seconds: f64) -> String {
     match p.runs < asked as usize {
         true => format!("\n  runs of each kind measured: {}, as many as {seconds} s allow\n", p.runs),
@@ -58,12 +58,12 @@ pub fn runs_text(p: &Profile, asked: u32, seconds: f64) -> String {
     }
 }
 
-/// `1.2 ms`, of nanoseconds.
+/// A time in nanoseconds as text, such as `1.2 ms`.
 pub fn ns_text(ns: f64) -> String {
     time_text(ns * 1e-9)
 }
 
-/// `1.2 ms`, `1.1 to 1.4 ms`; dashes for what is not known.
+/// An estimate as two texts, such as `1.2 ms` and `1.1 to 1.4 ms`; a dash if it is unknown.
 pub fn estimate_text(e: Option<Estimate>) -> [String; 2] {
     let Some(e) = e else { return ["-".into(), String::new()] };
     let (low, high) = (ns_text(e.low), ns_text(e.high));
@@ -74,7 +74,7 @@ pub fn estimate_text(e: Option<Estimate>) -> [String; 2] {
     [ns_text(e.median), interval]
 }
 
-/// The times of whole runs.
+/// A table of the times of whole runs.
 pub fn text(p: &Profile) -> String {
     let mut rows =
         vec![vec!["  where the time goes".to_owned(), "median".to_owned(), "95% confidence".to_owned()]];
@@ -104,7 +104,7 @@ pub fn text(p: &Profile) -> String {
     s
 }
 
-/// Work over time, per nanosecond.
+/// Work per nanosecond as text.
 fn rate(work: u64, ns: Option<f64>) -> String {
     ns.filter(|t| *t > 0.0).map_or("-".into(), |t| number((work as f64 / t * 10.0).round() / 10.0))
 }
@@ -144,7 +144,7 @@ pub fn by_dispatch(p: &Profile) -> String {
     format!("\n{}{FOOTNOTE}", table(&rows, &[true, true, true, true, true, true, true, false, false]))
 }
 
-/// All dispatches of one kernel.
+/// The totals of all dispatches of one kernel.
 struct Kernel<'p> {
     family: &'p str,
     dispatches: usize,
@@ -201,7 +201,7 @@ pub fn csv(p: &Profile) -> String {
     s
 }
 
-/// An estimate, in what it was measured in.
+/// An estimate as JSON, in its own unit.
 pub fn estimate_json(e: Estimate) -> serde_json::Value {
     serde_json::json!({ "median": e.median, "low": e.low, "high": e.high })
 }

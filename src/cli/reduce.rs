@@ -14,12 +14,12 @@ use wgfc::output::write_whole;
 use wgfc::reduce::{Reduced, State, Task, reduce};
 use wgfc::{Error, ModelFile};
 
-/// How long the original may take where --timeout does not say.
+/// The time limit of the first attempt unless --timeout sets one.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Bytes of a command's output that are looked at.
+/// The most bytes of a command's output that are read.
 const OUTPUT: u64 = 16 << 20;
 
-/// Makes a model smaller while it fails.
+/// Reduces a model that fails.
 pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
     let started = Instant::now();
     if let Some(cmd) = a.fails.as_deref().filter(|c| !c.contains("{}")) {
@@ -49,7 +49,7 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
     }
     let name = shown(&a.model);
     let mut trial = Trial::new(a)?;
-    // Made-up weights are in no file that the command could be given.
+    // Random weights are not in any file that could be passed to the command.
     if a.fails.is_some() && !a.random_weights {
         let _progress = t.spinner(format!("reducing {name}: does it fail?"));
         trial.fails(&a.model)?;
@@ -175,18 +175,18 @@ fn nodes(n: usize) -> String {
     if n == 1 { "1 node".into() } else { format!("{n} nodes") }
 }
 
-/// How an attempt ended.
+/// The way in which an attempt fails.
 #[derive(Clone, Debug, PartialEq)]
 enum Sign {
-    /// With this exit code.
+    /// The command ended with this exit code.
     Exit(i32),
-    /// Ended by a signal or otherwise without an exit code.
+    /// The command was ended by a signal, or otherwise without an exit code.
     Crash,
-    /// It did not end in time.
+    /// The command exceeded the time limit.
     Hang,
     /// Outputs differ from the evaluator's.
     Differs,
-    /// An internal error with this message, numbers and names left out.
+    /// An internal error with this message, from which names and numbers are removed.
     Internal(String),
 }
 
@@ -202,22 +202,22 @@ impl Sign {
     }
 }
 
-/// The command that fails, and how.
+/// Runs the failing command on candidates.
 struct Trial<'a> {
     a: &'a ReduceArgs,
     exe: PathBuf,
-    /// `exe` is Python's.
+    /// Whether `exe` is a Python interpreter.
     interpreted: bool,
     timeout: Duration,
-    /// How the original fails.
+    /// The way in which the original fails; `None` before the first attempt.
     sign: Option<Sign>,
-    /// An error of the first attempt.
+    /// The error to report if the original does not fail.
     first_error: Option<Error>,
 }
 
-/// The end of a command.
+/// The result of a command.
 struct Ended {
-    /// `None` where it took too long.
+    /// `None` if it exceeded the time limit.
     status: Option<ExitStatus>,
     out: String,
     err: String,
@@ -227,7 +227,8 @@ impl<'a> Trial<'a> {
     fn new(a: &'a ReduceArgs) -> Result<Trial<'a>, Error> {
         let exe = std::env::current_exe()
             .map_err(|e| Error::Internal(format!("this program's file is unknown: {e}")))?;
-        // The Python package's command line runs in an interpreter, which knows its packages by the path that it was started with.
+        // The command line of the Python package runs in an interpreter, which finds its packages by the path with which it
+        // was started.
         let name = exe.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
         let interpreted = name.starts_with("python");
         let exe = if interpreted { std::env::args_os().next().map_or(exe, PathBuf::from) } else { exe };
@@ -235,7 +236,7 @@ impl<'a> Trial<'a> {
         Ok(Trial { a, exe, interpreted, timeout, sign: None, first_error: None })
     }
 
-    /// Whether the model in the file fails as the first one did. The first one must fail.
+    /// Whether the model in the file fails in the same way as the first one, which must fail.
     fn fails(&mut self, path: &Path) -> Result<bool, Error> {
         let started = Instant::now();
         let ended = self.run(path)?;
@@ -260,7 +261,7 @@ impl<'a> Trial<'a> {
         Ok(true)
     }
 
-    /// How the user's command fails; `None` where it does not.
+    /// The way in which the user's command fails; `None` if it does not fail.
     fn of_command(&self, e: &Ended) -> Option<Sign> {
         let sign = match &e.status {
             None => Sign::Hang,
@@ -275,7 +276,7 @@ impl<'a> Trial<'a> {
         (wanted && said).then_some(sign)
     }
 
-    /// How wgfc fails.
+    /// The way in which `wgfc compare` fails; `None` if it does not fail.
     fn of_compare(&self, e: &Ended) -> Option<Sign> {
         let Some(status) = &e.status else { return Some(Sign::Hang) };
         match status.code() {
@@ -357,7 +358,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Waits for a command; one that takes too long is ended with all that it started.
+/// Waits for a command. One that exceeds the time limit is killed with its process group.
 fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     loop {
@@ -377,7 +378,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// The text in a file.
+/// The text of a file from its beginning.
 fn text(mut f: File) -> String {
     let mut bytes = vec![];
     if f.seek(SeekFrom::Start(0)).is_ok() {
@@ -406,7 +407,7 @@ fn shell(line: &str) -> Command {
     c
 }
 
-/// A path as one word of the shell.
+/// A path quoted for the shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     match cfg!(windows) {
@@ -415,7 +416,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// The first line of a message without names in quotes and numbers, which differ from part to part of a model.
+/// The first line of a message with quoted names and numbers replaced, as these vary between parts of a model.
 fn plain(message: &str) -> String {
     let line = message.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
     let mut out = String::new();

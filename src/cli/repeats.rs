@@ -1,26 +1,26 @@
-//! Layers that repeat: dispatches in a row that do the same again and again.
+//! Detects repeated layers: sequences of dispatches that occur several times in a row.
 
 use wgfc::ir::Program;
 
-/// How far apart equal dispatches of neighbouring layers are looked for.
+/// The most dispatches in a repeated layer.
 const LONGEST: usize = 256;
-/// Fewer equal layers are all shown.
+/// The least number of repetitions that are merged.
 pub const FEWEST: usize = 3;
 
-/// Which dispatches repeat others.
+/// The repetitions among a program's dispatches.
 pub struct Repeats {
-    /// For each dispatch the one that stands for it, and how many that one stands for.
+    /// For each dispatch, the one that represents it and the number of dispatches that this one represents.
     of: Vec<(usize, usize)>,
 }
 
 impl Repeats {
-    /// The repeats of a program: from the first dispatch on, the ones that leave out most.
+    /// The repetitions of a program. From the first dispatch on, the layer that merges the most dispatches is chosen.
     pub fn of(program: &Program) -> Repeats {
         let mut kinds: Vec<(&[String], String)> = Vec::new();
         let alike: Vec<usize> = (program.dispatches.iter().enumerate())
             .map(|(i, d)| {
                 let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
-                // Others may be listed in another order, or with a node that the first layer does not share.
+                // Further operators are not compared: their order may differ, and the first layer may lack one of them.
                 let operator = wgfc::inspect::operators(program, i).first().copied().unwrap_or_default();
                 let text = format!("{family} {operator} {} {}", d.bytes, d.flops);
                 let kind = (&d.writes[..], text);
@@ -33,15 +33,15 @@ impl Repeats {
         Repeats { of: fold(&alike) }
     }
 
-    /// The dispatch that stands for number `i`.
+    /// The dispatch that represents number `i`.
     pub fn first(&self, i: usize) -> usize {
         self.of.get(i).map_or(i, |o| o.0)
     }
-    /// How many dispatches number `i` stands for.
+    /// The number of dispatches that number `i` represents.
     pub fn times(&self, i: usize) -> usize {
         self.of.get(i).map_or(1, |o| o.1)
     }
-    /// Whether there are any.
+    /// Whether any layer is repeated.
     pub fn any(&self) -> bool {
         self.of.iter().any(|o| o.1 > 1)
     }
@@ -51,7 +51,7 @@ fn fold(alike: &[usize]) -> Vec<(usize, usize)> {
     let mut of: Vec<(usize, usize)> = (0..alike.len()).map(|i| (i, 1)).collect();
     let mut start = 0;
     while start < alike.len() {
-        // The layer's length and how often it comes, most dispatches left out first.
+        // The number of merged dispatches, the length of the layer, and its repetitions.
         let mut best = (0, 1, 1);
         for length in 1..=LONGEST.min((alike.len() - start) / FEWEST) {
             let equal = (start..alike.len() - length).take_while(|i| alike[*i] == alike[*i + length]).count();
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(times(&[1, 2, 1, 2]), [1, 1, 1, 1]);
         assert_eq!(times(&[5, 5, 5, 5, 6]), [4, 1]);
         assert_eq!(times(&[]), [0; 0]);
-        // Layers of layers: the larger ones leave out more.
+        // In nested repetitions, the outer layers merge more dispatches.
         let mut v = vec![];
         for _ in 0..4 {
             v.extend([1, 1, 1, 2]);

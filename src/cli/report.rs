@@ -1,14 +1,14 @@
-//! A finding as a terminal shows it: the message, the node on a line of its own with what is meant underlined, and the
+//! Formats a finding for a terminal: the message, the node on its own line with the relevant part underlined, and the
 //! advice.
 
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 use wgfc::{ErrorClass, Finding};
 
-/// Columns that messages are broken at.
+/// The column at which messages are wrapped.
 const WIDTH: usize = 100;
 
-/// SGR sequences around texts, where there is colour.
+/// Wraps texts in SGR sequences if colour is enabled.
 struct Paint(bool);
 
 impl Paint {
@@ -22,7 +22,7 @@ impl Paint {
     }
 }
 
-/// The place in words, and where in them the part begins that is meant.
+/// The location as text, and the byte offset of the part to underline.
 fn place(finding: &Finding) -> Option<(String, usize)> {
     let l = &finding.diagnostic.location;
     let mut line = String::new();
@@ -45,7 +45,7 @@ fn place(finding: &Finding) -> Option<(String, usize)> {
     (!line.is_empty()).then_some((line, at))
 }
 
-/// Breaks a text between words; the first line begins with one prefix, all others with another.
+/// Wraps a text between words. The first line has one prefix, the others have another.
 fn wrapped(text: &str, first: &str, others: &str) -> String {
     let mut out = String::new();
     let mut prefix = first;
@@ -66,7 +66,7 @@ fn wrapped(text: &str, first: &str, others: &str) -> String {
     out
 }
 
-/// One finding for a terminal.
+/// The text of one finding.
 pub fn fancy(finding: &Finding, colour: bool) -> String {
     let paint = Paint(colour);
     let d = &finding.diagnostic;
@@ -80,7 +80,7 @@ pub fn fancy(finding: &Finding, colour: bool) -> String {
         _ => d.message.clone(),
     };
     let bar = |text: &str| paint.of(Paint::RED, text);
-    // The width of a prefix counts without its colour.
+    // The text is wrapped before colour is added, as escape sequences would count as width.
     let text = wrapped(&message, "  × ", "  │ ");
     for (i, line) in text.lines().enumerate() {
         let mark = if i == 0 { "×" } else { "│" };
@@ -121,7 +121,7 @@ mod tests {
         assert!(text.lines().all(|l| l.width() <= WIDTH), "{text}");
         let starts: Vec<&str> = text.lines().map(|l| l.split(['w', 'a']).next().unwrap_or("")).collect();
         assert_eq!(starts, ["  × ", "  │ ", "  help: ", "        "]);
-        // A character that is wide on a terminal is underlined as widely.
+        // The underline has the width that the characters take on a terminal.
         let part = Some("入力 B".to_owned());
         let d = Diagnostic::model("no").at(Location { part, ..Location::default() });
         let text = fancy(&finding(d), true);

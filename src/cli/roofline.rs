@@ -1,4 +1,4 @@
-//! The roofline picture: each dispatch's arithmetic intensity and the highest rate that the device allows it.
+//! The roofline picture: the arithmetic intensity of each dispatch, and the rate that the device allows for it.
 
 use super::axes::{Area, picture};
 use super::drawing::{colours, escape};
@@ -8,8 +8,8 @@ use wgfc::ir::Program;
 
 const AREA: Area = Area { width: 860.0, height: 520.0, left: 86.0, right: 24.0, top: 60.0, bottom: 62.0 };
 
-/// Draws it: of a model's name, and of the name of the device profile that the roof is of. Areas of the dots are shares of
-/// the time bound; dispatches without arithmetic stand at the left edge. What matrix units compute has a roof of its own.
+/// Draws the picture for a model's name and the name of the device profile. The area of a dot is the dispatch's share of the
+/// time bound. Dispatches without arithmetic are at the left edge. Kernels on matrix units have their own roof.
 pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, roof: Roof) -> String {
     let points: Vec<(f64, usize)> = summary
         .dispatches
@@ -74,7 +74,7 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
         .iter()
         .map(|(x, i)| (summary.dispatches[*i].seconds / summary.seconds.max(f64::MIN_POSITIVE), *x, *i))
         .collect();
-    // Large dots first, small ones on top of them.
+    // Small dots are drawn last, so that large ones do not hide them.
     dots.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (share, x, i) in dots {
         let (f, d) = (&summary.dispatches[i], &program.dispatches[i]);

@@ -24,12 +24,12 @@ use wgfc::runtime::{Gpu, Profile};
 use wgfc::value_info::ValueInfo;
 use wgfc::{Error, Model, ModelFile, Options, Place, Tensor, npy};
 
-/// Runs a model or a compiled folder.
+/// Runs a model or a compiled program.
 pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     let labels = a.labels.as_deref().map(read_labels).transpose()?;
     let place = match a.cpu {
         true => Place::Cpu,
-        // The evaluator has no kernels, and its graphs only the states that the model itself has.
+        // The evaluator has no kernels to profile, and no states except the model's own.
         false if a.no_cpu || a.profile || a.compile.state_capacity.is_some() => {
             Place::Device(adapter::choice(&a.adapter))
         }
@@ -141,13 +141,13 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// A run in numbers.
+/// The work of a run.
 struct Work {
     /// Nodes of the model.
     nodes: usize,
-    /// Kernels that the program has.
+    /// Kernels of the program.
     kernels: usize,
-    /// The run's dispatches and bytes.
+    /// The figures of the run's dispatches.
     summary: Summary,
 }
 
@@ -174,28 +174,28 @@ impl Work {
     }
 }
 
-/// How far the evaluator is.
+/// The progress of the evaluator as text.
 fn evaluated(done: u64, nodes: u64, iterations: u64) -> String {
     let loops = if iterations > 0 { format!(", {iterations} iterations of loops") } else { String::new() };
     format!("node {done} of {nodes}{loops}")
 }
 
-/// How long `--profile` repeats a run, if it takes no longer.
+/// The most seconds for which `--profile` repeats runs.
 const PROFILE_SECONDS: f64 = 20.0;
 
 /// The result of [`load`].
 pub struct Loaded {
     /// The model, ready to run.
     pub model: Model,
-    /// The sizes and values of inputs for which the model was compiled.
+    /// The sizes and input values for which the model was compiled.
     pub fixed: Fixed,
-    /// The device's speeds that the compiler chose for: where they come from; none where nothing was compiled.
+    /// The origin of the device speeds with which the model was compiled; `None` if nothing was compiled.
     pub profile: Option<String>,
-    /// The model that was compiled, and the options; none where nothing was.
+    /// The model and the options with which it was compiled; `None` if nothing was compiled.
     pub source: Option<Box<(ModelFile, Options)>>,
 }
 
-/// Sizes and values of inputs for which a model is compiled.
+/// The sizes and input values for which a model is compiled.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
     /// Dimensions and their sizes.
@@ -205,12 +205,12 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// The options with what is fixed.
+    /// The options with these sizes and values.
     pub fn within(self, options: Options) -> Options {
         Options { dims: self.dims, values: self.values, ..options }
     }
 
-    /// In words.
+    /// A description in words.
     fn text(&self, sizes: bool) -> String {
         let dims: Vec<String> = self.dims.iter().map(|(n, v)| format!("{n} = {v}")).collect();
         let names: Vec<&str> = self.values.keys().map(String::as_str).collect();
@@ -226,7 +226,7 @@ impl Fixed {
 }
 
 impl Loaded {
-    /// The given data without the inputs that are constants of the compiled model.
+    /// The given data, without the inputs that are constants of the compiled model.
     pub fn open(&self, data: &DataArgs) -> DataArgs {
         let is_fixed = |text: &String| {
             let name = |n: &String| text.strip_prefix(n.as_str()).is_some_and(|rest| rest.starts_with('='));
@@ -235,7 +235,7 @@ impl Loaded {
         DataArgs { inputs: data.inputs.iter().filter(|i| !is_fixed(i)).cloned().collect(), ..data.clone() }
     }
 
-    /// The work of a run with these inputs; none where no kernel runs.
+    /// The work of a run with these inputs; `None` if it runs on the CPU.
     fn work(&self, tensors: &BTreeMap<String, Tensor>) -> Option<Work> {
         let session = self.model.session()?;
         let program = session.program();
@@ -245,7 +245,7 @@ impl Loaded {
         Some(Work { nodes: program.stats.model_nodes, kernels: program.kernels.len(), summary })
     }
 
-    /// The cost of looking inside, at the dimensions that these inputs have.
+    /// The cost of taps and extra inputs, at the dimensions of these inputs.
     pub fn cost(&self, tensors: &BTreeMap<String, Tensor>, t: &Terminal) -> Option<Cost> {
         let (file, options) = &**self.source.as_ref()?;
         let session = self.model.session()?;
@@ -256,8 +256,8 @@ impl Loaded {
     }
 }
 
-/// Loads a model or a compiled folder, and says what is fixed. A model that cannot be compiled for
-/// all sizes is compiled for those of the inputs, and for the values of those that decide shapes or branches.
+/// Loads a model or a compiled program, and notes what is fixed. A model that cannot be compiled for all sizes is compiled
+/// for the sizes of the inputs, and for the values of inputs that decide shapes or branches.
 pub fn load(
     path: &Path,
     data: &DataArgs,
@@ -353,7 +353,7 @@ pub fn load(
     Ok(Loaded { model, fixed, profile, source: Some(Box::new((file, options))) })
 }
 
-/// Refuses options of a compilation that a compiled folder comes too late for.
+/// Refuses compile options, which have no effect on a compiled folder.
 pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: bool) -> Result<(), Error> {
     let mut unused = Vec::new();
     unused.extend(random_weights.then_some("--random-weights"));
@@ -374,18 +374,18 @@ pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: b
     ))
 }
 
-/// Shows that a model is compiled, and its kernels on the device.
+/// Shows progress while a model's kernels are compiled on the device.
 pub(super) fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
     compiling_as(gpu, format!("compiling {}", shown(path)), t)
 }
 
-/// [`compiling`] in other words.
+/// [`compiling`] with another text.
 pub(super) fn compiling_as(gpu: &Gpu, what: String, t: &Terminal) -> Progress {
     let gpu = gpu.clone();
     t.watch(what, move || gpu.compiled())
 }
 
-/// Where weights are missing, says how to go without.
+/// Adds advice to an error about missing weights.
 pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     let Error::Compile { path, mut errors } = e else { return e };
     let missing = file.missing();
@@ -405,7 +405,7 @@ pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     Error::Compile { path, errors }
 }
 
-/// Says that it is the CPU's evaluator that runs.
+/// Notes that the CPU's evaluator runs the model, and why.
 fn say_cpu(why: &WhyCpu, t: &Terminal) {
     let (why, other) = match why {
         WhyCpu::Asked => ("as --cpu asks".to_owned(), ""),
@@ -420,7 +420,7 @@ fn say_cpu(why: &WhyCpu, t: &Terminal) {
     ));
 }
 
-/// The name of the place.
+/// The name of the device or the CPU that runs the model.
 fn where_it_runs(model: &Model) -> String {
     model.session().map_or_else(|| "the CPU (reference evaluator)".into(), |s| s.gpu().summary().name.clone())
 }
@@ -456,7 +456,7 @@ fn write_outputs(
     Ok(written)
 }
 
-/// Statistics of the values; if one of them is NaN, all are NaN.
+/// Statistics of a tensor's values; each of them is NaN if one of the values is.
 struct Digest {
     min: f64,
     mean: f64,
@@ -479,7 +479,7 @@ fn digest(t: &Tensor) -> Option<Digest> {
     })
 }
 
-/// Up to six significant digits.
+/// A number with up to six significant digits.
 pub fn number(v: f64) -> String {
     if v == v.trunc() && v.abs() < 1e6 {
         return format!("{v}");
@@ -527,7 +527,7 @@ fn outputs_text(ports: &[ValueInfo], outputs: &BTreeMap<String, Tensor>) -> Stri
     table(&rows, &[false, false, true, true, true, false]) + &remarks
 }
 
-/// The rows and classes of an output [N, classes]; axes of extent 1 may follow, as a pooled picture has them.
+/// The rows and classes of an output [N, classes]. Further axes of extent 1 may follow, as after pooling.
 fn rows_of_classes(t: &Tensor) -> Option<(usize, usize)> {
     match t.shape[..] {
         [rows, classes, ref rest @ ..] if t.dtype.is_float() && rest.iter().all(|n| *n == 1) => {
@@ -537,7 +537,7 @@ fn rows_of_classes(t: &Tensor) -> Option<(usize, usize)> {
     }
 }
 
-/// A sentence for labels that name no class of any output: they were given, and nothing printed shows them.
+/// A note if no output has as many classes as there are labels, so that the labels are not used.
 fn unused_labels(labels: &[String], outputs: &BTreeMap<String, Tensor>) -> Option<String> {
     let has = |t: &Tensor| rows_of_classes(t).is_some_and(|(_, classes)| classes == labels.len());
     if outputs.values().any(has) {
@@ -551,7 +551,7 @@ fn unused_labels(labels: &[String], outputs: &BTreeMap<String, Tensor>) -> Optio
     ))
 }
 
-/// The best classes of each row of a float output [N, classes]. Labels of another number of classes name none of them.
+/// The best classes of each row of a float output [N, classes]. Labels are used only if their number is that of the classes.
 fn best_classes(t: &Tensor, labels: Option<&[String]>, top: usize) -> Vec<Vec<(usize, f32, Option<String>)>> {
     let Some((rows, classes)) = rows_of_classes(t) else { return vec![] };
     let labels = labels.filter(|l| l.len() == classes);
@@ -571,7 +571,7 @@ fn best_classes(t: &Tensor, labels: Option<&[String]>, top: usize) -> Vec<Vec<(u
         .collect()
 }
 
-/// Whether the values of a row are shares of one, as a softmax makes them.
+/// Whether the values of a row are probabilities, as a softmax makes them.
 fn are_shares(row: &[f32]) -> bool {
     row.iter().all(|v| (0.0..=1.0).contains(v)) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-3
 }
@@ -600,7 +600,7 @@ fn classes_text(name: &str, t: &Tensor, labels: Option<&[String]>, top: usize) -
     if best.is_empty() { s } else { s + "\n" }
 }
 
-/// Median and best, in seconds.
+/// The median and the minimum of times, in seconds.
 fn median_and_best(times: &[f64]) -> (f64, f64) {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -736,7 +736,7 @@ mod tests {
         assert!(best_classes(&Tensor::from_f32(vec![12], &v), None, 5).is_empty());
         let pooled = Tensor::from_f32(vec![1, 12, 1, 1], &v);
         assert_eq!(best_classes(&pooled, Some(&labels), 2), best);
-        // Labels of another model would name the wrong classes.
+        // Labels of another model are not used, as they would name wrong classes.
         assert_eq!(best_classes(&t, Some(&labels[1..]), 1), [[(7, 2.0, None)]]);
         let outputs = BTreeMap::from([("scores".to_owned(), pooled)]);
         assert_eq!(unused_labels(&labels, &outputs), None);

@@ -9,7 +9,7 @@ use wgfc::Error;
 use wgfc::inspect::table;
 use wgfc::selftest::{Family, Finding, Plan, Progress, Report, describe_case, run, run_case};
 
-/// Tries cases. Returns the exit code.
+/// Runs the selftest. Returns the exit code.
 pub fn main(a: &SelftestArgs, t: &Terminal) -> u8 {
     match tested(a, t) {
         Ok(true) => 0,
@@ -75,7 +75,7 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
     Ok(report.passed())
 }
 
-/// Beyond the time given, the cases that have not ended.
+/// The cases that are still running after the given time, as text.
 fn waits(p: &Progress, a: &SelftestArgs) -> Option<String> {
     let late = p.seconds > a.seconds && !p.running.is_empty();
     late.then(|| format!("waiting for {}", p.running.join(", ")))
@@ -126,7 +126,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|l| format!("      {l}\n")).collect()
 }
 
-/// The option that says which adapter.
+/// The option that selects the adapter, for a command line.
 fn on(a: &SelftestArgs) -> String {
     a.adapter.adapter.as_ref().map_or(String::new(), |n| format!(" --adapter '{n}'"))
 }

@@ -1,4 +1,4 @@
-//! `wgfc serve`: the playground, and a model for it, on this machine.
+//! `wgfc serve`: serves the playground, and optionally a model, to this machine.
 
 mod http;
 
@@ -14,35 +14,35 @@ use std::sync::Arc;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::{Error, ModelFile};
 
-/// The playground's files by name, where it was built before this program was.
+/// The files of the playground by name; empty if it was not built before this program.
 static BUILT: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/playground.rs"));
 
-/// Where the model's folder is found.
+/// The path below which the model's files are served.
 const SERVED: &str = "served/";
 
 /// The files that are served.
 struct Site {
-    /// The playground, where not the one that is built in.
+    /// The folder of the playground; `None` for the one that is built in.
     playground: Option<PathBuf>,
     /// The content security policy of the playground's pages.
     policy: Arc<str>,
     model: Option<Served>,
-    /// The hosts by which pages may ask.
+    /// The host names that requests may use.
     hosts: [String; 2],
 }
 
-/// A model, and which files of a folder belong to it. No other is served.
+/// The files of a model that are served from a folder. No other file of the folder is served.
 #[derive(Debug, PartialEq)]
 struct Served {
     folder: PathBuf,
-    /// The model and the files that its tensors lie in, by their paths in the folder.
+    /// The paths, relative to the folder, of the model and the files that its tensors are in.
     files: BTreeSet<String>,
-    /// The path in the folder, with a `/` at the end, below which a compiled program's parts lie, which are known by their names; none for
-    /// a file.
+    /// The path, relative to the folder and ending in `/` unless it is empty, of a compiled program that is a folder. Its
+    /// parts are recognised by their names. `None` for a single file.
     program: Option<String>,
 }
 
-/// Serves until it is ended.
+/// Serves until the process is ended.
 pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     if a.playground.is_none() && BUILT.is_empty() {
         return Err(Error::usage(
@@ -96,8 +96,8 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     http::serve(listener, Limits::default(), move |request| site.answer(request)).map_err(taken)
 }
 
-/// The content security policy of the playground's pages. They may run the scripts that lie beside them, and those that stand in `page`, by their hashes; fetch
-/// models from anywhere.
+/// The content security policy of the playground's pages. They may run the scripts beside them and the inline scripts in
+/// `page`, which are listed by hash, and fetch models from anywhere.
 fn policy(page: &str) -> String {
     let inline = page.split("<script").skip(1).filter_map(|s| {
         let (attributes, rest) = s.split_once('>')?;
@@ -112,7 +112,7 @@ fn policy(page: &str) -> String {
     )
 }
 
-/// Base64 as RFC 4648 has it, with padding.
+/// Base64 of RFC 4648, with padding.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -126,7 +126,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A model's files, and its address among them, which ends in `/` or is empty where it is a compiled folder.
+/// The files of a model, and its address relative to their folder. The address of a compiled folder ends in `/` or is empty.
 fn served(model: &Path) -> Result<(Served, String), Error> {
     let missing = |e: std::io::Error| {
         Error::file_help(model, format!("cannot be opened: {e}"), "check the path, and that it may be read")
@@ -138,8 +138,8 @@ fn served(model: &Path) -> Result<(Served, String), Error> {
     }
     if is_program(&whole) {
         let folder = if whole.is_dir() { Some(whole.as_path()) } else { whole.parent() };
-        // A program that cannot be read is served alone, and the page says what is wrong with it. Files outside of its folder are
-        // served where they are those that it was made of: reading it compares their hashes.
+        // If a program cannot be read, only its own files are served, and the page shows the error. Files outside of its
+        // folder are served only if they are the ones that it was compiled from; reading the program compares their hashes.
         let mut sources = wgfc::artefact::sources(&whole).unwrap_or_default();
         let outside = |p: &PathBuf| p.components().any(|c| c == Component::ParentDir);
         let read = ReadOptions { verify: false, ..ReadOptions::default() };
@@ -153,7 +153,7 @@ fn served(model: &Path) -> Result<(Served, String), Error> {
     let name = whole.file_name().and_then(|n| n.to_str()).map(str::to_owned);
     let (Some(folder), Some(name)) = (whole.parent(), name) else { return Err(unnamed(model)) };
     let mut files = BTreeSet::from([name.clone()]);
-    // So is a model.
+    // A model that cannot be decoded is served without further files too.
     if let Some(beside) = name.ends_with(".onnx").then(|| ModelFile::open(&whole)?.locations())
         && let Ok(beside) = beside
     {
@@ -167,8 +167,8 @@ fn unnamed(model: &Path) -> Error {
     Error::file_help(model, "has a name that no address can have", help)
 }
 
-/// A compiled program with the files that its weights are in, below the folder that holds all of them; all paths are canonical. Nothing
-/// where a name is no text.
+/// A compiled program with the files that hold its weights, relative to a folder that contains all of them. All paths are
+/// canonical. `None` if a name is not UTF-8.
 fn of_program(program: &Path, sources: &[PathBuf]) -> Option<(Served, String)> {
     let mut folder = if program.is_dir() { program } else { program.parent()? };
     while !sources.iter().all(|s| s.starts_with(folder)) {
@@ -191,7 +191,7 @@ fn of_program(program: &Path, sources: &[PathBuf]) -> Option<(Served, String)> {
 
 impl Site {
     fn answer(&self, request: &Request) -> Answer {
-        // Another site whose name leads to this machine must not read the model.
+        // Checking the host prevents another site whose name resolves to this machine from reading the model.
         if !self.hosts.iter().any(|h| request.host.eq_ignore_ascii_case(h)) {
             return Answer::Refused(403, "this is served to 127.0.0.1 and localhost only");
         }
@@ -206,7 +206,7 @@ impl Site {
             (None, _, Some(folder)) => beneath(folder, name).map(Content::File),
             (None, _, None) => BUILT.iter().find(|f| f.0 == name).map(|f| Content::Bytes(f.1)),
         };
-        // Nothing of a model is a page, whatever its name is.
+        // No file of a model is served as a page, whatever its name is.
         let (kind, policy) = match (model, kind(name)) {
             (Some(_), kind) if kind.starts_with("text/") => {
                 ("text/plain; charset=utf-8", http::NOTHING.into())
@@ -229,7 +229,8 @@ impl Served {
     }
 }
 
-/// A file in a folder or below it, that no link leads out of and whose name is not hidden.
+/// The path of a file in a folder or below it; `None` if a link leads out of the folder or a part of the name begins with a
+/// dot.
 fn beneath(folder: &Path, name: &str) -> Option<PathBuf> {
     let shown = |c: Component<'_>| match c {
         Component::Normal(part) => !part.as_encoded_bytes().starts_with(b"."),

@@ -1,8 +1,8 @@
-//! The division of text between stdout and stderr.
+//! Output to stdout and stderr.
 //!
-//! Results go to stdout, as text or as one JSON object. Progress, notes and errors go to stderr; with
-//! `--json` errors go to stdout as JSON, so that whoever parses it learns of them. Names come from models and
-//! paths, which anybody may have written: control characters in them are shown, never sent ([`clean`]).
+//! Results go to stdout, as text or as one JSON object. Progress, notes and errors go to stderr; with `--json`, errors go to
+//! stdout as JSON, where the program that parses it finds them. Names come from models and paths and are not trusted:
+//! control characters in them are escaped ([`clean`]).
 
 use super::args::Global;
 use super::report::fancy;
@@ -16,25 +16,25 @@ use std::time::Duration;
 use wgfc::inspect::{clean, is_control};
 use wgfc::{Error, ErrorClass, Finding};
 
-/// Findings of an error that are printed as text.
+/// The most findings of an error that are printed as text.
 const FINDINGS: usize = 200;
 
-/// Advice after an error that is a fault of wgfc.
+/// A note after an internal error.
 pub const SHOW_IT: &str = "note: `wgfc reduce MODEL` looks for a small model that shows the fault, `wgfc report MODEL` packs what an issue \
                            needs, both without weights";
 
-/// Where a command prints.
+/// The output of a command.
 pub struct Terminal {
-    /// Results are one JSON object.
+    /// Whether the result is one JSON object.
     pub json: bool,
     quiet: bool,
     fancy: bool,
-    /// The first failure of stdout.
+    /// The first error of writing to stdout.
     failed: RefCell<Option<std::io::Error>>,
 }
 
 impl Terminal {
-    /// As the options say.
+    /// The terminal with the global options.
     pub fn new(global: &Global) -> Terminal {
         let fancy = std::io::stderr().is_terminal();
         Terminal { json: global.json, quiet: global.quiet, fancy, failed: RefCell::new(None) }
@@ -45,14 +45,14 @@ impl Terminal {
         Terminal::new(&Global { json: false, quiet: true })
     }
 
-    /// The outcome of all that was printed on stdout; asked once, at the end. A reader that went away
-    /// (`wgfc … | head`) is no error.
+    /// The error of writing to stdout, if there was one; called once at the end. A closed pipe (`wgfc … | head`) is no
+    /// error.
     pub fn finish(&self) -> Result<(), Error> {
         let failed = self.failed.take().filter(|e| e.kind() != std::io::ErrorKind::BrokenPipe);
         failed.map_or(Ok(()), |e| Err(stdout_failed(&e)))
     }
 
-    /// Whether all of it was written.
+    /// Writes to stdout. Returns whether everything was written.
     fn write(&self, text: &str) -> bool {
         let mut out = std::io::stdout().lock();
         let done = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -69,7 +69,8 @@ impl Terminal {
         self.write(&format!("{}{end}", clean(text)));
     }
 
-    /// A piece of a result, as it arrives; as it is where no terminal shows it. Says whether there is still a reader.
+    /// Prints a piece of a result as it arrives; it is escaped only if stdout is a terminal. Returns whether the reader
+    /// still exists.
     pub fn piece(&self, text: &str) -> bool {
         match std::io::stdout().is_terminal() {
             true => self.write(&clean(text)),
@@ -77,14 +78,14 @@ impl Terminal {
         }
     }
 
-    /// Prints a text that was asked for besides the result, which may be piped elsewhere.
+    /// Prints a requested text to stderr, so that the result on stdout can be piped.
     pub fn beside(&self, text: &str) {
         say(text);
     }
 
-    /// A result as JSON.
+    /// Prints a result as JSON.
     pub fn print_json(&self, value: &serde_json::Value) {
-        // Characters from U+0080 are JSON as they are.
+        // `serde_json` leaves control characters from U+0080 on unescaped.
         let mut text = String::new();
         for c in format!("{value:#}").chars() {
             match c {
@@ -95,26 +96,26 @@ impl Terminal {
         self.write(&(text + "\n"));
     }
 
-    /// A line that says what was done; not with `--quiet`.
+    /// Prints a summary on stdout, except with `--quiet`.
     pub fn result(&self, text: &str) {
         if !self.quiet {
             self.print(text);
         }
     }
 
-    /// Something the user should know; not with `--quiet`.
+    /// Prints a note, except with `--quiet`.
     pub fn note(&self, text: &str) {
         if !self.quiet {
             self.note_always(text);
         }
     }
 
-    /// Something the user must know about the results, also with `--quiet`.
+    /// Prints a note that matters for the results, even with `--quiet`.
     pub fn note_always(&self, text: &str) {
         say(&format!("note: {text}\n"));
     }
 
-    /// Prints the compiler's warnings on stderr.
+    /// Prints the compiler's warnings on stderr, except with `--quiet`.
     pub fn warnings(&self, warnings: &[String]) {
         if !self.quiet {
             for w in warnings {
@@ -123,7 +124,7 @@ impl Terminal {
         }
     }
 
-    /// An error: every finding of it as JSON, the first of very many as text.
+    /// Prints an error: as JSON with all of its findings, or as text with the first `FINDINGS` of them.
     pub fn error(&self, error: &Error) {
         if self.json && self.failed.borrow().is_none() {
             self.print_json(&serde_json::json!({ "errors": findings_json(error) }));
@@ -148,12 +149,12 @@ impl Terminal {
         }
     }
 
-    /// Whether bars are drawn.
+    /// Whether progress is shown.
     pub fn shows_progress(&self) -> bool {
         !self.quiet && std::io::stderr().is_terminal()
     }
 
-    /// Says that something of unknown length goes on, until it is dropped.
+    /// Shows a spinner for an action of unknown length, until it is dropped.
     pub fn spinner(&self, what: String) -> Progress {
         let bar = ProgressBar::with_draw_target(None, self.target());
         bar.set_style(ProgressStyle::default_spinner());
@@ -164,7 +165,7 @@ impl Terminal {
         Progress { bar, watcher: None }
     }
 
-    /// A spinner that also says how many of how many are done, once there are any, until it is dropped.
+    /// A spinner that also shows how many kernels are done, once their number is known.
     pub fn watch(&self, what: String, count: impl Fn() -> (usize, usize) + Send + 'static) -> Progress {
         self.watch_text(what, move || match count() {
             (_, 0) => None,
@@ -172,7 +173,7 @@ impl Terminal {
         })
     }
 
-    /// A spinner that also says how far it is, until it is dropped.
+    /// A spinner that also shows the text that `text` returns.
     pub fn watch_text(&self, what: String, text: impl Fn() -> Option<String> + Send + 'static) -> Progress {
         let mut progress = self.spinner(what.clone());
         if self.shows_progress() {
@@ -192,7 +193,7 @@ impl Terminal {
         progress
     }
 
-    /// A bar; positions in bytes or in steps.
+    /// A progress bar, counted in bytes or in steps.
     pub fn bar(&self, what: String, length: u64, bytes: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(length), self.target());
         let template = if bytes {
@@ -210,7 +211,7 @@ impl Terminal {
         Progress { bar, watcher: None }
     }
 
-    /// A bar of steps that are so many a second, of which the first have been done before.
+    /// A progress bar of steps with their rate, of which `done` have been done before.
     pub fn steps(&self, what: String, done: u64, length: u64) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(length), self.target());
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {per_sec}, {eta} left")
@@ -231,12 +232,12 @@ impl Terminal {
     }
 }
 
-/// Writes to stderr; a failure to do so is ignored.
+/// Writes to stderr; errors are ignored.
 pub fn say(text: &str) {
     let _ = std::io::stderr().write_all(clean(text).as_bytes());
 }
 
-/// The error of a failed stdout.
+/// The error of writing to stdout.
 pub fn stdout_failed(e: &std::io::Error) -> Error {
     let text = e.to_string();
     let why = text.split(" (os error").next().unwrap_or(&text);
@@ -269,22 +270,22 @@ fn cleaned(f: Finding) -> Finding {
     }
 }
 
-/// Something on its way; it leaves the screen when dropped.
+/// A spinner or progress bar, which disappears when dropped.
 pub struct Progress {
     bar: ProgressBar,
     watcher: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Replaces the text of the action that goes on.
+    /// Replaces the text of the action.
     pub fn says(&self, what: String) {
         self.bar.set_message(clean(&what).into_owned());
     }
-    /// How far it is.
+    /// Sets the position.
     pub fn at(&self, position: u64) {
         self.bar.set_position(position);
     }
-    /// How far it is, of a length that may have been unknown before.
+    /// Sets the position and the length.
     pub fn at_of(&self, position: u64, length: u64) {
         self.bar.set_length(length);
         self.bar.set_position(position);
@@ -302,7 +303,7 @@ impl Drop for Progress {
     }
 }
 
-/// The output of `--json` for an error.
+/// The findings of an error as JSON.
 pub fn findings_json(error: &Error) -> serde_json::Value {
     let one = |f: &Finding| {
         let l = &f.diagnostic.location;
@@ -327,7 +328,7 @@ mod tests {
     use wgfc::Problem;
     use wgfc::compiler::{Diagnostic, Errors, Location};
 
-    /// One error of each kind, with all that it can say.
+    /// One error of each kind, with all of its fields set.
     fn errors() -> Vec<(&'static str, Error)> {
         let at = Location {
             node: Some("encoder/0/attn/MatMul".into()),

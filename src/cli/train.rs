@@ -21,7 +21,7 @@ use wgfc::train::{Ports, Roles, read_tensors_within};
 use wgfc::value_info::{ValueInfo, no_such_input};
 use wgfc::{Error, ModelFile, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
 
-/// Trains until the last step, and says how it went.
+/// Trains up to the last step, and reports the result.
 pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     if let Some(path) = a.plot.as_deref().filter(|p| p.extension().is_none_or(|e| e != "svg")) {
         let message = format!("{}: pictures of this kind are not made", path.display());
@@ -86,7 +86,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The model on the device, with its data.
+/// Compiles or loads the model and uploads it.
 fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Result<Trainer, Error> {
     if is_program(&a.model) {
         super::run::refuse_compile_options(&a.compile, a.random_weights)?;
@@ -119,7 +119,7 @@ fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Res
     Trainer::compile_as(gpu, &file, training, roles, &options).map_err(clear)
 }
 
-/// Says which inputs are continued because of their place alone.
+/// Notes which inputs were paired with outputs by their order alone.
 fn say_order(roles: &Roles, t: &Terminal) {
     let named = roles.states.len() - roles.by_order;
     if let Some(((i, o), others)) = roles.states.get(named..).and_then(<[_]>::split_first) {
@@ -135,14 +135,14 @@ fn say_order(roles: &Roles, t: &Terminal) {
     }
 }
 
-/// How `--input` and `--init` read what they are given.
+/// The data options with which `--input` and `--init` are read.
 fn sources(a: &TrainArgs, inputs: Vec<String>) -> DataArgs {
     let (random_weights, cast) = (a.random_weights, a.cast);
     let image_norm = ImageNorm::default();
     DataArgs { inputs, random_inputs: false, cast, random_weights, image_norm, trust: false }
 }
 
-/// The training that the options describe. Reads the files of inputs, and maps those of data.
+/// The training that the options describe. Files of inputs are read; those of data are mapped into memory.
 fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Error> {
     let given = sources(a, a.inputs.clone());
     let mut training = Training {
@@ -157,7 +157,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
     };
     let budget = Budget::of_data(a.compile.memory_limit);
     let mut problems = vec![];
-    // Named ones first, so that they are not what one without a name could be for.
+    // Data with a name comes first, so that its inputs are no candidates for data without a name.
     let (named, plain): (Vec<&String>, Vec<&String>) =
         a.data.iter().partition(|text| inputs::named(&ports.inputs, text).is_some());
     for text in named.into_iter().chain(plain) {
@@ -200,7 +200,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
     Ok(training)
 }
 
-/// The rows of an input, of its type.
+/// Maps the rows of an input, converted to its type.
 fn rows(port: &ValueInfo, file: &Path, cast: bool, budget: &Budget, t: &Terminal) -> Result<Tensor, Error> {
     let wrong = |p: Problem| {
         let message = format!("input `{}`: its file {}", port.name, p.message);
@@ -213,7 +213,8 @@ fn rows(port: &ValueInfo, file: &Path, cast: bool, budget: &Budget, t: &Terminal
     Ok(tensor)
 }
 
-/// Rows for the inputs that have a batch and no data; where that is not to be seen, for the one that data without a name would be for.
+/// Generates random rows for the inputs that may have data without a name, in turn. If there are none, for all inputs with a
+/// symbolic number of rows.
 fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Error> {
     let mut found: Vec<ValueInfo> = vec![];
     let mut probe = training.clone();
@@ -254,7 +255,7 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
     Ok(())
 }
 
-/// Sets the states before the first step.
+/// Sets the states before the first step: from a checkpoint, or from `--init`.
 fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error> {
     if let Some(path) = &a.resume {
         let wanted = trainer.seed();
@@ -281,7 +282,7 @@ fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error
     }
     let (mut files, mut one, mut problems) = (vec![], vec![], vec![]);
     for text in &a.init {
-        // `NAME*=SOURCE` is for all whose names begin so.
+        // `NAME*=SOURCE` stands for all states whose names begin with `NAME`.
         let many = text.split_once("*=").map(|(start, source)| {
             let fit = states.iter().filter(|s| s.name.starts_with(start));
             fit.map(|s| format!("{}={source}", s.name)).collect::<Vec<_>>()

@@ -18,7 +18,7 @@ use wgfc::runtime::measure::measure_blocking;
 use wgfc::tune::{Measured, TuneOptions, Tuned, tune};
 use wgfc::{Cache, Decoder, Error, GeneratorOptions, ModelFile, Options};
 
-/// Measures a model's kernels on a device.
+/// Measures a model's kernels, or those of single operators, on a device.
 pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     let started = Instant::now();
     let gpu = adapter::open(&a.adapter, t)?;
@@ -44,7 +44,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     let mut all = Tuned::default();
     let mut seen = BTreeSet::new();
     for (i, (fused, options)) in programs.iter().enumerate() {
-        // The time that one program leaves of its share is the next one's.
+        // Time that a program does not use is available for the following ones.
         let rest = Duration::from_secs_f64(a.budget).saturating_sub(started.elapsed());
         let how = TuneOptions {
             budget: rest / (programs.len() - i) as u32,
@@ -122,7 +122,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
     Ok(vec![(made?, options)])
 }
 
-/// Nanoseconds of all dispatches measured, with the compiler's own choices and with the best.
+/// The nanoseconds of all measured dispatches, with the compiler's schedules and with the best ones.
 fn sums(all: &Tuned) -> [f64; 2] {
     let sum = |f: fn(&Measured) -> f64| {
         all.measured.iter().map(|m| m.tunable.dispatches as f64 * f(m)).sum::<f64>()
@@ -130,7 +130,7 @@ fn sums(all: &Tuned) -> [f64; 2] {
     [sum(|m| m.own.ns), sum(|m| m.best.ns)]
 }
 
-/// The geometric mean of the times with the compiler's own choices over those with the best.
+/// The geometric mean, over kernels, of the time with the compiler's schedule divided by that with the best one.
 fn missed(all: &Tuned) -> Option<f64> {
     let logs: Vec<f64> = all.measured.iter().map(|m| (m.own.ns / m.best.ns).ln()).collect();
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
@@ -189,7 +189,7 @@ fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
     s
 }
 
-/// Share of the bound that memory sets, with the best choice.
+/// The lower bound of the time by memory, relative to the time with the best schedule.
 fn bound(m: &Measured, bandwidth: Option<f64>) -> Option<f64> {
     Some(m.tunable.bytes as f64 / bandwidth? / (m.best.ns * 1e-9))
 }

@@ -7,7 +7,7 @@ use wgfc::compiler::budget::Budget;
 use wgfc::ir::Dim;
 use wgfc::{DType, Error, Tensor};
 
-/// Refuses.
+/// Always fails.
 pub fn read(
     path: &Path,
     _: DType,

@@ -1,9 +1,9 @@
-//! Several sequences at once, each with a length of its own.
+//! Generation of several sequences at once, each with its own length.
 //!
-//! All sequences append at one place of the cache, behind the longest. A prompt that is shorter is filled up
-//! behind its end, and what fills it is hidden by the attention mask once it has been run: tokens that come
-//! later do not see it, and those that came before could not. Positions are counted for each sequence on its
-//! own. Caches in which each sequence has an end of its own (GroupQueryAttention) find it from the same mask.
+//! All sequences append at the same position of the cache, after the longest. Shorter prompts are padded at their end. After
+//! the run, the attention mask hides the padding, so that later tokens do not attend to it; earlier ones could not, as
+//! attention is causal. Position ids are counted for each sequence separately. Caches in which each sequence has its own end
+//! (GroupQueryAttention) derive it from the same mask.
 
 use super::choose::{self, Choice};
 use super::roles::Step;
@@ -38,35 +38,35 @@ pub struct BatchGenerator {
 /// One sequence of the batch.
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// For each position of the cache, 1 if it holds a token of this sequence, else 0, as attention masks have it. A run that
-    /// was begun too early may have added one.
+    /// The attention mask: for each position of the cache, 1 if it holds a token of this sequence, else 0. A run that was
+    /// started ahead of need may have added one.
     real: Vec<i64>,
-    /// How many of them are 1: the tokens that the model has seen.
+    /// The number of ones in `real`: the tokens that the model has processed.
     seen: usize,
-    /// The token that was generated last: the model has not seen it yet.
+    /// The token that was generated last. The model has not processed it yet.
     pending: Option<i64>,
 }
 
 impl Row {
-    /// With as many tokens, one in each position.
+    /// A sequence of this many tokens without padding.
     fn full(tokens: usize) -> Row {
         Row { real: vec![1; tokens], seen: tokens, pending: None }
     }
 
-    /// Positions behind the last one, of which the first `tokens` hold one each.
+    /// Appends `positions` positions, of which the first `tokens` hold a token each and the others padding.
     fn extend(&mut self, tokens: usize, positions: usize) {
         self.real.extend((0..positions).map(|i| i64::from(i < tokens)));
         self.seen += tokens.min(positions);
     }
 
-    /// Forgets the positions from `len` on.
+    /// Removes the positions from `len` on.
     fn truncate(&mut self, len: usize) {
         let dropped = self.real.iter().skip(len);
         self.seen -= dropped.filter(|r| **r == 1).count();
         self.real.truncate(len);
     }
 
-    /// Says that the positions from `from` on hold none of its tokens.
+    /// Marks the positions from `from` on as padding.
     fn hide(&mut self, from: usize) {
         let positions = self.real.len();
         self.truncate(from);
@@ -78,13 +78,13 @@ impl BatchGenerator {
     /// Compiles the decoder for `batch` sequences and uploads it.
     ///
     /// # Errors
-    /// As [`Generator::new`]; a model for one sequence at a time.
+    /// As for [`Generator::new`]; also a model that takes one sequence at a time.
     pub fn new(decoder: &Decoder, batch: usize, options: &GeneratorOptions) -> Result<BatchGenerator, Error> {
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         BatchGenerator::on_device(gpu, decoder, batch, options)
     }
 
-    /// [`BatchGenerator::new`] on a device that is open already, whatever `options.adapter` says.
+    /// [`BatchGenerator::new`] on a device that is already open; `options.adapter` is ignored.
     pub fn on_device(
         gpu: Gpu,
         decoder: &Decoder,
@@ -97,19 +97,19 @@ impl BatchGenerator {
         Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged })
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn batch(&self) -> usize {
         self.rows.len()
     }
-    /// Tokens of each sequence so far, prompts and generated ones.
+    /// The number of tokens of each sequence so far, prompts and generated ones.
     pub fn lengths(&self) -> Vec<usize> {
         self.rows.iter().map(|r| r.seen + usize::from(r.pending.is_some())).collect()
     }
-    /// How many tokens there are: ids are below.
+    /// The number of tokens in the vocabulary. Token ids are less than it.
     pub fn vocabulary(&self) -> usize {
         self.generator.vocabulary
     }
-    /// Positions that the cache may grow to.
+    /// The most positions that the cache may grow to.
     pub fn capacity(&self) -> usize {
         self.generator.capacity
     }
@@ -127,28 +127,29 @@ impl BatchGenerator {
         self.ragged
     }
 
-    /// The memory that it holds on the device.
+    /// The memory that the generator holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
         self.generator.device_memory()
     }
 
-    /// The cost of one more token of each sequence behind `past` others, as [`Generator::cost`].
+    /// The estimated cost of one more token of each sequence after `past` others; see [`Generator::cost`].
     pub fn cost(&self, past: usize) -> (usize, u64) {
         self.generator.cost(past)
     }
 
-    /// As if each sequence had so many tokens, of which the cache knows nothing: to measure what one more takes.
+    /// Makes the generator behave as if each sequence held this many tokens; the cache contents are undefined. This serves
+    /// to time one more token.
     ///
     /// # Errors
-    /// More than the cache has room for.
+    /// More tokens than the cache has room for.
     pub fn pretend(&mut self, tokens: usize) -> Result<(), Error> {
         self.generator.pretend(tokens)?;
         self.rows.fill(Row::full(tokens));
         Ok(())
     }
 
-    /// The times of runs that take in one token of each sequence after those so far, which change nothing that
-    /// counts. The tokens are chosen greedily.
+    /// Times runs that take one more token of each sequence. They do not change the sequences. The tokens are chosen
+    /// greedily.
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.generator.reserve(self.generator.kept + 1)?;
@@ -159,11 +160,11 @@ impl BatchGenerator {
         self.generator.decode.profile_blocking(&given, runs).map_err(device_error)
     }
 
-    /// Takes in tokens of each sequence, behind all that was there before, and returns the logits of those that
-    /// follow, `[batch, …, vocabulary]`, and the most likely tokens, which are not taken in.
+    /// Appends tokens to each sequence. Returns the logits of the next tokens, `[batch, …, vocabulary]`, and the most likely
+    /// tokens, which are not appended.
     ///
     /// # Errors
-    /// As [`BatchGenerator::generate`] and its iterator.
+    /// As for [`BatchGenerator::generate`] and its iterator.
     pub fn logits(&mut self, tokens: &[&[i64]]) -> Result<(Tensor, Vec<i64>), Error> {
         let mut all = self.generate(tokens, &Request::default())?;
         let feeds = std::mem::take(&mut all.feeds);
@@ -184,20 +185,20 @@ impl BatchGenerator {
         Ok((logits.1, tokens.into_iter().flatten().collect()))
     }
 
-    /// Forgets all tokens of all sequences.
+    /// Removes all tokens of all sequences.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.rows = vec![Row::default(); self.rows.len()];
         self.generator.reset()
     }
 
-    /// The tokens that follow the prompts, one for each sequence, which follow all that was there before. Each
-    /// step gives one token for each sequence, `None` for those that have come to a token in `request.stop`;
-    /// it is the last step when all have. Each sequence draws with random numbers of its own.
-    /// After an error all is as it was before the step that failed.
+    /// The tokens that follow the prompts. There is one prompt for each sequence, and it is appended to that sequence. Each
+    /// step returns one token for each sequence, or `None` for a sequence that has reached a token in `request.stop`. The
+    /// step in which the last sequence does so is the last one. Each sequence has its own random numbers. After an error the
+    /// state is as it was before the step that failed.
     ///
     /// # Errors
-    /// As [`Generator::generate`], for all prompts at once; another number of prompts than of sequences;
-    /// sequences of different lengths where the model has nothing that tells them apart.
+    /// As for [`Generator::generate`], with the faults of all prompts; a number of prompts other than that of sequences;
+    /// sequences of different lengths if the model has no inputs that distinguish them.
     pub fn generate(&mut self, prompts: &[&[i64]], request: &Request) -> Result<BatchTokens<'_>, Error> {
         self.settle()?;
         let mut problems = vec![];
@@ -255,18 +256,19 @@ impl BatchGenerator {
         })
     }
 
-    /// Undoes runs beyond the positions that count.
+    /// Undoes runs beyond the valid positions.
     fn settle(&mut self) -> Result<(), Error> {
         let kept = self.generator.kept;
         self.rows.iter_mut().for_each(|r| r.truncate(kept));
         self.generator.settle()
     }
 
-    /// Begins the runs that take in the feeds, and choose the tokens after them.
+    /// Starts the runs that process the feeds, and choose the next tokens. Only the last run is left to be read.
     fn start(&mut self, feeds: &[Vec<i64>], choice: &mut Choice, outputs: &[&str]) -> Result<Started, Error> {
         let longest = feeds.iter().map(Vec::len).max().unwrap_or(0);
         let even = feeds.iter().all(|f| f.len() == longest);
-        // The last token of each goes alone where they are not below each other, so that one run ends with all.
+        // If lengths differ, the last token of each sequence goes into a separate run, so that all sequences end in the same
+        // run.
         let body = |f: &'_ Vec<i64>| if even { f.len() } else { f.len().saturating_sub(1) };
         let together = if even { longest } else { longest.saturating_sub(1) };
         let mut started = None;
@@ -286,13 +288,13 @@ impl BatchGenerator {
         started.ok_or_else(no_output)
     }
 
-    /// Begins the run that takes in the tokens that `run` chooses, of those that are not done.
+    /// Starts the run that processes the tokens chosen by `run`, except for sequences that are done.
     fn follow(&mut self, run: &Started, done: &[bool], choice: &mut Choice) -> Result<Started, Error> {
         let token = run.output(head::TOKEN).ok_or_else(no_output)?.clone();
         self.run(&Feed::Device(token, done), Some((choice, &[head::TOKEN])))?.ok_or_else(no_output)
     }
 
-    /// The inputs of a run of `n` tokens of each sequence, those that have fewer filled up behind.
+    /// The inputs of a run of `n` tokens of each sequence; shorter sequences are padded at the end.
     fn step(&self, columns: &[&[i64]], n: usize) -> Step {
         let mut step = Step { rows: columns.len(), ..Step::default() };
         step.mask.reserve(self.rows.iter().map(|r| r.real.len() + n).sum());
@@ -305,7 +307,7 @@ impl BatchGenerator {
         step
     }
 
-    /// Begins a run; with a choice one that chooses the next tokens, whose outputs are read later.
+    /// Starts a run. With `output`, it also chooses the next tokens, and its outputs are read later.
     fn run(
         &mut self,
         feed: &Feed<'_>,
@@ -349,7 +351,7 @@ impl BatchGenerator {
         Ok(started)
     }
 
-    /// The tokens among outputs that were read, of the sequences that are not done.
+    /// The tokens in the outputs of a run; `None` for sequences that are done.
     fn tokens_of(&self, outputs: &[(String, Tensor)], done: &[bool]) -> Result<Vec<Option<i64>>, Error> {
         let out = outputs.iter().find(|(n, _)| n == head::TOKEN);
         let out = out.and_then(|(_, t)| t.scalars()).unwrap_or_default();
@@ -368,23 +370,23 @@ impl BatchGenerator {
 
 /// The input of a run.
 enum Feed<'a> {
-    /// Tokens of each sequence, at most so many.
+    /// Tokens of each sequence, and the number of positions that the run appends.
     Host(&'a [&'a [i64]], usize),
-    /// A token of each sequence, on the device; those that are done take in nothing.
+    /// One token of each sequence, on the device, and which sequences are done: their positions become padding.
     Device(DeviceTensor, &'a [bool]),
 }
 
-/// The tokens of several sequences as they are generated. See [`BatchGenerator::generate`].
+/// An iterator over the tokens of several sequences. See [`BatchGenerator::generate`].
 pub struct BatchTokens<'g> {
     batch: &'g mut BatchGenerator,
-    /// The tokens that the model has not seen yet.
+    /// The tokens that the model has not processed yet.
     feeds: Vec<Vec<i64>>,
-    /// Which have come to their end.
+    /// Whether each sequence has ended.
     done: Vec<bool>,
     left: usize,
     stop: Vec<i64>,
     choice: Choice,
-    /// The run for the next tokens, begun already.
+    /// The run for the next tokens, already started.
     next: Option<Result<Started, Error>>,
 }
 
@@ -405,7 +407,8 @@ impl BatchTokens<'_> {
             row.pending = token.or(row.pending);
             if !*done && token.is_some_and(|t| self.stop.contains(&t)) {
                 *done = true;
-                // The model need not see it before the sequence is continued; the run that was begun did.
+                // The stop token stays pending until the sequence is continued; the run that was started ahead has processed
+                // it, so its position is hidden.
                 row.hide(after);
             }
         }
@@ -432,7 +435,7 @@ impl Iterator for BatchTokens<'_> {
 
 impl Drop for BatchTokens<'_> {
     fn drop(&mut self) {
-        // Whatever goes wrong here, the next use says.
+        // An error here recurs at the next use and is reported then.
         let _ = self.batch.settle();
     }
 }
@@ -442,7 +445,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// The logits of the last position of each sequence are those that it has alone.
+    /// The logits of each sequence's last position equal those of the same sequence alone.
     #[test]
     fn sequences_do_not_see_each_other() {
         let feeds: [&[i64]; 4] = [&[3, 1, 36, 0, 8, 5, 22], &[7], &[30, 30, 2], &[9, 4, 11, 6, 1, 2]];
@@ -455,7 +458,7 @@ mod tests {
             let decoder = Decoder::open(Path::new(&path)).unwrap();
             let mut all = BatchGenerator::new(&decoder, feeds.len(), &options).unwrap();
             let mut one = Generator::new(&decoder, &options).unwrap();
-            // All but the last tokens as chunks, then the last ones.
+            // All tokens but the last in chunks, then the last ones.
             let bodies = feeds.map(|f| &f[..f.len() - 1]);
             for at in [0, 4] {
                 let columns: Vec<&[i64]> =

@@ -1,15 +1,15 @@
 //! The choice of the next token, as nodes of a graph.
 //!
-//! **Drawing** is the Gumbel-max trick (Maddison, Tarlow and Minka, *A\* sampling*, 2014): with `uᵢ` uniform and
-//! independent, `argmaxᵢ (xᵢ/T − ln(−ln(1 − uᵢ)))` is `i` as often as softmax of `x/T` says. `uᵢ` is a hash of the
-//! token's position and 64 random bits of the step: pcg3d of Jarzynski and Olano, *Hash Functions for GPU Rendering*,
-//! JCGT 9(3), 2020. A draw costs what the search for the largest logit does.
+//! **Sampling** is the Gumbel-max trick (Maddison, Tarlow and Minka, *A\* sampling*, 2014): with `uᵢ` uniform and
+//! independent, `argmaxᵢ (xᵢ/T − ln(−ln(1 − uᵢ)))` is `i` with the probability that the softmax of `x/T` gives. `uᵢ` is a
+//! hash of the token's position and 64 random bits of the step: pcg3d of Jarzynski and Olano, *Hash Functions for GPU
+//! Rendering*, JCGT 9(3), 2020. Sampling costs as much as the argmax of the logits.
 //!
-//! **Top-k and top-p** keep the tokens up to a distance `t` from the largest logit `m`. Distances `(m − x)/T` are
-//! counted in steps of 2⁻¹⁸ up to 2²⁴: tokens whose probabilities differ by less than four in a million are equal,
-//! and of equals all stay or none. `t` is found six bits a round: 63 candidates for the next digit at once, each
-//! with its count (top-k) or its sum of probabilities (top-p) of the tokens below it. Four rounds find it; top-p
-//! after top-k takes four more.
+//! **Top-k and top-p** keep the tokens up to a distance `t` from the largest logit `m`. Distances `(m − x)/T` are counted in
+//! steps of 2⁻¹⁸ up to 2²⁴ steps. Tokens whose probabilities differ by less than four in a million therefore count as equal,
+//! and equal tokens are all kept or all dropped. `t` is found six bits a round: a round tests 63 candidates for the next
+//! digit at once, each by the count (top-k) or the sum of probabilities (top-p) of the tokens below it. Four rounds find
+//! `t`; top-p after top-k takes four more.
 
 mod body;
 mod limits;
@@ -22,45 +22,46 @@ use crate::{Error, Tensor};
 use limits::kept;
 use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
 
-/// The choice where no token can be: a logit is NaN or +∞, or all are −∞.
+/// The result if no token can be chosen: a logit is NaN or +∞, or all are −∞.
 pub const NONE: i64 = -1;
 
-/// The words that say how to choose, all u32.
+/// Indices into the words that control the choice, all u32.
 pub mod word {
-    /// 1/temperature, the bits of an f32; 0 for the largest logit, the first of equals.
+    /// 1/temperature as the bits of an f32; 0 selects the largest logit, the first one among equals.
     pub const SCALE: usize = 0;
-    /// Random bits of this step: this word and the next.
+    /// Random bits of this step: this word and the following one.
     pub const RANDOM: usize = 1;
     /// The number k of top-k.
     pub const TOP_K: usize = 3;
     /// Top-p, the bits of an f32.
     pub const TOP_P: usize = 4;
-    /// How many words there are.
+    /// The number of words.
     pub const COUNT: usize = 5;
 }
 
-/// Which tokens may be drawn.
+/// The limits that restrict which tokens may be drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Whether only the k most likely tokens can be chosen.
     pub top_k: bool,
-    /// The most probable ones (of those) up to a share of the probability.
+    /// Whether only the most probable tokens, among those that top-k keeps, up to a share of the probability can be chosen.
     pub top_p: bool,
 }
 
-/// Elements of a part of a row whose best token one workgroup finds.
+/// The length of the part of a row whose best token one workgroup finds.
 const PART: i64 = 1024;
 
 type Built<T = Value> = Result<T, String>;
 
-/// How the tokens of a request are chosen, one after the other.
+/// The choice of each token of a request, in order.
 pub struct Choice {
     how: Option<Sampling>,
     rng: Rng,
 }
 
 impl Choice {
-    /// Greedy without a sampling, or one that leaves no choice. Limits that leave all tokens are none.
+    /// The choice is greedy without sampling parameters or with a `top_k` of 1. Limits that would keep all tokens are
+    /// dropped.
     pub fn new(how: Option<&Sampling>, vocabulary: usize) -> Choice {
         let seed = how.map_or(0, |s| s.seed);
         let how = how.filter(|s| s.top_k != Some(1)).map(|s| Sampling {
@@ -71,19 +72,19 @@ impl Choice {
         Choice { how, rng: Rng::new(seed, "tokens") }
     }
 
-    /// Which limits there are.
+    /// The limits that apply.
     pub fn limits(&self) -> Limits {
         let how = self.how.as_ref();
         let (top_k, top_p) = (how.and_then(|s| s.top_k), how.and_then(|s| s.top_p));
         Limits { top_k: top_k.is_some(), top_p: top_p.is_some() }
     }
 
-    /// The words for the next token.
+    /// The words that control the choice of the next token.
     pub fn words(&mut self) -> Tensor {
         let Some(how) = &self.how else { return greedy() };
         let random = self.rng.bits();
         let mut words = [0; word::COUNT];
-        // Steeper than any logits need, flatter than any matter; neither 0 nor infinite.
+        // The clamp is beyond every useful temperature on both sides, and excludes 0 and infinity.
         words[word::SCALE] = (1.0 / how.temperature).clamp(1e-30, 1e30).to_bits();
         words[word::RANDOM] = random as u32;
         words[word::RANDOM + 1] = (random >> 32) as u32;
@@ -93,7 +94,7 @@ impl Choice {
     }
 }
 
-/// The words for the largest logit.
+/// The words that select the largest logit.
 pub fn greedy() -> Tensor {
     tensor(&[0; word::COUNT])
 }
@@ -103,7 +104,7 @@ fn tensor(words: &[u32]) -> Tensor {
     Tensor::from_scalars(DType::U32, vec![words.len()], &words)
 }
 
-/// The error for [`NONE`].
+/// The error to report for [`NONE`].
 pub fn nothing_to_choose() -> Error {
     Error::usage(
         "the logits are not numbers (NaN), or the largest of them is infinite: there is no next token",
@@ -112,8 +113,8 @@ pub fn nothing_to_choose() -> Error {
     )
 }
 
-/// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as `how` (u32
-/// `[word::COUNT]`) says: `[rows, 1]` of type `ids`, or [`NONE`].
+/// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as the words `how` (u32
+/// `[word::COUNT]`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
 pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids: DType) -> Built {
     let words = (0..word::COUNT)
         .map(|i| b.slice(how, 0, &Poly::from(i), 1, &Dim::ONE))
@@ -160,8 +161,8 @@ pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids
     b.map(f.0, &[best])
 }
 
-/// The key by which tokens are sorted as they are preferred: `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token that
-/// cannot be and 2³² − 1 for one whose logit is NaN or +∞.
+/// The sort key of a token; the largest key wins. It is `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token
+/// that cannot be chosen and 2³² − 1 for one whose logit is NaN or +∞.
 fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
     let mut f = Body::default();
     let x = f.arg(0);
@@ -183,7 +184,7 @@ fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
     let greedy = f.binary(BinaryOp::Eq, scale, zero);
     let y = f.select(greedy, x, y);
 
-    // Floats as integers that sort alike.
+    // Maps floats to unsigned integers of the same order.
     let bits = f.bitcast(DType::U32, y);
     let sign = f.u32(1 << 31);
     let positive = f.binary(BinaryOp::Lt, bits, sign);

@@ -1,4 +1,4 @@
-//! The end of a decoder: the logits of the last position, and the most likely token.
+//! The last nodes of a decoder: the logits of the last position, and the choice of a token.
 
 use super::choose::{self, Limits};
 use std::collections::HashMap;
@@ -7,11 +7,11 @@ use wgfc_ir::graph::Value;
 use wgfc_ir::op::Op;
 use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ScalarNode, TensorType};
 
-/// The output that holds the logits of the last position: `[batch, 1, vocabulary]`, or without the first.
+/// The output that holds the logits of the last position: `[batch, 1, vocabulary]` or `[1, vocabulary]`.
 pub const LOGITS: &str = "logits";
-/// The output that holds the token that follows: `[batch, 1]`, of the type of the model's token ids.
+/// The output that holds the next token: `[batch, 1]`, of the type of the model's token ids.
 pub const TOKEN: &str = "token";
-/// The input that says how it is chosen: see [`word`](choose::word).
+/// The input that specifies how the token is chosen: see [`word`](choose::word).
 pub const CHOICE: &str = "choice of the token";
 
 /// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced and whose
@@ -69,7 +69,7 @@ fn choice(graph: &mut Graph) -> Value {
     graph.add_input(CHOICE, TensorType::new(DType::U32, vec![choose::word::COUNT.into()]))
 }
 
-/// [`TOKEN`] of [`LOGITS`] of this type, drawn within limits as [`CHOICE`] says.
+/// A graph from [`LOGITS`] of this type and [`CHOICE`] to [`TOKEN`], which is sampled within limits.
 pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, String> {
     let mut graph = Graph::new();
     let (len, rows) = logits.shape.split_last().ok_or("logits without a vocabulary")?;
@@ -86,9 +86,8 @@ pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, 
 
 type Seen = HashMap<(Value, usize), Value>;
 
-/// `v` at one position of an axis, which stays with extent 1. Elementwise operators, views that leave the
-/// axis alone, and the product behind them are made for that position only: a head for one token does not
-/// compute those of all the others.
+/// `v` at one position of an axis, which keeps the extent 1. Elementwise operators, views that do not change the axis, and
+/// the product before them are rebuilt for that position only, so that the head computes one token instead of all.
 fn narrow(b: &mut Builder<'_>, v: Value, axis: usize, at: &Dim, seen: &mut Seen) -> Result<Value, String> {
     if let Some(done) = seen.get(&(v, axis)) {
         return Ok(*done);
@@ -130,7 +129,7 @@ fn narrow(b: &mut Builder<'_>, v: Value, axis: usize, at: &Dim, seen: &mut Seen)
     Ok(done)
 }
 
-/// The operand's axis that `axis` is, where nothing else reads it.
+/// The operand's axis that this axis of the view equals, if no other operand axis depends on it.
 fn kept(index: &[Poly], axis: usize) -> Option<usize> {
     let mut readers = index.iter().enumerate().filter(|(_, p)| p.vars().contains(&axis));
     let (d, p) = readers.next()?;

@@ -1,4 +1,4 @@
-//! The programs of a decoder: for prompts, for a single token, and for what draws within limits.
+//! The programs of a decoder: for prompts, for a single token, and for sampling within limits.
 
 use super::choose::Limits;
 use super::roles::{self, Input};
@@ -13,12 +13,12 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Dim, GatherAxis, Graph, Growth, Op, TensorType};
 use wgfc_runtime::Gpu;
 
-/// Positions in the caches of several sequences that their attention is chosen for where nobody says what to expect: there
-/// is little else to do for few, and with many the caches are most of what a step reads.
+/// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
+/// With few positions attention costs little; with many, the caches are most of the bytes that a step reads.
 const PAST_OF_SEVERAL: i64 = 1024;
 
-/// How the program for prompts is compiled, which a model that takes one token at a time lacks, and how
-/// that for a single token, both for `batch` sequences.
+/// The options of the program for prompts, which is absent if the model takes one token at a time, and of the program for a
+/// single token. Both are for `batch` sequences.
 pub(super) fn compilations(
     gpu: &Gpu,
     decoder: &Decoder,
@@ -53,12 +53,12 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// The compiled plans of a decoder that are kept: a plan `decode` for a single token, and `prefill` for prompts, which a model that
-/// takes one token at a time lacks. The cache is theirs, with room for as many positions as each session gives it. Dimensions of
-/// `options` that are the decoder's own are not looked at.
+/// Compiles a decoder into a bundle with the plan `decode` for a single token and, unless the model takes one token at a
+/// time, the plan `prefill` for prompts. The cache is their state, with as many positions as each session allocates.
+/// Dimensions in `options` are ignored if they are the decoder's own.
 ///
 /// # Errors
-/// As [`Generator::new`](super::Generator::new).
+/// As for [`Generator::new`](super::Generator::new).
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
     let (long, short) = both(file, options.clone(), 1)?;
@@ -68,7 +68,7 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
     Ok(Bundle::new(programs))
 }
 
-/// The plans of a compiled decoder that a device runs: for prompts, and for a single token.
+/// The plans of a compiled decoder that the device can run: for prompts if there is one, and for a single token.
 pub(super) fn compiled(
     gpu: &Gpu,
     decoder: &Decoder,
@@ -111,7 +111,8 @@ pub(super) fn compiled(
     Ok((program(false), short))
 }
 
-/// How the programs for prompts, if the model takes any, and for a single token are compiled.
+/// The options of the program for prompts, unless the model takes one token at a time, and of the program for a single
+/// token.
 fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Options>, Options), Error> {
     let symbols = roles::symbols(file, common.memory_limit)?;
     let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
@@ -138,11 +139,11 @@ fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Optio
     Ok((symbols.seq.map(|_| common), single))
 }
 
-/// The programs of a [`Generator`](super::Generator) before their kernels are written, each with the options it was fused
-/// with: what [`tune`](crate::tune::tune) measures.
+/// The programs of a [`Generator`](super::Generator) before their kernels are generated, each with the options that it was
+/// fused with. [`tune`](crate::tune::tune) measures them.
 ///
 /// # Errors
-/// As [`Generator::new`](super::Generator::new).
+/// As for [`Generator::new`](super::Generator::new).
 pub fn fused(
     gpu: &Gpu,
     decoder: &Decoder,
@@ -156,7 +157,7 @@ pub fn fused(
     [Some(short), long].into_iter().flatten().map(fuse).collect()
 }
 
-/// A decoder's program, and whether each sequence has an end of its own in the states.
+/// A decoder's program, and whether each sequence has its own end in the states.
 pub(super) fn compile(file: &ModelFile, options: &Options) -> Result<(Program, bool), Error> {
     let mut own_ends = false;
     let program = file.compile_amended(options, &mut |graph| {
@@ -166,8 +167,8 @@ pub(super) fn compile(file: &ModelFile, options: &Options) -> Result<(Program, b
     Ok((program, own_ends))
 }
 
-/// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
-/// And whether each sequence has an end of its own in them.
+/// Turns the decoder's cache into states, and its outputs into the last position's logits and the chosen token. Returns
+/// whether each sequence has its own end in the states.
 fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
     let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
     let ports = graph_values(graph, &graph.inputs);
@@ -180,7 +181,7 @@ fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
     Ok(own_ends)
 }
 
-/// Whether data says where a state's new positions go.
+/// Whether the position at which a state appends depends on data.
 fn ends_by_data(graph: &Graph, s: &State) -> bool {
     match (&graph.node(s.after.node).op, &s.growth) {
         (Op::Scatter { index, .. }, Some(g)) => matches!(index.get(g.axis), Some(GatherAxis::Data { .. })),
@@ -188,7 +189,7 @@ fn ends_by_data(graph: &Graph, s: &State) -> bool {
     }
 }
 
-/// The program that draws within limits.
+/// The program that samples within limits.
 pub(super) fn limited(
     logits: TensorType,
     limits: Limits,
@@ -199,7 +200,7 @@ pub(super) fn limited(
     Ok(compile_graph(graph, Stats::default(), options, &mut |_, _| {})?)
 }
 
-/// How many tokens a program tells apart.
+/// The size of the vocabulary: the last extent of the logits.
 pub(super) fn vocabulary(program: &Program) -> Result<usize, Error> {
     let logits = program.outputs.iter().find(|p| p.name == head::LOGITS);
     let size = logits.and_then(|p| usize::try_from(p.shape.last()?.as_const()?).ok());
@@ -210,7 +211,7 @@ pub(super) fn ids_type(inputs: &[Input]) -> DType {
     inputs.iter().find(|i| i.is_ids()).map_or(DType::I64, |i| i.dtype)
 }
 
-/// The compiler's words on states, without advice that is of no use here.
+/// Replaces the compiler's advice about states by advice that applies to decoders.
 fn no_decoder(mut errors: Errors) -> Errors {
     for d in &mut errors.0 {
         d.help = Some(
@@ -220,7 +221,7 @@ fn no_decoder(mut errors: Errors) -> Errors {
     errors
 }
 
-/// The states must all grow: only then can a run be undone, and is it known how many tokens there were.
+/// Checks that all states grow. Otherwise a run could not be undone, and the number of tokens would be unknown.
 fn growing(graph: &Graph) -> Result<(), Errors> {
     let window = |g: &Growth| g.by.symbols().contains(&g.length);
     let fixed = graph.states.iter().filter(|s| s.growth.as_ref().is_none_or(window));
@@ -241,7 +242,7 @@ fn growing(graph: &Graph) -> Result<(), Errors> {
     if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
 }
 
-/// Points weights of `to` at the memory of the same ones in `from`, so that they are uploaded once.
+/// Makes weights of `to` share the memory of equal ones in `from`, so that they are uploaded once.
 pub(super) fn share_weights(from: &Program, to: &mut Program) {
     for (name, w) in &mut to.weights {
         let same = |o: &&Tensor| *o == w;

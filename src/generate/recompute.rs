@@ -1,6 +1,6 @@
-//! Greedy decoding without a cache: every token runs the model on all that came before.
+//! Greedy decoding without a cache: for each token the model runs on all earlier ones.
 //!
-//! It is a yardstick: papers that measure what a dispatch costs decode so.
+//! It is a reference for measurements: papers that measure the cost of a dispatch decode in this way.
 
 use super::head;
 use super::roles::{self, Input};
@@ -14,21 +14,21 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{Gpu, Profile, Session};
 
-/// A decoder on a device, one program for any number of tokens. See the [module](self).
+/// A decoder on a device, with one program for any number of tokens. See the [module](self).
 pub struct Recompute {
     session: Session,
     inputs: Vec<Input>,
-    /// Past keys and values, of which there are none.
+    /// Past keys and values of length 0.
     empty: Vec<(String, Tensor)>,
     vocabulary: usize,
 }
 
 impl Recompute {
-    /// Compiles the decoder, its past of length 0 where it takes one, and uploads it. Of the options only
-    /// what is fused and the adapter matter.
+    /// Compiles the decoder, with a past of length 0 if it has one, and uploads it. Precision, weight bits, capacity and
+    /// chunk size in the options are ignored.
     ///
     /// # Errors
-    /// As [`Generator::new`](super::Generator::new).
+    /// As for [`Generator::new`](super::Generator::new).
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
         Recompute::on_device(Gpu::request_blocking(&options.adapter).map_err(device_error)?, decoder, options)
     }
@@ -36,7 +36,7 @@ impl Recompute {
     /// [`Recompute::new`] on this device.
     ///
     /// # Errors
-    /// As [`Recompute::new`].
+    /// As for [`Recompute::new`].
     pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
         let file = decoder.source()?;
         let symbols = roles::symbols(file, decoder.memory_limit())?;
@@ -90,19 +90,19 @@ impl Recompute {
         })
     }
 
-    /// The session that runs it.
+    /// The session that runs the decoder.
     pub fn session(&self) -> &Session {
         &self.session
     }
-    /// How many tokens there are: ids are below.
+    /// The number of tokens in the vocabulary. Token ids are less than it.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// The most likely token after these, of which there is at least one.
+    /// The most likely token after these, of which there must be at least one.
     ///
     /// # Errors
-    /// An error of the device, and logits that are not numbers.
+    /// An error of the device, or logits that are not finite.
     pub fn next(&mut self, ids: &[i64]) -> Result<i64, Error> {
         let given: Vec<_> = self.given(ids).into_iter().map(|(n, t)| (n, t.into())).collect();
         let given: Vec<_> = given.iter().map(|(n, v): &(String, _)| (n.as_str(), Clone::clone(v))).collect();
@@ -110,14 +110,14 @@ impl Recompute {
         super::token(&read, self.vocabulary)
     }
 
-    /// The times of runs on these tokens.
+    /// Times runs on these tokens.
     pub fn profile(&mut self, ids: &[i64], runs: usize) -> Result<Profile, Error> {
         let given = self.given(ids);
         let given: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
         self.session.profile_blocking(&given, runs).map_err(device_error)
     }
 
-    /// Bytes that a run on so many tokens reads and writes, by the program.
+    /// The estimated bytes that a run on this many tokens reads and writes.
     pub fn bytes(&self, tokens: usize) -> u64 {
         let dispatches = self.session.program().dispatches.iter();
         let bytes =
@@ -132,7 +132,7 @@ impl Recompute {
     }
 }
 
-/// The ports without elements, and the others.
+/// The ports that have no elements, and the others.
 fn split(ports: Vec<ValueInfo>) -> (Vec<ValueInfo>, Vec<ValueInfo>) {
     ports.into_iter().partition(|p| p.shape.iter().any(|d| d.is(0)))
 }

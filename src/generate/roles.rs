@@ -1,4 +1,4 @@
-//! Which input of a decoder is which.
+//! The roles of a decoder's inputs.
 
 use super::described;
 use crate::value_info::{ValueInfo, graph_values};
@@ -19,7 +19,7 @@ enum Role {
     Segments,
 }
 
-/// An input and what it is for.
+/// An input and its role.
 pub struct Input {
     pub name: String,
     pub dtype: DType,
@@ -27,7 +27,7 @@ pub struct Input {
     role: Role,
 }
 
-/// The inputs of one run of several sequences, row by row.
+/// The values for one run of several sequences, row by row.
 #[derive(Debug, Default)]
 pub struct Step {
     /// Number of sequences.
@@ -36,12 +36,12 @@ pub struct Step {
     pub ids: Vec<i64>,
     /// The position of each token in its sequence.
     pub positions: Vec<i64>,
-    /// For each position of the cache and each new one, 1 where it counts.
+    /// For each position of the cache and each new one, 1 if it is attended to.
     pub mask: Vec<i64>,
 }
 
 impl Step {
-    /// `ids` that follow `past` others, in one sequence.
+    /// The step that appends `ids` to `past` others, for a single sequence.
     fn single(ids: &[i64], past: usize) -> Step {
         let n = ids.len();
         let positions = (past..past + n).map(|p| p as i64).collect();
@@ -54,16 +54,16 @@ impl Input {
     pub fn is_ids(&self) -> bool {
         self.role == Role::Ids
     }
-    /// Whether it can hide tokens from all others.
+    /// Whether it is the attention mask, which can hide tokens.
     pub fn hides(&self) -> bool {
         self.role == Role::Mask
     }
-    /// Whether it says where the tokens of each sequence are.
+    /// Whether it gives positions for each sequence separately.
     pub fn places_each(&self) -> bool {
         self.role == Role::Positions && self.rank == 2
     }
 
-    /// Its value when `ids` follow `past` others.
+    /// Its value when `ids` follow `past` others in one sequence.
     pub fn tensor(&self, ids: &[i64], past: usize) -> Tensor {
         self.of(&Step::single(ids, past))
     }
@@ -85,7 +85,7 @@ impl Input {
         if self.rank > 1 {
             shape.insert(0, step.rows);
         } else {
-            // The values for all rows.
+            // A value of rank 1 is the same for all rows: the first row is taken.
             values = &values[..each];
         }
         if self.dtype == DType::I64 {
@@ -116,7 +116,7 @@ fn role(p: &ValueInfo) -> Option<Role> {
     }
 }
 
-/// The roles of the inputs. `states` says why those that carry the cache are still among them.
+/// The roles of the inputs. `states` is the reason why inputs that carry the cache have not become states, for messages.
 pub fn inputs(ports: &[ValueInfo], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
     let mut found = vec![];
     let mut strange = vec![];
@@ -151,19 +151,19 @@ pub fn ids(ports: &[ValueInfo]) -> Option<&ValueInfo> {
     ports.iter().find(|p| p.broadcast.is_none() && role(p) == Some(Role::Ids))
 }
 
-/// The symbols of a decoder's shapes, where they are no numbers.
+/// The symbolic extents of a decoder's token ids.
 pub struct Symbols {
-    /// Sequences at a time.
+    /// The symbol for the number of sequences; `None` if it is 1.
     pub batch: Option<String>,
-    /// The symbol for the number of tokens of a run.
+    /// The symbol for the number of tokens of a run; `None` if it is 1.
     pub seq: Option<String>,
 }
 
-/// Finds them in the shape of the token ids.
+/// Finds the symbols in the shape of the token ids.
 pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, Error> {
     let whole = Options { memory_limit, ..Options::default() };
     let plan = Options { graph_only: true, ..whole.clone() };
-    // Shapes may depend on external data; then the weights are looked at too.
+    // Shapes may depend on external data; in that case the import is repeated with the weights.
     let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
     let ports = graph_values(&graph, &graph.inputs);
     let unsupported =
@@ -199,7 +199,7 @@ pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, E
     }
 }
 
-/// The symbols beside `seq` in the shapes of past keys and values.
+/// The symbols other than `seq` in the shapes of past keys and values.
 pub fn past_symbols(file: &ModelFile, seq: &str, memory_limit: Option<u64>) -> Result<Vec<String>, Error> {
     let whole = Options { memory_limit, ..Options::default() };
     let plan = Options { graph_only: true, ..whole.clone() };

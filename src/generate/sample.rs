@@ -1,19 +1,19 @@
-//! How the next token is drawn from its logits.
+//! How the next token is sampled from its logits.
 
 use crate::Problem;
 
-/// How tokens are drawn: the logits are divided by the temperature, the `top_k` largest of them stay, of
-/// their probabilities (softmax) the largest that add up to `top_p`, and one is drawn. Of equals all stay;
-/// a `top_k` of 1 is greedy. The same seed gives the same tokens for the same logits.
+/// Sampling parameters. The logits are divided by the temperature, the `top_k` largest of them are kept, of their
+/// probabilities (softmax) the largest ones that add up to `top_p` are kept, and one token is drawn. Equal logits are all
+/// kept or all dropped; a `top_k` of 1 is greedy. The same seed gives the same tokens for the same logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// Above 0; 1 leaves the probabilities as the model has them, less makes them steeper.
+    /// Greater than 0. With 1 the probabilities are the model's own; a lower temperature makes them steeper.
     pub temperature: f32,
-    /// How many tokens to draw from; all without it.
+    /// The number of tokens to draw from; `None` for all.
     pub top_k: Option<usize>,
-    /// Their share of the probability, above 0 and at most 1.
+    /// The share of the probability to draw from, greater than 0 and at most 1; `None` for all.
     pub top_p: Option<f32>,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -25,7 +25,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The parts of it that make no sense.
+    /// The parameters that are invalid.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let mut problems = vec![];
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {

@@ -15,7 +15,7 @@ use wgfc_compiler::budget::Budget;
 /// A decoder's files.
 pub struct Decoder {
     model: ModelFile,
-    /// The compiled plans, where a compiled folder was opened.
+    /// The compiled plans, if a compiled folder or file was opened.
     compiled: Option<Box<Bundle>>,
     tokenizer: Option<Guarded>,
     defaults: Defaults,
@@ -28,7 +28,7 @@ pub struct Decoder {
 pub struct Defaults {
     /// Tokens that end a text.
     pub stop: Vec<i64>,
-    /// Whether tokens are to be drawn, not the most likely one taken.
+    /// Whether tokens are to be sampled instead of chosen greedily.
     pub sample: bool,
     /// See [`Sampling`](super::Sampling).
     pub temperature: Option<f32>,
@@ -39,22 +39,22 @@ pub struct Defaults {
 }
 
 impl Decoder {
-    /// Opens a folder with `model.onnx` (or one `.onnx` file of another name) and, where they are,
-    /// `tokenizer.json` and `generation_config.json`; or a model's file alone, which takes token ids. Instead of the model it may
-    /// be what [`compile_decoder`](super::compile_decoder) made of it, as a folder that holds these files too, or as one file, beside which they
-    /// are.
+    /// Opens a folder with `model.onnx` (or a single `.onnx` file of another name) and, if they exist, `tokenizer.json` and
+    /// `generation_config.json`. A model's file alone also works; it takes token ids only. Instead of a model, `path` may be
+    /// what [`compile_decoder`](super::compile_decoder) made of it: a folder, which may hold these two files too, or one
+    /// file, beside which they may lie.
     ///
     /// # Errors
-    /// No model or several in the folder; files that cannot be read or are not what they should be.
+    /// No model or several in the folder; files that cannot be read or whose content is invalid.
     pub fn open(path: &Path) -> Result<Decoder, Error> {
         Decoder::open_within(path, None)
     }
 
-    /// [`Decoder::open`] with the bytes that reading its files, and then its model, may take beside them; without it what their sizes
-    /// allow.
+    /// [`Decoder::open`] with a limit on the bytes of memory that reading its files, and then its model, may take beyond the
+    /// files themselves. `None` allows an amount that grows with their size.
     ///
     /// # Errors
-    /// As [`Decoder::open`].
+    /// As for [`Decoder::open`].
     pub fn open_within(path: &Path, memory_limit: Option<u64>) -> Result<Decoder, Error> {
         let (model, compiled, folder) = match (path.is_dir(), is_program(path)) {
             (true, _) if !path.join(PLAN).is_file() => {
@@ -83,10 +83,10 @@ impl Decoder {
         let beside = folder.join(TOKENIZER);
         let tokenizer = match read(&beside)? {
             None => None,
-            // Token ids need none.
+            // Without the feature `tokenizers` the decoder still takes token ids.
             Some(_) if !cfg!(feature = "tokenizers") => None,
             Some(bytes) => {
-                // The library keeps its tables beside the text that it reads.
+                // The library keeps its tables in addition to the text that it reads.
                 within(&beside, &bytes, 2)?;
                 Some(Guarded::read(bytes).map_err(|e| {
                     Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
@@ -104,24 +104,24 @@ impl Decoder {
         Ok(Decoder { model, compiled, tokenizer, defaults, path: path.to_owned(), memory_limit })
     }
 
-    /// Makes up all external weights; see [`ModelFile::with_random_weights`].
+    /// Generates all external weights at random; see [`ModelFile::with_random_weights`].
     pub fn with_random_weights(self) -> Result<Decoder, Error> {
         self.source()?;
         Ok(Decoder { model: self.model.with_random_weights()?, ..self })
     }
 
-    /// The model's file; empty where the decoder was compiled before.
+    /// The model's file; empty if the decoder was opened in compiled form.
     pub fn model(&self) -> &ModelFile {
         &self.model
     }
-    /// Its plans, where it was compiled before.
+    /// The compiled plans, if the decoder was opened in compiled form.
     pub fn compiled(&self) -> Option<&Bundle> {
         self.compiled.as_deref()
     }
-    /// The model's file, to be compiled.
+    /// The model's file, for compilation.
     ///
     /// # Errors
-    /// Where there is none, as the decoder was compiled before.
+    /// The decoder was opened in compiled form.
     pub fn source(&self) -> Result<&ModelFile, Error> {
         match self.compiled {
             None => Ok(&self.model),
@@ -132,7 +132,7 @@ impl Decoder {
             )),
         }
     }
-    /// The bytes that reading the model may take beside its files.
+    /// The bytes of memory that reading the model may take beyond its files.
     pub(super) fn memory_limit(&self) -> Option<u64> {
         self.memory_limit
     }
@@ -167,10 +167,10 @@ impl Decoder {
         })
     }
 
-    /// The tokens of a text, with those that the tokenizer puts around it.
+    /// The tokens of a text, including the special ones that the tokenizer adds.
     ///
     /// # Errors
-    /// No tokenizer; a text that it refuses.
+    /// There is no tokenizer, or it refuses the text.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, Error> {
         let encoded = self.tokenizer()?.encode(text);
         let encoded = encoded.map_err(|e| {
@@ -183,16 +183,16 @@ impl Decoder {
     /// The text of tokens, without special ones.
     ///
     /// # Errors
-    /// No tokenizer; tokens that it does not have.
+    /// There is no tokenizer, or it does not know a token.
     pub fn decode(&self, tokens: &[i64]) -> Result<String, Error> {
         let ids: Vec<u32> = tokens.iter().map(|t| id(*t)).collect::<Result<_, _>>()?;
         self.tokenizer()?.decode(&ids).map_err(|e| undecodable(&e))
     }
 
-    /// The text of tokens that come one by one.
+    /// A decoder of tokens that arrive one by one.
     ///
     /// # Errors
-    /// No tokenizer.
+    /// There is no tokenizer.
     pub fn stream(&self) -> Result<TextStream<'_>, Error> {
         Ok(TextStream { tokenizer: self.tokenizer()?, stream: Stream::default() })
     }
@@ -209,14 +209,14 @@ fn undecodable(why: &str) -> Error {
     )
 }
 
-/// Text as its tokens arrive. A character may take several.
+/// Text that is built from tokens as they arrive. A character may take several tokens.
 pub struct TextStream<'d> {
     tokenizer: &'d Guarded,
     stream: Stream,
 }
 
 impl TextStream<'_> {
-    /// The text that this token adds: nothing as long as a character is not complete.
+    /// The text that this token adds; empty while a character is incomplete.
     pub fn push(&mut self, token: i64) -> Result<String, Error> {
         let text = self.tokenizer.push(&mut self.stream, id(token)?);
         Ok(text.map_err(|e| undecodable(&e))?.unwrap_or_default())
@@ -258,15 +258,15 @@ impl Defaults {
     }
 }
 
-/// The tokenizer beside a model.
+/// The name of the tokenizer's file beside a model.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// The file of the publisher's recommendations, beside a model.
+/// The name of the file with the publisher's recommendations beside a model.
 pub const CONFIG: &str = "generation_config.json";
 
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
 const NOT_CONFIG: &str = "correct or remove the file: options can say what it says";
 
-/// The file's bytes, where there is one.
+/// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),

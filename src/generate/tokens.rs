@@ -9,7 +9,7 @@ use wgfc_runtime::session::{Started, Value};
 use wgfc_runtime::{DeviceTensor, Session};
 
 impl Generator {
-    /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
+    /// Starts the runs that append `ids` to the states, of which the last one chooses a token.
     pub(super) fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
         for ids in before.chunks(self.chunk) {
@@ -22,7 +22,7 @@ impl Generator {
         self.run(&Ids::Host(last), choice, outputs)
     }
 
-    /// Begins the run that takes in the token that `run` chooses, and chooses the one after it.
+    /// Starts the run that processes the token chosen by `run`, and chooses the one after it.
     fn follow(&mut self, run: &Run, choice: &mut Choice) -> Result<Run, Error> {
         let token = run.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
         self.run(&Ids::Device(token), choice, &[head::TOKEN])
@@ -41,13 +41,13 @@ impl Generator {
         Ok(Run { started, after: self.decode.state_len() })
     }
 
-    /// The token among outputs that were read.
+    /// The token in the outputs of a run.
     pub(super) fn token(&self, outputs: &[(String, Tensor)]) -> Result<i64, Error> {
         token(outputs, self.vocabulary)
     }
 }
 
-/// The session for so many tokens of a sequence.
+/// The session for a run of `n` tokens of each sequence.
 pub(super) fn session<'s>(
     prefill: &'s mut Option<Session>,
     decode: &'s mut Session,
@@ -59,7 +59,7 @@ pub(super) fn session<'s>(
     }
 }
 
-/// Begins a run whose logits `limited` chooses from.
+/// Starts a run, and a run of `limited` that samples from its logits.
 pub(super) fn chosen(
     session: &mut Session,
     limited: &mut Session,
@@ -73,7 +73,7 @@ pub(super) fn chosen(
     limited.start_blocking(&given, Some(outputs)).map_err(device_error)
 }
 
-/// Token ids that a run takes in.
+/// The token ids that a run processes.
 pub(super) enum Ids<'a> {
     Host(&'a [i64]),
     /// One token id, on the device.
@@ -89,7 +89,7 @@ impl Ids<'_> {
     }
 }
 
-/// The inputs of a run that takes in `ids` after `past` others and chooses a token by these words.
+/// The inputs of a run that processes `ids` after `past` others and chooses a token as the words specify.
 pub(super) fn given<'i>(
     inputs: &'i [Input],
     ids: &Ids<'_>,
@@ -108,19 +108,19 @@ pub(super) fn given<'i>(
 /// A run that chooses a token.
 pub(super) struct Run {
     pub started: Started,
-    /// Positions that the states hold after it.
+    /// The number of positions in the states after the run.
     pub after: usize,
 }
 
-/// The tokens as they are generated. See [`Generator::generate`].
+/// An iterator over generated tokens. See [`Generator::generate`].
 pub struct Tokens<'g> {
     pub(super) generator: &'g mut Generator,
-    /// The tokens that the model has not seen yet.
+    /// The tokens that the model has not processed yet.
     pub(super) feed: Vec<i64>,
     pub(super) left: usize,
     pub(super) stop: Vec<i64>,
     pub(super) choice: Choice,
-    /// The run for the next token, begun already.
+    /// The run for the next token, already started.
     pub(super) next: Option<Result<Run, Error>>,
 }
 
@@ -160,7 +160,7 @@ impl Iterator for Tokens<'_> {
 
 impl Drop for Tokens<'_> {
     fn drop(&mut self) {
-        // Whatever goes wrong here, the next use says.
+        // An error here recurs at the next use and is reported then.
         let _ = self.generator.settle();
     }
 }

@@ -6,19 +6,19 @@ use wgfc_compiler::device::Speeds;
 use wgfc_ir::program::BufferKind;
 use wgfc_ir::{Dim, memory};
 
-/// The peaks that make a roof. GB is 2^30 bytes.
+/// The peak rates of the roofline model. GB is 2^30 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Roof {
-    /// Memory bandwidth, bytes a second.
+    /// Memory bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Floating-point operations a second.
+    /// Floating-point operations per second.
     pub peak: f64,
-    /// The peak of kernels on matrix units.
+    /// Floating-point operations per second of kernels that use matrix units.
     pub matrix_peak: f64,
 }
 
 impl Roof {
-    /// A device's; GB/s and TFLOP/s come before them.
+    /// The peaks of a device. `gb_per_s` and `tflops` replace them if given.
     pub fn of(speeds: &Speeds, gb_per_s: Option<f64>, tflops: Option<f64>) -> Roof {
         let peak = tflops.map(|t| t * 1e12);
         Roof {
@@ -27,65 +27,65 @@ impl Roof {
             matrix_peak: peak.unwrap_or(speeds.flops_matrix),
         }
     }
-    /// The roof above a dispatch.
+    /// The peaks that apply to a kernel: a kernel with matrix units has another peak of arithmetic.
     pub fn above(self, program: &Program, kernel: usize) -> Roof {
         let matrix = |f: &String| f == "wgpu-cooperative-matrix";
         let on_units = program.kernels.get(kernel).is_some_and(|k| k.features.iter().any(matrix));
         Roof { peak: if on_units { self.matrix_peak } else { self.peak }, ..self }
     }
-    /// The shortest time for this traffic and arithmetic, in seconds.
+    /// The lower bound of the time for this traffic and arithmetic, in seconds.
     pub fn seconds(&self, bytes: u64, flops: u64) -> f64 {
         (bytes as f64 / self.bandwidth).max(flops as f64 / self.peak)
     }
-    /// Whether memory or arithmetic limits a kernel, in a word.
+    /// The resource that limits a kernel: `memory` or `arithmetic`.
     pub fn bound(&self, bytes: u64, flops: u64) -> &'static str {
         if bytes as f64 / self.bandwidth >= flops as f64 / self.peak { "memory" } else { "arithmetic" }
     }
 }
 
-/// One dispatch in numbers; of one that repeats, all its times together.
+/// The figures of one dispatch, summed over its repetitions.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// How often it runs.
+    /// The number of times that it runs.
     pub times: u64,
-    /// Bytes it reads and writes at least.
+    /// The least bytes that it reads and writes.
     pub bytes: u64,
     /// Floating-point operations.
     pub flops: u64,
-    /// The shortest time under the roof, in seconds.
+    /// The lower bound of its time, in seconds.
     pub seconds: f64,
     /// The resource that limits it: `memory` or `arithmetic`.
     pub bound: &'static str,
 }
 
-/// A program in numbers.
+/// The figures of a program.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The values of the symbols.
     pub dims: BTreeMap<String, i64>,
-    /// Symbols without a given value, which are taken as 1.
+    /// Symbols without a given value, which have the value 1.
     pub assumed: Vec<String>,
-    /// One entry a dispatch.
+    /// One entry for each dispatch.
     pub dispatches: Vec<Figures>,
-    /// Sum over the dispatches.
+    /// The bytes of all dispatches.
     pub bytes: u64,
-    /// The bytes, were every node a dispatch of its own.
+    /// The bytes that would be moved if every node were a dispatch of its own.
     pub bytes_unfused: u64,
-    /// Sum over the dispatches.
+    /// The floating-point operations of all dispatches.
     pub flops: u64,
-    /// Sum of the time bounds, in seconds.
+    /// The sum of the lower bounds of all dispatches, in seconds.
     pub seconds: f64,
     /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of the arenas.
     pub activations: u64,
-    /// Bytes alive together at the most: no layout can do with less.
+    /// The largest number of bytes that are live at the same time: no layout can need less.
     pub live: u64,
 }
 
 impl Summary {
-    /// Evaluates every size of `program` where its symbols have the values `given`, else 1; inputs that a run may leave out are
-    /// left out.
+    /// Evaluates all sizes of `program` for the values `given` of its symbols; missing ones are 1. Optional inputs are left
+    /// out.
     pub fn new(program: &Program, given: &[(String, i64)], roof: Roof) -> Result<Summary, Error> {
         let (dims, assumed) = &bind_dims(program, given);
         let size = |d: &Dim, what: &str| -> Result<u64, Error> {
@@ -138,7 +138,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// At which dimensions: ` at batch = 1 (not given), seq = 128`. Empty where there are none.
+    /// The values of the symbols as text: ` at batch = 1 (not given), seq = 128`. Empty if there are no symbols.
     pub fn at(&self) -> String {
         let one = |(name, v): (&String, &i64)| {
             let assumed = if self.assumed.contains(name) { " (not given)" } else { "" };
@@ -147,7 +147,7 @@ impl Summary {
         let all: Vec<String> = self.dims.iter().map(one).collect();
         if all.is_empty() { String::new() } else { format!(" at {}", all.join(", ")) }
     }
-    /// Dispatches of a run.
+    /// The number of dispatches in a run.
     pub fn runs(&self) -> u64 {
         self.dispatches.iter().map(|d| d.times).fold(0, u64::saturating_add)
     }
@@ -157,13 +157,13 @@ fn eval(d: &Dim, dims: &BTreeMap<String, i64>) -> Option<u64> {
     u64::try_from(d.eval_syms(&|s| dims.get(s).copied())?).ok()
 }
 
-/// `batch = 1, seq = 128`.
+/// Dimensions as text: `batch = 1, seq = 128`.
 pub fn list_dims(dims: &BTreeMap<String, i64>) -> String {
     let v: Vec<String> = dims.iter().map(|(k, v)| format!("{k} = {v}")).collect();
     if v.is_empty() { "these dimensions".into() } else { v.join(", ") }
 }
 
-/// The value of each symbol: as given, else 1; and which are not given.
+/// The value of each symbol, 1 if it is not given, and the symbols that are not given.
 fn bind_dims(program: &Program, given: &[(String, i64)]) -> (BTreeMap<String, i64>, Vec<String>) {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
     let mut defaulted = Vec::new();
@@ -186,7 +186,7 @@ fn optional(program: &Program, symbol: &str) -> bool {
     ports.flat_map(|p| &p.shape).any(|d| *d == Dim::sym(symbol))
 }
 
-/// The kind of kernel that a dispatch runs. Products that compute a convolution are called so.
+/// The kernel family of a dispatch. The family of a matrix product that computes a convolution is `conv`.
 pub fn family(program: &Program, dispatch: usize) -> &str {
     let Some(d) = program.dispatches.get(dispatch) else { return "" };
     let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
@@ -195,7 +195,7 @@ pub fn family(program: &Program, dispatch: usize) -> &str {
     if conv && family == "matmul" { "conv" } else { family }
 }
 
-/// The operators of a dispatch, each once, in order of its nodes: `Conv, Relu`.
+/// The operators of a dispatch's nodes, in order and without repetitions: `Conv, Relu`.
 pub fn operators(program: &Program, dispatch: usize) -> Vec<&str> {
     let nodes = program.dispatches.get(dispatch).map_or(&[][..], |d| &d.nodes);
     let mut all: Vec<&str> = Vec::new();

@@ -1,10 +1,10 @@
-//! The model's operators that the kernels of each family compute: what fusion put together.
+//! The model's operators that the kernels of each family compute, which shows what has been fused.
 
 use super::{family, table};
 use crate::Program;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many operators of a family are named in a text.
+/// The most operators of a family that the text names.
 const NAMED: usize = 6;
 
 /// The operators that the kernels of one family compute.
@@ -12,15 +12,16 @@ const NAMED: usize = 6;
 pub struct FamilyOperators {
     /// The family: [`family`].
     pub family: String,
-    /// Its dispatches; those that repeat count once.
+    /// Its dispatches; one that repeats counts once.
     pub dispatches: usize,
-    /// The model's nodes that they compute. A node that several dispatches compute counts with the first of them.
+    /// The number of nodes of the model that they compute. A node that several dispatches compute is counted for the first
+    /// of them.
     pub nodes: usize,
-    /// How many nodes of each operator are among them, the most frequent first.
+    /// The number of these nodes for each operator, the most frequent one first.
     pub operators: Vec<(String, usize)>,
 }
 
-/// The operators of each family, that of most nodes first.
+/// The operators of each family, the family with the most nodes first.
 pub fn fused(program: &Program) -> Vec<FamilyOperators> {
     let mut seen = BTreeSet::new();
     let mut all: BTreeMap<&str, (usize, usize, BTreeMap<&str, usize>)> = BTreeMap::new();
@@ -47,7 +48,7 @@ pub fn fused(program: &Program) -> Vec<FamilyOperators> {
     out
 }
 
-/// A table of [`fused`], and the products that were merged.
+/// A table of [`fused`], and the sizes of groups of merged products.
 pub fn fused_text(program: &Program) -> String {
     let heading = ["family", "dispatches", "nodes", "operators of the model"];
     let mut rows = vec![heading.map(String::from).to_vec()];
@@ -82,7 +83,7 @@ mod tests {
         let path =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/attention/model.onnx");
         let mut program = crate::compile_file(&path, &crate::Options::default()).unwrap();
-        // A dispatch more with nodes that others compute.
+        // A further dispatch, whose nodes another one computes already.
         program.dispatches.extend(program.dispatches.last().cloned());
         program.stats.merged = vec![3, 2, 3];
         let families = fused(&program);

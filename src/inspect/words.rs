@@ -1,8 +1,8 @@
-//! Numbers and tables for people.
+//! Numbers and tables as text.
 
 use std::borrow::Cow;
 
-/// The names of nodes, at most `most` of them.
+/// The names of nodes, of which at most `most` are listed.
 pub fn nodes_of(nodes: &[String], most: usize) -> String {
     let shown: Vec<&str> = nodes.iter().take(most).map(String::as_str).collect();
     let more = nodes.len() - shown.len();
@@ -10,22 +10,22 @@ pub fn nodes_of(nodes: &[String], most: usize) -> String {
     if more > 0 { format!("{list} + {more} more") } else { list }
 }
 
-/// `512 MB`, `12.5 kB`: three digits, MB being 2^20 bytes.
+/// A number of bytes to three digits: `512 MB`, `12.5 kB`. MB is 2^20 bytes.
 pub fn bytes_text(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// [`bytes_text`], or a dash.
+/// [`bytes_text`], or a dash if the number is unknown.
 pub fn known_bytes_text(bytes: Option<u64>) -> String {
     bytes.map_or("-".into(), bytes_text)
 }
 
-/// A number of operations for people: `8.18 GFLOP`.
+/// A number of floating-point operations: `8.18 GFLOP`.
 pub fn flops_text(flops: u64) -> String {
     scaled(flops as f64, 1000.0, &["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"])
 }
 
-/// `1.6 ms`: two digits.
+/// A time to one decimal: `1.6 ms`.
 pub fn time_text(seconds: f64) -> String {
     let (v, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
@@ -34,7 +34,7 @@ pub fn time_text(seconds: f64) -> String {
         s => (s * 1e9, "ns"),
     };
     match v {
-        // 0.39 ms reads better than 390 µs beside a time of milliseconds.
+        // Beside times in milliseconds, 0.39 ms reads better than 390 µs.
         v if unit == "µs" && v >= 299.5 => format!("{:.1} ms", v / 1e3),
         v if v >= 99.5 => format!("{v:.0} {unit}"),
         v => format!("{v:.1} {unit}"),
@@ -56,9 +56,9 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-/// Rows in aligned columns; `right` says which columns are numbers. The first row is the heading.
+/// Rows as aligned columns; `right` says which columns are right-aligned. The first row is the heading.
 pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
-    // Names may hold control characters, which take more room once they are shown.
+    // Control characters are escaped before the width is measured, as that makes names longer.
     let one_line = |cell: &String| clean(&cell.replace('\n', "\\n").replace('\t', "\\t")).into_owned();
     let rows: Vec<Vec<String>> = rows.iter().map(|r| r.iter().map(one_line).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -85,8 +85,8 @@ pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
     out
 }
 
-/// Whether a terminal would obey `c` instead of showing it. Line ends and tabs are layout; marks of direction let
-/// text look like another.
+/// Whether a terminal would interpret `c` instead of showing it. Line breaks and tabs are not counted, but marks of writing
+/// direction are, as they can make a text look like another.
 pub fn is_control(c: char) -> bool {
     let direction = ['\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)
@@ -94,7 +94,7 @@ pub fn is_control(c: char) -> bool {
     direction || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// `text` with every control character written as its number, as in `\u{1b}`.
+/// `text` with every control character replaced by an escape sequence, as in `\u{1b}`.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! Changes that make what is in a model's nodes less: sizes, attributes, optional operands, bodies.
+//! Changes that shrink the nodes of a model: sizes, attributes, optional operands, bodies.
 
 use super::Reducer;
 use super::graph;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::{Poly, Tensor};
 
-/// The dimensions that a value declares.
+/// The dimensions in the declared type of a value.
 pub fn dims_mut(v: &mut ValueInfoProto) -> impl Iterator<Item = &mut DimensionProto> {
     let shape = match v.r#type.as_mut().and_then(|t| t.value.as_mut()) {
         Some(TypeValue::Tensor(t)) => t.shape.as_mut(),
@@ -24,7 +24,7 @@ fn dims(v: &ValueInfoProto) -> impl Iterator<Item = &DimensionProto> {
     shape.into_iter().flat_map(|s| &s.dim)
 }
 
-/// Numbers for symbolic dimensions: all of them, then one after another.
+/// Models with numbers in place of symbolic dimensions: first of all of them, then of one after another.
 pub fn symbols(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     let g = r.graph();
     let (mut first, mut all) = (BTreeSet::new(), BTreeSet::new());
@@ -76,8 +76,8 @@ pub fn symbols(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     found
 }
 
-/// The model with inputs of smaller extents, which many models take as they are: the greatest extent an eighth of what it
-/// is, a quarter, or half; then the next.
+/// Models with smaller inputs, which many models accept without other changes. Each distinct extent, the largest first, is
+/// divided by eight, by four and by two.
 pub fn inputs(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     const LARGE: i64 = 32;
     let g = r.graph();
@@ -99,7 +99,7 @@ pub fn inputs(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     found
 }
 
-/// Integer constants that may be sizes: few i64.
+/// Whether a constant may hold sizes: a short i64 tensor.
 fn is_sizes(t: &TensorProto) -> bool {
     t.data_type == 7 && t.data_location == 0 && t.dims.len() < 2 && t.dims.iter().product::<i64>() <= 16
 }
@@ -114,7 +114,7 @@ fn integers(t: &TensorProto) -> Vec<i64> {
     }
 }
 
-/// Extents of inputs and constants, and integers that may be extents, the largest first.
+/// The extents of inputs and constants, and integers that may be extents, in descending order.
 pub fn present(g: &GraphProto) -> Vec<i64> {
     let mut all: BTreeSet<i64> = g.initializer.iter().flat_map(|t| t.dims.iter().copied()).collect();
     all.extend(g.input.iter().flat_map(dims).filter_map(|d| match d.value {
@@ -125,8 +125,8 @@ pub fn present(g: &GraphProto) -> Vec<i64> {
     all.into_iter().rev().filter(|n| *n > 1 && *n < 1 << 40).collect()
 }
 
-/// The model with extents `from` made `to`, those that are multiples of it too or not, and integers of the same value
-/// with them or not.
+/// The model with the extent `from` replaced by `to`. Variants scale multiples of `from` too or not, and replace integers of
+/// the same value too or not.
 pub fn smaller(m: &ModelProto, from: i64, to: i64, store: &mut Store) -> Vec<ModelProto> {
     let mut found: Vec<ModelProto> = vec![];
     for (multiples, numbers) in [(true, true), (false, true), (false, false)] {
@@ -185,7 +185,7 @@ fn attributes(nodes: &mut [NodeProto], map: &dyn Fn(i64) -> i64) {
     }
 }
 
-/// The model with one axis of the `i`-th constant or input of extent 1.
+/// The model in which one axis of the `i`-th constant or input has extent 1.
 pub fn broadcast(m: &ModelProto, i: usize, axis: usize, store: &mut Store) -> Option<ModelProto> {
     let mut m = m.clone();
     let g = m.graph.as_mut()?;
@@ -205,13 +205,13 @@ pub fn broadcast(m: &ModelProto, i: usize, axis: usize, store: &mut Store) -> Op
     Some(m)
 }
 
-/// Whether all elements are one.
+/// Whether all elements are 1.
 pub fn is_ones(t: &TensorProto, store: &Store) -> bool {
     store.get(t).is_some_and(|x| x.bytes() == ones(x.dtype, x.shape.clone()).bytes())
 }
 
-/// Without each attribute, each operand that may be left out (which may, the importer says) and each last result that
-/// nobody reads.
+/// Models without one attribute, one operand, or the last result of a node if nothing reads it. The importer decides which
+/// operands may be left out.
 pub fn optional(m: &ModelProto) -> Vec<ModelProto> {
     let Some(g) = &m.graph else { return vec![] };
     let mut found = vec![];
@@ -247,7 +247,7 @@ pub fn optional(m: &ModelProto) -> Vec<ModelProto> {
     found
 }
 
-/// Without each node of a body: an operand of it stands in its place, or an input of the model.
+/// Models without one node of a body, whose result is replaced by one of its operands or by a new input of the model.
 pub fn bodies(m: &ModelProto, type_of: &dyn Fn(&str) -> Option<TypeProto>) -> Vec<ModelProto> {
     let Some(g) = &m.graph else { return vec![] };
     let mut found = vec![];
@@ -284,7 +284,7 @@ pub fn bodies(m: &ModelProto, type_of: &dyn Fn(&str) -> Option<TypeProto>) -> Ve
     found
 }
 
-/// Drops nodes and constants of a body that none of its outputs needs.
+/// Removes the nodes and constants of a body that none of its outputs needs.
 fn unread(body: &mut GraphProto) {
     let inputs = std::mem::take(&mut body.input);
     graph::prune(body);

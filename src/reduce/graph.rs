@@ -1,4 +1,4 @@
-//! Parts of ONNX graphs: what a graph reads, which nodes are needed, nodes in place of the calls of their bodies.
+//! Operations on ONNX graphs: the values that a graph reads, removal of unneeded nodes, inlining of bodies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use wgfc_compiler::import::onnx::*;
@@ -9,19 +9,19 @@ pub fn bodies(n: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     n.attribute.iter().filter_map(|a| a.g.as_ref())
 }
 
-/// The nodes of a graph and of the graphs in it.
+/// The number of nodes in a graph, including those in its bodies.
 pub fn count(nodes: &[NodeProto]) -> usize {
     nodes.iter().map(|n| 1 + bodies(n).map(|g| count(&g.node)).sum::<usize>()).sum()
 }
 
-/// The values that a node reads, those that its bodies capture included.
+/// The values that a node reads, including those that its bodies capture.
 pub fn reads(n: &NodeProto) -> BTreeSet<&str> {
     let mut all: BTreeSet<&str> = n.input.iter().filter(|i| !i.is_empty()).map(String::as_str).collect();
     bodies(n).for_each(|g| all.extend(captures(g)));
     all
 }
 
-/// The values that a body reads from around it.
+/// The values that a body captures from the graphs around it.
 fn captures(g: &GraphProto) -> BTreeSet<&str> {
     let mut made: BTreeSet<&str> = g.input.iter().map(|i| i.name.as_str()).collect();
     made.extend(g.initializer.iter().map(|t| t.name.as_str()));
@@ -32,8 +32,8 @@ fn captures(g: &GraphProto) -> BTreeSet<&str> {
     free
 }
 
-/// Puts nodes behind those whose results they read; of nodes that may come next the first stays first. Nodes on a cycle
-/// stay at the end.
+/// Sorts nodes topologically. Among nodes that are ready, the first one in the original order comes first. Nodes on a cycle
+/// come last.
 pub fn sort(nodes: &mut Vec<NodeProto>) {
     let maker: HashMap<&str, usize> =
         nodes.iter().enumerate().flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i))).collect();
@@ -62,7 +62,7 @@ pub fn sort(nodes: &mut Vec<NodeProto>) {
     nodes.extend(order.into_iter().filter_map(|i| all[i].take()));
 }
 
-/// Drops nodes, inputs and initialisers that no output needs.
+/// Removes nodes, inputs and initialisers that no output needs.
 pub fn prune(g: &mut GraphProto) {
     let mut needed: HashSet<String> = g.output.iter().map(|o| o.name.clone()).collect();
     let mut keep = vec![false; g.node.len()];
@@ -80,7 +80,7 @@ pub fn prune(g: &mut GraphProto) {
     g.value_info.clear();
 }
 
-/// Gives a value another name in the nodes that read it, those in bodies too.
+/// Renames a value where nodes read it, also inside bodies.
 pub fn rename_reads(nodes: &mut [NodeProto], from: &str, to: &str) {
     for n in nodes {
         n.input.iter_mut().filter(|i| *i == from).for_each(|i| to.clone_into(i));
@@ -94,7 +94,7 @@ pub fn rename_reads(nodes: &mut [NodeProto], from: &str, to: &str) {
     }
 }
 
-/// Gives every value that a body makes a name of its own in the model.
+/// A mapping of the names inside a body to names that are unique in the model.
 struct Renaming(HashMap<String, String>);
 
 impl Renaming {
@@ -116,7 +116,7 @@ impl Renaming {
     }
 }
 
-/// The names in a model's graph.
+/// The names that are used in a model's graph.
 fn taken(g: &GraphProto) -> HashSet<String> {
     let mut all: HashSet<String> = g.node.iter().flat_map(|n| n.output.iter().cloned()).collect();
     all.extend(g.input.iter().map(|i| i.name.clone()));
@@ -134,8 +134,8 @@ fn unique(taken: &mut HashSet<String>, name: &str) -> String {
     new
 }
 
-/// A body's nodes and constants with names that are free in the graph, where its parameters are these values and its
-/// results get these names (empty for those that nobody reads).
+/// A copy of a body's nodes and constants, with names that are unused in the graph. `arguments` replace its parameters, and
+/// its results are named `results`; an empty name stands for a result that is not needed.
 fn spliced(
     g: &GraphProto,
     body: &GraphProto,
@@ -176,7 +176,7 @@ fn spliced(
     (nodes, constants)
 }
 
-/// Models in which node `i` is replaced by what it calls: a branch of an `If`, one step of a `Loop`, the body of a function.
+/// Models in which node `i` is replaced by its body: a branch of an `If`, one step of a `Loop`, the body of a function.
 pub fn inlined(m: &ModelProto, i: usize) -> Vec<ModelProto> {
     let Some(g) = &m.graph else { return vec![] };
     let Some(n) = g.node.get(i) else { return vec![] };
@@ -206,7 +206,7 @@ pub fn inlined(m: &ModelProto, i: usize) -> Vec<ModelProto> {
     }
 }
 
-/// The first step of a loop.
+/// The nodes and constants of a loop's first step.
 fn one_step(
     m: &ModelProto,
     g: &GraphProto,
@@ -262,7 +262,7 @@ fn one_step(
     (nodes, constants)
 }
 
-/// The body of a function whose operator sets are those of the model.
+/// The nodes and constants of a function call; `None` if the function's operator sets differ from the model's.
 fn function(
     m: &ModelProto,
     g: &GraphProto,
@@ -291,7 +291,7 @@ fn function(
     Some((nodes, constants))
 }
 
-/// Puts the attributes of a call in place of references to them.
+/// Replaces references to a function's attributes by the values of a call.
 fn bind(nodes: &mut [NodeProto], given: &BTreeMap<&str, &AttributeProto>) {
     for n in nodes {
         n.attribute.retain_mut(|a| {

@@ -1,4 +1,4 @@
-//! A model as the reduction begins with it.
+//! Reads a model and prepares it for reduction.
 
 use super::store::Store;
 use super::{edits, graph};
@@ -8,17 +8,17 @@ use wgfc_compiler::import::decode;
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::{Atom, Poly, Tensor};
 
-/// A model ready to be changed.
+/// A model that is ready for reduction.
 pub struct Taken {
-    /// The model: producers first, constants as initialisers in the store, dimensions fixed.
+    /// The model with its nodes in topological order, constants as initialisers in the store, and given dimensions fixed.
     pub model: ModelProto,
     /// The types that it declares.
     pub declared: HashMap<String, TypeProto>,
-    /// Its constants that are not made up.
+    /// The names of its constants that have not been generated at random.
     pub own: BTreeSet<String>,
 }
 
-/// Reads a model.
+/// Reads a model and fixes the dimensions in `dims`.
 pub fn taken(file: &ModelFile, dims: &BTreeMap<String, i64>, store: &mut Store) -> Result<Taken, Error> {
     let mut m = decode(file.bytes())?;
     let Some(mut g) = m.graph.take() else {
@@ -74,7 +74,7 @@ pub fn taken(file: &ModelFile, dims: &BTreeMap<String, i64>, store: &mut Store) 
     Ok(Taken { model: m, declared, own })
 }
 
-/// The constant that a node is.
+/// The value of a `Constant` node; `None` for any other node.
 fn constant(n: &NodeProto) -> Option<TensorProto> {
     if n.op_type != "Constant" || !matches!(n.domain.as_str(), "" | "ai.onnx") {
         return None;

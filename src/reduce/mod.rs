@@ -1,13 +1,13 @@
-//! Making a model that fails smaller while it still fails.
+//! Reduces a model that fails to a small one that still fails.
 //!
-//! [`reduce`] asks a judge about candidates, each an ONNX model in a file, and goes on from those that still fail: first
-//! parts of the graph in halves (what the first tensors need; what the last ones need, from tensors that become inputs),
-//! then groups of nodes by delta debugging, single nodes, bodies of control flow, and the sizes, attributes and constants of
-//! what is left, until no change is left that still fails. The order of candidates depends on the model and on the
-//! judge's answers alone.
+//! [`reduce`] passes candidates, each an ONNX model in a file, to a judge and continues from those that still fail. It first
+//! bisects the graph: the shortest prefix of the nodes, then the shortest suffix, whose operands become inputs. Groups of
+//! nodes follow (delta debugging), then single nodes, bodies of control flow, and the sizes, attributes and constants of the
+//! rest, until no change gives a model that fails. The order of candidates depends only on the model and the judge's
+//! answers.
 //!
-//! A tensor that becomes an input has the type that the importer infers for it; one whose elements are known while
-//! compiling, as a computed shape, becomes a constant. Weights give way to made-up ones where the model fails with them too.
+//! A tensor that becomes an input has the type that the importer infers. A tensor whose elements are known at compile time,
+//! such as a computed shape, becomes a constant. Weights are replaced by random ones if the model still fails with them.
 //!
 //! ```
 //! use wgfc::ModelFile;
@@ -47,12 +47,12 @@ use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, fx};
 
-/// How much there is of a model.
+/// The size of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Nodes, those in bodies of control flow too.
+    /// Nodes, including those in bodies of control flow.
     pub nodes: usize,
-    /// Bytes of the model and its weights, those that are missing too.
+    /// Bytes of the model and its weights, including missing ones.
     pub bytes: u64,
 }
 
@@ -64,46 +64,46 @@ impl Size {
     }
 }
 
-/// How far a reduction is.
+/// The progress of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
-    /// The kind of change that is tried: nodes, sizes, values.
+    /// The kind of change that is being tried, such as nodes, sizes or values.
     pub stage: &'static str,
-    /// Candidates that the judge was asked about.
+    /// The number of candidates that the judge has seen.
     pub attempts: usize,
     /// The smallest model so far that fails.
     pub size: Size,
 }
 
-/// The judge of candidates, and limits.
+/// The judge of candidates, and the limits of a reduction.
 pub struct Task<'a> {
     /// Whether the model in this file fails as the original does. An error ends the reduction.
     pub fails: &'a mut dyn FnMut(&Path) -> Result<bool, Error>,
-    /// Told before each attempt.
+    /// Called before each attempt.
     pub observe: &'a mut dyn FnMut(&State),
-    /// Whether to end: no attempt begins after it said so.
+    /// Whether to stop. No attempt begins after this returns true.
     pub over: &'a dyn Fn() -> bool,
 }
 
 /// The smallest model that was found to fail.
 #[derive(Clone, Debug)]
 pub struct Reduced {
-    /// The model; its constants are in it, except those that were missing.
+    /// The model with its constants, except those that were missing.
     pub model: ModelProto,
     /// The size of the original.
     pub before: Size,
     /// The size of [`Reduced::model`].
     pub after: Size,
-    /// Candidates that the judge was asked about.
+    /// The number of candidates that the judge has seen.
     pub attempts: usize,
-    /// Weights whose values are still the original's, as it does not fail with others. Few integers, as shapes have
-    /// them, do not count.
+    /// Weights that keep the original's values, because the model does not fail with others. Short integer tensors, such as
+    /// shapes, are not listed.
     pub own_weights: Vec<String>,
-    /// Whether it ended as [`Task::over`] said so.
+    /// Whether the reduction stopped because of [`Task::over`].
     pub ended_early: bool,
 }
 
-/// Makes a model smaller while it fails. Symbolic dimensions in `dims` become numbers first.
+/// Reduces a model while it fails. Symbolic dimensions in `dims` are replaced by numbers first.
 ///
 /// # Errors
 /// A model that cannot be read, that is no ONNX model, or that does not fail; errors of the judge.
@@ -152,17 +152,17 @@ pub fn reduce(file: &ModelFile, dims: &BTreeMap<String, i64>, task: Task<'_>) ->
     }
 }
 
-/// Constants that may be learned, or long.
+/// Whether a constant may hold learned values, or is a long integer tensor.
 fn is_weight(t: &TensorProto) -> bool {
     let n: i64 = t.dims.iter().product();
     let float = data_type::dtype(t.data_type).is_some_and(wgfc_ir::DType::is_float);
     if float { n > 1 } else { n > 64 }
 }
 
-/// How long an import of a candidate may take here; one that takes longer is left to the judge.
+/// The time limit for importing a candidate in this process; a slower one is left to the judge.
 const IMPORT: Duration = Duration::from_secs(60);
 
-/// The types of a model's tensors, and whether it can be imported, which neither a panic nor a hang keeps from being answered.
+/// The types of a model's tensors, and whether it can be imported. A panic or a hang counts as a failed import.
 fn types(m: &ModelProto) -> (BTreeMap<String, Known>, bool) {
     let (send, receive) = channel();
     let m = m.clone();
@@ -179,11 +179,11 @@ fn types(m: &ModelProto) -> (BTreeMap<String, Known>, bool) {
 
 struct Reducer<'a> {
     best: ModelProto,
-    /// The types of its tensors.
+    /// The types of the best model's tensors.
     known: BTreeMap<String, Known>,
-    /// Types that the original declares.
+    /// The types that the original declares.
     declared: HashMap<String, TypeProto>,
-    /// Whether the original can be imported: then candidates that cannot be fail in another way.
+    /// Whether the original can be imported. If so, a candidate that cannot be imported fails for another reason.
     imports: bool,
     store: Store,
     task: Task<'a>,
@@ -191,7 +191,7 @@ struct Reducer<'a> {
     tried: HashSet<[u8; 32]>,
     attempts: usize,
     stage: &'static str,
-    /// Weights with the original's values.
+    /// Weights that have the original's values.
     own: BTreeSet<String>,
     /// An error of the judge.
     failed: Option<Error>,
@@ -210,7 +210,7 @@ impl Reducer<'_> {
         self.best.graph.clone().unwrap_or_default()
     }
 
-    /// The best model with another graph.
+    /// The best model with a different graph.
     fn with(&self, g: GraphProto) -> ModelProto {
         ModelProto { graph: Some(g), ..self.best.clone() }
     }
@@ -223,7 +223,7 @@ impl Reducer<'_> {
         (self.task.fails)(&path)
     }
 
-    /// The candidate with the types of its outputs.
+    /// The candidate with the types of its outputs filled in.
     fn dressed(&self, mut m: ModelProto, known: &BTreeMap<String, Known>) -> ModelProto {
         for o in m.graph.iter_mut().flat_map(|g| &mut g.output) {
             if let Some(k) = known.get(&o.name) {
@@ -233,7 +233,7 @@ impl Reducer<'_> {
         m
     }
 
-    /// Whether a candidate fails too, which is then the best.
+    /// Whether a candidate fails too; if so, it becomes the best model.
     fn attempt(&mut self, mut m: ModelProto) -> bool {
         if self.over() {
             return false;
@@ -272,7 +272,7 @@ impl Reducer<'_> {
         }
     }
 
-    /// Tries the changes of the best model that `edits` makes, again from the first of them whenever one fails.
+    /// Tries the changes that `edits` makes to the best model, and starts over with new ones whenever one of them fails.
     fn all(&mut self, edits: impl Fn(&mut Self) -> Vec<ModelProto>) -> bool {
         let mut helped = false;
         loop {
@@ -296,7 +296,7 @@ impl Reducer<'_> {
         self.made_up_all();
         self.stage = "symbolic dimensions";
         self.all(edits::symbols);
-        // Later attempts take less time with small inputs.
+        // Later attempts are faster with small inputs.
         self.stage = "inputs";
         self.all(edits::inputs);
         self.stage = "what comes after";
@@ -332,7 +332,7 @@ impl Reducer<'_> {
             g.name = "reduced".into();
             let left: BTreeSet<&String> = g.initializer.iter().map(|t| &t.name).collect();
             self.own.retain(|n| left.contains(n));
-            // Missing ones have no values of the original's.
+            // Missing weights have no values of the original.
             let missing = g.initializer.iter().filter(|t| store::is_missing(t));
             missing.for_each(|t| {
                 self.own.remove(&t.name);
@@ -364,8 +364,8 @@ impl Reducer<'_> {
         }
     }
 
-    /// The nodes of `g` that are kept and these outputs. What the others make becomes inputs or, where it is known,
-    /// constants; `None` where the type of a tensor is not known.
+    /// The graph `g` with only the nodes that `keep` selects and with these outputs. Results of removed nodes become inputs
+    /// or, if their values are known, constants. `None` if the type of such a tensor is unknown.
     fn cut(
         &mut self,
         g: &GraphProto,
@@ -402,7 +402,7 @@ impl Reducer<'_> {
     }
 }
 
-/// The functions that nodes call, those in bodies and functions too.
+/// The functions that nodes call, including calls in bodies and in functions.
 fn called(m: &ModelProto) -> HashSet<(String, String)> {
     let mut found = HashSet::new();
     let mut open: Vec<&[NodeProto]> = m.graph.iter().map(|g| &g.node[..]).collect();

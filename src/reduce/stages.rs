@@ -1,4 +1,4 @@
-//! The stages of a reduction, each of which removes or shrinks one kind of thing.
+//! The stages of a reduction, each of which removes or shrinks one kind of item.
 
 use super::{Reducer, edits, graph, is_weight, store};
 use std::collections::{BTreeSet, HashSet};
@@ -77,7 +77,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Tries the best model without each chunk of `size` things, the last chunk first. Returns whether one was removed.
+    /// Tries the best model without each chunk of `size` items, the last chunk first. Returns whether one was removed.
     fn chunks(
         &mut self,
         size: usize,
@@ -109,7 +109,8 @@ impl Reducer<'_> {
                     let outputs: Vec<String> = g.output.iter().map(|o| o.name.clone()).collect();
                     let kept = |i: usize| !chunk.contains(&i);
                     r.cut(g, kept, outputs).or_else(|| {
-                        // The chunk may hold the last nodes: then its operands become the outputs.
+                        // The chunk may contain all nodes that compute outputs; in that case its operands become the
+                        // outputs.
                         let ends = g.node[chunk.clone()].iter().flat_map(graph::reads);
                         let ends = ends.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect();
                         r.cut(g, kept, ends)
@@ -118,7 +119,7 @@ impl Reducer<'_> {
                 |g| g.node.len(),
             );
             helped |= less;
-            // Single nodes are tried again as long as one was removed, as others may be superfluous then.
+            // Single nodes are tried again as long as one was removed, as this may make others superfluous.
             if size > 1 || !less {
                 size /= 2;
             }
@@ -155,7 +156,7 @@ impl Reducer<'_> {
     pub(super) fn sizes(&mut self) -> bool {
         let mut helped = self.all(edits::symbols);
         for from in edits::present(&self.graph()) {
-            // If half of it still fails, the next round continues from there.
+            // If half the extent still fails, the next round continues from it.
             for to in [1, 2, 4, 8, from / 2].into_iter().filter(|to| *to < from) {
                 let candidates = edits::smaller(&self.best, from, to, &mut self.store);
                 if candidates.into_iter().any(|c| self.attempt(c)) {
@@ -175,7 +176,7 @@ impl Reducer<'_> {
         helped
     }
 
-    /// Replaces all weights by made-up ones at once.
+    /// Replaces all weights by random ones at once.
     pub(super) fn made_up_all(&mut self) {
         let g = self.graph();
         let (mut new, own) = (g.clone(), self.own.clone());
@@ -204,7 +205,7 @@ impl Reducer<'_> {
         self.store.put(&t.name, &x).ok()
     }
 
-    /// Replaces constants by ones, or by made-up values.
+    /// Replaces constants by ones, or by random values.
     pub(super) fn values(&mut self) -> bool {
         let mut helped = false;
         for i in 0..self.graph().initializer.len() {

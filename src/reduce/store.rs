@@ -1,4 +1,4 @@
-//! The constants of a model that is reduced, in a file that all candidates share.
+//! The constants of a model that is being reduced, in a file that all candidates share.
 
 use crate::output::Beside;
 use crate::{Error, ModelFile};
@@ -13,16 +13,16 @@ use wgfc_compiler::import::onnx::weights::Weights;
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::{DType, Scalar, Tensor};
 
-/// Constants of at most so many bytes lie in the candidates themselves.
+/// Constants of at most this many bytes are stored in the candidates themselves.
 const SMALL: usize = 1024;
-/// The file of the others, beside the candidates.
+/// The name of the file of larger constants, beside the candidates.
 const FILE: &str = "weights.bin";
-/// How the locations begin of tensors whose file is missing.
+/// The prefix of the locations of tensors whose file is missing.
 const MISSING: &str = "missing-weights-";
 
 /// A folder for candidates, and the file of their large constants.
 pub struct Store {
-    /// Removed also when a signal ends the process.
+    /// The folder is removed even if a signal ends the process.
     folder: Beside,
     file: File,
     len: u64,
@@ -38,7 +38,7 @@ fn at(path: &Path, e: &std::io::Error) -> Error {
 }
 
 impl Store {
-    /// An empty one, in the folder for temporary files.
+    /// An empty store in the folder for temporary files.
     pub fn new() -> Result<Store, Error> {
         let temporary = std::env::temp_dir();
         let folder = Beside::new(&temporary).map_err(|e| at(&temporary, &e))?;
@@ -48,7 +48,8 @@ impl Store {
         Ok(Store { folder, file, len: 0, missing: 0 })
     }
 
-    /// A constant of a model as candidates have it. One whose file is missing stays so, in a file of its own name.
+    /// Converts a constant of the model to its form in candidates. If its file is missing, the result refers to a missing
+    /// file too.
     pub fn take(&mut self, t: &TensorProto, file: &ModelFile) -> Result<TensorProto, Error> {
         let external = t.data_location == 1 || !t.external_data.is_empty();
         let location = t.external_data.iter().find(|e| e.key == "location").map(|e| e.value.as_str());
@@ -58,7 +59,7 @@ impl Store {
         }
         match Weights::new(file, false).tensor(t) {
             Ok(x) => self.put(&t.name, &x),
-            // A constant of strings, say: whatever it is, it stays.
+            // For instance a constant of strings, which is kept unchanged.
             Err(_) if !external => Ok(t.clone()),
             Err(e) => {
                 let d = Diagnostic::model(format!("initializer \"{}\": {}", t.name, e.message));
@@ -67,7 +68,7 @@ impl Store {
         }
     }
 
-    /// A constant of the same type and shape whose elements lie in a file that is not there.
+    /// A constant of the same type and shape in a file that does not exist.
     fn absent(&mut self, t: &TensorProto) -> TensorProto {
         self.missing += 1;
         let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
@@ -81,7 +82,7 @@ impl Store {
         }
     }
 
-    /// A tensor as candidates have it.
+    /// Stores a tensor. Returns it in the form that candidates contain.
     pub fn put(&mut self, name: &str, t: &Tensor) -> Result<TensorProto, Error> {
         let bytes = t.bytes().unwrap_or_default();
         if bytes.len() <= SMALL {
@@ -109,7 +110,7 @@ impl Store {
         })
     }
 
-    /// The tensor of a candidate's constant; `None` where it is missing or no array of numbers.
+    /// The tensor of a candidate's constant; `None` if it is missing or not numeric.
     pub fn get(&self, t: &TensorProto) -> Option<Tensor> {
         let value = |k: &str| t.external_data.iter().find(|e| e.key == k).map(|e| e.value.as_str());
         if t.data_location != 1 {
@@ -135,16 +136,16 @@ impl Store {
         self.put(&t.name, &x).ok()
     }
 
-    /// Writes a candidate, in place of the one before.
+    /// Writes a candidate, replacing the previous one.
     pub fn write(&self, m: &ModelProto) -> Result<PathBuf, Error> {
         let path = self.folder.join("candidate.onnx");
-        // A new file each time: a process that hangs may still have the last one.
+        // The file is created anew each time, as a hanging process may still use the previous one.
         let _ = std::fs::remove_file(&path);
         std::fs::write(&path, m.encode_to_vec()).map_err(|e| at(&path, &e))?;
         Ok(path)
     }
 
-    /// A candidate with all of its constants in it; those that are missing stay so.
+    /// A candidate with all of its constants embedded, except missing ones.
     pub fn whole(&self, m: &ModelProto) -> ModelProto {
         let mut m = m.clone();
         for t in m.graph.iter_mut().flat_map(|g| &mut g.initializer) {
@@ -156,12 +157,12 @@ impl Store {
     }
 }
 
-/// Whether the file of a constant is missing.
+/// Whether a constant's file is missing.
 pub fn is_missing(t: &TensorProto) -> bool {
     t.external_data.iter().any(|e| e.key == "location" && e.value.starts_with(MISSING))
 }
 
-/// Bytes of a constant's elements.
+/// The bytes of a constant's elements.
 pub fn bytes(t: &TensorProto) -> u64 {
     let n = t.dims.iter().try_fold(1u64, |a, d| a.checked_mul(u64::try_from(*d).ok()?));
     data_type::dtype(t.data_type).zip(n).map_or(0, |(d, n)| d.bytes_of(n))
@@ -182,7 +183,7 @@ fn cut(t: &Tensor, axis: usize, to: usize) -> Option<Tensor> {
     Some(Tensor::from_scalars(t.dtype, shape, &kept))
 }
 
-/// Every element one.
+/// A tensor whose elements are all 1.
 pub fn ones(dtype: DType, shape: Vec<usize>) -> Tensor {
     Tensor::generate(dtype, shape, |_| Scalar::from_i64(dtype, 1))
 }

@@ -1,4 +1,4 @@
-//! Factors of matrices and equations, of random sizes and batches, among which some have names.
+//! Matrix factorisations and linear equations of random sizes and batches; some extents are symbolic.
 
 use super::draw::hash;
 use super::subject::{Rule, Source, Subject};
@@ -8,26 +8,26 @@ use wgfc_compiler::lower::{Lowered, Lowering};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{Border, DType, Dim, Graph, Poly, Scalar, Tensor, TensorType, Value};
 
-/// Before the names of algorithms.
+/// The prefix of the names of these cases.
 const PREFIX: &str = "matrices ";
 
-/// The matrices that are given to an algorithm.
+/// The kind of matrices that an algorithm takes.
 #[derive(Clone, Copy, PartialEq)]
 enum Given {
     /// Symmetric and positive definite.
     Positive,
     /// Square, with a large diagonal.
     Square,
-    /// Matrices of any two extents.
+    /// Any shape.
     Any,
-    /// Square, and right sides of as many rows.
+    /// Square matrices, and right-hand sides with the same number of rows.
     Equations,
 }
 use Given::*;
 
 type Algorithm = (&'static str, Given, fn(&mut Lowering, &[Value], usize) -> Lowered);
 
-/// The last argument is drawn: which of its ways an algorithm goes.
+/// The algorithms. The last argument of each is drawn at random and selects its variant.
 const ALGORITHMS: &[Algorithm] = &[
     ("cholesky", Positive, |cx, v, way| {
         let c = cholesky(cx, v[0], way & 1 > 0)?;
@@ -59,7 +59,7 @@ const ALGORITHMS: &[Algorithm] = &[
         let (q, r) = qr(cx, v[0], way & 1 > 0)?;
         Ok(vec![q, r])
     }),
-    // Vectors have any signs.
+    // Only values are compared, as the signs of eigenvectors and singular vectors are arbitrary.
     ("eigenvalues", Positive, |cx, v, way| Ok(vec![eigen(cx, v[0], way & 1 > 0)?.0])),
     ("singular_values", Any, |cx, v, _| Ok(vec![singular(cx, v[0], false)?.s])),
     ("root", Positive, |cx, v, _| Ok(vec![symmetric_root(cx, v[0])?])),
@@ -78,7 +78,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
     ALGORITHMS.iter().map(|a| format!("{PREFIX}{}", a.0))
 }
 
-/// Whether cases of this name are drawn here.
+/// Whether a name is that of a case in this module.
 pub(crate) fn is(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -95,7 +95,7 @@ pub(crate) fn drawn(name: &str, seed: u64) -> Option<Subject> {
     let mut inputs = BTreeMap::new();
     let mut give = |graph: &mut Graph, name: &str, (m, n): (usize, usize), v: Vec<f64>| {
         let shape: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
-        // The first axis of a batch may have a name.
+        // The first axis of a batch may be symbolic.
         let symbol = |i: usize, d: usize| {
             if named && i == 0 && !batch.is_empty() { Poly::sym("batch") } else { Dim::from(d) }
         };

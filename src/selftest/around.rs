@@ -1,5 +1,5 @@
-//! An operator among others: its inputs come through nodes that leave their values as they are, which the
-//! compiler cannot know, and its first result goes into more nodes.
+//! Places an operator among others. Its inputs pass through nodes that do not change their values, which the compiler cannot
+//! know, and its first result passes into further nodes.
 
 use super::draw::{Case, hash};
 use wgfc_compiler::Options;
@@ -20,11 +20,11 @@ struct Around {
     names: usize,
 }
 
-/// The opset that the nodes are of.
+/// The version of the operator set that these nodes belong to.
 const OPSET: i64 = 18;
 
-/// The case with nodes before and after, or as it is where it is of an older opset or is not imported: of that, those
-/// speak who try it.
+/// The case with nodes before and after its own. The case is returned unchanged if its opset is older than [`OPSET`], or if
+/// it cannot be imported, which is reported when it is run.
 pub(crate) fn surrounded(mut case: Case, name: &str, seed: u64) -> Case {
     if case.model.opset_import.iter().any(|o| o.domain.is_empty() && o.version < OPSET) {
         return case;
@@ -46,7 +46,7 @@ pub(crate) fn surrounded(mut case: Case, name: &str, seed: u64) -> Case {
     let Some(graph) = case.model.graph.as_mut() else { return case };
     for (port, (name, t)) in graph.input.iter().zip(&mut case.inputs) {
         let mut last = name.clone();
-        // Some drivers make a wrong instruction of an operator and the sign of its operand.
+        // Some drivers miscompile an operator whose operand is negated.
         let opposite = if a.rng.one_in(4) { negated(t) } else { None };
         if let Some(opposite) = opposite {
             *t = opposite;
@@ -74,7 +74,7 @@ pub(crate) fn surrounded(mut case: Case, name: &str, seed: u64) -> Case {
             last = a.then(&last, &mut shape, coarse);
         }
         case.loose |= coarse;
-        // Now and then what is in the middle is asked for too.
+        // One time in three, the result of these nodes becomes an additional output instead of replacing the first one.
         if a.rng.one_in(3) {
             graph.output.push(ValueInfoProto { name: last, r#type: None });
         } else {
@@ -120,7 +120,7 @@ impl Around {
         self.inputs.push((name.clone(), t));
         name
     }
-    /// A tensor of one value whose shape is some of the last axes of `shape`.
+    /// A tensor of equal values whose shape is a random suffix of `shape`.
     fn fill(&mut self, dtype: DType, shape: &[usize], value: f64) -> Tensor {
         let from = self.rng.below(shape.len() + 1);
         let shape: Vec<usize> = shape[from..].to_vec();
@@ -133,7 +133,7 @@ impl Around {
         Tensor::from_scalars(dtype, shape, &vec![one; n])
     }
 
-    /// `x` as it is, by a way that only its values tell.
+    /// Adds nodes that compute `x` itself. For some of them this follows only from the values of their inputs.
     fn unchanged(&mut self, x: &str, t: &Tensor) -> String {
         let (rank, dtype) = (t.shape.len(), t.dtype);
         let counts = (dtype.is_float() && dtype.bits() > 8)
@@ -167,7 +167,7 @@ impl Around {
                 let turned = self.node("Transpose", &[x], vec![ints("perm", &perm)]);
                 self.node("Transpose", &[&turned], vec![ints("perm", &back)])
             }
-            // An extent of 0 would mean that of the input.
+            // In a Reshape, an extent of 0 would stand for the input's extent.
             5 if !t.shape.contains(&0) => {
                 let (shape, flat) = (self.node("Shape", &[x], vec![]), self.ints(&[-1]));
                 let flat = self.node("Reshape", &[x, &flat], vec![]);
@@ -193,7 +193,7 @@ impl Around {
         }
     }
 
-    /// Something continuous of `x` in f32, which stays of moderate size.
+    /// Adds a continuous function of the f32 value `x` whose results stay of moderate size.
     fn then(&mut self, x: &str, shape: &mut Vec<Option<usize>>, coarse: bool) -> String {
         let rank = shape.len();
         let axis = self.rng.below(rank.max(1));
@@ -204,7 +204,7 @@ impl Around {
                 self.node("Mul", &[x, &by], vec![])
             }
             1 | 2 => {
-                // Tensors of the same shape, as far as it is known.
+                // The new operand has the last extents of `shape`, as far as these are known.
                 let known = shape.iter().rev().take_while(|d| d.is_some()).count();
                 let tail: Vec<usize> = shape[rank - known..].iter().flatten().copied().collect();
                 let t = random_tensor(&mut self.rng, DType::F32, tail);
@@ -255,7 +255,7 @@ impl Around {
     }
 }
 
-/// The tensor whose negation is `t`, where it is of a type that Neg takes.
+/// The negation of `t`; `None` if Neg does not take its type.
 fn negated(t: &Tensor) -> Option<Tensor> {
     let bits = t.dtype.bits();
     let signed = (t.dtype.is_float() && bits > 8) || (t.dtype.class() == Class::Int && bits >= 8);

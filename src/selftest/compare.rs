@@ -2,17 +2,17 @@
 
 use wgfc_ir::{DType, Scalar, Tensor};
 
-/// How far a result may be from the expected one: `|a − b| ≤ atol + rtol·|b|`, for floats.
+/// The tolerance of a comparison of floats: `|a − b| ≤ atol + rtol·|b|`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// Relative.
+    /// The relative tolerance.
     pub rtol: f64,
-    /// Absolute.
+    /// The absolute tolerance.
     pub atol: f64,
 }
 
 impl Tolerance {
-    /// At least as wide as one rounding to `dtype`; integers and floats of at most 8 bits are exact.
+    /// The tolerance, widened to at least one rounding to `dtype`. Integers and floats of at most 8 bits must be equal.
     fn of(self, dtype: DType) -> Tolerance {
         let (rtol, atol) = match dtype {
             DType::F32 | DType::F64 => (0.0, 0.0),
@@ -24,10 +24,10 @@ impl Tolerance {
     }
 }
 
-/// Whether two tensors agree. NaN equals NaN, infinities must match.
+/// Compares two tensors. NaN equals NaN, and infinities must match.
 ///
 /// # Errors
-/// The first difference, and how much differs in all.
+/// The first difference, and the number of elements that differ.
 pub fn equal(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Result<(), String> {
     if got.dtype != want.dtype {
         return Err(format!("element type {} instead of {}", got.dtype, want.dtype));
@@ -67,10 +67,10 @@ fn beyond_f32(s: Scalar) -> bool {
     s.dtype == DType::F64 && s.as_f64().is_finite() && s.as_f64().abs() > f64::from(f32::MAX)
 }
 
-/// `‖a − b‖ / ‖b‖`; NaN if either has one, and 0 for two zeros.
+/// `‖a − b‖ / ‖b‖`; NaN if either tensor contains NaN, and 0 if both are zero.
 ///
 /// # Errors
-/// Types or shapes that differ.
+/// The types or shapes differ.
 pub fn relative_error(got: &Tensor, want: &Tensor) -> Result<f64, String> {
     if got.dtype != want.dtype || got.shape != want.shape {
         return Err(format!("{got:?} instead of {want:?}"));

@@ -1,4 +1,4 @@
-//! A case of one operator, drawn piece by piece.
+//! Draws a case of one operator piece by piece.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,17 +10,17 @@ use wgfc_ir::{DType, Scalar, Tensor};
 /// The most elements of an operand.
 const MOST: usize = 4096;
 
-/// A model of one operator, and what it is fed.
+/// A model of one operator, with its inputs.
 #[derive(Clone)]
 pub struct Case {
     pub model: ModelProto,
     pub inputs: Vec<(String, Tensor)>,
     pub loose: bool,
-    /// Whether extents have names.
+    /// Whether some extents are symbolic.
     pub named: bool,
 }
 
-/// A model's inputs, constants and nodes, for people.
+/// A model's inputs, constants and nodes as text.
 pub(crate) fn model_text(model: &ModelProto, inputs: &BTreeMap<String, Tensor>) -> String {
     let mut f = String::new();
     let graph = model.graph.clone().unwrap_or_default();
@@ -63,7 +63,7 @@ pub(crate) fn model_text(model: &ModelProto, inputs: &BTreeMap<String, Tensor>) 
     f
 }
 
-/// A tensor's type and shape, and its values where they are few.
+/// A tensor's type and shape, and its values if there are at most 16.
 pub(crate) fn tensor_text(t: &Tensor) -> String {
     let mut text = format!("{}{:?}", t.dtype, t.shape);
     if t.shape.iter().product::<usize>() <= 16
@@ -74,17 +74,18 @@ pub(crate) fn tensor_text(t: &Tensor) -> String {
     text
 }
 
-/// The node under way.
+/// The node that is being drawn.
 pub struct Draw {
     rng: Rng,
     node: NodeProto,
-    /// The version of its operators that the model asks for.
+    /// The version of the operator set that the model declares.
     pub opset: i64,
-    /// Integers may differ by one, and floats by more, as something is rounded on the way.
+    /// Whether the comparison is loose: integers may differ by one, and floats have a larger tolerance, because the operator
+    /// rounds intermediate values.
     pub loose: bool,
-    /// These are among the floats, but for those that are always constant.
+    /// Values to mix into the floats of all operands except those that are always constant.
     pub special: &'static [f64],
-    /// Shapes have an axis without elements.
+    /// Whether shapes have an axis without elements.
     pub hollow: bool,
     operands: Vec<Option<(Tensor, bool)>>,
 }
@@ -94,7 +95,7 @@ pub(crate) fn hash(name: &str) -> u64 {
 }
 
 impl Draw {
-    /// Case `seed` of the operator `name`; what follows a colon says which of its cases are meant.
+    /// Draws case `seed` of the operator `name`. A suffix after a colon selects a kind of case.
     pub fn new(name: &str, seed: u64) -> Draw {
         let plain = name.split(':').next().unwrap_or(name);
         let (domain, op) = plain.rsplit_once('.').unwrap_or(("", plain));
@@ -115,7 +116,7 @@ impl Draw {
     pub fn one_in(&mut self, n: usize) -> bool {
         self.rng.one_in(n)
     }
-    /// One of them.
+    /// One of the elements of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.rng.below(of.len())]
     }
@@ -124,7 +125,7 @@ impl Draw {
         range.start() + self.rng.below(range.end() + 1 - range.start())
     }
 
-    /// A shape of that many axes, none of them empty unless cases are [hollow](Draw::hollow).
+    /// A shape of that many axes. No extent is 0 unless cases are [hollow](Draw::hollow).
     pub fn full(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
         let rank = self.from(ranks);
         let mut left = MOST;
@@ -146,7 +147,7 @@ impl Draw {
         }
         shape
     }
-    /// A shape; now and then an axis is empty.
+    /// A shape, of which one axis is empty now and then.
     pub fn shape(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
         let mut s = self.full(ranks);
         if !s.is_empty() && self.one_in(24) {
@@ -155,22 +156,23 @@ impl Draw {
         }
         s
     }
-    /// One that broadcasts to `shape`.
+    /// A shape that broadcasts to `shape`.
     pub fn fitting(&mut self, shape: &[usize]) -> Vec<usize> {
         let skip = if self.one_in(3) { self.below(shape.len() + 1) } else { 0 };
         shape[skip..].iter().map(|d| if self.one_in(4) { 1 } else { *d }).collect()
     }
-    /// An axis of `rank`, and how the model writes it.
+    /// An axis of a tensor of this rank, and the number that stands for it in the model, which may be negative.
     pub fn axis(&mut self, rank: usize) -> (usize, i64) {
         let a = self.below(rank);
         (a, if self.one_in(2) { a as i64 } else { a as i64 - rank as i64 })
     }
-    /// Some axes, sorted.
+    /// A random subset of the axes, in ascending order.
     pub fn axes(&mut self, rank: usize) -> Vec<usize> {
         (0..rank).filter(|_| self.one_in(2)).collect()
     }
 
-    /// Random numbers of a range, none of them subnormal, which a device may take for 0; integers include its end.
+    /// Uniform random numbers in a range, which includes its end for integers. None is subnormal, as a device may flush
+    /// these to 0.
     pub fn numbers(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) -> Tensor {
         let n = shape.iter().product();
         let v: Vec<Scalar> = (0..n)
@@ -190,7 +192,7 @@ impl Draw {
             .collect();
         Tensor::from_scalars(dtype, shape.to_vec(), &v)
     }
-    /// Adds an operand: an input, or one time in five a constant.
+    /// Adds an operand. It is an input, or one time in five a constant.
     pub fn give(&mut self, mut t: Tensor) {
         let constant = self.one_in(5);
         if t.dtype.is_float() && !self.special.is_empty() {
@@ -204,27 +206,27 @@ impl Draw {
         }
         self.operands.push(Some((t, constant)));
     }
-    /// Adds an operand that is constant.
+    /// Adds a constant operand.
     pub fn known(&mut self, t: Tensor) {
         self.operands.push(Some((t, true)));
     }
-    /// Adds constant integers.
+    /// Adds a constant operand: a list of integers.
     pub fn ints(&mut self, v: &[i64]) {
         self.known(Tensor::from_i64(vec![v.len()], v));
     }
-    /// Adds a constant integer.
+    /// Adds a constant operand: one integer.
     pub fn int(&mut self, v: i64) {
         self.known(Tensor::from_i64(vec![], &[v]));
     }
-    /// Leaves an operand out.
+    /// Omits an operand.
     pub fn none(&mut self) {
         self.operands.push(None);
     }
-    /// Adds numbers in −2..2, integers in −4..4 or 0..4.
+    /// Adds an operand with numbers in −2..2; unsigned ones in 0..2.
     pub fn x(&mut self, dtype: DType, shape: &[usize]) {
         self.within(dtype, shape, -2.0, 2.0);
     }
-    /// Adds numbers in a range; unsigned ones from 0 on.
+    /// Adds an operand with numbers in a range; unsigned ones are at least 0.
     pub fn within(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) {
         let t = self.some(dtype, shape, low, high);
         self.give(t);
@@ -234,7 +236,7 @@ impl Draw {
         let low = if dtype.class() == Class::Uint { low.max(0.0) } else { low };
         self.numbers(dtype, shape, low, high)
     }
-    /// Adds integers of any bits.
+    /// Adds an operand with random bits.
     pub fn bits(&mut self, dtype: DType, shape: &[usize]) {
         let bytes = dtype.bytes_for(shape.iter().product());
         let data = (0..bytes).map(|_| self.rng.bits() as u8).collect();
@@ -280,19 +282,19 @@ impl Draw {
         }
         v
     }
-    /// How many results are asked for.
+    /// Sets the number of the node's outputs.
     pub fn outputs(&mut self, n: usize) {
         self.node.output = (0..n).map(|i| format!("y{i}")).collect();
     }
 
-    /// The model. With the first result's rank, that one may leave through a transposition; with `symbols`,
-    /// extents may be named.
+    /// Draws the model. Inputs may pass through a transposition and, if `rank` is the rank of the first result, that result
+    /// too. With `symbols`, extents may be symbolic.
     pub fn case(mut self, draw: fn(&mut Draw), rank: Option<usize>, symbols: bool) -> Case {
         draw(&mut self);
         self.model(rank, symbols, true)
     }
 
-    /// The node alone.
+    /// Draws the model without transpositions and symbols.
     pub fn plain(mut self, draw: fn(&mut Draw)) -> ModelProto {
         draw(&mut self);
         self.model(None, false, false).model
@@ -380,13 +382,13 @@ fn transposition(from: &str, to: &str, perm: &[i64]) -> NodeProto {
     }
 }
 
-/// With its axes in reverse.
+/// The tensor with its axes in reverse order.
 fn transposed(t: &Tensor) -> Tensor {
     let v = t.scalars().expect("values");
     let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
     let mut out = Vec::with_capacity(v.len());
     for mut i in 0..v.len() {
-        // Position `i` in the result, axes from the last: the first axes of `t`.
+        // `i` is a position in the result, whose last axes are the first ones of `t`.
         let (mut at, mut stride) = (0, v.len());
         for d in &t.shape {
             stride /= d;

@@ -1,4 +1,4 @@
-//! How a case fails, and running one so that it can.
+//! The ways in which a case fails, and running a case so that its failures are caught.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,25 +9,25 @@ use wgfc_ir::{Program, Tensor};
 use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{Gpu, RunError, Session};
 
-/// How a case did not pass.
+/// The reason why a case did not pass.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// The model needs something that is not supported. The operator, if it is one, and why.
+    /// The model needs something that is not supported: the operator, if there is one, and the reason.
     Unsupported(Option<String>, String),
-    /// Compiling or running it failed. The operator, if it is one, and why.
+    /// Compiling or running failed: the operator, if there is one, and the reason.
     Error(Option<String>, String),
-    /// The numbers differ.
+    /// The results differ.
     Wrong(String),
     /// A panic, with its message and place.
     Panic(String),
     /// The device was lost.
     Lost(String),
-    /// It did not end, and what did not.
+    /// The case did not end: the part that has not ended.
     Hang(String),
 }
 
 impl Failure {
-    /// The word for reports.
+    /// The name of the failure in reports.
     pub fn status(&self) -> &'static str {
         match self {
             Failure::Unsupported(..) => "unsupported",
@@ -38,7 +38,7 @@ impl Failure {
             Failure::Hang(_) => "hang",
         }
     }
-    /// The fault in full.
+    /// The whole message.
     pub fn message(&self) -> &str {
         let (Failure::Unsupported(_, m)
         | Failure::Error(_, m)
@@ -48,18 +48,18 @@ impl Failure {
         | Failure::Hang(m)) = self;
         m
     }
-    /// The fault in one line.
+    /// The first line of the message.
     pub fn first_line(&self) -> &str {
         self.message().lines().next().unwrap_or("")
     }
-    /// The operator that the compiler blames.
+    /// The operator that the compiler names.
     pub fn operator(&self) -> Option<&str> {
         match self {
             Failure::Unsupported(o, _) | Failure::Error(o, _) => o.as_deref(),
             _ => None,
         }
     }
-    /// A failure of one part of the harness, not of the compiler.
+    /// An error without an operator.
     pub fn error(message: impl Into<String>) -> Failure {
         Failure::Error(None, message.into())
     }
@@ -90,10 +90,10 @@ thread_local! {
     static CATCHING: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// Runs `f`; a panic in it becomes [`Failure::Panic`] and prints nothing.
+/// Runs `f`. A panic becomes [`Failure::Panic`] and prints nothing.
 ///
 /// # Errors
-/// The failures of `f`.
+/// The failure of `f`, or its panic.
 pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -112,7 +112,7 @@ pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     result.unwrap_or_else(|_| Err(Failure::Panic(LAST_PANIC.with(|p| p.take()))))
 }
 
-/// A session for a program, in which kernels that leave their tensors are seen.
+/// A session for a program that detects writes beyond the ends of tensors.
 ///
 /// # Errors
 /// An error of the device.
@@ -121,10 +121,10 @@ pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
     Ok(Session::with_options_blocking(gpu, program, options)?)
 }
 
-/// Runs a session on named inputs; the outputs are in order.
+/// Runs a session on named inputs. The outputs are in the program's order.
 ///
 /// # Errors
-/// An error on the way.
+/// An error of the device or of the inputs.
 pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
     let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let outputs = session.run_blocking(&inputs)?;

@@ -1,4 +1,4 @@
-//! Running a case so that neither a device that is lost nor one that hangs ends the run.
+//! Runs cases so that neither a lost device nor a hang ends the whole run.
 
 use super::failure::{Failure, caught};
 use super::subject::Phase;
@@ -8,23 +8,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use wgfc_runtime::{AdapterChoice, AdapterSummary, Gpu, RunError};
 
-/// A device, opened anew when it is lost.
+/// A device that is opened again when it is lost.
 pub(crate) struct Device {
     choice: AdapterChoice,
-    /// How often it was opened, and the device.
+    /// The number of times that it was opened again, and the device.
     current: Mutex<(u64, Gpu)>,
-    /// How long a case may take.
+    /// The time limit of a case.
     limit: Duration,
     gone: AtomicBool,
-    /// When nothing is waited for any longer.
+    /// The time at which waiting for any case ends.
     end: OnceLock<Instant>,
 }
 
 impl Device {
-    /// Opens the adapter; a case may take so long, if not as long as usual.
+    /// Opens the adapter. `limit` replaces the usual time limit of a case.
     pub fn open(choice: AdapterChoice, limit: Option<Duration>) -> Result<Device, RunError> {
         let gpu = Gpu::request_blocking(&choice)?;
-        // Where the CPU draws, it also may be busy with something else.
+        // A software adapter runs on the CPU, which may be busy with other work.
         let usual = Duration::from_secs(if gpu.summary().is_software { 180 } else { 30 });
         let limit = limit.unwrap_or(usual);
         Ok(Device {
@@ -41,12 +41,12 @@ impl Device {
         self.gpu().1.summary().clone()
     }
 
-    /// Nothing that is run from now on is waited for beyond `end`.
+    /// From now on, waits for no case beyond `end`.
     pub fn ends_at(&self, end: Instant) {
         let _ = self.end.set(end);
     }
 
-    /// Whether that is past.
+    /// Whether the time set by [`Device::ends_at`] is past.
     pub fn is_over(&self) -> bool {
         self.end.get().is_some_and(|e| Instant::now() >= *e)
     }
@@ -55,7 +55,7 @@ impl Device {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens it anew, unless another thread has done so since `generation`.
+    /// Opens the device again, unless another thread has done so since `generation`.
     fn renew(&self, generation: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.0 != generation {
@@ -67,16 +67,16 @@ impl Device {
         }
     }
 
-    /// Whether it was lost and could not be opened again.
+    /// Whether the device was lost and could not be opened again.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Runs `f` in a thread of its own. A panic, a lost device and too long a time become failures; after the
-    /// last two the device is opened anew. A thread that does not end is left behind.
+    /// Runs `f` on a new thread. A panic, a lost device and exceeding the time limit become failures; after the last two the
+    /// device is opened again. A thread that does not end is abandoned.
     ///
     /// # Errors
-    /// The failures of `f`, and these.
+    /// The failure of `f`, or one of these.
     pub fn run<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Gpu, &dyn Fn(Phase)) -> Result<T, Failure> + Send + 'static,
@@ -87,7 +87,7 @@ impl Device {
         let inner = phase.clone();
         let work = move || {
             let result = caught(|| f(&gpu, &|p| inner.store(p as u8, Ordering::Relaxed)));
-            // Whoever waited may have given up.
+            // The receiver may have given up waiting.
             let _ = tx.send(result);
         };
         let started = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
@@ -96,7 +96,7 @@ impl Device {
         let limit = left.map_or(self.limit, |left| left.min(self.limit));
         let result = match rx.recv_timeout(limit) {
             Ok(result) => {
-                // It has sent its last word; a panic beyond that has been caught.
+                // The result is the last thing that the thread sends, and panics are caught before it.
                 let _ = thread.join();
                 result
             }
@@ -132,7 +132,7 @@ mod tests {
         let lost = d.run(|_, _| -> Result<(), Failure> { Err(Failure::Lost("gone".into())) });
         assert!(matches!(lost, Err(Failure::Lost(_))));
         assert!(d.gpu().0 == 1 && fine(&d));
-        // On a busy machine the thread may not have come to the device by then.
+        // On a busy machine the thread may not have reached the device within a short limit.
         let mut renewed = 1;
         for limit in [20, 200, 2_000, 20_000] {
             d.limit = Duration::from_millis(limit);

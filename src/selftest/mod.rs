@@ -1,9 +1,9 @@
 //! Random operators, graphs and loops, compiled for an adapter and compared with the reference evaluator.
 //!
-//! [`run`] tries cases until time is up: operators with random shapes, types and attributes, random graphs and
-//! loops, each compiled with some fusion, parts of it, features of the device and ways to cut kernels up. What a
-//! case is follows from its name and its number, on every machine. What differs is made as small as it can be
-//! while it still differs.
+//! [`run`] tries cases until the time is up: operators with random shapes, types and attributes, random graphs, and loops.
+//! Each is compiled with a random degree of fusion, set of techniques, set of device features, and choice of schedules. A
+//! case is determined by its name and its number, on every machine. A case that differs is reduced to the smallest one that
+//! still differs.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), wgfc::Error> {

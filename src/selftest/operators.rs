@@ -1,8 +1,7 @@
 //! Single operators with random shapes, types and attributes.
 //!
-//! A table says how the cases of an operator are drawn: one line each. Around the node, inputs may come
-//! through a transposition, and the first result leave through one; extents may be symbols. A case
-//! follows from the operator's name and a seed.
+//! A table has one line for each operator, which draws its cases. Inputs may pass through a transposition before the node,
+//! and the first result after it. Extents may be symbolic. A case is determined by the operator's name and a seed.
 
 mod elementwise;
 mod features;
@@ -27,7 +26,7 @@ use wgfc_ir::DType;
 use wgfc_ir::eval::evaluate;
 use wgfc_runtime::Gpu;
 
-/// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
+/// An operator's name and the function that draws its cases. The name includes the domain unless it is `ai.onnx`.
 pub struct Line(pub &'static str, pub fn(&mut Draw));
 
 const SINGLE: &str = "single elements";
@@ -53,17 +52,17 @@ fn line(name: &str) -> Option<&'static Line> {
     table().chain(hard::LINES).find(|l| l.0 == name)
 }
 
-/// Cases of operators that drivers get wrong more often than others; what they are follows a colon.
+/// Cases of operators that drivers get wrong more often than others. A suffix after a colon names the kind of case.
 pub(crate) fn hard() -> impl Iterator<Item = &'static str> {
     hard::LINES.iter().map(|l| l.0)
 }
 
-/// The operators that cases are drawn of; those of other domains than `ai.onnx` have it before their name.
+/// The operators for which cases are drawn. Names include the domain unless it is `ai.onnx`.
 pub fn operators() -> impl Iterator<Item = &'static str> {
     table().map(|l| l.0)
 }
 
-/// The family that an operator belongs to.
+/// The family of an operator.
 pub fn family(name: &str) -> &'static str {
     if name.contains(':') {
         return HARD;
@@ -72,19 +71,19 @@ pub fn family(name: &str) -> &'static str {
     found.map_or("control flow, constants", |(family, _)| family)
 }
 
-/// Values that are NaN or not ordinary numbers. A computation may take the last two for 0.
+/// NaN, infinities, negative zero and subnormal numbers. A device may flush the last two to 0.
 const SPECIAL: &[f64] = &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-40, -6e-8];
 
-/// The special values among the floats of a case, one case in three.
+/// The special values that are mixed into the floats of a case; for two cases in three there are none.
 fn specials(name: &str, seed: u64) -> &'static [f64] {
     match family(name) {
         HARD => &[],
         _ if !(seed + name.len() as u64).is_multiple_of(3) => &[],
-        // Where a driver's exponential of NaN is no NaN, these have none either.
+        // On some drivers the exponential of NaN is not NaN, nor are these functions of it.
         _ if ["Cosh", "Exp", "Sinh"].contains(&name) => &[],
-        // Numbers that are drawn.
+        // The results of these are random numbers.
         MOVED if name.starts_with("Random") || ["Bernoulli", "Multinomial"].contains(&name) => &[],
-        // A device may take two numbers for equal of which one is subnormal.
+        // A device may compare a subnormal number as equal to another one or to 0.
         _ if COMPARING.contains(&name) || COMBINING.contains(&name) => &SPECIAL[..4],
         SINGLE => &SPECIAL[..4],
         MOVED => SPECIAL,
@@ -92,10 +91,10 @@ fn specials(name: &str, seed: u64) -> &'static [f64] {
     }
 }
 
-/// Operators whose results hang on how floats compare that they do not combine.
+/// Operators that compare floats and whose results are elements or indices, not combinations of the floats.
 const COMPARING: &[&str] = &["NonMaxSuppression", "TopK"];
 
-/// Operators that combine numbers, some of them by looking for the largest.
+/// Operators that combine numbers, some by their maximum.
 const COMBINING: &[&str] = &[
     "ArgMax",
     "ArgMin",
@@ -119,15 +118,15 @@ const COMBINING: &[&str] = &[
 /// The outcome of a case that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// As it was drawn.
+    /// The case was run as it was drawn.
     Whole,
-    /// Without names for extents, which kept it from being compiled.
+    /// The case could be compiled only with numbers in place of symbolic extents.
     Unnamed,
-    /// It is refused as unsupported.
+    /// The case is refused as unsupported.
     Refused,
 }
 
-/// One case of an operator, as its seed has it.
+/// The case of an operator with this seed.
 fn case(line: &Line, seed: u64, symbols: bool) -> Case {
     let draw = || {
         let mut d = Draw::new(line.0, seed);
@@ -135,41 +134,41 @@ fn case(line: &Line, seed: u64, symbols: bool) -> Case {
         d
     };
     let plain = draw().case(line.1, None, symbols);
-    // The result's rank is known once the node is imported.
+    // The result's rank is known after the import.
     let rank = import(&plain.model.encode_to_vec(), &NoExternalData, &Options::default())
         .ok()
         .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
     draw().case(line.1, rank, symbols)
 }
 
-/// Models of one node each, with the operator and the seed.
+/// A model of a single node for each operator and seed, with both.
 pub fn plain_cases(seeds: RangeInclusive<u64>) -> impl Iterator<Item = (&'static str, u64, ModelProto)> {
     table().flat_map(move |l| seeds.clone().map(|seed| (l.0, seed, Draw::new(l.0, seed).plain(l.1))))
 }
 
-/// Case `seed` of an operator; extents may have names where there are `symbols`.
+/// The case `seed` of an operator; with `symbols`, extents may be symbolic.
 pub(crate) fn drawn(name: &str, seed: u64, symbols: bool) -> Option<Case> {
     Some(case(line(name)?, seed, symbols))
 }
 
-/// A case with ordinary numbers only.
+/// A case without special values.
 pub(crate) fn ordinary(name: &str, seed: u64, symbols: bool) -> Option<Case> {
     Some(Draw::new(name, seed).case(line(name)?.1, None, symbols))
 }
 
-/// Generators whose numbers are computed, which leaves the last bit to the device.
+/// Generators whose results are computed, so that the last bit depends on the device.
 const COMPUTED: [&str; 5] = ["BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range"];
 
-/// Whether every bit of the results counts.
+/// Whether results must agree in every bit.
 pub(crate) fn all_bits(name: &str, seed: u64) -> bool {
-    // A NaN among them is equal to none.
+    // Specials that include subnormals are given only to operators that move elements.
     specials(name, seed).len() == SPECIAL.len() && !COMPUTED.contains(&name)
 }
 
-/// Runs a case of an operator. Where names for extents keep it from being compiled, it runs without.
+/// Runs a case of an operator. If it cannot be compiled with symbolic extents, it runs with numbers.
 ///
 /// # Errors
-/// The difference or failure; also where there is no such operator.
+/// The difference or failure, or an unknown operator.
 pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
     let id = CaseId { name: name.to_owned(), seed };
     let (case, unnamed) =
@@ -187,11 +186,11 @@ pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Resu
     })
 }
 
-/// Runs a case of an operator whose shapes have an axis without elements, by number or by name. What the model
-/// asks for may not be possible then; what the evaluator can tell, the device must.
+/// Runs a case of an operator whose shapes have an axis without elements, fixed or symbolic. Such a model may be invalid;
+/// but if the evaluator can run it, the device must too.
 ///
 /// # Errors
-/// As [`run_operator`]; a bug of ours that is reported.
+/// As for [`run_operator`]; also an internal error of the compiler.
 pub fn run_hollow(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
     let line = line(name).ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
     let draw = || {
@@ -199,7 +198,7 @@ pub fn run_hollow(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result
         d.hollow = true;
         Ok(d.case(line.1, None, true))
     };
-    // Some lines take for granted that there is something to choose from.
+    // Some lines panic when there is no element to choose from.
     let Ok(case) = caught(draw) else { return Ok(Ran::Refused) };
     let bytes = case.model.encode_to_vec();
     let rule = Rule { loose: case.loose, ..Rule::default() };
@@ -223,16 +222,16 @@ pub fn run_hollow(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result
     })
 }
 
-/// The text of a case: its inputs, constants and nodes. `None` where there is no such operator.
+/// The text of a case: its inputs, constants and nodes. `None` if the operator is unknown.
 pub fn describe(name: &str, seed: u64) -> Option<String> {
     let c = case(line(name)?, seed, true);
     Some(model_text(&c.model, &c.inputs.into_iter().collect()))
 }
 
-/// Floats that operators take, those most often that models have.
+/// Float types of operands, in proportion to their use in models.
 pub const FLOATS: &[DType] =
     &[DType::F32, DType::F32, DType::F32, DType::F16, DType::F16, DType::BF16, DType::F64];
-/// Integers likewise.
+/// Integer types of operands, in proportion to their use in models.
 pub const INTS: &[DType] = &[
     DType::I32,
     DType::I64,
@@ -253,7 +252,7 @@ mod tests {
     use wgfc_ir::testing::Rng;
     use wgfc_ir::{Scalar, Tensor};
 
-    /// The floats as a device has them that knows no subnormals.
+    /// The tensor as a device sees it that flushes subnormals to 0.
     fn flushed(t: &Tensor) -> Tensor {
         let least = if t.dtype == DType::F16 { 2f64.powi(-14) } else { 2f64.powi(-126) };
         let Some(mut v) = t.scalars().filter(|_| t.dtype.is_float()) else { return t.clone() };
@@ -263,7 +262,7 @@ mod tests {
         Tensor::from_scalars(t.dtype, t.shape.clone(), &v)
     }
 
-    /// The case with other floats.
+    /// The case with its floats replaced.
     fn with(
         case: &Case,
         mut floats: impl FnMut(&Tensor) -> Tensor,
@@ -300,7 +299,7 @@ mod tests {
                 };
                 let want = results(&with(&case, |t| tiny(&mut rng, t)));
                 let got = results(&with(&case, |t| flushed(&tiny(&mut same, t))));
-                // Constants may be none that the operator takes.
+                // The operator may refuse the changed constants.
                 let (Some(want), Some(got)) = (want, got) else { continue };
                 assert!(want == got, "{} {seed}: {want:?}\n{got:?}", line.0);
                 tried += 1;

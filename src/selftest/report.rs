@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use wgfc_runtime::AdapterSummary;
 
-/// The findings of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The adapter's name.
@@ -18,38 +18,38 @@ pub struct Report {
     pub driver: String,
     /// Its API.
     pub backend: String,
-    /// The features that kernels may use beyond those of every device.
+    /// The features that kernels may use beyond those of every WebGPU device.
     pub features: Vec<String>,
     /// The seed.
     pub seed: u64,
-    /// How long cases ran.
+    /// The seconds for which cases ran.
     pub seconds: f64,
-    /// How many did.
+    /// The number of cases that ran.
     pub cases: u64,
-    /// Cases that were lost with a device on which another ran, and are fine.
+    /// The number of cases that failed only because another case lost the device, and that pass when repeated.
     pub lost_with_others: usize,
-    /// The device was lost and could not be opened again.
+    /// Whether the device was lost and could not be opened again.
     pub stopped: bool,
-    /// By family.
+    /// The counts for each family of operators.
     pub families: Vec<Family>,
-    /// The differences and failures, one entry a cause as far as one can tell.
+    /// The differences and failures, grouped by cause as far as it can be told.
     pub findings: Vec<Finding>,
 }
 
-/// Cases of a family of operators.
+/// The counts for a family of operators.
 #[derive(Clone, Debug, Serialize)]
 pub struct Family {
     /// Its name.
     pub name: &'static str,
-    /// How many cases ran.
+    /// The number of cases that ran.
     pub cases: u64,
-    /// How many of them failed.
+    /// The number of cases that failed.
     pub failed: u64,
-    /// How many were refused as unsupported.
+    /// The number of cases that were refused as unsupported.
     pub skipped: u64,
-    /// Why, and how many for that reason.
+    /// The reasons for refusals, with the number of cases for each.
     pub reasons: BTreeMap<String, u64>,
-    /// How many ran only without names for extents.
+    /// The number of cases that could be compiled only with numbers in place of symbolic extents.
     pub unnamed: u64,
     /// The largest ‖a − b‖ / ‖b‖ of an output in f32.
     pub error: f64,
@@ -78,24 +78,24 @@ impl Family {
     }
 }
 
-/// Failures of one cause, as far as one can tell.
+/// Failures of the same cause, as far as it can be told.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The operator, `graph` or `loop`; several where their smallest cases are of the same operators.
+    /// The operator, `graph` or `loop`; several operators if their smallest cases use the same ones.
     pub name: String,
     /// `wrong`, `error`, `panic`, `device lost` or `hang`.
     pub status: &'static str,
     /// The message of the first case.
     pub message: String,
-    /// How many cases fail like this.
+    /// The number of cases that fail in this way.
     pub cases: usize,
-    /// Some of them, for `--case`.
+    /// Some of these cases, as `--case` takes them.
     pub cases_named: Vec<String>,
-    /// Whether the first one fails again alone.
+    /// Whether the first case fails again when it runs alone.
     pub repeats: bool,
-    /// Why it was not repeated or not made as small as it can be, if it was not.
+    /// The reason why it was not repeated or not reduced completely, if this is so.
     pub cut_short: Option<String>,
-    /// The smallest case that fails so.
+    /// The smallest case that fails in this way.
     pub smallest: Option<Smallest>,
 }
 
@@ -146,12 +146,12 @@ impl Report {
         }
     }
 
-    /// Whether nothing differs.
+    /// Whether there is no failure.
     pub fn passed(&self) -> bool {
         self.findings.is_empty() && !self.stopped
     }
 
-    /// Adds a finding, to another one if both come down to the same operators.
+    /// Adds a finding, merging it with another one whose smallest case uses the same operators.
     pub(crate) fn add(&mut self, mut finding: Finding) {
         let same = |f: &&mut Finding| {
             f.status == finding.status

@@ -1,4 +1,4 @@
-//! A run: cases in parallel, what failed alone once more, then the smallest of each kind.
+//! A run: cases in parallel, then repetition of the failures, then reduction of one case of each kind.
 
 use super::failure::Failure;
 use super::guard::Device;
@@ -14,31 +14,31 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wgfc_runtime::AdapterChoice;
 
-/// The plan of a run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// On which adapter.
+    /// The adapter to test.
     pub adapter: AdapterChoice,
-    /// No case is begun after so many seconds. One that is under way is waited for as long as a case may take, and fails
-    /// then: 30 s, 180 s on a software adapter. What failed is repeated and made smaller in the last tenth and as
-    /// much again, or in the five seconds after the last case where that is more.
+    /// No case starts after this many seconds. A case that is running then has the usual time limit of 30 s, or of 180 s on
+    /// a software adapter, and fails if it exceeds it. If there are failures, cases end a tenth earlier, and failures are
+    /// repeated and reduced until a tenth after the given time, but for at least five seconds.
     pub seconds: f64,
-    /// Which cases: another seed, other cases.
+    /// The seed that determines the cases.
     pub seed: u64,
-    /// Only cases whose name contains this.
+    /// Run only cases whose name contains this text.
     pub only: Option<String>,
-    /// Cases run at once.
+    /// The number of cases that run at the same time.
     pub threads: usize,
-    /// A difference to be found, for tests.
+    /// A change of the evaluator's results that makes a difference, for tests.
     #[doc(hidden)]
     pub fault: Option<Fault>,
-    /// How long a case may take instead, for tests.
+    /// A time limit of a case that replaces the usual one, for tests.
     #[doc(hidden)]
     pub limit: Option<Duration>,
 }
 
 impl Default for Plan {
-    /// A minute on the best adapter.
+    /// One minute on the best adapter.
     fn default() -> Plan {
         Plan {
             adapter: AdapterChoice::from_env(),
@@ -52,31 +52,31 @@ impl Default for Plan {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// Seconds since it began.
+    /// Seconds since the run started.
     pub seconds: f64,
-    /// Cases done.
+    /// The number of cases done.
     pub cases: u64,
-    /// The number of these that failed.
+    /// The number of cases that failed.
     pub failed: u64,
-    /// Cases are done; what failed is made smaller.
+    /// Whether all cases are done and failures are being reduced.
     pub shrinking: bool,
-    /// Kinds of failures found since the last time.
+    /// Kinds of failures found since the last call.
     pub found: Vec<First>,
-    /// Cases under way.
+    /// The cases that are running.
     pub running: Vec<String>,
 }
 
 /// The first failure of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
-    /// The case, for `--case`.
+    /// The case, as `--case` takes it.
     pub case: String,
     /// `wrong`, `error`, `panic`, `device lost` or `hang`.
     pub status: &'static str,
-    /// The first difference or error.
+    /// The first line of the difference or error.
     pub message: String,
 }
 
@@ -84,14 +84,14 @@ pub struct First {
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub outcome: Outcome,
-    /// Without names for extents, which kept it from being compiled.
+    /// Whether the case could be compiled only with numbers in place of symbolic extents.
     pub unnamed: bool,
 }
 
-/// Most kinds of failures that are repeated and made smaller.
+/// The most kinds of failures that are repeated and reduced.
 const KINDS: usize = 40;
 
-/// Runs one case as it is drawn.
+/// Runs one case with its own setting.
 fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, Failure> {
     let id = id.clone();
     device.run(move |gpu, phase| {
@@ -109,7 +109,8 @@ fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, F
     })
 }
 
-/// The properties of failures that are counted together: a name, a status, and the text of errors.
+/// Failures with equal values are counted together: the case's name, the status, and the text of an error without its
+/// numbers.
 type Kind = (String, &'static str, String);
 
 fn kind(id: &CaseId, f: &Failure) -> Kind {
@@ -120,7 +121,7 @@ fn kind(id: &CaseId, f: &Failure) -> Kind {
     (id.name.clone(), f.status(), text)
 }
 
-/// The text with every number as `#`.
+/// The text with each number replaced by `#`, up to 200 characters.
 pub(crate) fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(200) {
@@ -146,10 +147,10 @@ fn opened(plan: &Plan) -> Result<Device, Error> {
     Device::open(plan.adapter.clone(), plan.limit).map_err(device_error)
 }
 
-/// Runs cases until time is up. `progress` is called ten times a second.
+/// Runs cases until the time is up. `progress` is called about ten times a second.
 ///
 /// # Errors
-/// Where there is no adapter, or no case of the name.
+/// There is no adapter, or no case has a name that contains [`Plan::only`].
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let sequence = Sequence::new(plan.seed, plan.only.as_deref());
     if sequence.is_empty() {
@@ -214,7 +215,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
             std::thread::sleep(Duration::from_millis(100));
         }
     });
-    // Whoever waited for a case that does not end has time left to look into it.
+    // If waiting for a hanging case has used up the time, five seconds remain for reduction.
     let last = (end + share).max(Instant::now() + Duration::from_secs(5));
     device.ends_at(last);
     let seconds = start.elapsed().as_secs_f64();
@@ -237,7 +238,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
         loop {
             let n = taken.fetch_add(1, Ordering::Relaxed);
             let Some((_, cases)) = kinds.get(n) else { break };
-            // The kinds that are left share the time that is left.
+            // The remaining time is divided among the remaining kinds.
             let rounds = (kinds.len().min(KINDS).saturating_sub(n)).div_ceil(threads).max(1) as u32;
             let until = Instant::now() + last.saturating_duration_since(Instant::now()) / rounds;
             let l = looked_into(&device, cases.clone(), n < KINDS, plan.fault, until);
@@ -269,8 +270,8 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
     Ok(report)
 }
 
-/// The findings until then about failures of one kind, and how many of them were those of another case, with
-/// which the device was lost.
+/// Examines failures of one kind until `until`. Returns the finding, and the number of failures that were caused by another
+/// case that lost the device.
 fn looked_into(
     device: &Device,
     mut cases: Vec<(CaseId, Failure)>,
@@ -280,7 +281,7 @@ fn looked_into(
 ) -> (Option<Finding>, usize) {
     let over = || device.is_over() || Instant::now() >= until;
     let before = cases.len();
-    // With a device, all the cases are lost that it ran.
+    // A lost device fails all cases that run on it, so each of them is repeated.
     if cases.first().is_some_and(|(_, f)| matches!(f, Failure::Lost(_) | Failure::Hang(_))) {
         cases.retain(|(id, _)| device.is_gone() || over() || attempt(device, id, fault).is_err());
     }
@@ -300,10 +301,10 @@ fn looked_into(
     (Some(finding), fine)
 }
 
-/// Runs one case, and makes it smaller where it fails.
+/// Runs one case, and reduces it if it fails.
 ///
 /// # Errors
-/// Where there is no adapter, or no such case.
+/// There is no adapter, or no such case.
 pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
     let Some(id) = CaseId::parse(case) else {
         let m = format!("`{case}` is no case");
@@ -327,7 +328,7 @@ pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// The text of a case: how it is compiled, its inputs, constants and nodes.
+/// The text of a case: its setting, inputs, constants and nodes. `None` if there is no such case.
 pub fn describe_case(case: &str) -> Option<String> {
     let id = CaseId::parse(case)?;
     let (subject, _) = id.subjects()?;

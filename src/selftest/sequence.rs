@@ -1,4 +1,4 @@
-//! Which cases there are, and in which order.
+//! The cases of a run, and their order.
 
 use super::algebra;
 use super::around::surrounded;
@@ -16,15 +16,15 @@ pub(crate) const LOOP: &str = "loop";
 /// The name of cases that are random chains.
 pub(crate) const CHAIN: &str = "chain";
 
-/// Before the names of operators among others.
+/// The prefix of the names of operators that are placed among others.
 const FUSED: &str = "fused ";
 
-/// Cases of graphs, of loops and of chains for every one of each operator.
+/// The numbers of graphs, of loops and of chains for each case of every operator.
 const GRAPHS: usize = 40;
 const LOOPS: usize = 20;
 const CHAINS: usize = 40;
 
-/// One case: of what, and its seed.
+/// The identity of a case: its name and its seed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CaseId {
     pub name: String,
@@ -38,14 +38,14 @@ impl std::fmt::Display for CaseId {
 }
 
 impl CaseId {
-    /// From the text that [`CaseId`] prints, if there is such a case.
+    /// Parses the text that [`CaseId`] prints; `None` if there is no such case.
     pub fn parse(text: &str) -> Option<CaseId> {
         let (name, seed) = text.trim().rsplit_once(' ')?;
         let id = CaseId { name: name.trim().to_owned(), seed: seed.parse().ok()? };
         names().any(|n| n == id.name).then_some(id)
     }
 
-    /// The family it counts for.
+    /// The family under which it is counted.
     pub fn family(&self) -> &'static str {
         match self.name.as_str() {
             GRAPH => "random graphs",
@@ -58,12 +58,12 @@ impl CaseId {
         }
     }
 
-    /// How it is compiled.
+    /// The setting with which it is compiled.
     pub fn setting(&self) -> Setting {
         Setting::draw(&self.name, self.seed)
     }
 
-    /// The case, and the same without names for extents, where it has any.
+    /// The case and, if it has symbolic extents, the same case with numbers in their place.
     pub fn subjects(&self) -> Option<(Subject, Option<Subject>)> {
         let bounded = self.name == CHAIN;
         let (graph, inputs) = match self.name.as_str() {
@@ -95,7 +95,7 @@ impl CaseId {
         Some((Subject { source: Source::Graph(Box::new(graph)), inputs, rule }, None))
     }
 
-    /// The subjects with the fewest operators first, where the number of operators is drawn.
+    /// Random graphs and loops with fewer operators than this case, the smallest first; none for other cases.
     pub fn shorter(&self) -> Vec<Subject> {
         let all = 1..size(self.seed).operators;
         let made = |operators: usize| {
@@ -128,15 +128,15 @@ fn names() -> impl Iterator<Item = String> {
         .chain(algebra::names())
 }
 
-/// All cases that follow from a seed, round after round of all names, each round in an order of its own.
+/// The endless sequence of cases for a seed. Each round contains all names, in its own order.
 pub(crate) struct Sequence {
-    /// The number of cases of each name in a round, and the number of this one.
+    /// The name of each entry of a round, the number of entries with this name, and the index of this one among them.
     entries: Vec<(String, u64, u64)>,
     seed: u64,
 }
 
 impl Sequence {
-    /// The sequence of names that contain `only`.
+    /// The sequence of the names that contain `only`.
     pub fn new(seed: u64, only: Option<&str>) -> Sequence {
         let mut entries = vec![];
         for name in names().filter(|n| only.is_none_or(|o| n.contains(o))) {
@@ -151,7 +151,7 @@ impl Sequence {
         Sequence { entries, seed }
     }
 
-    /// How many names there are.
+    /// Whether no name contains `only`.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -165,7 +165,7 @@ impl Sequence {
             order.swap(k, rng.below(k + 1));
         }
         let (name, times, number) = &self.entries[order[place]];
-        // Runs of other seeds have other cases.
+        // Different seeds give different cases.
         let first = self.seed.wrapping_sub(1).wrapping_mul(1_000_000).wrapping_add(1);
         CaseId { name: name.clone(), seed: first.wrapping_add(round * times + number) }
     }
@@ -204,7 +204,7 @@ mod tests {
         for id in names().flat_map(|name| (1..=2).map(move |seed| CaseId { name: name.clone(), seed })) {
             let (subject, _) = id.subjects().unwrap_or_else(|| panic!("{id} is not drawn"));
             let Ok(graph) = subject.graph(&wgfc_compiler::Options::default()) else { continue };
-            // Other seeds may cost more.
+            // Cases of other seeds may need more work than these.
             let limits = Limits { work: WORK / 4, ..Limits::default() };
             if let Err(e) = evaluate_within(&graph, &subject.inputs, limits) {
                 assert!(!e.to_string().contains("longer than it may"), "{id}: {e}");

@@ -1,4 +1,5 @@
-//! How a case is compiled: fusion, what is left out of it, what of the device is used, how kernels are cut up.
+//! The setting of a case: the degree of fusion, techniques that are left out, device features that are used, and the choice
+//! of schedules.
 
 use crate::model::device_profile;
 use std::collections::BTreeSet;
@@ -21,10 +22,10 @@ const TECHNIQUES: [Technique; 10] = [
     Technique::Winograd,
 ];
 
-/// In what a profile differs from the device at hand.
+/// A change of the device profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// The features of every WebGPU device, and no more.
+    /// Only the features and limits of every WebGPU device.
     Portable,
     /// Without subgroups.
     NoSubgroups,
@@ -32,13 +33,13 @@ pub(crate) enum Part {
     NoF16,
     /// Without matrix units.
     NoMatrices,
-    /// Eight storage buffers a kernel.
+    /// At most eight storage buffers per kernel.
     FewBuffers,
-    /// Loops end after so many iterations.
+    /// The most iterations of a loop.
     ShortLoops(u32),
-    /// Dispatches cost nothing, and memory is fast.
+    /// The speeds of a fast device: dispatches cost almost nothing.
     Fast,
-    /// Dispatches are dear, and arithmetic is slow.
+    /// The speeds of a software adapter.
     Slow,
 }
 
@@ -74,18 +75,18 @@ impl fmt::Display for Part {
     }
 }
 
-/// How a case is compiled. The default is as `wgfc run` does.
+/// How a case is compiled. The default equals that of `wgfc run`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Setting {
     pub fusion: Fusion,
     pub without: BTreeSet<Technique>,
     pub parts: BTreeSet<Part>,
-    /// Kernels are cut up at random, from this seed.
+    /// The seed by which schedules are chosen at random; `None` for the compiler's own choice.
     pub cut: Option<u64>,
 }
 
 impl Setting {
-    /// The setting of the case `seed` of `name`, the same on every device. One in three is the default.
+    /// The setting of the case `seed` of `name`; it does not depend on the device. One in three is the default.
     pub fn draw(name: &str, seed: u64) -> Setting {
         let mut rng = Rng::new(super::draw::hash(name) ^ seed.wrapping_mul(0xd134_2543_de82_ef95));
         let mut s = Setting::default();
@@ -126,12 +127,12 @@ impl Setting {
         Options { fusion: self.fusion, without: self.without.clone(), profile, ..Options::default() }
     }
 
-    /// How much is special about it.
+    /// The number of differences from the default.
     fn weight(&self) -> usize {
         self.fusion as usize + self.without.len() + self.parts.len() + usize::from(self.cut.is_some())
     }
 
-    /// The default, then this with one thing less.
+    /// The default, then this setting with one difference removed at a time.
     pub fn simpler(&self) -> Vec<Setting> {
         let mut all = vec![Setting::default()];
         if self.fusion != Fusion::None {
@@ -154,7 +155,7 @@ impl Setting {
         all
     }
 
-    /// The options of the command line that say the same, as far as it has any.
+    /// The options of the command line for this setting, as far as there are any.
     pub fn arguments(&self) -> String {
         let mut text = String::new();
         if self.fusion != Fusion::Full {

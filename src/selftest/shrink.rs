@@ -1,4 +1,4 @@
-//! Making a case that fails smaller while it fails in the same way.
+//! Reduces a case that fails to a smaller one that fails in the same way.
 
 mod graphs;
 mod models;
@@ -20,17 +20,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wgfc_ir::{Op, Program, Tensor};
 
-/// Runs that making one case smaller may take.
+/// The most runs that reducing one case may take.
 const ATTEMPTS: usize = 250;
 
 /// The smallest case found that fails in the same way.
 #[derive(Clone, Debug, Serialize)]
 pub struct Smallest {
-    /// The case it was made from.
+    /// The case from which it was reduced.
     pub case: String,
     /// How it is compiled.
     pub setting: String,
-    /// The operators in it.
+    /// The operators that it contains.
     pub operators: Vec<String>,
     /// Elements of all inputs and constants.
     pub elements: usize,
@@ -46,7 +46,7 @@ pub struct Smallest {
     device: Option<OnDevice>,
 }
 
-/// The tensors that are saved beside the model.
+/// The compiled program, and the expected and actual outputs.
 #[derive(Clone, Debug)]
 struct OnDevice {
     program: Program,
@@ -64,7 +64,7 @@ impl OnDevice {
     }
 }
 
-/// The judge of whether something fails in the same way.
+/// Decides whether a subject fails in the same way as the original.
 struct Judge<'a> {
     device: &'a Device,
     fault: Option<Fault>,
@@ -79,7 +79,7 @@ impl Judge<'_> {
         self.left == 0 || self.device.is_over() || self.until.is_some_and(|u| Instant::now() >= u)
     }
 
-    /// The first that fails in the same way.
+    /// The first item that fails in the same way, with its failure.
     fn first<T>(
         &mut self,
         all: impl IntoIterator<Item = T>,
@@ -96,7 +96,7 @@ impl Judge<'_> {
         None
     }
 
-    /// How the subject fails, if it does so in the same way.
+    /// The failure of the subject, if it fails in the same way.
     fn fails(&mut self, subject: &Subject, setting: &Setting) -> Option<Failure> {
         if self.over() {
             return None;
@@ -114,7 +114,7 @@ impl Judge<'_> {
     }
 }
 
-/// The smallest case found until then that fails as `id` does; `None` where that does not fail again.
+/// The smallest case, found before `until`, that fails as `id` does; `None` if that one does not fail again.
 pub(crate) fn smallest(
     device: &Device,
     id: &CaseId,
@@ -125,14 +125,14 @@ pub(crate) fn smallest(
     let (mut subject, plain) = id.subjects()?;
     let mut setting = id.setting();
     if matches!(failure, Failure::Lost(_) | Failure::Hang(_)) {
-        // Every attempt would take the device with it.
+        // Every attempt would lose the device again.
         return Some(Smallest::new(id, subject, &setting, failure.clone(), None));
     }
     let text = without_numbers(failure.first_line());
     let mut judge = Judge { device, fault, status: failure.status(), text, left: ATTEMPTS, until };
     let mut failure = judge.fails(&subject, &setting);
     if let Some(plain) = plain {
-        // Without names it is simpler, and perhaps it failed only so.
+        // The case without symbolic extents is simpler, and it may be the one that failed.
         let without = judge.fails(&plain, &setting);
         if without.is_some() {
             (subject, failure) = (plain, without);
@@ -146,7 +146,7 @@ pub(crate) fn smallest(
     if let Some((s, f)) = judge.first(shorter, |j, s| j.fails(s, &setting)) {
         (subject, failure) = (s, f);
     }
-    // One kind of change after another, and all again until none helps.
+    // Tries one kind of change after another, and starts over until no kind helps.
     let mut helped = true;
     while std::mem::take(&mut helped) {
         for kind in 0..KINDS {
@@ -165,10 +165,10 @@ pub(crate) fn smallest(
     Some(Smallest::new(id, subject, &setting, failure, on_device.ok()))
 }
 
-/// Kinds of changes.
+/// The number of kinds of changes.
 const KINDS: usize = 7;
 
-/// The subject with something less of a kind, those first that lose most.
+/// Variants of the subject that are smaller in one way, those that remove most first.
 fn edits(s: &Subject, kind: usize) -> Box<dyn Iterator<Item = Subject> + '_> {
     match &s.source {
         Source::Model(m) => models::edits(m, s, kind),
@@ -217,7 +217,7 @@ impl Smallest {
         }
     }
 
-    /// How a case is compiled, its inputs, constants and nodes.
+    /// The text of a case: its setting, inputs, constants and nodes.
     pub(crate) fn text_of(subject: &Subject, setting: &Setting) -> String {
         let mut text = format!("{setting}\n");
         match &subject.source {
@@ -232,15 +232,16 @@ impl Smallest {
         text
     }
 
-    /// A name for its folder.
+    /// The name of the folder in which [`Smallest::save`] stores it.
     pub fn folder(&self) -> String {
         self.case.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-")
     }
 
-    /// Writes it into a folder of its own in `dir`: the model (`model.onnx`, or `graph.txt` of a random graph),
-    /// the program as it was compiled, and inputs, expected and actual outputs as `.npy`. Returns the folder.
+    /// Writes the case into its own folder in `dir`: the model (`model.onnx`, or `graph.txt` for a random graph), the
+    /// compiled program, and inputs, expected and actual outputs as `.npy`. Returns the folder.
     ///
     /// # Errors
+    /// A file cannot be written.
     /// An error of writing.
     pub fn save(&self, dir: &Path) -> Result<PathBuf, Error> {
         let at = dir.join(self.folder());
@@ -268,7 +269,7 @@ impl Smallest {
         Ok(at)
     }
 
-    /// The commands that run it, saved in the folder `at`.
+    /// The commands that run the case, given the folder `at` in which it was saved.
     pub fn commands(&self, at: &Path) -> Vec<String> {
         let inputs: String = self
             .subject

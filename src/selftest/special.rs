@@ -1,4 +1,4 @@
-//! Special functions of random operands within the ranges for which their errors are stated.
+//! Special functions of random operands, within the ranges for which their errors are stated.
 
 use super::draw::hash;
 use super::subject::{Rule, Source, Subject};
@@ -9,13 +9,13 @@ use wgfc_ir::special::{Error, Range, Special, Special2, within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, Border, DType, Dim, Graph, Scalar, Tensor, TensorType, Value};
 
-/// Before the names of functions.
+/// The prefix of the names of these cases.
 const PREFIX: &str = "special ";
 
-/// How many times the stated error a device may be off: it is measured where division and roots round to the nearest.
+/// The factor by which a device may exceed the stated error, which holds for division and roots that round to nearest.
 const SLACK: f64 = 4.0;
 
-/// The distribution of cases: the types and ranges of operands, their results, and the error within which they are.
+/// The cases of a function: the types and ranges of operands, the function itself, and the bound of its error.
 struct Function {
     types: &'static [DType],
     ranges: Vec<Range>,
@@ -31,7 +31,7 @@ const USUAL: Error = Error { relative: 1e-5, absolute: 1e-5 };
 type Apply = dyn Fn(&mut Lowering, &[Value]) -> Result;
 type Made = (&'static str, &'static [DType], &'static [Range], Error, fn(&mut Lowering, &[Value]) -> Result);
 
-/// The functions that are made of others.
+/// Functions that are composed of others.
 const MADE: &[Made] = &[
     ("polygamma", FLOATS, &[(0.2, 20.0)], USUAL, |cx, v| special::polygamma(cx, 2, v[0])),
     ("sinc", FLOATS, &[(-4.0, 4.0)], USUAL, |cx, v| special::sinc(cx, v[0])),
@@ -62,7 +62,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
     one.chain(two).chain(MADE.iter().map(|m| m.0)).map(|name| format!("{PREFIX}{name}"))
 }
 
-/// Whether cases of this name are drawn here.
+/// Whether a name is that of a case in this module.
 pub(crate) fn is(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -90,7 +90,7 @@ fn function(name: &str, rng: &mut Rng) -> Option<Function> {
     Some(Function { types, ranges: ranges.to_vec(), apply: Box::new(apply), error })
 }
 
-/// One case in two is the function alone; in others it stands among operators of single elements.
+/// In one case of two the function stands alone; in the others its result is combined with another operand.
 pub(crate) fn drawn(name: &str, seed: u64) -> Option<Subject> {
     let mut rng = Rng::new(hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let f = function(name.strip_prefix(PREFIX)?, &mut rng)?;
@@ -111,7 +111,7 @@ pub(crate) fn drawn(name: &str, seed: u64) -> Option<Subject> {
         };
     let mut operands = vec![];
     for (i, range) in f.ranges.iter().enumerate() {
-        // The last may broadcast.
+        // All operands but the first may broadcast.
         let fewer = i > 0 && rng.one_in(3);
         let own = if fewer { &shape[shape.len().min(1)..] } else { &shape[..] };
         operands.push(given(&mut graph, &mut rng, format!("x{i}"), dtype, own, *range));
@@ -131,7 +131,7 @@ pub(crate) fn drawn(name: &str, seed: u64) -> Option<Subject> {
     Some(Subject { source: Source::Graph(Box::new(graph)), inputs, rule })
 }
 
-/// A number of the type: the nearest, or of integers what is before it.
+/// A number converted to the type. Floats are rounded to f32 first; integers are truncated.
 fn number(dtype: DType, x: f64) -> Scalar {
     if dtype.is_float() {
         Scalar::from_f64(dtype, f64::from(x as f32))

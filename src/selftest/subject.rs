@@ -1,4 +1,4 @@
-//! The subjects that are compiled and compared: a model or a graph, with its inputs.
+//! The subjects of a selftest: a model or a graph with its inputs.
 
 use super::compare::{Tolerance, equal};
 use super::failure::{Failure, run_session, session};
@@ -20,7 +20,7 @@ use wgfc_ir::verify::verify;
 use wgfc_ir::{DType, Graph, Program, Scalar, Tensor};
 use wgfc_runtime::Gpu;
 
-/// The source that is compiled.
+/// The model or graph that is compiled.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Model(Box<ModelProto>),
@@ -30,19 +30,19 @@ pub(crate) enum Source {
 /// How results are compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rule {
-    /// Integers may differ by one, and floats by more, as something is rounded on the way.
+    /// Integers may differ by one, and floats have a larger tolerance, because the operator rounds intermediate values.
     pub loose: bool,
-    /// Elements are moved: signs of zeros and subnormals count.
+    /// Elements are only moved, so that signs of zeros and subnormals must agree.
     pub moved: bool,
-    /// Elements may all be tiny: ‖a − b‖ is at most a thousandth of ‖b‖ too.
+    /// Also requires ‖a − b‖ ≤ ‖b‖ / 1000, as all elements may be smaller than the absolute tolerance.
     pub tiny: bool,
-    /// How far floats may be off, instead of what is usual for their type.
+    /// The bound of the error of floats, in place of the usual tolerance of their type.
     pub error: Option<Error>,
-    /// Outputs are compared with real numbers, within what rounding does to them.
+    /// Outputs are compared with results in real arithmetic, within bounds of the rounding errors.
     pub bounded: bool,
 }
 
-/// A model or a graph with its inputs.
+/// A model or a graph, with its inputs and the rule of comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub source: Source,
@@ -50,13 +50,13 @@ pub(crate) struct Subject {
     pub rule: Rule,
 }
 
-/// The inputs of the device, and the results that it should give.
+/// The compiled program, and the results that it should give.
 pub(crate) struct Prepared {
     pub program: Program,
     pub want: Vec<Tensor>,
 }
 
-/// The phase of a case, for one that does not end.
+/// The phase that a case is in, which is reported if it hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Compiler,
@@ -64,20 +64,20 @@ pub(crate) enum Phase {
     Device,
 }
 
-/// Changes what the evaluator says: a difference for tests of what finds differences.
+/// Changes the evaluator's results, so that tests can check that differences are found.
 pub type Fault = fn(&Graph, &mut [Tensor]);
 
-/// How a subject is tried.
+/// The options of one attempt.
 pub(crate) struct Attempt<'a> {
     pub options: &'a Options,
-    /// Kernels are cut up at random, from this seed.
+    /// The seed by which schedules are chosen at random; `None` for the compiler's own choice.
     pub cut: Option<u64>,
     pub fault: Option<Fault>,
     pub phase: &'a dyn Fn(Phase),
 }
 
 impl<'a> Attempt<'a> {
-    /// With nothing but options.
+    /// An attempt with these compiler options and nothing else.
     pub fn new(options: &'a Options) -> Attempt<'a> {
         Attempt { options, cut: None, fault: None, phase: &|_| {} }
     }
@@ -88,11 +88,11 @@ impl<'a> Attempt<'a> {
 pub(crate) enum Outcome {
     /// The largest relative error of an output in f32.
     Same(f64),
-    /// It is refused as unsupported, for this reason.
+    /// The subject is refused as unsupported, for this reason.
     Refused(String),
 }
 
-/// The work that a case may cost the evaluator: elements made and products summed.
+/// The most work that a case may cost the evaluator, counted in elements computed and products summed.
 pub(crate) const WORK: u64 = 1 << 24;
 
 fn evaluated(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
@@ -100,7 +100,7 @@ fn evaluated(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Ten
 }
 
 impl Subject {
-    /// The graph as it is imported.
+    /// The graph, imported if the source is a model.
     pub fn graph(&self, options: &Options) -> Result<Graph, Failure> {
         Ok(match &self.source {
             Source::Model(m) => import(&m.encode_to_vec(), &NoExternalData, options)?.graph,
@@ -108,7 +108,7 @@ impl Subject {
         })
     }
 
-    /// Compiles and evaluates it.
+    /// Compiles and evaluates the subject.
     pub fn prepare(&self, a: &Attempt<'_>) -> Result<Prepared, Failure> {
         (a.phase)(Phase::Compiler);
         let graph = self.graph(a.options)?;
@@ -123,7 +123,7 @@ impl Subject {
         Ok(Prepared { program, want })
     }
 
-    /// Compares what a device gives with what the evaluator does.
+    /// Compares the device's results with the evaluator's.
     ///
     /// # Errors
     /// The difference or error.
@@ -148,7 +148,8 @@ impl Subject {
         compared.map(Outcome::Same)
     }
 
-    /// The wanted results, moved towards those of the device by as much as it takes for nodes of f16 or bf16 to be rounded or not.
+    /// The expected results, moved towards those of the device by at most the difference that rounding of f16 or bf16 nodes
+    /// makes.
     fn unrounded(&self, a: &Attempt<'_>, want: &[Tensor], got: &[Tensor]) -> Option<Vec<Tensor>> {
         let graph = self.graph(a.options).ok()?;
         let wide = Wide::F32.graph(&graph)?;
@@ -162,7 +163,7 @@ impl Subject {
     }
 }
 
-/// Compares outputs with real numbers.
+/// Compares outputs with bounds that are computed in real arithmetic.
 fn within_bounds(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -175,7 +176,7 @@ fn within_bounds(
     Ok(Outcome::Same(0.0))
 }
 
-/// Compiles a graph; with `cut`, kernels are cut up at random.
+/// Compiles a graph. With `cut`, schedules are chosen at random.
 fn program(graph: Graph, options: &Options, cut: Option<u64>) -> Result<Program, Errors> {
     verify(&graph).map_err(|problems| {
         Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after import: {p}"))).collect())
@@ -189,7 +190,7 @@ fn program(graph: Graph, options: &Options, cut: Option<u64>) -> Result<Program,
     assemble(&fused.graph, &scheduled, options, fused.stats)
 }
 
-/// One of the ways to cut up each kernel that has several.
+/// A random schedule for each kernel that has several.
 fn choices(fused: &Fused, options: &Options, seed: u64) -> Result<Tuning, Errors> {
     let mut rng = Rng::new(seed);
     let mut tuning = Tuning::default();
@@ -202,7 +203,7 @@ fn choices(fused: &Fused, options: &Options, seed: u64) -> Result<Tuning, Errors
     Ok(tuning)
 }
 
-/// The largest relative error in f32, where nothing differs.
+/// The largest relative error of an f32 output; an error if outputs differ.
 fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> {
     if got.len() != want.len() {
         return Err(Failure::Wrong(format!("{} outputs instead of {}", got.len(), want.len())));
@@ -212,7 +213,7 @@ fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> 
         let same = if rule.loose && w.dtype.is_int() {
             near(g, w)
         } else {
-            // A number that is not normal may be 0.
+            // A device may flush a subnormal number to 0.
             let stated = rule
                 .error
                 .map(|e| Tolerance { rtol: e.relative, atol: e.absolute + f64::from(f32::MIN_POSITIVE) });
@@ -231,7 +232,7 @@ fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> 
     Ok(largest)
 }
 
-/// `‖a − b‖ / ‖b‖` over what is finite.
+/// `‖a − b‖ / ‖b‖` over the elements that are finite in both.
 fn finite_error(got: &Tensor, want: &Tensor) -> f64 {
     let (Some(a), Some(b)) = (got.to_f32s(), want.to_f32s()) else { return 0.0 };
     let (mut difference, mut size) = (0f64, 0f64);
@@ -242,7 +243,7 @@ fn finite_error(got: &Tensor, want: &Tensor) -> f64 {
     if difference == 0.0 || size == 0.0 { 0.0 } else { (difference / size).sqrt() }
 }
 
-/// Integers that may differ by one where a float between two of them was rounded.
+/// Checks integers that may differ by one, because a float between two of them was rounded.
 fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
     let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
     let same = got.dtype == want.dtype && got.shape == want.shape;
@@ -253,7 +254,7 @@ fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
     }
 }
 
-/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
+/// The usual tolerance for a type. The evaluator rounds between steps that a kernel computes as one.
 fn tolerance(dtype: DType, loose: bool) -> Tolerance {
     let e = match dtype {
         DType::BF16 => 5e-2,
@@ -264,7 +265,8 @@ fn tolerance(dtype: DType, loose: bool) -> Tolerance {
     Tolerance { rtol: e, atol: e }
 }
 
-/// Whether zeros have their signs, and what is tiny is what it was. An f64 is rounded to an f32.
+/// Checks that elements agree in every bit, including signs of zeros and subnormals. NaN and f64, which is rounded to f32,
+/// are exempt.
 fn same_bits(got: &Tensor, want: &Tensor) -> Result<(), String> {
     let (Some(a), Some(b)) = (got.scalars(), want.scalars()) else { return Err("values are absent".into()) };
     let differs = |(x, y): (&Scalar, &Scalar)| x.bits != y.bits && !x.as_f64().is_nan();

@@ -1,4 +1,4 @@
-//! The states of a training in a file, with how far it is.
+//! Checkpoints: the states of a training in a file, with its progress.
 
 use super::{Order, Trainer, counted};
 use crate::model::device_error;
@@ -13,21 +13,21 @@ use wgfc_ir::Program;
 use wgfc_ir::TensorType;
 use wgfc_ir::program::State;
 
-/// Steps and rows that a checkpoint may speak of: what follows can be counted up from there without end.
+/// The most steps or rows that a checkpoint may count, so that counting on from there cannot overflow.
 const MOST_COUNTED: u64 = 1 << 53;
 
-/// Our metadata of a checkpoint.
+/// wgfc's metadata in a checkpoint.
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     /// Steps done.
     step: u64,
-    /// Rows that went into them.
+    /// The number of rows that they took.
     samples: u64,
-    /// The seed by which rows are shuffled, if they are.
+    /// The seed by which rows are shuffled; `None` if they are not.
     seed: Option<u64>,
-    /// Rows there are.
+    /// The number of rows of the data.
     rows: usize,
-    /// The types of tensors that safetensors does not have.
+    /// The true types of tensors whose type safetensors does not have.
     #[serde(default = "Option::default")]
     types: Option<T>,
 }
@@ -57,18 +57,18 @@ fn read(path: &Path, budget: &Budget) -> Result<Read, Error> {
     })
 }
 
-/// Reads tensors by name from a file of safetensors: a checkpoint, or what another program wrote. They are mapped into memory, see
-/// [`map_file`](crate::files::map_file).
+/// Reads tensors by name from a safetensors file, which may be a checkpoint or come from another program. They are mapped
+/// into memory, see [`map_file`](crate::files::map_file).
 pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
     read_tensors_within(path, &Budget::of_data(None))
 }
 
-/// [`read_tensors`] within a budget, to which the file is added.
+/// [`read_tensors`] within a budget, to which the size of the file is added.
 pub fn read_tensors_within(path: &Path, budget: &Budget) -> Result<BTreeMap<String, Tensor>, Error> {
     Ok(read(path, budget)?.tensors)
 }
 
-/// The tensors that cannot be states of a program, and with `all` the states without a tensor.
+/// The faults of tensors that are not valid states of a program; with `all`, also the states without a tensor.
 fn misfits(program: &Program, tensors: &BTreeMap<String, Tensor>, all: bool) -> Vec<String> {
     let ty = |s: &State| TensorType::new(s.dtype, s.shape.clone());
     let (mut problems, mut missing) = (vec![], vec![]);
@@ -97,7 +97,7 @@ fn misfits(program: &Program, tensors: &BTreeMap<String, Tensor>, all: bool) -> 
     problems
 }
 
-/// Names of things of a kind, the first of many.
+/// The kind and the names for a message, which lists the first ones of many.
 pub(super) fn some_of(kind: &str, names: &[&str]) -> String {
     let shown = |names: &[&str]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     match names {
@@ -110,11 +110,11 @@ pub(super) fn some_of(kind: &str, names: &[&str]) -> String {
 }
 
 impl Trainer {
-    /// Writes all states, by their names, as safetensors, and how far the training is in the file's metadata. The file is complete or as
-    /// it was before, also when the machine stops.
+    /// Writes all states by name as safetensors, with the training's progress in the file's metadata. The file either has
+    /// the new content or is unchanged, even if the machine stops.
     ///
     /// # Errors
-    /// A file that cannot be written; what the device refuses.
+    /// A file that cannot be written, or an error of the device.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         let states = self.session.states_blocking().map_err(device_error)?;
         let (step, samples, seed, rows) = (self.step, self.samples, self.seed(), self.roles.rows);
@@ -125,19 +125,19 @@ impl Trainer {
         output::write_through(path, |new| tensors::write((new, path), &states, &metadata))
     }
 
-    /// Goes on where a checkpoint was written: its states, its step, its place in the data and the order of that. The steps that
-    /// follow are those that would have followed there.
+    /// Resumes training from a checkpoint: its states, its step count, its position in the data and the seed of the row
+    /// order. The following steps are the ones that would have followed in the original training.
     ///
     /// # Errors
-    /// A file that is no checkpoint, or one of another model or of other data. Nothing has been changed then.
+    /// A file that is no checkpoint, or one of another model or of other data. Nothing is changed in this case.
     pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
         self.resume_within(path, &Budget::of_data(None))
     }
 
-    /// [`Trainer::resume`] within a budget, to which the file is added.
+    /// [`Trainer::resume`] within a budget, to which the size of the file is added.
     ///
     /// # Errors
-    /// As [`Trainer::resume`].
+    /// As for [`Trainer::resume`].
     pub fn resume_within(&mut self, path: &Path, budget: &Budget) -> Result<(), Error> {
         let Read { tensors, metadata } = read(path, budget)?;
         let note = metadata.and_then(|text| serde_json::from_str::<Note<TrueTypes>>(&text).ok());
@@ -181,10 +181,10 @@ impl Trainer {
         Ok(())
     }
 
-    /// Gives states the values with which they begin; the others begin as the model has them.
+    /// Sets states before the first step; the others keep the model's initial values.
     ///
     /// # Errors
-    /// Every tensor that is no state of the model, or not of its type.
+    /// Every tensor that is no state of the model or does not have its type.
     pub fn begin_with(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<(), Error> {
         let problems = misfits(self.session.program(), tensors, false);
         if !problems.is_empty() {

@@ -1,12 +1,12 @@
-//! Which row comes when.
+//! The order in which rows are used.
 
 use crate::random::Rng;
 
-/// Rows without end: epoch after epoch, each shuffled by itself.
+/// An endless sequence of rows, epoch after epoch, each epoch with its own shuffle.
 pub(super) struct Order {
     rows: usize,
     seed: Option<u64>,
-    /// The epoch that `shuffled` is of.
+    /// The epoch of the order in `shuffled`.
     epoch: Option<u64>,
     shuffled: Vec<usize>,
 }
@@ -20,7 +20,8 @@ impl Order {
         self.seed
     }
 
-    /// The row that comes after so many others. It depends on the number of rows, the seed and that alone.
+    /// The row at position `samples` of the sequence. It depends on nothing but the number of rows, the seed and the
+    /// position.
     pub(super) fn row(&mut self, samples: u64) -> usize {
         let rows = self.rows.max(1) as u64;
         let (epoch, place) = (samples / rows, (samples % rows) as usize);

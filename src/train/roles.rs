@@ -5,20 +5,20 @@ use crate::value_info::{ValueInfo, bind, check_types, no_such_input};
 use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The roles of the inputs and outputs of a step, and its size.
+/// The roles of the inputs and outputs of a step, and the numbers of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// The output that is the loss.
     pub loss: String,
-    /// Inputs, and the outputs that they are in the next step.
+    /// Pairs of an input and the output that is its value in the next step.
     pub states: Vec<(String, String)>,
-    /// How many of `states`, the last ones, were found by their order alone.
+    /// How many of `states`, counted from the end, were paired by their order alone.
     pub by_order: usize,
-    /// Rows of a step, and of the data.
+    /// Rows of a step.
     pub batch: usize,
     /// Rows of the data.
     pub rows: usize,
-    /// The symbols that the batch and the data give.
+    /// The values of symbols that follow from the batch and the data.
     pub dims: BTreeMap<String, i64>,
 }
 
@@ -28,12 +28,13 @@ fn listed<'a>(names: impl IntoIterator<Item = &'a ValueInfo>) -> String {
 }
 
 impl Ports {
-    /// Finds what they are for. An input that is neither data nor the same in each step is continued by an output: by the one that
-    /// [`Training::states`] names, else by the one of its name. If names continue none, and as many outputs are left as inputs, not
-    /// counting the loss, and of the same types, they do in the order that they have. Of a program that is compiled no input can be continued.
+    /// Finds the roles. An input that is neither data nor constant must be continued by an output, its value in the next
+    /// step: the one that [`Training::states`] names, else the one of the same name. If no names match, and the remaining
+    /// inputs have the same types in the same order as the remaining outputs without the loss, they are paired in order.
+    /// Inputs of a compiled program cannot be continued.
     ///
     /// # Errors
-    /// Everything that does not fit: names, types, shapes, numbers of rows, an output that is no loss, an input that nothing gives.
+    /// Every mismatch: names, types, shapes, numbers of rows, an output that is no loss, an input without a value.
     pub fn roles(&self, training: &Training) -> Result<Roles, Error> {
         let Ports { inputs, outputs, states: own, open: may_continue } = self;
         let may_continue = *may_continue;
@@ -70,7 +71,8 @@ impl Ports {
         let free: Vec<&ValueInfo> =
             outputs.iter().filter(|o| Some(&o.name) != loss.as_ref() && !taken(&states, &o.name)).collect();
         let alike = |(a, b): (&&ValueInfo, &&ValueInfo)| a.dtype == b.dtype && a.shape == b.shape;
-        // A forgotten input, such as a learning rate, is not continued by just any scalar.
+        // Pairing by order requires that no names match, so that a forgotten input, such as a learning rate, is not paired
+        // with an unrelated scalar.
         let unnamed = states.len() == training.states.len();
         let in_order =
             may_continue && unnamed && left.len() == free.len() && left.iter().zip(&free).all(alike);
@@ -109,8 +111,8 @@ impl Ports {
         }
     }
 
-    /// The input that data without a name is for: of those that are neither given nor continued by an output of their name, the only
-    /// one, or the only one whose number of rows is open.
+    /// The input for data that is given without a name. The candidates are the inputs that are neither given nor continued
+    /// by an output of the same name. The result is the only candidate, or the only one whose number of rows is symbolic.
     pub fn data_input(&self, training: &Training) -> Option<&ValueInfo> {
         let free = |p: &&ValueInfo| {
             p.broadcast.is_none()
@@ -130,7 +132,7 @@ impl Ports {
     }
 }
 
-/// The states that are asked for.
+/// The states that [`Training::states`] names; faults are added to `problems`.
 fn named(
     inputs: &[ValueInfo],
     outputs: &[ValueInfo],
@@ -209,7 +211,7 @@ fn loss(
     found.map(|o| o.name.clone())
 }
 
-/// Rows of a step, rows there are, and what the shapes give.
+/// The rows of a step, the rows of the data, and the values of symbols.
 fn sizes(
     inputs: &[ValueInfo],
     training: &Training,
@@ -272,7 +274,7 @@ fn sizes(
     if problems.len() > before {
         return None;
     }
-    // As they are in a step.
+    // The shapes of the data in a step.
     let shapes: Vec<(&ValueInfo, Vec<usize>)> = data
         .iter()
         .map(|(p, t)| (*p, std::iter::once(batch).chain(t.shape[1..].iter().copied()).collect()))
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!((roles.loss.as_str(), roles.by_order, roles.batch, roles.rows), ("o.0", 3, 4, 9));
         assert_eq!(pairs(&roles), ["a=o.1", "b=o.2", "n=o.3"]);
         assert_eq!(roles.dims, [("rows".to_owned(), 4)].into());
-        // The last scalar is the loss: the count has the first.
+        // The loss is the last scalar, so by order the count is paired with the first one.
         let t = Training { loss: Some("o.3".to_owned()), ..training(x) };
         assert!(refused(&by_order, &t).contains("input `a` is f32[3, 5] and was not given"));
         let t = Training { states: vec![("n".to_owned(), "o.0".to_owned())], ..t };
@@ -357,7 +359,7 @@ mod tests {
         let t = Training { inputs: rate.into(), ..training(x) };
         let roles = by_name.roles(&t).unwrap();
         assert_eq!((pairs(&roles), roles.by_order, roles.loss.as_str()), (vec!["w=w".to_owned()], 0, "loss"));
-        // A program that is compiled takes no more states.
+        // A compiled program takes no further states.
         assert!(refused(&Ports { open: false, ..by_name }, &t).contains("give the model itself"));
     }
 

@@ -1,4 +1,4 @@
-//! The problems of `wgfc bench kernels`: patterns with sizes from `benches/kernels.json`, and some drawn at random.
+//! The problems of `wgfc bench kernels`: patterns with the sizes in `benches/kernels.json`, and random sizes.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -7,37 +7,37 @@ use wgfc::{DType, Error};
 
 const LIST: &str = include_str!("../../../benches/kernels.json");
 
-/// The computation, over names of sizes: one entry of the list.
+/// An entry of the list: a computation over named sizes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pattern {
     family: String,
     name: String,
-    /// `NAME TYPE[SIZE,…]`, and of integers `< LIMIT`.
+    /// Each input is `NAME TYPE[SIZE,…]`, for integers optionally followed by `< LIMIT`.
     inputs: Vec<String>,
-    /// The inputs that are constants of the model.
+    /// Operands that are constants of the model, in the same form.
     #[serde(default)]
     weights: Vec<String>,
-    /// Nodes as in [`super::onnx`].
+    /// The nodes, in the syntax of [`super::onnx`].
     onnx: String,
-    /// The computation as an expression of Python over the inputs, with `torch` and its functions as `F`.
+    /// The computation as a Python expression over the inputs, with `torch` and `F` for its functions.
     #[serde(default)]
     torch: Option<String>,
-    /// Whether torch can record it as a CUDA graph.
+    /// Whether PyTorch can record the computation as a CUDA graph.
     #[serde(default = "yes")]
     graph: bool,
-    /// Floating-point operations; none without it.
+    /// The number of floating-point operations; `None` stands for 0.
     #[serde(default)]
     flops: Option<String>,
-    /// Bytes that must be moved; without it those of inputs, weights and outputs.
+    /// The bytes that must be moved; `None` stands for those of inputs, weights and outputs.
     #[serde(default)]
     bytes: Option<String>,
-    /// How far results may be off, as ‖a − b‖ / ‖b‖, instead of what is usual for the type.
+    /// The largest allowed ‖a − b‖ / ‖b‖, in place of the usual one of the type.
     #[serde(default)]
     tolerance: Option<f64>,
-    /// Sizes: `t=f32 n=1024`.
+    /// The sizes of each listed problem, as in `t=f32 n=1024`.
     cases: Vec<String>,
-    /// The distributions of sizes: `t=f32|f16 n=1..1000`. Without it none are drawn.
+    /// The distribution of random sizes, as in `t=f32|f16 n=1..1000`; `None` if no random problems are made.
     #[serde(default)]
     draw: Option<String>,
 }
@@ -53,7 +53,7 @@ pub struct Operand {
     #[serde(serialize_with = "as_text")]
     pub dtype: DType,
     pub shape: Vec<usize>,
-    /// Integers are less than this, without it 0 or 1.
+    /// The exclusive upper bound of integers; `None` stands for 2.
     pub below: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ fn as_text<S: serde::Serializer>(t: &DType, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(t)
 }
 
-/// A problem with its sizes.
+/// A problem: a pattern with values of its sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     pub family: String,
     pub name: String,
     /// Its sizes, as in `t=f32 n=1024`.
     pub sizes: String,
-    /// Whether the sizes were drawn.
+    /// Whether the sizes are random.
     pub drawn: bool,
     pub inputs: Vec<Operand>,
     pub weights: Vec<Operand>,
@@ -81,25 +81,26 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The name in reports.
+    /// The name and sizes, for reports.
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.sizes)
     }
-    /// Operations, and bytes of its operands, or that are moved.
+    /// The work of the problem: its operations, plus the bytes of its operands or those that must be moved if these are
+    /// more.
     fn work(&self) -> u64 {
         let operands = self.inputs.iter().chain(&self.weights);
         let bytes = operands.map(|o| o.dtype.bytes_for(o.shape.iter().product()) as u64).sum::<u64>();
         self.flops.saturating_add(self.bytes.unwrap_or(0).max(bytes))
     }
-    /// The type that decides what it is compared with: that of its first floating-point operand.
+    /// The type that determines the tolerance and the peak rate: that of the first floating-point operand.
     pub fn dtype(&self) -> DType {
         let mut all = self.inputs.iter().chain(&self.weights).map(|o| o.dtype);
         all.clone().find(|t| t.is_float()).or_else(|| all.next()).unwrap_or(DType::F32)
     }
 }
 
-/// All problems with the sizes that the list gives, halved until none takes more work than this in bytes moved and operations;
-/// those that become the same once.
+/// All problems of the list. Sizes are halved until the work of each is at most `most`; problems that become equal are
+/// listed once.
 pub fn listed(most: u64) -> Result<Vec<Problem>, Error> {
     let mut all: Vec<Problem> = vec![];
     for p in patterns()? {
@@ -113,11 +114,11 @@ pub fn listed(most: u64) -> Result<Vec<Problem>, Error> {
     Ok(all)
 }
 
-/// So many problems with sizes drawn from a seed, and halved likewise.
+/// `count` problems with random sizes, which are halved as in [`listed`].
 pub fn drawn(count: usize, seed: u64, most: u64) -> Result<Vec<Problem>, Error> {
     let patterns: Vec<Pattern> = patterns()?.into_iter().filter(|p| p.draw.is_some()).collect();
     let mut rng = Rng::new(seed, "problems");
-    // Each pattern once before any comes again.
+    // Each pattern is used once before any is used again.
     let mut order: Vec<usize> = vec![];
     let mut all = vec![];
     while all.len() < count && !patterns.is_empty() {
@@ -131,7 +132,7 @@ pub fn drawn(count: usize, seed: u64, most: u64) -> Result<Vec<Problem>, Error> 
     Ok(all)
 }
 
-/// The families in the order of the list.
+/// The families, in the order of the list.
 pub fn families() -> Result<Vec<String>, Error> {
     let mut all: Vec<String> = patterns()?.into_iter().map(|p| p.family).collect();
     all.dedup();
@@ -142,7 +143,7 @@ fn patterns() -> Result<Vec<Pattern>, Error> {
     serde_json::from_str(LIST).map_err(|e| Error::Internal(format!("the list of kernels: {e}")))
 }
 
-/// Sizes from a description of ranges.
+/// Random sizes from a distribution.
 fn sizes(draw: &str, rng: &mut Rng) -> Result<String, String> {
     let mut out = vec![];
     for word in draw.split_whitespace() {
@@ -155,7 +156,7 @@ fn sizes(draw: &str, rng: &mut Rng) -> Result<String, String> {
             Some((low, high)) => {
                 let number = |s: &str| s.parse::<u64>().map_err(|_| format!("`{word}` has no numbers"));
                 let (low, high) = (number(low)?.max(1), number(high)?);
-                // As many of each order of magnitude.
+                // The logarithm of the size is uniform.
                 let share = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
                 let ratio = high.max(low) as f64 / low as f64;
                 ((low as f64 * ratio.powf(share)).round() as u64).to_string()
@@ -171,7 +172,7 @@ impl Pattern {
         Error::Internal(format!("the list of kernels, {} {}: {why}", self.family, self.name))
     }
 
-    /// The problem whose largest sizes are halved until it takes at most this work, or no size can be less.
+    /// The problem whose largest size is halved until its work is at most `most`, or no size can be halved.
     fn problem(&self, sizes: &str, drawn: bool, most: u64) -> Result<Problem, Error> {
         let mut sizes = sizes.to_owned();
         loop {
@@ -183,7 +184,7 @@ impl Pattern {
         }
     }
 
-    /// Sizes of which the largest that is drawn from a range is half of what it was.
+    /// The sizes with the largest one that a range allows halved; `None` if no size can be halved.
     fn halved(&self, sizes: &str) -> Option<String> {
         let low = |name: &str| match &self.draw {
             None => Some(1),
@@ -235,7 +236,7 @@ impl Pattern {
     }
 }
 
-/// `NAME TYPE[SIZE,…]`, perhaps `< LIMIT`.
+/// Parses an operand: `NAME TYPE[SIZE,…]`, optionally followed by `< LIMIT`.
 fn operand(text: &str) -> Result<Operand, String> {
     let wrong = || format!("`{text}` is no operand");
     let (what, below) = match text.split_once('<') {
@@ -249,7 +250,7 @@ fn operand(text: &str) -> Result<Operand, String> {
     Ok(Operand { name: name.to_owned(), dtype: *dtype, shape, below })
 }
 
-/// Text with what stands in braces computed.
+/// The text with each expression in braces replaced by its value.
 fn filled(text: &str, names: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
@@ -265,7 +266,7 @@ fn filled(text: &str, names: &BTreeMap<&str, &str>) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// The value of sums of products of names and numbers.
+/// The value of a sum of products of names and numbers.
 fn value(text: &str, names: &BTreeMap<&str, &str>) -> Result<u64, String> {
     let factor = |f: &str| -> Result<u64, String> {
         let f = f.trim();

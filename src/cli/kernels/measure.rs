@@ -1,4 +1,4 @@
-//! A problem compiled, compared with the evaluator, and timed.
+//! Compiles a problem, compares its results with the evaluator's, and times it.
 
 use super::list::{Operand, Problem};
 use super::onnx;
@@ -18,9 +18,9 @@ use wgfc::tune::{Measured as TunedKernel, TuneOptions, tune};
 use wgfc::{DType, Error, ModelFile, Options, Program, Tensor};
 use wgfc::{memory, random};
 
-/// Random numbers are the same again from here on.
+/// The period of random values in large operands.
 const PERIOD: usize = 1_000_003;
-/// Samples of a time.
+/// The number of samples of a time.
 const SAMPLES: usize = 7;
 
 /// A problem as a model with its inputs.
@@ -30,36 +30,36 @@ pub struct Model {
     pub inputs: Vec<(String, Tensor)>,
 }
 
-/// A kernel that a problem takes.
+/// A kernel of a problem's program.
 pub struct Kernel {
     pub family: String,
     pub schedule: String,
-    /// Whether it is proven to stay inside its buffers, and so runs without checks.
+    /// Whether it is proven to stay inside its buffers and therefore runs without checks.
     pub proven: bool,
 }
 
-/// The measurements.
+/// The measurements of a problem.
 pub struct Measured {
-    /// Nanoseconds on the device, of all dispatches.
+    /// The time of all dispatches on the device, in nanoseconds.
     pub time: Estimate,
     pub dispatches: usize,
     pub kernels: Vec<Kernel>,
-    /// Bytes that must be moved.
+    /// The bytes that must be moved.
     pub bytes: u64,
-    /// ‖a − b‖ / ‖b‖ against the evaluator, the largest of the first run's and the last's; `None` where it was not asked for.
+    /// ‖a − b‖ / ‖b‖ against the evaluator, the larger one of the first and the last run; `None` if not requested.
     pub error: Option<f64>,
-    /// Kernels for which other schedules were timed.
+    /// The kernels for which other schedules were timed.
     pub tuned: Vec<TunedKernel>,
 }
 
-/// The evaluator's results, as far as they were asked for.
+/// The evaluator's results; `None` if not requested.
 pub type Expected = Option<Result<Vec<Tensor>, String>>;
 
 impl Model {
     /// The model of a problem.
     pub fn of(p: &Problem) -> Result<Model, Error> {
         let operands = p.inputs.iter().chain(&p.weights);
-        // Each is held by the host, the evaluator and the device.
+        // The host, the evaluator and the device each hold a copy of the operands.
         let need =
             operands.fold(0u64, |n, o| n.saturating_add(random::cost(o.dtype, &o.shape).saturating_mul(2)));
         memory::afford(need).map_err(|e| Error::Device(Trouble::new(format!("its operands: it {e}"))))?;
@@ -79,7 +79,7 @@ impl Model {
     }
 }
 
-/// Weights are as large as keeps results of their order of magnitude.
+/// The scale of random weights with which results keep the order of magnitude of the inputs.
 fn scale(o: &Operand) -> f32 {
     match o.shape.len() {
         0 | 1 => 1.0,
@@ -97,7 +97,7 @@ fn tensor(o: &Operand, scale: f32) -> Tensor {
                 wgfc::ir::Scalar::from_i64(o.dtype, (rng.bits() % limit.max(1)) as i64)
             })
         }
-        // Packed weights of fewer bits: every pattern.
+        // Packed weights of fewer bits, for which every bit pattern is valid.
         None if o.dtype == DType::U8 => {
             let mut rng = random::Rng::new(1, &o.name);
             Tensor::generate(o.dtype, few, |_| wgfc::ir::Scalar::from_i64(o.dtype, (rng.bits() & 255) as i64))
@@ -121,17 +121,17 @@ fn scaled(t: Tensor, by: f32) -> Tensor {
     })
 }
 
-/// How a problem is measured.
+/// Options of the measurement.
 pub struct How<'a> {
     pub gpu: &'a Gpu,
     pub options: &'a Options,
-    /// Nanoseconds of a sample, about.
+    /// The approximate duration of a sample in nanoseconds.
     pub sample: f64,
-    /// Other schedules are timed too, this many at least.
+    /// The number of further schedules that are timed for each kernel; `None` for none.
     pub tune: Option<usize>,
 }
 
-/// Compiles a problem, runs and times it, and compares its results.
+/// Compiles, runs and times a problem, and compares its results.
 pub fn measure(
     p: &Problem,
     m: &Model,
@@ -144,13 +144,13 @@ pub fn measure(
     let mut session = Session::new_blocking(how.gpu, &program).map_err(device_error)?;
     let mut set = vec![];
     for (name, t) in &m.inputs {
-        // Inputs that the program does not read are not there.
+        // Inputs that the program does not read are not bound.
         if program.inputs.iter().any(|i| i.name == *name) {
             let on_device = how.gpu.upload_blocking(t).map_err(device_error)?;
             set.push((name.as_str(), Value::Device(on_device)));
         }
     }
-    // Outputs whose size is computed are as long as they are, not as there is room for.
+    // An output whose size is computed has its actual length here, not that of its buffer.
     let outputs: Vec<Tensor> =
         session.run_values_blocking(&set, None).map_err(device_error)?.into_iter().map(|(_, t)| t).collect();
     let trial = Trial::new_blocking(session, &[set]).map_err(device_error)?;
@@ -180,7 +180,7 @@ pub fn measure(
                 }
             })?;
             let first = compared(p, &outputs, &want)?;
-            // A kernel that reads what it did not write may be right only once, or only later.
+            // A kernel that reads memory that it has not written may be correct in only one of the runs.
             let last = trial.outputs_blocking().map_err(device_error)?;
             let whole = last.iter().zip(&want).all(|(a, b)| a.shape == b.shape);
             Some(if whole { first.max(compared(p, &last, &want)?) } else { first })
@@ -207,7 +207,7 @@ fn kernels(fused: &Fused, program: &Program, options: &Options) -> Result<Vec<Ke
     Ok(program.dispatches.iter().enumerate().map(one).collect())
 }
 
-/// ‖a − b‖ / ‖b‖ of the output that differs most.
+/// The largest ‖a − b‖ / ‖b‖ of all outputs; an error if one exceeds the tolerance.
 fn compared(p: &Problem, got: &[Tensor], want: &[Tensor]) -> Result<f64, Error> {
     let allowed = p.tolerance.unwrap_or(match p.dtype() {
         DType::F32 | DType::F64 => 1e-4,
@@ -217,7 +217,7 @@ fn compared(p: &Problem, got: &[Tensor], want: &[Tensor]) -> Result<f64, Error> 
     let mut most = 0f64;
     for (a, b) in got.iter().zip(want) {
         let e = difference(a, b);
-        // A choice by comparing floats is exact.
+        // Integers and booleans must be equal, even if they result from comparing floats.
         let limit = if b.dtype.is_float() { allowed } else { 0.0 };
         if a.shape != b.shape || e.is_nan() || e > limit {
             return Err(Error::Internal(format!(
@@ -230,7 +230,7 @@ fn compared(p: &Problem, got: &[Tensor], want: &[Tensor]) -> Result<f64, Error> 
     Ok(most)
 }
 
-/// NaN where other elements are finite.
+/// ‖a − b‖ / ‖b‖ over finite elements; NaN if lengths differ or not the same elements are finite.
 fn difference(a: &Tensor, b: &Tensor) -> f64 {
     let numbers = |t: &Tensor| -> Vec<f64> {
         match t.dtype {

@@ -1,4 +1,4 @@
-//! `wgfc bench kernels`: one operator at a time over many shapes and types, against what the device can do.
+//! `wgfc bench kernels`: single operators of many shapes and types, compared with what the device can do.
 
 mod list;
 mod measure;
@@ -25,7 +25,7 @@ use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{DType, Error, Options, output};
 
-/// Measures the problems that are asked for. Returns the exit code: with --json, what failed stands in its row.
+/// Measures the selected problems. Returns the exit code. With --json, errors of problems are in their rows.
 pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
     match run(a, t) {
         Ok(None) => 0,
@@ -37,14 +37,14 @@ pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
     }
 }
 
-/// So many problems with sizes drawn from a seed, small ones for a software adapter, up to their kernels.
+/// The fused kernels of `count` problems with random sizes, which are small on a software adapter.
 pub fn fused(count: usize, seed: u64, gpu: &Gpu, options: &Options) -> Result<Vec<Fused>, Error> {
     let most = if gpu.summary().is_software { 1_000_000 } else { u64::MAX };
     let problems = list::drawn(count, seed, most)?;
     problems.iter().map(|p| Model::of(p)?.file.fuse_amended(options, &mut |_| Ok(()))).collect()
 }
 
-/// Gives an error where a problem failed.
+/// Returns an error if a problem failed.
 fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let problems = chosen(a)?;
     if let Some(folder) = &a.models {
@@ -79,7 +79,7 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
         if let Some(row) = run.rows.last() {
             t.note(&format!("{} of {}: {}", run.rows.len(), problems.len(), report::line(&run, row)));
         }
-        // Rows that were measured are kept if a later one fails.
+        // The file is written after each row, so that rows are kept if a later one fails.
         if let Some(file) = &a.csv
             && let Err(e) = output::write_whole(file, report::csv(&run).as_bytes())
         {
@@ -112,7 +112,7 @@ fn chosen(a: &BenchKernelsArgs) -> Result<Vec<Problem>, Error> {
     let mut all = if a.drawn { vec![] } else { list::listed(most)? };
     all.extend(list::drawn(a.random as usize, a.seed, most)?);
     all.retain(|p| a.problems.is_empty() || a.problems.iter().any(|w| p.key().contains(w.as_str())));
-    // Families stay together.
+    // Problems of the same family are listed together.
     let families = list::families()?;
     all.sort_by_key(|p| families.iter().position(|f| *f == p.family));
     match all.is_empty() {
@@ -124,7 +124,7 @@ fn chosen(a: &BenchKernelsArgs) -> Result<Vec<Problem>, Error> {
     }
 }
 
-/// Measures one after another, and evaluates the next ones meanwhile. Ends where `each` says so.
+/// Measures one problem after another while another thread evaluates the next ones. Ends when `each` returns false.
 fn rows(
     problems: &[Problem],
     gpu: &Gpu,
@@ -137,7 +137,7 @@ fn rows(
     let how = How { gpu, options, sample, tune: a.tune.map(|n| n as usize) };
     let bar = t.bar("measuring kernels".into(), problems.len() as u64, false);
     std::thread::scope(|s| {
-        // Two are ready at a time at the most: they take memory.
+        // At most two evaluated problems wait, as they take memory.
         let (send, ready) = mpsc::sync_channel(1);
         s.spawn(move || {
             for p in problems {
@@ -167,7 +167,7 @@ fn rows(
     })
 }
 
-/// Whether what does not fit the device or the memory is the reason, and not that the device is gone.
+/// Whether the problem does not fit the device or the memory, as opposed to a lost device.
 pub fn is_too_large(e: &Error) -> bool {
     matches!(e, Error::Device(p) if !p.message.contains("lost"))
 }
@@ -193,7 +193,7 @@ fn models(problems: &[Problem], folder: &Path, t: &Terminal) -> Result<(), Error
     Ok(())
 }
 
-/// Nanoseconds of a peer by problem, from `{"rows": [{"key": …, "ns": …}]}`.
+/// The nanoseconds that a peer takes for each problem, from `{"rows": [{"key": …, "ns": …}]}`.
 fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
     #[derive(serde::Deserialize)]
     struct PeerRow {
@@ -211,7 +211,7 @@ fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
 }
 
 impl Problem {
-    /// The key in a command line and a peer's file.
+    /// The key of the problem on the command line and in a peer's file.
     fn key(&self) -> String {
         format!("{}/{}", self.family, self.title())
     }
@@ -222,7 +222,7 @@ impl Problem {
         }
         v
     }
-    /// Whether its arithmetic may be that of matrix units.
+    /// Whether matrix units can do its arithmetic.
     fn on_matrix_units(&self) -> bool {
         let product = ["product", "conv", "attention"].contains(&self.family.as_str());
         product && self.dtype() == DType::F16

@@ -1,8 +1,8 @@
-//! Models of a few nodes from a line of text.
+//! Builds models of a few nodes from a line of text.
 //!
-//! `y, z = Op<attribute=value>(a, , [1, 2]); …` after the syntax of ONNX's own printer: an operand that is left out is
-//! empty, a list of numbers is a constant (i64, or f32 where there is a point), a number is one of no axes. The
-//! results of the last node are the model's.
+//! The syntax follows ONNX's own printer: `y, z = Op<attribute=value>(a, , [1, 2]); …`. An omitted operand is empty. A list
+//! of numbers is a constant, i64 or, with a decimal point, f32; a single number is a scalar constant. The results of the
+//! last node are the model's outputs.
 
 use super::list::{Operand, Problem};
 use wgfc::compiler::import::onnx::{
@@ -14,7 +14,7 @@ use wgfc::{DType, Tensor};
 /// The operator sets of the models.
 const OPSETS: [(&str, i64); 2] = [("", 24), ("com.microsoft", 1)];
 
-/// The model of a problem; `weight` gives its constants.
+/// The model of a problem; `weight` makes its constants.
 pub fn model(p: &Problem, weight: &dyn Fn(&Operand) -> Tensor) -> Result<ModelProto, String> {
     let mut graph = GraphProto { name: p.name.clone(), ..GraphProto::default() };
     for o in &p.inputs {
@@ -47,7 +47,7 @@ fn declared(name: &str, of: Option<(DType, &[usize])>) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: of.map(|(t, shape)| TypeProto::of(t, shape)) }
 }
 
-/// The parts between separators that are in no brackets.
+/// The parts of a text between separators that are not inside brackets.
 fn split(text: &str, by: char) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (vec![], 0, 0);
     for (i, c) in text.char_indices() {
@@ -98,7 +98,7 @@ fn node(text: &str, constants: &mut Vec<TensorProto>) -> Option<NodeProto> {
     })
 }
 
-/// A constant operand.
+/// The constant that an operand stands for; `None` if it is a name.
 fn numbers(text: &str) -> Option<Tensor> {
     let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     let words: Vec<&str> = list.unwrap_or(text).split(',').map(str::trim).collect();

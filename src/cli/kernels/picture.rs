@@ -1,4 +1,4 @@
-//! The roofline of all problems: what each reaches under what the device allows.
+//! The roofline of all problems: the rate that each reaches, under the rate that the device allows.
 
 use super::report::{Run, speed};
 use crate::cli::axes::{Area, line, picture};
@@ -20,7 +20,7 @@ pub fn colour(family: &str) -> &'static str {
     COLOURS[i % COLOURS.len()]
 }
 
-/// Draws it. What has no arithmetic stands left of the axis' first mark, a column for each family.
+/// Draws the picture. Problems without arithmetic are at the left, in a column for each family.
 pub fn svg(run: &Run) -> String {
     let highest = run.speeds.flops_matrix.max(run.speeds.flops_f32);
     let bandwidth = run.speeds.bandwidth;

@@ -1,4 +1,4 @@
-//! Measurements as a table, CSV, JSON and a page.
+//! Measurements as a table, CSV, JSON and an HTML page.
 
 use super::list::Problem;
 use super::measure::Measured;
@@ -10,15 +10,15 @@ use wgfc::Error;
 use wgfc::compiler::device::Speeds;
 use wgfc::inspect::{flops_text, table};
 
-/// A problem and what became of it.
+/// A problem and its measurements, or its error.
 pub struct Row {
     pub problem: Problem,
     pub measured: Result<Measured, Error>,
-    /// Nanoseconds that a peer takes.
+    /// The nanoseconds that a peer takes.
     pub peer_ns: Option<f64>,
 }
 
-/// All problems on one device.
+/// The measurements on one device.
 pub struct Run {
     pub device: String,
     pub speeds: Speeds,
@@ -26,22 +26,22 @@ pub struct Run {
     pub rows: Vec<Row>,
 }
 
-/// The least time that a device allows.
+/// The lower bound of a problem's time on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     pub ns: f64,
-    /// By arithmetic, not by memory.
+    /// Whether arithmetic rather than memory determines it.
     pub arithmetic: bool,
 }
 
 impl Run {
-    /// Problems that failed; what is too large for the device has not.
+    /// The problems that failed, without those that are too large for the device.
     pub fn failures(&self) -> impl Iterator<Item = (&Problem, &Error)> {
         let failed = self.rows.iter().filter_map(|r| Some((&r.problem, r.measured.as_ref().err()?)));
         failed.filter(|(_, e)| !super::is_too_large(e))
     }
 
-    /// Operations a second that the device has for a problem.
+    /// The peak rate of arithmetic for a problem, in operations per second.
     pub fn peak(&self, p: &Problem) -> f64 {
         match p.on_matrix_units() {
             true => self.speeds.flops_matrix.max(self.speeds.flops_f32),
@@ -49,26 +49,26 @@ impl Run {
         }
     }
 
-    /// The bound of a problem that moves so many bytes.
+    /// The lower bound of the time of a problem that moves this many bytes.
     pub fn bound(&self, p: &Problem, bytes: u64) -> Bound {
         let moved = bytes as f64 / self.speeds.bandwidth * 1e9;
         let computed = p.flops as f64 / self.peak(p) * 1e9;
         Bound { ns: moved.max(computed), arithmetic: computed > moved }
     }
 
-    /// The share of the bound that is reached.
+    /// The lower bound relative to the measured time.
     pub fn share(&self, p: &Problem, m: &Measured) -> f64 {
         self.bound(p, m.bytes).ns / m.time.median
     }
 }
 
-/// The time with the fastest schedules of the kernels that were tuned, where that is less.
+/// The time with the fastest schedules that were found; the measured time if none was faster.
 fn best(m: &Measured) -> f64 {
     let gain: f64 = m.tuned.iter().map(|k| k.tunable.dispatches as f64 * (k.own.ns - k.best.ns)).sum();
     (m.time.median - gain).max(0.0)
 }
 
-/// Bytes a second, in powers of ten as memory is sold.
+/// Bytes per second, in powers of ten as memory is specified.
 pub fn speed(bytes_per_second: f64) -> String {
     match bytes_per_second {
         b if b >= 1e12 => format!("{:.2} TB/s", b * 1e-12),
@@ -77,7 +77,7 @@ pub fn speed(bytes_per_second: f64) -> String {
     }
 }
 
-/// The rate that counts: of arithmetic where there is any, else of memory.
+/// The rate of arithmetic, or of memory if there is no arithmetic.
 fn rate(p: &Problem, m: &Measured) -> String {
     let per_second = |n: u64| (n as f64 / (m.time.median * 1e-9)) as u64;
     match p.flops {
@@ -90,7 +90,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// `exp` of the mean of logarithms; `None` of none.
+/// The geometric mean; `None` if there are no values.
 fn geometric_mean(of: impl Iterator<Item = f64>) -> Option<f64> {
     let logs: Vec<f64> = of.map(f64::ln).collect();
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
@@ -106,7 +106,7 @@ fn schedules(m: &Measured) -> String {
     all.join("; ")
 }
 
-/// A table for people.
+/// The measurements as text.
 pub fn text(run: &Run, tuned: bool, left: usize) -> String {
     let with_peer = run.rows.iter().any(|r| r.peer_ns.is_some());
     let mut heading = vec!["problem", "time", "rate", "of bound", "dispatches", "error", "schedules"];
@@ -167,7 +167,7 @@ pub fn text(run: &Run, tuned: bool, left: usize) -> String {
     s
 }
 
-/// A row for people, as soon as it is measured.
+/// One line for a problem, printed as soon as it is measured.
 pub fn line(run: &Run, r: &Row) -> String {
     let key = r.problem.key();
     match &r.measured {
@@ -180,7 +180,7 @@ pub fn line(run: &Run, r: &Row) -> String {
     }
 }
 
-/// The gains of other schedules.
+/// The time saved by the fastest schedules.
 fn gains(m: &Measured) -> String {
     let one =
         |k: &wgfc::tune::Measured| format!("{} ({})", percent(1.0 - k.best.ns / k.own.ns), k.best.choice);
@@ -188,7 +188,7 @@ fn gains(m: &Measured) -> String {
     if all.is_empty() { "-".into() } else { all.join("; ") }
 }
 
-/// Means of families.
+/// The geometric means of each family and of all problems.
 fn families(run: &Run) -> String {
     let mut names: Vec<&str> = vec![];
     for r in &run.rows {
@@ -291,7 +291,7 @@ pub fn json(run: &Run) -> serde_json::Value {
     })
 }
 
-/// A page with the roofline and the table.
+/// An HTML page with the roofline and the table.
 pub fn html(run: &Run) -> String {
     let mut s = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>wgfc kernels on {0}</title>\n<style>\n\

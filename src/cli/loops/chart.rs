@@ -1,4 +1,5 @@
-//! Generations a second over population, steps or dimensions: a panel for each workload, a line for each form.
+//! A chart of generations per second over population, steps or dimensions, with a panel for each workload and a line for
+//! each form.
 
 use super::super::args::LoopForm;
 use super::super::axes::{Area, line, picture};
@@ -9,14 +10,14 @@ use super::workloads::{Size, Steps};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A panel.
+/// The size of a panel.
 const AREA: Area = Area { width: 430.0, height: 300.0, left: 66.0, right: 20.0, top: 40.0, bottom: 46.0 };
-/// The height of the head above the panels.
+/// The height of the title and legend above the panels.
 const HEAD: f64 = 66.0;
-/// Panels in a row.
+/// The number of panels in a row.
 const ACROSS: usize = 2;
 
-/// The quantity along the horizontal axis.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy)]
 enum Axis {
     Population,
@@ -39,7 +40,7 @@ impl Axis {
             Axis::Dims => "dimensions",
         }
     }
-    /// The one with most values among these rows; where none has several, steps or dimensions.
+    /// The quantity with the most distinct values in these rows; if none has several, steps or dimensions.
     fn most(rows: &[&Row]) -> Axis {
         let values = |a: Axis| {
             let mut v: Vec<usize> = rows.iter().map(|r| a.of(r.size)).collect();
@@ -61,7 +62,7 @@ fn colour(f: LoopForm) -> &'static str {
     }
 }
 
-/// Draws it; both axes are logarithmic.
+/// Draws the chart, with logarithmic axes.
 pub fn svg(device: &str, rows: &[Row]) -> String {
     let mut panels: Vec<(&str, Vec<&Row>)> = vec![];
     for r in rows {
@@ -91,7 +92,7 @@ pub fn svg(device: &str, rows: &[Row]) -> String {
     s + "</svg>\n"
 }
 
-/// Powers of ten around positive numbers, one apart at least.
+/// The exponents of powers of ten that enclose positive numbers; they differ by at least one.
 fn decades(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(a, b), v| (a.min(v), b.max(v)));
     let (low, high) = (low.min(high).log10().floor(), high.log10().ceil());
@@ -124,7 +125,7 @@ fn panel(name: &str, rows: &[&Row]) -> String {
         AREA.mark_y(&mut s, py(y), &y.to_string());
     }
     AREA.name_x(&mut s, axis.name());
-    // A line for each form and each value of what is not along the axis.
+    // One line for each form and each combination of the other sizes.
     let mut lines: BTreeMap<(LoopForm, [usize; 2]), Vec<_>> = BTreeMap::new();
     for (r, x, y) in points() {
         let z = r.size;

@@ -1,4 +1,4 @@
-//! One workload of one size: its forms compared, then timed.
+//! Compares the forms of a workload of one size, then times them.
 
 use super::super::args::{BenchLoopsArgs, LoopForm};
 use super::form_name;
@@ -17,17 +17,17 @@ use wgfc::runtime::trial::Trial;
 use wgfc::runtime::{Estimate, Gpu, Session};
 use wgfc::{Error, Options, Tensor};
 
-/// The shortest time of a sample, and the dispatches that it may have.
+/// The shortest duration of a sample, and the most dispatches in it.
 const SAMPLE: Duration = Duration::from_millis(30);
 const MOST_DISPATCHES: usize = 20_000;
-/// Clocks rise under load.
+/// The duration of warm-up runs, as clocks rise under load.
 const WARM: Duration = Duration::from_millis(300);
-/// The relative difference at which individuals agree.
+/// The relative difference up to which individuals agree.
 const RELATIVE: f64 = 1e-4;
-/// The share of individuals that must agree where a few may have gone another way.
+/// The share of individuals that must agree if a few may diverge.
 const AGREE: f64 = 0.97;
 
-/// A form of a workload of a size, and what was measured or why nothing was.
+/// The measurements of one form of a workload at one size, or the reason why there are none.
 pub struct Row {
     pub workload: &'static Workload,
     pub size: Size,
@@ -38,32 +38,32 @@ pub struct Row {
 /// The measured times of one form of a simulation at one size.
 pub struct Measured {
     pub dispatches: usize,
-    /// From the model's bytes to the program, unless that is written by hand.
+    /// The time from the model's bytes to the program; `None` if the program is hand-written.
     pub compiled: Option<Duration>,
-    /// From the program to pipelines on the device.
+    /// The time from the program to pipelines on the device.
     pub loaded: Duration,
-    /// Nanoseconds a generation, by the host's clock and by the device's.
+    /// Nanoseconds per generation, by the host's clock and by the device's.
     pub wall_ns: Estimate,
     pub gpu_ns: Option<Estimate>,
-    /// The share of individuals for which it agrees with the first form.
+    /// The share of individuals that agree with the first form.
     pub agree: f64,
-    /// And with the evaluator.
+    /// The share of individuals that agree with the evaluator.
     pub evaluator: Option<f64>,
     /// The mean of the first output.
     pub mean: f64,
 }
 
 impl Measured {
-    /// Generations a second.
+    /// Generations per second.
     pub fn per_second(&self) -> f64 {
         1e9 / self.wall_ns.median
     }
 }
 
-/// Compares and measures the forms.
+/// Compares and measures the forms. A form that is not supported gives a row with the reason.
 ///
 /// # Errors
-/// Forms that do not agree, and what the device says. A form that is not supported is a row that says so.
+/// Forms that do not agree, or an error of the device.
 pub fn all(
     gpu: &Gpu,
     w: &'static Workload,
@@ -88,7 +88,7 @@ pub fn all(
     Ok(rows)
 }
 
-/// Why a form cannot be, where that is no failure.
+/// The reason why a form is not supported or too large for the device; other errors are returned.
 fn reason(e: Error) -> Result<String, Error> {
     match e.class() {
         wgfc::ErrorClass::Device if crate::cli::kernels::is_too_large(&e) => {
@@ -99,7 +99,8 @@ fn reason(e: Error) -> Result<String, Error> {
     }
 }
 
-/// Shares of individuals that agree: with the first form, and with the evaluator if that is asked for.
+/// The shares of individuals that agree with the first form and, if requested, with the evaluator; or the reason why there
+/// are none.
 type Agreement = Result<(f64, Option<f64>), String>;
 
 fn agreement(
@@ -147,7 +148,8 @@ fn evaluate(w: &Workload, size: Size, inputs: &[(&str, Tensor)]) -> Result<Vec<T
         .map_err(|e| Error::usage(format!("{} cannot be evaluated: {e}", w.name), "leave --check out"))
 }
 
-/// The share of rows whose elements differ by at most so much of the largest one, or of 1e-3.
+/// The share of rows in which all elements differ by at most `relative` times the row's largest magnitude, or 1e-3 if that
+/// is larger.
 fn same(a: &Tensor, b: &Tensor, relative: f64) -> f64 {
     let numbers = |t: &Tensor| -> Vec<f64> {
         t.scalars().unwrap_or_default().into_iter().map(Scalar::as_f64).collect()
@@ -165,10 +167,10 @@ fn same(a: &Tensor, b: &Tensor, relative: f64) -> f64 {
     x.chunks(columns).zip(y.chunks(columns)).filter(alike).count() as f64 / rows as f64
 }
 
-/// A form on the device.
+/// A form that is ready to run on the device.
 struct Ready {
     trial: Trial,
-    /// The dispatches of a generation, as often as they run.
+    /// The dispatches of a generation, including repetitions.
     dispatches: usize,
     compiled: Option<Duration>,
     loaded: Duration,
@@ -190,7 +192,7 @@ impl Ready {
         };
         let compiled = (form != LoopForm::ByHand).then(|| start.elapsed());
         let start = Instant::now();
-        // Ours, both.
+        // Both kinds of programs come from wgfc itself.
         let how = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
         let session = Session::with_options_blocking(gpu, &program, how).map_err(device_error)?;
         let loaded = start.elapsed();
@@ -207,7 +209,7 @@ impl Ready {
         outputs.into_iter().next().ok_or_else(|| Error::Internal("a workload without outputs".into()))
     }
 
-    /// By the host's clock and by the device's, nanoseconds a generation of `n` in one submission.
+    /// The nanoseconds per generation by the host's clock and by the device's, for `n` generations in one submission.
     fn sample(&self, n: u32) -> Result<(f64, f64), Error> {
         let start = Instant::now();
         let gpu = self.trial.time_blocking(n).map_err(device_error)?;
@@ -257,7 +259,7 @@ fn options(gpu: &Gpu, w: &Workload, size: Size, form: LoopForm, symbolic: bool) 
     Options { dims, values, without, profile, ..Options::default() }
 }
 
-/// The types and shapes of the outputs.
+/// The names, types and shapes of the outputs.
 fn outputs(w: &Workload, size: Size) -> Result<Vec<Output>, Error> {
     let (dims, values) = w.fixed(size);
     let graph = import(w.model, &NoExternalData, &Options { dims, values, ..Options::default() })?.graph;
@@ -288,7 +290,7 @@ mod tests {
                     let got = session.run_blocking(&inputs).unwrap();
                     for ((name, got), want) in got.iter().zip(&evaluate(w, size, &inputs).unwrap()) {
                         let at = format!("{} of {size:?}, {name}, on {}", w.name, gpu.summary().name);
-                        // WGSL lets a sine be off by 2^-11.
+                        // WGSL allows an error of 2^-11 for a sine.
                         assert_eq!(same(got, want, 1e-3), 1.0, "{at}");
                     }
                 }

@@ -1,4 +1,4 @@
-//! `wgfc bench loops`: simulations with the loop in the kernel, step by step, and as written by hand.
+//! `wgfc bench loops`: simulations as a loop inside kernels, step by step, and as hand-written kernels.
 
 mod chart;
 mod measure;
@@ -14,7 +14,7 @@ use wgfc::inspect::table;
 use wgfc::{Error, output};
 use workloads::{Size, Steps, WORKLOADS, Workload};
 
-/// Measures the simulations that are asked for.
+/// Measures the selected simulations.
 pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
     let chosen = chosen(&a.workloads)?;
     let gpu = adapter::open(&a.adapter, t)?;
@@ -35,7 +35,7 @@ pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
                 t.note(&line(&row));
                 rows.push(row);
             }
-            // Rows that were measured are kept if a later one fails.
+            // The file is written after each row, so that rows are kept if a later one fails.
             if let Some(file) = &a.csv {
                 output::write_whole(file, csv(&rows).as_bytes())?;
             }
@@ -74,7 +74,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Workload>, Error> {
     names.iter().map(one).collect()
 }
 
-/// All combinations; what a workload has not is as usual.
+/// All combinations of the given sizes. A size that the workload does not have keeps its default.
 fn sizes(w: &Workload, a: &BenchLoopsArgs) -> Vec<Size> {
     let list = |given: &[u32], usual: usize, has: bool| match given {
         some @ [_, ..] if has => some.iter().map(|n| *n as usize).collect(),
@@ -91,7 +91,7 @@ fn sizes(w: &Workload, a: &BenchLoopsArgs) -> Vec<Size> {
     all
 }
 
-/// `4096 × 500`: individuals, and steps or dimensions.
+/// A size as text, `4096 × 500`: individuals, then steps or dimensions.
 fn size_text(w: &Workload, s: Size) -> String {
     format!("{} × {}", s.population, if w.steps == Steps::None { s.dims } else { s.steps })
 }
@@ -104,7 +104,7 @@ fn form_name(f: LoopForm) -> &'static str {
     }
 }
 
-/// How many times as fast as the hand-written kernel of the same size.
+/// The speed relative to the hand-written kernel of the same size.
 fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
     let same =
         |r: &&Row| r.workload.name == row.workload.name && r.size == row.size && r.form == LoopForm::ByHand;
@@ -112,7 +112,7 @@ fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
     Some(by_hand.wall_ns.median / row.measured.as_ref().ok()?.wall_ns.median)
 }
 
-/// A row for people, as soon as it is measured.
+/// One line for a row, printed as soon as it is measured.
 fn line(r: &Row) -> String {
     let what = format!("{}, {}, {}", r.workload.name, size_text(r.workload, r.size), form_name(r.form));
     match &r.measured {
@@ -121,7 +121,7 @@ fn line(r: &Row) -> String {
     }
 }
 
-/// To three digits at least.
+/// A rate to at least three digits.
 fn rate(v: f64) -> String {
     let decimals = (2.0 - v.log10().floor()).clamp(0.0, 9.0) as usize;
     format!("{v:.decimals$}")

@@ -1,28 +1,28 @@
-//! The simulations: where each comes from, how large it is, and its seeded inputs.
+//! The simulations: their models, sizes and seeded inputs.
 
 use std::collections::BTreeMap;
 use wgfc::random::Rng;
 use wgfc::{DType, Tensor};
 
-/// How a number of steps reaches the graph.
+/// The form in which the number of steps enters the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steps {
-    /// Not at all: there is no loop.
+    /// There is no loop.
     None,
-    /// As the value of the input `steps`.
+    /// The value of the input `steps`.
     Value,
-    /// As the extent `steps` of what is scanned.
+    /// The extent `steps` of the scanned input.
     Extent,
 }
 
-/// The share that a workgroup of the hand-written kernel is given.
+/// The work of one workgroup of the hand-written kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// An individual for each of its threads.
+    /// One individual for each of its threads.
     Threads,
     /// One individual at a time.
     One,
-    /// One body at a time, and of one step only.
+    /// One body at a time, for one step per dispatch.
     OneStep,
 }
 
@@ -31,22 +31,22 @@ pub struct Workload {
     pub name: &'static str,
     /// The ONNX model's bytes.
     pub model: &'static [u8],
-    /// The yardstick; its bindings are the inputs and outputs of the graph in their order. The constants
-    /// `POPULATION`, `STEPS` and `DIMS` are written in front of it.
+    /// The hand-written kernel. Its bindings are the inputs and then the outputs of the graph, in order. The constants
+    /// `POPULATION`, `STEPS` and `DIMS` are prepended to it.
     pub wgsl: &'static str,
     pub share: Share,
-    /// Bytes of workgroup memory that the yardstick takes.
+    /// The bytes of workgroup memory that the hand-written kernel uses.
     pub workgroup_bytes: u32,
     /// The graph's name for the number of individuals.
     pub individuals: &'static str,
     pub steps: Steps,
     pub usual: Size,
-    /// The steps after which results are still comparable: where dynamics are chaotic, the last bit of a
-    /// sine decides in the long run.
+    /// The number of steps up to which results are comparable: in chaotic dynamics, rounding errors of a sine grow with each
+    /// step.
     pub horizon: usize,
 }
 
-/// How large a workload is; `dims` are those of Rastrigin's function.
+/// The size of a workload; `dims` are the dimensions of Rastrigin's function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub population: usize,
@@ -81,7 +81,7 @@ pub const WORKLOADS: [Workload; 7] = [
     workload!("portfolio", [10_000, 1500, 1], Steps::Extent, Share::Threads, 0, "population", 500),
 ];
 
-/// Random numbers for a seed: each use of them, which has a name, has a sequence of its own.
+/// Random numbers for a seed, with a separate sequence for each name.
 struct Draw(u64);
 
 impl Draw {
@@ -89,7 +89,7 @@ impl Draw {
         let mut rng = Rng::new(self.0, what);
         (0..n).map(|_| (low + (high - low) * unit(&mut rng)) as f32).collect()
     }
-    /// Nearly normal numbers with mean 0 and standard deviation `scale`: sums of four uniform ones.
+    /// Approximately normal numbers with mean 0 and standard deviation `scale`: sums of four uniform ones.
     fn normal(&self, what: &str, n: usize, scale: f64) -> Vec<f32> {
         let mut rng = Rng::new(self.0, what);
         let mut four = || (0..4).map(|_| unit(&mut rng)).sum::<f64>();
@@ -97,7 +97,7 @@ impl Draw {
     }
 }
 
-/// A multiple of 2⁻²⁴ in [0, 1).
+/// A random multiple of 2⁻²⁴ in [0, 1).
 fn unit(rng: &mut Rng) -> f64 {
     (rng.bits() >> 40) as f64 / f64::from(1 << 24)
 }
@@ -108,7 +108,7 @@ impl Workload {
         WORKLOADS.iter().find(|w| w.name == name)
     }
 
-    /// The inputs, in the order of the graph's; the same as in scripts/simulation_reference.py.
+    /// The inputs in the order of the graph's, equal to those of scripts/simulation_reference.py.
     pub fn inputs(&self, size: Size, seed: u64) -> Vec<(&'static str, Tensor)> {
         let (d, n) = (Draw(seed), size.population);
         let matrix = |columns: usize, v: Vec<f32>| Tensor::from_f32(vec![n, columns], &v);
@@ -117,7 +117,7 @@ impl Workload {
                 vec![("x", matrix(size.dims, d.uniform("x", n * size.dims, -5.12, 5.12)))]
             }
             "cartpole" => {
-                // Towards the side to which the pole leans, more or less.
+                // A policy that mostly pushes towards the side to which the pole leans.
                 let mut genomes = d.normal("genomes", n * 58, 0.3);
                 for g in genomes.chunks_exact_mut(58) {
                     for (at, lean) in [(16, 1.0), (24, 1.0), (17, -1.0), (25, -1.0), (41, 1.0), (42, 1.0)] {
@@ -132,7 +132,7 @@ impl Workload {
                 ("state", matrix(4, d.uniform("state", n * 4, -0.1, 0.1))),
             ],
             "mountaincar" => {
-                // Along with the velocity, more or less.
+                // A policy that mostly pushes in the direction of the velocity.
                 let mut genomes = d.normal("genomes", n * 9, 1.0);
                 for g in genomes.chunks_exact_mut(9) {
                     for (i, g) in g.iter_mut().enumerate() {
@@ -162,7 +162,7 @@ impl Workload {
         }
     }
 
-    /// The fixed parts of the graph: extents, and the value of `steps`.
+    /// The fixed extents of the graph, and the value of its input `steps`.
     pub fn fixed(&self, size: Size) -> (BTreeMap<String, i64>, BTreeMap<String, Tensor>) {
         let (steps, mut dims, mut values) = (size.steps as i64, BTreeMap::new(), BTreeMap::new());
         dims.insert(self.individuals.to_owned(), size.population as i64);
@@ -175,8 +175,8 @@ impl Workload {
     }
 }
 
-/// The signals of each step: three of the market, one that is not used, scores that change much every eighth step and a little
-/// at each, and returns. Most scores are positive, since rounding would decide which of few equal shares leave the band.
+/// The signals of each step: three of the market, an unused one, scores, and returns. Scores change much every eighth step
+/// and a little in each. Most of them are positive: among few equal shares, rounding would decide which ones leave the band.
 fn signals(d: &Draw, steps: usize) -> Vec<f32> {
     let market = d.uniform("market", steps * 4, -1.0, 1.0);
     let slow = d.normal("slow", (steps / 8 + 1) * 16, 1.0);
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use wgfc::ir::Scalar;
 
-    /// Sums that scripts/simulation_reference.py gives.
+    /// The expected sums come from scripts/simulation_reference.py.
     #[test]
     fn inputs_are_those_of_the_reference() {
         let sums: [&[f64]; 7] = [

@@ -1,4 +1,4 @@
-//! Hand-written kernels as programs, which run as compiled ones do.
+//! Programs of hand-written kernels, which run in the same way as compiled ones.
 
 use super::workloads::{Share, Size, Workload};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use wgfc::ir::Dim;
 use wgfc::ir::program::{Access, Buffer, BufferKind, Dispatch, Kernel, Port, Program, Stats};
 use wgfc::{DType, Tensor};
 
-/// Workgroups of one dispatch at most; kernels that have more individuals take several in turn.
+/// The most workgroups in a dispatch. With more individuals, each workgroup processes several in turn.
 const MOST: usize = 65535;
 
 /// The program of a workload's hand-written kernel for inputs and outputs of these types and shapes.
@@ -70,11 +70,11 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
         dispatch((0..inputs.len() + outputs.len()).collect());
         return p;
     }
-    // Position and velocity go to and fro; the last step writes the outputs.
+    // Position and velocity alternate between two sets of buffers, so that the last step writes the outputs.
     let (carried, fixed) = (outputs.len(), outputs.len()..inputs.len());
     let spare = p.buffers.len();
     for step in 0..size.steps {
-        // Counted from the end: even steps write the outputs.
+        // Counted from the last step, even steps write the outputs.
         let left = size.steps - 1 - step;
         let side = |left: usize| if left.is_multiple_of(2) { inputs.len() } else { spare };
         let from = if step == 0 { 0 } else { side(left + 1) };
@@ -89,7 +89,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
     p
 }
 
-/// An output of a kernel written by hand.
+/// An output of a hand-written kernel.
 pub struct Output {
     pub name: String,
     pub dtype: DType,
@@ -103,7 +103,7 @@ fn port(p: &mut Program, name: &str, dtype: DType, shape: &[usize], kind: Buffer
     Port { name: name.to_owned(), dtype, shape, buffer: p.buffers.len() - 1, broadcast: None }
 }
 
-/// The workgroup's size, as the kernel says it.
+/// The workgroup size in the kernel's text.
 fn threads(wgsl: &str) -> u32 {
     let size = wgsl.split_once("@workgroup_size(").and_then(|(_, rest)| rest.split_once(')'));
     size.and_then(|(n, _)| n.parse().ok()).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Files over HTTP/1.1, with hyper: GET and HEAD, parts by range, one request a connection, deadlines for all of it.
+//! Serves files over HTTP/1.1 with hyper: GET and HEAD, ranges, one request per connection, time limits for each phase.
 
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -22,22 +22,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
-/// Bytes that a request's head may have, and headers.
+/// The most bytes of a request's head, and the most headers.
 const HEAD: usize = 16 << 10;
 const HEADERS: usize = 64;
-/// Bytes of an answer that are sent at a time.
+/// The bytes of an answer that are sent at a time.
 const PIECE: usize = 256 << 10;
 
-/// How long connections may take, and how many there may be.
+/// Limits on the duration and number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Until the head of the request is complete.
+    /// The time until the head of the request is complete.
     pub head: Duration,
-    /// Between two pieces of the answer: a side that takes none for so long is gone.
+    /// The time between two pieces of the answer, after which a client that reads nothing is disconnected.
     pub idle: Duration,
-    /// For all of it.
+    /// The time of the whole connection.
     pub total: Duration,
-    /// Connections at the same time. One more ends the one that has waited longest for its request.
+    /// The most connections at the same time. A further one ends the one that has waited longest for its request.
     pub most: usize,
 }
 
@@ -52,14 +52,14 @@ impl Default for Limits {
     }
 }
 
-/// The file that is asked for.
+/// The parts of a request that determine the answer.
 pub struct Request {
-    /// Unescaped, without what follows `?`.
+    /// The decoded path without the query.
     pub path: String,
     pub host: String,
 }
 
-/// Where the bytes of an answer are.
+/// The source of an answer's bytes.
 pub enum Content {
     Bytes(&'static [u8]),
     File(PathBuf),
@@ -67,19 +67,19 @@ pub enum Content {
 
 /// The answer to a request.
 pub enum Answer {
-    /// A file of this media type, in which a page may do what the policy says.
+    /// A file of this media type, with the content security policy for it.
     Found { content: Content, kind: &'static str, policy: Arc<str> },
-    /// Nothing, for this reason.
+    /// A refusal with this status and reason.
     Refused(u16, &'static str),
 }
 
 type Response = hyper::Response<Body>;
 
-/// The bytes of an answer, read as they are sent.
+/// The body of an answer, which is read as it is sent.
 pub struct Body {
     from: From,
     left: u64,
-    /// Counts the pieces.
+    /// Counts the pieces that have been requested, so that idle connections are detected.
     sent: Arc<AtomicU64>,
 }
 
@@ -134,7 +134,7 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// An answer with the headers that all have: nothing of it may be embedded elsewhere, or taken for another type.
+/// An answer with the headers that all answers share: no other site may embed it, and its type may not be guessed.
 fn response(status: u16, kind: &str, policy: &str, body: Body) -> Response {
     let mut response = hyper::Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -156,17 +156,17 @@ fn response(status: u16, kind: &str, policy: &str, body: Body) -> Response {
     response
 }
 
-/// That something is not given.
+/// A refusal with this status and reason.
 fn refused(status: u16, why: &str, sent: &Arc<AtomicU64>) -> Response {
     let text = Bytes::from(format!("{why}\n"));
     let body = Body { left: text.len() as u64, from: From::Text(text), sent: sent.clone() };
     response(status, "text/plain; charset=utf-8", NOTHING, body)
 }
 
-/// The policy of what is no page.
+/// The content security policy of answers that are no pages.
 pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
-/// All of a file, or the part that is asked for.
+/// The whole of a file, or the requested range.
 fn file(
     content: Content,
     kind: &str,
@@ -218,10 +218,10 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// The range that a header `Range` asks for.
+/// The meaning of a `Range` header.
 #[derive(Debug, PartialEq)]
 enum Asked {
-    /// Several parts, or words that are not known, are answered with all of it.
+    /// The whole file, also for several ranges or an unknown unit.
     All,
     Part(Range<u64>),
     Nothing,
@@ -240,7 +240,7 @@ fn range(header: &str, size: u64) -> Asked {
     if part.start < part.end { Asked::Part(part) } else { Asked::Nothing }
 }
 
-/// The answer to a request, which is refused where anything in it has two readings.
+/// The answer to a request. A request that could be understood in two ways is refused.
 fn answered(
     request: &hyper::Request<Incoming>,
     answer: &dyn Fn(&Request) -> Answer,
@@ -274,7 +274,7 @@ fn answered(
     }
 }
 
-/// Connections that have not asked for anything yet, in the order in which they came, and how many there are of all.
+/// The connections that have not sent a request yet, in order of arrival, and the number of all connections.
 #[derive(Default)]
 struct Connections {
     waiting: Mutex<BTreeMap<u64, AbortHandle>>,
@@ -289,7 +289,7 @@ impl Connections {
     }
 }
 
-/// One of the connections, as long as it lives.
+/// A connection that is counted until it is dropped.
 struct Counted(Arc<Connections>, u64);
 
 impl Drop for Counted {
@@ -315,7 +315,7 @@ pub fn serve(
             let stream = loop {
                 match listener.accept().await {
                     Ok((stream, _)) => break stream,
-                    // Too many files are open, or the other side has left.
+                    // Too many files are open, or the client has left.
                     Err(_) => sleep(Duration::from_millis(20)).await,
                 }
             };
@@ -343,7 +343,7 @@ async fn connection(
     let idle = {
         let sent = sent.clone();
         async move {
-            // The head has a deadline of its own.
+            // During this time, the time limit of the head applies.
             sleep(limits.head).await;
             loop {
                 let before = sent.load(Ordering::Relaxed);
@@ -368,9 +368,9 @@ async fn connection(
         .max_headers(HEADERS)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(stream), service);
-    // An error in writing to the client is ignored: the client is gone.
+    // Errors of writing to the client are ignored, as the client is gone.
     if let Ok(true) = timeout(limits.total, first(served, idle)).await {
-        // The rest of the request must be read, or closing the connection discards the answer.
+        // The rest of the request must be read, as closing the connection earlier would discard the answer.
         let _ = other.shutdown(std::net::Shutdown::Write);
         if let Ok(other) = TcpStream::from_std(other) {
             let _ = timeout(Duration::from_secs(1), drained(&other)).await;
@@ -378,7 +378,7 @@ async fn connection(
     }
 }
 
-/// Whether the first of two is done before the second.
+/// Whether the first future completes before the second.
 async fn first(a: impl Future, b: impl Future) -> bool {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|cx| {
@@ -390,7 +390,7 @@ async fn first(a: impl Future, b: impl Future) -> bool {
     .await
 }
 
-/// Reads what is left of a request, up to a bound.
+/// Reads the rest of a request, up to a limit.
 async fn drained(stream: &TcpStream) {
     let (mut left, mut some) = (4 * HEAD, [0; 2048]);
     while left > 0 && stream.readable().await.is_ok() {
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    /// The address of a server with these limits, which answers with many bytes.
+    /// The address of a server with these limits, whose answers are 32 MiB long.
     fn started(limits: Limits) -> std::net::SocketAddr {
         static MANY: [u8; 32 << 20] = [7; 32 << 20];
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -444,7 +444,7 @@ mod tests {
         stream
     }
 
-    /// Whether the other side ends the connection; bytes before that do not count.
+    /// Whether the server ends the connection; earlier bytes are ignored.
     fn ends(mut stream: std::net::TcpStream) -> bool {
         let mut some = vec![0; 1 << 16];
         loop {
@@ -462,7 +462,7 @@ mod tests {
     fn slow_connections_end_and_do_not_keep_others_out() {
         let short = Duration::from_millis(400);
         let to = started(Limits { head: short, idle: short, total: Duration::from_secs(60), most: 8 });
-        // More than there may be, each with a part of a head.
+        // More connections than allowed, each with a part of a head.
         let mut slow: Vec<_> = (0..20).map(|_| connected(to)).collect();
         slow.iter_mut().for_each(|s| _ = s.write_all(b"GET / HTTP/1.1\r\nHost: h"));
         let start = Instant::now();
@@ -473,7 +473,7 @@ mod tests {
         assert!(all.starts_with(b"HTTP/1.1 200 ") && all.len() > 32 << 20);
         assert!(start.elapsed() < Duration::from_secs(10));
         assert!(slow.into_iter().all(ends));
-        // One that reads nothing of its answer.
+        // A client that reads nothing of the answer.
         let mut silent = connected(to);
         silent.write_all(ASK).unwrap();
         std::thread::sleep(Duration::from_secs(2));

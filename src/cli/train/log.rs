@@ -1,4 +1,4 @@
-//! The losses of all steps, kept and written as they come.
+//! A log of the losses of all steps, which is written as they arrive.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use wgfc::train::Step;
 use wgfc::{Error, output};
 
-/// How a file says them.
+/// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `step,loss`, and a line for each.
+    /// A heading `step,loss`, and one line for each step.
     Csv,
-    /// An object a line.
+    /// One JSON object in each line.
     Jsonl,
 }
 
@@ -24,7 +24,7 @@ pub struct Log {
 const HEAD: &str = "step,loss\n";
 
 impl Log {
-    /// By the file's name.
+    /// The format that the file's extension selects.
     pub fn kind(path: &Path) -> Result<Kind, Error> {
         match path.extension().and_then(|e| e.to_str()) {
             Some("csv") => Ok(Kind::Csv),
@@ -36,7 +36,7 @@ impl Log {
         }
     }
 
-    /// Begins a file, or goes on behind the steps up to `done` that are in it.
+    /// Starts a file or, if `done` steps precede, continues an existing one after these steps.
     pub fn open(to: Option<(&Path, Kind)>, done: u64) -> Result<Log, Error> {
         let Some((path, kind)) = to else { return Ok(Log { losses: vec![], to: None }) };
         let before = if done > 0 && path.exists() { read(path, kind)? } else { vec![] };
@@ -48,7 +48,7 @@ impl Log {
         Ok(Log { losses, to: Some((path.to_owned(), kind, BufWriter::new(file))) })
     }
 
-    /// Another step.
+    /// Adds a step.
     pub fn add(&mut self, step: Step) -> Result<(), Error> {
         self.losses.push((step.number, step.loss));
         let Some((path, kind, file)) = &mut self.to else { return Ok(()) };
@@ -56,13 +56,13 @@ impl Log {
         file.write_all(text.as_bytes()).map_err(|e| unwritable(path, &e))
     }
 
-    /// Puts what is kept back into the file.
+    /// Writes buffered lines to the file.
     pub fn flush(&mut self) -> Result<(), Error> {
         let Some((path, _, file)) = &mut self.to else { return Ok(()) };
         file.flush().map_err(|e| unwritable(path, &e))
     }
 
-    /// All losses, with those that were in the file before.
+    /// All losses, including those that the file contained.
     pub fn losses(&self) -> &[(u64, f64)] {
         &self.losses
     }
@@ -77,7 +77,7 @@ fn unwritable(path: &Path, e: &std::io::Error) -> Error {
 }
 
 fn line(kind: Kind, step: u64, loss: f64) -> String {
-    // In f32 as short as that is.
+    // A loss that f32 represents exactly is written with the digits of an f32.
     let short = loss as f32;
     let text = if f64::from(short) == loss { short.to_string() } else { loss.to_string() };
     match (kind, loss.is_finite()) {
@@ -97,7 +97,8 @@ fn read(path: &Path, kind: Kind) -> Result<Vec<(u64, f64)>, Error> {
         Error::file_help(path, m, "name another file with --log, or leave --resume out to begin one")
     })?;
     let text = String::from_utf8_lossy(&bytes);
-    // A process that was killed leaves a last line that is cut short, of a step that is not done as far as the checkpoint knows.
+    // If a process was killed, the last line may be incomplete. Its step is later than the checkpoint, so the line is
+    // dropped.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let parsed =
         whole.lines().enumerate().filter(|(i, l)| !(*i == 0 && kind == Kind::Csv && *l == HEAD.trim_end()));

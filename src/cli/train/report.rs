@@ -1,4 +1,4 @@
-//! How a training went.
+//! The report on a training.
 
 use super::super::args::TrainArgs;
 use super::super::run::number;
@@ -9,16 +9,16 @@ use wgfc::runtime::Gpu;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::train::Step;
 
-/// The losses of the steps of this run, and when they were known.
+/// Statistics of the losses of this run, and their times.
 pub struct Report {
-    /// Steps done before.
+    /// The steps that were done before this run.
     from: u64,
     steps: u64,
     first: Option<f64>,
     last: Option<f64>,
     least: Option<Step>,
     sum: f64,
-    /// When the first and the last were known, in seconds.
+    /// The times, in seconds, at which the first and the last loss were known.
     began: f64,
     ended: f64,
 }
@@ -44,12 +44,12 @@ impl Report {
         (self.steps > 0).then(|| self.sum / self.steps as f64)
     }
 
-    /// Seconds a step, the first not counted.
+    /// Seconds per step, without the first step.
     fn per_step(&self) -> Option<f64> {
         (self.steps > 1).then(|| (self.ended - self.began) / (self.steps - 1) as f64)
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self, a: &TrainArgs, trainer: &mut Trainer, gpu: &Gpu) -> String {
         let roles = trainer.roles().clone();
         let mut rows = vec![vec!["ran on".to_owned(), gpu.summary().name.clone()]];
@@ -90,7 +90,7 @@ impl Report {
         s
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub fn json(
         &self,
         a: &TrainArgs,

@@ -1,8 +1,8 @@
-//! The computation of the choice for a logit.
+//! The scalar computation of the choice for one logit.
 
 use wgfc_ir::{BinaryOp, Body, DType, Poly};
 
-/// Whether a logit is not a finite number, as bools of the body.
+/// Whether a logit is not finite: indices of bool nodes in the body.
 pub struct Class {
     /// Whether the logit is NaN or +∞.
     pub wrong: u32,
@@ -10,7 +10,7 @@ pub struct Class {
     pub never: u32,
 }
 
-/// By bits: arithmetic may presume that neither occurs.
+/// Classifies a logit by its bits, as shader arithmetic may assume that NaN and infinity do not occur.
 pub fn class(f: &mut Body, x: u32) -> Class {
     let bits = f.bitcast(DType::U32, x);
     let rest = f.u32(i64::from(i32::MAX));
@@ -22,13 +22,13 @@ pub fn class(f: &mut Body, x: u32) -> Class {
     Class { wrong, never: f.binary(BinaryOp::Eq, bits, below) }
 }
 
-/// A Gumbel variate of position `at` and the random bits in arguments `low` and `high`.
+/// A Gumbel variate for position `at` and the random bits in arguments `low` and `high`.
 pub fn gumbel(f: &mut Body, at: Poly, low: u32, high: u32) -> u32 {
     let at = f.index(at);
     let at = f.cast(DType::U32, at);
     let v = [at, f.arg(low), f.arg(high)];
     let [bits, ..] = f.pcg3d(v);
-    // Uniform numbers are fine near 0, where the likely winners are.
+    // `u` has the finest resolution near 0, which gives the largest variates.
     let u = f.unit(bits);
     f.gumbel(u)
 }

@@ -5,17 +5,17 @@ use super::{Built, Limits, PART, length, word};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, graph::Value};
 
-/// Parts of a row whose largest logit, and whose tokens below a threshold, are found at once.
+/// The number of parts of a row whose maximum, and whose sums below a threshold, are computed in parallel.
 const MAX_PARTS: i64 = 16;
 const SUM_PARTS: i64 = 8;
-/// Distances are below 2^24, their digits of 6 bits.
+/// Distances are less than 2^24 and consist of four digits of 6 bits.
 const FAR: i64 = (1 << 24) - 1;
 const STEPS: f64 = (1u64 << 18) as f64;
 const BITS: i64 = 6;
 const DIGITS: i64 = 1 << BITS;
 
-/// The distance of each token from the largest logit, u32 `[rows, vocabulary]`, and the largest distance of a
-/// token that may be drawn, u32 `[rows, 1]`.
+/// The distance of each token from the largest logit, u32 `[rows, vocabulary]`, and the largest distance at which a token
+/// may be drawn, u32 `[rows, 1]`.
 pub fn kept(b: &mut Builder<'_>, logits: Value, words: &[Value], limits: Limits) -> Built<(Value, Value)> {
     let distance = distances(b, logits, words[word::SCALE])?;
     let mut most = None;
@@ -66,21 +66,21 @@ fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {
     b.map(f.0, &[logits, top, scale])
 }
 
-/// The target of the search: the largest distance below which there is less than this.
+/// The target of the search: the largest distance such that the tokens below it amount to less than this.
 #[derive(Clone, Copy)]
 enum Target {
     /// This number of tokens.
     Count(Value),
-    /// This share of the probability of all tokens, or of those up to a distance.
+    /// This share of the probability of all tokens, or of the tokens up to the distance `among`.
     Share { p: Value, among: Option<Value> },
 }
 
-/// That distance, `[rows, 1]`.
+/// The distance that the target defines, `[rows, 1]`.
 ///
-/// A round makes sums `[rows, parts, 66]`. Sum `i` of the first 64 is that of the tokens at distances below
-/// `base + i · 2^shift`, which gives the next base; the first of all, which would be known, is that of the
-/// tokens that the share is of. The last two hand the round's base and their largest distance on: who reads
-/// the sums needs nothing else.
+/// A round computes sums `[rows, parts, 66]`. Sum `i` for `i` in 1..64 covers the tokens at distances less than
+/// `base + i · 2^shift`; the next base follows from these. Sum 0 would be known from the round before, so it covers all
+/// tokens that the share refers to. The last two entries pass on the round's base and `among`, so that the next round reads
+/// nothing but the sums.
 fn search(b: &mut Builder<'_>, distance: Value, target: Target) -> Built {
     let (rows, len) = (b.shape(distance)[0].clone(), length(b, distance)?);
     let parts = if len > PART { SUM_PARTS } else { 1 };
@@ -121,7 +121,7 @@ fn search(b: &mut Builder<'_>, distance: Value, target: Target) -> Built {
         };
         let nothing = f.constant(Scalar::from_i64(ty, 0));
         let counted = f.select(below, amount, nothing);
-        // The last two, once.
+        // The last two entries are added once, by the first element of the row.
         let place = f.index(&(&Poly::var(1) * part) + &Poly::var(3));
         let start = f.index(Poly::ZERO);
         let once = f.binary(BinaryOp::Eq, place, start);
@@ -144,7 +144,8 @@ fn search(b: &mut Builder<'_>, distance: Value, target: Target) -> Built {
     Ok(base)
 }
 
-/// The next base, and the distance handed on: of `sums` the last below the target, by its digits to the base 4.
+/// The next base, and `among`. The digit is the last one whose sum is less than the target; it is found in three steps of
+/// base 4.
 fn next(b: &mut Builder<'_>, sums: Value, target: Target, shift: i64) -> Built<(Value, Value)> {
     let rows = b.shape(sums)[0].clone();
     let column = vec![rows, Dim::ONE];
@@ -193,7 +194,7 @@ fn next(b: &mut Builder<'_>, sums: Value, target: Target, shift: i64) -> Built<(
     Ok((b.map(f.0, &[base, digit])?, among))
 }
 
-/// The `parts` slices of an axis, combined in order.
+/// The combination of `parts` slices of an axis, in order.
 fn joined(b: &mut Builder<'_>, x: Value, axis: usize, parts: i64, op: BinaryOp) -> Built {
     let mut f = Body::default();
     let mut args = vec![];

@@ -3,13 +3,13 @@ use crate::generate::head;
 use wgfc_ir::TensorType;
 use wgfc_runtime::{Session, testing::gpus};
 
-/// The probability of each token: the reference.
+/// The reference: the probability of each token.
 fn probabilities(logits: &[f32], how: &Sampling) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
     let mut p: Vec<f64> = logits.iter().map(|l| f64::from((l - max) / how.temperature).exp()).collect();
-    // All equal ones stay.
+    // Equal logits are all kept.
     let cut = |p: &mut Vec<f64>, last: f32| {
         p.iter_mut().zip(logits).filter(|(_, l)| **l < last).for_each(|(p, _)| *p = 0.0);
     };
@@ -43,7 +43,7 @@ fn drawn(rows: &[Vec<f32>], dtype: DType, how: &Sampling) -> Vec<Vec<i64>> {
     let options = crate::Options::default();
     let program =
         wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {}).unwrap();
-    // SwiftShader takes a second to compile one of these: it runs some.
+    // SwiftShader takes a second to compile one of these programs, so it runs only some of them.
     let some = dtype == DType::F32 && len < 10;
     for gpu in gpus().iter().filter(|g| some || !g.summary().name.contains("SwiftShader")) {
         let mut session = Session::new_blocking(gpu, &program).unwrap();
@@ -53,7 +53,7 @@ fn drawn(rows: &[Vec<f32>], dtype: DType, how: &Sampling) -> Vec<Vec<i64>> {
     all
 }
 
-/// Pearson's test of the draws, expectations below five together.
+/// Pearson's chi-squared test of the draws; classes with an expected count of less than five are merged.
 #[track_caller]
 fn fits(tokens: &[i64], p: &[f64], what: &Sampling) {
     let mut counts = vec![0.0; p.len()];
@@ -73,7 +73,7 @@ fn fits(tokens: &[i64], p: &[f64], what: &Sampling) {
         chi += (rest.0 - rest.1).powi(2) / rest.1;
         classes += 1.0;
     }
-    // Four deviations of a chi-square with so many degrees of freedom, about.
+    // The bound is about four standard deviations of a chi-squared variable with this many degrees of freedom.
     let freedom: f64 = f64::max(classes - 1.0, 0.0);
     assert!(chi <= freedom + 4.0 * (2.0 * freedom).sqrt() + 1e-9, "{what:?}: {chi} of {freedom}");
 }
@@ -107,7 +107,7 @@ fn tokens_come_as_often_as_their_probabilities_say() {
 #[test]
 fn extremes_are_safe() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    // Rows whose choice is certain however it is made.
+    // Rows that have one possible result for every kind of choice.
     let mut rows = vec![
         (vec![1.0, 2.0, -3e38, -inf], 1),
         (vec![-inf, 0.0, -inf, -inf], 1),
@@ -133,7 +133,7 @@ fn extremes_are_safe() {
     same(&rows, DType::F16, &limited);
     same(&rows, DType::F32, &limited);
     same(&rows, DType::F32, &cold);
-    // The first of equal ones.
+    // The first one among equals.
     rows.extend([(vec![5.0; 4], 0), (vec![-1.0, -0.0, 0.0, -2.0], 1)]);
     same(&rows, DType::F16, &greedy);
     let mut wide = vec![1.0; 1300];

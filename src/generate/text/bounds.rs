@@ -1,33 +1,33 @@
-//! Bounds of the requests of a `tokenizer.json`.
+//! Bounds on the resources that a `tokenizer.json` can demand.
 //!
-//! The library that reads it trusts it: it indexes by names without looking, makes room for any number, and repeats
-//! what multiplies. So the file is looked through before the library sees it. Bounds are counts: of characters, of
-//! how deep things lie in one another, and of how much longer each step can make a text.
+//! The library that reads the file trusts it: it indexes by names without checking, allocates any number of elements, and
+//! multiplies the length of a text in several steps. Therefore the file is checked before the library reads it. The bounds
+//! are counts: of characters, of nesting levels, and of how much longer each step can make a text.
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::fmt;
 
-/// The most characters of a regular expression, and how deep its groups lie in one another.
+/// The most characters of a regular expression, and the deepest nesting of its groups.
 const PATTERN: (usize, usize) = (8192, 32);
 /// The most bytes of a token.
 const TOKEN: usize = 4096;
-/// How many times longer decoding may make the text of tokens.
+/// The largest factor by which decoding may lengthen the text of tokens.
 const DECODED: f64 = 256.0;
 /// The most bytes or tokens that a step may make of a text.
 const TEXT: f64 = (1u64 << 26) as f64;
 
-/// How much longer a text can become.
+/// The factors by which a text can become longer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// Bytes, for each byte before it is cut into tokens.
+    /// The bytes that normalisation can make of each byte of the text.
     pub text: f64,
-    /// Tokens, for each token and one more.
+    /// The tokens that post-processing can make of each token.
     pub tokens: f64,
 }
 
 impl Growth {
-    /// Refuses a text of which too much would be made.
+    /// Refuses a text that could become too long.
     pub fn allow(&self, bytes: usize) -> Result<(), String> {
         let made = (bytes as f64 + 1.0) * self.text * self.tokens;
         if made <= TEXT {
@@ -37,7 +37,7 @@ impl Growth {
     }
 }
 
-/// The parts of the file whose shapes matter here.
+/// The parts of the file that are checked.
 #[derive(serde::Deserialize)]
 struct Parts {
     #[serde(default)]
@@ -54,7 +54,7 @@ struct Parts {
     model: Longest,
 }
 
-/// Looks through a file; how much longer it can make a text.
+/// Checks a file. Returns how much longer it can make a text.
 pub fn look_through(json: &[u8]) -> Result<Growth, String> {
     let parts: Parts = serde_json::from_slice(json).map_err(|e| wgfc_compiler::json_in_words(&e))?;
     for (what, Longest(n)) in [("added_tokens", parts.added_tokens), ("model", parts.model)] {
@@ -74,7 +74,7 @@ pub fn look_through(json: &[u8]) -> Result<Growth, String> {
     Ok(Growth { text, tokens })
 }
 
-/// The product over the steps of a `Sequence`, or of one step.
+/// The product of the factors of all steps of a `Sequence`, or the factor of a single step.
 fn in_turn(v: &Value, list: &str, one: fn(&str, &Value) -> Result<f64, String>) -> Result<f64, String> {
     let kind = v.get("type").and_then(Value::as_str).unwrap_or_default();
     match v.get(list).and_then(Value::as_array) {
@@ -90,14 +90,14 @@ fn text_of<'v>(v: &'v Value, key: &str) -> &'v str {
     v.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// `content` in the place of what matches `pattern`.
+/// The factor of a step that replaces matches of `pattern` with `content`.
 fn replaced(v: &Value) -> Result<f64, String> {
     let content = text_of(v, "content").len() as f64;
     let pattern = v.get("pattern").unwrap_or(&Value::Null);
     let exact = pattern.get("String").or(Some(pattern)).and_then(Value::as_str);
     Ok(match exact {
         Some(p) if !p.is_empty() => (content / p.len() as f64).ceil().max(1.0),
-        // May match without taking anything.
+        // A regular expression may match the empty text.
         _ => {
             patterns(v)?;
             1.0 + content
@@ -105,7 +105,8 @@ fn replaced(v: &Value) -> Result<f64, String> {
     })
 }
 
-/// By the fields that a step has: the library finds its kind by them where it is not named.
+/// The factor of a normalizer. The library infers the kind of a step from its fields if it is not named, so the fields are
+/// tested first.
 fn normalizer(kind: &str, v: &Value) -> Result<f64, String> {
     let has = |key: &str| v.get(key).is_some();
     Ok(match kind {
@@ -187,7 +188,7 @@ fn patterns(v: &Value) -> Result<(), String> {
         }
         deepest = deepest.max(depth);
     }
-    // Quantifiers of quantifiers nest too.
+    // Each quantifier that follows another one nests too.
     let stacked = p.as_bytes().chunk_by(|a, b| is_quantifier(*a) && is_quantifier(*b)).map(<[u8]>::len).max();
     if p.len() > PATTERN.0 || deepest > PATTERN.1 || stacked.is_some_and(|n| n > PATTERN.1) {
         return Err(format!(
@@ -204,8 +205,8 @@ fn is_quantifier(c: u8) -> bool {
     matches!(c, b'*' | b'+' | b'?' | b'{' | b'}' | b',' | b'0'..=b'9')
 }
 
-/// The longest text that a table of SentencePiece has for a character: the table is 32-bit words behind their
-/// length in bytes, and texts that end with 0 follow.
+/// One more than the longest text that a SentencePiece table has for a character. The table is its length in bytes, 32-bit
+/// words of that length, and texts that end with 0.
 fn charsmap(base64: &str) -> Result<f64, String> {
     let bytes = decode_base64(base64).ok_or("its table is not base64")?;
     let (size, rest) = bytes.split_at_checked(4).ok_or("its table is cut short")?;
@@ -236,7 +237,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The bytes of the longest text anywhere in a value, keys included; nothing of it is kept.
+/// The length in bytes of the longest text anywhere in a value, keys included. The value itself is not kept.
 #[derive(Clone, Copy, Default)]
 struct Longest(usize);
 

@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokenizers::Tokenizer;
 use tokenizers::tokenizer::step_decode_stream;
 
-/// Stack of the threads on which a tokenizer is read and applied.
+/// The stack size in bytes of the threads on which a tokenizer is read and applied.
 const STACK: usize = 64 << 20;
-/// How long reading may take, and a text with as much again for each of so many bytes. Regular expressions that
-/// go back and forth have no bound by counts; what takes so long would not end.
+/// The time limit for reading a tokenizer or encoding a text: this duration, and as much again for each block of this many
+/// bytes. No count bounds the time of regular expressions that backtrack; one that exceeds the limit is assumed not to end.
 const PATIENCE: (Duration, usize) = (Duration::from_secs(60), 1 << 16);
 
-/// The tokenizer of a file, looked through.
+/// A tokenizer whose file has been checked.
 pub struct Guarded {
     inner: Arc<Tokenizer>,
     growth: Growth,
 }
 
-/// The state from which [`Guarded::push`] goes on.
+/// The state of [`Guarded::push`] between tokens.
 #[derive(Default)]
 pub struct Stream {
     ids: Vec<u32>,
@@ -29,7 +29,7 @@ pub struct Stream {
 }
 
 impl Guarded {
-    /// Reads a `tokenizer.json`. Its padding and truncation, which concern batches, are left out.
+    /// Reads a `tokenizer.json`. Its padding and truncation, which concern batches, are ignored.
     pub fn read(json: Vec<u8>) -> Result<Guarded, String> {
         let growth = look_through(&json)?;
         let patience = patience(json.len() / 64);
@@ -39,7 +39,7 @@ impl Guarded {
         Ok(Guarded { inner: Arc::new(inner), growth })
     }
 
-    /// The ids of a text's tokens, with those that the tokenizer puts around it.
+    /// The ids of a text's tokens, including the special ones that the tokenizer adds.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.growth.allow(text.len())?;
         let (inner, text) = (self.inner.clone(), text.to_owned());
@@ -66,7 +66,7 @@ fn patience(bytes: usize) -> Duration {
     PATIENCE.0 * u32::try_from(1 + bytes / PATIENCE.1).unwrap_or(u32::MAX)
 }
 
-/// A panic of the library as an error.
+/// Runs `f` and turns a panic of the library into an error.
 fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| Err(panicked(p.as_ref())))
 }
@@ -76,8 +76,8 @@ fn panicked(p: &(dyn Any + Send)) -> String {
     format!("it contradicts itself ({})", text.unwrap_or("no reason is given"))
 }
 
-/// [`caught`] on a thread of its own, with room for what recurses. A thread that does not end in time is left
-/// alone, and ends with the process.
+/// Runs [`caught`] on a thread with a large stack, as the library recurses. A thread that exceeds the time limit is
+/// abandoned and ends with the process.
 fn apart<T: Send + 'static>(
     patience: Duration,
     f: impl FnOnce() -> Result<T, String> + Send + 'static,

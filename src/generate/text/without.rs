@@ -1,14 +1,14 @@
 //! The substitute for a tokenizer in a build without the feature `tokenizers`: there is none.
 
-/// A tokenizer, of which there is none.
+/// A tokenizer; no value of this type exists.
 pub enum Guarded {}
 
-/// A text as its tokens arrive, of which there is none.
+/// The state of a tokenizer between tokens.
 #[derive(Default)]
 pub struct Stream;
 
 impl Guarded {
-    /// Refuses.
+    /// Always fails.
     pub fn read(_: Vec<u8>) -> Result<Guarded, String> {
         Err("wgfc was built without the feature `tokenizers`".into())
     }

@@ -1,4 +1,4 @@
-//! Operators of single elements.
+//! Elementwise operators.
 
 use super::{FLOATS, INTS, Line};
 use crate::selftest::draw::Draw;
@@ -8,7 +8,7 @@ fn numbers(d: &mut Draw) -> DType {
     if d.one_in(2) { d.pick(FLOATS) } else { d.pick(INTS) }
 }
 
-/// One operand of floats in a range.
+/// An operand of floats in a range.
 fn float(d: &mut Draw, low: f64, high: f64) {
     let (t, s) = (d.pick(FLOATS), d.shape(0..=5));
     d.within(t, &s, low, high);
@@ -20,7 +20,7 @@ fn number(d: &mut Draw) {
     let (t, s) = (numbers(d), d.shape(0..=5));
     if t.is_float() { d.x(t, &s) } else { d.bits(t, &s) }
 }
-/// Floats, and the attributes of these names.
+/// A float operand; each of these float attributes is set one time in two.
 fn with(d: &mut Draw, names: &[&str]) {
     any_float(d);
     for name in names {
@@ -31,12 +31,12 @@ fn with(d: &mut Draw, names: &[&str]) {
     }
 }
 
-/// Shapes that broadcast to one another.
+/// `n` shapes that broadcast to one another.
 fn shapes(d: &mut Draw, n: usize) -> Vec<Vec<usize>> {
     let s = d.shape(0..=5);
     (0..n).map(|_| d.fitting(&s)).collect()
 }
-/// Two operands of numbers; integers of any bits.
+/// Two numeric operands; integers have random bits.
 fn two(d: &mut Draw) {
     let t = numbers(d);
     for s in shapes(d, 2) {
@@ -52,11 +52,11 @@ fn many(d: &mut Draw, types: &[DType]) {
 fn compared(d: &mut Draw, types: &[DType]) {
     let t = d.pick(types);
     for s in shapes(d, 2) {
-        // Few values, so that some are equal.
+        // There are few distinct values, so that some are equal.
         if t == Bool { d.x(t, &s) } else { few(d, t, &s) }
     }
 }
-/// Small whole numbers.
+/// An operand of small integers.
 fn few(d: &mut Draw, t: DType, s: &[usize]) {
     let low = if format!("{t}").starts_with('u') { 0.0 } else { -2.0 };
     let v = d.numbers(I8, s, low, 2.0);
@@ -104,7 +104,7 @@ fn bias_split(d: &mut Draw) {
     d.x(t, &s[s.len() - 1..]);
 }
 
-/// A divisor is not 0.
+/// Division by a nonzero divisor.
 fn divide(d: &mut Draw) {
     let (t, s) = (numbers(d), shapes(d, 2));
     if t.is_float() {
@@ -170,7 +170,7 @@ fn cast_types(d: &mut Draw) -> (DType, DType) {
     ];
     (d.pick(of), d.pick(of))
 }
-/// Numbers that both types have, so that the ways to round what does not fit play no part.
+/// An operand whose values both types can represent, so that rounding modes do not matter.
 fn castable(d: &mut Draw, from: DType, to: DType, s: &[usize]) {
     let unsigned = |t: DType| matches!(t, U64 | U32 | U16 | U8 | U4 | U2);
     let narrow = |t: DType| matches!(t, I2 | U2 | F4E2M1);

@@ -1,4 +1,4 @@
-//! Operators of `ai.onnx.ml` on features: a vector, or a matrix of records.
+//! Operators of `ai.onnx.ml` on feature vectors, or on matrices with a record in each row.
 
 use super::Line;
 use crate::selftest::draw::Draw;
@@ -7,7 +7,7 @@ use wgfc_ir::Tensor;
 
 const TYPES: &[DType] = &[F32, I32, I64];
 
-/// Features in a range, and how many of them there are.
+/// Adds features in a range. Returns the number of features in a record.
 fn records(d: &mut Draw, types: &[DType], low: f64, high: f64) -> usize {
     let (t, s) = (d.pick(types), d.full(1..=2));
     d.within(t, &s, low, high);
@@ -16,7 +16,7 @@ fn records(d: &mut Draw, types: &[DType], low: f64, high: f64) -> usize {
 pub(super) fn floats(d: &mut Draw, n: usize) -> Vec<f32> {
     (0..n).map(|_| d.below(40) as f32 / 10.0 - 2.0).collect()
 }
-/// A number for each feature, or for all.
+/// Sets an attribute to one number for each feature, or to a single number.
 fn each(d: &mut Draw, name: &str, n: usize) {
     let n = if d.one_in(3) { 1 } else { n };
     let v = floats(d, n);
@@ -71,7 +71,7 @@ fn classifier(d: &mut Draw) {
     d.outputs(2);
 }
 
-/// Some different small numbers, as integers.
+/// A few distinct small integers.
 fn keys(d: &mut Draw) -> Vec<i64> {
     let first = d.below(3) as i64 - 4;
     (0..d.from(1..=6) as i64).map(|i| first + i * 2 - i % 2).collect()

@@ -1,17 +1,17 @@
-//! Cases that drivers get wrong: more iterations than some allow, any and all over rows, rows of attention that see
-//! nothing, quotients between two integers.
+//! Cases that drivers get wrong: loops of more iterations than some drivers allow, any and all over rows, attention rows
+//! that are entirely masked, quotients halfway between two integers.
 
 use super::Line;
 use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::{Scalar, Tensor};
 
-/// More than 16 bits count, or as many, or what several loops of a kernel come to together.
+/// A long extent: around 2¹⁶, where 16-bit counters overflow, or a part of it that several loops of a kernel add up to.
 fn long(d: &mut Draw) -> usize {
     d.pick(&[65_535, 65_536, 65_537, 65_539, 70_001, 70_000, 99_991, 21_846, 32_735, 32_768, 40_009])
 }
 
-/// A long axis, with a few others around it.
+/// A shape with a long axis and a few short ones, and the index of the long axis.
 fn around(d: &mut Draw) -> (Vec<usize>, usize) {
     let n = long(d);
     match d.below(4) {
@@ -22,7 +22,7 @@ fn around(d: &mut Draw) -> (Vec<usize>, usize) {
     }
 }
 
-/// Combined along the long axis; no sums that cancel.
+/// A reduction over the long axis, in a range in which sums do not cancel.
 fn reduce(d: &mut Draw, types: &[DType], low: f64, high: f64) {
     let (t, (s, axis)) = (d.pick(types), around(d));
     d.within(t, &s, low, high);
@@ -34,7 +34,7 @@ fn along(d: &mut Draw, low: f64, high: f64) {
     d.within(F32, &s, low, high);
     d.set("axis", axis as i64);
 }
-/// The largest is at one place only.
+/// ArgMax or ArgMin; the values along the long axis repeat rarely.
 fn arg(d: &mut Draw) {
     let (s, axis) = around(d);
     let numel = s.iter().product();
@@ -73,7 +73,7 @@ fn taken(d: &mut Draw) {
     d.set("axis", axis as i64);
 }
 
-/// Rows of which most are all one value, and one element of some the other.
+/// Boolean rows that are all one value, or have one element of the other.
 fn rows(d: &mut Draw) {
     let (n, m) = (d.from(1..=9), d.pick(&[1, 2, 31, 64, 65, 255, 256, 257, 300, 1025]));
     let most = d.one_in(2);
@@ -91,7 +91,7 @@ fn rows(d: &mut Draw) {
     d.flag("keepdims");
 }
 
-/// Attention with rows that see nothing.
+/// Attention with some rows that are entirely masked.
 fn masked(d: &mut Draw) {
     let (b, n, h) = (d.from(1..=2), d.from(1..=3), d.pick(&[4, 8, 16]));
     let (s, l) = (d.from(1..=9), d.pick(&[1, 5, 9, 33, 70]));
@@ -111,11 +111,11 @@ fn masked(d: &mut Draw) {
     d.flag("is_causal");
 }
 
-/// Numbers halfway between two steps of a scale, as near as f32 has them.
+/// Numbers halfway between two multiples of a scale, as closely as f32 can represent them.
 fn halves(d: &mut Draw, n: usize, scale: f32) -> Vec<f32> {
     (0..n).map(|_| (d.below(250) as f32 - 125.0 + 0.5) * scale).collect()
 }
-/// A power of two, or not.
+/// A scale: a power of two or another number.
 fn step(d: &mut Draw) -> f32 {
     d.pick(&[0.5, 0.25, 0.125, 2.0, 0.1, 0.3, 0.007, 1.0 / 3.0, 0.019_607_844])
 }
@@ -127,7 +127,7 @@ fn quantize(d: &mut Draw) {
     let to = d.pick(&[U8, I8, I16]);
     d.bits(to, &[]);
 }
-/// The ends of the range come first, so that the scale is known.
+/// The first two elements are the ends of the range, which determine the scale.
 fn quantize_range(d: &mut Draw) {
     let (n, scale) = (d.from(2..=300), step(d));
     let mut v = halves(d, n, scale);

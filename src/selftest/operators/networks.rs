@@ -5,7 +5,7 @@ use crate::selftest::draw::Draw;
 use wgfc_ir::DType::*;
 use wgfc_ir::Tensor;
 
-/// Heads of queries, heads of keys, width of a head.
+/// The number of query heads, the number of key heads, and the width of a head.
 fn heads(d: &mut Draw) -> (usize, usize, usize) {
     let kept = d.from(1..=3);
     let group = d.from(1..=3);
@@ -73,7 +73,7 @@ fn multi_head(d: &mut Draw) {
     if s == l {
         d.flag("unidirectional");
     }
-    // Masked scores are moved by 10⁴, which leaves few digits where nothing else is seen.
+    // Masked scores have 10⁴ subtracted, which leaves few digits in rows that are entirely masked.
     d.loose = t == F16 || mask < 2;
 }
 fn packed(d: &mut Draw, quantised: bool) {
@@ -98,7 +98,7 @@ fn packed(d: &mut Draw, quantised: bool) {
     }
     d.set("num_heads", n as i64);
     d.flag("unidirectional");
-    // Masked scores are moved by 10⁴, which leaves few digits where nothing else is seen.
+    // Masked scores have 10⁴ subtracted, which leaves few digits in rows that are entirely masked.
     d.loose = true;
     let outputs = d.from(1..=2);
     d.outputs(outputs);
@@ -226,7 +226,7 @@ fn quantised_lstm(d: &mut Draw) {
     d.set_text("direction", direction);
     let outputs = d.from(1..=3);
     d.outputs(outputs);
-    // A value between two of the 256 numbers goes to either.
+    // A value halfway between two of the 256 steps may round to either.
     d.loose = true;
 }
 fn linear(d: &mut Draw) {

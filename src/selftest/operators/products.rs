@@ -1,15 +1,15 @@
-//! Operators that sum products: matrices, convolutions, transforms, and those of quantised numbers.
+//! Operators that sum products: matrix products, convolutions, transforms, and quantised versions of these.
 
 use super::Line;
 use super::windows::windows;
 use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
-/// Extents of a product.
+/// An extent of a matrix product.
 fn extent(d: &mut Draw) -> usize {
     d.pick(&[1, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 67])
 }
-/// The shapes of two operands of a product, batches broadcast.
+/// The shapes of two operands of a matrix product, whose batches broadcast.
 fn operands(d: &mut Draw) -> (Vec<usize>, Vec<usize>) {
     let batch: Vec<usize> = d.full(0..=2).iter().map(|e| *e.min(&5)).collect();
     let (m, k, n) = (extent(d), extent(d), extent(d));
@@ -58,7 +58,7 @@ fn fused_matmul(d: &mut Draw) {
     d.set_float("alpha", 0.25);
 }
 
-/// The shapes of an image and of weights over it; sets what both convolutions have in common.
+/// The shapes of an image and of convolution weights. Sets the attributes that both convolution operators share.
 fn convolution(d: &mut Draw) -> (Vec<usize>, Vec<usize>) {
     let axes = d.from(1..=3);
     let (groups, per, each) = (d.pick(&[1, 1, 2, 3]), d.from(1..=4), d.from(1..=4));
@@ -280,7 +280,7 @@ fn dynamic_matmul(d: &mut Draw) {
     if d.one_in(2) {
         d.bits(t, &b[b.len() - 1..]);
     }
-    // One step of the operand's quantisation in each of the products.
+    // Each product may be off by one quantisation step of the operand.
     d.loose = true;
 }
 fn matmul_nbits(d: &mut Draw) {
@@ -353,7 +353,7 @@ fn embed(d: &mut Draw) {
     d.set_float("epsilon", 1e-3);
     d.outputs(2);
 }
-/// Scales of one number, which the operator also takes as a list of one.
+/// The shape of a tensor with a single scale.
 fn one(d: &mut Draw) -> Vec<usize> {
     let axes = d.from(1..=2);
     let mut s = vec![d.from(1..=2), d.from(1..=3)];

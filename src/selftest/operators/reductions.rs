@@ -1,4 +1,4 @@
-//! Operators that combine elements along axes.
+//! Operators that reduce along axes.
 
 use super::{FLOATS, Line};
 use crate::selftest::draw::Draw;
@@ -78,7 +78,7 @@ fn lp(d: &mut Draw) {
     let p = d.from(1..=2);
     d.set("p", p as i64);
 }
-/// Normalised over the axes from one on, with operands of their shape.
+/// A normalisation over all axes from a given one on, with operands of the shape of these axes.
 fn norm(d: &mut Draw, operands: usize, outputs: usize) {
     let (t, s) = (d.pick(&[F32, F32, F16, BF16]), d.full(1..=4));
     let (axis, a) = d.axis(s.len());
@@ -95,7 +95,7 @@ fn norm(d: &mut Draw, operands: usize, outputs: usize) {
         d.outputs(outputs);
     }
 }
-/// A norm along the last axis, which `Skip…` and `Simplified…` of ONNX Runtime have.
+/// A normalisation along the last axis: the `Skip…` and `Simplified…` operators of ONNX Runtime.
 fn skipped(d: &mut Draw, beta: bool) {
     let (t, s) = (d.pick(&[F32, F16]), d.full(3..=3));
     let last = &s[2..];
@@ -169,7 +169,7 @@ fn mean_variance(d: &mut Draw) {
     }
     d.set_ints("axes", &axes.iter().map(|a| *a as i64).collect::<Vec<_>>());
 }
-/// Scores, classes, weights.
+/// A loss of scores, with target classes and optional class weights.
 fn loss(d: &mut Draw, outputs: usize) {
     let t = d.pick(&[F32, F16]);
     let mut s = d.full(2..=4);

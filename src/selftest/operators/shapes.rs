@@ -13,13 +13,13 @@ fn any(d: &mut Draw) -> DType {
 fn signed(v: &[usize]) -> Vec<i64> {
     v.iter().map(|x| *x as i64).collect()
 }
-/// A tensor whose elements may be smaller than a byte.
+/// Adds a tensor whose elements may be smaller than a byte. Returns its shape.
 fn packed(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
     let (t, s) = (d.pick(&[F32, F16, BF16, I64, U8, Bool, U4, I4]), d.full(least..=most));
     d.x(t, &s);
     s
 }
-/// A tensor of any type.
+/// Adds a tensor of any type. Returns its shape.
 fn x(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
     let (t, s) = (any(d), d.shape(least..=most));
     d.x(t, &s);
@@ -28,7 +28,7 @@ fn x(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
 
 fn reshape(d: &mut Draw) {
     let s = packed(d, 0, 5);
-    // The extents' factors, dealt out anew.
+    // The prime factors of the extents are distributed over the new axes.
     let mut to = vec![1; d.from(1..=5)];
     for mut e in s.clone() {
         for p in [2, 3, 5, 7, 11, 13, 17, 31, 131] {
@@ -152,7 +152,7 @@ fn pad(d: &mut Draw) {
         d.x(t, &[]);
     }
 }
-/// Places along an axis, some counted from the end.
+/// Indices along an axis, some of them negative.
 fn places(d: &mut Draw, shape: &[usize], extent: usize) {
     let t = d.pick(&[I32, I64]);
     let n = extent as f64;
@@ -189,7 +189,7 @@ fn gather_nd(d: &mut Draw) {
     d.within(I64, &i, low, least as f64 - 1.0);
     d.set("batch_dims", batch as i64);
 }
-/// Numbers 0..n, each once.
+/// A random permutation of 0..n.
 fn permutation(d: &mut Draw, n: usize) -> Vec<i64> {
     let mut p: Vec<i64> = (0..n as i64).collect();
     for i in 0..n {
@@ -205,7 +205,7 @@ fn scatter_elements(d: &mut Draw, reductions: &[&str]) {
     let mut u: Vec<usize> = s.iter().map(|e| d.from(1..=*e)).collect();
     let how = d.pick(reductions);
     if how == "none" {
-        // Which of two updates to one place stands is not said.
+        // If two updates have the same index, ONNX does not define which one wins; therefore the indices are distinct.
         let column = permutation(d, s[axis]);
         let n = u.iter().product::<usize>();
         let inner: usize = u[axis + 1..].iter().product();

@@ -1,4 +1,4 @@
-//! Operators of `ai.onnx.ml` that are trees or support vector machines.
+//! Tree ensembles and support vector machines of `ai.onnx.ml`.
 
 use super::Line;
 use super::features::floats;
@@ -17,7 +17,8 @@ fn weights(d: &mut Draw, n: usize) -> Vec<f32> {
     (0..n).map(|_| d.below(20_000) as f32 / 10_000.0 - 1.0).collect()
 }
 
-/// Nodes of complete trees, each of its own depth: trees, nodes, the leaves among them, and the place of each node's first child, 0 of a leaf.
+/// The nodes of complete trees of random depths, as (tree, node, index of its first child), where leaves have 0 for the
+/// child.
 fn nodes(d: &mut Draw) -> Vec<(usize, usize, usize)> {
     let trees = d.from(1..=5);
     let mut all = vec![];
@@ -29,7 +30,7 @@ fn nodes(d: &mut Draw) -> Vec<(usize, usize, usize)> {
     all
 }
 
-/// The attributes of nodes before version 5; the leaves by tree and node.
+/// Sets the node attributes of the operators before version 5 of `ai.onnx.ml`. Returns the leaves as (tree, node).
 fn forest(d: &mut Draw) -> Vec<(usize, usize)> {
     let nodes = nodes(d);
     let one = d.pick(&["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]);
@@ -61,12 +62,12 @@ fn forest(d: &mut Draw) -> Vec<(usize, usize)> {
     nodes.into_iter().filter(|n| n.2 == 0).map(|(t, i, _)| (t, i)).collect()
 }
 
-/// One number of each record.
+/// One number from each record.
 fn chosen<T>(records: &[T], number: impl Fn(&T) -> usize) -> Vec<i64> {
     records.iter().map(|r| number(r) as i64).collect()
 }
 
-/// The numbers of leaves: all targets of each leaf, or one.
+/// Sets the weights of leaves, for all targets of each leaf or for one.
 fn given(d: &mut Draw, leaves: &[(usize, usize)], targets: usize, of: &str, ids: &str) {
     let every = d.one_in(2);
     let each: Vec<((usize, usize), usize)> = leaves
@@ -121,7 +122,7 @@ fn numbers(v: &[f64], dtype: DType) -> Tensor {
 
 fn ensemble(d: &mut Draw) {
     records(d, &[F32]);
-    // A node leads to the next two of its level, or to leaves at the end.
+    // The children of an inner node are two nodes of the next level or, at the last level, two leaves.
     let (mut roots, mut next, mut leaves) = (vec![], vec![], 0);
     for _ in 0..d.from(1..=4) {
         let depth = d.from(1..=4);
@@ -163,7 +164,7 @@ fn ensemble(d: &mut Draw) {
     d.set("aggregate_function", how as i64);
 }
 
-/// Kernel and vectors of a machine.
+/// Sets the kernel and the support vectors of a machine.
 fn machine(d: &mut Draw, vectors: usize) {
     records(d, &[F32]);
     let kernel = d.pick(&["LINEAR", "POLY", "RBF", "SIGMOID"]);

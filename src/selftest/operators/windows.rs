@@ -1,4 +1,4 @@
-//! Operators of windows and places in images.
+//! Operators on windows and positions of images.
 
 use super::Line;
 use crate::selftest::draw::Draw;
@@ -9,7 +9,7 @@ fn signed(v: &[usize]) -> Vec<i64> {
     v.iter().map(|x| *x as i64).collect()
 }
 
-/// An image of one to three spatial axes.
+/// The shape of an image with one to three spatial axes.
 pub fn image(d: &mut Draw) -> Vec<usize> {
     let axes = d.from(1..=3);
     let mut s = vec![d.from(1..=2), d.from(1..=4)];
@@ -19,7 +19,7 @@ pub fn image(d: &mut Draw) -> Vec<usize> {
     s
 }
 
-/// Kernel, strides, dilations and padding; windows are never empty. Returns the kernel.
+/// Sets strides, dilations and padding so that no window is empty. Returns the kernel's extents.
 pub fn windows(d: &mut Draw, spatial: &[usize], ceil: bool, dilate: bool) -> Vec<usize> {
     let kernel: Vec<usize> = spatial.iter().map(|n| d.from(1..=(*n).min(3))).collect();
     if d.one_in(2) {
@@ -71,7 +71,7 @@ fn global(d: &mut Draw) {
     let (t, s) = (d.pick(&[F32, F16]), image(d));
     d.x(t, &s);
 }
-/// Sizes or scales: the operator's inputs are x, roi, scales, sizes.
+/// Resizes by scales or to sizes. The inputs of the operator are x, roi, scales and sizes.
 fn resize(d: &mut Draw) {
     let t = d.pick(&[F32, F32, F16, U8]);
     let s = [d.full(0..=2).iter().map(|e| *e.min(&3)).collect(), vec![d.from(1..=9), d.from(1..=9)]].concat();
@@ -83,7 +83,7 @@ fn resize(d: &mut Draw) {
     let lead = n - 2;
     d.none();
     if d.one_in(2) {
-        // Scales whose products are far from whole numbers.
+        // The products of these scales with the extents are far from integers.
         let by: Vec<f32> = s
             .iter()
             .enumerate()
@@ -158,7 +158,7 @@ fn roi_align(d: &mut Draw) {
     let corner: Vec<f32> = (0..r)
         .flat_map(|_| {
             let (x, y) = (d.below(30) as f32 / 10.0, d.below(30) as f32 / 10.0);
-            // A region without a number of samples is refused where it is larger than the image.
+            // Without a sampling ratio, a region larger than the image is refused.
             let (right, bottom) = (x + 0.7 + d.below(40) as f32 / 10.0, y + 0.7 + d.below(40) as f32 / 10.0);
             [x, y, right.min(w as f32), bottom.min(h as f32)]
         })
@@ -205,7 +205,7 @@ fn col2im(d: &mut Draw) {
 fn max_unpool(d: &mut Draw) {
     let (n, c, h, w) = (d.from(1..=2), d.from(1..=2), d.from(1..=4), d.from(1..=4));
     d.x(F32, &[n, c, h, w]);
-    // One place in each window of 2×2, and so no place twice.
+    // One index in each window of 2×2, so that all indices are distinct.
     let mut at = vec![];
     for plane in 0..n * c {
         for y in 0..h {

@@ -1,4 +1,4 @@
-//! Graphs with something less.
+//! Smaller variants of a graph.
 
 use crate::selftest::failure::{Failure, caught};
 use crate::selftest::subject::{Source, Subject};
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Border, Graph, Op, Tensor, Value};
 
-/// One output alone; what leads up to a value; what comes after one.
+/// Variants by kind: one output alone (0); an inner value as the only output (1); an inner value as an input (2).
 pub fn edits<'a>(graph: &'a Graph, s: &'a Subject, kind: usize) -> Box<dyn Iterator<Item = Subject> + 'a> {
     let size = graph.len();
     let keep = move |mut g: Graph, given: Option<(String, Tensor)>| {
@@ -55,7 +55,7 @@ pub fn edits<'a>(graph: &'a Graph, s: &'a Subject, kind: usize) -> Box<dyn Itera
     }
 }
 
-/// Inputs that nothing reads go.
+/// Removes inputs that nothing reads.
 fn drop_inputs(g: &mut Graph) {
     let used: Vec<bool> =
         g.inputs.iter().map(|b| !g.uses(b.value).is_empty() || g.is_output(b.value)).collect();
@@ -64,7 +64,7 @@ fn drop_inputs(g: &mut Graph) {
     g.remove_dead();
 }
 
-/// The evaluator's values inside.
+/// The evaluator's results for inner values.
 fn values(graph: &Graph, s: &Subject, inner: &[Value]) -> HashMap<Value, Tensor> {
     let mut g = graph.clone();
     g.outputs = inner.iter().map(|v| Border { name: "v".into(), value: *v }).collect();

@@ -1,4 +1,4 @@
-//! Models with something less.
+//! Smaller variants of a model.
 
 use crate::selftest::failure::{Failure, caught};
 use crate::selftest::subject::{Source, Subject};
@@ -8,7 +8,7 @@ use wgfc_compiler::import::onnx::*;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{DType, Scalar, Tensor};
 
-/// A model taken apart: what shrinking changes.
+/// The parts of a model that reduction changes.
 #[derive(Clone)]
 struct Parts {
     model: ModelProto,
@@ -28,7 +28,7 @@ impl Parts {
         Some(Parts { model, graph, inputs: s.inputs.clone(), constants })
     }
 
-    /// The subject; nodes, inputs and constants that no output needs are left out.
+    /// Assembles the subject, without nodes, inputs and constants that no output needs.
     fn subject(mut self, s: &Subject) -> Subject {
         let mut needed: BTreeSet<String> = self.graph.output.iter().map(|o| o.name.clone()).collect();
         let mut nodes: Vec<NodeProto> = vec![];
@@ -58,14 +58,16 @@ impl Parts {
     }
 }
 
-/// Nodes, outputs, names, extents, attributes, optional inputs and what values are, in this order.
+/// Variants by kind: fewer nodes, fewer outputs, no symbolic extents, smaller extents, fewer attributes, fewer optional
+/// operands, simpler values.
 pub fn edits<'a>(m: &'a ModelProto, s: &'a Subject, kind: usize) -> Box<dyn Iterator<Item = Subject> + 'a> {
     let all = [nodes, outputs, names, extents, attributes, optional, values];
     let parts = Parts::of(m, s).zip(all.get(kind)).map(|(p, kind)| kind(&p, s));
     Box::new(parts.unwrap_or_default().into_iter().map(move |p| p.subject(s)))
 }
 
-/// Without the last node, without one in the middle, with what one computes given.
+/// Variants without one node: its operands become outputs, its result is replaced by its first operand, or its results
+/// become inputs.
 fn nodes(p: &Parts, s: &Subject) -> Vec<Parts> {
     let count = p.graph.node.len();
     if count < 2 {
@@ -124,7 +126,7 @@ fn nodes(p: &Parts, s: &Subject) -> Vec<Parts> {
     all
 }
 
-/// The evaluator's values of the nodes' results.
+/// The evaluator's values of all nodes' results.
 fn inner(p: &Parts, s: &Subject) -> BTreeMap<String, Tensor> {
     let mut q = p.clone();
     let names: Vec<String> =
@@ -138,7 +140,7 @@ fn inner(p: &Parts, s: &Subject) -> BTreeMap<String, Tensor> {
     names.into_iter().zip(values.unwrap_or_default()).collect()
 }
 
-/// One output alone.
+/// Variants with one output.
 fn outputs(p: &Parts, _: &Subject) -> Vec<Parts> {
     let one = |i: usize| {
         let mut q = p.clone();
@@ -149,7 +151,7 @@ fn outputs(p: &Parts, _: &Subject) -> Vec<Parts> {
     if n < 2 { vec![] } else { (0..n).map(one).collect() }
 }
 
-/// Numbers instead of names for extents.
+/// The variant with numbers in place of symbolic extents.
 fn names(p: &Parts, _: &Subject) -> Vec<Parts> {
     let mut q = p.clone();
     let mut named = false;
@@ -176,7 +178,8 @@ fn attributes(p: &Parts, _: &Subject) -> Vec<Parts> {
     all
 }
 
-/// Without inputs and results that may be left out; which may, the importer says.
+/// Variants without one operand, or without the last result of a node if nothing reads it. The importer decides which
+/// operands may be left out.
 fn optional(p: &Parts, _: &Subject) -> Vec<Parts> {
     let mut all = vec![];
     for (i, node) in p.graph.node.iter().enumerate() {
@@ -203,7 +206,8 @@ fn optional(p: &Parts, _: &Subject) -> Vec<Parts> {
     all
 }
 
-/// Extents that are equal, all of them together with the numbers that may stand for them, or one alone.
+/// Variants with smaller extents: all extents, all equal ones with or without the integers of the same value, or a single
+/// one.
 fn extents(p: &Parts, _: &Subject) -> Vec<Parts> {
     let tensors = || p.inputs.values().chain(p.constants.values());
     let mut present: Vec<usize> =
@@ -256,7 +260,7 @@ fn extents(p: &Parts, _: &Subject) -> Vec<Parts> {
     all
 }
 
-/// Replaces a number in attributes and constant integers; whether there was one.
+/// Replaces a number in attributes and constant integers. Returns whether it occurred.
 fn replace(p: &mut Parts, from: i64, to: i64) -> bool {
     let mut any = false;
     let mut change = |v: &mut i64| {
@@ -278,7 +282,7 @@ fn replace(p: &mut Parts, from: i64, to: i64) -> bool {
     any
 }
 
-/// Floats that are one, nought or quarters.
+/// Variants in which the floats of one tensor become ones, zeros or multiples of a quarter.
 fn values(p: &Parts, _: &Subject) -> Vec<Parts> {
     let ways: [fn(f64) -> f64; 3] = [|_| 1.0, |_| 0.0, |v| (v * 4.0).round() / 4.0];
     let rank = |t: &[Scalar]| {
@@ -307,7 +311,7 @@ fn values(p: &Parts, _: &Subject) -> Vec<Parts> {
     all
 }
 
-/// The first `to` along an axis.
+/// The first `to` elements along an axis.
 fn cut(t: &Tensor, axis: usize, to: usize) -> Tensor {
     let inner: usize = t.shape[axis + 1..].iter().product();
     let (row, keep) = (t.shape[axis] * inner, to * inner);
@@ -336,7 +340,7 @@ fn dims(p: &mut ValueInfoProto) -> impl Iterator<Item = &mut DimensionProto> {
     shape.into_iter().flat_map(|s| &mut s.dim)
 }
 
-/// Extents that have no name are those of the tensor.
+/// Sets the extents that are not symbolic to those of the tensor.
 fn fit(p: &mut ValueInfoProto, t: &Tensor) {
     for (d, e) in dims(p).zip(&t.shape) {
         if !matches!(d.value, Some(DimensionValue::Param(_))) {
