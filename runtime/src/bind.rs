@@ -196,8 +196,8 @@ pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<Option
     if bad.is_empty() { Ok(order) } else { Err(RunError::Inputs(bad)) }
 }
 
-/// The shapes with which kernels read the inputs, for the [order](match_inputs) of the given ones. Optional inputs have axes of
-/// extent 1 added, or one without elements if they are not given.
+/// The shapes with which kernels read the inputs; `order` is that of [`match_inputs`]. Optional inputs get leading axes of extent
+/// 1; all of their extents are 0 if they are not given or have no elements.
 pub fn input_shapes(program: &Program, given: &[Given<'_>], order: &[Option<usize>]) -> Vec<Vec<usize>> {
     let shape = |(p, i): (&Port, &Option<usize>)| {
         let given = i.map(|i| given[i].shape);
