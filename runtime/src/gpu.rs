@@ -282,8 +282,8 @@ impl Gpu {
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if multiplies_matrices(adapter) {
             features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-            // SAFETY: what is experimental is used by kernels for matrix units only, which load and store
-            // whole matrices inside workgroup memory.
+            // SAFETY: only kernels for matrix units use experimental features, and they load and store whole matrices inside
+            // workgroup memory.
             experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
         }
         let mut summary = summaries[index].clone();

@@ -114,7 +114,7 @@ impl Session {
         self.profile_paced(inputs, runs, Pace::default()).await
     }
 
-    /// [`Session::profile`] of fewer runs where they take long.
+    /// [`Session::profile`] with a time limit and a progress callback, and so possibly fewer runs.
     pub async fn profile_paced(
         &mut self,
         inputs: &[(&str, Tensor)],

@@ -162,8 +162,9 @@ export class Session {
   }
 
   /**
-   * Runs the plan; `place` fills the buffers of the inputs and gives them and then those of the outputs. What `finish` records comes
-   * last. Only what runs in rounds is waited for: the promise in the result says whether WebGPU took the commands.
+   * Runs the plan. `place` fills the buffers of the inputs, and returns them followed by the buffers of the outputs. `finish`
+   * records commands that execute last. This waits only for the rounds of loops; the promise in the result rejects if WebGPU
+   * rejects the commands.
    */
   async run(
     sized: Sized,

@@ -232,12 +232,12 @@ pub unsafe extern "C" fn wgfc_run(
         }
         let inputs: &[WgfcTensor] = match count {
             0 => &[],
-            // SAFETY: there are so many.
+            // SAFETY: the caller guarantees that `inputs` points to this many tensors.
             n => unsafe { std::slice::from_raw_parts(inputs, n) },
         };
         let mut values: Vec<(&str, Value)> = Vec::with_capacity(count);
         for t in inputs {
-            // SAFETY: its pointers point to what the header says.
+            // SAFETY: the caller guarantees that its pointers are as the header says.
             let (name, tensor) = unsafe { read(t) }?;
             values.push((name, tensor.into()));
         }

@@ -167,7 +167,8 @@ impl Program {
         Ok(Program { program, name, folder: Some(path), profile: None })
     }
 
-    /// Writes the program as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`; as one file where `path` ends in `.wgfc`.
+    /// Writes the program as a folder with `plan.json`, `kernels/*.wgsl` and `weights.safetensors`, or as one file if `path` ends
+    /// in `.wgfc`.
     ///
     /// An earlier program in `path` is replaced in one step; anything else there is an error unless `force`. `progress` is called
     /// with `("weights", bytes written, bytes in all)`.
@@ -227,8 +228,8 @@ impl Program {
 
     /// The contents of the program, as `wgfc inspect` prints them: kernels, traffic, bounds of its time, memory.
     ///
-    /// With `json` a `dict` of numbers instead of text. `dims` gives values to symbols (1 without), `profile` names the device
-    /// profile (or a file) that bounds are by, and with `dispatches` the text lists each dispatch.
+    /// With `json` this is a `dict` of numbers instead of text. `dims` has values of symbols (1 by default), `profile` is the
+    /// name or the file of the device profile for the bounds, and with `dispatches` the text lists each dispatch.
     #[pyo3(signature = (*, json=false, dims=BTreeMap::new(), profile="portable", dispatches=false))]
     fn inspect<'py>(
         &self,

@@ -29,13 +29,13 @@ use wgfc::value_info::{ValueInfo, check_types, no_such_input, program_values};
 ///
 /// `Session(program, adapter=None, *, capacity=None, trust=False, cache=True, progress=None)`
 ///
-/// `adapter` is part of an adapter's name, its number, or one of `wgfc.adapters()`; without it the environment variable
-/// `WGFC_ADAPTER` says which, else it is the best. `capacity` is the number of positions that states have room for at first, where
-/// the program leaves that open. Kernels of a program that was loaded check that they stay inside their buffers unless `trust` says that
-/// nobody can have changed it. Compiled kernels are kept in the user's cache folder (`WGFC_CACHE_DIR`) unless `cache` is false.
-/// `progress` is called with `("kernels", compiled, all)`.
+/// `adapter` is part of an adapter's name, its number, or one of `wgfc.adapters()`. The default is the adapter that the
+/// environment variable `WGFC_ADAPTER` names, or else the best one. `capacity` is the initial capacity of states in positions, if
+/// the program leaves it open. Kernels of a loaded program check that they stay inside their buffers, unless `trust` states that
+/// nobody can have changed the program. Compiled kernels are kept in the user's cache folder (`WGFC_CACHE_DIR`) unless `cache` is
+/// false. `progress` is called with `("kernels", compiled, all)`.
 ///
-/// Sessions and tensors on one adapter share its device. Threads may share a session; their runs follow one another.
+/// Sessions and tensors on one adapter share its device. Threads may share a session; their runs are executed one after another.
 #[pyclass(frozen, module = "wgfc")]
 pub struct Session {
     session: Mutex<wgfc::runtime::Session>,
@@ -232,8 +232,8 @@ impl Session {
     ///
     /// `inputs` has an array for each of the program's inputs, of its element type and of a shape that fits: a `numpy.ndarray`, a
     /// `torch.Tensor`, any object with `__dlpack__` on the host, numbers or lists of them, or a `wgfc.Tensor`, which is bound
-    /// where it is. Their shapes give the symbols their values. Arrays of uint16 may stand for bfloat16, of uint8 for floats of 8 bits,
-    /// and of int8 and uint8, one element a byte, for types of less than a byte.
+    /// without a copy. Their shapes determine the symbols' values. Arrays of uint16 may hold bfloat16, arrays of uint8 may hold
+    /// floats of 8 bits, and arrays of int8 and uint8 may hold types of less than a byte, one element per byte.
     ///
     /// Returns a dict of the outputs named in `outputs`, or of all by default, in that order: with `to="numpy"` as
     /// `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing is copied and
@@ -242,8 +242,9 @@ impl Session {
     /// `RuntimeWarning`. Types that NumPy lacks, such as bfloat16, are ml_dtypes' types if that is installed, otherwise unsigned
     /// integers of the same bits.
     ///
-    /// `add` and `replace` have arrays for tensors of the model that were named as `added` and `replaced` when it was compiled; each is
-    /// broadcast to its tensor's shape. `where` has arrays of bools that say where a tensor is replaced, everywhere without.
+    /// `add` and `replace` have arrays for tensors of the model that were named in `added` and `replaced` of `wgfc.compile`; each
+    /// is broadcast to its tensor's shape. `where` has arrays of bools that select the elements to replace; by default all are
+    /// replaced.
     #[pyo3(signature = (inputs, *, outputs=None, to=None, add=None, replace=None, r#where=None))]
     #[pyo3(
         text_signature = "($self, inputs, *, outputs=None, to=\"numpy\", add=None, replace=None, where=None)"
@@ -307,12 +308,13 @@ impl Session {
 
     /// Runs the program once for each of `batches`, which are inputs as `run` takes them, and returns an iterator of the outputs, in order.
     ///
-    /// Up to `in_flight` runs are under way at a time: while the device works on one, the next batch is made and uploaded, and outputs
-    /// are read as their runs end. For programs with states, as training steps have them, and for data sets. Batches are taken from
-    /// `batches` as they are needed, so that a generator may yield them without end. Other runs of the session come in between.
+    /// Up to `in_flight` runs are in flight at a time: while the device executes one, the next batch is made and uploaded, and
+    /// outputs are read as their runs finish. This is useful for programs with states, such as training steps, and for data sets.
+    /// Batches are taken from `batches` on demand, so a generator may be infinite. Other runs of the session may be made in
+    /// between.
     ///
-    /// `outputs` and `to`, `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, from 0 on, and is raised
-    /// after the outputs of the runs before it.
+    /// `outputs` and `to`, which is `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, counted from
+    /// 0, and is raised after the outputs of all earlier runs have been returned.
     #[pyo3(signature = (batches, *, outputs=None, to="numpy", in_flight=2))]
     fn stream(
         slf: &Bound<'_, Self>,
