@@ -4,14 +4,13 @@ fixtures/fx/whole.tar.gz (with weights, inputs and results) and graphs.tar.gz (w
 
     aten_cases.py [OUT]
 
-Each is a folder: `model.json`, the program of an exported module of one operator; `in_N.npy`, `out_N.npy`, what it is given
-and what torch 2.15 returns (nothing where that is random). They were made of torch's own database of operators
-(`torch.testing._internal.common_methods_invocations.op_db`), decomposed to the core ATen operators; those of `own.tar.gz`, called
-`own-...`, are in torch.export's own dialect, which keeps operators that are written in others, and so are those of
-`default.tar.gz`, called `default-...`: of what the database gives without decomposition, up to two of each operator that
-the others lack. Constants are laid out as
-in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators. `programs.tsv` lists the cases
-called `program-...`: graphs of random programs, which `torch_programs.py` records."""
+Each case is a folder with `model.json`, the program of an exported module of one operator, `in_N.npy`, its inputs, and
+`out_N.npy`, the outputs of torch 2.15 (none if they are random). The cases come from torch's own database of operators
+(`torch.testing._internal.common_methods_invocations.op_db`), decomposed to core ATen operators. Cases `own-...`, from
+`own.tar.gz`, are in torch.export's own dialect, which keeps composite operators. Cases `default-...`, from `default.tar.gz`, are
+in that dialect, too: up to two of each operator in the undecomposed database that the other cases lack. Constants are laid out as
+in an archive of torch.export. `aten.tsv` lists all cases: name, relative and absolute tolerance, operators. `programs.tsv` lists
+the cases `program-...`, graphs of random programs that `torch_programs.py` records."""
 import json, pathlib, shutil, sys, tarfile
 import numpy as np
 
@@ -20,7 +19,7 @@ CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6
          "complex64": 10, "bool": 12}
 
 def constants(case):
-    """`const_NAME.npy` as records of an archive."""
+    """Writes the files `const_NAME.npy` of a case as records of an archive."""
     config = {}
     for i, file in enumerate(sorted(case.glob("const_*.npy"))):
         a = np.asarray(np.load(file), order="C")
@@ -37,7 +36,7 @@ def constants(case):
         (case / "data/constants/model_constants_config.json").write_text(json.dumps({"config": config}))
 
 def nodes(graph):
-    """The nodes of a graph and of those that its nodes are given."""
+    """The nodes of a graph and of the inner graphs that are arguments of its nodes."""
     for n in graph["nodes"]:
         yield n
         for a in n["inputs"]:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes compiler/src/import/fx/schemas.txt: what torch declares of its operators.
+"""Writes compiler/src/import/fx/schemas.txt: torch's declarations of its operators.
 
     aten_schemas.py [DECLARATIONS]
 
-Needs torch, or a file with a declaration on each line as `torch._C._jit_get_all_schemas` prints them. An archive of
-torch.export leaves out arguments that have their default; which defaults those are, which results are views of an argument and
-which arguments are written stands in the declarations alone.
+Needs torch, or a file with a declaration on each line as `torch._C._jit_get_all_schemas` prints them. An archive of torch.export
+omits arguments that have their default value. Only the declarations have the default values, the results that are views of an
+argument, and the arguments that are written.
 
-Left out: variants that write to an `out` argument, those that a graph of tensors never has (strings, dictionaries, lists of
-Python objects), and the kernels of single backends."""
+Omitted are variants that write to an `out` argument, operators that never occur in graphs of tensors (on strings, dictionaries,
+lists of Python objects), and kernels of single backends."""
 import pathlib, re, sys
 
 TO = pathlib.Path(__file__).parent.parent / "compiler/src/import/fx/schemas.txt"

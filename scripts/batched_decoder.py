@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a decoder of one sequence (fixtures/qwen2.5-0.5b*.onnx) for any number of them, with an attention mask.
+"""Converts a decoder of one sequence (fixtures/qwen2.5-0.5b*.onnx) to one of any number of sequences with an attention mask.
 
 usage: batched_decoder.py MODEL.onnx OUT.onnx
 
 The first dimension of inputs and outputs becomes `batch`, reshapes keep it, and `attention_mask` [batch, past + seq] hides
-positions where it is 0. Weights in external data are not looked at.
+positions where it is 0. Weights in external data are not read.
 """
 
 import sys
@@ -36,7 +36,7 @@ def main(source, target):
             attributes = [a for a in node.attribute if a.name != "allowzero"]
             del node.attribute[:]
             node.attribute.extend(attributes)
-    # The positions that a position may see, and those that the mask lets it see.
+    # The causal mask combined with the attention mask.
     causal = next(n for n in graph.node if n.op_type in ("LessOrEqual", "GreaterOrEqual", "Less", "Greater"))
     seen = causal.output[0]
     causal.output[0] = seen + "_causal"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks and compiles small models that could take unbounded time or memory, and says what each took.
+"""Checks and compiles small models that could take unbounded time or memory, and prints the time and memory of each.
 
     cargo build --profile dist && scripts/bounded.py [--binary target/dist/wgfc] [MODEL...]
 
-Without models: fixtures/repro, and what the test `what_is_many_is_compiled_or_refused` leaves in target/bounded.
-Exits with 1 where one takes more than 5 s of processor time or 1 GB, or ends as nothing should: by a signal or an error of our own.
+The default models are fixtures/repro and those that the test `what_is_many_is_compiled_or_refused` leaves in target/bounded. The
+exit code is 1 if a model takes more than 5 s of processor time or 1 GB, or ends with a signal or an internal error.
 """
 import argparse
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def measure(command):
-    """Exit code, seconds of processor time, megabytes, the first error."""
+    """Returns the exit code, the processor time in seconds, the memory in megabytes and the first error."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (4 * SECONDS, 4 * SECONDS))
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, preexec_fn=limit)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set the version of the crates, the Python package and the npm package, and begin its section in CHANGELOG.md.
 
-    python3 scripts/bump.py            prints the version, and fails where the files do not agree
+    python3 scripts/bump.py            prints the version, and fails if the files do not agree
     python3 scripts/bump.py 0.2.0      sets it; docs/releasing.md says what comes next
 """
 import datetime
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Where the version stands: the text before it, and how often. pyproject.toml has none: maturin takes the crate's.
+# The places of the version: the text before it and the number of occurrences. pyproject.toml has none, as maturin uses the
+# crate's.
 PLACES = {
     "Cargo.toml": (r'^(?:version = "|wgfc-[a-z-]+ = \{ version = ")', 6),
     "bindings/python/Cargo.toml": (r'^wgfc = \{ path = "../..", version = "', 1),
@@ -22,14 +23,14 @@ NUMBER = r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?"
 
 
 def order(version):
-    """A key by which versions sort: a pre-release comes before its release."""
+    """The sort key of a version. A pre-release sorts before its release."""
     number, _, pre = version.partition("-")
     parts = [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in pre.split(".")]
     return [int(n) for n in number.split(".")], not pre, parts
 
 
 def found():
-    """Every place that names the version, as file and version."""
+    """All places that state the version, as pairs of file and version."""
     for name, (before, times) in PLACES.items():
         versions = re.findall(rf"(?:{before})({NUMBER})\"", (ROOT / name).read_text(), re.M)
         if len(versions) != times:
@@ -59,7 +60,7 @@ def main(arguments):
     for name, (before, _) in PLACES.items():
         path = ROOT / name
         path.write_text(re.sub(rf"({before}){re.escape(old)}\"", rf'\g<1>{new}"', path.read_text(), flags=re.M))
-    # Lines that tell users what to depend on.
+    # Lines that tell users which version to depend on.
     for name in ["README.md", "docs/tutorial.md"]:
         path = ROOT / name
         if path.exists():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write test cases of the operators that exporters of language models emit, and of forms of others that ONNX's
-own cases leave out, in ONNX's own layout.
+"""Write test cases of the operators that exporters of language models emit, and of forms of other operators that ONNX's own cases
+do not cover, in ONNX's own layout.
 
     python3 scripts/contrib_cases.py [FOLDER]      (needs: pip install onnx==1.23.2 onnxruntime numpy)
 
@@ -9,9 +9,9 @@ FOLDER (target/conformance by default) gets, for each case,
     contrib/NAME/model.onnx
     contrib/NAME/test_data_set_0/input_I.pb, output_I.pb
 
-and `contrib.tsv`, a list of them: name, rtol, atol, operators. ONNX Runtime's CPU provider computes
-the outputs; a case that it refuses is left out, with a message. Cases of f16 that it refuses are
-computed in f32 from the same values. A folder made by the same version is left alone.
+and `contrib.tsv`, which lists the cases: name, rtol, atol, operators. ONNX Runtime's CPU provider computes the outputs. A case
+that it rejects is omitted with a message; if it is of f16, it is computed in f32 from the same values. A folder made by the same
+version is left unchanged.
 """
 import math
 import sys
@@ -212,8 +212,8 @@ def group_query():
 
     def make(name, b, s, past, total, lengths=None, packed=False, dtype=F32, rotary=False, extra=(), constant_total=False, outputs=3,
              dims=None, tables=24, half=None, h=h, **attributes):
-        """`past` is the length of the buffers; None leaves them out. What they hold beyond the past is 0,
-        as ONNX Runtime makes it where it cannot write to the buffer given."""
+        """`past` is the length of the buffers, which are omitted if it is None. Elements beyond the past are 0, as in ONNX
+        Runtime's results if it cannot write to the given buffer."""
         q, k, v = (numbers(name + t, b, s, w * h, dtype=dtype) for t, w in [("q", n), ("k", m), ("v", m)])
         query = [np.concatenate([q, k, v], 2), None, None] if packed else [q, k, v]
         cache = [None, None] if past is None else [numbers(name + t, b, m, past, h, dtype=dtype) for t in ["pk", "pv"]]
@@ -260,7 +260,7 @@ def group_query():
 
 
 def decoder():
-    """Two layers of a decoder as exporters write it: four-bit weights, a cache, lengths from a mask."""
+    """Two layers of a decoder in the form that exporters write: four-bit weights, a cache, lengths from a mask."""
     n, m, h, ffn, vocabulary = 4, 2, 16, 96, 61
     hidden = n * h
 
@@ -325,7 +325,7 @@ def decoder():
 
 
 def arrays():
-    """Operators of ONNX in shapes, types and forms that its own cases leave out."""
+    """ONNX operators with shapes, types and forms that ONNX's own cases do not cover."""
     x, floats = numbers, [(F32, ""), (F16, "_f16")]
 
     def make(name, op, inputs, **rest):

@@ -1,4 +1,4 @@
-"""Cases of scripts/contrib_cases.py: array work of ai.onnx.ml."""
+"""Cases of scripts/contrib_cases.py: array operators of ai.onnx.ml."""
 import numpy as np
 
 from contrib_harness import F32, case, integers, numbers

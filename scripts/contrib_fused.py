@@ -5,7 +5,8 @@ from contrib_harness import F16, F32, LOW, case, integers, numbers, widened
 
 
 def octets(name, dtype, *shape):
-    """Weights. Those of i8 have 7 bits: on processors without VNNI, ONNX Runtime adds up two products with u8 in 16 bits, which saturate."""
+    """Random weights of 8 bits. i8 weights have only 7 bits, because on processors without VNNI ONNX Runtime adds two products
+    with u8 in 16 bits with saturation."""
     return integers(name, *((0, 256) if dtype == np.uint8 else (-64, 65)), *shape, dtype=dtype)
 
 
@@ -16,7 +17,7 @@ def packed_attention():
         total = sum(sizes)
         inputs = [numbers("x", b, s, d), [numbers("w", d, total, scale=0.3)], [numbers("b", total)] if bias else None, *rest]
         narrow = widened(inputs, dtype)
-        # ONNX Runtime crashes without a bias.
+        # ONNX Runtime crashes if there is no bias.
         like = None if bias else [*inputs[:2], np.zeros(total, F32)]
         case("attention_" + name, "Attention", narrow, outputs, dims or {0: ["batch", "seq", d]}, num_heads=n, like=like, **attributes)
 
@@ -62,7 +63,8 @@ def quantised():
         return integers(name, LOW[dtype], LOW[dtype] + 256, *shape, dtype=dtype)
 
     def point(scale, zero, dtype):
-        """Scale and zero point; no zero point is symmetric. Scales are not round, so that no result lies between two numbers."""
+        """A scale and a zero point; without a zero point the quantisation is symmetric. Scales are not round numbers, so that
+        results are not halfway between two quantised values."""
         return [np.array(scale**1.0131, F32), None if zero is None else np.array(zero + LOW[dtype] + 128, dtype)]
 
     for dtype, t in [(np.uint8, "_u8"), (np.int8, "_i8")]:
@@ -71,7 +73,7 @@ def quantised():
             a, b = q("a", dtype, 3, 5, 11), q("b", dtype, 5, 1)
             for op, tag, scale in [("QLinearAdd", "add", 0.041), ("QLinearMul", "mul", 0.0173)]:
                 inputs = [a, *point(0.023, za, dtype), b, *point(0.0177, zb, dtype), *point(scale, zc, dtype)]
-                # ONNX Runtime cannot tell the types without zero points.
+                # ONNX Runtime infers the types from zero points, so it gets them explicitly.
                 like = [np.array(0, dtype) if v is None else v for v in inputs]
                 case(f"qlinear_{tag}{t}{u}", op, inputs, dims={0: ["n", 5, "k"]}, like=like)
             for op, tag, scale, more in [("QLinearSigmoid", "sigmoid", 0.0041, {}), ("QLinearLeakyRelu", "leaky_relu", 0.031, {"alpha": 0.17})]:

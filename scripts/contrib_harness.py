@@ -1,4 +1,4 @@
-"""Helpers of scripts/contrib_cases.py, which write its cases: one node each, computed by ONNX Runtime's CPU provider."""
+"""Helpers of scripts/contrib_cases.py for writing cases of one node each, computed by ONNX Runtime's CPU provider."""
 import functools
 import hashlib
 import shutil
@@ -16,7 +16,7 @@ SOURCE = b"".join(p.read_bytes() for p in [*sorted(Path(__file__).parent.glob("c
 VERSION = f"onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}, {hashlib.sha256(SOURCE).hexdigest()}\n"
 TOLERANCE = {np.float32: (1e-3, 1e-4), np.float16: (1e-2, 1e-2)}
 F16, F32 = np.float16, np.float32
-# The least element of each type of 8 bits.
+# The smallest element of each type of 8 bits.
 LOW = {np.uint8: 0, np.int8: -128}
 
 CASES = []
@@ -27,7 +27,7 @@ def generator(name, shape):
 
 
 def numbers(name, *shape, scale=1.0, dtype=F32):
-    """Normally distributed, the same for the same name and shape."""
+    """Normally distributed numbers that depend only on name and shape."""
     return (generator(name, shape).standard_normal(shape) * scale).astype(dtype)
 
 
@@ -36,11 +36,11 @@ def integers(name, low, high, *shape, dtype=np.int64):
 
 
 def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, like=None, by=None, also=None, **attributes):
-    """One node. `inputs` are arrays, in order: one wrapped in a list is a constant, None is left out.
-    `dims` gives names to extents of inputs: position to a list. ONNX Runtime computes with the inputs
-    `like`, where they are given: the same in a form that it knows. `op` may be a list of nodes, which
-    read x0, x1, … and write y0, y1, …. `by` computes the one output from the inputs where ONNX Runtime's CPU provider
-    has no such operator. `also` are attributes whose names are taken here."""
+    """A case of one node. `inputs` are arrays in order: an array wrapped in a list is a constant, and None is an omitted input.
+    `dims` maps positions of inputs to lists of names for their extents. If `like` is given, ONNX Runtime gets these inputs
+    instead, which must be equivalent ones in a form that it supports. `op` may be a list of nodes, which read x0, x1, … and write
+    y0, y1, …. `by` computes the only output from the inputs if ONNX Runtime's CPU provider lacks the operator. `also` has
+    attributes whose names are parameters of this function."""
     outputs = range(outputs) if isinstance(outputs, int) else outputs
     CASES.append((name, functools.partial(reference, op, inputs, outputs, dims or {}, domain, opset, like or by, attributes | (also or {}))))
 
@@ -78,7 +78,7 @@ def run(model, feed):
 
 
 def widened(inputs, dtype=F32):
-    """Converts the floats among some values to this type."""
+    """Converts those of the values that are floats to this type."""
     def one(v):
         if isinstance(v, list):
             return [one(v[0])]
@@ -93,7 +93,7 @@ def declared(model, values):
 
 
 def reference(op, inputs, outputs, dims, domain, opset, like, attributes):
-    """The model, what it is fed, and its outputs."""
+    """The model, its inputs and its outputs."""
     model, feed = build(op, inputs, outputs, dims, domain, opset, attributes)
     if callable(like):
         exact = like(*(v.astype(np.float64) for v in feed.values()))

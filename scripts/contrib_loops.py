@@ -1,4 +1,4 @@
-"""Cases of scripts/contrib_cases.py: loops whose condition only counts, as exporters write recurrent layers."""
+"""Cases of scripts/contrib_cases.py: loops whose condition is only a counter, as in exporters' recurrent layers."""
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -10,7 +10,7 @@ def counted():
     constant = lambda name, v, t=np.int64: node("Constant", [], [name], value=numpy_helper.from_array(np.array(v, t)))
 
     def make(name, compare="Less", step=1, kind=TensorProto.INT64, after=True, first=None, trips=None, carried_bound=False, number=False, rows=6):
-        """Running sums of the rows of x0, while a counter is below the number of rows."""
+        """Running sums of the rows of x0 in a loop that ends when a counter reaches the number of rows."""
         integer, named = np.int32 if kind == TensorProto.INT32 else np.int64, "number" if number else "counter"
         value = lambda n, t, s: helper.make_tensor_value_info(n, t, s)
         wide = TensorProto.INT32 if kind == TensorProto.INT32 else TensorProto.INT64

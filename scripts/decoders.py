@@ -1,4 +1,4 @@
-"""Decoders for scripts/make_fixtures.py: models with caches of keys and values."""
+"""Decoders for scripts/make_fixtures.py: models with key-value caches."""
 import numpy as np
 from onnx import TensorProto
 
@@ -12,7 +12,7 @@ def cached(layers):
 
 
 def causal(m, output):
-    """True where a new position may look: at positions up to its own."""
+    """The causal mask: true at positions up to the query's own."""
     m.op("Range", ["zero", "total", "one"], "columns")
     m.op("Range", ["past_length", "total", "one"], "places")
     m.op("Unsqueeze", ["places", "axis1"], "rows")
@@ -20,7 +20,7 @@ def causal(m, output):
 
 
 def angles(m, width, base):
-    """Makes `cos` and `sin` of the positions, for heads of this width."""
+    """Computes `cos` and `sin` of the rotary angles of the positions, for heads of this width."""
     m.op("Cast", ["position_ids"], "positions", to=FLOAT)
     m.op("Unsqueeze", ["positions", "axis2"], "positions3")
     m.constant("frequencies", (base ** (-np.arange(width // 2) / (width // 2))).astype(np.float32))
@@ -42,7 +42,7 @@ def rotary(m, x, begin, half, end):
 
 
 def deviation(m, x, at, square, last, epsilon):
-    """The root of the mean square along the last axis."""
+    """The root mean square along the last axis."""
     m.op("Pow", [x, square], f"{at}/square")
     m.op("ReduceMean", [f"{at}/square", last], f"{at}/mean")
     m.op("Add", [f"{at}/mean", epsilon], f"{at}/variance")
@@ -61,7 +61,7 @@ def appended(m, i, k, v):
 
 
 def weights(m, q, keys, at="", *, scale=None, least):
-    """The shares by which each query takes its visible keys, whose last axis is the positions."""
+    """The attention weights of the queries over their visible keys. The last axis is the key positions."""
     scores = m.op("MatMul", [q, keys], f"{at}products")
     if scale:
         scores = m.op("Mul", [scores, scale], f"{at}scaled")
@@ -70,13 +70,13 @@ def weights(m, q, keys, at="", *, scale=None, least):
 
 
 def context(m, values, at=""):
-    """Rows of all heads' sums of values."""
+    """The attention output of all heads, concatenated for each position."""
     m.op("MatMul", [f"{at}weights", values], f"{at}context")
     return m.op("Transpose", [f"{at}context"], f"{at}context_rows", perm=[0, 2, 1, 3])
 
 
 def decoder(name="decoder", batch=1):
-    """Two layers of a decoder with a growing cache: RMS norms, rotary positions, 4 heads on 2 of keys, SwiGLU."""
+    """Two layers of a decoder with a growing cache: RMS norms, rotary positions, 4 query heads on 2 key heads, SwiGLU."""
     d, heads, kv, hd, vocab, layers = 24, 4, 2, 6, 37, 2
     past_shape, present_shape = [batch, kv, "past", hd], [batch, kv, "past + seq", hd]
     caches = cached(layers)
@@ -95,7 +95,7 @@ def decoder(name="decoder", batch=1):
     for axis in [1, 2, 3]:
         m.constant(f"axis{axis}", [axis])
 
-    # True where a query may look: at keys up to its own place that the mask does not hide.
+    # True at keys up to the query's own position that the mask does not hide.
     m.op("Shape", ["attention_mask"], "mask_shape")
     m.op("Gather", ["mask_shape", "one"], "total")
     m.op("Shape", ["past_key_values.0.key"], "past_key_shape")
@@ -172,7 +172,7 @@ def decoder_of_several():
 
 
 def decoder_ragged():
-    """A layer around GroupQueryAttention, as exported for ONNX Runtime: each sequence has a length of its own."""
+    """A layer around GroupQueryAttention, as exported for ONNX Runtime: each sequence has its own length."""
     heads, kv, hd, vocab, room = 4, 2, 16, 37, 64
     d = heads * hd
     caches = ["key", "value"]
@@ -183,7 +183,7 @@ def decoder_ragged():
         [("logits", FLOAT, ["batch", "seq", vocab])]
         + [(f"present.0.{c}", FLOAT, ["batch", kv, "total", hd]) for c in caches],
     )
-    # The last position of each sequence, and how many there are of the longest.
+    # The last position of each sequence, and the length of the longest.
     m.op("ReduceSum", ["attention_mask", m.constant("axis1", [1])], "counts", keepdims=0)
     m.op("Sub", ["counts", m.constant("one", np.int64(1))], "last")
     m.op("Cast", ["last"], "seqlens", to=INT32)
@@ -210,7 +210,7 @@ def decoder_ragged():
     m.op("MatMul", ["y", m.weight("head", d, vocab, scale=0.2)], "logits")
 
     def feed(past, seq, lengths):
-        """`lengths`: how many tokens of each sequence there are when the new ones are in."""
+        """`lengths` are the numbers of tokens of each sequence, the new ones included."""
         rows, total = len(lengths), past + seq
         shape = (rows, kv, past, hd)
         return {f"past_key_values.0.{c}": m.rng.standard_normal(shape, dtype=np.float32) for c in caches} | {
@@ -222,11 +222,11 @@ def decoder_ragged():
 
 
 def cache(kind):
-    """A layer of attention around a cache.
+    """An attention layer with a cache of some kind.
 
-    `static`: of one size, new positions are scattered into it. `where`: the same for one position at a time,
-    by a condition. `window`: of one size, the oldest positions leave at its front. `sliding`: the same, of the
-    size of what there is at first.
+    `static`: a cache of fixed size into which new positions are scattered. `where`: a cache of fixed size into which `Where`
+    writes one position at a time. `window`: a cache of fixed size from which the oldest positions are dropped. `sliding`: a
+    growing cache from which the oldest positions are dropped beyond a fixed size.
     """
     heads, hd, size = 2, 4, {"static": 11, "where": 11, "window": 5, "sliding": 5}[kind]
     d, seq = heads * hd, 1 if kind == "where" else "seq"
@@ -249,7 +249,7 @@ def cache(kind):
         m.op("Reshape", [f"{which}/product", m.constant(f"{which}/split", [1, -1, heads, hd])], f"{which}/heads")
         m.op("Transpose", [f"{which}/heads"], which, perm=[0, 2, 1, 3])
     if kind == "static":
-        # Positions in front for the one, indices as large as what is new for the other.
+        # Keys are written with positions as the first axis, values with indices of the shape of the new values.
         m.op("Transpose", ["past_key"], "key_in_front", perm=[2, 0, 1, 3])
         m.op("Transpose", ["k"], "k_in_front", perm=[2, 0, 1, 3])
         m.op("ScatterND", ["key_in_front", "rows", "k_in_front"], "key_written")
@@ -314,7 +314,7 @@ def caches():
 
 
 class GraphOnly(Model):
-    """A model whose weights are external data that is not there; fixtures/weights.py makes them up."""
+    """A model whose weights are missing external data, which fixtures/weights.py fills with random values."""
 
     offset = 0
 
@@ -334,8 +334,9 @@ class GraphOnly(Model):
 def phi3_shaped():
     """A decoder of Phi-3-mini's shape, graph only.
 
-    32 layers of width 3072: RMS norms, one product for queries, keys and values of 32 heads of 96, rotary positions, causal
-    attention over a growing cache, one product for the gate and the input of SwiGLU's 8192 columns, 32,064 tokens.
+    It has 32 layers of width 3072: RMS norms, one matrix product for queries, keys and values of 32 heads of width 96, rotary
+    positions, causal attention over a growing cache, and one matrix product for the gate and the input of SwiGLU with 8192
+    columns. The vocabulary has 32,064 tokens.
     """
     layers, d, heads, hd, hidden, vocab = 32, 3072, 32, 96, 8192, 32064
     m = GraphOnly(

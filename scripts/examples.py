@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run the commands of README.md and docs/tutorial.md, and compare what they print with what stands there.
+"""Run the commands of README.md and docs/tutorial.md, and compare their output with the text there.
 
     python3 scripts/examples.py [WGFC]      target/debug/wgfc without it
 
-In blocks of `console`, lines after `$` are run, with the program for `cargo run --release --`; the lines below must be printed, in this order,
-among others, and `…` stands for anything. Blocks of `python` are run where their imports are installed. Files of the repository that a block
-downloads are copied.
+In `console` blocks, lines after `$` are run, with WGFC in the place of `cargo run --release --`. The output must contain the
+lines below in this order, where `…` matches anything. `python` blocks are run if their imports are installed. Files of the
+repository that a block downloads are copied instead.
 """
 import importlib.util
 import os
@@ -25,7 +25,7 @@ def squeezed(line):
 
 
 def missing(expected, printed):
-    """The first expected line that is not printed after those before it."""
+    """The first expected line that is missing in the output after the lines before it."""
     lines = iter(printed)
     for want in expected:
         pattern = ".*".join(re.escape(part) for part in squeezed(want).split("…"))
@@ -45,7 +45,7 @@ def run(page, command, folder, environment):
 
 
 def page_runs(page, wgfc):
-    """Runs the commands of a page in a new folder, which has the repository's fixtures."""
+    """Runs the commands of a page in a new folder with the repository's fixtures."""
     start, commands = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "WGFC_CACHE_DIR": f"{folder}/cache"}

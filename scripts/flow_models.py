@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes random models with loops, scans, branches, recurrent and quantised operators, their inputs, and what ONNX Runtime makes of these.
+"""Makes random models with loops, scans, branches, recurrent and quantised operators, their inputs and ONNX Runtime's outputs.
 
     flow_models.py OUT FROM TO
 
-OUT/SEED holds `model.onnx` and `test_data_set_0`, as NNSmith's do (`nnsmith_models.py`). A model follows from its seed. Those that ONNX
-Runtime refuses are named in OUT/left_out.tsv. Recurrent operators with `layout = 1`, which it does not have, are computed from
-the model with `layout = 0` and transpositions.
+OUT/SEED holds `model.onnx` and `test_data_set_0`, as for `nnsmith_models.py`. The seed determines the model. OUT/left_out.tsv
+lists the seeds whose models ONNX Runtime rejects. It does not support recurrent operators with `layout = 1`, whose outputs are
+computed from an equivalent model with `layout = 0` and transpositions.
 """
 import random
 
@@ -19,7 +19,7 @@ CONTRIB = "com.microsoft"
 
 
 def resized(shape, axis, *extents):
-    """The shape with these extents in place of the axis."""
+    """The shape with the axis replaced by these extents."""
     return shape[:axis] + extents + shape[axis + 1:]
 
 
@@ -33,7 +33,7 @@ class Value:
 
 
 class Maker:
-    """Writes nodes, of the model's graph or of a body, for one seed."""
+    """Writes the nodes of the model's graph and of bodies for one seed."""
 
     def __init__(self, seed, reference):
         self.rng = random.Random(seed)
@@ -58,7 +58,7 @@ class Maker:
         return Value(self.node(op, inputs, domain=domain, **attributes)[0], shape, dtype)
 
     def constant(self, array, dtype=None):
-        """A constant of the model, or a node of the body."""
+        """A constant: an initializer of the model, or a node of the body."""
         array = np.asarray(array)
         name = self.fresh("c")
         if dtype in (U4, I4):
@@ -91,7 +91,7 @@ class Maker:
         return Value(name, shape, dtype)
 
     def pick(self, dtype=F32, shape=None):
-        """A value that is there, the recent rather."""
+        """A random existing value, preferably a recent one."""
         values = [v for s in self.scopes for v in s["values"] if v.dtype == dtype and shape in (None, v.shape)]
         if not values:
             return None
@@ -109,7 +109,7 @@ class Maker:
         return tuple(self.rng.choice(sizes) for _ in range(rank))
 
     def float(self, shape=None):
-        """A float value of this shape, of whatever is there."""
+        """A float value of this shape, computed from existing values."""
         v = self.pick(F32, shape)
         if v is None:
             v = self.pick(F32)
@@ -117,7 +117,7 @@ class Maker:
         return v
 
     def fitted(self, v, shape):
-        """The elements of a value in another shape, repeated or left out."""
+        """A value in another shape, with its elements repeated or truncated."""
         if v.shape == shape:
             return v
         want = int(np.prod(shape))
@@ -151,7 +151,7 @@ class Maker:
     def halved(self, v):
         return self.scaled(v, self.rng.choice([0.5, 0.25, 0.3]))
 
-    # Elementwise operators, reductions, views, selections: floats of moderate size from such.
+    # Elementwise operators, reductions, views and selections that keep floats at a moderate size.
     def float_operation(self):
         r = self.rng
         x = self.float()
@@ -295,19 +295,19 @@ class Maker:
 
     # Bodies.
     def body(self, name, inputs, results, count, depth, step=True):
-        """A graph of some operations; `results` makes its outputs, as values."""
+        """A graph of several operations. `results` makes its outputs as values."""
         self.scopes.append({"nodes": [], "values": list(inputs)})
         self.operations(count, depth, step)
         outputs = []
         for v in results():
-            # An output is made in the body, and once.
+            # Each output must be the result of a node in the body and occur only once.
             outputs.append(Value(self.node("Identity", [v])[0], v.shape, v.dtype))
         nodes = self.scopes.pop()["nodes"]
         info = lambda v: helper.make_tensor_value_info(v.name, v.dtype, v.shape)
         return helper.make_graph(nodes, name, [info(v) for v in inputs], [info(v) for v in outputs])
 
     def states(self):
-        """Values to carry: floats, sometimes integers or a condition."""
+        """Loop-carried values: floats, sometimes integers or a condition."""
         given = [self.float() for _ in range(self.rng.choice([1, 1, 2, 3]))]
         if self.rng.random() < 0.4:
             given.append(self.integer())
@@ -446,7 +446,7 @@ class Maker:
             attributes["input_forget"] = 1
         attributes = {k: v for k, v in attributes.items() if v is not None}
         turn = lambda v, order: v if v == "" else self.make("Transpose", [v], [v.shape[i] for i in order], perm=order)
-        # With `layout = 1` the model is turned around, and the reference stays as it is.
+        # With `layout = 1` the model's axes are transposed; the reference model keeps `layout = 0`.
         turned = layout and not self.reference
         if turned:
             attributes["layout"] = 1
@@ -457,7 +457,7 @@ class Maker:
         if turned:
             y, last = turn(y, [1, 2, 0, 3]), [turn(v, [1, 0, 2]) for v in last]
         elif layout:
-            # As many names are taken as in the other model.
+            # The counter advances as in the other model, so that names agree.
             self.count += 1 + sum(s != "" for s in states) + 1 + len(last)
         for v in [y] + last:
             self.keep(v)
@@ -526,7 +526,7 @@ class Maker:
         self.keep(self.make("Tanh", [product], product.shape))
 
     def small_float(self, sums):
-        """Sums of products of 8 bits as floats of moderate size."""
+        """Converts sums of 8-bit products to floats of moderate size."""
         by = self.constant(np.float32(1 / 4096))
         return self.make("Mul", [self.make("Cast", [sums], sums.shape, to=F32), by], sums.shape)
 
@@ -544,7 +544,8 @@ class Maker:
         self.back(self.make("QLinearMatMul", [q, scale, zero, w, ws, wz, ys, yz], (x.shape[0], n), q.dtype), ys, yz)
 
     def scaled_weights(self, shape, columns, dtype, whole):
-        """Weights for values of this type, with a scale and a zero point for all with the probability `whole`, else for each column."""
+        """Weights for values of this type. With the probability `whole` there is one scale and zero point for all, otherwise one
+        for each column."""
         wt = I8 if dtype == I8 else self.rng.choice([U8, I8])
         w = self.weights(shape, wt)
         if self.rng.random() < whole:
@@ -625,7 +626,7 @@ class Maker:
         self.back(self.make("QLinearConcat", [ys, yz, q, scale, zero, p, ps, pz], shape, q.dtype, CONTRIB, axis=0), ys, yz)
 
     def dequantised_weights(self):
-        """A product with weights of 4 or 8 bits, in blocks or by columns."""
+        """A matrix product with weights of 4 or 8 bits that are quantised in blocks or by columns."""
         r = self.rng
         x = self.rows()
         k, n = x.shape[1], r.choice([1, 4, 8])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws docs/fusion.svg: the nodes of one layer of a model, in columns above the kernels that compute them.
+"""Draws docs/fusion.svg: the nodes of one layer of a model in columns above the kernels that compute them.
 
     pip install onnx
     fusion_picture.py [--wgfc target/debug/wgfc] [--model fixtures/bert-base.onnx] [--dispatches 2-9] [--dim batch=1 --dim seq=128]
 
-A node that several kernels compute a part of stands above the first one."""
+A node that several kernels compute is above the first of them."""
 import argparse, html, json, pathlib, subprocess
 
 import onnx
@@ -36,7 +36,7 @@ def main():
     made = json.loads(subprocess.run([a.wgfc, "inspect", a.model, "--json", *dims], check=True, capture_output=True).stdout)
     operators = {n.name: n.op_type for n in onnx.load(a.model, load_external_data=False).graph.node}
     first, last = map(int, a.dispatches.split("-"))
-    # Nodes that kernels before these compute belong to the layer before.
+    # Nodes of earlier kernels belong to the previous layer.
     seen = {n for d in made["dispatch_list"][:first] for n in d["nodes"]}
     columns = []
     for d in made["dispatch_list"][first : last + 1]:

@@ -1,4 +1,5 @@
-"""Random models drawn by seed, as folders of test data: the command line, and what ONNX Runtime makes of the models."""
+"""Common parts of scripts that write random models by seed as folders of test data: the command line and ONNX Runtime's
+outputs."""
 import argparse
 import contextlib
 from pathlib import Path
@@ -15,7 +16,7 @@ NUMPY = {F32: np.float32, F64: np.float64, I64: np.int64, I32: np.int32, BOOL: n
 
 
 def by_onnx_runtime(model, inputs):
-    """ONNX Runtime's outputs, without its optimisations, on one core."""
+    """The outputs of ONNX Runtime without optimisations on one core."""
     session = onnx_data.session(model, optimised=False, threads=1)
     names = {i.name for i in session.get_inputs()}
     return session.run(None, {k: v for k, v in inputs.items() if k in names})
@@ -28,14 +29,14 @@ def keep(folder, model, *data_sets):
 
 @contextlib.contextmanager
 def left_out(out):
-    """A function that notes in `out` why a seed gives no model."""
+    """A function that records in `out` the reason for which a seed gives no model."""
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "left_out.tsv", "a") as file:
         yield lambda seed, why: print(seed, " ".join(str(why).split())[:400], sep="\t", file=file, flush=True)
 
 
 def parser(doc):
-    """A command line with a folder and a range of seeds."""
+    """A parser of command lines with a folder and a range of seeds."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("out", type=Path)
     made.add_argument("first", type=int)
@@ -44,13 +45,14 @@ def parser(doc):
 
 
 def missing(arguments):
-    """The seeds whose folders are not there yet, with these."""
+    """The seeds whose folders do not exist yet, with these folders."""
     folders = ((seed, arguments.out / str(seed)) for seed in range(arguments.first, arguments.end))
     return ((seed, folder) for seed, folder in folders if not folder.exists())
 
 
 def main(doc, make):
-    """Writes the models of the command line's seeds. `make` gives a model, the one that ONNX Runtime computes in its place, and the inputs."""
+    """Writes the models of the command line's seeds. `make` returns a model, the equivalent model for ONNX Runtime, and the
+    inputs."""
     arguments = parser(doc).parse_args()
     with left_out(arguments.out) as note:
         for seed, folder in missing(arguments):

@@ -3,8 +3,8 @@
 
     python3 scripts/licences.py
 
-`cargo deny` checks this and more, but must be installed. Without a network, only the crates for this platform can be checked, which a
-build has downloaded.
+`cargo deny` checks this and more, but must be installed. Without a network, only the crates that a build for this platform has
+downloaded can be checked.
 """
 import json
 import re
@@ -17,7 +17,7 @@ ALLOWED = set(tomllib.loads(Path(__file__).parent.with_name("deny.toml").read_te
 
 
 def allowed(expression):
-    """Whether an SPDX expression can be met from ALLOWED. An old-style `/` means OR."""
+    """Whether licences in ALLOWED satisfy an SPDX expression. An old-style `/` means OR."""
     tokens = re.findall(r"\(|\)|[^\s()]+", expression.replace("/", " OR "))
 
     def any_of():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make the small models in fixtures/ that no exporter made.
+"""Make the small models in fixtures/ that were not made by an exporter.
 
     python3 scripts/make_fixtures.py         (needs: pip install onnx numpy onnxruntime)
 
-`fixtures/bandwidth.onnx` and `fixtures/bandwidth-mask.onnx` are the bandwidth exercise: 64 MiB through
-layer normalisation, bias, GELU and dropout. `fixtures/small/NAME` are tiny models of odd sizes with
-inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one model differ in its symbolic dimensions.
+`fixtures/bandwidth.onnx` and `fixtures/bandwidth-mask.onnx` are for bandwidth measurements: 64 MiB through layer normalisation,
+bias, GELU and dropout. `fixtures/small/NAME` are tiny models of odd sizes with inputs and outputs, which ONNX Runtime computes
+except for random numbers. The data sets of one model differ in its symbolic dimensions.
 `fixtures/phi3-shaped.onnx` is a large decoder without weights.
 """
 import sys
@@ -157,7 +157,7 @@ def half():
 
 
 def chosen():
-    """Sizes that depend on data, and what is computed with them."""
+    """Sizes that depend on data, and computations with them."""
     m = Model(
         "chosen",
         [("x", FLOAT, ["rows", 13]), ("kept", BOOL, ["rows"])],
@@ -199,7 +199,7 @@ def chosen():
 
 
 def body(name, carried, goes_on, nodes):
-    """A Loop's body: `carried` are (name in, name out, type, shape), `goes_on` the condition's name."""
+    """The body of a Loop. `carried` are (name in, name out, type, shape), `goes_on` is the condition's name."""
     info = helper.make_tensor_value_info
     before = [info("i", INT64, []), info("go", BOOL, [])] + [info(n, t, s) for n, _, t, s in carried]
     after = [info(goes_on, BOOL, [])] + [info(n, t, s) for _, n, t, s in carried]
@@ -207,7 +207,7 @@ def body(name, carried, goes_on, nodes):
 
 
 def endless():
-    """`while` as exporters write it: a trip count of INT64_MAX or none, and a condition that the body computes."""
+    """While loops in the form that exporters write: a trip count of INT64_MAX or none, and a condition that the body computes."""
     m = Model(
         "while",
         [("a", INT64, []), ("b", INT64, []), ("x", FLOAT, ["rows", 5]), ("limit", FLOAT, []), ("c", INT64, [])],
@@ -267,7 +267,7 @@ def endless():
 
 
 def boxes():
-    """Suppression of boxes, limited by an input; what is left is gathered."""
+    """Non-maximum suppression with a limit that is an input, followed by a gather of the selected boxes."""
     m = Model(
         "boxes",
         [("boxes", FLOAT, [2, 37, 4]), ("scores", FLOAT, [2, 3, 37]), ("most", INT64, [1])],
@@ -290,7 +290,7 @@ def boxes():
 
 
 def cut():
-    """Slices and prefixes whose extents are inputs, and slices of what may be empty."""
+    """Slices and prefixes whose extents are inputs, and slices of tensors that may be empty."""
     m = Model(
         "cut",
         [("x", FLOAT, ["rows", 11]), ("begin", INT64, [1]), ("end", INT64, [1]), ("k", INT64, [1])],
@@ -320,7 +320,7 @@ def cut():
 
 
 def random():
-    """Generators: which numbers a seed gives is ours to say, and must not change."""
+    """Random generators. The numbers for a seed are defined by wgfc and must not change."""
     f32, u32 = np.float32, np.uint32
     m = Model(
         "random",
@@ -337,7 +337,7 @@ def random():
     m.op("Bernoulli", ["chance"], "coin", dtype=INT32, seed=6.0)
 
     def bits(shape, seed):
-        """pcg3d of place and seed."""
+        """The pcg3d hash of position and seed."""
         place = np.arange(np.prod(shape), dtype=u32).reshape(shape)
         low = f32(seed).view(u32) if isinstance(seed, float) else u32(seed)
         v = [place, np.full(shape, low, u32), np.zeros(shape, u32)]
@@ -349,11 +349,11 @@ def random():
         return v
 
     def unit(v, precision=24):
-        """[0, 1) in so many bits."""
+        """Uniform numbers in [0, 1) with this many bits."""
         return (v >> u32(32 - precision)).astype(f32) * f32(0.5) ** precision
 
     def inner(v):
-        """(0, 1), fine near 0."""
+        """Uniform numbers in (0, 1) with finer steps near 0."""
         return np.minimum((v.astype(f32) + f32(0.5)) * f32(2.0**-32), f32(1 - 2.0**-24)).astype(np.float64)
 
     def reference(feed):
@@ -377,7 +377,8 @@ def random():
 
 
 def recurrent():
-    """Layers one after another: both ways, with lengths, more hidden values than an invocation keeps in registers."""
+    """Stacked recurrent layers: bidirectional, with sequence lengths, and with more hidden values than fit in an invocation's
+    registers."""
     f32 = np.float32
     inputs = [("x", FLOAT, ["seq", "batch", 9]), ("lengths", INT32, ["batch"])]
     m = Model("recurrent", inputs, [("y", FLOAT, ["seq", 1, "batch", 5]), ("last", FLOAT, [1, "batch", 66])])
@@ -399,7 +400,7 @@ def recurrent():
 
 
 def batched():
-    """A scan of opset 8, whose operands have a batch axis: one way forwards, the other backwards."""
+    """A Scan of opset 8, whose operands have a batch axis, with one forward and one backward direction."""
     f32 = np.float32
     inputs = [("sum", FLOAT, ["batch", 5]), ("x", FLOAT, ["batch", "seq", 5]), ("w", FLOAT, ["batch", "seq"])]
     outputs = [("last", FLOAT, ["batch", 5]), ("all", FLOAT, ["batch", "seq", 5])]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes random models of classical machine learning (`ai.onnx.ml`), their inputs, and what ONNX Runtime makes of these.
+"""Makes random models of classical machine learning (`ai.onnx.ml`), their inputs and ONNX Runtime's outputs.
 
     ml_models.py OUT FROM TO
 
-OUT/SEED holds `model.onnx` and `test_data_set_0`, as those of `flow_models.py` do. A model is one operator or a few and follows from its
-seed. Models that ONNX Runtime refuses are named in OUT/left_out.tsv.
+OUT/SEED holds `model.onnx` and `test_data_set_0`, as for `flow_models.py`. A model has one or a few operators, which the seed
+determines. OUT/left_out.tsv lists the seeds whose models ONNX Runtime rejects.
 """
 import random
 
@@ -15,9 +15,9 @@ import generated
 from generated import F32, F64, I32, I64, NUMPY, U8
 
 ML = "ai.onnx.ml"
-# Features, splits and members are of these, so that equality is met. All are exact in f32.
+# The values of features, splits and set members, so that equality occurs. All are exact in f32.
 GRID = [-2.5, -1.0, -0.25, 0.0, 0.25, 0.5, 1.0, 3.0]
-# ONNX Runtime takes members that are whole.
+# The values of set members for ONNX Runtime, which accepts only whole numbers.
 WHOLE = [-3.0, -1.0, 0.0, 1.0, 2.0, 3.0, 30.0, 33.0, 70.0]
 
 
@@ -57,7 +57,7 @@ class Maker:
 
     # Trees.
     def tree(self, features, depth):
-        """A tree as nested tuples: a leaf is None, a node (feature, split, yes, no)."""
+        """A tree as nested tuples: a leaf is None, a node is (feature, split, yes, no)."""
         r = self.rng
         if depth == 0 or r.random() < 0.2:
             return None
@@ -115,7 +115,7 @@ class Maker:
         self.node("TreeEnsemble", [x], [(dtype, [len(data), targets])], **attributes)
 
     def old_forest(self, features, nan):
-        """The nodes' attributes of the versions before 5, and the leaves as pairs of tree and node."""
+        """The attributes of nodes in versions before 5, and the leaves as pairs of tree and node."""
         r = self.rng
         modes = r.choice([["BRANCH_LEQ"], ["BRANCH_LT"], ["BRANCH_GT", "BRANCH_GTE"],
                           [f"BRANCH_{m}" for m in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")]])

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes random valid models with NNSmith, their inputs, and what ONNX Runtime and torch make of these.
+"""Makes random valid models with NNSmith, their inputs, and the outputs of ONNX Runtime and of torch.
 
     nnsmith_models.py OUT FROM TO [--nodes N] [--elements N]
 
-OUT/SEED holds `model.onnx`; `test_data_set_0`, inputs and what ONNX Runtime gives for the model as it stands; `test_data_set_1`, the
-same inputs and what torch gives for the module that was exported. Seeds that are there are left as they are; those of which nothing
-valid came are named in OUT/left_out.tsv. The model follows from the seed but for NNSmith's time limits, so folders are kept for repeating.
+OUT/SEED holds `model.onnx`; `test_data_set_0`, inputs and ONNX Runtime's outputs of the unoptimised model; `test_data_set_1`, the
+same inputs and torch's outputs of the exported module. Existing folders of seeds are left unchanged. OUT/left_out.tsv lists the
+seeds without a valid model. The seed determines the model except for NNSmith's time limits, so keep the folders to repeat a test.
 
-NNSmith finds out which operators and types can be exported the first time, in a minute, and keeps that in OUT/../operators.
+On the first use NNSmith spends about a minute to find the operators and types that can be exported, which it keeps in
+OUT/../operators.
 """
 import contextlib
 import functools
@@ -25,7 +26,7 @@ import onnx_data
 
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
-# The exporter by tracing: the other one takes a second for a model, and refuses NNSmith's own checks of values.
+# The tracing exporter: the other one takes a second for a model and rejects NNSmith's own checks of values.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
 from nnsmith import narrow_spec  # noqa: E402
@@ -34,7 +35,7 @@ from nnsmith.graph_gen import model_gen  # noqa: E402
 from nnsmith.materialize import Model  # noqa: E402
 
 SECONDS = 30
-"""How long a model may take."""
+"""The time limit for a model."""
 
 
 class TooLong(BaseException):
@@ -68,7 +69,7 @@ def make(kind, opset, seed, nodes, elements, folder):
     try:
         expected = generated.by_onnx_runtime(model, oracle.input)
     except Exception as e:
-        # It has no kernels for some types.
+        # ONNX Runtime has no kernels for some types.
         if "NOT_IMPLEMENTED" not in str(e) and "NotImplemented" not in type(e).__name__:
             raise
         expected = outputs
@@ -87,7 +88,7 @@ def main():
     kind = Model.init("onnx", backend_target="cpu")
     kind.add_seed_setter()
     with contextlib.redirect_stdout(io.StringIO()):
-        # Operators whose results need not be finite are drawn too.
+        # Operators with results that may not be finite are included.
         opset = narrow_spec.auto_opset(kind, None, vulops=True)
     activate_ext(opset=opset, factory=None)
     safe = [op for op in opset if not op.limit_domain]

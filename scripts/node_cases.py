@@ -9,9 +9,9 @@ FOLDER (target/conformance by default) gets, for each case,
     NAME/test_data_set_0/input_I.pb, output_I.pb   TensorProto, SequenceProto or OptionalProto,
                                                    as the model's input or output is declared
 
-`node.tsv` lists the cases of single operators: name, rtol, atol, operators (comma-separated, with
-their domain unless that is ai.onnx). `exported.tsv` lists those that come as files, most of them
-exported by PyTorch, converted to opset 7 where they are older. A folder made by the same version is left alone.
+`node.tsv` lists the cases of single operators: name, rtol, atol, operators (comma-separated, with their domain unless that is
+ai.onnx). `exported.tsv` lists the cases that the package has as files, most of them exported by PyTorch; older models are
+converted to opset 7. A folder made by the same version is left unchanged.
 """
 import shutil
 import sys
@@ -29,7 +29,7 @@ OLDEST = 7  # the first opset with today's broadcasting; older models are conver
 
 
 def message(value, declared):
-    """One input or output: a message, or an array."""
+    """An input or output: a message or an array."""
     if isinstance(value, (onnx.TensorProto, onnx.SequenceProto, onnx.OptionalProto)):
         return value
     if declared.HasField("optional_type"):

@@ -1,4 +1,4 @@
-"""Models with their inputs and expected outputs in the layout of ONNX's own test data, and what ONNX Runtime computes."""
+"""Writing of models with inputs and expected outputs in the layout of ONNX's own test data, and runs of ONNX Runtime."""
 import contextlib
 import shutil
 
@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 
 def session(model, optimised=True, threads=0):
-    """ONNX Runtime's session on the CPU of a model, or of the file that has one; no number of threads is all cores."""
+    """An ONNX Runtime session on the CPU for a model or a model file. By default it uses all cores."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -21,7 +21,7 @@ def session(model, optimised=True, threads=0):
 
 
 def graph_inputs(model):
-    """The inputs that no initializer gives."""
+    """The inputs of a graph without those that are initializers."""
     constants = {i.name for i in model.graph.initializer}
     return [i for i in model.graph.input if i.name not in constants]
 
@@ -40,7 +40,7 @@ def operators(graph):
 
 
 def mask(batch, length):
-    """[batch, length] of 1 and, at the ends of rows after the first, 0."""
+    """A mask [batch, length] of ones with zeros at the ends of all rows but the first."""
     m = np.ones((batch, length), np.int64)
     for row in range(1, batch):
         m[row, length - length // 3 - row :] = 0
@@ -48,7 +48,7 @@ def mask(batch, length):
 
 
 def write_values(folder, kind, values):
-    """Writes `input_I.pb` or `output_I.pb` for arrays, or for messages as they are."""
+    """Writes `input_I.pb` or `output_I.pb` for arrays or messages."""
     folder.mkdir(parents=True, exist_ok=True)
     for i, value in enumerate(values):
         if not isinstance(value, (onnx.TensorProto, onnx.SequenceProto, onnx.OptionalProto)):
@@ -66,7 +66,7 @@ def write(folder, model, *data_sets):
 
 
 def write_case(folder, name, model, *data_sets, rtol, atol, used=None):
-    """Writes a case of the conformance tests; its line of the index names the operators `used`, by default all."""
+    """Writes a case of the conformance tests. Its line in the index names the operators `used`, by default all of the model's."""
     write(folder / name, model, *data_sets)
     return f"{name}\t{rtol}\t{atol}\t{','.join(sorted(used or operators(model.graph)))}\n"
 
@@ -77,7 +77,7 @@ def write_index(path, lines):
 
 
 def once(stamp, version, make):
-    """Calls `make` unless the file `stamp` says that this version has."""
+    """Calls `make` unless the file `stamp` records that it has been called with this version."""
     if not stamp.exists() or stamp.read_text() != version:
         make()
         stamp.write_text(version)
@@ -85,7 +85,8 @@ def once(stamp, version, make):
 
 @contextlib.contextmanager
 def complete(folder):
-    """A new folder, named `folder` only when it is complete: an interrupted run is not taken for a finished one."""
+    """A new folder that is renamed to `folder` only once it is complete, so that an interrupted run is not mistaken for a
+    finished one."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

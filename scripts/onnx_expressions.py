@@ -4,8 +4,8 @@
         x, = g.values
         model = g.model([("y", FLOAT, ["n"], x * x + 1.0)])
 
-An operation is a node of the graph that is open innermost. Numbers become constants of that graph: floats
-f32, whole numbers and lists of them i64, numpy values what they are.
+An operation becomes a node of the innermost open graph. Numbers become constants of that graph: floats are f32, integers and
+lists of them i64, and numpy values keep their types.
 """
 from collections import Counter
 
@@ -45,7 +45,7 @@ operators()
 
 
 class Graph:
-    """A graph while it is written; inputs are (name, element type, shape)."""
+    """A graph under construction. Inputs are (name, element type, shape)."""
 
     def __init__(self, name, inputs):
         self.name, self.inputs = name, inputs
@@ -74,7 +74,7 @@ class Graph:
         return self.constants[key].name
 
     def proto(self, outputs, defaults=()):
-        """`outputs` are (name, element type, shape, value); `defaults` (name, value) of inputs that have one."""
+        """`outputs` are (name, element type, shape, value). `defaults` are (name, value) of inputs that have a default."""
         for name, _, _, value in outputs:
             self.nodes.append(helper.make_node("Identity", [value.name], [name], name=f"{self.name}/{name}"))
         info = helper.make_tensor_value_info
@@ -90,7 +90,7 @@ class Graph:
 
 
 def op(kind, *inputs, outputs=1, **attributes):
-    """The result of a node, or the list of them."""
+    """The result of a node, or the list of its results."""
     g = OPEN[-1]
     names = [i.name if isinstance(i, Value) else "" if i is None else g.constant(i) for i in inputs]
     node = g.fresh(kind)
@@ -101,9 +101,9 @@ def op(kind, *inputs, outputs=1, **attributes):
 
 
 def loop(steps, carried, step, goes_on=None):
-    """`steps` times `step(iteration, *carried) -> carried`; `carried` are (name, element type, shape, first).
+    """A loop that applies `step(iteration, *carried) -> carried` `steps` times. `carried` are (name, element type, shape, first).
 
-    With `goes_on(*carried)`, a scalar, only while it holds.
+    If `goes_on` is given, the loop ends early when the scalar `goes_on(*carried)` is false.
     """
     ports = [("iteration", onnx.TensorProto.INT64, []), ("going", onnx.TensorProto.BOOL, [])]
     with Graph("step", ports + [c[:3] for c in carried]) as body:
@@ -118,7 +118,7 @@ def loop(steps, carried, step, goes_on=None):
 
 
 def scan(carried, scanned, step):
-    """`step(*carried, *slices) -> carried` over axis 0; `scanned` are (name, element type, shape of a slice, value)."""
+    """A scan of `step(*carried, *slices) -> carried` over axis 0. `scanned` are (name, element type, shape of a slice, value)."""
     with Graph("step", [c[:3] for c in [*carried, *scanned]]) as body:
         state = step(*body.values)
         results = [(f"next_{n}", t, s, v) for (n, t, s, _), v in zip(carried, state, strict=True)]

@@ -13,7 +13,7 @@ BOOL, UINT8, UINT32 = TensorProto.BOOL, TensorProto.UINT8, TensorProto.UINT32
 
 
 class Model:
-    """A graph under construction; node outputs are named after what they are."""
+    """A graph under construction. Node outputs have descriptive names."""
 
     def __init__(self, name, inputs, outputs, opset=20):
         self.name, self.opset, self.nodes, self.constants = name, opset, [], []
@@ -35,7 +35,7 @@ class Model:
         return self.constant(name, (scale * self.rng.standard_normal(shape)).astype(dtype))
 
     def build(self, check=True):
-        """`check` asks that all weights are there."""
+        """With `check` all weights must be present."""
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants)
         domains = {"": self.opset} | {n.domain: 1 for n in self.nodes if n.domain}
         opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
@@ -45,7 +45,7 @@ class Model:
         return model
 
     def save(self, *feeds, reference=None):
-        """`reference` computes the outputs where ONNX Runtime's are not the ones wanted."""
+        """`reference` computes the outputs if they are not to be those of ONNX Runtime."""
         model = self.build()
         if reference is None:
             session = onnx_data.session(model)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Write what ONNX allows of each operator, for the importer's checks: compiler/src/import/onnx/schemas.txt.
+"""Write the inputs and attributes that ONNX allows for each operator, for the importer's checks:
+compiler/src/import/onnx/schemas.txt.
 
     python3 scripts/operator_schemas.py      (needs: pip install onnx==1.23.2)
 
-A line for each operator of `ai.onnx`, `ai.onnx.ml` and `ai.onnx.preview`, its versions taken together: what one of
-them allows is allowed.
+There is a line for each operator of `ai.onnx`, `ai.onnx.ml` and `ai.onnx.preview`. It allows everything that any version of the
+operator allows.
 
     NAME TAB INPUTS TAB ATTRIBUTES
 
@@ -21,7 +22,8 @@ CODES = {name.lower(): code for name, code in onnx.TensorProto.DataType.items()}
 
 
 def bits(types):
-    """A bit for each element type of tensors; the optional ones and what they hold alike. None is anything else."""
+    """A bit for each element type of tensors. Optional types count as the types that they hold. None stands for all other
+    types."""
     mask = 0
     for t in types:
         t = t.removeprefix("optional(").rstrip(")")

@@ -3,15 +3,13 @@
 
     python3 scripts/reference.py [--out FOLDER] [NAME ...]
 
-NAME is one of the models below, `light` for the nine light_* models of the package onnx, `filled`
-for some of them with random weights (their own are constant, which makes their outputs uniform and
-hides mistakes), or `all`.
-FOLDER (target/models by default) gets NAME/model.onnx (weights beside it) and, per data set N,
-NAME/test_data_set_N/{input,output}_I.pb. The data sets of one model differ in their symbolic
-dimensions, so one compiled program must serve them all. What is there already is left alone.
+NAME is one of the models below, `light` for the nine light_* models of the package onnx, `filled` for some of them with random
+weights (their own weights are constant, which makes outputs uniform and hides mistakes), or `all`. FOLDER (target/models by
+default) gets NAME/model.onnx (weights beside it) and, per data set N, NAME/test_data_set_N/{input,output}_I.pb. The data sets of
+one model differ in their symbolic dimensions, so one compiled program must serve them all. Existing files are left unchanged.
 
-Expected outputs of light_* come with the package; the others are computed by ONNX Runtime's CPU
-provider in the model's own precision. Needs: pip install onnx numpy onnxruntime
+Expected outputs of light_* come with the package. ONNX Runtime's CPU provider computes all others in the model's own precision.
+Needs: pip install onnx numpy onnxruntime
 """
 import argparse
 import shutil
@@ -48,7 +46,7 @@ def tokens(batch, seq):
 
 
 def decoder(layers, dtype, seq, past, state):
-    """Inputs of a decoder: `seq` tokens after the `past` that `state` (the previous outputs) holds."""
+    """Inputs of a decoder: `seq` tokens after `past` tokens, whose cache is in `state`, the previous outputs."""
     rng = np.random.default_rng(seq * 1000 + past)
     feed = {
         "input_ids": rng.integers(0, 151936, (1, seq)),
@@ -69,7 +67,7 @@ def qwen(layers, dtype=np.float32):
     ]
 
 
-# Each data set is a function from the outputs of the one before to the inputs.
+# Each data set is a function from the outputs of the previous one to the inputs.
 MODELS = {
     "resnet50": [lambda _: images(1), lambda _: images(2)],
     "mobilenetv2": [lambda _: images(1), lambda _: images(3)],
@@ -87,14 +85,14 @@ def light(name, folder):
     shutil.copyfile(LIGHT / f"{name}.onnx", folder / "model.onnx")
     [info] = graph_inputs(onnx.load(folder / "model.onnx"))
     shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
-    # The ramp that the package's own runner feeds.
+    # The ramp that the package's own test runner uses as input.
     ramp = (np.arange(np.prod(shape)).reshape(shape) / np.prod(shape)).astype(np.float32)
     write_values(folder / "test_data_set_0", "input", [ramp])
     shutil.copyfile(LIGHT / f"{name}_output_0.pb", folder / "test_data_set_0/output_0.pb")
 
 
 def filled(name, folder):
-    """A light model with random weights inside."""
+    """A light model with its weights replaced by random ones."""
     model = onnx.load(LIGHT / f"{name.replace('filled', 'light')}.onnx")
     graph = model.graph
     constants = {n.output[0]: n for n in graph.node if n.op_type == "ConstantOfShape"}
@@ -123,7 +121,7 @@ def filled(name, folder):
         values = [type(v).FromString(v.SerializeToString()) for v in values]
         del field[:]
         field.extend(values)
-    # The scores before a final softmax, which may round all but one away, are an output too.
+    # The inputs of a final softmax become an output, too, as the softmax may round all but one of its results to 0.
     for node in graph.node:
         if node.op_type == "Softmax":
             graph.output.append(onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, None))
@@ -137,7 +135,7 @@ def filled(name, folder):
 
 
 def large(name, folder):
-    # The name stays: the weights' file is named after it inside the model.
+    # The name must stay, as the model refers to the weights' file by it.
     source = FIXTURES / f"{name}.onnx"
     model = folder / f"{name}.onnx"
     shutil.copyfile(source, model)

@@ -1,13 +1,13 @@
-"""Sequential simulations: seeded inputs, and what comes out of them, computed with numpy alone.
+"""Sequential simulations: seeded inputs and their outputs, computed with numpy alone.
 
-Nothing here is made from the ONNX graphs of scripts/simulations.py or makes them: it is what they are
-compared with. The population is the first axis of everything; `float_type` is the arithmetic. Inputs are
-dictionaries in the order of the graph's inputs, outputs tuples in the order of its outputs.
+This module is independent of the ONNX graphs of scripts/simulations.py, which are compared with it. The population is the first
+axis of all arrays, and `float_type` is the type of the arithmetic. Inputs are dictionaries in the order of the graph's inputs,
+outputs are tuples in the order of its outputs.
 """
 import numpy as np
 
 PI = float(np.pi)
-# Individuals, steps and dims of a benchmark.
+# The individuals, steps and dims of each benchmark.
 USUAL = {
     "rastrigin": (4096, 1, 2000),
     "cartpole": (4096, 500, 1),
@@ -17,13 +17,13 @@ USUAL = {
     "nbody": (512, 200, 1),
     "portfolio": (10_000, 1500, 1),
 }
-# Steps after which results are still comparable: where dynamics are chaotic, the last bit of a sine decides in
-# the long run. Until then a few individuals may have gone another way.
+# The number of steps after which results are still comparable. With chaotic dynamics, the last bit of a sine decides the course
+# in the long run; up to this number only a few individuals diverge.
 HORIZON = {"cartpole": 100, "acrobot": 100, "mountaincar": 200, "nbody": 50, "portfolio": 500}
 
 
 def columns(genomes, begin, n, m):
-    """The weights [population, n, m] and biases [population, m] of a layer that begins at this gene."""
+    """The weights [population, n, m] and biases [population, m] of the layer whose genes begin at this index."""
     end = begin + n * m
     return genomes[:, begin:end].reshape(-1, n, m), genomes[:, end : end + m]
 
@@ -39,7 +39,7 @@ def rastrigin(x, steps):
 
 
 def cartpole(genomes, state, steps):
-    """Gym's CartPole-v1 with explicit Euler steps; an individual stands still once its pole has fallen."""
+    """Gym's CartPole-v1 with explicit Euler steps. An individual no longer moves once its pole has fallen."""
     gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     mass, moment = cart + pole, pole * half_length
     state = state.copy()
@@ -61,7 +61,7 @@ def cartpole(genomes, state, steps):
 
 
 def acrobot(genomes, state, steps):
-    """Gym's Acrobot, "book" equations, explicit Euler steps: +1 with the tip above 1, else −0.01."""
+    """Gym's Acrobot with the "book" equations and explicit Euler steps. The reward is +1 with the tip above 1, else −0.01."""
     length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
 
     def wrapped(angle):
@@ -93,7 +93,7 @@ def acrobot(genomes, state, steps):
 
 
 def mountaincar(genomes, position, steps):
-    """Gym's MountainCar-v0 under a linear policy of 3 actions: −1 for each step until the flag."""
+    """Gym's MountainCar-v0 with a linear policy over 3 actions. The reward is −1 for each step until the flag."""
     velocity = np.zeros_like(position)
     alive = np.ones(len(genomes), bool)
     reward = np.zeros(len(genomes), genomes.dtype)
@@ -110,13 +110,13 @@ def mountaincar(genomes, position, steps):
 
 
 def pcg(state):
-    """The next state of a linear congruential generator of 32 bits, and this one's PCG-RXS-M-XS output."""
+    """The next state of a linear congruential generator of 32 bits, and the PCG-RXS-M-XS output of the given state."""
     word = ((state >> ((state >> np.uint32(28)) + np.uint32(4))) ^ state) * np.uint32(277803737)
     return state * np.uint32(747796405) + np.uint32(2891336453), (word >> np.uint32(22)) ^ word
 
 
 def montecarlo(seeds, steps):
-    """How many of each worker's points of the unit square lie in the unit circle; the generator's last state."""
+    """The number of each worker's points of the unit square that lie in the unit circle, and the generator's last state."""
     state, inside = seeds.copy(), np.zeros(len(seeds), np.uint32)
     unit = lambda word: (word >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     for _ in range(steps):
@@ -128,7 +128,7 @@ def montecarlo(seeds, steps):
 
 
 def nbody(position, velocity, mass, steps):
-    """Every body attracts every other; velocities first, then positions with them."""
+    """Gravity between all pairs of bodies. Each step updates velocities, and then positions with the new velocities."""
     gravity, dt, softening = 6.674e-3, 0.01, 0.01
     for _ in range(steps):
         apart = position[None] - position[:, None]
@@ -140,9 +140,9 @@ def nbody(position, velocity, mass, steps):
 
 
 def portfolio(genomes, signals, band=0.05):
-    """A policy of two layers that trades 16 assets; the product of its returns.
+    """A policy of two layers that trades 16 assets. The result is the product of its returns.
 
-    Equal shares, of which there are many where the cap is low, may differ by exactly the band: 1/4 and 1/5.
+    With a low cap there are many equal shares, which may differ by exactly the band, such as 1/4 and 1/5.
     """
     n, kind = len(genomes), genomes.dtype
     value, peak, m0, m1 = np.ones(n, kind), np.ones(n, kind), np.zeros(n, kind), np.zeros(n, kind)
@@ -175,7 +175,8 @@ def portfolio(genomes, signals, band=0.05):
 
 
 def agree(a, b, relative=1e-4):
-    """Whether each of these outputs differs, individual by individual, by at most so much of its largest element, or of 1e-3."""
+    """For each individual, whether its outputs differ by at most the share `relative` of their largest element, or of 1e-3 if
+    that is larger."""
     same = np.ones(len(b[0]), bool)
     for x, y in zip(a, b, strict=True):
         x, y = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (x, y))
@@ -185,7 +186,7 @@ def agree(a, b, relative=1e-4):
 
 
 def bits(seed, name, n):
-    """SplitMix64 from a seed and what the numbers are for, as in src/random.rs."""
+    """SplitMix64 from a seed and the purpose of the numbers, as in src/random.rs."""
     u64 = np.uint64
     state = 0xCBF29CE484222325
     for byte in name.encode():
@@ -198,7 +199,7 @@ def bits(seed, name, n):
 
 
 def draw(name, population, steps, dims=7, seed=1):
-    """Seeded inputs of a workload, without the number of steps; the same as in src/cli/loops/inputs.rs."""
+    """Seeded inputs of a workload without the number of steps, equal to those of src/cli/loops/inputs.rs."""
     f32 = np.float32
 
     def uniform(what, low, high, *shape):
@@ -206,7 +207,7 @@ def draw(name, population, steps, dims=7, seed=1):
         return (low + (high - low) * unit).astype(f32).reshape(shape)
 
     def normal(what, *shape, scale=1.0):
-        """Sums of four uniform numbers, of this deviation."""
+        """Approximately normal numbers of this standard deviation: sums of four uniform numbers."""
         of_four = (bits(seed, what, 4 * int(np.prod(shape))) >> np.uint64(40)).reshape(-1, 4).sum(axis=1)
         return ((of_four / 2.0**24 - 2) * (np.sqrt(3) * scale)).astype(f32).reshape(shape)
 
@@ -214,7 +215,7 @@ def draw(name, population, steps, dims=7, seed=1):
         case "rastrigin":
             return {"x": uniform("x", -5.12, 5.12, population, dims)}
         case "cartpole":
-            # Towards the side to which the pole leans, more or less.
+            # Genes near a policy that pushes towards the side to which the pole leans.
             lean = np.zeros(58, f32)
             lean[[16, 24]], lean[[17, 25]], lean[41], lean[42] = 1, -1, 1, 1
             genomes = lean + normal("genomes", population, 58, scale=0.3)
@@ -223,7 +224,7 @@ def draw(name, population, steps, dims=7, seed=1):
             state = uniform("state", -0.1, 0.1, population, 4)
             return {"genomes": normal("genomes", population, 163), "state": state}
         case "mountaincar":
-            # Along with the velocity, more or less.
+            # Genes near a policy that accelerates in the direction of the velocity.
             along = np.array([0, 0, 0, -30, 0, 30, 0, 0, 0], f32)
             scale = np.repeat(np.array([0.3, 10, 0.2], f32), 3)
             genomes = along + scale * normal("genomes", population, 9)
@@ -250,7 +251,7 @@ WORKLOADS = {f.__name__: f for f in [rastrigin, cartpole, acrobot, mountaincar, 
 
 
 def run(name, inputs, steps, float_type=np.float32, **options):
-    """The outputs."""
+    """The outputs of a workload for these inputs."""
     inputs = {k: v.astype(float_type) if v.dtype == np.float32 else v for k, v in inputs.items()}
     with np.errstate(over="ignore"):
         return WORKLOADS[name](**inputs, **options, **({} if name == "portfolio" else {"steps": steps}))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sequential simulations as ONNX graphs: what fixtures/simulations holds.
+"""Sequential simulations as ONNX graphs, for fixtures/simulations.
 
     python3 scripts/simulations.py                                        the fixtures
     python3 scripts/simulations.py portfolio --population 10000 --steps 1500 --out DIR
@@ -7,15 +7,14 @@
     python3 scripts/simulations.py --check                                compare, write nothing
                                              (needs: pip install onnx numpy onnxruntime)
 
-Each is a model in which the number of individuals is the dimension `population` (`bodies` of the N-body
-problem), with inputs, and outputs of the numpy reference in simulation_reference.py. Loops take the number of their
-steps from the input `steps`, whose initializer says what it is unless another value is given; it decides no
-shape. A scan has as many steps as there are signals. Before anything is written, each graph passes onnx.checker
-and ONNX Runtime's outputs agree with the reference's (rel. 1e-4).
+Each is a model in which the number of individuals is the dimension `population` (`bodies` of the N-body problem), with inputs and
+with outputs of the numpy reference in simulation_reference.py. Loops take their number of steps from the input `steps`, which has
+an initializer as its default and determines no shape. A scan has as many steps as there are signals. Before anything is written,
+each graph must pass onnx.checker, and ONNX Runtime's outputs must agree with the reference's (rel. 1e-4).
 
-Individuals of a fixture are such that rounding does not decide what becomes of them: a policy that chooses by
-comparing is chaotic, and the last bit of a sine may make an individual go the other way. Drawn are more than
-asked for; kept are those for which arithmetic in f64, and in f32 from inputs changed by 1e-6, comes to the same.
+The fixtures have only individuals whose course does not depend on rounding: a policy that compares values is chaotic, and the
+last bit of a sine may change an individual's course. More individuals than needed are drawn, and those are kept whose results
+agree in f64 and in f32 with inputs changed by 1e-6.
 """
 import argparse
 from pathlib import Path
@@ -31,7 +30,7 @@ from simulation_reference import agree
 
 PI = float(np.pi)
 BODIES, POPULATION, STEPS = "bodies", "population", ("steps", INT64, [])
-# The population, the steps (one number where they are an input) and the dims of each fixture's data sets.
+# The population, the steps (one number if they are an input) and the dims of each fixture's data sets.
 FIXED = {
     "rastrigin": [(37, 1, 13), (5, 1, 301)],
     "cartpole": [(37, 50), (1, 50)],
@@ -45,7 +44,7 @@ FIXED = {
 
 
 def filled(like, dtype, value, *shape):
-    """[population, *shape], the population that of `like`."""
+    """A constant tensor of shape [population, *shape] with the population of `like`."""
     n = op("Shape", like, start=0, end=1)
     size = op("Concat", n, list(shape), axis=0) if shape else n
     return op("ConstantOfShape", size, value=helper.make_tensor("value", dtype, [1], [value]))
@@ -56,7 +55,7 @@ def genes(genomes, begin, end):
 
 
 def layer(x, genomes, begin, n, m):
-    """Each individual's own x·W + b: [population, n] to [population, m]."""
+    """A layer x·W + b with weights of each individual: [population, n] to [population, m]."""
     weights = op("Reshape", genes(genomes, begin, begin + n * m), [0, n, m])
     product = op("MatMul", op("Unsqueeze", x, [1]), weights)
     return op("Squeeze", product, [1]) + genes(genomes, begin + n * m, begin + n * m + m)
@@ -92,11 +91,11 @@ def rastrigin(_):
 
 
 PUSH, TAU = 10.0, 0.02
-"""The force on a cart, and the seconds of a step."""
+"""The force on a cart, and the duration of a step in seconds."""
 
 
 def accelerations(angle, spin, force):
-    """Those of the cart, and of its pole."""
+    """The accelerations of the cart and of its pole."""
     gravity, cart, pole, half_length = 9.8, 1.0, 0.1, 0.5
     mass, moment = cart + pole, pole * half_length
     sin, cos = op("Sin", angle), op("Cos", angle)
@@ -184,7 +183,7 @@ def mountaincar(trips):
         genomes, first, steps = g.values
 
         def step(_, position, velocity, alive, reward):
-            # A sum of products, where the others have matrices.
+            # A sum of products, where other models have a matrix product.
             weights = op("Reshape", genes(genomes, 0, 6), [0, 2, 3])
             seen = op("Unsqueeze", stacked([position, velocity]), [2])
             logits = op("ReduceSum", seen * weights, [1], keepdims=0) + genes(genomes, 6, 9)
@@ -314,7 +313,7 @@ MODELS = {
 
 
 def settled(name, inputs, steps):
-    """The individuals whose course rounding does not change."""
+    """The individuals whose course does not depend on rounding."""
     rng = np.random.default_rng(7)
     noisy = lambda v: v * (1 + 1e-6 * rng.standard_normal(v.shape)).astype(v.dtype)
     result = reference.run(name, inputs, steps)
@@ -327,7 +326,7 @@ def settled(name, inputs, steps):
 
 
 def data(name, population, steps, dims, settle=True):
-    """Inputs of the graph, without `steps`, and the reference's outputs."""
+    """Inputs of the graph without `steps`, and the reference's outputs."""
     workload = name.removesuffix("-until")
     if settle and workload not in ["nbody", "montecarlo"]:
         inputs = reference.draw(workload, 4 * population + 20, steps, dims)
@@ -340,7 +339,7 @@ def data(name, population, steps, dims, settle=True):
 
 
 def compare(name, model, inputs, outputs):
-    """ONNX Runtime against the reference. Prints the share of individuals that agree."""
+    """Compares ONNX Runtime with the reference and prints the share of individuals that agree."""
     share = agree(onnx_data.session(model).run(None, inputs), outputs).mean()
     print(f"{name}: {len(outputs[0])} individuals, {100 * share:.1f}% agree, {model.ByteSize()} bytes")
     return share

@@ -2,11 +2,12 @@
 """Compares torch.compile(model, backend="wgfc") with eager PyTorch on models of torchvision and transformers.
 
   python scripts/torch_compile.py [NAME ...]     only models whose names contain one of these
-  python scripts/torch_compile.py --steps 100    also trains so many steps and compares the losses
+  python scripts/torch_compile.py --steps 100    also trains for this many steps and compares the losses
 
-Needs the Python packages wgfc (bindings/python), torch, torchvision and transformers. Models have random weights and few or small layers;
-nothing is downloaded. Prints a table: the greatest difference of values in inference and of gradients (relative to the greatest
-of each tensor), of losses of training, programs and operators that stay in torch, seconds for all. Fails where a difference exceeds 1e-3.
+Needs the Python packages wgfc (bindings/python), torch, torchvision and transformers. Models have random weights and few or small
+layers, and nothing is downloaded. Prints a table with the largest differences of values in inference and of gradients (relative
+to the largest element of each tensor), the largest difference of training losses, the numbers of programs and of operators that
+stay in torch, and the total time in seconds. Fails if a difference exceeds 1e-3.
 """
 
 import argparse
@@ -76,7 +77,7 @@ MODELS = {
 
 
 def first(result):
-    """The tensor that a model is about."""
+    """The main tensor of a model's output."""
     if isinstance(result, torch.Tensor):
         return result
     return result.logits
@@ -91,17 +92,17 @@ def gradients(model, run, inputs):
 
 
 def difference(got, want):
-    """The greatest, relative to the greatest value."""
+    """The largest difference relative to the largest value."""
     return ((got - want).abs().max() / want.abs().max()).item()
 
 
 def relative(got, want, scale):
-    """The error of gradients: relative to the greatest of the tensor, or a thousandth of the greatest of all where it is next to nothing."""
+    """The largest error of a gradient, relative to the larger of its largest element and a thousandth of `scale`."""
     return ((got - want).abs().max() / want.abs().max().clamp(min=scale * 1e-3)).item()
 
 
 def ready(make):
-    """A model and its inputs. The statistics of its norms are those of the inputs, and as in evaluation nothing is random."""
+    """A model and its inputs. Normalisation uses the statistics of the inputs, and as in evaluation nothing is random."""
     torch.manual_seed(0)
     model, inputs = make()
     for module in model.modules():
@@ -113,7 +114,7 @@ def ready(make):
 
 
 def train(make, steps):
-    """The greatest difference of losses while both are trained."""
+    """The largest difference of losses while both models are trained."""
     curves = []
     for compiled in [False, True]:
         model, inputs = ready(make)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes fixtures/aten/programs.tar.gz: graphs of random programs of PyTorch, with what they are given and what torch returns.
+"""Makes fixtures/aten/programs.tar.gz: graphs of random PyTorch programs with their inputs and torch's outputs.
 
     torch_programs.py [--count 200] [--graphs 1] [--minutes N] [--first SEED] [--out FILE]
 
-The programs are those of `bindings/python/tests/programs.py`, compiled by `torch.compile(backend="wgfc")`: graphs for inference, forward and
-backward ones, with symbols for sizes where these are dynamic. Of the runs of a graph the last one is kept, whose sizes are others than those that
-it was traced with. A result may be off by a thousandth and by 1e-5 of the largest one. A graph is left out where roundings of what it is given change
-more than a tenth of that. Cases have the form that `aten_cases.py` describes."""
+The programs are those of `bindings/python/tests/programs.py`, compiled with `torch.compile(backend="wgfc")`: inference, forward
+and backward graphs, with symbols for dynamic sizes. The last run of each graph is recorded, whose sizes differ from those of the
+tracing. The tolerance is a thousandth plus 1e-5 of the largest result. A graph is omitted if rounding its inputs changes results
+by more than a tenth of that. Cases have the format that `aten_cases.py` describes."""
 import argparse, io, json, pathlib, sys, tarfile, tempfile, time, warnings, zipfile
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -30,7 +30,7 @@ class Recorder:
 
     def run(self, part, values):
         sizes = {name: values.symbols[s] for name, s in part.carriers}
-        # Programs write to their arguments later.
+        # Copies, as programs write to their arguments later.
         given = {name: values.on_host(n).detach().clone() for name, n in part.inputs}
         given |= {name: torch.empty(n, 0, dtype=torch.uint8) for name, n in sizes.items()}
         given |= {name: torch.tensor([values.on_host(n) for n in nodes], dtype=dtype) for name, dtype, nodes in part.numbers}
@@ -56,7 +56,7 @@ def rounded(x, g):
 
 
 def certain(part, arguments, want):
-    """Whether results are finite, and hardly change with roundings of what the graph is given."""
+    """Whether results are finite and change by at most a tenth of the tolerance if the inputs are rounded."""
     g = torch.Generator().manual_seed(0)
     for _ in range(6):
         for a, b in zip(results(part, [rounded(x, g) for x in arguments]), want):
@@ -76,7 +76,7 @@ def constants(part):
 
 
 def case(part, given, arguments):
-    """The files of a case; a text where it is none."""
+    """The files of a case, or a string with the reason for which it is omitted."""
     nodes = sum(n.op == "call_function" for n in part.part.module.graph.nodes)
     if nodes not in NODES:
         return f"it has {nodes} nodes"
@@ -101,7 +101,7 @@ def case(part, given, arguments):
 
 
 def record(seed, graphs):
-    """The cases of a seed, by name: at most so many, with the most nodes."""
+    """The cases of a seed by name: the `graphs` graphs with the most nodes."""
     recorder = Recorder()
     _plan.Computed.run = lambda part, values: recorder.run(part, values)
     _plan._SESSIONS.clear()
@@ -140,7 +140,7 @@ def main():
                     (where / file).write_bytes(content)
             kept, seed, cases = kept + bool(made), seed + 1, cases + len(made)
             print(f"{seed}: {kept} programs, {cases} graphs", flush=True)
-        # Files of one kind side by side, which are alike.
+        # Similar files are adjacent for better compression.
         with tarfile.open(options.out, "w:gz", compresslevel=9) as archive:
             files = sorted(pathlib.Path(folder).rglob("*.*"), key=lambda f: (f.name.split("_")[0], f.parent.name, f.name))
             for file in files:

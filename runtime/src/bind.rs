@@ -1,4 +1,4 @@
-//! From the shapes of the inputs to the numbers of one run: symbols, sizes, workgroup counts.
+//! Binding of a program's symbols to the shapes of the inputs, and evaluation of sizes and workgroup counts.
 
 use crate::error::{BadInput, RunError};
 use crate::gpu::DeviceLimits;
@@ -8,33 +8,35 @@ use wgfc_program::memory::{self, MemoryPlan};
 use wgfc_program::program::{Port, Proof};
 use wgfc_program::{DType, Dim, Program, optional, suggest, symbols};
 
-/// The sizes and dispatches of a program for one binding of its symbols.
+/// The sizes and the order of dispatches of a program for one binding of its symbols.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// The symbols' values in the order of [`Program::symbols`].
+    /// The values of the symbols, in the order of [`Program::symbols`].
     pub values: Vec<i64>,
-    /// Sizes of the buffers, offsets in the arenas.
+    /// The sizes of the buffers and their offsets in the arenas.
     pub memory: MemoryPlan,
-    /// Workgroup counts of each dispatch; any 0 means that it does nothing.
+    /// The workgroup counts of each dispatch, which is skipped if one of them is 0.
     pub workgroups: Vec<[u32; 3]>,
-    /// Dispatches in the order in which they run, repeated ones as often as they do, of rounds one.
+    /// Dispatches in the order of execution. Dispatches of counted loops are listed once per iteration, those of loops that run
+    /// in rounds for one round.
     pub order: Vec<usize>,
-    /// Stretches of `order` that run in rounds; of two that overlap, the one inside comes first.
+    /// Ranges of `order` that run in rounds; inner loops come before the loops around them.
     pub rounds: Vec<Rounds>,
-    /// Shapes of the outputs; of those that the run computes, the number of elements there is room for.
+    /// The shapes of the outputs. If the run computes a size of an output, this is one axis with the largest possible number of
+    /// elements.
     pub outputs: Vec<Vec<usize>>,
 }
 
-/// Dispatches that run again until a word says that they are done.
+/// Dispatches that are repeated until a word on the device is 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// Their positions in [`Bound::order`].
+    /// The range in [`Bound::order`].
     pub range: Range<usize>,
     /// Index into [`Program::repeats`].
     pub repeat: usize,
 }
 
-/// The symbols of some sizes that the program computes.
+/// A symbol in these sizes that the run computes; `None` if there is none.
 pub fn computed<'p>(program: &'p Program, sizes: &[&Dim]) -> Option<&'p str> {
     if program.computed.is_empty() {
         return None;
@@ -43,7 +45,8 @@ pub fn computed<'p>(program: &'p Program, sizes: &[&Dim]) -> Option<&'p str> {
     program.computed.iter().map(|c| c.symbol.as_str()).find(|s| used.contains(*s))
 }
 
-/// Between which numbers the values of a program's symbols are in a run, computed ones included.
+/// The inclusive ranges of the symbols' values in a run. Computed symbols range from 0 to their bound, other ranges hold one
+/// value.
 pub fn ranges(program: &Program, values: &[i64]) -> Vec<(i64, i64)> {
     let most = |s: &String| {
         let c = program.computed.iter().find(|c| c.symbol == *s)?;
@@ -52,7 +55,7 @@ pub fn ranges(program: &Program, values: &[i64]) -> Vec<(i64, i64)> {
     program.symbols.iter().zip(values).map(|(s, v)| most(s).unwrap_or((*v, *v))).collect()
 }
 
-/// The value of a size under the values of a program's symbols.
+/// The value of a size for these values of the program's symbols.
 fn evaluate(program: &Program, values: &[i64], d: &Dim) -> Option<i64> {
     d.eval_syms(&|s| values.get(program.symbols.iter().position(|n| n == s)?).copied())
 }
@@ -73,8 +76,8 @@ fn number(v: Option<i64>) -> String {
     v.map_or_else(|| "no number".to_owned(), |v| v.to_string())
 }
 
-/// The shapes of all outputs once a run has computed what it computes, `values` being those of all symbols;
-/// checks what could not be checked before.
+/// The shapes of all outputs after a run, where `values` includes computed symbols. Checks the bounds of computed symbols and the
+/// constraints that use them.
 pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunError> {
     for c in &program.computed {
         let (value, most) =
@@ -92,10 +95,10 @@ pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunE
     program.outputs.iter().map(|p| shape(program, values, p)).collect()
 }
 
-/// Checks what proofs of kernels rely on.
+/// Checks the assumptions of the proofs of kernels: extents are not negative and indices fit in 32 bits.
 fn sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
     let negative = |d: &&Dim| evaluate(program, values, d).is_none_or(|v| v < 0);
-    // A quotient by an extent of 0 is no number: what is counted so is of a tensor without elements, for which no kernel runs.
+    // A quotient by an extent of 0 has no value; it belongs to a tensor without elements, for which no kernel runs.
     let empty = values.contains(&0);
     let beyond = |d: &&Dim| evaluate(program, values, d).map_or(!empty, |v| v > Proof::MOST);
     let written = |d: &Dim| format!("`{d}` = {}", number(evaluate(program, values, d)));
@@ -110,7 +113,7 @@ fn sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
     Err(RunError::Inputs(vec![BadInput { name: symbols.join(", "), message }]))
 }
 
-/// Checks the constraints that use computed symbols, or those that do not.
+/// Checks the constraints that use computed symbols if `late`, otherwise those that do not.
 fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunError> {
     for c in &program.constraints {
         if computed(program, &[&c.a, &c.b]).is_some() != late {
@@ -141,7 +144,7 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
     Ok(())
 }
 
-/// The type and shape of an input as given.
+/// The name, type and shape of a given input.
 pub struct Given<'a> {
     /// The input's name.
     pub name: &'a str,
@@ -151,8 +154,10 @@ pub struct Given<'a> {
     pub shape: &'a [usize],
 }
 
-/// Puts what is given in the order of the program's inputs, [`optional`] ones that are not given as `None`; `Err` lists all
-/// that is missing, unknown, twice there, or of the wrong type or rank.
+/// The index in `given` of each input of the program; `None` for an [`optional`] input that is not given.
+///
+/// # Errors
+/// [`RunError::Inputs`] with all inputs that are missing, unknown, given twice, or of the wrong type or rank.
 pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<Option<usize>>, RunError> {
     let mut bad = Vec::new();
     let known = || program.inputs.iter().map(|p| format!("\"{}\"", p.name)).collect::<Vec<_>>().join(", ");
@@ -191,7 +196,8 @@ pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<Option
     if bad.is_empty() { Ok(order) } else { Err(RunError::Inputs(bad)) }
 }
 
-/// The shapes with which kernels read the inputs that were put in [order](match_inputs).
+/// The shapes with which kernels read the inputs; `order` is that of [`match_inputs`]. Optional inputs get leading axes of extent
+/// 1; all of their extents are 0 if they are not given or have no elements.
 pub fn input_shapes(program: &Program, given: &[Given<'_>], order: &[Option<usize>]) -> Vec<Vec<usize>> {
     let shape = |(p, i): (&Port, &Option<usize>)| {
         let given = i.map(|i| given[i].shape);
@@ -203,7 +209,7 @@ pub fn input_shapes(program: &Program, given: &[Given<'_>], order: &[Option<usiz
     program.inputs.iter().zip(order).map(shape).collect()
 }
 
-/// Checks that the optional inputs of these [shapes](input_shapes) can be broadcast.
+/// Checks that optional inputs of these [shapes](input_shapes) can be broadcast.
 pub fn check_broadcasts(program: &Program, shapes: &[Vec<usize>], values: &[i64]) -> Result<(), RunError> {
     let mut bad = Vec::new();
     for (p, shape) in program.inputs.iter().zip(shapes) {
@@ -223,10 +229,10 @@ fn show(shape: &[Dim]) -> String {
     format!("[{}]", dims.join(", "))
 }
 
-/// The value of each symbol, from the shapes (in the order of the program's inputs) and from `fixed`.
+/// The value of each symbol, from the shapes in the order of the program's inputs and from `fixed`.
 ///
-/// Extents that are a lone symbol bind it; then extents linear in one unbound symbol are solved for it;
-/// all others are checked. Constraints are not looked at. Symbols that the run computes are 0.
+/// An extent that is a single symbol binds it. Extents that are linear in one unbound symbol are then solved for it, and all
+/// other extents are checked. Constraints are not checked. Symbols that the run computes are 0.
 pub fn bind_symbols(
     program: &Program,
     shapes: &[&[usize]],
@@ -262,7 +268,7 @@ pub fn bind_symbols(
     let extents: Vec<(&Dim, i64)> = open.iter().map(|(_, _, dim, extent)| (*dim, *extent)).collect();
     for found in symbols::bind(&extents, &|s| env.get(s).map(|v| v.0)) {
         let (i, axis, ..) = open[found.extent];
-        // A name that a plan does not list among its symbols is none.
+        // Names that the plan does not list as symbols are ignored.
         if let Some(symbol) = program.symbols.iter().find(|s| ***s == *found.symbol) {
             env.insert(symbol, (found.value, format!("from axis {axis} of \"{}\"", program.inputs[i].name)));
         }
@@ -308,14 +314,14 @@ pub fn bind_symbols(
     if bad.is_empty() { Ok(values) } else { Err(RunError::Inputs(bad)) }
 }
 
-/// Checks of a program with its symbols' values what can be known before a run.
+/// Checks the constraints and sizes that are known before a run.
 pub fn check_sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
     constraints(program, values, false)?;
     sizes(program, values)
 }
 
-/// Evaluates a checked program with its symbols' values: constraints, sizes, offsets, workgroups,
-/// against the device's limits.
+/// Evaluates a checked program for these values of its symbols: constraints, sizes, offsets and workgroup counts, which must be
+/// within the device's limits.
 pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Result<Bound, RunError> {
     let env: BTreeMap<&str, i64> =
         program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();
@@ -365,7 +371,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
     Ok(Bound { values, memory, workgroups, order, rounds, outputs })
 }
 
-/// Dispatches that one run may record.
+/// The largest number of dispatches of one run.
 const DISPATCHES: usize = 1 << 22;
 
 /// The order of the dispatches.
@@ -385,14 +391,14 @@ impl Order {
     }
 }
 
-/// The dispatches of a run in order, repeated ones again and again.
+/// The dispatches of a run in order of execution, with loops expanded.
 fn order(program: &Program, value: &dyn Fn(&str) -> Option<i64>) -> Result<Order, RunError> {
     let mut order = Order::default();
     append(program, 0..program.dispatches.len(), 0, value, &mut order)?;
     Ok(order)
 }
 
-/// Appends a stretch of dispatches, of which the repeats from number `next` on may be a part.
+/// Appends a range of dispatches with its loops expanded. `next` is the index of the first repeat that may lie in the range.
 fn append(
     program: &Program,
     range: Range<usize>,
@@ -435,7 +441,7 @@ fn append(
     Ok(())
 }
 
-/// The model's nodes that these dispatches compute, for messages.
+/// A description of the model's nodes for messages.
 pub fn origin(nodes: &[String]) -> String {
     match nodes {
         [] => "no node".to_owned(),
@@ -517,7 +523,7 @@ mod tests {
 
     #[test]
     fn violated_constraints_come_with_extents_that_fit() {
-        // A pyramid: five times halved, then doubled and added to the level above.
+        // A feature pyramid: sizes are halved five times, then doubled and added to the level above.
         let levels: Vec<(String, String)> = ["h", "w"]
             .iter()
             .flat_map(|s| {

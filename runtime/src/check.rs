@@ -1,6 +1,6 @@
 //! Validation of a [`Program`], which may come from a file that was edited.
 //!
-//! After this check indices need no further care. Everything wrong is reported at once.
+//! After this check all indices in the program are valid. All errors are reported at once.
 
 use crate::platform;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use wgfc_program::program::{Access, BufferKind, Dispatch, Kernel, Port, State};
 use wgfc_program::{Atom, DType, Dim, Program};
 
-/// Repeats inside of one another.
+/// The largest nesting depth of repeats.
 const NESTED: usize = 8;
 
-/// Everything in the plan that contradicts itself, in words; empty for a sound program.
+/// The messages of all inconsistencies of the plan; empty for a valid program.
 pub fn check(p: &Program) -> Vec<String> {
     let mut c = Check { p, errors: Vec::new() };
     c.symbols();
@@ -29,7 +29,7 @@ pub fn check(p: &Program) -> Vec<String> {
     c.errors
 }
 
-/// How many extents of inputs use a symbol.
+/// The number of inputs' extents that use each symbol.
 type Uses = BTreeMap<Arc<str>, usize>;
 
 struct Check<'a> {
@@ -93,7 +93,7 @@ impl Check<'_> {
         }
     }
 
-    /// The contents of a state of these extents before the first run.
+    /// Checks the initial contents of a state with these extents.
     fn initial(&mut self, at: &str, s: &State, sizes: &[usize]) {
         let Some(name) = &s.initial else { return };
         if s.growth.is_some() {
@@ -152,7 +152,7 @@ impl Check<'_> {
         }
     }
 
-    /// A size that must be known before a run.
+    /// Checks a size that must be known before a run.
     fn size(&mut self, what: &str, d: &Dim) {
         self.dim(what, d);
         if let Some(s) = crate::bind::computed(self.p, &[d]) {
@@ -318,7 +318,7 @@ impl Check<'_> {
                     ));
                 }
             }
-            // Behind another one, or inside it.
+            // A repeat must come after each earlier one or lie inside it.
             let mut around = 0;
             for (j, o) in self.p.repeats[..i].iter().enumerate() {
                 let their = o.first.saturating_add(o.count);
@@ -389,7 +389,7 @@ impl Check<'_> {
     }
 }
 
-/// The memory that a buffer shares.
+/// The memory of a buffer. Buffers with equal places may share memory.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Place<'a> {
     Own(usize),

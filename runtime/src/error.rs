@@ -3,13 +3,13 @@
 use std::fmt;
 use wgfc_program::suggest::Relation;
 
-/// One input that does not fit the program.
+/// An input that the program does not accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadInput {
     /// The input's name, or the symbol's.
     pub name: String,
-    /// The fault and the expectation.
+    /// The problem and the expectation.
     pub message: String,
 }
 
@@ -19,13 +19,13 @@ impl fmt::Display for BadInput {
     }
 }
 
-/// A plan that is not run, and why.
+/// A plan that was not used, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotTaken {
     /// The plan's name.
     pub plan: String,
-    /// Why it is not.
+    /// The reason.
     pub why: String,
 }
 
@@ -39,25 +39,25 @@ fn lines<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("\n  {i}")).collect()
 }
 
-/// The message about the node whose condition is violated, or about the model where none is named.
+/// The message about the node whose constraint is violated, or about the model if `node` is empty.
 fn needs(node: &str, relation: Relation, a: (&str, i64), b: (&str, i64)) -> String {
     let who = if node.is_empty() { "the model".to_owned() } else { format!("node \"{node}\"") };
     format!("{who} {}", wgfc_program::suggest::needed(relation, a, b))
 }
 
-/// Why a program could not be loaded or run. Nothing in this crate panics on a bad program or input.
+/// The error of loading or running a program. Nothing in this crate panics on a bad program or input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There is no adapter, or none that fits the choice.
+    /// There is no adapter, or none that matches the choice.
     #[error("no GPU adapter: {wanted}; found: {found}")]
     NoAdapter {
         /// The adapter that was asked for.
         wanted: String,
-        /// The adapters there are, or `none`.
+        /// The adapters that were found, or `none`.
         found: String,
     },
-    /// The adapter would not open a device.
+    /// The adapter did not open a device.
     #[error("adapter \"{adapter}\" gives no device: {message}")]
     NoDevice {
         /// The adapter's name.
@@ -65,17 +65,17 @@ pub enum RunError {
         /// The driver's reason.
         message: String,
     },
-    /// The program needs more than the device has.
+    /// The program exceeds a limit of the device.
     #[error("{what} needs {need}, and this device has {have}")]
     Limits {
-        /// The binding that needs it: `weight "embed" (one binding, bytes)`.
+        /// The resource that exceeds the limit: `weight "embed" (one binding, bytes)`.
         what: String,
-        /// How much it needs.
+        /// The amount that is needed.
         need: u64,
-        /// How much there is.
+        /// The device's limit.
         have: u64,
     },
-    /// The driver ends loops before they are done, without saying so, and this kernel may take more iterations.
+    /// The driver silently ends loops after a number of iterations, which this kernel may exceed.
     #[error(
         "kernel `{kernel}` of {nodes} may take more iterations of its loops than the {most} after which this driver \
          ends them: {why}"
@@ -85,9 +85,9 @@ pub enum RunError {
         kernel: String,
         /// The nodes of the model that it computes.
         nodes: String,
-        /// Iterations that the driver allows, of all loops of an invocation together.
+        /// The number of iterations that the driver allows for all loops of an invocation together.
         most: u32,
-        /// How many there may be.
+        /// The number of iterations that the kernel may have.
         why: String,
     },
     /// The program needs a feature that the device lacks.
@@ -98,16 +98,16 @@ pub enum RunError {
         /// The feature's name: `shader-f16`, `subgroups`, ….
         feature: String,
     },
-    /// A device was made, or is about to be, without all that a program needs: see [`Requirements`](crate::Requirements).
+    /// A device lacks features or limits that a program needs: see [`Requirements`](crate::Requirements).
     #[error("the program needs what this device does not have:{}", lines(.0))]
     Lacking(Vec<String>),
-    /// A buffer of the caller's cannot be a tensor.
+    /// A buffer of the caller cannot hold a tensor.
     #[error("the buffer cannot be a tensor of the program: {why}")]
     Buffer {
         /// The fault, and the expectation.
         why: String,
     },
-    /// A tensor that was given to hold an output cannot.
+    /// A tensor that was given for an output does not fit.
     #[error("the tensor for output \"{name}\" does not fit: {why}")]
     Output {
         /// The output's name.
@@ -115,34 +115,34 @@ pub enum RunError {
         /// The fault, and the expectation.
         why: String,
     },
-    /// The program cannot be recorded into an encoder of the caller's; [`Session::run`](crate::Session::run) runs it.
+    /// The program cannot be recorded into an encoder of the caller; [`Session::run`](crate::Session::run) can run it.
     #[error("the program cannot be recorded into an encoder: {why}")]
     Encode {
         /// The reason.
         why: String,
     },
-    /// The device can run none of several plans.
+    /// The device can run none of the plans.
     #[error("the device can run none of the plans:{}", lines(.0))]
     NoPlan(Vec<NotTaken>),
-    /// The inputs fit none of several plans.
+    /// None of the plans accepts the inputs.
     #[error("the inputs fit none of the plans:{}", lines(.0))]
     NoFit(Vec<NotTaken>),
     /// The device's memory is exhausted.
     #[error("out of device memory: {what}")]
     OutOfMemory {
-        /// The thing that was being allocated.
+        /// The resource that was being allocated.
         what: String,
     },
-    /// The device went away: a driver reset, a hung kernel, an unplugged GPU. Open a new [`crate::Gpu`].
+    /// The device was lost: a driver reset, a hung kernel, an unplugged GPU. Open a new [`crate::Gpu`].
     #[error("the device was lost: {0}")]
     DeviceLost(String),
-    /// The plan contradicts itself; it was edited, damaged, or written by another version.
+    /// The plan is inconsistent: it was edited, damaged, or written by another version.
     #[error("the program is not consistent:{}", lines(.0))]
     Plan(Vec<String>),
     /// The program was compiled without its weights.
     #[error("weight \"{name}\" is absent: this program can be inspected, not run")]
     WeightAbsent {
-        /// The first one missing.
+        /// The first missing weight.
         name: String,
     },
     /// A kernel does not compile. Unless it was edited, this is a bug in wgfc.
@@ -156,14 +156,14 @@ pub enum RunError {
     /// Inputs are missing, unknown, or of the wrong type or shape.
     #[error("the inputs do not fit the program:{}", lines(.0))]
     Inputs(Vec<BadInput>),
-    /// Two dimensions do not stand to each other as the model needs them to for these inputs.
+    /// Two sizes violate a relation that the model requires, such as equality, for these inputs.
     #[error("{}", needs(node, *relation, (a, *a_value), (b, *b_value)))]
     Constraint {
-        /// Values of symbols for which they do, in words.
+        /// A suggestion of values for the symbols that satisfy the relation.
         help: Option<String>,
-        /// The node that needs it; empty where the model itself does.
+        /// The node that requires the relation; empty if the model does.
         node: String,
-        /// The relation that they must have.
+        /// The relation that is required.
         relation: Relation,
         /// The left side, as an expression over the symbols.
         a: String,
@@ -174,7 +174,7 @@ pub enum RunError {
         /// The value of the right side.
         b_value: i64,
     },
-    /// No such input, output or state.
+    /// There is no input, output, state or symbol of this name.
     #[error("there is no {what} \"{name}\"; there is: {known}")]
     Unknown {
         /// The kind of thing that was asked for: `output`, `state`, ….
@@ -184,7 +184,7 @@ pub enum RunError {
         /// The names that exist.
         known: String,
     },
-    /// A run would fill a state beyond its capacity. Nothing has been run.
+    /// A run would exceed the capacity of a state. Nothing has been run.
     #[error("state \"{state}\" holds {length} of at most {capacity} positions: {request} more do not fit")]
     StateFull {
         /// The state's name.
@@ -193,18 +193,18 @@ pub enum RunError {
         length: i64,
         /// Positions that the run would add.
         request: i64,
-        /// Positions that the state has room for.
+        /// The capacity in positions.
         capacity: i64,
     },
-    /// A loop that runs until a condition ends it was not ended in as many iterations as it may take. The run
-    /// has no results; what states hold is undefined.
+    /// A loop that ends on a condition has not ended within its largest number of rounds. The run has no results, and the
+    /// contents of states are undefined.
     #[error("the loop of {of} has not ended after {rounds} rounds of {dispatches} dispatches: {why}")]
     Endless {
-        /// The nodes of the model that it is.
+        /// The model's nodes of the loop.
         of: String,
-        /// Rounds that it may take.
+        /// The largest number of rounds.
         rounds: u64,
-        /// Dispatches of a round.
+        /// The number of dispatches of a round.
         dispatches: usize,
         /// The plan's reason.
         why: String,
@@ -217,7 +217,7 @@ pub enum RunError {
         /// The error.
         error: Box<RunError>,
     },
-    /// The request does not fit the state.
+    /// The request is not possible for the state.
     #[error("state \"{state}\": {message}")]
     State {
         /// The state's name.
@@ -225,21 +225,21 @@ pub enum RunError {
         /// The reason.
         message: String,
     },
-    /// With [`canaries`](crate::session::SessionOptions::canaries): a kernel has written behind a buffer. This is a bug in wgfc, or
-    /// an edited plan.
+    /// With [`canaries`](crate::session::SessionOptions::canaries): a kernel has written behind the end of a buffer. This is a
+    /// bug in wgfc, or the plan was edited.
     #[error("a kernel has written {past} bytes behind the end of {buffer}, which {writers} writes")]
     OutOfBounds {
-        /// Which buffer.
+        /// The buffer's description.
         buffer: String,
-        /// The first byte overwritten, from the buffer's end on.
+        /// The offset of the first overwritten byte from the buffer's end.
         past: u64,
         /// The nodes whose kernels write the buffer.
         writers: String,
     },
-    /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
+    /// wgpu returned an error. This is a bug in wgfc, or the plan was edited.
     #[error("{what}: {message}")]
     Gpu {
-        /// The action during which it occurred.
+        /// The action that failed.
         what: String,
         /// wgpu's message.
         message: String,

@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdapterChoice {
-    /// The most capable: discrete, then integrated, then virtual, then software.
+    /// The most capable adapter: discrete, then integrated, then virtual, then others, then software.
     #[default]
     Best,
-    /// The first whose name or driver contains this, whatever the case.
+    /// The most capable adapter whose name or driver contains this text, ignoring case.
     Name(String),
     /// By position in [`Gpu::adapters`].
     Index(usize),
-    /// The first that runs on the CPU.
+    /// The first adapter that runs on the CPU.
     Software,
 }
 
@@ -27,7 +27,7 @@ impl AdapterChoice {
     pub fn from_env() -> AdapterChoice {
         std::env::var("WGFC_ADAPTER").map_or(AdapterChoice::Best, |v| v.parse().unwrap_or_default())
     }
-    /// The position of the adapter chosen among those of [`Gpu::adapters`]; `None` where none fits.
+    /// The position in [`Gpu::adapters`] of the chosen adapter; `None` if none fits.
     pub fn pick(&self, adapters: &[AdapterSummary]) -> Option<usize> {
         let fitting = adapters.iter().enumerate().filter(|(i, a)| self.picks(*i, a));
         fitting.min_by_key(|(i, a)| (rank(a), *i)).map(|(i, _)| i)
@@ -47,7 +47,8 @@ impl AdapterChoice {
 
 impl FromStr for AdapterChoice {
     type Err = std::convert::Infallible;
-    /// A number is an index, `software` or `cpu` the CPU, `best` or nothing the best, all else a name.
+    /// A number is an index, `software` or `cpu` means a software adapter, `best` or an empty string the best one, and any other
+    /// text is a name.
     fn from_str(s: &str) -> Result<AdapterChoice, Self::Err> {
         let s = s.trim();
         Ok(match (s.to_lowercase().as_str(), s.parse()) {
@@ -70,30 +71,30 @@ impl std::fmt::Display for AdapterChoice {
     }
 }
 
-/// The limits of a device that a compiler needs to know, and the features that kernels may use.
+/// The limits of a device that a compiler needs, and the features that kernels may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Storage buffers a kernel may bind.
+    /// The number of storage buffers that a kernel may bind.
     pub storage_buffers: u32,
-    /// Bytes of one storage binding.
+    /// The size in bytes of one storage binding.
     pub binding_bytes: u64,
-    /// Bytes of one buffer.
+    /// The size in bytes of one buffer.
     pub buffer_bytes: u64,
-    /// Bytes of workgroup memory.
+    /// The size in bytes of workgroup memory.
     pub workgroup_bytes: u32,
-    /// Invocations of one workgroup.
+    /// The number of invocations of one workgroup.
     pub invocations: u32,
     /// Largest extent of a workgroup, per dimension.
     pub workgroup_size: [u32; 3],
-    /// Workgroups of one dispatch, per dimension.
+    /// The number of workgroups of one dispatch, per dimension.
     pub workgroups: u32,
     /// Whether kernels may use f16 (`shader-f16`).
     pub f16: bool,
-    /// The smallest and largest subgroup, where kernels may use them.
+    /// The smallest and the largest subgroup size; `None` if kernels may not use subgroups.
     pub subgroup: Option<(u32, u32)>,
-    /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`).
+    /// Whether subgroups can multiply 16 × 16 matrices of f16 and accumulate in f32 (`wgpu-cooperative-matrix`).
     pub cooperative_matrix: bool,
-    /// Iterations after which the driver ends a loop in a kernel.
+    /// The number of loop iterations of an invocation after which the driver ends its loops; `None` if it does not.
     pub loop_iterations: Option<u32>,
     /// Whether timestamps can be taken around a pass.
     pub timestamps: bool,
@@ -102,7 +103,7 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// The limits of a device that can do everything.
+    /// Limits that no program exceeds.
     pub(crate) const UNLIMITED: DeviceLimits = DeviceLimits {
         storage_buffers: u32::MAX,
         binding_bytes: u64::MAX,
@@ -120,7 +121,7 @@ impl DeviceLimits {
     };
 }
 
-/// An adapter, described.
+/// The description of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
     /// The device's name.
@@ -138,7 +139,7 @@ pub struct AdapterSummary {
 }
 
 impl AdapterSummary {
-    /// The description of an adapter of the caller's, with the limits of a device that has all of them.
+    /// The description of a wgpu adapter of the caller, with the limits of a device that requests everything the adapter has.
     pub fn of(adapter: &wgpu::Adapter) -> AdapterSummary {
         summary(adapter)
     }
@@ -181,14 +182,14 @@ fn device_limits(l: &wgpu::Limits, f: wgpu::Features, info: &wgpu::AdapterInfo) 
             .contains(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         cooperative_matrix: f.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
-        // Mesa's gallivm counts them: LP_MAX_TGSI_LOOP_ITERATIONS.
+        // Mesa's gallivm limits them: LP_MAX_TGSI_LOOP_ITERATIONS.
         loop_iterations: info.name.starts_with("llvmpipe").then_some(65_535),
         timestamps: f.contains(wgpu::Features::TIMESTAMP_QUERY),
         timestamps_in_pass: f.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
     }
 }
 
-/// Whether its subgroups multiply matrices of 16 × 16 f16 and add them up in f32.
+/// Whether its subgroups can multiply 16 × 16 matrices of f16 and accumulate in f32.
 fn multiplies_matrices(a: &wgpu::Adapter) -> bool {
     use wgpu::CooperativeScalarType::{F16, F32};
     a.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16)
@@ -197,7 +198,7 @@ fn multiplies_matrices(a: &wgpu::Adapter) -> bool {
             .any(|p| [p.m_size, p.n_size, p.k_size] == [16; 3] && p.ab_type == F16 && p.cr_type == F32)
 }
 
-/// Whether it computes on the CPU. OpenGL tells by the name alone.
+/// Whether it computes on the CPU. With OpenGL only the name tells.
 fn is_software(info: &wgpu::AdapterInfo) -> bool {
     let name = info.name.to_lowercase();
     info.device_type == wgpu::DeviceType::Cpu
@@ -212,12 +213,12 @@ fn rank(a: &AdapterSummary) -> usize {
 pub(crate) fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
     d.backends = backends;
-    // Driver validation layers cost time and the plan is checked here; WGPU_VALIDATION=1 brings them back.
+    // Validation layers are off, as they cost time and this crate checks the plan; WGPU_VALIDATION=1 turns them on.
     d.flags = wgpu::InstanceFlags::empty();
     wgpu::Instance::new(d.with_env())
 }
 
-/// The reports of the device's callbacks.
+/// Errors that the device's callbacks reported.
 #[derive(Default)]
 struct Health {
     lost: Option<String>,
@@ -229,16 +230,16 @@ struct Inner {
     queue: wgpu::Queue,
     summary: AdapterSummary,
     health: Arc<Mutex<Health>>,
-    /// Whether the device's callbacks report to `health`: those of a device that was adopted are its owner's.
+    /// Whether the device's callbacks report to `health`. The callbacks of an adopted device belong to its owner.
     watched: bool,
-    /// The key under which compiled pipelines are kept, where the backend can keep them.
+    /// The key for caching compiled pipelines; `None` if the backend cannot cache them.
     pipeline_key: Option<String>,
     pipelines: OnceLock<wgpu::PipelineCache>,
-    /// Kernels compiled, and those begun.
+    /// The number of kernels that have been compiled, and of all that were requested.
     compiled: [AtomicUsize; 2],
-    /// The pool that uploads go through.
+    /// The pool of staging buffers for uploads.
     staging: platform::Pool,
-    /// The buffer through which tensors are read that no session's runs read.
+    /// The transfer buffer for reads outside of sessions' runs.
     transfer: Mutex<Option<wgpu::Buffer>>,
 }
 
@@ -253,12 +254,12 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// The adapters of this machine. In a browser: the one it offers.
+    /// The adapters of this machine; in a browser, the one that it offers.
     pub async fn adapters() -> Vec<AdapterSummary> {
         platform::adapters().await.iter().map(summary).collect()
     }
 
-    /// Opens the adapter chosen with the limits it really has.
+    /// Opens the chosen adapter and requests all of its limits.
     pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
         let adapters = platform::adapters().await;
         let summaries: Vec<_> = adapters.iter().map(summary).collect();
@@ -281,8 +282,8 @@ impl Gpu {
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if multiplies_matrices(adapter) {
             features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-            // SAFETY: what is experimental is used by kernels for matrix units only, which load and store
-            // whole matrices inside workgroup memory.
+            // SAFETY: only kernels for matrix units use experimental features, and they load and store whole matrices inside
+            // workgroup memory.
             experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
         }
         let mut summary = summaries[index].clone();
@@ -314,14 +315,14 @@ impl Gpu {
         Ok(Gpu::of(device, queue, summary, &adapter.get_info(), health, true))
     }
 
-    /// Adopts a device that the program has already, such as the one a game engine draws with. Sessions on it and the owner share
-    /// buffers: see [`Gpu::adopt`] and [`Session::encode`](crate::Session::encode).
+    /// Adopts an existing device, such as that of a game engine. Sessions on it can share buffers with its owner: see
+    /// [`Gpu::adopt`] and [`Session::encode`](crate::Session::encode).
     ///
-    /// The device's callbacks stay the owner's: `on_uncaptured_error` and `set_device_lost_callback` are not touched. Natively a loss
-    /// is noticed by the next call; in a browser only if the owner's callback calls [`Gpu::report_lost`].
+    /// The device's callbacks `on_uncaptured_error` and `set_device_lost_callback` are left to the owner. Natively the next call
+    /// notices that the device is lost; in a browser this requires the owner's callback to call [`Gpu::report_lost`].
     ///
-    /// [`Requirements`](crate::Requirements) tells before the device is made which features and limits a program needs. A
-    /// device made with less is adopted all the same; a session of a program that needs more is refused.
+    /// [`Requirements`](crate::Requirements) are the features and limits to request for a program. A device with less is adopted,
+    /// too, but making a session of a program that needs more is an error.
     pub fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Gpu {
         let (mut summary, info) = (summary(adapter), adapter.get_info());
         summary.limits = device_limits(&device.limits(), device.features(), &info);
@@ -361,26 +362,26 @@ impl Gpu {
     pub fn profile(&self) -> &DeviceLimits {
         &self.0.summary.limits
     }
-    /// The wgpu device, for callers with commands of their own.
+    /// The wgpu device, for the caller's own commands.
     pub fn device(&self) -> &wgpu::Device {
         &self.0.device
     }
-    /// The wgpu queue likewise.
+    /// The wgpu queue, for the caller's own commands.
     pub fn queue(&self) -> &wgpu::Queue {
         &self.0.queue
     }
-    /// The key under which the data of [`Gpu::pipeline_data`] may be kept, beside the adapter's name and driver;
-    /// `None` where the backend gives none (all but native Vulkan).
+    /// A key, to be combined with the adapter's name and driver, for storing the data of [`Gpu::pipeline_data`]; `None` if the
+    /// backend has no pipeline cache (all but native Vulkan).
     pub fn pipeline_key(&self) -> Option<&str> {
         self.0.pipeline_key.as_deref()
     }
 
-    /// Keeps all pipelines that are compiled from now on for [`Gpu::pipeline_data`], and takes those out
-    /// of `data` that it has. Without effect where the backend keeps none, and the second time.
+    /// Collects all pipelines that are compiled after this call for [`Gpu::pipeline_data`], and reuses pipelines found in `data`.
+    /// A second call, or one on a backend without a pipeline cache, has no effect.
     ///
     /// # Safety
-    /// `data` are bytes that [`Gpu::pipeline_data`] gave for the same adapter and driver, if on an
-    /// earlier day; the driver may not check them.
+    /// `data` must be bytes that [`Gpu::pipeline_data`] returned for the same adapter and driver, possibly in an earlier process;
+    /// the driver may not validate them.
     pub unsafe fn keep_pipelines(&self, data: Option<&[u8]>) {
         if self.pipeline_key().is_none() {
             return;
@@ -392,12 +393,13 @@ impl Gpu {
         });
     }
 
-    /// The pipelines compiled since [`Gpu::keep_pipelines`], with those it was given, in the driver's form.
+    /// The pipelines compiled since [`Gpu::keep_pipelines`] and those given to it, in the driver's format.
     pub fn pipeline_data(&self) -> Option<Vec<u8>> {
         self.0.pipelines.get()?.get_data()
     }
 
-    /// How many kernels have been compiled, and how many were to be so far: for who watches from another thread.
+    /// The number of kernels that have been compiled, and of all that were requested so far, for progress displays on other
+    /// threads.
     pub fn compiled(&self) -> (usize, usize) {
         let [done, all] = &self.0.compiled;
         (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed))
@@ -416,24 +418,24 @@ impl Gpu {
         Arc::ptr_eq(&self.0, &other.0) || self.0.device == other.0.device
     }
 
-    /// Notes that the device was lost: for the device-lost callback of the owner of an [adopted](Gpu::from_wgpu) device.
+    /// Reports that the device is lost. The owner of an [adopted](Gpu::from_wgpu) device calls this in its device-lost callback.
     pub fn report_lost(&self, message: &str) {
         self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message.to_owned());
     }
 
-    /// Notes the loss of a device whose callbacks are its owner's.
+    /// Checks whether an adopted device is lost, since its callbacks do not report here.
     fn probe(&self) {
         if !self.0.watched && !self.is_lost() && platform::is_lost(&self.0.device) {
             self.report_lost("its owner destroyed it, or the driver reset it");
         }
     }
 
-    /// Whether the device went away, as by a driver's reset: nothing runs on it any more.
+    /// Whether the device is lost, for example by a driver reset. Nothing can run on a lost device.
     pub fn is_lost(&self) -> bool {
         self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.is_some()
     }
 
-    /// Whether the device is still there and no error went unnoticed.
+    /// Checks that the device is not lost and that no uncaptured error has occurred.
     pub(crate) fn health(&self) -> Result<(), RunError> {
         self.probe();
         let mut h = self.0.health.lock().unwrap_or_else(PoisonError::into_inner);
@@ -446,7 +448,7 @@ impl Gpu {
         }
     }
 
-    /// Runs `f` with wgpu's errors caught.
+    /// Runs `f` in error scopes and returns the error that wgpu raised, if any.
     pub(crate) async fn scoped<T>(&self, what: &str, f: impl FnOnce() -> T) -> Result<T, RunError> {
         let d = &self.0.device;
         let memory = d.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
@@ -455,7 +457,7 @@ impl Gpu {
         let value = f();
         let errors = (internal.pop(), validation.pop(), memory.pop());
         let errors = [errors.0.await, errors.1.await, errors.2.await];
-        // Out of memory comes last and explains the others.
+        // An out-of-memory error is the last of them and takes precedence, as it causes the others.
         match errors.into_iter().flatten().last() {
             None => Ok(value),
             Some(wgpu::Error::OutOfMemory { .. }) => Err(RunError::OutOfMemory { what: what.to_owned() }),
@@ -489,7 +491,7 @@ impl Gpu {
         .await
     }
 
-    /// [`Gpu::storage`] that is bound as a whole.
+    /// [`Gpu::storage`] for a buffer that is bound as a whole, checked against the limit of a binding.
     pub(crate) async fn resident(&self, what: &str, size: u64) -> Result<wgpu::Buffer, RunError> {
         let have = self.profile().binding_bytes;
         if size > have {
@@ -498,7 +500,7 @@ impl Gpu {
         self.storage(what, size).await
     }
 
-    /// A buffer that kernels can bind and that can be copied from and to.
+    /// A buffer that kernels can bind and that is a source and a target of copies.
     pub(crate) async fn storage(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, RunError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         self.buffer(what, bytes, usage).await
@@ -508,18 +510,18 @@ impl Gpu {
         &self.0.staging
     }
 
-    /// The transfer buffer of the last reads, where nobody else is reading.
+    /// Takes the kept transfer buffer; `None` if there is none or another read is using it.
     pub(crate) fn take_transfer(&self) -> Option<wgpu::Buffer> {
         self.0.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps a transfer buffer for the next reads: a new one takes longer than what goes through it. Larger ones are freed.
+    /// Keeps a transfer buffer of at most 64 MiB for the next reads, as allocating a new one takes longer than the transfer.
     pub(crate) fn keep_transfer(&self, buffer: Option<wgpu::Buffer>) {
         const MOST: u64 = 64 << 20;
         *self.0.transfer.lock().unwrap_or_else(PoisonError::into_inner) = buffer.filter(|b| b.size() <= MOST);
     }
 
-    /// Waits until all work submitted so far is done. In a browser this only yields to its event loop.
+    /// Waits until all work submitted so far is done. In a browser this yields to the event loop meanwhile.
     pub async fn wait(&self) -> Result<(), RunError> {
         let (tx, rx) = wait::channel();
         self.0.queue.on_submitted_work_done(move || tx.send(()));
@@ -528,7 +530,7 @@ impl Gpu {
         self.health()
     }
 
-    /// [`platform::poll`] for everything up to a submission, or for all of it.
+    /// [`platform::poll`] with errors as [`RunError`].
     pub(crate) fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
         platform::poll(&self.0.device, up_to).or_else(|e| {
             self.health()?;
@@ -536,8 +538,8 @@ impl Gpu {
         })
     }
 
-    /// Maps the first `bytes` bytes of a `MAP_READ` buffer that submission `written` (or an earlier one)
-    /// writes, gives them to `f`, and unmaps it.
+    /// Maps the first `bytes` bytes of a `MAP_READ` buffer, passes them to `f`, and unmaps it. `written` is the submission that
+    /// writes the buffer, or a later one.
     pub(crate) async fn map_read<T>(
         &self,
         buffer: &wgpu::Buffer,

@@ -1,4 +1,4 @@
-//! Pipelines from the kernels of a program.
+//! Compilation of a program's kernels into pipelines.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -14,34 +14,33 @@ pub(crate) struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// How far generated code is guarded at run time.
+/// The run-time checks of kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// None of those kernels that the compiler, in this process, has proven to stay inside their buffers
-    /// ([`Proof`](wgfc_program::program::Proof)); all of the others.
+    /// All checks for kernels that are not proven by the compiler, in this process, to stay inside their buffers
+    /// ([`Proof`](wgfc_program::program::Proof)). For proven kernels only integer division is checked.
     #[default]
     Unproven,
-    /// As the browser does: indices are clamped, loops bounded, workgroup memory zeroed.
+    /// All checks for all kernels, as in a browser: indices are clamped, loops bounded, workgroup memory zeroed.
     All,
-    /// For programs that this process compiled or whose author is trusted: nothing is guarded, and a
-    /// kernel that reads out of bounds, reads workgroup memory before it writes it, or never ends has
-    /// undefined behaviour.
+    /// No checks, for programs that this process compiled or whose author is trusted. A kernel that accesses memory out of
+    /// bounds, reads workgroup memory before writing it, or never ends has undefined behaviour.
     Trusted,
 }
 
-/// The guarded parts of a kernel.
+/// The run-time checks of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Guard {
-    /// All.
+    /// All checks.
     All,
-    /// Division of integers.
+    /// Checks of integer division only.
     Arithmetic,
-    /// Nothing.
+    /// No checks.
     Nothing,
 }
 
 impl Checks {
-    /// The guarded parts of a kernel, which is `proven` to stay inside its buffers or not.
+    /// The checks of a kernel; `proven` says whether it is proven to stay inside its buffers.
     pub(crate) fn of(self, proven: bool) -> Guard {
         match self {
             Checks::Trusted => Guard::Nothing,
@@ -51,7 +50,7 @@ impl Checks {
     }
 }
 
-/// The kernels of a program, with whether they are proven to stay inside their buffers.
+/// The kernels of a program, each with whether it is proven to stay inside its buffers.
 pub(crate) fn kernels(p: &wgfc_program::Program) -> impl Iterator<Item = (&Kernel, bool)> {
     p.kernels.iter().enumerate().map(|(i, k)| (k, p.proof.is_in_bounds(i)))
 }
@@ -91,12 +90,13 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The text as this platform wants it.
+/// The WGSL text in the form that this platform's shader compiler accepts.
 pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
     platform::wgsl(&k.wgsl)
 }
 
-/// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
+/// Compiles one kernel. Binding `i` of group 0 is `k.bindings[i]`, and the binding after them is the `Dims` uniform if the kernel
+/// uses it.
 pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, guard: Guard) -> Result<Pipeline, RunError> {
     let device = gpu.device();
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
@@ -119,8 +119,8 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, guard: Guard) -> Result<Pipel
         let source = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text(k)) };
         let module = match guard {
             Guard::All => device.create_shader_module(source),
-            // SAFETY: the compiler has proven that the kernel stays inside its buffers, and templates have loops of
-            // known ends only.
+            // SAFETY: the compiler has proven that the kernel stays inside its buffers, and all loops of templates have a known
+            // bound.
             Guard::Arithmetic => unsafe {
                 let mut checks = wgpu::ShaderRuntimeChecks::checked();
                 (checks.bounds_checks, checks.force_loop_bounding) = (false, false);
@@ -159,15 +159,15 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, guard: Guard) -> Result<Pipel
     })
 }
 
-/// The source of a pipeline, names aside.
+/// Everything that determines a pipeline; the kernel's name does not.
 type Source<'k> = (&'k str, &'k [Access], bool, &'k [String], Guard);
 
 fn source(k: &Kernel, guard: Guard) -> Source<'_> {
     (&k.wgsl, &k.bindings, k.uses_dims, &k.features, guard)
 }
 
-/// Compiles all kernels, which are proven to stay inside their buffers or not, natively on all cores; what is equal once,
-/// and what `known` has not at all.
+/// Compiles kernels, each given with whether it is proven to stay inside its buffers; natively on all cores. Equal kernels are
+/// compiled once, and kernels whose equal is in `known` reuse its pipeline.
 pub(crate) async fn compile_all<'k>(
     gpu: &Gpu,
     kernels: impl Iterator<Item = (&'k Kernel, bool)>,

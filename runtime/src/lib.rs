@@ -2,14 +2,13 @@
 //!
 //! A [`Gpu`] is an adapter and its device. A [`Session`] is a program on a GPU: pipelines made,
 //! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
-//! arenas, and records the whole plan as one compute pass in one submission; what does not change
-//! from run to run is kept. Tensors come from and go to host memory ([`Session::run`]) or stay on the
-//! device ([`Session::run_on_device`]). An application that has a wgpu device of its own shares it ([`Gpu::from_wgpu`]) and its
-//! buffers ([`Gpu::adopt`]), and records runs into its own encoders ([`Session::encode`]). [`Plans`] are several programs of one
-//! model: a run takes the first that its inputs fit.
+//! arenas, and records the whole plan as one compute pass in one submission. Bind groups and arenas are kept from run to run.
+//! Tensors come from and go to host memory ([`Session::run`]) or stay on the device ([`Session::run_on_device`]). An application
+//! that has a wgpu device shares it ([`Gpu::from_wgpu`]) and its buffers ([`Gpu::adopt`]), and records runs into its own encoders
+//! ([`Session::encode`]). [`Plans`] are several programs of one model: a run uses the first one that accepts its inputs.
 //!
-//! This crate knows no operators: kernels, buffers and workgroup counts are all it sees. Everything
-//! that can fail returns a [`RunError`].
+//! This crate knows no operators, only kernels, buffers and workgroup counts. Every function that can fail returns a
+//! [`RunError`].
 //!
 //! ```no_run
 //! # fn run(program: wgfc_program::Program) -> Result<(), wgfc_runtime::RunError> {

@@ -1,4 +1,4 @@
-//! Several plans of one model on a device: one store of weights, the same states.
+//! Several plans of one model on a device, which share weights and states.
 
 use crate::error::{NotTaken, RunError};
 use crate::gpu::{DeviceLimits, Gpu};
@@ -8,8 +8,8 @@ use wgfc_program::bundle::{INVOCATIONS, Needs, Plan, STORAGE_BUFFERS, WORKGROUP_
 use wgfc_program::program::Port;
 use wgfc_program::{Bundle, Program, Tensor};
 
-/// Sessions of the plans of a [`Bundle`] that a device can run, in their order. Each run takes the first whose inputs the
-/// given ones fit.
+/// Sessions of the plans of a [`Bundle`] that a device can run, in the bundle's order. Each run uses the first plan that accepts
+/// the inputs.
 #[derive(Debug)]
 pub struct Plans {
     plans: Vec<(String, Session)>,
@@ -17,7 +17,7 @@ pub struct Plans {
 }
 
 impl DeviceLimits {
-    /// The abilities that a plan needs and the device does not have, in words; nothing where it can run.
+    /// Descriptions of the features and limits that a plan needs and the device lacks; empty if the plan can run.
     pub fn lacks(&self, needs: &Needs) -> Vec<String> {
         let mut lacking = vec![];
         for f in &needs.features {
@@ -62,7 +62,7 @@ impl DeviceLimits {
     }
 }
 
-/// Why the plan `p` cannot take turns with `first`, if so.
+/// The reason for which the plan `p` cannot share states and ports with `first`; `None` if it can.
 fn differs(p: &Program, first: &Program) -> Option<String> {
     let ports = |ports: &[Port]| ports.iter().map(|p| (p.name.clone(), p.dtype)).collect::<Vec<_>>();
     if ports(&p.inputs) != ports(&first.inputs) || ports(&p.outputs) != ports(&first.outputs) {
@@ -78,16 +78,16 @@ fn differs(p: &Program, first: &Program) -> Option<String> {
         .then(|| "its states are not those of the first plan".to_owned())
 }
 
-/// The plans that a device can run, with their places among all, and why it runs the others not.
+/// The plans that a device can run, and the reasons for which the others were left out.
 ///
 /// # Errors
-/// [`RunError::NoPlan`] where there is none.
+/// [`RunError::NoPlan`] if the device can run none of the plans.
 pub fn choose<'b>(
     bundle: &'b Bundle,
     limits: &DeviceLimits,
 ) -> Result<(Vec<&'b Plan>, Vec<NotTaken>), RunError> {
     let (mut taken, mut left_out): (Vec<&Plan>, Vec<NotTaken>) = (vec![], vec![]);
-    // The lack of a lone plan is reported with the kernel that needs it.
+    // A lone plan is not checked here: making its session reports which kernel needs the missing feature.
     let alone = bundle.plans.len() == 1;
     for plan in &bundle.plans {
         let lacking = if alone { vec![] } else { limits.lacks(&plan.needs) };
@@ -105,11 +105,10 @@ pub fn choose<'b>(
 }
 
 impl Plans {
-    /// Puts the plans that the device can run on it. Weights that plans share are uploaded once, and equal kernels compiled
-    /// once.
+    /// Loads the plans that the device can run. Weights that plans share are uploaded once, and equal kernels are compiled once.
     ///
     /// # Errors
-    /// [`RunError::NoPlan`] where it can run none, else as [`Session::family`].
+    /// [`RunError::NoPlan`] if the device can run none of the plans; otherwise as [`Session::family`].
     pub async fn new(gpu: &Gpu, bundle: &Bundle, options: SessionOptions) -> Result<Plans, RunError> {
         let (taken, left_out) = choose(bundle, gpu.profile())?;
         let programs: Vec<&Program> = taken.iter().map(|p| &p.program).collect();
@@ -127,7 +126,7 @@ impl Plans {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.plans.iter().map(|p| p.0.as_str())
     }
-    /// The plans that the device does not run, and why.
+    /// The plans that were left out, and the reasons.
     pub fn left_out(&self) -> &[NotTaken] {
         &self.left_out
     }
@@ -144,10 +143,10 @@ impl Plans {
         self.plans.get_mut(plan).map(|p| &mut p.1)
     }
 
-    /// The first plan that these inputs fit.
+    /// The index of the first plan that accepts these inputs.
     ///
     /// # Errors
-    /// The fault of the inputs for a lone plan, and [`RunError::NoFit`] for several.
+    /// The error of the inputs if there is one plan, [`RunError::NoFit`] if there are several.
     pub fn select(&self, inputs: &[(&str, Value)]) -> Result<usize, RunError> {
         let mut refused = vec![];
         for (i, (name, session)) in self.plans.iter().enumerate() {
@@ -160,7 +159,7 @@ impl Plans {
         Err(RunError::NoFit(refused))
     }
 
-    /// [`Session::run`] of the first plan that the inputs fit.
+    /// [`Session::run`] of the first plan that accepts the inputs.
     ///
     /// # Errors
     /// As [`Plans::select`] and [`Session::run`].
@@ -169,7 +168,7 @@ impl Plans {
         self.run_values(&values, None).await
     }
 
-    /// [`Session::run_values`] of the first plan that the inputs fit.
+    /// [`Session::run_values`] of the first plan that accepts the inputs.
     ///
     /// # Errors
     /// As [`Plans::select`] and [`Session::run_values`].

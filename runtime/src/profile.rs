@@ -1,4 +1,4 @@
-//! Where the time of a run goes.
+//! Profiles: the time of each dispatch, of recording, of submission and of whole runs.
 
 use crate::error::RunError;
 use crate::platform::now;
@@ -11,21 +11,21 @@ use wgfc_program::Tensor;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchProfile {
-    /// Index into the program's dispatches; those that do nothing for these shapes are not listed.
+    /// Index into the program's dispatches. Dispatches with no workgroups for these shapes are not listed.
     pub dispatch: usize,
     /// The kernel's name.
     pub kernel: String,
     /// The kernel's family.
     pub family: String,
-    /// The model's nodes it computes.
+    /// The model's nodes that it computes.
     pub nodes: Vec<String>,
     /// Workgroup counts.
     pub workgroups: [u32; 3],
-    /// Nanoseconds on the GPU; `None` where the adapter has no timestamps.
+    /// Nanoseconds on the GPU; `None` if the adapter has no timestamps.
     pub gpu_ns: Option<Estimate>,
-    /// Bytes it must read and write at least.
+    /// A lower bound of the bytes that it reads and writes.
     pub bytes: u64,
-    /// Floating-point operations it does.
+    /// Floating-point operations.
     pub flops: u64,
 }
 
@@ -33,58 +33,58 @@ pub struct DispatchProfile {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Runs measured of each part, at least; one that is not comes before.
+    /// The least number of measured runs of any part of the measurement. One warm-up run precedes them and is not measured.
     pub runs: usize,
     /// In order of execution.
     pub dispatches: Vec<DispatchProfile>,
-    /// Sum over the dispatches of a run, measured with timestamps; `None` without them.
+    /// The sum over the dispatches of a run, measured with timestamps; `None` without timestamps.
     pub gpu_ns: Option<Estimate>,
     /// Binding the inputs and recording the commands, on the CPU.
     pub record_ns: Option<Estimate>,
-    /// Handing them to the driver, on the CPU.
+    /// Submitting the commands to the driver, on the CPU.
     pub submit_ns: Option<Estimate>,
-    /// From inputs on the host to the device being done, without timestamps, nothing read back.
+    /// Wall-clock time from inputs on the host until the device has finished. No timestamps are taken and nothing is read back.
     pub wall_ns: Option<Estimate>,
-    /// The time of one run among many that do not wait for each other: their time over their number.
+    /// The time per run of several runs that are submitted one after another without waiting in between.
     pub back_to_back_ns: Option<f64>,
-    /// As `wall_ns`, with all outputs read back.
+    /// `wall_ns` plus the time of reading all outputs back.
     pub round_trip_ns: Option<Estimate>,
 }
 
-/// How long a measurement goes on, and who is told of it.
+/// A time limit and a progress callback for a measurement.
 #[derive(Clone, Copy, Default)]
 pub struct Pace<'a> {
-    /// After this many seconds no part of it runs again that has run once.
+    /// The time limit in seconds, divided evenly among the parts. Each part runs at least once.
     pub seconds: Option<f64>,
-    /// Called after each run with how many there have been, and how many there are at the most.
+    /// Called after each run with the number of runs so far and the largest number of runs possible.
     pub progress: Option<&'a dyn Fn(usize, usize)>,
 }
 
-/// The runs of a measurement.
+/// The count of runs of a measurement.
 struct Runs<'a> {
     pace: Pace<'a>,
-    /// The most runs of each part.
+    /// The largest number of runs of each part.
     most: usize,
     done: usize,
-    /// Runs in this part so far.
+    /// Runs of the current part so far.
     here: usize,
     least: usize,
-    /// When this part began.
+    /// The start of the current part.
     since: Option<std::time::Instant>,
 }
 
-/// Parts that are repeated.
+/// The number of parts whose runs are repeated.
 const PARTS: usize = 4;
 
 impl<'a> Runs<'a> {
     fn new(pace: Pace<'a>, most: usize) -> Runs<'a> {
         Runs { pace, most, done: 0, here: 0, least: most, since: now() }
     }
-    /// The next part begins.
+    /// Begins the next part.
     fn part(&mut self) {
         (self.here, self.since) = (0, now());
     }
-    /// Whether the part goes on.
+    /// Whether the current part has another run.
     fn more(&mut self) -> bool {
         let share = self.pace.seconds.map(|s| s * 1e9 / PARTS as f64);
         let late = share.zip(since(self.since)).is_some_and(|(share, t)| t > share);
@@ -107,14 +107,14 @@ fn since(t: Option<std::time::Instant>) -> Option<f64> {
 }
 
 impl Session {
-    /// Runs `runs` times (at least once) with and without timestamps. Of loops that run in rounds until a condition
-    /// ends them only `back_to_back_ns` and `round_trip_ns` have all rounds, the other times one. States that grow keep their lengths;
-    /// others advance with every run.
+    /// Runs `runs` times (at least once) with and without timestamps. For programs with loops that end on a condition, only
+    /// `back_to_back_ns` and `round_trip_ns` include all iterations; the other times include one. Growing states keep their
+    /// lengths; other states advance with every run.
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         self.profile_paced(inputs, runs, Pace::default()).await
     }
 
-    /// [`Session::profile`] of fewer runs where they take long.
+    /// [`Session::profile`] with a time limit and a progress callback, and so possibly fewer runs.
     pub async fn profile_paced(
         &mut self,
         inputs: &[(&str, Tensor)],
@@ -149,7 +149,7 @@ impl Session {
             trip.extend(since(start));
             runs.ran();
         }
-        // The host does not wait after each of these, so their times are not known one by one.
+        // The host waits only after the last of these runs, so only their total time is known.
         let together = runs.least;
         let start = now();
         for _ in 0..together {
@@ -209,7 +209,8 @@ impl Session {
 /// The timestamps of a run's dispatches.
 struct Queries {
     timestamps: Timestamps,
-    /// Whether they are written between dispatches, or else around a pass for each.
+    /// Whether timestamps are written between the dispatches of one pass; otherwise each dispatch has a pass with timestamps
+    /// around it.
     inside: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The features and limits that a device must have for a program, before it is made.
+//! The features and limits that a device must have for a program, to be known before the device is made.
 
 use crate::bind;
 use crate::error::RunError;
@@ -27,14 +27,14 @@ pub struct Requirements {
     /// The features that kernels use. `EXPERIMENTAL_COOPERATIVE_MATRIX` among them needs `experimental_features` of the descriptor, too.
     pub features: wgpu::Features,
     needs: Needs,
-    /// Bytes of the largest buffer, and of the largest binding.
+    /// The sizes in bytes of the largest buffer and of the largest binding.
     buffer_bytes: u64,
     binding_bytes: u64,
-    /// Workgroups of one dispatch, along the longest dimension.
+    /// The largest workgroup count of any dispatch in any dimension.
     workgroups: u32,
 }
 
-/// The wgpu feature that a plan calls by this name.
+/// The wgpu feature for a name in a plan.
 fn feature(name: &str) -> Option<wgpu::Features> {
     match name {
         "shader-f16" => Some(wgpu::Features::SHADER_F16),
@@ -45,7 +45,7 @@ fn feature(name: &str) -> Option<wgpu::Features> {
 }
 
 impl Requirements {
-    /// The requirements of a program whatever the sizes of its inputs: buffers and dispatches count whose sizes are numbers.
+    /// The requirements of a program for any sizes of its inputs. Only buffers and dispatches of constant size count.
     pub fn of(program: &Program) -> Requirements {
         let number = |d: &wgfc_program::Dim| d.as_const().and_then(|n| u64::try_from(n).ok());
         let mut of = Requirements::of_kernels(program);
@@ -60,11 +60,11 @@ impl Requirements {
         of
     }
 
-    /// The requirements of runs in which symbols have these values, by name: the sizes that inputs leave open, and the lengths and
-    /// capacities of states.
+    /// The requirements of runs in which the symbols have these values, by name. Symbols are the symbolic sizes of inputs, and
+    /// the lengths and capacities of states.
     ///
     /// # Errors
-    /// [`RunError::Inputs`] for a symbol without a value, and [`RunError::Constraint`] for values that do not agree.
+    /// [`RunError::Inputs`] for a symbol without a value, and [`RunError::Constraint`] for values that violate a constraint.
     pub fn with_sizes(program: &Program, sizes: &BTreeMap<String, i64>) -> Result<Requirements, RunError> {
         let computed = |s: &str| program.computed.iter().any(|c| c.symbol == s);
         let unknown: Vec<_> =
@@ -98,7 +98,7 @@ impl Requirements {
         Requirements { features, needs, ..Requirements::default() }
     }
 
-    /// Limits that are enough for the program and for whoever needs `base`: give them to `request_device`.
+    /// The limits `base`, raised as far as the program needs, for `request_device`.
     pub fn limits(&self, base: wgpu::Limits) -> wgpu::Limits {
         let need = |name: &str| {
             let n = self.needs.limits.get(name).copied().unwrap_or(0);
@@ -114,15 +114,16 @@ impl Requirements {
         raise(&mut l.max_compute_workgroup_size_y, y);
         raise(&mut l.max_compute_workgroup_size_z, z);
         raise(&mut l.max_compute_workgroups_per_dimension, self.workgroups);
-        // The sizes of a run are one uniform.
+        // The sizes of a run are in one uniform.
         raise(&mut l.max_uniform_buffers_per_shader_stage, 1);
         l.max_storage_buffer_binding_size = self.binding_bytes.max(l.max_storage_buffer_binding_size);
         l.max_buffer_size = self.buffer_bytes.max(l.max_buffer_size);
         l
     }
 
-    /// The features and limits that the program needs beyond these, in words: those of an adapter before a device is made, or those of a device.
-    /// Neither tells the size of subgroups, which some kernels fix: a session of a program with such kernels may still be refused.
+    /// Descriptions of the features and limits that the program needs beyond these, which may be those of an adapter or of a
+    /// device. They do not include the subgroup size, which some kernels require: making a session of a program with such kernels
+    /// may still fail.
     pub fn missing(&self, features: wgpu::Features, limits: &wgpu::Limits) -> Vec<String> {
         let mut missing = vec![];
         for name in &self.needs.features {
@@ -136,17 +137,17 @@ impl Requirements {
         if self.needs.subgroup_sizes.is_some() && !named && !features.contains(wgpu::Features::SUBGROUP) {
             missing.push("the feature `subgroups` (wgpu::Features::SUBGROUP)".to_owned());
         }
-        // Equal to `limits` but for those that are raised.
+        // The requested limits equal `limits` except for those that the program raises.
         self.limits(limits.clone()).check_limits_with_fail_fn(limits, false, |name, need, have| {
             missing.push(format!("the limit `{name}` of {need}, which is {have}"));
         });
         missing
     }
 
-    /// Whether these features and limits are enough.
+    /// Checks that these features and limits are enough.
     ///
     /// # Errors
-    /// [`RunError::Lacking`] with everything that is [missing](Requirements::missing).
+    /// [`RunError::Lacking`] with all features and limits that are [missing](Requirements::missing).
     pub fn check(&self, features: wgpu::Features, limits: &wgpu::Limits) -> Result<(), RunError> {
         let missing = self.missing(features, limits);
         if missing.is_empty() { Ok(()) } else { Err(RunError::Lacking(missing)) }

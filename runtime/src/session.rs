@@ -1,4 +1,4 @@
-//! A program on a device, and how it runs.
+//! Programs on devices, and their runs.
 
 mod canaries;
 mod encode;
@@ -33,9 +33,9 @@ pub use stream::{Finished, Staging, Stream, StreamOptions};
 /// An input: from the host, or already on the device.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Copied to the device.
+    /// A tensor that is copied to the device.
     Host(Tensor),
-    /// Bound where it is.
+    /// A tensor that is bound without a copy.
     Device(DeviceTensor),
 }
 
@@ -67,31 +67,31 @@ impl Value {
     }
 }
 
-/// How a [`Session`] is set up.
+/// The options of a [`Session`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How kernels are guarded.
+    /// The run-time checks of kernels.
     pub checks: Checks,
-    /// Positions that states have room for at first, where the program leaves that open; a few more where
-    /// positions are smaller than a word. [`Session::grow`] makes more.
+    /// The initial capacity of states in positions, if the program leaves it open. It is rounded up if positions are not whole
+    /// words. [`Session::grow`] increases it.
     pub capacity: usize,
-    /// For tests: buffers share no memory, what no kernel has written is NaN, and so are 256 bytes behind each buffer, where a
-    /// write is [`RunError::OutOfBounds`]. Each run is waited for.
+    /// For tests: buffers share no memory. Memory that no kernel has written is filled with NaN, and so are 256 bytes behind each
+    /// buffer, where a write is [`RunError::OutOfBounds`]. Each run is waited for.
     pub canaries: bool,
 }
 
 impl Default for SessionOptions {
-    /// Guarded where that is needed, and room for 256 positions.
+    /// Checks of unproven kernels, and room for 256 positions.
     fn default() -> SessionOptions {
         SessionOptions { checks: Checks::default(), capacity: 256, canaries: false }
     }
 }
 
-/// The outputs asked for, by name, and the lengths of the states afterwards.
+/// The requested outputs by name, and the lengths of the states after the run.
 type Ran = (Vec<(String, Tensor)>, Vec<(String, i64)>);
 
-/// A weight on the device. Its key is where its bytes begin on the host and how many they are; the
-/// reference keeps that address from being another's without keeping the bytes.
+/// A weight on the device. Its key is the address of its owner on the host, its offset and its length. The weak reference
+/// prevents the reuse of the address without keeping the bytes alive.
 #[derive(Clone)]
 struct Uploaded {
     _owner: Weak<dyn ByteOwner>,
@@ -112,18 +112,18 @@ pub struct Session {
     pub(crate) canaries: bool,
     pub(crate) program: Program,
     pub(crate) pipelines: Vec<Pipeline>,
-    /// Weights and states, by buffer.
+    /// The buffers of weights and states, by the program's buffer index.
     resident: Vec<Option<wgpu::Buffer>>,
     weights: HashMap<(usize, usize, usize), Uploaded>,
     pub(crate) states: Arc<StateSet>,
-    /// Which version of their buffers is bound.
+    /// The version of the states' buffers that is bound.
     placed: u64,
     arenas: Vec<wgpu::Buffer>,
     dims: Arc<Memory>,
     dims_written: Option<Vec<i64>>,
-    /// Whether a run has been recorded into an encoder of the caller's, who submits it at any time.
+    /// Whether a run has been recorded into an encoder of the caller, who may submit it at any time.
     encoded: bool,
-    /// Buffers for inputs from the host, then for outputs.
+    /// Pools of buffers, first one for each input, then one for each output.
     pools: Vec<Vec<Arc<Memory>>>,
     bound: HashMap<Vec<i64>, Arc<Bound>>,
     groups: Vec<HashMap<Vec<Piece>, wgpu::BindGroup>>,
@@ -133,7 +133,7 @@ pub struct Session {
     symbols: BTreeMap<String, i64>,
 }
 
-/// A run that was started: see [`Session::start`].
+/// A run in progress: see [`Session::start`].
 #[derive(Debug)]
 pub struct Started {
     outputs: Vec<(String, DeviceTensor)>,
@@ -144,21 +144,21 @@ pub struct Started {
 #[derive(Debug)]
 struct Transfer {
     gpu: Gpu,
-    /// Where the outputs are in the transfer buffer, and behind them what `late` reads.
+    /// The places of the outputs in the transfer buffer, followed by the sizes that `late` reads.
     packed: Vec<tensor::Packed>,
     staging: wgpu::Buffer,
     sent: wgpu::SubmissionIndex,
-    /// The values that are read to know the shapes of the outputs, where these are not known before.
+    /// The sizes to read if the run computes shapes of outputs.
     late: Option<Late>,
 }
 
 impl Started {
-    /// An output on the device, to be an input of what is started next.
+    /// An output on the device, which can be an input of the next run.
     pub fn output(&self, name: &str) -> Option<&DeviceTensor> {
         self.outputs.iter().find_map(|(n, t)| (n == name).then_some(t))
     }
 
-    /// Waits for this run (not for later ones) and returns its outputs on the host.
+    /// Waits for this run, but not for later ones, and returns its outputs on the host.
     pub async fn read(self) -> Result<Vec<(String, Tensor)>, RunError> {
         Ok(self.collect().await?.0)
     }
@@ -188,9 +188,9 @@ impl Transfer {
 impl Session {
     /// Checks the program, compiles its kernels and uploads its weights.
     ///
-    /// Errors: [`RunError::Plan`] for a plan that contradicts itself, [`RunError::Limits`] and
-    /// [`RunError::Feature`] for a device that is too small, [`RunError::Shader`],
-    /// [`RunError::WeightAbsent`], [`RunError::OutOfMemory`].
+    /// # Errors
+    /// [`RunError::Plan`] for an inconsistent plan, [`RunError::Limits`] and [`RunError::Feature`] for a device that lacks
+    /// something, [`RunError::Shader`], [`RunError::WeightAbsent`], [`RunError::OutOfMemory`].
     pub async fn new(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
         Session::with_options(gpu, program, SessionOptions::default()).await
     }
@@ -205,8 +205,8 @@ impl Session {
         one.pop().ok_or_else(|| RunError::Plan(vec!["there is no program".to_owned()]))
     }
 
-    /// Sessions of several programs on the same states, each after the first as [`Session::sibling`]
-    /// of it. The kernels of all are compiled together, natively while the weights are uploaded.
+    /// Sessions of several programs that share states, as if all but the first were made with [`Session::sibling`]. All kernels
+    /// are compiled together; natively, the weights are uploaded at the same time.
     ///
     /// # Errors
     /// As [`Session::new`] and [`Session::sibling`].
@@ -221,7 +221,7 @@ impl Session {
         Session::build(gpu, programs, options, None).await
     }
 
-    /// With the weights and on the states of `kin`, as far as they are the same.
+    /// Sessions of several programs. With `kin` they share its states, and its equal weights and kernels.
     pub(crate) async fn build(
         gpu: &Gpu,
         programs: &[&Program],
@@ -234,7 +234,7 @@ impl Session {
         }
         let compile = || {
             let kernels = programs.iter().flat_map(|p| kernel::kernels(p));
-            // Pipelines are made as the kin's own checks have it.
+            // Pipelines of `kin` can be reused only if they were compiled with the same checks.
             let kin = kin.filter(|k| k.checks == options.checks);
             let known = kin.into_iter().flat_map(|k| kernel::kernels(&k.program).zip(&k.pipelines));
             kernel::compile_all(gpu, kernels, options.checks, known)
@@ -242,7 +242,7 @@ impl Session {
         let place = || Session::placed(gpu, programs, options, kin);
         let (pipelines, sessions) = platform::both(compile, place).await;
         let (mut pipelines, mut sessions) = (pipelines?.into_iter(), sessions?);
-        // A lost device refuses nothing.
+        // Calls on a lost device return no errors.
         gpu.health()?;
         for s in &mut sessions {
             s.pipelines = pipelines.by_ref().take(s.program.kernels.len()).collect();
@@ -250,7 +250,7 @@ impl Session {
         Ok(sessions)
     }
 
-    /// A session without pipelines: weights and states are on the device.
+    /// Sessions with weights and states on the device, but without pipelines.
     async fn placed(
         gpu: &Gpu,
         programs: &[&Program],
@@ -274,7 +274,7 @@ impl Session {
         Ok(sessions)
     }
 
-    /// Without weights and states.
+    /// A session without weights and states.
     async fn empty(
         gpu: &Gpu,
         program: &Program,
@@ -289,7 +289,7 @@ impl Session {
             BufferKind::Arena { arena, .. } => Some(arena + 1),
             _ => None,
         });
-        // Weights are not kept on the host; cloning a map of shared bytes to drop it is cheap.
+        // The session's program has no weights, so that it does not keep them in host memory.
         Ok(Session {
             gpu: gpu.clone(),
             checks: options.checks,
@@ -314,7 +314,7 @@ impl Session {
         })
     }
 
-    /// Puts the weights on the device, or finds them there.
+    /// Uploads the weights that are not yet on the device.
     async fn upload(&mut self, program: &Program) -> Result<(), RunError> {
         let mut new = vec![];
         for (i, b) in program.buffers.iter().enumerate() {
@@ -346,7 +346,7 @@ impl Session {
         upload::tensors(&self.gpu, &new).await
     }
 
-    /// Points the buffers of states at `states`.
+    /// Uses the buffers of `states` for the program's states.
     fn place_states(&mut self, states: Arc<StateSet>) {
         self.placed = states.version();
         for (slot, b) in self.resident.iter_mut().zip(&self.program.buffers) {
@@ -369,7 +369,7 @@ impl Session {
         Ok(twin)
     }
 
-    /// The options it was set up with; the capacity of states is theirs.
+    /// The options of this session, except the capacity, which belongs to the states.
     pub(crate) fn options(&self) -> SessionOptions {
         SessionOptions { checks: self.checks, canaries: self.canaries, ..SessionOptions::default() }
     }
@@ -382,9 +382,9 @@ impl Session {
         &self.program
     }
 
-    /// Gives a symbol that no input's shape determines its value for the runs to come. A symbol that is
-    /// the length of states has one already, which grows from run to run; this sets it, and the caller
-    /// vouches for what the states then hold. A capacity only grows: see [`Session::grow`].
+    /// Sets the value of a symbol that no input's shape determines, for all later runs. If the symbol is the length of states,
+    /// this replaces the length, and the caller must make sure that the states have contents for it. The capacity of states
+    /// cannot be set here: see [`Session::grow`].
     pub fn set_symbol(&mut self, name: &str, value: i64) -> Result<(), RunError> {
         if !self.program.symbols.iter().any(|s| s == name) {
             return Err(self.unknown("symbol", name, self.program.symbols.iter()));
@@ -406,7 +406,7 @@ impl Session {
         RunError::Unknown { what, name: name.to_owned(), known: known.join(", ") }
     }
 
-    /// Frees what is kept from run to run, except weights and states, and what uploads to the device and reads from it go through.
+    /// Frees all memory that is kept between runs except weights and states, including the device's staging and transfer buffers.
     pub fn trim(&mut self) {
         self.gpu.staging().clear();
         self.gpu.keep_transfer(None);
@@ -428,8 +428,8 @@ impl Session {
         self.run_values(&inputs, None).await
     }
 
-    /// Runs with inputs from wherever they are and returns the outputs named (all without names) on the
-    /// host; only those are read back.
+    /// Runs with inputs on the host or on the device and returns the named outputs, or all for `None`, on the host. Other outputs
+    /// are not read back.
     pub async fn run_values(
         &mut self,
         inputs: &[(&str, Value)],
@@ -440,7 +440,7 @@ impl Session {
         Ok(results)
     }
 
-    /// One run, after which the states have the lengths that are returned, if they shall.
+    /// One run. It returns the lengths of the states after the run; the caller decides whether to record them.
     pub(crate) async fn run_once(
         &mut self,
         inputs: &[(&str, Value)],
@@ -452,10 +452,9 @@ impl Session {
         Ok((values, lengths))
     }
 
-    /// Starts a run and the transfer of the outputs named (all without names) to the host. What is
-    /// started next runs after it, whether the results were read or not: a loop can start the next run
-    /// with this one's outputs before it reads them. Where the run itself computes the size of an output,
-    /// that is waited for.
+    /// Starts a run and the transfer of the named outputs, or of all for `None`, to the host. Later runs execute after it,
+    /// whether or not its results have been read, so a loop can start the next run with the outputs of this one before it reads
+    /// them. If the run computes the size of an output, this waits for the size.
     pub async fn start(
         &mut self,
         inputs: &[(&str, Value)],
@@ -475,7 +474,7 @@ impl Session {
         Ok(started)
     }
 
-    /// The positions of the outputs of these names (all without names) among the program's.
+    /// The indices of the named outputs, or of all for `None`, in the program.
     ///
     /// # Errors
     /// [`RunError::Unknown`] for a name that no output has.
@@ -514,9 +513,8 @@ impl Session {
         Ok((Started { outputs, transfer }, ready.lengths))
     }
 
-    /// Runs and leaves the outputs on the device. Nothing is waited for but the sizes of outputs that the run
-    /// itself computes: reading an output, or using it as an input of another run, comes after this run
-    /// by itself.
+    /// Runs and leaves the outputs on the device. This waits only for sizes of outputs that the run computes. Reading an output,
+    /// or using it as an input of another run, is ordered after this run.
     pub async fn run_on_device(
         &mut self,
         inputs: &[(&str, Value)],

@@ -1,4 +1,4 @@
-//! States: tensors that stay on the device from run to run, and the sessions that share them.
+//! States: tensors that stay on the device from run to run. Several sessions may share them.
 
 mod room;
 mod values;
@@ -16,29 +16,29 @@ use wgfc_program::{Program, Tensor, TensorType};
 /// The states of one or several sessions.
 #[derive(Debug, Default)]
 pub(crate) struct StateSet {
-    /// Name, type, shape and growth of each.
+    /// The name, type, shape and growth of each state.
     states: Vec<State>,
-    /// Their contents before the first run, by name, where these are not zeros. They stay on the host, to begin anew.
+    /// Contents before the first run, by name, of states that do not begin as zeros. They are kept on the host for resets.
     initial: BTreeMap<String, Tensor>,
     contents: Mutex<Contents>,
-    /// Whether buffers that are replaced may be used by commands that have not been submitted.
+    /// Whether replaced buffers may be in use by commands that have not been submitted.
     keeps_old: AtomicBool,
 }
 
-/// The buffers of the states, and how far they are filled.
+/// The buffers, lengths and capacities of the states.
 #[derive(Clone, Debug, Default)]
 struct Contents {
     buffers: BTreeMap<String, wgpu::Buffer>,
-    /// Positions in use, by symbol.
+    /// The number of positions in use, by symbol.
     lengths: BTreeMap<String, i64>,
-    /// Positions there is room for, by symbol, where the program leaves that open.
+    /// The number of positions that fit, by symbol, for capacities that the program leaves open.
     capacities: BTreeMap<String, i64>,
     /// How often the buffers have been replaced.
     version: u64,
 }
 
 impl StateSet {
-    /// The states of a program before its first run, with `slack` bytes behind each.
+    /// The states of a program before its first run, with `slack` bytes behind each buffer.
     pub(crate) async fn new(
         gpu: &Gpu,
         program: &Program,
@@ -46,7 +46,7 @@ impl StateSet {
         slack: u64,
     ) -> Result<StateSet, RunError> {
         let mut states = program.states.clone();
-        // A plan need not list those that have nothing more to them than their size.
+        // A plan may omit states that have only a size: they become states of one axis without growth.
         for (i, b) in program.buffers.iter().enumerate() {
             let BufferKind::State { name } = &b.kind else { continue };
             if !states.iter().any(|s| s.name == *name) {
@@ -76,7 +76,7 @@ impl StateSet {
         Ok(set)
     }
 
-    /// Gives buffers of zeros their initial contents: that of one state, or of all.
+    /// Writes the initial contents of one state, or of all, into zeroed buffers.
     async fn begin(&self, gpu: &Gpu, only: Option<&str>) -> Result<(), RunError> {
         let wanted = self.initial.iter().filter(|(name, _)| only.is_none_or(|o| o == *name));
         let writes: Vec<(&str, &Tensor, wgpu::Buffer)> =
@@ -84,7 +84,7 @@ impl StateSet {
         if writes.is_empty() { Ok(()) } else { upload::tensors(gpu, &writes).await }
     }
 
-    /// A copy of everything, made on the device.
+    /// A copy of all states, made on the device.
     async fn copied(&self, gpu: &Gpu) -> Result<StateSet, RunError> {
         let from = self.now();
         let mut buffers = BTreeMap::new();
@@ -104,7 +104,7 @@ impl StateSet {
         Ok(StateSet { states, initial, contents, keeps_old: AtomicBool::new(false) })
     }
 
-    /// From now on, buffers that are replaced are freed by wgpu, when no command uses them any more.
+    /// Leaves it to wgpu to free replaced buffers once no command uses them, instead of destroying them at once.
     pub(crate) fn keep_old(&self) {
         self.keeps_old.store(true, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ impl StateSet {
     fn lengths(&self) -> BTreeMap<String, i64> {
         self.lock().lengths.clone()
     }
-    /// The values of the symbols that the states determine: their lengths and capacities.
+    /// The values of the symbols for lengths and capacities of states.
     pub(crate) fn symbols(&self) -> BTreeMap<String, i64> {
         let now = self.lock();
         now.lengths.iter().chain(&now.capacities).map(|(s, v)| (s.clone(), *v)).collect()
@@ -138,7 +138,7 @@ impl StateSet {
     }
 }
 
-/// The lengths after a run with these values of the symbols, by symbol.
+/// The lengths of the states after a run with these values of the symbols, by symbol.
 ///
 /// # Errors
 /// [`RunError::StateFull`] for the first state that has no room.
@@ -162,13 +162,13 @@ pub(crate) fn lengths_after(program: &Program, values: &[i64]) -> Result<Vec<(St
 }
 
 impl Session {
-    /// How many positions of the states that grow are in use: the longest of them. 0 without any.
+    /// The largest number of positions in use of any growing state; 0 if there is none.
     pub fn state_len(&self) -> usize {
         self.states.lengths().into_values().max().and_then(|l| usize::try_from(l).ok()).unwrap_or(0)
     }
 
-    /// How many positions the states that grow have room for: the smallest of them. `None` without any. Windows
-    /// have room for any number, of which they keep the latest.
+    /// The smallest capacity in positions of any growing state; `None` if there is none. Windows do not count: they accept any
+    /// number of positions and keep the latest.
     pub fn capacity(&self) -> Option<usize> {
         let now = self.states.lock();
         let all = self.program.states.iter().filter(|s| !s.is_window());
@@ -176,8 +176,8 @@ impl Session {
         growing.min().and_then(|c| usize::try_from(c).ok())
     }
 
-    /// Gives all states their initial contents, zeros where the program has none, and sets their lengths to zero. Of sessions
-    /// on the same states, the initial contents are those of the first one's program.
+    /// Gives all states their initial contents, which are zeros unless the program says otherwise, and sets their lengths to
+    /// zero. If several sessions share the states, the initial contents are those of the first session's program.
     pub async fn reset(&mut self) -> Result<(), RunError> {
         let gpu = self.gpu.clone();
         gpu.scoped("resetting the states", || {
@@ -193,7 +193,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives one state its initial contents. Its length, which other states may share, stays.
+    /// Gives one state its initial contents. Its length is kept, as other states may share it.
     pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
         let known = || self.states.states.iter().map(|s| &s.name);
         let state = self.states.buffer(name).ok_or_else(|| self.unknown("state", name, known()))?;
@@ -207,11 +207,11 @@ impl Session {
         self.states.begin(&self.gpu, Some(name)).await
     }
 
-    /// Forgets all but the first `length` positions of the states; the next run continues there.
+    /// Truncates the states to their first `length` positions, after which the next run continues.
     ///
     /// # Errors
-    /// [`RunError::State`] when fewer are in use, and for programs with a state that has no way back: one of
-    /// which every run replaces all, and a window that is full. [`Session::fork`] before the run instead.
+    /// [`RunError::State`] if fewer positions are in use, or if the program has a state that cannot be truncated: one that every
+    /// run overwrites, or a full window. For such programs call [`Session::fork`] before a run that may be undone.
     pub fn rewind(&mut self, length: usize) -> Result<(), RunError> {
         if let Some(s) = self.program.states.iter().find(|s| s.growth.is_none()) {
             let message = "it does not grow, so that what it was before is lost; fork the session before a run that is to be undone".to_owned();
@@ -242,7 +242,7 @@ impl Session {
         self.states.set_lengths(&all);
     }
 
-    /// Sets the length that a symbol stands for; `false` when it is none.
+    /// Sets the length of states that a symbol stands for; `false` if the symbol is no such length.
     pub(crate) fn set_length(&self, symbol: &str, to: i64) -> Result<bool, RunError> {
         let states = self.program.states.iter();
         let mut found = false;
@@ -260,23 +260,22 @@ impl Session {
         Ok(found)
     }
 
-    /// The run has been submitted: the states have grown.
+    /// Records the lengths of the states after a run that has been submitted.
     pub(crate) fn advance(&self, lengths: &[(String, i64)]) {
         self.states.set_lengths(lengths);
     }
 
-    /// A session of its own that begins where this one is: pipelines and weights are shared, states are
-    /// copied on the device.
+    /// An independent session with the same current states: pipelines and weights are shared, states are copied on the device.
     pub async fn fork(&self) -> Result<Session, RunError> {
         let states = Arc::new(self.states.copied(&self.gpu).await?);
         self.twin(states).await
     }
 
-    /// A session of this one's program on the states of `other`, on the same device: what either runs
-    /// the other continues. Pipelines and weights are shared with this one.
+    /// A session of this session's program on the states of `other`, on the same device: runs of either session change the states
+    /// of both. Pipelines and weights are shared with this session.
     ///
     /// # Errors
-    /// [`RunError::State`] when the states differ.
+    /// [`RunError::State`] if the states differ.
     pub async fn on_states_of(&self, other: &Session) -> Result<Session, RunError> {
         fit(&self.program, &other.program)?;
         if !self.gpu.is(&other.gpu) {
@@ -287,12 +286,12 @@ impl Session {
         self.twin(other.states.clone()).await
     }
 
-    /// A session of another program on the same device and the same states: what either runs the other
-    /// continues. Weights whose bytes are the very same memory on the host are shared, and equal kernels.
+    /// A session of another program on the same device and the same states: runs of either session change the states of both.
+    /// Equal kernels are shared, and so are weights whose bytes are the same memory on the host.
     ///
     /// # Errors
-    /// [`RunError::State`] when a state of `program` is not one of this session's, in type, capacity and
-    /// what its length is called; else as [`Session::new`].
+    /// [`RunError::State`] if a state of `program` does not match one of this session's in name, type, shape, and the axis and
+    /// length symbol of its growth; otherwise as [`Session::new`].
     pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
         fit(program, &self.program)?;
         let mut one = Session::build(&self.gpu, &[program], self.options(), Some(self)).await?;
@@ -300,7 +299,7 @@ impl Session {
     }
 }
 
-/// Whether every state of `program` is one of `other`'s.
+/// Checks that every state of `program` matches one of `other`'s.
 pub(crate) fn fit(program: &Program, other: &Program) -> Result<(), RunError> {
     for s in &program.states {
         let grows = |s: &State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));

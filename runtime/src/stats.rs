@@ -1,24 +1,23 @@
 //! Estimates from repeated measurements.
 
-/// The median of samples, and where the median of many more would lie.
+/// The median of samples with its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Estimate {
     /// The median.
     pub median: f64,
-    /// The lower end of its 95% confidence interval.
+    /// The lower end of the interval.
     pub low: f64,
-    /// The upper end of that interval.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
 impl Estimate {
-    /// The estimate from `samples`, in any order; `None` without any.
+    /// The estimate from `samples`, in any order; `None` for no samples.
     ///
-    /// The interval's ends are order statistics, which supposes nothing about the distribution: the ranks
-    /// n/2 ∓ 1.96·√n/2, rounded up, from the normal approximation of the binomial distribution
-    /// (Conover, Practical Nonparametric Statistics, 3.2). Of fewer than six samples it is all of them, and
-    /// holds the median less often.
+    /// The interval's ends are order statistics, which need no assumption about the distribution: the ranks n/2 ∓ 1.96·√n/2,
+    /// rounded up, from the normal approximation of the binomial distribution (Conover, Practical Nonparametric Statistics, 3.2).
+    /// For fewer than six samples the interval spans all of them, and its confidence is below 95%.
     pub fn of(mut samples: Vec<f64>) -> Option<Estimate> {
         samples.sort_by(f64::total_cmp);
         let n = samples.len();

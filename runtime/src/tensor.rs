@@ -15,8 +15,8 @@ pub(crate) struct Memory {
     pub(crate) capacity: u64,
 }
 
-/// A dense tensor on the device, packed as a [`Tensor`] is. Clones share the memory, which stays as it
-/// is for as long as one of them lives.
+/// A dense tensor on the device in the format of [`Tensor`]. Clones share the memory, which is not reused while one of them
+/// exists.
 #[derive(Clone, Debug)]
 pub struct DeviceTensor {
     /// Element type.
@@ -36,15 +36,15 @@ impl DeviceTensor {
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
-    /// Bytes it occupies, a multiple of 4 and at least 16.
+    /// The size in bytes, a multiple of 4 and at least 16.
     pub fn bytes(&self) -> u64 {
         Buffer::byte_size(self.dtype, self.shape.iter().product())
     }
-    /// The buffer that holds it from its first byte on.
+    /// The buffer that holds the tensor, starting at offset 0.
     pub fn buffer(&self) -> &wgpu::Buffer {
         &self.memory.buffer
     }
-    /// This tensor's elements under another shape of the same size.
+    /// A tensor in the same memory with another shape; `None` if the number of elements differs.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<DeviceTensor> {
         let n = wgfc_program::tensor::checked_numel(&shape)?;
         (n == self.shape.iter().product::<usize>()).then(|| DeviceTensor { shape, ..self.clone() })
@@ -56,12 +56,12 @@ impl DeviceTensor {
 }
 
 impl Gpu {
-    /// A tensor in a buffer of the caller's, from its first byte on: for inputs, and for the outputs of
-    /// [`Session::encode`](crate::Session::encode). Nothing is copied. The buffer belongs to [`Gpu::device`], has the usage
-    /// `STORAGE` (and `COPY_SRC` where [`DeviceTensor::read`] shall read it) and room for [`DeviceTensor::bytes`], which is a
+    /// A tensor in a buffer of the caller, starting at offset 0, for inputs and for outputs of
+    /// [`Session::encode`](crate::Session::encode). Nothing is copied. The buffer must belong to [`Gpu::device`], have the usage
+    /// `STORAGE` (and `COPY_SRC` if [`DeviceTensor::read`] is to read it) and have room for [`DeviceTensor::bytes`], which is a
     /// multiple of 4 and at least 16.
     ///
-    /// The caller writes to it as wgpu allows, between runs that read it.
+    /// The caller may write to it between runs that read it.
     ///
     /// # Errors
     /// [`RunError::Buffer`] for a buffer that lacks the usage or the room.
@@ -98,10 +98,10 @@ impl Gpu {
             gpu: self.clone(),
         })
     }
-    /// Copies tensors to the host, with one wait for all of them.
+    /// Copies tensors to the host with a single wait.
     ///
     /// # Errors
-    /// [`RunError::Gpu`] for a tensor on another device, among others.
+    /// [`RunError::Gpu`] for a tensor on another device; other errors of the device.
     pub async fn read(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
         if tensors.iter().any(|t| !t.gpu.is(self)) {
             let message = "a tensor is on another device".to_owned();
@@ -111,7 +111,7 @@ impl Gpu {
     }
 }
 
-/// [`read_all`] through the device's own transfer buffer.
+/// [`read_all`] through the transfer buffer of `gpu`.
 async fn read_apart(gpu: &Gpu, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
     let mut transfer = gpu.take_transfer();
     let read = read_all(gpu, tensors, &mut transfer).await;
@@ -119,8 +119,7 @@ async fn read_apart(gpu: &Gpu, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, 
     read
 }
 
-/// Reads several tensors with one submission and one wait. `staging` keeps the transfer buffer for the
-/// next call.
+/// Reads several tensors with one submission and one wait. `staging` holds the transfer buffer between calls.
 pub(crate) async fn read_all(
     gpu: &Gpu,
     tensors: &[DeviceTensor],
@@ -139,12 +138,12 @@ pub(crate) async fn read_all(
 pub(crate) struct Packed {
     dtype: DType,
     pub(crate) shape: Vec<usize>,
-    /// The range of its bytes and those that fill the last word.
+    /// The byte range in the transfer buffer, including the padding of the last word.
     range: std::ops::Range<u64>,
 }
 
-/// Records the copies to a transfer buffer, which is taken over from the last call when large enough.
-/// Returns where each tensor will be.
+/// Records copies of tensors to a transfer buffer, which is `staging` if its size is suitable. Returns the place of each tensor
+/// in it.
 pub(crate) async fn copy_out(
     gpu: &Gpu,
     tensors: &[DeviceTensor],
@@ -174,7 +173,7 @@ pub(crate) async fn copy_out(
     Ok((packed, buffer))
 }
 
-/// The first elements of a tensor under a shape of no more of them.
+/// The first elements of a tensor, as a tensor of a shape with at most as many elements.
 pub(crate) fn cut(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, RunError> {
     let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
     let n = wgfc_program::tensor::checked_numel(shape).map_or(usize::MAX, |n| tensor.dtype.bytes_for(n));
@@ -183,7 +182,7 @@ pub(crate) fn cut(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, RunError> 
     Tensor::new(tensor.dtype, shape.to_vec(), bytes.to_vec()).map_err(bad)
 }
 
-/// Waits for submission `sent`, which fills the transfer buffer, and takes the tensors out of it.
+/// Waits for submission `sent`, which fills the transfer buffer, and copies the tensors out of it.
 pub(crate) async fn collect(
     gpu: &Gpu,
     packed: &[Packed],

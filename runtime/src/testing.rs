@@ -1,17 +1,17 @@
-//! Which adapters tests run on.
+//! The adapters that tests run on.
 //!
-//! On a machine with no GPU these are the software implementations of Vulkan. The Vulkan loader reads
-//! `VK_DRIVER_FILES` when it is first used: set it to the manifests of all drivers, separated by
-//! colons, and [`gpus`] opens each of their adapters. A kernel that is right on only one is wrong.
+//! On a machine without a GPU these are the software implementations of Vulkan. The Vulkan loader reads `VK_DRIVER_FILES` when it
+//! is first used: set it to the manifests of all drivers, separated by colons, and [`gpus`] opens each of their adapters. A
+//! kernel must be correct on all of them.
 
 use crate::gpu::{AdapterChoice, Gpu};
 use std::sync::OnceLock;
 
-/// Every adapter, opened once for the whole process, or the one that `WGFC_ADAPTER` names. SwiftShader, which takes
-/// the longest to compile a kernel, is the last: a test that one adapter is enough for takes the first.
+/// All adapters, or the one that `WGFC_ADAPTER` names, opened once for the whole process. SwiftShader, which takes longest to
+/// compile a kernel, comes last: a test that needs only one adapter uses the first.
 ///
-/// Without any, says so on stderr and gives none: the test that calls this is then *skipped*. Panics
-/// instead where the environment variable `CI` is set and not empty, as a skip must not pass unseen there.
+/// If there is no adapter, this prints a message to stderr and returns none, so that the calling test is *skipped*. It panics
+/// instead if the environment variable `CI` is set and not empty, so that a skip is not overlooked there.
 pub fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     let gpus = GPUS.get_or_init(|| {

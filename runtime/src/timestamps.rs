@@ -1,11 +1,11 @@
-//! Times that the GPU writes itself.
+//! GPU timestamps.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
 
 const PER_SET: u32 = wgpu::QUERY_SET_MAX_QUERIES;
 
-/// Timestamp queries, and the buffers their results go through.
+/// Timestamp queries and the buffers for reading their results.
 #[derive(Debug)]
 pub(crate) struct Timestamps {
     sets: Vec<wgpu::QuerySet>,
@@ -15,7 +15,7 @@ pub(crate) struct Timestamps {
 }
 
 impl Timestamps {
-    /// `count` of them; the device must have the feature.
+    /// `count` queries. The device must support timestamps.
     pub(crate) async fn new(gpu: &Gpu, count: u32) -> Result<Timestamps, RunError> {
         let sets = gpu
             .scoped("making timestamps", || {
@@ -37,12 +37,12 @@ impl Timestamps {
         Ok(Timestamps { sets, resolved, mapped, count })
     }
 
-    /// Where query `i` is.
+    /// The query set and the index in it of query `i`.
     pub(crate) fn at(&self, i: u32) -> (&wgpu::QuerySet, u32) {
         (&self.sets[(i / PER_SET) as usize], i % PER_SET)
     }
 
-    /// The queries `2·pass` and `2·pass + 1` around a pass. PER_SET is even, so that both are in one set.
+    /// The queries `2·pass` and `2·pass + 1` for the beginning and the end of a pass. PER_SET is even, so both are in one set.
     pub(crate) fn around(&self, pass: u32) -> wgpu::ComputePassTimestampWrites<'_> {
         let (query_set, index) = self.at(2 * pass);
         wgpu::ComputePassTimestampWrites {
@@ -52,7 +52,7 @@ impl Timestamps {
         }
     }
 
-    /// Records that the results are fetched.
+    /// Records the commands that fetch the results.
     pub(crate) fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for (i, set) in self.sets.iter().enumerate() {
             encoder.resolve_query_set(set, 0..set.count(), &self.resolved, i as u64 * u64::from(PER_SET) * 8);
@@ -60,7 +60,7 @@ impl Timestamps {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, u64::from(self.count) * 8);
     }
 
-    /// The values that were resolved last, in the GPU's ticks.
+    /// The results of the last [`resolve`](Timestamps::resolve), in ticks of the GPU.
     pub(crate) async fn read(&self, gpu: &Gpu) -> Result<Vec<u64>, RunError> {
         gpu.map_read(&self.mapped, u64::from(self.count) * 8, None, |b| {
             b.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())).collect()

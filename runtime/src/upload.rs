@@ -1,4 +1,4 @@
-//! Weights, inputs and what states hold, on their way to the device.
+//! Uploads of weights, inputs and contents of states.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -6,17 +6,17 @@ use crate::platform;
 use std::ops::Range;
 use wgfc_program::Tensor;
 
-/// The size in bytes of the pieces in which contiguous memory goes up, a multiple of 4.
+/// The size in bytes of the pieces into which an upload is split, a multiple of 4.
 pub(crate) const PIECE: usize = 8 << 20;
 
-/// Copies tensors, of which all bytes are there, into buffers. What is submitted afterwards finds them there.
+/// Copies tensors, all of whose bytes must be present, into buffers. Work that is submitted afterwards sees the bytes.
 pub(crate) async fn tensors(gpu: &Gpu, all: &[(&str, &Tensor, wgpu::Buffer)]) -> Result<(), RunError> {
     let sources: Vec<Source<'_>> =
         all.iter().map(|(name, t, buffer)| Source { name, bytes: Bytes::Tensor(t), buffer }).collect();
     platform::upload(gpu, pieces(&sources)).await
 }
 
-/// Copies bytes into a buffer, likewise.
+/// Copies bytes into a buffer. Work that is submitted afterwards sees them.
 pub(crate) async fn bytes(
     gpu: &Gpu,
     name: &str,
@@ -27,9 +27,9 @@ pub(crate) async fn bytes(
     platform::upload(gpu, pieces(&source)).await
 }
 
-/// Bytes for a buffer, from its beginning on.
+/// Bytes for a buffer, starting at offset 0.
 pub(crate) struct Source<'s> {
-    /// The name of the bytes, for messages.
+    /// The name of the bytes in messages.
     pub(crate) name: &'s str,
     pub(crate) bytes: Bytes<'s>,
     pub(crate) buffer: &'s wgpu::Buffer,
@@ -49,7 +49,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Gives `put` a stretch bit by bit, each with its place in the stretch. Returns how many bytes there were.
+    /// Calls `put` with consecutive pieces of a range, each with its offset in the range. Returns the number of bytes present.
     fn each(self, range: Range<usize>, put: &mut dyn FnMut(usize, &[u8])) -> usize {
         match self {
             Bytes::Slice(b) => {
@@ -69,14 +69,14 @@ impl Bytes<'_> {
     }
 }
 
-/// A stretch of a source.
+/// A byte range of a source.
 pub(crate) struct Piece<'s> {
     pub(crate) source: &'s Source<'s>,
     pub(crate) range: Range<usize>,
 }
 
 impl Piece<'_> {
-    /// The last word is padded with zeros.
+    /// The length in bytes with the last word padded with zeros.
     pub(crate) fn padded(&self) -> usize {
         self.range.len().next_multiple_of(4)
     }
@@ -84,7 +84,7 @@ impl Piece<'_> {
         RunError::WeightAbsent { name: self.source.name.to_owned() }
     }
 
-    /// Copies the bytes to memory of the padded size; `false` where some are not there.
+    /// Copies the bytes to memory of the padded size; `false` if some are not present.
     pub(crate) fn put(&self, mut to: wgpu::WriteOnly<'_, [u8]>) -> bool {
         let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
             to.slice(at..at + b.len()).copy_from_slice(b);
@@ -96,13 +96,13 @@ impl Piece<'_> {
         whole
     }
 
-    /// Through memory of the queue's own.
+    /// Uploads the piece through the queue's own staging memory.
     async fn queue(&self, gpu: &Gpu) -> Result<(), RunError> {
         let what = format!("uploading \"{}\"", self.source.name);
         let Some(size) = wgpu::BufferSize::new(self.padded() as u64) else { return Ok(()) };
         let copied = gpu.scoped(&what, || {
             let view = gpu.queue().write_buffer_with(self.source.buffer, self.range.start as u64, size);
-            // Without a view an error was raised.
+            // If there is no view, the error scope has the error.
             view.is_none_or(|mut view| self.put(view.slice(..)))
         });
         if copied.await? { Ok(()) } else { Err(self.absent()) }
@@ -117,7 +117,7 @@ pub(crate) fn pieces<'s>(sources: &'s [Source<'s>]) -> Vec<Piece<'s>> {
     sources.iter().flat_map(of).collect()
 }
 
-/// Copies pieces through memory of the queue's own.
+/// Uploads pieces through the queue's own staging memory.
 pub(crate) async fn through_queue(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunError> {
     for p in &pieces {
         p.queue(gpu).await?;

@@ -11,7 +11,7 @@ struct Shared<T> {
     closed: bool,
 }
 
-/// The sending end of a channel for one value; if it is dropped unused, the receiver gets `None`.
+/// The sending end of a channel for one value. If it is dropped without sending, the receiver gets `None`.
 pub(crate) struct Sender<T>(Arc<Mutex<Shared<T>>>);
 /// The receiving end of a channel for one value: a future.
 pub(crate) struct Receiver<T>(Arc<Mutex<Shared<T>>>);

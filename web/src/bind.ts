@@ -1,4 +1,4 @@
-/** From the shapes of a run's inputs to the values of a plan's symbols. */
+/** Binding of a plan's symbols to the shapes of a run's inputs. */
 
 import { WgfcError } from "./errors.js";
 import type { Plan, Port } from "./plan.js";
@@ -9,10 +9,10 @@ export type Inputs = Readonly<Record<string, TensorLike>>;
 /** The inputs of a run by name. Names come from the model and may be any text, so this is a map. */
 export type Given = ReadonlyMap<string, TensorLike>;
 
-/** Kernels count in 32 bits. */
+/** The largest value of a symbol, as kernels count in 32 bits. */
 const MOST = 2 ** 31 - 1;
 
-/** Names and types of what is given against a plan's inputs. */
+/** Checks the names and types of the given inputs. */
 export function checkInputs(plan: Plan, given: Given): void {
   const problems: string[] = [];
   const known = plan.inputs.map((p) => `"${p.name}"`).join(", ") || "none";
@@ -34,7 +34,7 @@ function misfit(problems: readonly string[]): WgfcError {
   return new WgfcError("shape", `the inputs do not fit the model: ${problems.join("; ")}`);
 }
 
-/** The shape with which kernels read an input. One that is left out, or has no elements where it may be left out, is all zeros. */
+/** The shape with which kernels read an input. All extents of an optional input are 0 if it is omitted or has no elements. */
 export function shapeOf(port: Port, given: TensorLike | undefined): readonly number[] {
   if (!port.broadcast) return given!.shape;
   const rank = port.shape.length;
@@ -42,7 +42,7 @@ export function shapeOf(port: Port, given: TensorLike | undefined): readonly num
   return [...Array<number>(rank - given.shape.length).fill(1), ...given.shape];
 }
 
-/** The values of all symbols, of computed ones 0. `known` has those that no input determines. */
+/** The values of all symbols; computed symbols are 0. `known` has the values that no input determines. */
 export function bind(plan: Plan, given: Given, known: ReadonlyMap<string, number>): number[] {
   const values = plan.symbols.map((s) => known.get(s) ?? NaN);
   const computed = new Set(plan.computed.map((c) => c.symbol));
@@ -85,7 +85,7 @@ function checkBroadcasts(plan: Plan, given: Given, values: Values): void {
   }
 }
 
-/** Checks the constraints with computed symbols (`late`), or those without. */
+/** Checks the constraints that use computed symbols if `late`, otherwise those that do not. */
 export function checkConstraints(plan: Plan, values: Values, late: boolean): void {
   for (const { a, b, node } of plan.constraints) {
     if (isLate(plan, [a, b]) !== late || a.at(values) === b.at(values)) continue;
@@ -94,7 +94,7 @@ export function checkConstraints(plan: Plan, values: Values, late: boolean): voi
   }
 }
 
-/** Whether any of the sizes is known only after a run. */
+/** Whether any of the sizes is known only after the run. */
 export function isLate(plan: Plan, sizes: readonly Size[]): boolean {
   return plan.computed.some((c) => sizes.some((s) => s.powers.has(c.symbol)));
 }

@@ -1,10 +1,10 @@
 /**
- * Keeps bytes that were fetched in the Cache API, so that a model is downloaded once, also when the page is closed in the middle. This is
- * a file of its own, loaded by the first model that is fetched.
+ * A cache of downloads in the Cache API, so that a model is downloaded only once, even if the page is closed during the download.
+ * This module is loaded by the first model that is fetched.
  *
- * A file is kept in chunks. Each is put as a whole, by the file's identity and its number. The identity is the hash that the plan has of the file,
- * or those of all parts that it uses; else the file's address with its ETag or date and its length, which a HEAD request says.
- * A file without any of these is not kept.
+ * A file is cached in chunks. Each chunk is stored as a whole under the file's identity and the chunk's number. The identity is
+ * the file's hash in the plan, or the hashes of all parts that the plan uses; otherwise the file's address with its length and
+ * its ETag or date from a HEAD request. A file without any of these is not cached.
  */
 
 import { corrupt, throwIfAborted } from "./fail.js";
@@ -14,13 +14,13 @@ import { type KeptFile, type Source, UrlSource, concat } from "./source.js";
 /** The name of the cache that `cache: true` opens. */
 const CACHE = "wgfc";
 const CHUNK = 4 << 20;
-/** Entries of the cache have addresses; nobody answers at these. */
+/** Entries of the cache need addresses. This domain does not exist. */
 const BASE = "https://wgfc.invalid/";
 
-/** A source whose files are kept; the same source where there is no Cache API. `weights` is where the plan says its weights are. */
+/** A source with a cache; the same source if there is no Cache API. `weights` are the plan's recipes of weights. */
 export async function keep(source: UrlSource, weights?: Json, name: boolean | string = true): Promise<Source> {
   if (name === false) return source;
-  // In some frames and modes there is one that may not be used.
+  // In some frames and browser modes the Cache API exists but must not be used.
   const open = async () => globalThis.caches?.open(name === true ? CACHE : name);
   const cache = await open().catch(() => undefined);
   return cache ? new CachedSource(source, cache, weights) : source;
@@ -28,22 +28,22 @@ export async function keep(source: UrlSource, weights?: Json, name: boolean | st
 
 /** The record of a cached file. */
 interface Kept {
-  /** Hexadecimal digits. */
+  /** The identity as hexadecimal digits. */
   readonly id: string;
   readonly bytes: number;
-  /** Its ETag or date, where that is its identity. */
+  /** Its ETag or date, if the identity is based on it. */
   readonly validator: string | undefined;
   readonly chunks: Set<number>;
-  /** Whether chunks are still put. */
+  /** Whether chunks are still stored. */
   open: boolean;
-  /** Whether bytes of the cache were given. */
+  /** Whether bytes from the cache have been returned. */
   used: boolean;
   changed: boolean;
 }
 
 class CachedSource implements Source {
   readonly name: string;
-  /** Bytes that were not fetched. */
+  /** The number of bytes that came from the cache. */
   cached = 0;
   readonly #source: UrlSource;
   readonly #cache: Cache;
@@ -73,7 +73,7 @@ class CachedSource implements Source {
         at += piece.length;
         continue;
       }
-      // As far as nothing is there.
+      // Fetches up to the next chunk that is cached.
       let next = number + 1;
       while (next * CHUNK < end && !kept.chunks.has(next)) next++;
       const stop = Math.min(end, next * CHUNK);
@@ -96,7 +96,7 @@ class CachedSource implements Source {
     }
   }
 
-  /** Fetches bytes. Chunks of which at least half is asked for are fetched and kept whole. */
+  /** Fetches bytes. Chunks of which at least half is requested are fetched and cached as a whole. */
   async *#fetch(file: string, kept: Kept, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
     const whole = (n: number) => {
       const [begin, end] = bounds(kept, n);
@@ -125,7 +125,7 @@ class CachedSource implements Source {
         const given = taken.subarray(Math.max(0, from - at), Math.max(0, to - at));
         at += taken.length;
         if (at === end && pieces.reduce((n, p) => n + p.length, 0) === end - begin) {
-          // One chunk is written while the next one is fetched.
+          // A chunk is stored while the next one is fetched.
           await put;
           put = this.#put(file, kept, number, concat(pieces));
         }
@@ -136,7 +136,7 @@ class CachedSource implements Source {
     await put;
   }
 
-  /** A file that is another one now, of which bytes were given already. */
+  /** Deletes the chunks of a file that has changed on the server after bytes from the cache were returned, and throws. */
   async #drop(file: string, kept: Kept): Promise<never> {
     await deleteChunks(this.#cache, kept.id);
     throw corrupt(new URL(file, this.#source.name).href, "it was replaced while it was loaded");
@@ -154,7 +154,7 @@ class CachedSource implements Source {
     return undefined;
   }
 
-  /** Where there is no room, or the user does not want it, the rest is not kept. */
+  /** Stores a chunk. After a failure, such as exceeding the quota, no further chunks of the file are stored. */
   async #put(file: string, kept: Kept, number: number, bytes: Uint8Array): Promise<void> {
     if (!kept.open) return;
     try {
@@ -166,7 +166,7 @@ class CachedSource implements Source {
     }
   }
 
-  /** Notes which file an address has, and deletes what is kept of the one that it had before. */
+  /** Records the identity of the file at an address, and deletes the chunks of the file that was there before. */
   async #replace(file: string, kept: Kept): Promise<void> {
     const at = `${BASE}at?${encodeURIComponent(new URL(file, this.#source.name).href)}`;
     const before = await (await this.#cache.match(at))?.text();
@@ -197,7 +197,7 @@ class CachedSource implements Source {
     return { id, bytes, validator, chunks, open: true, used: false, changed: false };
   }
 
-  /** The length of a file and what the plan has of its hashes. */
+  /** The length of a file and the hashes of it in the plan. */
   #hashes(file: string): [number, string] | undefined {
     const files = this.#weights?.get("files").list((f) => f);
     const i = files?.findIndex((f) => f.get("name").value === file) ?? -1;
@@ -210,13 +210,13 @@ class CachedSource implements Source {
     return [bytes, `${bytes} ${parts.map((p) => JSON.stringify([p["offset"], p["bytes"], p["sha256"]])).sort().join()}`];
   }
 
-  /** Asks the server for a file's size and version with a HEAD request; undefined where it does not answer. */
+  /** Asks the server for a file's size and version with a HEAD request; undefined if it does not report them. */
   async #ask(url: URL, signal?: AbortSignal): Promise<[number, string, string] | undefined> {
     const response = await fetch(url, { method: "HEAD", signal: signal ?? null }).catch(() => undefined);
     throwIfAborted(signal);
     const headers = response?.ok ? response.headers : new Headers();
     const [bytes, validator] = [Number(headers.get("content-length")), validatorOf(headers)];
-    // The length of what is compressed is not the file's.
+    // With a content encoding, the length is that of the compressed bytes.
     if (!(bytes > 0) || !validator || headers.has("content-encoding")) return undefined;
     return [bytes, `${url.href}\n${validator}\n${bytes}`, validator];
   }
@@ -224,7 +224,7 @@ class CachedSource implements Source {
 
 const entry = (id: string, chunk: number) => `${BASE}${id}?${chunk}`;
 
-/** Where a chunk begins and ends in its file. */
+/** The begin and the end of a chunk in its file. */
 function bounds({ bytes }: Kept, chunk: number): [number, number] {
   return [chunk * CHUNK, Math.min((chunk + 1) * CHUNK, bytes)];
 }

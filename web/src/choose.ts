@@ -1,4 +1,4 @@
-/** Which plans of a program a device can run, and which of those share weights and states. */
+/** Selection of a program's plans that a device can run and that can share weights and states. */
 
 import { WgfcError } from "./errors.js";
 import type { Plan, Port } from "./plan.js";
@@ -7,7 +7,7 @@ import type { Plan, Port } from "./plan.js";
 export interface Capabilities {
   readonly features: ReadonlySet<string>;
   readonly limits: Readonly<Record<string, number | undefined>>;
-  /** The smallest and the largest subgroup; unknown to some browsers. */
+  /** The smallest and the largest subgroup size; undefined if the browser does not report them. */
   readonly subgroups: readonly [number, number] | undefined;
 }
 
@@ -42,7 +42,7 @@ export function label(plan: Plan, i: number): string {
   return plan.name ? `plan "${plan.name}"` : `plan ${i}`;
 }
 
-/** The inputs, outputs and states by name and type, in which plans that share states must agree. */
+/** The names and types of inputs, outputs and states, which must be equal for plans that share states. */
 function signature(plan: Plan): string {
   const ports = (all: readonly Port[]) => all.map((p) => [p.name, p.dtype]);
   const states = plan.states.map((s) => [

@@ -6,7 +6,7 @@ import { messageOf } from "./fail.js";
 import type { Plan } from "./plan.js";
 import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
 
-/** Limits on sizes, which depend on a run's inputs: of these a device of our own has all that there is. */
+/** Limits on sizes, which depend on a run's inputs. A device that this package opens requests the adapter's full values. */
 const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension"];
 
 export async function requestAdapter(): Promise<GPUAdapter> {
@@ -19,9 +19,9 @@ export async function requestAdapter(): Promise<GPUAdapter> {
 
 export class Gpu {
   readonly device: GPUDevice;
-  /** Whether we opened it, and so close it. */
+  /** Whether this package opened the device and must close it. */
   readonly owned: boolean;
-  /** Why it can no longer be used. */
+  /** The error if the device is lost or disposed of. */
   #gone: WgfcError | undefined;
 
   constructor(device: GPUDevice, owned: boolean) {
@@ -32,7 +32,10 @@ export class Gpu {
     });
   }
 
-  /** The caller's device, or one of our own with what the plans need of what an adapter has; and the plans that it can run. */
+  /**
+   * Returns the given device, or a new one from the given adapter with the features and limits that the plans need, and the plans
+   * that it can run.
+   */
   static async open(plans: readonly Plan[], on: GPUDevice | GPUAdapter): Promise<[Gpu, Plan[]]> {
     if ("queue" in on) return [new Gpu(on, false), choose(plans, capabilities(on, on.adapterInfo))];
     const adapter = on;
@@ -41,7 +44,7 @@ export class Gpu {
     const requiredLimits: Record<string, number> = Object.fromEntries(SIZES.map((l) => [l, limits[l]!]));
     for (const { needs } of fit)
       for (const [limit, n] of Object.entries(needs.limits)) {
-        // The limits of a workgroup are the adapter's own, which images and other models may want too.
+        // Workgroup limits are the adapter's full values, as images and other models may need more.
         if (n > 0) requiredLimits[limit] = limits[limit]!;
       }
     const features = new Set(fit.flatMap((p) => p.needs.features));
@@ -54,7 +57,7 @@ export class Gpu {
     }
   }
 
-  /** Throws where the device is gone. */
+  /** Throws if the device is lost or disposed of. */
   check(): void {
     if (this.#gone) throw this.#gone;
   }
@@ -64,20 +67,20 @@ export class Gpu {
     if (this.owned) this.device.destroy();
   }
 
-  /** The promise's value; where it fails because the device is gone, that says so. WebGPU leaves no promise open when a device is lost. */
+  /** The promise's value. If it fails because the device is lost, the error says so. WebGPU settles all promises of a lost device. */
   async watch<T>(promise: Promise<T>): Promise<T> {
     try {
       return await promise;
     } catch (e) {
       if (e instanceof WgfcError) throw e;
-      // Calls may fail a little before the device says that it is lost.
+      // Calls may fail shortly before the device reports that it is lost.
       await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, 1000))]);
       this.check();
       throw e;
     }
   }
 
-  /** Calls to WebGPU, whose errors are thrown once they are known. `calls` is run at once. */
+  /** Makes calls to WebGPU in error scopes, and rejects with their errors. `calls` is called immediately. */
   scoped<T>(what: string, calls: () => T, origin: Origin = {}): Promise<T> {
     this.check();
     const { device } = this;
@@ -98,7 +101,7 @@ export class Gpu {
     });
   }
 
-  /** A buffer that kernels read and write. */
+  /** A buffer that kernels can read and write. */
   storage(label: string, size: number, usage = 0): GPUBuffer {
     return this.device.createBuffer({ label, size, usage: STORAGE | COPY_SRC | COPY_DST | usage });
   }

@@ -1,4 +1,4 @@
-/** Element types: how they lie in memory, and what numbers they are. */
+/** Element types: their formats in memory and conversions to numbers. */
 
 export type DType =
   | "f32" | "f16" | "bf16" | "f64"
@@ -7,7 +7,10 @@ export type DType =
   | "u64" | "u32" | "u16" | "u8" | "u4" | "u2"
   | "bool";
 
-/** The arrays that hold elements: for `f16` a `Float16Array` where there is one, else their bits; types of fewer than 8 bits are packed. */
+/**
+ * The arrays that hold elements. `f16` has a `Float16Array` if the browser supports it, otherwise a `Uint16Array` of bits. Types
+ * of fewer than 8 bits are packed.
+ */
 export type TypedArray =
   | Float32Array | Float64Array | Float16Array
   | BigInt64Array | BigUint64Array
@@ -20,18 +23,18 @@ interface ArrayType {
   readonly BYTES_PER_ELEMENT: number;
 }
 
-/** Exponent's and mantissa's bits, the exponent's bias, and what the largest exponent means. */
+/** The numbers of exponent and mantissa bits, the exponent's bias, and the meaning of the largest exponent. */
 type SmallFloat = [exponent: number, mantissa: number, bias: number, special: "ieee" | "nan" | "zero" | "none"];
 
 interface Layout {
   readonly array: ArrayType;
   readonly float?: SmallFloat;
-  /** Where they are fewer than an element of the array has. */
+  /** The number of bits of an element, if it is smaller than an element of the array. */
   readonly bits?: number;
   readonly signed?: boolean;
 }
 
-// Bits of an f16 are read and written alike with both.
+// Copies of f16 bits are the same with either class.
 const HALF: ArrayType = typeof Float16Array === "undefined" ? Uint16Array : Float16Array;
 
 const LAYOUTS: Record<DType, Layout> = {
@@ -71,16 +74,16 @@ export function bitsOf(dtype: DType): number {
   return bits;
 }
 
-/** Bytes that this many elements take when packed. */
+/** The size in bytes of this many elements when packed. */
 export function packedBytes(dtype: DType, elements: number): number {
   return Math.ceil((elements * bitsOf(dtype)) / 8);
 }
-/** Bytes of a buffer for them: whole words, at least 16. */
+/** The size in bytes of a buffer for this many elements: a multiple of 4, at least 16. */
 export function bufferBytes(dtype: DType, elements: number): number {
   return Math.max(16, Math.ceil(packedBytes(dtype, elements) / 4) * 4);
 }
 
-/** The array that tensors of this type have, over these bytes, which are copied where they lie at an odd place. */
+/** The typed array of a tensor of this type over these bytes, which are copied if they are not aligned. */
 export function arrayOver(dtype: DType, bytes: Uint8Array): TypedArray {
   const { array } = LAYOUTS[dtype];
   const at = bytes.byteOffset % array.BYTES_PER_ELEMENT === 0 ? bytes : bytes.slice();
@@ -91,10 +94,10 @@ export function bytesOf(data: TypedArray): Uint8Array<ArrayBuffer> {
   return new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
 }
 
-/** Whether data of a tensor of this type may have this class. */
+/** Whether a typed array of this class may hold the data of a tensor of this type. */
 export function holds(dtype: DType, data: TypedArray): boolean {
   const { array } = LAYOUTS[dtype];
-  // Bits of an f16 are welcome also where there is a Float16Array; bytes of a picture come clamped.
+  // f16 bits are accepted even if Float16Array exists, and the Uint8ClampedArray of a picture is accepted for bytes.
   return data instanceof array || (dtype === "f16" && data instanceof Uint16Array) ||
     (array === Uint8Array && (data as unknown) instanceof Uint8ClampedArray);
 }
@@ -121,14 +124,14 @@ function to16(value: number, [e, m, bias]: SmallFloat): number {
   if (Number.isNaN(value)) return infinity | (1 << (m - 1));
   const x = Math.abs(value);
   const exponent = Math.max(Math.floor(Math.log2(x)), 1 - bias);
-  // In units of the last place; a mantissa that overflows carries into the exponent by itself.
+  // The value in units of the last place. If rounding overflows the mantissa, the carry increments the exponent.
   const units = x / 2 ** (exponent - m);
   const whole = Math.floor(units);
   const rounded = whole + Number(units - whole > 0.5 || (units - whole === 0.5 && whole % 2 === 1));
   return sign | (x === Infinity ? infinity : Math.min(((exponent + bias - 1) << m) + rounded, infinity));
 }
 
-/** The elements as numbers; of 64-bit integers those beyond 2^53 are rounded. */
+/** The elements as numbers. 64-bit integers beyond 2^53 are rounded. */
 export function toNumbers(dtype: DType, data: TypedArray, elements: number): Float64Array {
   const { float, signed } = LAYOUTS[dtype];
   const bits = bitsOf(dtype);
@@ -144,7 +147,7 @@ export function toNumbers(dtype: DType, data: TypedArray, elements: number): Flo
   });
 }
 
-/** Packs numbers. Floats are rounded to nearest; floats of at most 8 bits are refused. */
+/** Packs numbers. Floats are rounded to nearest. Float types of at most 8 bits are not supported. */
 export function fromNumbers(dtype: DType, numbers: ArrayLike<number | bigint | boolean>): TypedArray {
   const { array, float } = LAYOUTS[dtype];
   const [bits, n] = [bitsOf(dtype), numbers.length];

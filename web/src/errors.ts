@@ -1,33 +1,33 @@
-/** The kind of an error, for programs; the message is for people. */
+/** The kind of an error, for programs. The message is for people. */
 export type ErrorKind =
   /** The plan has a version of the format that this package does not read. */
   | "unsupported-version"
-  /** A file contradicts itself, is cut off, or is not the one whose hash the plan has. */
+  /** A file is inconsistent or truncated, or its hash is not the one in the plan. */
   | "corrupt"
   /** A file cannot be fetched. */
   | "network"
-  /** The model needs more than the device, a state or a loop may have. */
+  /** The model exceeds a limit of the device, of a state or of a loop. */
   | "limits"
-  /** There is no WebGPU, or the device lacks a feature that the model needs. */
+  /** WebGPU is not available, or the device lacks a feature that the model needs. */
   | "feature"
-  /** Inputs are missing, unknown, or have another type or shape than the model takes. */
+  /** Inputs are missing, unknown, or of the wrong type or shape. */
   | "shape"
-  /** The device went away. `load` again opens another. */
+  /** The device was lost. Calling `load` again opens a new one. */
   | "device-lost"
   | "out-of-memory"
-  /** WebGPU refused a call or a shader: the plan was edited, or this is a bug. */
+  /** WebGPU rejected a call or a shader: the plan was edited, or this is a bug. */
   | "validation"
-  /** The model that is to be compiled contradicts itself, or ONNX. */
+  /** The model to compile is invalid. */
   | "model"
-  /** The compiler does not know what the model has. */
+  /** The compiler does not support something in the model. */
   | "unsupported"
-  /** A bug of the compiler. */
+  /** A bug in the compiler. */
   | "internal"
   | "aborted"
   /** The model was disposed of. */
   | "disposed";
 
-/** Where in a model something went wrong. */
+/** The place in a model at which an error occurred. */
 export interface Origin {
   /** The node of the model. */
   node?: string | undefined;
@@ -37,29 +37,32 @@ export interface Origin {
   diagnostics?: readonly Diagnostic[] | undefined;
 }
 
-/** One of the things that are wrong with a model. */
+/** One problem of a model. */
 export interface Diagnostic {
   readonly kind: "model" | "unsupported" | "internal";
   readonly message: string;
-  /** Where it is. */
+  /** The node with the problem. */
   readonly node?: string | null;
   readonly operator?: string | null;
   readonly opset?: number | null;
-  /** Which part of the node, as `input B`. */
+  /** The part of the node, such as `input B`. */
   readonly part?: string | null;
   /** The line of the program in PyTorch. */
   readonly source?: string | null;
-  /** How to solve the problem, in a sentence. */
+  /** A sentence on how to solve the problem. */
   readonly help?: string | null;
 }
 
-/** Every error that this package throws. Names from a model stand in its text as they are: show it as text, never as HTML. */
+/**
+ * The class of all errors that this package throws. Messages contain names from the model without escaping: show them as text,
+ * never as HTML.
+ */
 export class WgfcError extends Error {
   override readonly name = "WgfcError";
   readonly kind: ErrorKind;
   readonly node: string | undefined;
   readonly kernel: string | undefined;
-  /** All problems of a model that the compiler refuses. */
+  /** All problems of a model that the compiler rejects. */
   readonly diagnostics: readonly Diagnostic[];
 
   constructor(kind: ErrorKind, message: string, origin: Origin = {}) {

@@ -1,4 +1,4 @@
-/** Errors of several places. */
+/** Errors that several modules throw. */
 
 import { WgfcError } from "./errors.js";
 

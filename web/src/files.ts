@@ -1,4 +1,4 @@
-/** Files that are at hand. This is a file of its own, loaded by the first model that is not fetched whole. */
+/** Files in memory or on disk. This module is loaded by the first model that needs it. */
 
 import { WgfcError } from "./errors.js";
 import { throwIfAborted } from "./fail.js";
@@ -9,7 +9,7 @@ export class FileSource implements Source {
   readonly name = "the files given";
   readonly #files: Files;
   readonly #cache: boolean | string | undefined;
-  /** Files that are addresses, as sources. */
+  /** The sources of files that are addresses. */
   readonly #addresses = new Map<string, Promise<Source>>();
   readonly #fetched: Source[] = [];
 
@@ -43,7 +43,7 @@ export class FileSource implements Source {
     if (found instanceof URL) await (await this.#at(found)).forget?.("", from, to);
   }
 
-  /** Recipes name files as addresses do. */
+  /** The key in `#files` of a file. Recipes may encode names as addresses do. */
   #named(file: string): string {
     const has = (name: string) => Object.hasOwn(this.#files, name);
     const name = has(file) ? file : decoded(file);
@@ -64,7 +64,7 @@ export class FileSource implements Source {
   }
 }
 
-/** A name out of an address. */
+/** Decodes a name in an address. */
 export function decoded(name: string): string {
   try {
     return decodeURIComponent(name);

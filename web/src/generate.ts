@@ -12,23 +12,23 @@ import { type Defaults, StopWords, TextStream, type Tokenizer, beside, openToken
 export type { Tokenizer } from "./text.js";
 
 export interface GenerateOptions {
-  /** At most this many new tokens (256). */
+  /** The largest number of new tokens (256). */
   readonly maxTokens?: number;
-  /** 0 takes the most likely token each time. Without it, what the model's publisher recommends. */
+  /** 0 always takes the most likely token. The default is the recommendation of the model's publisher. */
   readonly temperature?: number;
-  /** Draws from so many of the most likely tokens. */
+  /** Draws from this many of the most likely tokens. */
   readonly topK?: number;
-  /** Draws from the most likely tokens that make up this share of the probability. */
+  /** Draws from the most likely tokens whose probabilities add up to this share. */
   readonly topP?: number;
-  /** Seed of the random generator: equal seeds draw equal tokens. */
+  /** The seed of the random generator: equal seeds draw equal tokens. */
   readonly seed?: number | bigint;
-  /** Tokens after which, and texts before which it ends, besides the model's own end. */
+  /** Additional stop tokens and stop texts. The output ends after a stop token and before a stop text. */
   readonly stop?: readonly (string | number)[];
   readonly signal?: AbortSignal;
 }
 
 export interface GeneratorOptions extends LoadOptions {
-  /** A tokenizer, or the text of a `tokenizer.json`. Without it, the one beside the model is used. */
+  /** A tokenizer, or the text of a `tokenizer.json`. The default is the file beside the model. */
   readonly tokenizer?: Tokenizer | string;
 }
 
@@ -36,18 +36,18 @@ export interface GeneratorOptions extends LoadOptions {
 type Role = "ids" | "positions" | "mask" | "segments";
 
 const CHOICE = "choice of the token";
-/** Tokens of a prompt that go through the model at once. */
+/** The number of tokens of a prompt in one run. */
 const CHUNK = 512;
 
-/** A run under way: the tensor with its token, and the host's copy of it when it is there. */
+/** A run in flight: the tensor with its token on the device, and a promise of the token on the host. */
 interface Step {
   readonly token: Tensor<GPUBuffer> | undefined;
   readonly id: Promise<number>;
-  /** Positions that the cache holds after it. */
+  /** The number of positions in the cache after the run. */
   readonly after: number;
 }
 
-/** A decoder on a device. What was generated stays in its cache: the next prompt goes on from there, until {@link reset}. */
+/** A decoder on a device. Its cache keeps all tokens, so the next prompt continues the text, until {@link reset}. */
 export class Generator {
   readonly model: Model;
   readonly tokenizer: Tokenizer | undefined;
@@ -56,9 +56,9 @@ export class Generator {
   readonly #ids: PortInfo;
   readonly #vocabulary: number;
   readonly #tokens: readonly [GPUBuffer, GPUBuffer];
-  /** Positions of the cache that count. */
+  /** The number of valid positions in the cache. */
   #kept = 0;
-  /** The last token, which the model has not seen yet. */
+  /** The last token, which has not been an input of the model yet. */
   #pending: number | undefined;
   #busy = false;
 
@@ -94,12 +94,12 @@ export class Generator {
     this.#tokens = [0, 1].map((i) => model.device.createBuffer({ label: `token ${i}`, size: 16, usage })) as [GPUBuffer, GPUBuffer];
   }
 
-  /** How many tokens there are so far, prompts and generated ones. */
+  /** The number of tokens so far, those of prompts included. */
   get length(): number {
     return this.#kept + (this.#pending === undefined ? 0 : 1);
   }
 
-  /** The text that follows a prompt, in pieces as they come. */
+  /** The text that follows a prompt, in pieces as they are generated. */
   async *generate(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void, undefined> {
     const { tokenizer } = this;
     if (!tokenizer) throw new WgfcError("shape", "text needs a tokenizer, and there is no tokenizer.json beside the model: give one, or use `tokens`");
@@ -114,7 +114,7 @@ export class Generator {
     if (rest) yield rest;
   }
 
-  /** The tokens that follow a prompt. One that ends the text is the last. */
+  /** The tokens that follow a prompt, including the stop token if there is one. */
   async *tokens(prompt: readonly number[], options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
     const { signal, maxTokens = 256 } = options;
     const choice = new Choice(this.#sampling(options), this.#vocabulary);
@@ -128,7 +128,7 @@ export class Generator {
       for (let left = maxTokens; left > 0; left--) {
         if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
         const step: Step = await (next ?? this.#start(feed, choice));
-        // While this token is read the model works on the one after it, which is undone where none is wanted.
+        // The next run executes while this token is read. It is undone if no further token is wanted.
         next = left > 1 && step.token && this.#room() ? this.#run(step.token, 1, choice) : undefined;
         next?.catch(() => {});
         const id = await step.id;
@@ -187,17 +187,17 @@ export class Generator {
       throw new WgfcError("shape", `token ${strange} is outside the model's vocabulary, which is 0 to ${this.#vocabulary - 1}`);
   }
 
-  /** Positions that the cache holds. */
+  /** The number of positions that the cache holds. */
   #held(): number {
     return this.model.states.find((s) => s.length !== undefined)?.length ?? this.#kept;
   }
-  /** Whether a run can be undone, and needs no larger cache. */
+  /** Whether a run can be undone and fits into the cache. */
   #room(): boolean {
     const { states } = this.model;
     return states.length > 0 && states.every((s) => s.length !== undefined && s.length + 1 < s.capacity!);
   }
 
-  /** Begins the runs that take in a prompt. */
+  /** Starts the runs for the tokens of a prompt. */
   async #start(ids: readonly number[], choice: Choice): Promise<Step> {
     const chunk = this.model.plans.length > 1 || typeof this.#ids.shape.at(-1) === "string" ? CHUNK : 1;
     let at = 0;
@@ -208,7 +208,7 @@ export class Generator {
     return this.#run(ids.slice(at), ids.length - at, choice);
   }
 
-  /** Begins the run that takes in these ids, or the one on the device, and chooses the next token. */
+  /** Starts a run on these ids, or on the id on the device, which chooses the next token. */
   async #run(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice): Promise<Step> {
     const { model } = this;
     const past = this.#held();
@@ -221,7 +221,7 @@ export class Generator {
     const into = ids instanceof Tensor && ids.data === this.#tokens[0] ? this.#tokens[1] : this.#tokens[0];
     const { token } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(choice.words()) }, { outputs: { token: into } });
     const made = token as Tensor<GPUBuffer>;
-    // It is copied before the next run, which need not end before the token is here.
+    // The copy of the token is submitted before the next run, so reading it does not wait for that run.
     const id = made.read(model.device).then((t) => t.toNumbers()[0]!);
     id.catch(() => {});
     return { token: made, id, after: past + count };

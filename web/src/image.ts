@@ -1,4 +1,4 @@
-/** Pictures as tensors, made on the device. This is a file of its own, loaded when the first picture comes. */
+/** Conversion of pictures to tensors on the device. This module is loaded with the first picture. */
 
 import type { DType } from "./dtypes.js";
 import { COPY_DST, COPY_SRC, RENDER_ATTACHMENT, STORAGE, TEXTURE_BINDING, TEXTURE_COPY_DST, UNIFORM } from "./usage.js";
@@ -7,7 +7,7 @@ export type ImageSource =
   | ImageBitmap | ImageData | HTMLImageElement | HTMLVideoElement | HTMLCanvasElement | OffscreenCanvas | VideoFrame;
 
 export interface ImageOptions {
-  /** The shape of the input, `[1, 3, height, width]` or, of layout NHWC, `[1, height, width, 3]`; the 1 may be missing. */
+  /** The shape of the input: `[1, 3, height, width]`, or `[1, height, width, 3]` for the layout NHWC. The 1 may be omitted. */
   readonly shape: readonly number[];
   readonly layout?: "NCHW" | "NHWC";
   /** `f32` (the default), `f16`, or `u8`. */
@@ -18,14 +18,14 @@ export interface ImageOptions {
   readonly std?: readonly number[];
 }
 
-/** How the elements of a word are put together, and how many there are. */
+/** The number of elements in a word, and the WGSL expression that packs them. */
 const PACKED: Partial<Record<DType, [elements: number, expression: string]>> = {
   f32: [1, "bitcast<u32>(element(i))"],
   f16: [2, "pack2x16float(vec2(element(i), element(i + 1)))"],
   u8: [4, "dot(vec4<u32>(round(clamp(vec4(element(i), element(i + 1), element(i + 2), element(i + 3)), vec4(0.0), vec4(255.0)))), vec4(1u, 256u, 65536u, 16777216u))"],
 };
 
-/** Each invocation makes a word of the tensor. Pixels are read between their neighbours, so that the picture is stretched to the shape. */
+/** Each invocation makes one word of the tensor. The picture is sampled with interpolation and stretched to the shape. */
 const TEXT = (dtype: DType, nchw: boolean) => {
   const [elements, word] = PACKED[dtype]!;
   return `
@@ -68,7 +68,7 @@ function pipelineOf(device: GPUDevice, dtype: DType, nchw: boolean): GPUComputeP
   return pipeline;
 }
 
-/** The elements of a picture as a tensor of the shape that a model takes. */
+/** A buffer with the elements of a picture as a tensor of the requested shape. */
 export async function imageBuffer(
   device: GPUDevice,
   source: ImageSource,
@@ -85,7 +85,7 @@ export async function imageBuffer(
   try {
     device.queue.copyExternalImageToTexture({ source }, { texture }, size);
   } catch (e) {
-    // Frames of videos that are in the CPU's memory are bitmaps first.
+    // Video frames in CPU memory must be converted to bitmaps first.
     if (!("displayWidth" in source || "videoWidth" in source)) throw e;
     const bitmap = await createImageBitmap(source);
     device.queue.copyExternalImageToTexture({ source: bitmap }, { texture }, size);

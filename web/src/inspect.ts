@@ -1,4 +1,4 @@
-/** A description of a model in words and numbers. This module is loaded when it is first asked for. */
+/** Descriptions of models. This module is loaded when the first description is requested. */
 
 import type { Compiled } from "./compiler/index.js";
 import { count, string } from "./json.js";
@@ -7,9 +7,9 @@ import type { Program } from "./program.js";
 
 export interface KernelInfo {
   readonly name: string;
-  /** Which generator of the compiler made it. */
+  /** The generator of the compiler that made it. */
   readonly family: string;
-  /** The model's nodes that it computes, of all its dispatches. */
+  /** The model's nodes that its dispatches compute. */
   readonly nodes: readonly string[];
   readonly dispatches: number;
   readonly features: readonly string[];
@@ -19,9 +19,9 @@ export interface KernelInfo {
 
 export interface PlanInfo {
   readonly name: string;
-  /** The dimensions that are free. */
+  /** The symbolic dimensions. */
   readonly symbols: readonly string[];
-  /** Nodes of the model, of which the dispatches are made. */
+  /** The number of the model's nodes that the dispatches compute. */
   readonly nodes: number;
   readonly dispatches: number;
   readonly kernels: readonly KernelInfo[];
@@ -29,22 +29,25 @@ export interface PlanInfo {
 }
 
 export interface Inspection {
-  /** Name and version of the compiler. */
+  /** The name and version of the compiler. */
   readonly producer: string;
-  /** The plans that this device runs, in the order in which runs look for one that fits. */
+  /** The plans that this device can run, in the order in which runs try them. */
   readonly plans: readonly PlanInfo[];
-  /** Where it runs: what the browser says of the adapter. There is nothing else that it could run on. */
+  /** The browser's information about the adapter. */
   readonly adapter: {
     readonly vendor: string;
     readonly architecture: string;
     readonly device: string;
     readonly description: string;
-    /** Whether the browser says that it is computed on the CPU. */
+    /** Whether the browser reports an adapter that computes on the CPU. */
     readonly software: boolean;
   };
   readonly features: readonly string[];
   readonly limits: Readonly<Record<string, number>>;
-  /** On the device: weights, states, and what else there is by now. `cached` are those of the weights that were not fetched. */
+  /**
+   * Bytes on the device of weights, states and other memory at present. `cached` is the number of bytes of weights that came from
+   * the cache.
+   */
   readonly bytes: { readonly weights: number; readonly states: number; readonly other: number; readonly cached: number };
   /** Times and sizes of the compilation, for a model that the page compiled. */
   readonly compiled: Pick<Compiled, "ms" | "read" | "cached"> | undefined;

@@ -1,6 +1,6 @@
 import { corrupt } from "./fail.js";
 
-/** A value of a JSON file, which knows where it stands for the messages. */
+/** A value in a JSON file with its path for messages. */
 export class Json {
   readonly value: unknown;
   readonly where: string;
@@ -30,7 +30,7 @@ export class Json {
     const own = Object.hasOwn(object, key) ? (object as Record<string, unknown>)[key] : undefined;
     return new Json(own, `${this.where}: ${key}`);
   }
-  /** An object by what reads each of its fields. */
+  /** Reads an object with a reader for each field. */
   object<T>(fields: { [K in keyof T]-?: (j: Json) => T[K] }): T {
     const read = Object.keys(fields).map((key) => [key, fields[key as keyof T](this.get(key))]);
     return Object.fromEntries(read) as T;
@@ -39,7 +39,7 @@ export class Json {
     if (!Array.isArray(this.value)) this.fail("it is not a list");
     return this.value.map((v, i) => read(new Json(v, `${this.where}[${i}]`)));
   }
-  /** The fields of an object, which may be missing. */
+  /** The fields of an object; none if the object is missing. */
   entries(): [string, Json][] {
     return Object.keys(this.value ?? {}).map((k) => [k, this.get(k)]);
   }
@@ -51,7 +51,7 @@ export class Json {
       ? (this.value as number)
       : this.fail("it is not a number that counts");
   }
-  /** The place of a string in a list. */
+  /** The index in `known` of a string. */
   among(known: readonly string[]): number {
     const i = known.indexOf(this.string());
     return i < 0 ? this.fail(`${JSON.stringify(this.value)} is not one of ${known.join(", ") || "none"}`) : i;
@@ -65,9 +65,9 @@ export class Json {
 
 export const string = (j: Json) => j.string();
 export const count = (j: Json) => j.count();
-/** A list. */
+/** Reads a list. */
 export const list = <T>(read: (j: Json) => T) => (j: Json) => j.list(read);
 /** Reads a value that may be missing. */
 export const optional = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? undefined : read(j));
-/** A list that may be missing. */
+/** Reads a list that may be missing, which is empty then. */
 export const listOrNone = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? [] : j.list(read));

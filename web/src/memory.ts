@@ -1,4 +1,4 @@
-/** Where a run's short-lived buffers lie. Those of one arena share memory where their lives do not overlap. */
+/** The memory layout of a run's intermediate buffers. Buffers of one arena share memory if their live ranges do not overlap. */
 
 import { bufferBytes } from "./dtypes.js";
 import { WgfcError } from "./errors.js";
@@ -16,12 +16,12 @@ export interface Slot {
 }
 
 export interface Memory {
-  /** Elements and bytes of each buffer of the plan. */
+  /** The numbers of elements and of bytes of each buffer of the plan. */
   readonly elements: readonly number[];
   readonly bytes: readonly number[];
-  /** Where buffers of arenas lie. */
+  /** The places of buffers in arenas. */
   readonly slots: readonly (Slot | undefined)[];
-  /** Bytes of the buffers that hold them; an arena that is too large for one has several. */
+  /** The sizes in bytes of the buffers for arenas. An arena that is too large for one buffer has several. */
   readonly arenas: readonly number[];
 }
 
@@ -39,7 +39,7 @@ export function layOut(plan: Plan, values: Values, largest: number): Memory {
     return n;
   });
   const bytes = plan.buffers.map((b, i) => bufferBytes(b.dtype, elements[i]!));
-  // Sizes with symbols are rounded up a little, so that a state that grows by a position does not move everything.
+  // Symbolic sizes are rounded up, so that the layout does not change with every position that a state grows by.
   const room = plan.buffers.map((b, i) => aligned(b.elements.powers.size ? rounded(bytes[i]!) : bytes[i]!));
   const slots: (Slot | undefined)[] = plan.buffers.map(() => undefined);
   const arenas: number[] = [];
@@ -63,7 +63,7 @@ export function layOut(plan: Plan, values: Values, largest: number): Memory {
   return { elements, bytes, slots, arenas };
 }
 
-/** The first gap among what lives at the same time. */
+/** The first gap that is large enough among buffers with overlapping live ranges. */
 function place(placed: readonly Placed[], size: number, life: { first: number; last: number }, base: number, largest: number): Slot {
   for (let arena = base; ; arena++) {
     const alive = placed.filter((p) => p.arena === arena && p.first <= life.last && life.first <= p.last);
@@ -73,7 +73,7 @@ function place(placed: readonly Placed[], size: number, life: { first: number; l
       if (p.offset - offset >= size) break;
       offset = Math.max(offset, p.end);
     }
-    // A tensor that fits into no buffer is refused where it is made, in words that name the limit.
+    // A tensor that is larger than any buffer may be is accepted here; creating the buffer reports the limit.
     if (offset === 0 || offset + size <= largest) return { arena, offset };
   }
 }
@@ -82,13 +82,13 @@ function aligned(bytes: number): number {
   return Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
 }
 
-/** Up to the next number with four significant bits. */
+/** Rounds up to a number with four significant bits. */
 function rounded(bytes: number): number {
   const unit = 2 ** Math.max(0, Math.floor(Math.log2(bytes)) - 3);
   return Math.ceil(bytes / unit) * unit;
 }
 
-/** Refuses a size that the device cannot have in a buffer, or bind. */
+/** Throws if a size exceeds the device's limits for buffers or bindings. */
 export function checkSize(what: string, bytes: number, limits: GPUSupportedLimits, node?: string): void {
   const limit = bytes > limits.maxBufferSize ? "maxBufferSize" : "maxStorageBufferBindingSize";
   if (bytes <= limits[limit]) return;

@@ -1,4 +1,4 @@
-/** A model on a device. */
+/** Loaded models and their runs. */
 
 import { type Given, type Inputs, bind, checkInputs, shapeOf } from "./bind.js";
 import { label } from "./choose.js";
@@ -23,38 +23,38 @@ import type { Comparison, Tensors, Tolerance } from "./verify.js";
 import { type WeightParts, checkParts, upload } from "./weights.js";
 
 export interface Progress {
-  /** The part that is being loaded. Weights are counted in bytes. */
+  /** The stage of loading. Progress of weights is in bytes. */
   readonly stage: "kernels" | "weights" | CompileProgress["stage"];
   readonly loaded: number;
   readonly total: number;
 }
 
-/** Options of `load`. Those of a compilation apply to models that are not compiled yet. */
+/** Options of `load`. The options of compilation apply only to models that are not compiled yet. */
 export interface LoadOptions extends CompileSettings {
-  /** The device to run on. Without one the model opens its own and closes it when it is disposed of. */
+  /** The device to run on. By default the model opens its own device and closes it when it is disposed of. */
   readonly device?: GPUDevice;
   readonly onProgress?: (progress: Progress) => void;
   readonly signal?: AbortSignal;
-  /** The names of the plans to load, of a program with several, all without it; of a model, the plans to compile. */
+  /** For a program, the names of the plans to load; all by default. For a model that is compiled, the plans to make. */
   readonly plans?: readonly string[] | readonly PlanOptions[];
   /**
-   * Whether what is fetched of weights is kept in the browser's Cache API for the next time (it is), or in a cache of which name (`"wgfc"`).
-   * {@link clearCache} empties it.
+   * Whether to keep downloads of weights in the browser's Cache API (`true`), or the name of the cache (`"wgfc"`). {@link
+   * clearCache} empties it.
    */
   readonly cache?: boolean | string;
-  /** Positions that states have room for at first (256). They grow by themselves. */
+  /** The initial capacity of states in positions (256). States grow automatically. */
   readonly capacity?: number;
 }
 
-/** Where outputs go: to the host, to new buffers of the device, or into the caller's. */
+/** The destination of an output: the host, a new buffer on the device, or a buffer of the caller. */
 export type Destination = "cpu" | "gpu" | GPUBuffer;
 
 export interface RunOptions {
-  /** Where all outputs go (`"cpu"`), or which outputs are wanted and where each goes. */
+  /** The destination of all outputs (`"cpu"`), or the wanted outputs with a destination for each. */
   readonly outputs?: "cpu" | "gpu" | Readonly<Record<string, Destination>>;
   /** Values of symbols that the inputs' shapes do not determine. */
   readonly symbols?: Readonly<Record<string, number>>;
-  /** Gives up a run that has not begun. */
+  /** Cancels a run that has not begun. */
   readonly signal?: AbortSignal;
 }
 
@@ -63,14 +63,17 @@ export interface PortInfo {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: readonly (number | string)[];
-  /** Whether it may be left out. */
+  /** Whether a run may omit it. */
   readonly optional: boolean;
 }
 
-/** A tensor that a model keeps on the device from run to run. It may be read and written in place; a state that grows moves to another buffer. */
+/**
+ * A tensor that a model keeps on the device from run to run. It may be read and written in place. A growing state moves to
+ * another buffer when it is enlarged.
+ */
 export interface StateInfo extends TensorLike<GPUBuffer> {
   readonly name: string;
-  /** Positions in use and room for them, of a state that grows. */
+  /** The number of positions in use and the capacity, for growing states. */
   readonly length?: number;
   readonly capacity?: number;
 }
@@ -78,7 +81,7 @@ export interface StateInfo extends TensorLike<GPUBuffer> {
 type Results<D> = Record<string, Tensor<D extends "gpu" | GPUBuffer ? GPUBuffer : TypedArray>>;
 type Read = () => Promise<Record<string, Tensor>>;
 
-/** Loads a program that `wgfc compile` wrote, or compiles a model (`.onnx`, `.pt2`) for the device and loads that. */
+/** Loads a program that `wgfc compile` wrote, or compiles a model (`.onnx`, `.pt2`) for the device and loads the result. */
 export async function load(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
   const { signal } = options;
   throwIfAborted(signal);
@@ -112,7 +115,7 @@ export async function load(source: ModelSource, options: LoadOptions = {}): Prom
   }
 }
 
-/** A loaded model; {@link load} makes them. Runs come one after the other, in the order in which they are asked for. */
+/** A loaded model, which {@link load} returns. Runs execute one after another, in the order of the calls. */
 export class Model {
   readonly inputs: readonly PortInfo[];
   readonly outputs: readonly PortInfo[];
@@ -124,7 +127,7 @@ export class Model {
   readonly #arenas: GPUBuffer[] = [];
   readonly #own: GPUBuffer[] = [];
   #parts: WeightParts = new Map();
-  /** The states of a model that has any. */
+  /** The model's states, if it has any. */
   #states: States | undefined;
   #sessions: readonly Session[] = [];
   #staging: GPUBuffer[] = [];
@@ -140,7 +143,7 @@ export class Model {
     this.outputs = plans[0]!.outputs.map(portInfo);
   }
 
-  /** @internal Puts all on the device that stays there. */
+  /** @internal Compiles the pipelines and uploads weights and states. */
   async place({ signal, onProgress, capacity }: LoadOptions): Promise<void> {
     const gpu = this.#gpu;
     const plan = this.#plans[0]!;
@@ -150,7 +153,7 @@ export class Model {
       for (const b of buffers) if (b.kind.kind === "weight") weights.set(b.kind.name, b);
     const initial = plan.states.flatMap((s) => s.initial ?? []);
     if (weights.size + initial.length > 0) this.#parts = await this.#program.weightParts([...weights.keys(), ...initial], signal);
-    // Nothing is allocated for what is not there.
+    // All weights are checked before anything is allocated.
     for (const [name, { dtype, elements }] of weights) checkParts(source, this.#parts, name, packedBytes(dtype, elements.at([])));
     if (plan.states.length) this.#states = await (await import("./states.js")).States.create(gpu, plan, capacity);
     await gpu.scoped("making buffers for the weights", () => {
@@ -161,7 +164,7 @@ export class Model {
       }
     });
     const report = (stage: Progress["stage"]) => (loaded: number, total: number) => onProgress?.({ stage, loaded, total });
-    // Both at once; where one fails the other is given up, and over before anything is freed.
+    // Kernels and weights are loaded concurrently. If one fails, the other is cancelled and awaited before anything is freed.
     const stop = new AbortController();
     const either = AbortSignal.any(signal ? [signal, stop.signal] : [stop.signal]);
     const kernels = makePipelines(gpu, this.#program, this.#plans, { signal: either, progress: report("kernels") });
@@ -179,7 +182,7 @@ export class Model {
   get device(): GPUDevice {
     return this.#gpu.device;
   }
-  /** The names of the plans that this device runs, in the order in which a run looks for one that its shapes fit. */
+  /** The names of the plans that this device can run, in the order in which a run tries them for its shapes. */
   get plans(): readonly string[] {
     return this.#plans.map((p) => p.name);
   }
@@ -190,8 +193,8 @@ export class Model {
   }
 
   /**
-   * Runs the model on tensors of the host or of its device; arrays must stay as they are until it is done. Outputs that go to the
-   * device are the caller's to destroy.
+   * Runs the model on tensors on the host or on its device. Arrays must not change until the run is done. The caller must destroy
+   * outputs on the device.
    */
   run(inputs: Inputs, options?: RunOptions & { outputs?: "cpu" }): Promise<Results<"cpu">>;
   run(inputs: Inputs, options: RunOptions & { outputs: "gpu" | Readonly<Record<string, "gpu" | GPUBuffer>> }): Promise<Results<"gpu">>;
@@ -201,7 +204,7 @@ export class Model {
     return read();
   }
 
-  /** Runs the model and takes the time of each dispatch, the longest first. Browsers may round them to 100 µs. */
+  /** Runs the model and returns the time of each dispatch, the longest first. Browsers may round times to 100 µs. */
   async profile(inputs: Inputs, options: Pick<RunOptions, "symbols"> = {}): Promise<DispatchTime[]> {
     return this.#queued(async () => {
       if (!this.device.features.has("timestamp-query"))
@@ -215,8 +218,8 @@ export class Model {
   }
 
   /**
-   * Runs the model on these inputs and compares its outputs with those expected: whether this device computes what another did.
-   * Tensors are given by name or as safetensors files.
+   * Runs the model on these inputs and compares the outputs with expected ones, for example those of another device. Tensors are
+   * given by name or as safetensors files.
    */
   async verify(inputs: Tensors, expected: Tensors, tolerance?: Tolerance): Promise<Record<string, Comparison>> {
     const { compare, readTensors } = await import("./verify.js");
@@ -233,22 +236,22 @@ export class Model {
     return inspect(this.device, this.#plans, this.#program, memory, this.#compiled);
   }
 
-  /** Gives all states what they held before the first run. Initial contents are read from the model's files again. */
+  /** Resets all states to their contents before the first run. Initial contents are read from the model's files again. */
   async reset(): Promise<void> {
     await this.#queued(async () => {
       await this.#gpu.scoped("resetting the states", () => this.#states?.clear());
       await this.#begin();
     });
   }
-  /** Forgets all but the first positions of the states that grow; the next run continues there. */
+  /** Truncates growing states to their first `length` positions, after which the next run continues. */
   async rewind(length: number): Promise<void> {
     await this.#queued(async () => this.#states?.rewind(length));
   }
-  /** Gives the states that grow room for at least so many positions. */
+  /** Enlarges growing states to at least `capacity` positions. */
   async grow(capacity: number): Promise<void> {
     await this.#queued(async () => this.#states?.grow(capacity));
   }
-  /** Frees everything on the device, also of runs that are under way. */
+  /** Frees all memory on the device, also that of unfinished runs. */
   dispose(): void {
     this.#gpu.dispose();
     for (const b of [...this.#weights.values(), ...this.#arenas, ...this.#own, ...this.#staging]) b?.destroy();
@@ -256,7 +259,7 @@ export class Model {
     this.#states?.dispose();
   }
 
-  /** Runs `f` when all that was asked for before has been done. */
+  /** Runs `f` after all earlier calls have finished. */
   async #queued<T>(f: () => Promise<T>): Promise<T> {
     const mine = this.#tail.then(() => {
       this.#gpu.check();
@@ -266,7 +269,7 @@ export class Model {
     return mine;
   }
 
-  /** Uploads what states hold before the first run. */
+  /** Uploads the initial contents of states. */
   async #begin(signal?: AbortSignal): Promise<void> {
     const { source } = this.#program;
     const states = this.#states;
@@ -277,7 +280,7 @@ export class Model {
     }
   }
 
-  /** The first plan that the inputs fit, with its numbers, and how long the states are afterwards. */
+  /** The first plan that accepts the inputs, with its evaluated sizes and the lengths of the states after the run. */
   async #fit(inputs: Given, symbols: Readonly<Record<string, number>> = {}): Promise<[Session, Sized, Map<string, number>]> {
     const failed: WgfcError[] = [];
     for (const session of this.#sessions) {
@@ -296,7 +299,7 @@ export class Model {
     throw new WgfcError("shape", failed.map((e, i) => `${label(this.#plans[i]!, i)}: ${e.message}`).join("; "), { node: failed[0]?.node });
   }
 
-  /** Submits a run, and returns what waits for its outputs. */
+  /** Submits a run and returns a function that waits for its outputs. */
   async #start(inputs: Inputs, options: RunOptions, times?: Timestamps): Promise<Read> {
     throwIfAborted(options.signal);
     const given: Given = new Map(Object.entries(inputs));
@@ -310,7 +313,7 @@ export class Model {
       outputs = plan.outputs.map((p, i) => this.#placeOutput(p, inputs.length + i, bytes(i), wanted.get(i)));
       return [...inputs, ...outputs];
     };
-    // Tensors that are read back lie one behind the other, and behind them the uniform.
+    // The staging buffer holds the tensors that are read back one after another, followed by the uniform.
     const read = [...wanted].filter(([, to]) => to === "cpu").map(([i]) => i);
     const sizes = [...read.map(bytes), ...(session.late ? [session.dims.size] : [])];
     let staging: GPUBuffer | undefined;
@@ -341,18 +344,18 @@ export class Model {
       this.#states?.setLengths(lengths);
       return finish;
     }
-    // Whether it is a run at all is known only when it is over.
+    // Computed sizes are checked after the run, so it may still turn out to be invalid.
     const results = await finish();
     this.#states?.setLengths(lengths);
     return async () => results;
   }
 
   #placeInput(port: Port, i: number, given: TensorLike | undefined): GPUBuffer {
-    // No element is read of an input that is left out.
+    // Kernels read no element of an omitted input.
     const elements = given ? elementsOf(shapeOf(port, given)) : 0;
     if (!given || elements === 0) return this.#ownBuffer(i, 16);
     const size = bufferBytes(port.dtype, elements);
-    // Its constructor looks whether the data are what they should be.
+    // The constructor checks the data.
     const { data } = new Tensor(given.dtype, given.shape, given.data);
     if (isBuffer(data)) return data;
     const buffer = this.#ownBuffer(i, size);
@@ -367,7 +370,7 @@ export class Model {
     return to;
   }
 
-  /** A buffer of ours for an input or output. */
+  /** A buffer of the model for an input or output. */
   #ownBuffer(i: number, size: number): GPUBuffer {
     const own = this.#own[i];
     if (own && own.size >= size) return own;
@@ -385,14 +388,14 @@ export class Model {
     this.device.queue.writeBuffer(buffer, whole, last);
   }
 
-  /** A buffer through which outputs are read. */
+  /** A staging buffer for reading outputs. */
   #take(size: number): GPUBuffer {
     const i = this.#staging.findIndex((b) => b.size >= size && b.size <= 4 * size + 65536);
     if (i >= 0) return this.#staging.splice(i, 1)[0]!;
     return this.device.createBuffer({ size, usage: MAP_READ | COPY_DST });
   }
 
-  /** Copies of what lies in a staging buffer, once it is there. */
+  /** Copies of the contents of a staging buffer, once the device has written them. */
   async #read(staging: GPUBuffer, sizes: readonly number[]): Promise<Uint8Array[]> {
     await this.#gpu.watch(staging.mapAsync(MAP_FOR_READING));
     const mapped = staging.getMappedRange();
@@ -410,7 +413,7 @@ function portInfo({ name, dtype, shape, broadcast }: Port): PortInfo {
   return { name, dtype, shape: extents, optional: broadcast !== undefined };
 }
 
-/** The outputs that are wanted, by their number, and where each goes. */
+/** The destinations of the wanted outputs, by index. */
 function destinations(plan: Plan, wanted: RunOptions["outputs"] = "cpu"): Map<number, Destination> {
   if (typeof wanted === "string") return new Map(plan.outputs.map((_, i) => [i, wanted]));
   return new Map(

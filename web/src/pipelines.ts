@@ -1,4 +1,4 @@
-/** Kernels as pipelines, made a few at a time so that the page goes on. */
+/** Creation of pipelines from kernels, a few at a time so that the page stays responsive. */
 
 import type { Gpu } from "./device.js";
 import { WgfcError } from "./errors.js";
@@ -12,10 +12,10 @@ export interface Pipeline {
   readonly layout: GPUBindGroupLayout;
 }
 
-/** So many are under way together. */
+/** The number of pipelines that are made concurrently. */
 const TOGETHER = 4;
 
-/** The pipelines of all kernels, by name; kernels of one name are the same in all plans. */
+/** The pipelines of all kernels, by name. Kernels with the same name are equal in all plans. */
 export async function makePipelines(
   gpu: Gpu,
   program: Program,
@@ -41,7 +41,7 @@ export async function makePipelines(
     failed = true;
     throw e;
   }));
-  // All have ended before anything is freed.
+  // Waits for all workers, so that nothing is freed while one of them uses it.
   const ended = await Promise.allSettled(workers);
   for (const e of ended) if (e.status === "rejected") throw e.reason;
   return made;

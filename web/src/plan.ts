@@ -1,4 +1,4 @@
-/** `plan.json`. */
+/** Parsing of `plan.json`. */
 
 import { type DType, isDType } from "./dtypes.js";
 import { WgfcError } from "./errors.js";
@@ -18,7 +18,7 @@ export interface Port {
 
 export interface Growth {
   readonly axis: number;
-  /** The name of the symbol that is the number of positions in use. */
+  /** The name of the symbol for the number of positions in use. */
   readonly length: string;
   readonly by: Size;
 }
@@ -29,16 +29,16 @@ export interface State {
   readonly shape: readonly Size[];
   readonly buffer: number;
   readonly growth: Growth | undefined;
-  /** The weight that it holds before the first run; zeros without one. */
+  /** The weight with its contents before the first run; zeros if undefined. */
   readonly initial: string | undefined;
 }
 
 export interface Computed {
-  /** Its place among the symbols. */
+  /** Its index among the symbols. */
   readonly symbol: number;
   readonly bound: Size;
   readonly buffer: number;
-  /** How many dispatches run before its value is known. */
+  /** The number of dispatches after which its value is known. */
   readonly after: number;
 }
 
@@ -89,7 +89,7 @@ export interface Repeat {
 export interface Needs {
   readonly features: readonly string[];
   readonly limits: Readonly<Record<string, number>>;
-  /** The sizes that every subgroup may have; any without. */
+  /** The subgroup sizes, one of which all subgroups must have; undefined if any size will do. */
   readonly subgroup_sizes: readonly number[] | undefined;
 }
 
@@ -99,7 +99,7 @@ export interface Plan {
   readonly inputs: readonly Port[];
   readonly outputs: readonly Port[];
   readonly states: readonly State[];
-  /** In the order of the `Dims` uniform. */
+  /** The symbols in the order of the `Dims` uniform. */
   readonly symbols: readonly string[];
   readonly computed: readonly Computed[];
   readonly constraints: readonly Constraint[];
@@ -115,9 +115,9 @@ export interface Plan {
 
 export interface Plans {
   readonly plans: readonly Plan[];
-  /** Where weights are, if not in `weights.safetensors` or in the bundle. */
+  /** The recipes of weights that are not in `weights.safetensors` or in the bundle. */
   readonly weights: Json | undefined;
-  /** All of `plan.json`. */
+  /** The whole of `plan.json`. */
   readonly root: Json;
 }
 
@@ -198,7 +198,7 @@ function readPlan(root: Json): Plan {
     ),
     stats: (j) => j.object({ weights_absent: flag }),
   });
-  // States that have nothing more to them than their size need not be listed.
+  // A plan may omit states that have only a size.
   const bare = plan.buffers.flatMap(({ kind, dtype, elements }, buffer) =>
     kind.kind === "state" && !plan.states.some((s) => s.name === kind.name)
       ? [{ name: kind.name, dtype, shape: [elements], buffer, growth: undefined, initial: undefined }]
@@ -249,14 +249,14 @@ const NEEDS = ["features", "limits", "subgroup_sizes"];
 
 function readNeeds(j: Json): Needs {
   return j.object<Needs>({
-    // A need that is not known is lacking.
+    // An unknown kind of need counts as a feature that is lacking.
     features: (f) => [...listOrNone(string)(f), ...j.entries().flatMap(([k]) => (NEEDS.includes(k) ? [] : [k]))],
     limits: (l) => Object.fromEntries(l.entries().map(([k, v]) => [k, v.count()])),
     subgroup_sizes: optional(list(count)),
   });
 }
 
-/** The symbol that is a state's capacity, where that is not a number. */
+/** The symbol for a state's capacity, if the capacity is not a number. */
 export function capacitySymbol(plan: Plan, state: State): string | undefined {
   const symbol = state.growth && loneSymbol(state.shape[state.growth.axis]!);
   return symbol === undefined ? undefined : plan.symbols[symbol];

@@ -4,22 +4,22 @@ import { WgfcError } from "./errors.js";
 import { type Computed, type Plan, type Repeat, nodesOf } from "./plan.js";
 import type { Values } from "./sizes.js";
 
-/** The operations that a walk through a plan calls. */
+/** The callbacks of a walk through a plan. */
 export interface Stage {
   dispatch(number: number): void;
   /** The value of a symbol has been computed. */
   known(computed: Computed): void;
 }
 
-/** Dispatches that one run may take. */
+/** The largest number of dispatches of one run. */
 const MOST_DISPATCHES = 2 ** 22;
 
-/** Goes through a run. At the end of a round it yields the repeat, and goes on by what it is told: whether there is another. */
+/** Walks through a run. At the end of each round it yields the repeat and must be told whether there is another round. */
 export function* play(plan: Plan, values: Values, stage: Stage): Generator<Repeat, void, boolean> {
   const { dispatches, repeats } = plan;
   let count = 0;
 
-  /** The symbols that are known once a number of dispatches have run. */
+  /** Reports the symbols that are computed after dispatches `from` to `to`. */
   const known = (from: number, to: number) => {
     for (const c of plan.computed) if (c.after >= from && c.after < to) stage.known(c);
   };
@@ -29,7 +29,10 @@ export function* play(plan: Plan, values: Values, stage: Stage): Generator<Repea
     const { nodes } = dispatches[i]!;
     throw new WgfcError("limits", `a run takes more than ${MOST_DISPATCHES} dispatches, by the loop of ${nodesOf(nodes)}`, { node: nodes[0] });
   };
-  /** A stretch, of which the repeats from number `next` on may be a part; of two that overlap the one inside comes later. */
+  /**
+   * Walks through a range of dispatches. `next` is the index of the first repeat that may lie in it; inner repeats come after the
+   * repeats around them.
+   */
   function* range(from: number, to: number, next: number): Generator<Repeat, void, boolean> {
     for (let i = from; i < to; i++) {
       known(i, i + 1);

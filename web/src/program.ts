@@ -1,4 +1,4 @@
-/** A program's files: the plans, the kernels' texts, and where weights are. */
+/** A program's files: the plans, the kernels' texts, and the places of weights. */
 
 import { corrupt } from "./fail.js";
 import type { Json } from "./json.js";
@@ -10,7 +10,7 @@ import { type WeightParts, partsOfHeader, partsOfRecipes } from "./weights.js";
 export interface Program extends Plans {
   readonly source: Source;
   text(kernel: Kernel, signal?: AbortSignal): Promise<string>;
-  /** Where the bytes of these weights are, and of others. */
+  /** The parts of these weights. Others may be included. */
   weightParts(names: Iterable<string>, signal?: AbortSignal): Promise<WeightParts>;
 }
 
@@ -18,15 +18,15 @@ const WEIGHTS = "weights.safetensors";
 const BUNDLE = /\.wgfc$/i;
 const MODEL = /\.(onnx|pt2)$/i;
 
-/** Whether it is to be compiled first. */
+/** Whether the source is a model that must be compiled first. */
 export async function isModel(from: ModelSource): Promise<boolean> {
   if (typeof from === "string" || from instanceof URL) return MODEL.test(new URL(from, globalThis.location?.href).pathname);
-  // The header of a bundle begins with a brace.
+  // The header of a bundle is JSON and begins with a brace.
   if (from instanceof Blob) return (await from.slice(8, 9).text()) !== "{";
   return !Object.keys(from).some((n) => n === "plan.json" || BUNDLE.test(n));
 }
 
-/** Forgets all that was kept. */
+/** Deletes all cached downloads and plans. */
 export async function clearCache(name = "wgfc"): Promise<void> {
   await globalThis.caches?.delete(name);
 }
@@ -36,7 +36,7 @@ export interface OpenOptions {
   readonly cache?: boolean | string | undefined;
 }
 
-/** Makes a source keep what it fetches; it is asked once it is known where weights are. */
+/** Makes a source cache its downloads. It is called once the places of weights are known. */
 type Keep = (weights?: Json) => Source | Promise<Source>;
 
 export async function openProgram(from: ModelSource, { signal, cache }: OpenOptions = {}): Promise<Program> {
@@ -72,7 +72,7 @@ async function openFolder(files: Source, keep: Keep, signal?: AbortSignal): Prom
   };
 }
 
-/** One file, which has plan and kernels in its header. `file` is its name in `source`. */
+/** Opens a bundle: one file with the plan and the kernels in its header. `file` is its name in `source`. */
 async function openBundle(files: Source, file: string, keep: Keep, signal?: AbortSignal): Promise<Program> {
   const header = await readHeader(files, file, signal);
   const entry = (name: string) => {
@@ -85,7 +85,7 @@ async function openBundle(files: Source, file: string, keep: Keep, signal?: Abor
     ...plans,
     source: await keep(plans.weights),
     text: async (k) => entry(`kernels/${k.name}.wgsl`),
-    // In recipes the bundle itself has no name.
+    // Recipes refer to the bundle itself by an empty name.
     weightParts: async () => new Map([...partsOfHeader(file, header), ...partsOfRecipes(plans.weights, (name) => name || file)]),
   };
 }

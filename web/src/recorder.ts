@@ -1,10 +1,10 @@
-/** Commands of one run on their way to the device. */
+/** Recording and submission of one run's commands. */
 
 import type { Gpu } from "./device.js";
 import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
 import type { Timestamps } from "./timestamps.js";
 
-/** Dispatches after which what is recorded is submitted, so that long loops need no memory for all of their commands. */
+/** The number of dispatches after which commands are submitted, so that long loops do not need memory for all of their commands. */
 const SUBMITTED_TOGETHER = 4096;
 
 export class Recorder {
@@ -15,7 +15,7 @@ export class Recorder {
   #pipeline: GPUComputePipeline | undefined;
   #dispatches = 0;
 
-  /** With `times` each dispatch has a pass of its own, and its time is taken. */
+  /** With `times` each dispatch has its own pass and is timed. */
   constructor(gpu: Gpu, times?: Timestamps) {
     this.#gpu = gpu;
     this.#times = times;
@@ -47,7 +47,7 @@ export class Recorder {
     this.#dispatches = 0;
   }
 
-  /** Submits, and waits for the first word of a buffer. */
+  /** Submits the commands and reads a word of a buffer. */
   async word(from: GPUBuffer, offset: number): Promise<number> {
     const word = this.#gpu.device.createBuffer({ size: 4, usage: MAP_READ | COPY_DST });
     this.copy(from, offset, word, 0, 4);

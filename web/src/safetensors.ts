@@ -1,4 +1,4 @@
-/** The safetensors format: a header in JSON, and bytes behind it. */
+/** The safetensors format: a JSON header followed by bytes. */
 
 import { type DType, isDType, packedBytes } from "./dtypes.js";
 import { corrupt } from "./fail.js";
@@ -9,7 +9,7 @@ import { elementsOf } from "./tensor.js";
 export interface Entry {
   readonly dtype: DType;
   readonly shape: readonly number[];
-  /** Where its bytes begin in the file. */
+  /** The offset of its bytes in the file. */
   readonly offset: number;
   readonly bytes: number;
 }
@@ -19,14 +19,14 @@ export interface Header {
   readonly metadata: ReadonlyMap<string, string>;
 }
 
-/** `F8_E4M3FNUZ` is our `f8e4m3uz`, and so on. */
+/** wgfc's name for a safetensors type: `f8e4m3uz` for `F8_E4M3FNUZ`. */
 function named(type: string): string {
   return type.toLowerCase().replace("_", "").replace("fnuz", "uz");
 }
 
 const LARGEST_HEADER = 100 << 20;
 
-/** Reads the header of a file, and as little as possible beyond it. */
+/** Reads the header of a file with as little else as possible. */
 export async function readHeader(source: Source, file: string, signal?: AbortSignal): Promise<Header> {
   const where = file || source.name;
   const pieces: Uint8Array[] = [];
@@ -54,7 +54,7 @@ export function parseHeader(text: string, start: number, where: string): Header 
   for (const [name, j] of root.entries()) {
     if (name === "__metadata__") continue;
     const [begin = NaN, end = NaN] = j.get("data_offsets").list((o) => o.count());
-    // Types that safetensors cannot express stand in our metadata.
+    // wgfc's metadata has the types that safetensors cannot express.
     const stored = types.get(name) ?? j;
     const dtype = named(stored.get("dtype").string());
     if (!isDType(dtype)) return stored.fail(`${dtype} is no element type`);

@@ -1,11 +1,11 @@
-/** How the next token is chosen: as `wgfc generate` does, so that the same seed gives the same tokens. */
+/** Sampling of the next token. It equals that of `wgfc generate`: the same seed gives the same tokens. */
 
 export interface Sampling {
-  /** 0 takes the most likely token each time; 1 leaves the probabilities as they are. */
+  /** 0 always takes the most likely token; 1 leaves the probabilities unchanged. */
   readonly temperature: number;
-  /** How many tokens to draw from; of equals all. */
+  /** The number of most likely tokens to draw from. Tokens as likely as the last of them are included. */
   readonly topK?: number | undefined;
-  /** Draws from the most likely tokens that make up this share of the probability. */
+  /** Draws from the most likely tokens whose probabilities add up to this share. */
   readonly topP?: number | undefined;
   readonly seed: number | bigint;
 }
@@ -13,7 +13,7 @@ export interface Sampling {
 const WORDS = 5;
 const MASK = (1n << 64n) - 1n;
 
-/** The tokens of one request, one after the other. */
+/** The choice of the tokens of one request. */
 export class Choice {
   readonly #how: Sampling | undefined;
   readonly #topK: number | undefined;
@@ -30,7 +30,7 @@ export class Choice {
     this.#state = hash ^ ((BigInt(seed) * 0x9e3779b97f4a7c15n) & MASK);
   }
 
-  /** Whether only some of the tokens may be drawn, which {@link draw} does: programs know nothing of it. */
+  /** Whether only some of the tokens may be drawn. This requires {@link draw}, as programs draw from all tokens. */
   get limited(): boolean {
     return this.#how !== undefined && (this.#topK !== undefined || this.#topP !== undefined);
   }
@@ -47,7 +47,7 @@ export class Choice {
     return words;
   }
 
-  /** Draws from logits; -1 where they are not numbers. */
+  /** Draws from logits; -1 if they are not numbers. */
   draw(logits: ArrayLike<number>): number {
     const words = this.words();
     const scale = new Float32Array(words.buffer)[0]!;
@@ -69,7 +69,7 @@ export class Choice {
     return best;
   }
 
-  /** The largest distance of a token that may be drawn. */
+  /** The largest distance from the largest logit of a token that may be drawn. */
   #most(distances: Uint32Array): number {
     const sorted = distances.slice().sort();
     let count = sorted.length;
@@ -97,7 +97,10 @@ export class Choice {
 }
 
 const f32 = Math.fround;
-/** Distances from the largest logit are counted in these steps: tokens that are about as likely are equal. */
+/**
+ * Distances from the largest logit are quantized to this many steps per unit, so that tokens of nearly equal probability count as
+ * equal.
+ */
 const STEPS = 2 ** 18;
 const FAR = 2 ** 24 - 1;
 
@@ -107,19 +110,19 @@ function distance(top: number, x: number, scale: number): number {
   return Math.min(Math.max(d, 0), FAR);
 }
 
-/** How many of these are at most `limit`. */
+/** The number of elements that are at most `limit`. */
 function countTo(sorted: Uint32Array, limit: number): number {
   const behind = sorted.findIndex((d) => d > limit);
   return behind < 0 ? sorted.length : behind;
 }
 
-/** −ln(−ln(1 − u)) of a uniform number that position and random bits decide. */
+/** A Gumbel variate, −ln(−ln(1 − u)), for a uniform number u that is determined by position and random bits. */
 function gumbel(at: number, low: number, high: number): number {
   const u = Math.min(f32(f32(pcg3d(at, low, high)) + 0.5) * 2 ** -32, 1 - 2 ** -24);
   return f32(-Math.log(-Math.log1p(-u)));
 }
 
-/** The first of three words: Jarzynski and Olano, *Hash Functions for GPU Rendering*, JCGT 9(3), 2020. */
+/** The first word of the hash pcg3d: Jarzynski and Olano, *Hash Functions for GPU Rendering*, JCGT 9(3), 2020. */
 function pcg3d(...words: [number, number, number]): number {
   let [x, y, z] = words.map((w) => (Math.imul(w, 1664525) + 1013904223) | 0) as [number, number, number];
   const stir = () => {

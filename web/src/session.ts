@@ -1,4 +1,4 @@
-/** One plan on the device: from the symbols' values of a run to its commands. */
+/** One plan on the device, which records runs for given values of the symbols. */
 
 import { checkConstraints, isLate } from "./bind.js";
 import type { Gpu } from "./device.js";
@@ -14,11 +14,11 @@ import type { States } from "./states.js";
 import type { Timestamps } from "./timestamps.js";
 import { COPY_DST, COPY_SRC, UNIFORM } from "./usage.js";
 
-/** Sizes of so many runs are kept, and so many bind groups of each dispatch. */
+/** The largest numbers of evaluated sizes, and of bind groups per dispatch, that are kept. */
 const KEPT_SIZES = 16;
 const KEPT_GROUPS = 8;
 
-/** Memory that all plans of a model share. Runs are one behind the other, and so arenas are. */
+/** Memory that all plans of a model share. As runs do not overlap, plans can share arenas, too. */
 export interface Shared {
   readonly gpu: Gpu;
   readonly weights: ReadonlyMap<string, GPUBuffer>;
@@ -26,7 +26,7 @@ export interface Shared {
   readonly arenas: GPUBuffer[];
 }
 
-/** The numbers of a run. */
+/** The evaluated sizes of a run. */
 export interface Sized {
   readonly values: readonly number[];
   readonly memory: Memory;
@@ -49,7 +49,7 @@ function idOf(buffer: GPUBuffer): number {
 
 export class Session {
   readonly plan: Plan;
-  /** Whether shapes of outputs or constraints are known only after a run. */
+  /** Whether shapes of outputs or constraints use symbols that the run computes. */
   readonly late: boolean;
   /** The `Dims` uniform. */
   readonly dims: GPUBuffer;
@@ -57,7 +57,7 @@ export class Session {
   readonly #pipelines: readonly Pipeline[];
   readonly #sized = new Map<string, Sized>();
   readonly #groups: Map<string, GPUBindGroup>[];
-  /** The groups of the last run, and what they were made for. */
+  /** The bind groups of the last run, with the key of their buffers. */
   #last: { key: string; groups: (GPUBindGroup | undefined)[] } | undefined;
   #written = "";
 
@@ -99,7 +99,7 @@ export class Session {
     return { values, memory, workgroups };
   }
 
-  /** Makes room in the arenas, binds buffers and writes the uniform. */
+  /** Enlarges arenas if necessary, binds buffers and writes the uniform. */
   #prepare(sized: Sized, ports: readonly GPUBuffer[]): void {
     const { gpu, arenas, states } = this.#shared;
     sized.memory.arenas.forEach((bytes, i) => {
@@ -111,7 +111,7 @@ export class Session {
     const key = [sized.values, ports.map(idOf), used, states?.version].join(";");
     if (this.#last?.key !== key) this.#last = { key, groups: this.#bindAll(sized, ports) };
     const words = sized.values;
-    // The uniform is written again where a run writes computed sizes over it.
+    // The uniform is written before each run if runs overwrite it with computed sizes.
     if (this.plan.computed.length || this.#written !== words.join()) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(words));
     this.#written = words.join();
   }
@@ -137,7 +137,7 @@ export class Session {
     });
   }
 
-  /** Where a buffer of the plan lies. */
+  /** The location of a buffer of the plan. */
   piece({ memory }: Sized, ports: readonly GPUBuffer[], b: number): Piece {
     const { kind } = this.plan.buffers[b]!;
     const size = memory.bytes[b]!;
@@ -162,8 +162,9 @@ export class Session {
   }
 
   /**
-   * Runs the plan; `place` fills the buffers of the inputs and gives them and then those of the outputs. What `finish` records comes
-   * last. Only what runs in rounds is waited for: the promise in the result says whether WebGPU took the commands.
+   * Runs the plan. `place` fills the buffers of the inputs, and returns them followed by the buffers of the outputs. `finish`
+   * records commands that execute last. This waits only for the rounds of loops; the promise in the result rejects if WebGPU
+   * rejects the commands.
    */
   async run(
     sized: Sized,
@@ -201,12 +202,12 @@ export class Session {
     }
   }
 
-  /** The shapes of the outputs; of a run that computes some of them, after it. */
+  /** The shapes of the outputs. If the run computes sizes, `values` must be those after the run. */
   outputShapes(values: Values): number[][] {
     return this.plan.outputs.map((o) => o.shape.map((d) => d.at(values)));
   }
 
-  /** The values of all symbols after a run, by the `Dims` uniform as it then is. */
+  /** The values of all symbols after a run, given the contents of the `Dims` uniform. */
   settle(sized: Sized, dims: Int32Array): number[] {
     const values = [...sized.values];
     for (const { symbol, bound } of this.plan.computed) {

@@ -1,6 +1,6 @@
 /**
- * Sizes: numbers, and expressions over the symbols of a plan. They become functions of the symbols' values, of which those
- * not known are NaN, and then so is what depends on them.
+ * Sizes: numbers, and expressions over the symbols of a plan. They become functions of the symbols' values. Unknown values are
+ * NaN, and so are sizes that depend on them.
  *
  *     sum     := ["-"] product {("+" | "-") product}
  *     product := factor {("*" | "/" | "//" | "%") factor}
@@ -12,9 +12,9 @@ export type Values = ArrayLike<number>;
 
 export interface Size {
   readonly text: string;
-  /** NaN where it depends on a symbol without a value, or is no number that can be counted to. */
+  /** The size for values of the symbols; NaN if it depends on a symbol without a value, or is not a safe integer. */
   readonly at: (values: Values) => number;
-  /** The symbols in it, and to which power; infinite inside of a quotient, a remainder, a minimum or a maximum. */
+  /** The symbols in it and their powers, which are infinite inside a quotient, a remainder, a minimum or a maximum. */
   readonly powers: ReadonlyMap<number, number>;
 }
 
@@ -41,7 +41,7 @@ function constant(n: number): Term {
   return { at: () => n, powers: new Map() };
 }
 
-/** The tokens of a size expression; any other character is refused at its place. */
+/** The tokens of a size expression. Other characters match singly and are rejected by the parser. */
 const TOKENS = /\d+|[A-Za-z_][\w.]*|\/\/|\S/g;
 const DEEPEST = 64;
 
@@ -95,18 +95,18 @@ function parse(text: string, symbol: (name: string) => number): Term {
   return next < tokens.length ? fail() : value;
 }
 
-/** Reads a size as it stands in a plan; `symbol` gives the number of a name. */
+/** Parses a size in a plan. `symbol` returns the index of a symbol's name. */
 export function parseSize(value: number | string, symbol: (name: string) => number): Size {
   if (typeof value === "number") return { text: String(value), ...constant(exact(value)) };
   return { text: value, ...parse(value, symbol) };
 }
 
-/** The symbol that a size is, if it is one and nothing more. */
+/** The symbol that a size consists of; undefined for other sizes. */
 export function loneSymbol(size: Size): number | undefined {
   return /^[A-Za-z_][\w.]*$/.test(size.text) ? [...size.powers.keys()][0] : undefined;
 }
 
-/** Solves `size == extent` for the one symbol in it without a value, where it is linear in that. */
+/** Solves `size == extent` for the only symbol without a value, if the size is linear in it. */
 export function solve(size: Size, extent: number, values: Values): [symbol: number, value: number] | undefined {
   const open = [...size.powers].filter(([s]) => Number.isNaN(values[s] ?? NaN));
   const [symbol, power] = open[0] ?? [-1, 0];

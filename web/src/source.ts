@@ -1,9 +1,9 @@
-/** Where the files of a program come from. */
+/** Sources of a program's files. */
 
 import { WgfcError } from "./errors.js";
 import { aborted, messageOf } from "./fail.js";
 
-/** The source of a model: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name; a file may be an address too. */
+/** The source of a model: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name. A file may also be an address. */
 export type ModelSource = string | URL | Blob | Files;
 
 export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
@@ -11,13 +11,13 @@ export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 export interface Source {
   /** The source's name in messages. */
   readonly name: string;
-  /** Bytes that were kept and not fetched. */
+  /** The number of bytes that came from the cache. */
   readonly cached?: number;
-  /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
+  /** The bytes of a file between two positions, in pieces as they arrive. The stream ends early if the file does. */
   stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
-  /** The record of a file whose bytes may be cached; undefined where they are not. */
+  /** The record of a file whose bytes can be cached; undefined for other files. */
   kept?(file: string, signal?: AbortSignal): Promise<KeptFile | undefined>;
-  /** Fetches these bytes anew when they are asked for again, as they are not what they should be. */
+  /** Removes these bytes, which are corrupt, from the cache, so that the next request fetches them again. */
   forget?(file: string, from: number, to: number): Promise<void>;
 }
 
@@ -25,7 +25,7 @@ export interface KeptFile {
   /** The identity of the file's content: its address and version. */
   readonly id: string;
   readonly bytes: number;
-  /** Whether nothing of it need be fetched. */
+  /** Whether all of its bytes are in the cache. */
   readonly whole: boolean;
 }
 
@@ -49,7 +49,7 @@ export function concat(pieces: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
   return all;
 }
 
-/** Files below an address, by range requests; a server that knows none is read from the beginning. */
+/** Files below an address, read with range requests. If a server does not support these, files are read from the beginning. */
 export class UrlSource implements Source {
   readonly name: string;
   readonly #base: URL;
@@ -59,7 +59,7 @@ export class UrlSource implements Source {
     this.name = base.href;
   }
 
-  /** `seen` is told of the response. */
+  /** `seen` is called with the response. */
   async *stream(file: string, from: number, to: number, signal?: AbortSignal, seen?: (response: Response) => void): AsyncGenerator<Uint8Array> {
     const url = new URL(file, this.#base);
     const part = from > 0 || to < Infinity;
@@ -70,7 +70,7 @@ export class UrlSource implements Source {
     if (!response.body) return;
     seen?.(response);
     const reader = response.body.getReader();
-    // 200 means that the server sends all of it.
+    // Status 200 means that the server sends the whole file.
     let at = response.status === 206 ? from : 0;
     try {
       while (at < to) {

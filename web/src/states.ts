@@ -7,21 +7,21 @@ import { checkSize } from "./memory.js";
 import { type Plan, type State, capacitySymbol, isWindow } from "./plan.js";
 import type { Values } from "./sizes.js";
 
-/** Positions that states have room for at first, where the model leaves that open. */
+/** The initial capacity of states in positions, if the model leaves it open. */
 const CAPACITY = 256;
 
 export class States {
   readonly #gpu: Gpu;
   readonly #plan: Plan;
   readonly #buffers = new Map<string, GPUBuffer>();
-  /** Positions in use, by symbol. */
+  /** The number of positions in use, by symbol. */
   readonly #lengths = new Map<string, number>();
-  /** Positions there is room for, by symbol. */
+  /** The capacity in positions, by symbol. */
   #capacities = new Map<string, number>();
-  /** How often buffers have been replaced. */
+  /** The number of times that buffers have been replaced. */
   version = 0;
 
-  /** The states of plans that agree in them. */
+  /** The states of a plan; all plans of a model have the same states. */
   static async create(gpu: Gpu, plan: Plan, capacity = CAPACITY): Promise<States> {
     const states = new States(gpu, plan);
     states.#capacities = states.#room(capacity);
@@ -43,20 +43,20 @@ export class States {
   buffer(name: string): GPUBuffer | undefined {
     return this.#buffers.get(name);
   }
-  /** The values of symbols that states determine: lengths and capacities. */
+  /** The values of the symbols for lengths and capacities. */
   symbols(): Map<string, number> {
     return new Map([...this.#lengths, ...this.#capacities]);
   }
   shape(state: State): number[] {
     return extents(this.#plan, state, this.#capacities);
   }
-  /** Positions in use and room for them, of a state that grows. */
+  /** The length and the capacity in positions of a growing state. */
   positions(state: State): { length: number; capacity: number } | undefined {
     const growth = state.growth;
     return growth && { length: this.#lengths.get(growth.length) ?? 0, capacity: this.shape(state)[growth.axis]! };
   }
 
-  /** The lengths after a run of a plan; states in which it does not fit grow before. `values` are those of its symbols. */
+  /** The lengths after a run of a plan. States that are too small for it are enlarged first. `values` are those of the plan's symbols. */
   async after(plan: Plan, values: () => Values): Promise<Map<string, number>> {
     const lengths = this.#lengthsAfter(plan, values());
     if (lengths instanceof Map) return lengths;
@@ -67,7 +67,7 @@ export class States {
     await this.grow(Math.max(needs, 2 * capacity));
     return this.#lengthsAfter(plan, values()) as Map<string, number>;
   }
-  /** The lengths of the states after a run, or the state that has no room and the positions it needs. */
+  /** The lengths of the states after a run, or a state without enough room and the capacity that it needs. */
   #lengthsAfter(plan: Plan, values: Values): Map<string, number> | { state: State; needs: number } {
     const lengths = new Map<string, number>();
     for (const state of plan.states) {
@@ -84,7 +84,7 @@ export class States {
     for (const [symbol, n] of lengths) this.#lengths.set(symbol, n);
   }
 
-  /** Zeros all states; their lengths are 0. */
+  /** Fills all states with zeros and sets their lengths to 0. */
   clear(): void {
     const encoder = this.#gpu.device.createCommandEncoder();
     for (const b of this.#buffers.values()) encoder.clearBuffer(b);
@@ -92,7 +92,7 @@ export class States {
     for (const symbol of this.#lengths.keys()) this.#lengths.set(symbol, 0);
   }
 
-  /** Forgets all but the first positions. */
+  /** Truncates the states to their first `length` positions. */
   rewind(length: number): void {
     for (const s of this.#plan.states) {
       const now = this.positions(s);
@@ -106,7 +106,7 @@ export class States {
     for (const symbol of this.#lengths.keys()) this.#lengths.set(symbol, length);
   }
 
-  /** Makes room for at least so many positions; what states hold stays. */
+  /** Enlarges the states to at least `capacity` positions and keeps their contents. */
   async grow(capacity: number): Promise<void> {
     const { device } = this.#gpu;
     const small = this.#plan.states.filter((s) => s.growth && !isWindow(this.#plan, s) && this.positions(s)!.capacity < capacity);
@@ -153,7 +153,7 @@ export class States {
     return this.#gpu.storage(`state ${state.name}`, bytes);
   }
 
-  /** The capacities that the plan leaves open: as asked for, or a little more so that rows begin on whole words. */
+  /** Values for the capacities that the plan leaves open: `capacity`, rounded up so that rows begin at whole words. */
   #room(capacity: number): Map<string, number> {
     const out = new Map<string, number>();
     for (const s of this.#plan.states) {
@@ -172,7 +172,7 @@ function extents(plan: Plan, state: State, capacities: ReadonlyMap<string, numbe
   return state.shape.map((d) => d.at(values));
 }
 
-/** How often the positions of a state are listed, and the bits of one. */
+/** The number of rows of a state, and the bits of one position in a row. */
 function rowsOf(plan: Plan, state: State): { rows: number; bits: number } {
   const shape = extents(plan, state, new Map());
   const axis = state.growth!.axis;

@@ -6,7 +6,7 @@ import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
 /** The storage of a tensor's elements: host memory or a buffer of the device. */
 export type TensorData = TypedArray | GPUBuffer;
 
-/** A tensor, row-major. Objects that are not of the class {@link Tensor} do as well. */
+/** A row-major tensor. It need not be an instance of {@link Tensor}. */
 export interface TensorLike<D extends TensorData = TensorData> {
   readonly dtype: DType;
   readonly shape: readonly number[];
@@ -42,12 +42,12 @@ export class Tensor<D extends TensorData = TensorData> implements TensorLike<D> 
   static from(dtype: DType, shape: readonly number[], numbers: ArrayLike<number | bigint | boolean>): Tensor<TypedArray> {
     return new Tensor(dtype, shape, fromNumbers(dtype, numbers));
   }
-  /** Over bytes as they lie in files. */
+  /** A tensor over little-endian bytes as in files. */
   static fromBytes(dtype: DType, shape: readonly number[], bytes: Uint8Array): Tensor<TypedArray> {
     return new Tensor(dtype, shape, arrayOver(dtype, bytes));
   }
 
-  /** A picture, stretched to `shape`, on the device; the caller destroys the tensor. See {@link ImageOptions}. */
+  /** A picture, stretched to `shape`, on the device. The caller must destroy the tensor. See {@link ImageOptions}. */
   static async fromImage(device: GPUDevice, source: ImageSource, options: ImageOptions): Promise<Tensor<GPUBuffer>> {
     const { imageBuffer } = await import("./image.js");
     const buffer = await imageBuffer(device, source, options, (why) => {
@@ -63,14 +63,14 @@ export class Tensor<D extends TensorData = TensorData> implements TensorLike<D> 
   get onGpu(): boolean {
     return isBuffer(this.data);
   }
-  /** The elements as numbers. Those of `i64` and `u64` beyond 2^53 are rounded: `data` has them exactly. */
+  /** The elements as numbers. Elements of `i64` and `u64` beyond 2^53 are rounded; `data` has their exact values. */
   toNumbers(this: Tensor<TypedArray>): Float64Array {
     return toNumbers(this.dtype, this.data, this.elements);
   }
   bytes(this: Tensor<TypedArray>): Uint8Array<ArrayBuffer> {
     return bytesOf(this.data);
   }
-  /** Copies the elements from the device, after what was submitted before. */
+  /** Copies the elements from the device after all work submitted so far. */
   async read(this: Tensor<GPUBuffer>, device: GPUDevice): Promise<Tensor<TypedArray>> {
     const size = bufferBytes(this.dtype, this.elements);
     const staging = device.createBuffer({ size, usage: MAP_READ | COPY_DST });

@@ -1,11 +1,11 @@
-/** Text of tokens, and tokens of text. */
+/** Conversion between text and tokens. */
 
 import { type ModelSource, WgfcError } from "./index.js";
 
 export interface Tokenizer {
-  /** The tokens of a text, with those that belong around it. */
+  /** The tokens of a text, with the special tokens that the model expects around it. */
   encode(text: string): readonly number[];
-  /** The text of tokens, without special ones. */
+  /** The text of tokens, without special tokens. */
   decode(ids: readonly number[]): string;
 }
 
@@ -18,24 +18,24 @@ export interface Defaults {
   readonly topP: number | undefined;
 }
 
-/** Text as its tokens arrive. A character may take several. */
+/** Decodes tokens to text as they arrive. A character may consist of several tokens. */
 export class TextStream {
   readonly #tokenizer: Tokenizer;
   #ids: number[] = [];
-  /** The text of the first `#ids`, and how many of them it covers. */
+  /** The decoded text of the first tokens in `#ids`, and their number. */
   #known = { text: "", ids: 0 };
 
   constructor(tokenizer: Tokenizer) {
     this.#tokenizer = tokenizer;
   }
 
-  /** Returns the text that this token adds; it is empty as long as a character is not complete. */
+  /** Returns the text that this token adds. It is empty while a character is incomplete. */
   push(id: number): string {
     this.#ids.push(id);
     return this.#take((text) => !text.endsWith("\ufffd"));
   }
 
-  /** Returns the rest: characters that never became complete. */
+  /** Returns the rest of the text, including incomplete characters. */
   end(): string {
     return this.#take(() => true);
   }
@@ -45,18 +45,18 @@ export class TextStream {
     const known = this.#known;
     if (text.length <= known.text.length || !whole(text)) return "";
     const added = text.slice(known.text.length);
-    // Decoding depends on what is in front, of which the tokens of the last piece are enough.
+    // Decoding depends on the preceding tokens; those of the last piece are enough context.
     this.#ids = this.#ids.slice(known.ids);
     this.#known = { text: this.#tokenizer.decode(this.#ids), ids: this.#ids.length };
     return added;
   }
 }
 
-/** Withholds text that may be the beginning of a word at which the text ends. */
+/** Stops text at stop words. Text that may be the beginning of a stop word is withheld. */
 export class StopWords {
   readonly #words: readonly string[];
   #held = "";
-  /** Whether one of the words has come. */
+  /** Whether a stop word has been found. */
   found = false;
 
   constructor(words: readonly string[]) {
@@ -77,7 +77,7 @@ export class StopWords {
     return this.#held;
   }
 
-  /** How much of a word the text ends with. */
+  /** The length of the longest beginning of a stop word at the end of the text. */
   #begun(): number {
     const longest = (w: string) => {
       for (let n = Math.min(w.length - 1, this.#held.length); n > 0; n--) if (this.#held.endsWith(w.slice(0, n))) return n;
@@ -87,7 +87,7 @@ export class StopWords {
   }
 }
 
-/** A tokenizer of `tokenizer.json`, by the package `@huggingface/tokenizers`. */
+/** A tokenizer from the text of a `tokenizer.json`, made with the package `@huggingface/tokenizers`. */
 export async function openTokenizer(json: string): Promise<Tokenizer> {
   let made: typeof import("@huggingface/tokenizers");
   try {
@@ -101,7 +101,7 @@ export async function openTokenizer(json: string): Promise<Tokenizer> {
     const tokenizer = new made.Tokenizer(parsed, {});
     const unknown = tokenizer.token_to_id(parsed.model?.unk_token ?? "");
     return {
-      // A token that it does not know comes as undefined, or not at all.
+      // The package returns undefined for an unknown token, or omits it.
       encode: (text) => tokenizer.encode(text).ids.map((id: number | undefined) => id ?? unknown).filter((id) => id !== undefined),
       decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
     };

@@ -1,4 +1,4 @@
-/** Times that the device writes itself. This is a file of its own, loaded by the first profile. */
+/** GPU timestamps. This module is loaded by the first profile. */
 
 import type { Plan } from "./plan.js";
 import type { Sized } from "./session.js";
@@ -9,15 +9,15 @@ export interface DispatchTime {
   readonly kernel: string;
   readonly nodes: readonly string[];
   readonly workgroups: readonly number[];
-  /** The sum over all the times that it ran. */
+  /** The sum over all executions of the dispatch. */
   readonly microseconds: number;
   readonly times: number;
-  /** The least traffic, and the arithmetic, of one time. */
+  /** The minimal traffic in bytes and the arithmetic operations of one execution. */
   readonly bytes: number;
   readonly flops: number;
 }
 
-/** Queries of a set: as many as WebGPU allows. */
+/** The number of queries in a set, the most that WebGPU allows. */
 const QUERIES = 4096;
 
 interface Batch {
@@ -26,7 +26,7 @@ interface Batch {
   read: GPUBuffer | undefined;
 }
 
-/** The time that each dispatch takes, summed over all its repetitions. */
+/** Measures the time of each dispatch, summed over all its repetitions. */
 export class Timestamps {
   readonly #device: GPUDevice;
   readonly #batches: Batch[] = [];
@@ -35,7 +35,7 @@ export class Timestamps {
     this.#device = device;
   }
 
-  /** Where the next pass, which is dispatch `number`, writes its times. */
+  /** The timestamp writes for the next pass, which executes dispatch `number`. */
   next(number: number): GPUComputePassTimestampWrites {
     let batch = this.#batches.at(-1);
     if (!batch || batch.read || batch.numbers.length === QUERIES / 2) {
@@ -46,7 +46,7 @@ export class Timestamps {
     return { querySet: batch.set, beginningOfPassWriteIndex: at, endOfPassWriteIndex: at + 1 };
   }
 
-  /** Records that what was taken is fetched. */
+  /** Records the commands that fetch the timestamps. */
   resolve(encoder: GPUCommandEncoder): void {
     for (const batch of this.#batches.filter((b) => !b.read)) {
       const [count, size] = [2 * batch.numbers.length, 16 * batch.numbers.length];

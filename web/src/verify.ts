@@ -1,4 +1,4 @@
-/** Comparing tensors. This is a file of its own, loaded by the first comparison. */
+/** Comparison of tensors. This module is loaded by the first comparison. */
 
 import { type DType, type TypedArray, arrayOver, isFloat, toNumbers } from "./dtypes.js";
 import { parseHeader } from "./safetensors.js";
@@ -7,24 +7,24 @@ import { type TensorLike, elementsOf } from "./tensor.js";
 /** Tensors by name, or a safetensors file of them. */
 export type Tensors = Readonly<Record<string, TensorLike<TypedArray>>> | Uint8Array;
 
-/** How far a float may be from the expected one: `|a − b| ≤ atol + rtol·|b|`. */
+/** The tolerance for floats: `|a − b| ≤ atol + rtol·|b|`. */
 export interface Tolerance {
   rtol?: number;
   atol?: number;
 }
 
 export interface Comparison {
-  /** The difference in words; undefined where there is none. */
+  /** A description of the difference; undefined if there is none. */
   problem: string | undefined;
-  /** Elements that differ. */
+  /** The number of elements that differ. */
   wrong: number;
-  /** The largest difference of two finite numbers. */
+  /** The largest absolute difference between finite elements. */
   largest: number;
   /** `‖a − b‖ / ‖b‖`, 0 for two zeros. */
   relative: number;
 }
 
-/** At least one rounding to these types; integers and floats of at most 8 bits are equal or wrong. */
+/** Minimal tolerances for the rounding of these types. Integers and floats of at most 8 bits must be equal. */
 const ROUNDING: Partial<Record<DType, [rtol: number, atol: number]>> = {
   f64: [0, 0],
   f32: [0, 0],

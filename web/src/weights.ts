@@ -1,4 +1,4 @@
-/** The bytes of weights: where they are, and how they get to the device. */
+/** The places of weights' bytes in files, and their upload to the device. */
 
 import { WgfcError } from "./errors.js";
 import { corrupt, throwIfAborted } from "./fail.js";
@@ -6,24 +6,24 @@ import { type Json, count, optional, string } from "./json.js";
 import type { Header } from "./safetensors.js";
 import type { Source } from "./source.js";
 
-/** Bytes of a file that are bytes of a tensor. */
+/** A range of a file whose bytes belong to a tensor. */
 export interface WeightPart {
   readonly file: string;
   readonly offset: number;
   readonly bytes: number;
   readonly sha256: string | undefined;
-  /** Bytes of a row of it, and where its rows go in the tensor: the first, and how far apart. */
+  /** The bytes of a row. In the tensor, the first row is at offset `at`, and rows are `pitch` bytes apart. */
   readonly row: number;
   readonly at: number;
   readonly pitch: number;
-  /** Whether its elements are f32 in the file, and f16 in the tensor. */
+  /** Whether its elements are f32 in the file and f16 in the tensor. */
   readonly halved: boolean;
 }
 
 /** The parts of each weight, by name. */
 export type WeightParts = ReadonlyMap<string, readonly WeightPart[]>;
 
-/** A part on its way. */
+/** A part to be uploaded. */
 interface Job extends WeightPart {
   readonly name: string;
   readonly buffer: GPUBuffer;
@@ -31,14 +31,14 @@ interface Job extends WeightPart {
 
 export type Progress = (loaded: number, total: number) => void;
 
-/** A part is fetched, checked, uploaded and forgotten; none is larger. */
+/** The largest size in bytes of a part, which is in memory as a whole while it is checked and uploaded. */
 const LARGEST_PART = 16 << 20;
-/** Bytes between parts that are fetched with them rather than asked for anew. */
+/** Parts at most this many bytes apart are fetched with one request, together with the bytes between them. */
 const GAP = 64 << 10;
-/** Bytes that may be on their way from the host to the device. */
+/** The number of bytes after which an upload waits for the device. */
 const UNDER_WAY = 64 << 20;
 
-/** Tensors of a safetensors file, cut into parts. */
+/** The tensors of a safetensors file, split into parts. */
 export function partsOfHeader(file: string, header: Header): Map<string, WeightPart[]> {
   const cut = (offset: number, bytes: number) => {
     const parts: WeightPart[] = [];
@@ -51,7 +51,7 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
   return new Map([...header.tensors].map(([name, t]) => [name, cut(t.offset, t.bytes)]));
 }
 
-/** The parts of files in which a plan says that its weights are. `named` gives the name under which the source knows a file. */
+/** The parts of weights according to a plan's recipes. `named` converts a file's name in the plan to its name in the source. */
 export function partsOfRecipes(weights: Json | undefined, named = (name: string) => name): Map<string, WeightPart[]> {
   if (!weights) return new Map();
   const files = weights.get("files").list((f) => f.object({ name: (n) => named(n.string()), bytes: optional(count) }));
@@ -92,14 +92,14 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
   return new Map(weights.get("tensors").entries().map(([name, t]) => [name, tensor(t)]));
 }
 
-/** Refuses a weight that is not there, or of another size than the plan has. */
+/** Throws if a weight is missing or has another size than in the plan. */
 export function checkParts(source: Source, parts: WeightParts, name: string, bytes: number): void {
   const have = parts.get(name)?.reduce((n, p) => n + (p.halved ? p.bytes / 2 : p.bytes), 0);
   if (have === undefined) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
   if (have !== bytes) throw corrupt(source.name, `the weight "${name}" has ${have} bytes, and the plan needs ${bytes}`);
 }
 
-/** Copies weights, which were [checked](checkParts), into their buffers, whose sizes are whole words. */
+/** Uploads weights, which must have been [checked](checkParts), to their buffers, whose sizes are multiples of a word. */
 export async function upload(
   device: GPUDevice,
   source: Source,
@@ -121,7 +121,7 @@ export async function upload(
     }
 }
 
-/** Stretches of files that are read from begin to end. */
+/** Groups parts into runs, each of which is read with one request. */
 function runs(jobs: Job[]): Job[][] {
   const sorted = jobs.filter((j) => j.bytes > 0);
   sorted.sort((a, b) => (a.file === b.file ? a.offset - b.offset : a.file < b.file ? -1 : 1));
@@ -136,7 +136,10 @@ function runs(jobs: Job[]): Job[][] {
   return out;
 }
 
-/** The parts of a run with their bytes, checked. What breaks off or is not what it should be is asked for once more. */
+/**
+ * The parts of a run with their bytes, whose hashes are checked. After a network error or a wrong hash, the rest of the run is
+ * requested once more.
+ */
 async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSignal): AsyncGenerator<[Job, Uint8Array<ArrayBuffer>]> {
   const end = run.at(-1)!.offset + run.at(-1)!.bytes;
   let next = 0;
@@ -158,7 +161,7 @@ async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSign
   }
 }
 
-/** Cuts a stream that begins where part number `next` does into the parts. */
+/** Splits a stream, which begins at part number `next`, into the parts. */
 async function* cut(
   stream: AsyncIterable<Uint8Array>,
   run: readonly Job[],
@@ -197,7 +200,7 @@ async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
     );
 }
 
-/** Elements of f32 rounded to the nearest f16, of two the even one. */
+/** Converts f32 elements to f16, rounding to nearest, ties to even. */
 function halves(job: Job, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const out = new DataView(new ArrayBuffer(bytes.length / 2));
@@ -211,21 +214,21 @@ function halves(job: Job, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffe
   return new Uint8Array(out.buffer);
 }
 
-/** The bits of an f16, of those of an f32. */
+/** Converts the bits of an f32 to those of the nearest f16, ties to even. */
 export function halfOf(word: number): number {
   const sign = (word >>> 16) & 0x8000;
   const rest = word & 0x7fffffff;
   if (rest > 0x7f800000) return sign | 0x7e00;
-  // Half of the last step is added, less one bit where that leaves the even one.
+  // Adds half a unit in the last place, less one bit if the result would otherwise be even, for ties to even.
   const rounded = (bits: number, shift: number) => (bits + (1 << (shift - 1)) - 1 + ((bits >>> shift) & 1)) >>> shift;
   if (rest >= 0x38800000) return sign | Math.min(rounded(rest - 0x38000000, 13), 0x7c00);
-  // Below the least normal number the exponent is how far the digits move.
+  // For subnormal results the exponent determines the shift of the mantissa.
   const exponent = rest >>> 23;
   if (exponent < 102) return sign;
   return sign | rounded((rest & 0x7fffff) | 0x800000, 126 - exponent);
 }
 
-/** Writes parts to buffers. WebGPU writes whole words; words that parts share are put together. */
+/** Writes parts to buffers. WebGPU writes only whole words, so words that parts share are assembled first. */
 class Writer {
   readonly #device: GPUDevice;
   readonly #edges = new Map<GPUBuffer, Map<number, Uint8Array<ArrayBuffer>>>();
@@ -251,7 +254,7 @@ class Writer {
     await this.#device.queue.onSubmittedWorkDone();
   }
 
-  /** Less than a word. */
+  /** Writes a part of a word. */
   #edge(buffer: GPUBuffer, at: number, bytes: Uint8Array): void {
     if (bytes.length === 0) return;
     const edges = this.#edges.get(buffer) ?? new Map<number, Uint8Array<ArrayBuffer>>();

@@ -18,7 +18,7 @@ pub struct WgfcError {
     message: CString,
 }
 
-/// A text for C: what follows a NUL in it would be lost, so NULs become spaces.
+/// A string for C. NULs in it become spaces, as C strings end at the first NUL.
 pub(crate) fn text(s: impl Into<String>) -> CString {
     let s: String = s.into();
     CString::new(s.replace('\0', " ")).unwrap_or_default()
@@ -34,7 +34,7 @@ fn code(class: ErrorClass) -> i32 {
     i32::from(class.exit_code())
 }
 
-/// An argument that is not as the header says.
+/// The error of an invalid argument.
 pub(crate) fn argument(message: &str) -> Error {
     Error::usage(message, "wgfc.h says what the function takes")
 }
@@ -45,7 +45,7 @@ fn panicked(payload: &(dyn Any + Send)) -> WgfcError {
     WgfcError::from(Error::Internal(format!("a panic: {said}")))
 }
 
-/// Runs `f`. Null where it succeeds, else an error that the caller frees, also of a panic.
+/// Runs `f` and returns null on success; otherwise, also after a panic, an error that the caller frees.
 pub(crate) fn guarded(f: impl FnOnce() -> Result<(), Error>) -> *mut WgfcError {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => return ptr::null_mut(),
@@ -55,15 +55,15 @@ pub(crate) fn guarded(f: impl FnOnce() -> Result<(), Error>) -> *mut WgfcError {
     Box::into_raw(Box::new(error))
 }
 
-/// The value of `f`, or this one where it panics.
+/// The value of `f`, or `otherwise` if it panics.
 pub(crate) fn or<T>(otherwise: T, f: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(otherwise)
 }
 
-/// The text of the caller's at `s`.
+/// The caller's string at `s`; `what` is its name in errors.
 ///
 /// # Safety
-/// `s` is null or a text that ends with NUL and stays as it is for `'t`.
+/// `s` is null or a string that ends with NUL and does not change during `'t`.
 pub(crate) unsafe fn given<'t>(s: *const c_char, what: &str) -> Result<&'t str, Error> {
     if s.is_null() {
         return Err(argument(&format!("{what} is NULL")));

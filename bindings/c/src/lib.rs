@@ -12,7 +12,7 @@ pub mod error;
 pub mod model;
 pub mod tensor;
 
-/// The version of the binary interface. It is raised by changes with which programs that were built before would no longer run.
+/// The version of the binary interface. Changes that break programs built against an earlier version increase it.
 pub const ABI: u32 = 1;
 
 /// See `wgfc.h`.

@@ -33,7 +33,7 @@ impl WgfcModel {
         let bundle = artefact::load_bundle(path)?;
         let gpu = Gpu::request_blocking(adapter).map_err(device_error)?;
         let plans = Plans::new_blocking(&gpu, &bundle, SessionOptions::default()).map_err(device_error)?;
-        // Several plans differ in what they fix: the one with the most symbolic extents describes the model.
+        // The plans fix different extents. The one with the most symbolic extents describes the model.
         let open =
             |p: &&Program| p.inputs.iter().flat_map(|i| &i.shape).filter(|d| d.as_const().is_none()).count();
         let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
@@ -55,13 +55,13 @@ impl WgfcModel {
         f(&mut *self.plans.lock().map_err(panicked)?)
     }
 
-    /// Sets a size of all plans that have it.
+    /// Sets a size in all plans that have a symbol of this name.
     fn set_size(&self, name: &str, value: i64) -> Result<(), Error> {
         self.with(|plans| {
             let has = |s: &Session| s.program().symbols.iter().any(|n| n == name);
             let those: Vec<usize> =
                 plans.sessions().enumerate().filter(|(_, s)| has(s)).map(|(i, _)| i).collect();
-            // The first plan says what sizes there are.
+            // If no plan has it, the first plan's error lists the known symbols.
             let those = if those.is_empty() { vec![0] } else { those };
             for plan in those {
                 let session = plans.session_mut(plan);
@@ -76,7 +76,7 @@ impl WgfcModel {
 /// The model at `model`.
 ///
 /// # Safety
-/// It is NULL or a model that is not freed during `'m`.
+/// `model` is NULL or a model that is not freed during `'m`.
 unsafe fn model<'m>(model: *const WgfcModel) -> Result<&'m WgfcModel, Error> {
     // SAFETY: it points to a model unless it is null.
     unsafe { model.as_ref() }.ok_or_else(|| argument("the model is NULL"))
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn wgfc_reset(of: *mut WgfcModel) -> *mut WgfcError {
         // SAFETY: it is a model unless it is null.
         let of = unsafe { model(of) }?;
         of.with(|plans| {
-            // The plans have their states in common.
+            // The plans share their states, so resetting those of one is enough.
             let first = plans.session_mut(0);
             let first = first.ok_or_else(|| Error::Internal("a model without a plan".into()))?;
             first.reset_blocking().map_err(device_error)
@@ -232,12 +232,12 @@ pub unsafe extern "C" fn wgfc_run(
         }
         let inputs: &[WgfcTensor] = match count {
             0 => &[],
-            // SAFETY: there are so many.
+            // SAFETY: the caller guarantees that `inputs` points to this many tensors.
             n => unsafe { std::slice::from_raw_parts(inputs, n) },
         };
         let mut values: Vec<(&str, Value)> = Vec::with_capacity(count);
         for t in inputs {
-            // SAFETY: its pointers point to what the header says.
+            // SAFETY: the caller guarantees that its pointers are as the header says.
             let (name, tensor) = unsafe { read(t) }?;
             values.push((name, tensor.into()));
         }

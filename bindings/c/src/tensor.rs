@@ -104,7 +104,7 @@ impl Port {
     }
 }
 
-/// Reads the name of a tensor of the caller, and copies the tensor.
+/// The name and a copy of a tensor of the caller.
 ///
 /// # Safety
 /// The tensor's pointers are null or point to what the header says, for as long as the name is used.

@@ -24,7 +24,7 @@
 //! | threads, memory patterns, logging, execution providers | no effect, as there is nothing they could change |
 //! | strings, sequences, maps, optional values; custom operators; `IoBinding`; `RunAsync`; training; the model editor; metadata | an error that says so |
 //!
-//! Values are on the host: what one run computes is copied to be the input of the next. [`wgfc::runtime::Session`] keeps it on the
+//! Values are on the host, so an output that is an input of the next run is copied. [`wgfc::runtime::Session`] can keep it on the
 //! device.
 
 mod api;

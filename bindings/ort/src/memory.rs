@@ -5,17 +5,17 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// Bytes before each allocation, of which the first hold its size. Also the alignment.
+/// The size in bytes of the header before each allocation, which begins with the allocation's size. Also the alignment.
 const HEADER: usize = 16;
 
-/// The allocator that the interface gives out.
+/// The only allocator of the interface.
 pub(crate) static ALLOCATOR: Allocator = Allocator(OrtAllocator {
     version: ORT_API_VERSION,
     Alloc: Some(allocate),
     Free: Some(free),
     Info: Some(info),
     Reserve: Some(reserve),
-    // SAFETY: the fields of newer interfaces are functions that may be absent.
+    // SAFETY: the fields of later interface versions are optional functions, for which zeros mean none.
     ..unsafe { std::mem::zeroed() }
 });
 
@@ -29,7 +29,7 @@ fn layout(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(HEADER)?, HEADER).ok()
 }
 
-/// `size` bytes of zeros, to be given to [`release`]; null where there are none.
+/// Allocates `size` bytes of zeros, which [`release`] frees; null if the allocation fails.
 pub(crate) fn zeros(size: usize) -> *mut c_void {
     let Some(layout) = layout(size) else { return ptr::null_mut() };
     // SAFETY: the layout has a size, and room for the header.
@@ -43,10 +43,10 @@ pub(crate) fn zeros(size: usize) -> *mut c_void {
     }
 }
 
-/// Frees what [`zeros`] has given.
+/// Frees memory from [`zeros`].
 ///
 /// # Safety
-/// It is null or has been given by [`zeros`], and is not used any more.
+/// `p` is null or comes from [`zeros`], and is not used any more.
 pub(crate) unsafe fn release(p: *mut c_void) {
     if p.is_null() {
         return;
@@ -60,12 +60,12 @@ pub(crate) unsafe fn release(p: *mut c_void) {
     }
 }
 
-/// A copy of a text that `ort` frees.
+/// A copy of a string, which `ort` frees.
 pub(crate) fn text(s: &CStr) -> *mut c_char {
     let bytes = s.to_bytes_with_nul();
     let to = zeros(bytes.len()).cast::<u8>();
     if !to.is_null() {
-        // SAFETY: there is room for them.
+        // SAFETY: the allocation has room for the string and its NUL.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
     to.cast()
@@ -80,7 +80,7 @@ unsafe extern "system" fn reserve(_: *const OrtAllocator, size: usize) -> *mut c
 }
 
 unsafe extern "system" fn free(_: *mut OrtAllocator, p: *mut c_void) {
-    // SAFETY: the caller has it from this allocator.
+    // SAFETY: the caller got the memory from this allocator.
     unsafe { release(p) };
 }
 

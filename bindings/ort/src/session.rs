@@ -9,7 +9,7 @@ use wgfc::runtime::AdapterChoice;
 use wgfc::value_info::ValueInfo;
 use wgfc::{Error, Fusion, Model, ModelFile, Options, Place};
 
-/// The options of a session, as far as they have an effect.
+/// The options of a session that have an effect.
 #[derive(Clone, Default)]
 pub(crate) struct SessionOptions {
     pub(crate) unfused: bool,
@@ -18,7 +18,7 @@ pub(crate) struct SessionOptions {
     pub(crate) adapter: Option<String>,
 }
 
-/// The value of `wgfc.adapter` that stands for the reference evaluator.
+/// The value of `wgfc.adapter` for the reference evaluator.
 const EVALUATOR: &str = "cpu-evaluator";
 
 impl SessionOptions {
@@ -68,7 +68,7 @@ impl Session {
         Session { inputs, outputs, model: Mutex::new(model) }
     }
 
-    /// Runs the model and puts the outputs of these names into `outputs`: into the value that is there, or a new one.
+    /// Runs the model and writes the named outputs to the values in `outputs`, where null pointers are replaced by new values.
     ///
     /// # Safety
     /// The pointers in `outputs` are null or values that nothing else uses.

@@ -59,13 +59,13 @@ pub(crate) struct Value {
 impl Drop for Value {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: `zeros` has allocated it with this layout.
+            // SAFETY: `zeros` allocated the memory.
             unsafe { release(self.data) };
         }
     }
 }
 
-/// The bytes of a tensor.
+/// The size in bytes of a tensor.
 pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> Result<usize, String> {
     let sizes: Option<Vec<usize>> = shape.iter().map(|e| usize::try_from(*e).ok()).collect();
     let numel = sizes.and_then(|s| checked_numel(&s));

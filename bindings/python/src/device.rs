@@ -1,4 +1,4 @@
-//! Adapters, the devices that are open, and tensors on them.
+//! Adapters, open devices, and tensors on devices.
 
 use crate::dtype;
 use crate::error::{Raise, raised};
@@ -52,7 +52,7 @@ impl Adapter {
     fn is_software(&self) -> bool {
         self.summary.is_software
     }
-    /// The device's abilities by name: sizes in bytes, counts, and whether it has a feature.
+    /// The device's limits and features by name: sizes in bytes, counts, and bools for features.
     #[getter]
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let l = &self.summary.limits;
@@ -83,7 +83,8 @@ pub fn adapters(py: Python<'_>) -> PyResult<Vec<Adapter>> {
     Ok(all.into_iter().enumerate().map(|(index, summary)| Adapter { index, summary }).collect())
 }
 
-/// Refuses to use drivers in a process that forked off from one that used them: they would wait for threads which are not there.
+/// An error in a process that was forked after its parent used a driver: the driver would wait for threads that do not exist in
+/// the child.
 pub fn not_forked() -> Result<(), Error> {
     static FIRST: OnceLock<u32> = OnceLock::new();
     let process = std::process::id();
@@ -96,7 +97,7 @@ pub fn not_forked() -> Result<(), Error> {
     )))
 }
 
-/// Which adapter `given` is: `None` leaves it to `WGFC_ADAPTER`, and without that takes the best.
+/// The choice of an adapter by a Python argument. `None` means the one that `WGFC_ADAPTER` names, or else the best.
 pub fn choice(given: Option<&Bound<'_, PyAny>>) -> PyResult<AdapterChoice> {
     let Some(given) = given else { return Ok(AdapterChoice::from_env()) };
     if let Ok(a) = given.cast::<Adapter>() {
@@ -116,22 +117,22 @@ pub fn choice(given: Option<&Bound<'_, PyAny>>) -> PyResult<AdapterChoice> {
 
 /// A device that this process has opened.
 struct Open {
-    /// The choices that led to this adapter.
+    /// The choices that resolved to this adapter.
     choices: Vec<AdapterChoice>,
     index: usize,
     gpu: Gpu,
     pipelines: Option<Pipelines>,
 }
 
-/// Sessions and tensors on one adapter share its device, so that they can share memory.
+/// The open devices. All sessions and tensors on an adapter use the same device, so that they can share memory.
 static DEVICES: Mutex<Vec<Open>> = Mutex::new(vec![]);
 
-/// The device of an adapter, opened once, and its number.
+/// The number of the chosen adapter and its device, which is opened only once.
 pub fn open(choice: &AdapterChoice) -> Result<(usize, Gpu), Error> {
     not_forked()?;
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|d| !d.gpu.is_lost());
-    // Asking the drivers again takes time.
+    // Enumerating the adapters again would take time.
     if let Some(d) = devices.iter().find(|d| d.choices.contains(choice)) {
         return Ok((d.index, d.gpu.clone()));
     }
@@ -147,7 +148,7 @@ pub fn open(choice: &AdapterChoice) -> Result<(usize, Gpu), Error> {
     Ok((index, gpu))
 }
 
-/// Takes compiled pipelines from the user's cache folder from now on. `Err` says why the file there cannot be used.
+/// Makes the device use the compiled pipelines in the user's cache folder. `Err` has the reason if the file there cannot be used.
 pub fn keep_pipelines(gpu: &Gpu) -> Result<(), Error> {
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(d) = devices.iter_mut().find(|d| d.gpu.is(gpu) && d.pipelines.is_none()) else { return Ok(()) };
@@ -157,14 +158,14 @@ pub fn keep_pipelines(gpu: &Gpu) -> Result<(), Error> {
     problem.map_or(Ok(()), Err)
 }
 
-/// Writes the pipelines compiled so far to the user's cache folder, if they are kept.
+/// Writes the pipelines compiled so far to the user's cache folder, if [`keep_pipelines`] was called for the device.
 pub fn save_pipelines(gpu: &Gpu) -> Result<(), Error> {
     let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = devices.iter().find(|d| d.gpu.is(gpu)).and_then(|d| d.pipelines.as_ref());
     kept.map_or(Ok(()), Pipelines::save)
 }
 
-/// An adapter as Python has it.
+/// The Python object of an adapter.
 pub fn adapter(index: usize, gpu: &Gpu) -> Adapter {
     Adapter { index, summary: gpu.summary().clone() }
 }
@@ -186,7 +187,7 @@ impl Tensor {
     pub fn new(tensor: DeviceTensor, index: usize, gpu: Gpu) -> Tensor {
         Tensor { tensor, index, gpu }
     }
-    /// The device's memory.
+    /// The tensor on the device.
     pub fn tensor(&self) -> &DeviceTensor {
         &self.tensor
     }
@@ -226,17 +227,17 @@ impl Tensor {
     fn dtype(&self) -> &'static str {
         dtype::name(self.tensor.dtype())
     }
-    /// How many axes there are.
+    /// The number of axes.
     #[getter]
     fn ndim(&self) -> usize {
         self.tensor.shape().len()
     }
-    /// How many elements there are.
+    /// The number of elements.
     #[getter]
     fn size(&self) -> usize {
         self.tensor.shape().iter().product()
     }
-    /// Bytes on the device.
+    /// The size in bytes on the device.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.tensor.bytes()
@@ -247,7 +248,7 @@ impl Tensor {
         adapter(self.index, &self.gpu)
     }
 
-    /// This tensor's elements under another shape of as many elements, in the same memory.
+    /// A tensor in the same memory with another shape, which must have as many elements.
     fn reshape(&self, shape: Vec<usize>) -> PyResult<Tensor> {
         let n: usize = self.tensor.shape().iter().product();
         let bad = || PyValueError::new_err(format!("{n} elements cannot have the shape {shape:?}"));
@@ -281,7 +282,7 @@ impl Tensor {
         }
     }
 
-    /// The device of the array that `__dlpack__` gives: the CPU.
+    /// DLPack's device of the array that `__dlpack__` returns: the CPU.
     fn __dlpack_device__(&self) -> (i32, i32) {
         (crate::dlpack::CPU, 0)
     }

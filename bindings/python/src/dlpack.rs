@@ -1,4 +1,4 @@
-//! Tensors in memory that libraries exchange by DLPack: <https://dmlc.github.io/dlpack/latest/c_api.html>.
+//! Exchange of tensors with other libraries by DLPack: <https://dmlc.github.io/dlpack/latest/c_api.html>.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -8,7 +8,7 @@ use wgfc::{DType, Tensor};
 
 /// `kDLCPU`.
 pub const CPU: i32 = 1;
-/// `kDLCUDAHost` and `kDLROCMHost`: host memory that another device can read, too.
+/// `kDLCUDAHost` and `kDLROCMHost`: host memory that a GPU can read.
 pub const PINNED: [i32; 2] = [3, 11];
 
 const PLAIN: &CStr = c"dltensor";
@@ -55,7 +55,7 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
-/// The codes and bits of types, as DLPack has them.
+/// DLPack's type codes and bits of each type.
 const TYPES: [(DType, u8, u8); 18] = [
     (DType::I8, 0, 8),
     (DType::I16, 0, 16),
@@ -77,7 +77,7 @@ const TYPES: [(DType, u8, u8); 18] = [
     (DType::F8E8M0, 14, 8),
 ];
 
-/// A capsule's description of a tensor in host memory. The memory is the capsule's.
+/// A capsule's description of a tensor in host memory. The capsule owns the memory.
 pub struct Described {
     /// The first element.
     pub data: *const u8,
@@ -85,14 +85,14 @@ pub struct Described {
     pub dtype: DType,
     /// Extents.
     pub shape: Vec<usize>,
-    /// Bytes from an element to the next along each axis; `None` where they are dense.
+    /// The stride of each axis in bytes; `None` if elements are dense.
     pub strides: Option<Vec<isize>>,
 }
 
-/// The description in a capsule; `Err` says why it cannot be read.
+/// The description in a capsule. The inner `Err` has the reason if the tensor cannot be read.
 pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, String>> {
     let object = capsule.as_ptr();
-    // SAFETY: a pointer to an object that is alive; both functions take any object.
+    // SAFETY: the pointer is to a live object, and both functions accept any object.
     let (plain, versioned) = unsafe {
         (ffi::PyCapsule_IsValid(object, PLAIN.as_ptr()), ffi::PyCapsule_IsValid(object, VERSIONED.as_ptr()))
     };
@@ -100,8 +100,8 @@ pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, Strin
         // SAFETY: a capsule of this name holds a pointer to a `DLManagedTensor`.
         unsafe { &raw const (*ffi::PyCapsule_GetPointer(object, PLAIN.as_ptr()).cast::<Managed>()).tensor }
     } else if versioned != 0 {
-        // SAFETY: a capsule of this name holds a pointer to a `DLManagedTensorVersioned`, whose version is read before
-        // all that depends on it.
+        // SAFETY: a capsule of this name holds a pointer to a `DLManagedTensorVersioned`, whose version is checked before any
+        // field that depends on it is read.
         unsafe {
             let managed = ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr()).cast::<ManagedVersioned>();
             if (*managed).major != 1 {
@@ -112,7 +112,7 @@ pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, Strin
     } else {
         return Ok(Err("its __dlpack__ gives no DLPack capsule".into()));
     };
-    // SAFETY: the capsule keeps the tensor alive, and it is not written.
+    // SAFETY: the capsule keeps the tensor alive, and nobody writes to it.
     let t = unsafe { &*tensor };
     let (code, bits, lanes) = (t.dtype.code, t.dtype.bits, t.dtype.lanes);
     let found = TYPES.iter().find(|(_, c, b)| (*c, *b, 1) == (code, bits, lanes));
@@ -139,14 +139,14 @@ pub fn described(capsule: &Bound<'_, PyAny>) -> PyResult<Result<Described, Strin
     Ok(Ok(Described { data, dtype: *dtype, shape, strides }))
 }
 
-/// The memory behind an exchanged tensor, alive until its consumer calls the deleter.
+/// The memory of an exported tensor, which lives until the consumer calls the deleter.
 struct Exported {
     _tensor: Tensor,
     _shape: Vec<i64>,
     _strides: Vec<i64>,
 }
 
-/// A capsule of a tensor on the host, which shares its bytes.
+/// A capsule that shares the bytes of a tensor on the host.
 pub fn capsule<'py>(py: Python<'py>, tensor: &Tensor, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
     let Some((_, code, bits)) = TYPES.iter().find(|(d, ..)| *d == tensor.dtype) else {
         let name = crate::dtype::name(tensor.dtype);
@@ -185,20 +185,20 @@ pub fn capsule<'py>(py: Python<'py>, tensor: &Tensor, versioned: bool) -> PyResu
     };
     // SAFETY: the pointer is not null, and the name is static.
     let made = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(unused)) };
-    // SAFETY: a new reference, or null with an exception set.
+    // SAFETY: `made` is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, made) }
 }
 
-/// Frees what [`capsule`] made.
+/// The deleter of the tensors in capsules that [`capsule`] makes.
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: called once, with what `capsule` made boxes of.
+    // SAFETY: the consumer calls this once, with the pointer from the box that `capsule` made.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context.cast::<Exported>()));
     }
 }
 
-/// [`delete`] of a versioned one.
+/// [`delete`] for versioned capsules.
 unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     // SAFETY: as in `delete`.
     unsafe {
@@ -207,9 +207,10 @@ unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     }
 }
 
-/// The destructor of a capsule: frees what nobody took out of it. Who did has renamed it.
+/// The destructor of a capsule: frees the tensor if no consumer has taken it. A consumer renames the capsule.
 unsafe extern "C" fn unused(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with a capsule that `capsule` made, attached; its name tells what it holds.
+    // SAFETY: Python calls this, attached to the interpreter, with a capsule that `capsule` made. Its name tells the type of its
+    // pointer.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, PLAIN.as_ptr()) != 0 {
             delete(ffi::PyCapsule_GetPointer(capsule, PLAIN.as_ptr()).cast());

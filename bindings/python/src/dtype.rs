@@ -1,9 +1,9 @@
-//! Element types under the names that NumPy, ml_dtypes and torch share.
+//! The names of element types in NumPy, ml_dtypes and torch.
 
 use wgfc::DType;
 use wgfc::ir::dtype::Class;
 
-/// `float32`, `bfloat16`, `float8_e4m3fn`, `int4`.
+/// The name of a type: `float32`, `bfloat16`, `float8_e4m3fn`, `int4`.
 pub fn name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float32",
@@ -32,7 +32,7 @@ pub fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// The type of this name.
+/// The type with this name.
 pub fn named(text: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|d| name(*d) == text)
 }
@@ -42,7 +42,7 @@ pub fn is_packed(dtype: DType) -> bool {
     dtype.bits() < 8
 }
 
-/// The unsigned integers that hold the bits of a type that NumPy alone does not have.
+/// The unsigned integer type for the bits of a type that NumPy lacks; `None` for other types.
 pub fn raw(dtype: DType) -> Option<DType> {
     match dtype {
         DType::BF16 => Some(DType::U16),
@@ -51,7 +51,7 @@ pub fn raw(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The type whose elements stand for those of a type of less than a byte, one a byte.
+/// The type of 8 bits that represents elements of less than a byte, one per byte; other types are returned unchanged.
 pub fn unpacked(dtype: DType) -> DType {
     match dtype {
         d if !is_packed(d) => d,

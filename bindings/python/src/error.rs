@@ -1,11 +1,11 @@
-//! Errors as Python's exceptions, which carry what there is to tell as objects.
+//! Conversion of errors to Python exceptions with diagnostics as objects.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use wgfc::{Error, ErrorClass, Finding};
 
-/// The exception for an error: a `wgfc.ModelError`, `UnsupportedError`, `DeviceError` or `InternalError`.
+/// The exception for an error: `wgfc.ModelError`, `UnsupportedError`, `DeviceError` or `InternalError`.
 pub fn raised(py: Python<'_>, e: &Error) -> PyErr {
     exception(py, e).unwrap_or_else(|cannot| {
         let plain = PyRuntimeError::new_err(e.to_string());
@@ -47,7 +47,7 @@ fn diagnostic<'py>(module: &Bound<'py, PyModule>, f: &Finding) -> PyResult<Bound
     module.getattr("Diagnostic")?.call((), Some(&fields))
 }
 
-/// The library's result, or the exception.
+/// Conversion of the library's results to Python's.
 pub trait Raise<T> {
     /// The value, or the exception for the error.
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;

@@ -1,15 +1,15 @@
-//! Fingerprints of arrays: whether bytes on the host are still those of which the device has a copy.
+//! Fingerprints of arrays, which tell whether bytes on the host have changed since they were copied to the device.
 //!
-//! Equal bytes have equal fingerprints. A change within one word always changes it; other bytes have the same one with a probability of
-//! 2⁻⁶⁴. It is no defence against bytes that somebody has searched for.
+//! Equal bytes have equal fingerprints. A change within a single word always changes the fingerprint; other changes are missed
+//! with a probability of about 2⁻⁶⁴. A fingerprint is not a cryptographic hash.
 
 use crate::input;
 use pyo3::prelude::*;
 use std::num::NonZero;
 
-/// Bytes of a piece: pieces are read by several threads, and the fingerprint does not depend on how many.
+/// The size in bytes of a piece. Several threads hash pieces; the fingerprint does not depend on their number.
 const PIECE: usize = 1 << 20;
-/// Words that are followed side by side, so that no multiplication waits for the one before.
+/// The number of independent hash states, so that consecutive multiplications do not depend on each other.
 const LANES: usize = 8;
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -31,7 +31,7 @@ fn of_bytes(bytes: &[u8]) -> (u64, u64) {
             let shares = pieces.chunks(share);
             let started: Vec<_> =
                 shares.map(|some| s.spawn(|| some.iter().flat_map(|p| of_piece(p)).collect())).collect();
-            // A share whose thread failed has no words, as if its bytes had changed.
+            // If a thread failed, its share has no words, and the array counts as changed.
             started.into_iter().flat_map(|t| t.join().unwrap_or_else(|_| vec![])).collect()
         })
     };
@@ -40,7 +40,7 @@ fn of_bytes(bytes: &[u8]) -> (u64, u64) {
     (of_pieces.iter().fold(start, step), of_pieces.iter().rev().fold(!start, step))
 }
 
-/// For either argument fixed, a one-to-one function of the other.
+/// Mixes a word into a hash. For either argument fixed, this is a bijection of the other.
 fn mixed(hash: u64, word: u64) -> u64 {
     (hash ^ word).wrapping_mul(ODD).rotate_left(29)
 }

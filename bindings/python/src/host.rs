@@ -1,4 +1,4 @@
-//! Tensors on the host, as Python's libraries take them without a copy.
+//! Tensors on the host that Python libraries can share without a copy.
 
 use crate::dlpack;
 use crate::dtype;
@@ -9,32 +9,32 @@ use wgfc::ir::dtype::Class;
 use wgfc::ir::storage;
 use wgfc::{DType, Tensor};
 
-/// A dense array on the host that NumPy (`__array_interface__`) and whoever knows DLPack can share. Elements of less than a byte
-/// take one each.
+/// A dense array on the host that NumPy (`__array_interface__`) and libraries with DLPack can share. Elements of less than a byte
+/// take one byte each.
 #[pyclass(frozen, module = "wgfc._wgfc")]
 pub struct HostArray {
-    /// The shared tensor, in a type that has whole bytes.
+    /// The shared tensor, of a type of whole bytes.
     tensor: Tensor,
-    /// The type that it stands for.
+    /// The element type that the array represents.
     dtype: DType,
 }
 
 impl HostArray {
-    /// An array over a tensor that nothing else refers to.
+    /// An array of a tensor's elements. Nothing else may refer to the tensor, because consumers can write to it.
     pub fn new(tensor: Tensor) -> HostArray {
         let dtype = tensor.dtype;
         HostArray { tensor: if dtype::is_packed(dtype) { unpack(&tensor) } else { tensor }, dtype }
     }
 }
 
-/// One byte an element: the value of an integer, the bits of a float.
+/// A tensor with one byte per element: the value of an integer, or the bits of a float.
 fn unpack(t: &Tensor) -> Tensor {
     let to = dtype::unpacked(t.dtype);
     let elements = storage::decode(whole(t.dtype), t.bytes().unwrap_or_default(), t.numel());
     Tensor::from_scalars(to, t.shape.clone(), &elements)
 }
 
-/// Elements of less than a byte from one byte each, of type `given`. `Err` holds one that does not fit.
+/// Packs elements of less than a byte, given as one byte of type `given` each. `Err` has the first value that does not fit.
 pub fn pack(dtype: DType, shape: Vec<usize>, given: DType, bytes: &[u8]) -> Result<Tensor, i64> {
     let elements = storage::decode(given, bytes, bytes.len());
     let (to, bits) = (whole(dtype), dtype.bits() as u32);
@@ -48,20 +48,20 @@ pub fn pack(dtype: DType, shape: Vec<usize>, given: DType, bytes: &[u8]) -> Resu
     }
 }
 
-/// The integers that hold the bits of a type of less than a byte: those of a float are unsigned.
+/// The integer type for the bits of a type of less than a byte; it is unsigned for floats.
 fn whole(dtype: DType) -> DType {
     if dtype.is_float() { DType::U4 } else { dtype }
 }
 
 #[pymethods]
 impl HostArray {
-    /// The name of the element type that the array stands for.
+    /// The name of the element type that the array represents.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.dtype)
     }
-    /// The name of the type that holds its elements in NumPy: unsigned integers for the bits of floats that NumPy does not
-    /// have, and for elements of less than a byte.
+    /// The name of the NumPy type that stores the elements: unsigned integers for the bits of floats that NumPy lacks, and
+    /// integers of 8 bits for elements of less than a byte.
     #[getter]
     fn raw_dtype(&self) -> &'static str {
         let held = self.tensor.dtype;
@@ -84,8 +84,7 @@ impl HostArray {
             Class::Bool => 'b',
         };
         let order = if held.bits() == 8 { '|' } else { '<' };
-        // Whoever shares the array may write to it. The bytes are a vector's that a run made for it alone, and nothing here
-        // looks at them again.
+        // The array is writable: the bytes were allocated for it alone, and nothing here reads them again.
         let data = self.tensor.bytes().map_or(std::ptr::null(), <[u8]>::as_ptr) as usize;
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
@@ -95,7 +94,7 @@ impl HostArray {
         Ok(interface)
     }
 
-    /// Where the array is, as DLPack has it: on the CPU.
+    /// DLPack's device of the array: the CPU.
     fn __dlpack_device__(&self) -> (i32, i32) {
         (dlpack::CPU, 0)
     }
@@ -125,7 +124,7 @@ impl HostArray {
     }
 }
 
-/// The kind of arrays that the caller of a run asked for instead of arrays on the device.
+/// A library whose arrays a caller requests for results on the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     /// `numpy.ndarray`.
@@ -134,7 +133,7 @@ pub enum Library {
     Torch,
 }
 
-/// A tensor as an array of a library, which shares the bytes where it has the type.
+/// A tensor as an array of a library, which shares the bytes if the library has the type.
 pub fn array<'py>(py: Python<'py>, tensor: Tensor, library: Library) -> PyResult<Bound<'py, PyAny>> {
     let host = Bound::new(py, HostArray::new(tensor))?;
     let function = match library {

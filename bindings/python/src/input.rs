@@ -1,4 +1,4 @@
-//! Python's arrays as tensors. The bytes of NumPy's and DLPack's are shared, not copied, unless they are strided.
+//! Conversion of Python's arrays to tensors. The bytes of dense NumPy and DLPack arrays are shared, not copied.
 
 use crate::device::Tensor as OnDevice;
 use crate::dlpack;
@@ -14,41 +14,41 @@ use wgfc::ir::dtype::Class;
 use wgfc::runtime::session::Value;
 use wgfc::{DType, Error, Tensor};
 
-/// Bytes that a Python object keeps alive. As everywhere in Python, whoever writes to an array while another thread reads it gets
-/// either; the library reads it once.
+/// Bytes that a Python object keeps alive. If another thread writes to the array during a run, the run sees old or new bytes;
+/// each byte is read once.
 struct Borrowed {
     data: *const u8,
     len: usize,
     _owner: Py<PyAny>,
 }
 
-// SAFETY: the memory is plain bytes that the owner keeps; the owner is released in whichever thread, as pyo3 has it.
+// SAFETY: the memory is plain bytes that the owner keeps alive; pyo3 allows the owner to be released on any thread.
 unsafe impl Send for Borrowed {}
-// SAFETY: as above; nothing here writes.
+// SAFETY: as above; the bytes are never written here.
 unsafe impl Sync for Borrowed {}
 
 impl AsRef<[u8]> for Borrowed {
     fn as_ref(&self) -> &[u8] {
         match self.len {
             0 => &[],
-            // SAFETY: the owner said that this many bytes are there, and is alive.
+            // SAFETY: the owner, which is alive, has declared this many bytes.
             len => unsafe { std::slice::from_raw_parts(self.data, len) },
         }
     }
 }
 
-/// An array in host memory, as its owner describes it.
+/// An array in host memory as its owner describes it.
 struct Strided {
     data: *const u8,
     dtype: DType,
     shape: Vec<usize>,
-    /// In bytes; `None` where elements are dense.
+    /// Strides in bytes; `None` if elements are dense.
     strides: Option<Vec<isize>>,
     owner: Py<PyAny>,
 }
 
 impl Strided {
-    /// The tensor; `Err` for sizes that no memory has.
+    /// The tensor, which shares the bytes if they are dense. `Err` has the reason if the array is invalid or too large.
     fn tensor(self) -> Result<Tensor, String> {
         let n = wgfc::ir::tensor::checked_numel(&self.shape)
             .ok_or_else(|| format!("shape {:?} is too large", self.shape))?;
@@ -66,7 +66,7 @@ impl Strided {
         let mut at = vec![0usize; self.shape.len()];
         let mut offset = 0isize;
         for _ in 0..n {
-            // SAFETY: the offset of an element that the owner's shape and strides describe.
+            // SAFETY: this is the offset of an element within the owner's shape and strides.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(self.data.offset(offset), size) });
             for d in (0..at.len()).rev() {
                 at[d] += 1;
@@ -82,7 +82,7 @@ impl Strided {
     }
 }
 
-/// Whether elements follow one another, the last axis fastest.
+/// Whether strides are those of a dense array with the last axis contiguous.
 fn is_dense(shape: &[usize], strides: &[isize], size: usize) -> bool {
     let mut expected = size as isize;
     for (n, s) in shape.iter().zip(strides).rev() {
@@ -103,7 +103,7 @@ fn unfit(py: Python<'_>, what: &str, why: &str, help: &str) -> PyErr {
     raised(py, &Error::usage(format!("{what}: {why}"), help))
 }
 
-/// A value for a run: an array on the device is bound where it is, all else is a tensor on the host.
+/// A value for a run: an array on the device without a copy, or a tensor on the host for anything else.
 pub fn value(what: &str, given: &Bound<'_, PyAny>, want: Option<DType>) -> PyResult<Value> {
     match given.cast::<OnDevice>() {
         Ok(t) => Ok(Value::Device(t.get().tensor().clone())),
@@ -111,8 +111,8 @@ pub fn value(what: &str, given: &Bound<'_, PyAny>, want: Option<DType>) -> PyRes
     }
 }
 
-/// The tensor of an array of NumPy, of an object that knows DLPack, or of Python's numbers and lists of them. Where `want` is
-/// known, numbers are of that type, and integers may stand for the bits of types that NumPy does not have.
+/// The tensor of a NumPy array, of an object that supports DLPack, or of Python numbers and lists of them. If `want` is given,
+/// Python numbers are converted to that type, and integer arrays may hold the bits of a type that NumPy lacks.
 pub fn tensor(what: &str, given: &Bound<'_, PyAny>, want: Option<DType>) -> PyResult<Tensor> {
     let py = given.py();
     if let Ok(t) = given.cast::<OnDevice>() {
@@ -131,13 +131,13 @@ pub fn tensor(what: &str, given: &Bound<'_, PyAny>, want: Option<DType>) -> PyRe
     let t = ndarray(what, &array, if plain { None } else { want })?;
     match want {
         Some(want) if plain => numbers(py, what, &t, want),
-        // Python's floats are of 64 bits, which is not what anybody means here.
+        // Python's floats have 64 bits, but f32 is the type that callers mean.
         None if plain && t.dtype == DType::F64 => numbers(py, what, &t, DType::F32),
         _ => Ok(t),
     }
 }
 
-/// Whether it is of NumPy's class, without importing it.
+/// Whether it is a NumPy array. NumPy is not imported for this.
 fn is_ndarray(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     let modules = given.py().import("sys")?.getattr("modules")?;
     match modules.cast::<PyDict>()?.get_item("numpy")? {
@@ -146,7 +146,7 @@ fn is_ndarray(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Numbers, or lists and tuples of them: they have no element type that was chosen.
+/// Whether it is a number, or lists or tuples of numbers, which have no element type chosen by the caller.
 fn is_plain(given: &Bound<'_, PyAny>) -> bool {
     use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
     given.is_exact_instance_of::<PyBool>()
@@ -176,7 +176,7 @@ fn ndarray(what: &str, array: &Bound<'_, PyAny>, want: Option<DType>) -> PyResul
     }
     let (data, _): (usize, bool) = interface.get_item("data")?.extract()?;
     let strides: Option<Vec<isize>> = interface.get_item("strides")?.extract()?;
-    // An element of ml_dtypes' integers of less than a byte has a byte of its own.
+    // ml_dtypes stores each element of less than a byte in its own byte.
     let held = dtype::unpacked(dtype);
     let strided = Strided {
         data: data as *const u8,
@@ -187,7 +187,7 @@ fn ndarray(what: &str, array: &Bound<'_, PyAny>, want: Option<DType>) -> PyResul
     };
     let t = strided.tensor().map_err(|m| unfit(py, what, &m, "give a dense array"))?;
     if dtype::is_packed(dtype) {
-        // The contents of the spare bits are not specified.
+        // The unused bits of each byte are unspecified, so they are replaced by sign or zero extension.
         let bytes = t.bytes().unwrap_or_default();
         let spare = 8 - dtype.bits() as u32;
         let low = |b: &u8| match held {
@@ -201,7 +201,7 @@ fn ndarray(what: &str, array: &Bound<'_, PyAny>, want: Option<DType>) -> PyResul
     fitted(py, what, t, want)
 }
 
-/// The array that an object gives by DLPack.
+/// The array that an object exports by DLPack.
 fn exchanged(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Strided> {
     let py = given.py();
     let (kind, _): (i32, i32) = given.call_method0("__dlpack_device__")?.extract()?;
@@ -209,7 +209,7 @@ fn exchanged(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Strided> {
         let why = "it is in the memory of a device";
         return Err(unfit(py, what, why, "copy it to the host first, as x.cpu() does"));
     }
-    // Gradients are torch's affair: only the numbers go on.
+    // torch exports only detached tensors.
     let grad = given.getattr_opt("requires_grad")?.is_some_and(|g| g.is_truthy().unwrap_or(false));
     let given = if grad { given.call_method0("detach")? } else { given.clone() };
     let newest = PyDict::new(py);
@@ -223,7 +223,8 @@ fn exchanged(what: &str, given: &Bound<'_, PyAny>) -> PyResult<Strided> {
     Ok(Strided { data: d.data, dtype: d.dtype, shape: d.shape, strides: d.strides, owner: capsule.unbind() })
 }
 
-/// Integers in place of the types that NumPy alone does not have: the bits of small floats, and one byte for less.
+/// Converts integer arrays that stand for a type that NumPy lacks: the bits of small floats, or one byte per element for types of
+/// less than a byte.
 fn fitted(py: Python<'_>, what: &str, t: Tensor, want: Option<DType>) -> PyResult<Tensor> {
     match want {
         Some(want) if dtype::raw(want) == Some(t.dtype) && !dtype::is_packed(want) => {
@@ -238,7 +239,7 @@ fn fitted(py: Python<'_>, what: &str, t: Tensor, want: Option<DType>) -> PyResul
     }
 }
 
-/// Numbers that Python wrote, in the type that is wanted, as far as that loses no more than digits.
+/// Converts Python numbers to type `want`. Rounding of floats is allowed; any other change of a value is an error.
 fn numbers(py: Python<'_>, what: &str, t: &Tensor, want: DType) -> PyResult<Tensor> {
     let (from, to) = (t.dtype.class(), want.class());
     let name = dtype::name(want);
@@ -255,7 +256,7 @@ fn numbers(py: Python<'_>, what: &str, t: &Tensor, want: DType) -> PyResult<Tens
     let converted = Tensor::from_scalars(want, t.shape.clone(), &elements);
     if matches!(to, Class::Int | Class::Uint) {
         let back = converted.scalars().unwrap_or_default();
-        // The bits of a negative number are those of a large one without a sign.
+        // A negative number and a large unsigned number may have the same bits.
         let lost = |(a, b): &(&Scalar, &Scalar)| a.bits != b.bits || (from != to && b.as_i64() < 0);
         if let Some((first, _)) = elements.iter().zip(&back).find(lost) {
             return refuse(first.to_string());

@@ -1,8 +1,8 @@
 //! The native module of the Python package `wgfc`: programs, sessions, tensors on devices.
 //!
-//! Interfaces for Python are described where they are written, in docstrings, and in `python/wgfc/_wgfc.pyi` with types. Arrays come in by
-//! NumPy's array interface or DLPack ([`input`]) and go out by both ([`host`]); the bytes are shared either way. Python runs on
-//! while a model is compiled and while a device works.
+//! The doc comments of Python's classes and functions are their docstrings; `python/wgfc/_wgfc.pyi` has their types. Arrays are
+//! imported by NumPy's array interface or DLPack ([`input`]) and exported by both ([`host`]), sharing the bytes. Other Python
+//! threads can run while a model is compiled and while a device works.
 
 mod command_line;
 mod device;

@@ -1,4 +1,4 @@
-//! Compiling, and what comes of it.
+//! Compilation, and compiled programs.
 
 use crate::device::{choice, open};
 use crate::dtype;
@@ -20,7 +20,7 @@ use wgfc::ir::Dim;
 use wgfc::model::device_profile;
 use wgfc::{Cache, Error, ModelFile, Options, SaveOptions, speeds};
 
-/// A tensor at the border of a program: its name, element type and extents.
+/// An input or output of a program: its name, element type and extents.
 #[pyclass(frozen, eq, module = "wgfc")]
 #[derive(PartialEq)]
 pub struct Port {
@@ -41,7 +41,7 @@ impl Port {
     }
 }
 
-/// Numbers as `int`, expressions over symbols as `str`.
+/// Extents as a tuple: constants as `int`, expressions over symbols as `str`.
 fn extents<'py>(py: Python<'py>, shape: &[Dim]) -> PyResult<Bound<'py, PyTuple>> {
     let one = |d: &Dim| match d.as_const() {
         Some(n) => Ok(n.into_pyobject(py)?.into_any()),
@@ -67,7 +67,7 @@ impl Port {
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         extents(py, &self.shape)
     }
-    /// Whether a run may leave it out. What is given for it is broadcast to `shape`.
+    /// Whether a run may omit it. A given array is broadcast to `shape`.
     #[getter]
     fn optional(&self) -> bool {
         self.optional
@@ -87,7 +87,7 @@ pub struct State {
 
 #[pymethods]
 impl State {
-    /// The name of the input that it stands for.
+    /// The name of the input that it replaces.
     #[getter]
     fn name(&self) -> &str {
         &self.port.name
@@ -97,12 +97,12 @@ impl State {
     fn dtype(&self) -> &'static str {
         self.port.dtype
     }
-    /// Extents; along the axis that it is filled along the positions there is room for.
+    /// Extents. The extent of the axis along which it is filled is the capacity in positions.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         extents(py, &self.port.shape)
     }
-    /// The axis along which runs append to it; `None` where all of it is always in use.
+    /// The axis along which runs append to it; `None` if all of it is always in use.
     #[getter]
     fn axis(&self) -> Option<usize> {
         self.axis
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// The ports of a program's border.
+/// The ports for inputs or outputs of a program.
 pub fn ports(all: &[wgfc::ir::program::Port]) -> Vec<Port> {
     let one = |p: &wgfc::ir::program::Port| Port {
         optional: p.broadcast.is_some(),
@@ -137,7 +137,7 @@ pub fn states(program: &wgfc::Program) -> Vec<State> {
 #[pyclass(frozen, module = "wgfc")]
 pub struct Program {
     program: wgfc::Program,
-    /// The source of the program, for reports.
+    /// The name of the program in reports.
     name: String,
     /// The folder it was read from.
     folder: Option<PathBuf>,
@@ -167,7 +167,8 @@ impl Program {
         Ok(Program { program, name, folder: Some(path), profile: None })
     }
 
-    /// Writes the program as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`; as one file where `path` ends in `.wgfc`.
+    /// Writes the program as a folder with `plan.json`, `kernels/*.wgsl` and `weights.safetensors`, or as one file if `path` ends
+    /// in `.wgfc`.
     ///
     /// An earlier program in `path` is replaced in one step; anything else there is an error unless `force`. `progress` is called
     /// with `("weights", bytes written, bytes in all)`.
@@ -227,8 +228,8 @@ impl Program {
 
     /// The contents of the program, as `wgfc inspect` prints them: kernels, traffic, bounds of its time, memory.
     ///
-    /// With `json` a `dict` of numbers instead of text. `dims` gives values to symbols (1 without), `profile` names the device
-    /// profile (or a file) that bounds are by, and with `dispatches` the text lists each dispatch.
+    /// With `json` this is a `dict` of numbers instead of text. `dims` has values of symbols (1 by default), `profile` is the
+    /// name or the file of the device profile for the bounds, and with `dispatches` the text lists each dispatch.
     #[pyo3(signature = (*, json=false, dims=BTreeMap::new(), profile="portable", dispatches=false))]
     fn inspect<'py>(
         &self,

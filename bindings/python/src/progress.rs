@@ -2,15 +2,15 @@
 
 use pyo3::prelude::*;
 
-/// A Python function `(what, done, all)`, and the first exception it raised, after which it is not called again. Its calls
-/// attach to the interpreter, from which the work that reports is detached.
+/// A Python function `(what, done, all)` and the first exception that it raised, after which it is not called again. Each call
+/// attaches to the interpreter, as the reporting work runs detached.
 pub struct Progress {
     function: Option<Py<PyAny>>,
     failed: Option<PyErr>,
 }
 
 impl Progress {
-    /// The progress that is reported to a function, if there is one.
+    /// Progress that is reported to `function`, if there is one.
     pub fn new(function: Option<Py<PyAny>>) -> Progress {
         Progress { function, failed: None }
     }
@@ -18,7 +18,7 @@ impl Progress {
     pub fn is_heard(&self) -> bool {
         self.function.is_some()
     }
-    /// Calls the function, attached; signals such as that of Ctrl-C are handled first.
+    /// Calls the function after handling pending signals such as Ctrl-C's.
     pub fn tell(&mut self, what: &str, done: u64, all: u64) {
         if self.failed.is_some() {
             return;
@@ -32,7 +32,7 @@ impl Progress {
         });
         self.failed = told.err();
     }
-    /// The exception, if there was one.
+    /// Returns the exception, if there was one.
     pub fn end(self) -> PyResult<()> {
         self.failed.map_or(Ok(()), Err)
     }

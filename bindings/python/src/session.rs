@@ -25,17 +25,17 @@ use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc::runtime::{Gpu, RunError};
 use wgfc::value_info::{ValueInfo, check_types, no_such_input, program_values};
 
-/// A program on a device: its kernels compiled, its weights uploaded, its states as they are at first.
+/// A program on a device: its kernels are compiled, its weights uploaded, and its states have their initial contents.
 ///
 /// `Session(program, adapter=None, *, capacity=None, trust=False, cache=True, progress=None)`
 ///
-/// `adapter` is part of an adapter's name, its number, or one of `wgfc.adapters()`; without it the environment variable
-/// `WGFC_ADAPTER` says which, else it is the best. `capacity` is the number of positions that states have room for at first, where
-/// the program leaves that open. Kernels of a program that was loaded check that they stay inside their buffers unless `trust` says that
-/// nobody can have changed it. Compiled kernels are kept in the user's cache folder (`WGFC_CACHE_DIR`) unless `cache` is false.
-/// `progress` is called with `("kernels", compiled, all)`.
+/// `adapter` is part of an adapter's name, its number, or one of `wgfc.adapters()`. The default is the adapter that the
+/// environment variable `WGFC_ADAPTER` names, or else the best one. `capacity` is the initial capacity of states in positions, if
+/// the program leaves it open. Kernels of a loaded program check that they stay inside their buffers, unless `trust` states that
+/// nobody can have changed the program. Compiled kernels are kept in the user's cache folder (`WGFC_CACHE_DIR`) unless `cache` is
+/// false. `progress` is called with `("kernels", compiled, all)`.
 ///
-/// Sessions and tensors on one adapter share its device. Threads may share a session; their runs follow one another.
+/// Sessions and tensors on one adapter share its device. Threads may share a session; their runs are executed one after another.
 #[pyclass(frozen, module = "wgfc")]
 pub struct Session {
     session: Mutex<wgfc::runtime::Session>,
@@ -45,17 +45,17 @@ pub struct Session {
     folder: Option<PathBuf>,
 }
 
-/// A change that a run makes inside of the model.
+/// Arrays that a run adds to, or puts in the place of, tensors of the model.
 pub(crate) struct Change<'py> {
-    /// The values that were given, by the names of the model's tensors.
+    /// The given arrays, by the names of the model's tensors.
     given: Option<BTreeMap<String, Bound<'py, PyAny>>>,
-    /// The input that takes it.
+    /// The name of the program's input for a tensor of the model.
     input: fn(&str) -> String,
-    /// The option of the compilation that makes such inputs.
+    /// The option of `wgfc.compile` that makes such inputs.
     option: &'static str,
 }
 
-/// Where the outputs of a run go.
+/// The destination of an output.
 #[derive(Clone, Copy)]
 enum To {
     Host(Library),
@@ -67,7 +67,7 @@ impl Session {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `f` with the session while Python runs on.
+    /// Calls `f` with the session, detached from the interpreter.
     pub(crate) fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -123,7 +123,7 @@ impl Session {
         Ok(values)
     }
 
-    /// Tensors by name, as arrays.
+    /// A dict of tensors as arrays.
     pub(crate) fn arrays<'py>(
         py: Python<'py>,
         tensors: impl IntoIterator<Item = (String, wgfc::Tensor)>,
@@ -134,7 +134,7 @@ impl Session {
     }
 }
 
-/// Where the outputs of a run go: all to one place, or those named to theirs while the others stay on the device.
+/// The destinations of a run's outputs: one for all, or one for each named output, while others stay on the device.
 enum Destinations {
     One(To),
     Each(BTreeMap<String, To>),
@@ -159,13 +159,13 @@ impl Destinations {
     }
 }
 
-/// A `RuntimeWarning` of what is said of a run's outputs, if anything is.
+/// Issues a `RuntimeWarning` about a run's outputs, if there is a message.
 pub(crate) fn warn(py: Python<'_>, said: Option<String>) -> PyResult<()> {
     let Some(said) = said.and_then(|s| CString::new(s).ok()) else { return Ok(()) };
     PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &said, 1)
 }
 
-/// Where outputs shall go, by its word.
+/// The destination of this name.
 fn destination(to: &str) -> PyResult<To> {
     match to {
         "numpy" => Ok(To::Host(Library::Numpy)),
@@ -177,7 +177,7 @@ fn destination(to: &str) -> PyResult<To> {
     }
 }
 
-/// The library whose arrays tensors become on the host; `wrong` says where else they cannot go.
+/// The library for results on the host. `wrong` is the message of the error if `to` is the device.
 pub(crate) fn host(to: &str, wrong: &'static str) -> PyResult<Library> {
     match destination(to)? {
         To::Host(library) => Ok(library),
@@ -210,7 +210,7 @@ impl Session {
         let made = py.detach(|| -> Result<Session, Error> {
             let (index, gpu) = open(&choice)?;
             if cache {
-                // An error here is ignored: without the kept pipelines kernels are compiled again.
+                // Errors are ignored: without cached pipelines, kernels are compiled again.
                 let _ = keep_pipelines(&gpu);
             }
             let session = watched(&gpu, &mut progress, || {
@@ -232,17 +232,19 @@ impl Session {
     ///
     /// `inputs` has an array for each of the program's inputs, of its element type and of a shape that fits: a `numpy.ndarray`, a
     /// `torch.Tensor`, any object with `__dlpack__` on the host, numbers or lists of them, or a `wgfc.Tensor`, which is bound
-    /// where it is. Their shapes give the symbols their values. Arrays of uint16 may stand for bfloat16, of uint8 for floats of 8 bits,
-    /// and of int8 and uint8, one element a byte, for types of less than a byte.
+    /// without a copy. Their shapes determine the symbols' values. Arrays of uint16 may hold bfloat16, arrays of uint8 may hold
+    /// floats of 8 bits, and arrays of int8 and uint8 may hold types of less than a byte, one element per byte.
     ///
-    /// Returns a dict of the outputs named in `outputs` (all without), in that order, each of the shape that the program says:
-    /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
-    /// is copied and the run is not waited for. A dict says it of each output: those that it does not name stay on the device.
-    /// Outputs on the host of a program compiled with `precision="f16"` that are not finite everywhere are a `RuntimeWarning`.
-    /// bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the same bits where that is not installed.
+    /// Returns a dict of the outputs named in `outputs`, or of all by default, in that order: with `to="numpy"` as
+    /// `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing is copied and
+    /// the run is not waited for. `to` may also be a dict from output names to these words; outputs that it does not name stay on
+    /// the device. Outputs on the host that are not all finite, of a program compiled with `precision="f16"`, give a
+    /// `RuntimeWarning`. Types that NumPy lacks, such as bfloat16, are ml_dtypes' types if that is installed, otherwise unsigned
+    /// integers of the same bits.
     ///
-    /// `add` and `replace` have arrays for tensors of the model that were named as `added` and `replaced` when it was compiled; each is
-    /// broadcast to its tensor's shape. `where` has arrays of bools that say where a tensor is replaced, everywhere without.
+    /// `add` and `replace` have arrays for tensors of the model that were named in `added` and `replaced` of `wgfc.compile`; each
+    /// is broadcast to its tensor's shape. `where` has arrays of bools that select the elements to replace; by default all are
+    /// replaced.
     #[pyo3(signature = (inputs, *, outputs=None, to=None, add=None, replace=None, r#where=None))]
     #[pyo3(
         text_signature = "($self, inputs, *, outputs=None, to=\"numpy\", add=None, replace=None, where=None)"
@@ -306,12 +308,13 @@ impl Session {
 
     /// Runs the program once for each of `batches`, which are inputs as `run` takes them, and returns an iterator of the outputs, in order.
     ///
-    /// Up to `in_flight` runs are under way at a time: while the device works on one, the next batch is made and uploaded, and outputs
-    /// are read as their runs end. For programs with states, as training steps have them, and for data sets. Batches are taken from
-    /// `batches` as they are needed, so that a generator may yield them without end. Other runs of the session come in between.
+    /// Up to `in_flight` runs are in flight at a time: while the device executes one, the next batch is made and uploaded, and
+    /// outputs are read as their runs finish. This is useful for programs with states, such as training steps, and for data sets.
+    /// Batches are taken from `batches` on demand, so a generator may be infinite. Other runs of the session may be made in
+    /// between.
     ///
-    /// `outputs` and `to`, `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, from 0 on, and is raised
-    /// after the outputs of the runs before it.
+    /// `outputs` and `to`, which is `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, counted from
+    /// 0, and is raised after the outputs of all earlier runs have been returned.
     #[pyo3(signature = (batches, *, outputs=None, to="numpy", in_flight=2))]
     fn stream(
         slf: &Bound<'_, Self>,
@@ -344,8 +347,8 @@ impl Session {
         adapter(self.index, &self.gpu)
     }
 
-    /// The contents of the states of these names (all without), as a dict of arrays: of those that are filled along an axis the positions in
-    /// use. `to` is `"numpy"` or `"torch"`.
+    /// The contents of the named states, or of all by default, as a dict of arrays. States that are filled along an axis have
+    /// only the positions in use. `to` is `"numpy"` or `"torch"`.
     #[pyo3(signature = (names=None, *, to="numpy"))]
     fn read_states<'py>(
         &self,
@@ -361,8 +364,9 @@ impl Session {
         Session::arrays(py, read, library)
     }
 
-    /// Gives the states named in `values` these contents, each of its shape; the others keep theirs. States that are filled along an axis may
-    /// get any number of positions, the same for all that grow together, and room for them.
+    /// Replaces the contents of the states named in `values` by arrays of the states' shapes; other states are unchanged. States
+    /// that are filled along an axis may get any number of positions, the same for all that grow together, and are enlarged if
+    /// necessary.
     fn write_states(&self, py: Python<'_>, values: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<()> {
         let mut given = BTreeMap::new();
         let known = py.detach(|| self.lock().program().states.clone());
@@ -373,8 +377,9 @@ impl Session {
         self.with(py, |s| s.update_states_blocking(&given))
     }
 
-    /// Gives the states of these names (all without) the contents that they had at first, zeros unless the model says otherwise. All
-    /// that are filled along an axis are empty then; of some of them the positions in use stay.
+    /// Gives the named states, or all by default, their initial contents, which are zeros unless the model says otherwise. If all
+    /// states are reset, those that are filled along an axis become empty; if only named ones are, the number of positions in use
+    /// is kept.
     #[pyo3(signature = (names=None))]
     fn reset(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<()> {
         self.with(py, |s| match &names {
@@ -382,7 +387,7 @@ impl Session {
             Some(names) => names.iter().try_for_each(|n| s.reset_state_blocking(n)),
         })
     }
-    /// Forgets all but the first `length` positions of the states that are filled along an axis.
+    /// Truncates the states that are filled along an axis to their first `length` positions.
     fn rewind(&self, py: Python<'_>, length: usize) -> PyResult<()> {
         self.with(py, |s| s.rewind(length))
     }
@@ -390,18 +395,18 @@ impl Session {
     fn grow(&self, py: Python<'_>, capacity: usize) -> PyResult<()> {
         self.with(py, |s| s.grow_blocking(capacity))
     }
-    /// Positions in use of the states that are filled along an axis.
+    /// The number of positions in use of the states that are filled along an axis.
     #[getter]
     fn state_length(&self, py: Python<'_>) -> usize {
         py.detach(|| self.lock().state_len())
     }
-    /// Positions that the states have room for; `None` where none is filled along an axis.
+    /// The capacity of the states in positions; `None` if none is filled along an axis.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> Option<usize> {
         py.detach(|| self.lock().capacity())
     }
 
-    /// A session of its own that begins where this one is: kernels and weights are shared, states are copied on the device.
+    /// An independent session with the same current states: kernels and weights are shared, states are copied on the device.
     fn fork(&self, py: Python<'_>) -> PyResult<Session> {
         let session = self.with(py, |s| s.fork_blocking())?;
         Ok(Session {
@@ -413,7 +418,7 @@ impl Session {
         })
     }
 
-    /// Gives a symbol that no input's shape determines its value for the runs to come.
+    /// Sets the value of a symbol that no input's shape determines, for all later runs.
     fn set_symbol(&self, py: Python<'_>, name: &str, value: i64) -> PyResult<()> {
         self.with(py, |s| s.set_symbol(name, value))
     }
@@ -422,7 +427,7 @@ impl Session {
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| not_forked().and_then(|()| self.gpu.wait_blocking().map_err(device_error))).or_raise(py)
     }
-    /// Frees what is kept from run to run, except weights and states.
+    /// Frees all memory that is kept between runs, except weights and states.
     fn trim(&self, py: Python<'_>) {
         py.detach(|| self.lock().trim());
     }
@@ -443,7 +448,7 @@ impl Session {
     }
 }
 
-/// Calls `f`, and `progress` with the kernels that have been compiled meanwhile.
+/// Calls `f`, and meanwhile reports to `progress` the number of kernels that have been compiled.
 fn watched<T: Send>(
     gpu: &Gpu,
     progress: &mut Progress,

@@ -1,4 +1,4 @@
-//! Runs of a session one after another.
+//! Streams: runs of a session one after another.
 
 use crate::error::Raise;
 use crate::host::Library;
@@ -12,7 +12,7 @@ use wgfc::overflow::overflow;
 use wgfc::runtime::RunError;
 use wgfc::runtime::session::{Started, Value};
 
-/// The outputs of runs one after another: an iterator of dicts, which `Session.stream` makes.
+/// An iterator of the outputs of consecutive runs, as dicts. `Session.stream` makes it.
 #[pyclass(frozen, module = "wgfc")]
 pub struct Stream {
     session: Py<Session>,
@@ -23,17 +23,17 @@ pub struct Stream {
 }
 
 struct UnderWay {
-    /// Nothing once it has ended.
+    /// The iterator of inputs; `None` once it is exhausted.
     batches: Option<Py<PyIterator>>,
     runs: VecDeque<(u64, Started)>,
-    /// Why the next run was not started: raised once the outputs of those before it have been given.
+    /// The error of starting the next run, which is raised after the outputs of all earlier runs have been returned.
     failed: Option<PyErr>,
-    /// The number of the run that is started next.
+    /// The number of the next run.
     next: u64,
 }
 
 impl Stream {
-    /// A stream over a session's inputs and the place of its outputs.
+    /// A stream of runs of `session` with inputs from `batches`.
     pub fn new(
         session: &Bound<'_, Session>,
         batches: &Bound<'_, PyAny>,
@@ -61,7 +61,7 @@ impl Stream {
         Ok(Stream { session: session.clone().unbind(), outputs, library, in_flight, under_way })
     }
 
-    /// Starts the next run; `false` when there is none.
+    /// Starts the next run; `false` if there are no more inputs.
     fn start(&self, py: Python<'_>, to: &mut UnderWay) -> PyResult<bool> {
         let Some(batches) = &to.batches else { return Ok(false) };
         let Some(inputs) = batches.bind(py).clone().next().transpose()? else {
@@ -70,7 +70,7 @@ impl Stream {
         };
         let (session, step) = (self.session.get(), to.next);
         let values = session.values(&inputs, &[]).inspect_err(|e| {
-            // Notes are new in Python 3.11.
+            // `add_note` exists from Python 3.11 on.
             let _ = e.value(py).call_method1("add_note", (format!("in step {step} of the stream"),));
         })?;
         let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
@@ -103,7 +103,7 @@ impl Stream {
             match self.start(py, &mut to) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // An exception that ends the program does not wait.
+                // Exceptions such as `KeyboardInterrupt` are raised at once.
                 Err(e) if to.runs.is_empty() || !e.is_instance_of::<PyException>(py) => return Err(e),
                 Err(e) => to.failed = Some(e),
             }

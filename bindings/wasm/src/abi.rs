@@ -1,5 +1,6 @@
-//! The module's exports. Pages write into memory that [`allocate`] gave, call [`compile`], and read what the pointer it returns points
-//! to: four numbers of 32 bits, the address and length of the answer's JSON and of its data. [`release`] frees it.
+//! The module's exports. Pages write into memory from [`allocate`] and call [`compile`]. The pointer that it returns points to
+//! four numbers of 32 bits: the address and the length of the answer's JSON, and the address and the length of its data.
+//! [`release`] frees the answer.
 
 use crate::Answer;
 use wgfc_ir::remote::Files;
@@ -7,7 +8,7 @@ use wgfc_ir::remote::Files;
 #[cfg(target_arch = "wasm32")]
 #[link(wasm_import_module = "wgfc")]
 unsafe extern "C" {
-    /// Fills `len` bytes at `into` with those of a file from `offset`; returns 1 if it could.
+    /// Reads `len` bytes of a file from `offset` into memory at `into`; returns 1 on success.
     fn read(file: u32, offset: u64, into: *mut u8, len: u32) -> u32;
 }
 
@@ -17,7 +18,7 @@ struct Page;
 impl Files for Page {
     #[cfg(target_arch = "wasm32")]
     fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool {
-        // SAFETY: the page writes as many bytes as it is told, into memory of this module.
+        // SAFETY: the page writes `len` bytes at the given address in this module's memory.
         unsafe { read(file as u32, offset, into.as_mut_ptr(), into.len() as u32) == 1 }
     }
 
@@ -27,13 +28,13 @@ impl Files for Page {
     }
 }
 
-/// Memory for `len` bytes, which [`free`] or [`compile`] takes back.
+/// Allocates `len` bytes, which [`free`] or [`compile`] frees.
 #[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
 pub extern "C" fn allocate(len: usize) -> *mut u8 {
     Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
 }
 
-/// Frees what [`allocate`] gave.
+/// Frees memory from [`allocate`].
 ///
 /// # Safety
 /// `at` came from [`allocate`] with this `len`, and nothing uses it any more.
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn free(at: *mut u8, len: usize) {
     drop(unsafe { taken(at, len) });
 }
 
-/// Bytes that [`allocate`] gave.
+/// Takes ownership of memory from [`allocate`].
 ///
 /// # Safety
 /// As for [`free`].
@@ -52,14 +53,14 @@ unsafe fn taken(at: *mut u8, len: usize) -> Box<[u8]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) }
 }
 
-/// An answer in the module's memory: the first field is what [`compile`] points to.
+/// An answer in the module's memory. Pages read its first field.
 #[repr(C)]
 pub struct Given {
     places: [usize; 4],
     answer: Answer,
 }
 
-/// Compiles a model as a request asks, both given as bytes that [`allocate`] gave, which are freed.
+/// Compiles a model according to a request. Both are bytes in memory from [`allocate`], which this frees.
 ///
 /// # Safety
 /// As for [`free`], for both.
@@ -95,22 +96,22 @@ mod tests {
 
     fn given(bytes: &[u8]) -> (*mut u8, usize) {
         let at = allocate(bytes.len());
-        // SAFETY: the memory was given for so many bytes, and `bytes` is elsewhere.
+        // SAFETY: the memory has this many bytes and does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         (at, bytes.len())
     }
 
-    /// Miri runs this: each byte that is given is taken back once, and answers can be read until they are released.
+    /// Run with Miri: all memory is freed exactly once, and answers can be read until they are released.
     #[test]
     fn memory_is_taken_back() {
         for len in [0, 1, 1000] {
-            // SAFETY: the memory was given for this length, and is not used.
+            // SAFETY: the memory was allocated with this length and is not used any more.
             unsafe { free(allocate(len), len) };
         }
         let ((model, m), (request, r)) = (given(b"no model"), given(b"{}"));
         // SAFETY: both come from `allocate` with these lengths.
         let answer = unsafe { compile(model, m, request, r) };
-        // SAFETY: the answer is not released yet, and its places are those of bytes that it owns.
+        // SAFETY: the answer has not been released, and `places` refers to bytes that it owns.
         let json = unsafe {
             let [at, len, ..] = (*answer).places;
             String::from_utf8_lossy(std::slice::from_raw_parts(at as *const u8, len)).into_owned()

@@ -1,4 +1,4 @@
-//! The answer that a page gets.
+//! Answers to pages.
 
 use crate::Request;
 use crate::request::Elsewhere;
@@ -10,16 +10,16 @@ use wgfc_ir::Bundle;
 use wgfc_ir::recipe::{Recipe, Recipes, SourceFile};
 use wgfc_ir::remote::{Files, Source, Stretch};
 
-/// The least bytes that stretches of a tensor have on average; one in more pieces is put together here.
+/// A tensor whose pieces in files are smaller than this many bytes on average is assembled here and becomes data of the answer.
 const LEAST_STRETCH: usize = 4 << 10;
 
 /// The answer to a [`Request`].
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// `{"plan", "kernels", "read"}`: the bundle as `docs/plan-format.md` has it, the texts of its kernels by name, and how many
-    /// bytes of the files were read, with `"schedules"` where they were asked for; or `{"errors", "text"}`.
+    /// `{"plan", "kernels", "read"}`: the bundle in the format of `docs/plan-format.md`, the texts of its kernels by name, and
+    /// the number of bytes read from files; `"schedules"` if they were requested. After an error: `{"errors", "text"}`.
     pub json: String,
-    /// The file without a name, which parts of weights are in that were computed here.
+    /// The contents of the file without a name, which holds the parts of weights that were computed here.
     pub data: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
     Ok(Answer { json: json.to_string(), data })
 }
 
-/// Where the bytes of all weights are, and those that were computed here.
+/// The places of the bytes of all weights, and the bytes that were computed here.
 fn recipes(bundle: &Bundle, elsewhere: &Elsewhere) -> (Recipes, Vec<u8>) {
     let here = elsewhere.files.len();
     let mut data = vec![];

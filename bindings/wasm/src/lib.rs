@@ -1,9 +1,9 @@
 //! The compiler of wgfc for web pages: a model's graph in, plans and kernels out.
 //!
-//! Weights stay in their files. The page passes the model without the bytes of large tensors, as external data in numbered files. The compiler
-//! reads only the tensors that it computes with, and the answer says at which places of which files the others are.
+//! Weights stay in their files. The page passes the model without the bytes of large tensors, which are external data in numbered
+//! files. The compiler reads only tensors whose values it needs, and the answer has the file and offset of all others.
 //!
-//! The page's side is `web/src/compiler`. The module has no imports but [`abi`]'s `read`, and no threads.
+//! `web/src/compiler` is the page's side. The module's only import is `read` in [`abi`], and it has no threads.
 
 pub mod abi;
 mod answer;

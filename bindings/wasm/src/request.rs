@@ -1,4 +1,4 @@
-//! The request of a page.
+//! Requests of pages.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -10,33 +10,33 @@ use wgfc_compiler::{Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
 
-/// How a model is compiled, and where its bytes are.
+/// The options of a compilation, and the files with the model's tensors.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Request {
-    /// The model's files, by which external data refers to them.
+    /// The model's files, to which external data refers by name.
     pub files: Vec<File>,
-    /// The device: the JSON form of [`wgfc_compiler::device::file`].
+    /// The device profile in the JSON format of [`wgfc_compiler::device::file`].
     pub profile: Option<serde_json::Value>,
-    /// Symbolic dimensions to fix, in all plans.
+    /// Values of symbolic dimensions to fix in all plans.
     pub dims: BTreeMap<String, i64>,
     /// Expected values of symbolic dimensions.
     pub expect: BTreeMap<String, i64>,
-    /// No fusion, as a baseline.
+    /// Whether to disable fusion, as a baseline.
     pub unfused: bool,
-    /// In which type values of f32 are kept in memory.
+    /// The type in memory of f32 values.
     pub precision: Precision,
     /// Nodes of the model whose values stay f32 in memory.
     pub keep_f32: Vec<String>,
-    /// How weights of products are kept.
+    /// The quantization of weights of matrix products.
     pub weights: WeightBits,
     /// Tensors of the model to return as extra outputs.
     pub taps: Vec<String>,
-    /// How kernels are computed: the text of what `wgfc inspect --schedule --json` prints, edited.
+    /// Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints.
     pub schedules: Option<String>,
-    /// Whether the answer has such a text.
+    /// Whether the answer has the schedules in that format.
     pub list_schedules: bool,
-    /// The plans, those that are preferred first. None is one without a name.
+    /// The plans in order of preference. If empty, there is one plan without a name.
     pub plans: Vec<PlanRequest>,
 }
 
@@ -44,11 +44,11 @@ pub struct Request {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanRequest {
-    /// The name that people give it.
+    /// The plan's name.
     pub name: String,
-    /// Symbolic dimensions to fix.
+    /// Values of symbolic dimensions to fix in this plan.
     pub dims: BTreeMap<String, i64>,
-    /// Another device than that of the request.
+    /// The device profile, instead of that of the request.
     pub profile: Option<serde_json::Value>,
 }
 
@@ -56,9 +56,9 @@ pub struct PlanRequest {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Its location, as external data has it.
+    /// The location by which external data refers to it.
     pub name: String,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Request {
     /// The options of each plan, with its name.
     ///
     /// # Errors
-    /// A profile or schedules that are none.
+    /// A device profile or schedules that cannot be parsed.
     pub(crate) fn options(&self) -> Result<Vec<(String, Options)>, Errors> {
         let one = [PlanRequest::default()];
         let plans = if self.plans.is_empty() { &one[..] } else { &self.plans };
@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// The files of a request, whose bytes are read when they are asked for.
+/// The files of a request, whose bytes are read on demand.
 pub(crate) struct Elsewhere {
     pub files: Vec<File>,
     pub source: Arc<Source>,

@@ -24,7 +24,7 @@ impl Files for Bytes {
     }
 }
 
-/// A fixture, as it is and with its tensors of more than 64 bytes in a file.
+/// A fixture as it is, and a version with its tensors of more than 64 bytes in a file.
 fn fixture(name: &str) -> (Vec<u8>, Vec<u8>, Bytes) {
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/small").join(name).join("model.onnx");
@@ -78,7 +78,7 @@ fn what_is_elsewhere_is_compiled_as_what_is_here() {
     }
 }
 
-/// A product with a weight in a file, and what follows it.
+/// A matrix product with a weight in a file, followed by a sine.
 fn product(k: i64, n: i64) -> (Vec<u8>, Bytes) {
     let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
     let weight = TensorProto {

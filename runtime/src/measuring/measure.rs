@@ -1,4 +1,4 @@
-//! The measured abilities of a device: the numbers of a compiler's device profile.
+//! Measures the speeds in a compiler's device profile.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -13,13 +13,13 @@ use wgfc_program::program::{Access, Kernel};
 pub struct Measured {
     /// Bytes read plus bytes written per second by a streaming copy in WGSL.
     pub copy_bytes_per_second: f64,
-    /// Bytes of the buffer that was copied.
+    /// The size in bytes of the buffer that was copied.
     pub copy_bytes: u64,
-    /// One tiny dispatch that depends on the one before it, many in one compute pass.
+    /// The time per tiny dispatch of many in one compute pass, each of which depends on the one before it.
     pub dispatch_ns: f64,
-    /// The time of a dispatch with a compute pass for each.
+    /// The time per tiny dispatch if each has its own compute pass.
     pub dispatch_pass_each_ns: f64,
-    /// One such dispatch, submitted and waited for.
+    /// The time of one tiny dispatch that is submitted alone and waited for.
     pub round_trip_ns: f64,
 }
 
@@ -61,7 +61,8 @@ pub(crate) fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu:
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// Nanoseconds to submit `count` dispatches in one pass, and what `then` records behind them, and wait for them.
+/// The nanoseconds to record, submit and wait for `count` dispatches in one pass and the commands that `then` records behind
+/// them.
 pub(crate) async fn once(
     gpu: &Gpu,
     (p, group): (&Pipeline, &wgpu::BindGroup),
@@ -87,7 +88,7 @@ pub(crate) async fn once(
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// The least of some such times, as other work only makes it longer.
+/// The smallest of several such times, as other work on the machine only increases them.
 async fn time(
     gpu: &Gpu,
     p: &Pipeline,
@@ -107,7 +108,7 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();
     let kernels = [kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite])];
-    // It stays inside of what it is given.
+    // Trusted, as the kernel stays inside its buffers.
     let pipelines =
         compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
     let [copy] = pipelines.as_slice() else {

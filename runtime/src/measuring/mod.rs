@@ -1,4 +1,4 @@
-//! Measurements of devices and of programs on them. They wait on the host and read its clock, as only native programs can.
+//! Measurements of devices and of programs on them. They block and read the host's clock, which only native programs can.
 
 pub mod measure;
 pub mod overhead;

@@ -1,4 +1,4 @@
-//! The cost of a dispatch beside its kernel, by the way in which it reaches the device (the method of
+//! The overhead of a dispatch beyond its kernel's time, by the way in which dispatches are recorded and submitted (the method of
 //! arXiv 2604.02344).
 
 use crate::error::RunError;
@@ -14,13 +14,13 @@ use wgfc_program::program::Access;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Each encoded, submitted and waited for before the next.
+    /// Each dispatch is encoded, submitted and waited for before the next.
     SingleOp,
-    /// Each with an encoder, a pass and a submission of its own; one wait for all.
+    /// Each dispatch has its own encoder, pass and submission; one wait for all.
     Sequential,
-    /// A pass each, in one encoder and one submission.
+    /// Each dispatch has its own pass, in one encoder and one submission.
     PassEach,
-    /// All in one pass.
+    /// All dispatches are in one pass.
     OnePass,
 }
 
@@ -38,7 +38,7 @@ impl Mode {
         }
     }
 
-    /// How [`DISPATCHES`] divide: submissions, passes in each, dispatches in each pass.
+    /// The division of [`DISPATCHES`]: submissions, passes per submission, dispatches per pass.
     fn division(self) -> [u32; 3] {
         match self {
             Mode::SingleOp | Mode::Sequential => [DISPATCHES, 1, 1],
@@ -50,7 +50,7 @@ impl Mode {
 
 /// Dispatches in one iteration of a mode.
 pub const DISPATCHES: u32 = 100;
-/// Iterations of each mode before those that count.
+/// Iterations of each mode that are not measured, before those that are.
 pub const WARM_UPS: usize = 5;
 
 /// The cost of one dispatch in one mode, in nanoseconds.
@@ -59,28 +59,28 @@ pub const WARM_UPS: usize = 5;
 pub struct DispatchCost {
     /// How dispatches were recorded and submitted.
     pub mode: Mode,
-    /// From the start of an iteration to its end, over its dispatches.
+    /// Wall-clock time of an iteration divided by its dispatches.
     pub wall_ns: Estimate,
     /// Making the encoder, recording and finishing it, on the CPU.
     pub record_ns: Estimate,
-    /// Handing commands to the driver, on the CPU.
+    /// Submitting the commands to the driver, on the CPU.
     pub submit_ns: Estimate,
-    /// Inside compute passes, by timestamps around each, in iterations of their own; `None` without them.
+    /// Time inside compute passes, measured with timestamps around each pass in separate iterations; `None` without timestamps.
     pub gpu_ns: Option<Estimate>,
 }
 
-/// The cost of a dispatch, in all modes.
+/// The cost of a dispatch in all modes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Overhead {
-    /// Iterations of each mode, of [`DISPATCHES`] dispatches.
+    /// The number of iterations of each mode; each iteration has [`DISPATCHES`] dispatches.
     pub iterations: usize,
     /// In the order of [`Mode::ALL`].
     pub modes: Vec<DispatchCost>,
 }
 
 impl Overhead {
-    /// One of the modes.
+    /// The cost in one mode.
     pub fn of(&self, mode: Mode) -> Option<&DispatchCost> {
         self.modes.iter().find(|c| c.mode == mode)
     }
@@ -92,7 +92,7 @@ impl Overhead {
     }
 }
 
-/// Elements of `data`; workgroups of 64.
+/// The number of elements of `data`, in workgroups of 64.
 const ELEMENTS: u32 = 256;
 const INCREMENT: &str = "
 @group(0) @binding(0) var<storage, read_write> data: array<f32, 256>;
@@ -102,7 +102,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 ";
 
-/// One iteration, in nanoseconds.
+/// The times of one iteration, in nanoseconds.
 struct Sample {
     record: f64,
     submit: f64,
@@ -195,7 +195,7 @@ fn broken(message: String) -> RunError {
     RunError::Gpu { what: "measuring dispatches".to_owned(), message }
 }
 
-/// Measures every mode, `iterations` (at least one) times each, of a kernel that adds 1 to 256 numbers.
+/// Measures every mode with `iterations` (at least one) iterations of a kernel that adds 1 to 256 numbers.
 pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError> {
     let iterations = iterations.clamp(1, 10_000);
     let kernels = [kernel("increment", INCREMENT, 64, vec![Access::ReadWrite])];
@@ -210,7 +210,7 @@ pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError>
         modes.push(bench.mode(mode, iterations).await?);
     }
 
-    // Nothing was measured if it was not done.
+    // The sums show that all dispatches were executed.
     let rounds = WARM_UPS + iterations * if gpu.profile().timestamps { 2 } else { 1 };
     let expected = (rounds * Mode::ALL.len()) as f32 * DISPATCHES as f32;
     use wgpu::BufferUsages as U;

@@ -1,7 +1,8 @@
-//! The figures of a device that small kernels show: how many cores it has, what waiting costs, what caches give.
+//! Microbenchmarks of a device: arithmetic throughput, latencies, barriers, occupancy and cache bandwidth.
 //!
-//! Each kernel does the same thing `n` times; the time of one is that of many less that of few, so that neither
-//! submitting nor starting counts. All of it takes about a second on hardware, some on a software adapter.
+//! Each kernel repeats an operation `n` times. The time of one repetition is the difference between the times of many and of few
+//! repetitions, divided by the difference of their numbers, which cancels the overhead of submission and launch. The whole
+//! measurement takes about a second on hardware and a few seconds on a software adapter.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -13,27 +14,27 @@ use wgfc_program::program::{Access, Kernel};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Primitives {
-    /// Floating-point operations a second in f32; a multiply-add is two.
+    /// Floating-point operations per second in f32; a multiply-add counts as two.
     pub flops_f32: f64,
-    /// Flops in f16; none where kernels cannot use it.
+    /// Floating-point operations per second in f16; `None` if kernels cannot use f16.
     pub flops_f16: Option<f64>,
-    /// How many times as much arithmetic many workgroups do as one of 256 invocations.
+    /// The ratio of the arithmetic throughput of many workgroups to that of one workgroup of 256 invocations.
     pub cores: f64,
-    /// Invocations that can wait for memory together without any waiting longer.
+    /// The number of invocations whose memory latencies overlap fully.
     pub resident: f64,
-    /// A load from memory whose address is what the load before gave.
+    /// The latency of a load from memory, measured with loads whose addresses are the results of previous loads.
     pub latency_ns: f64,
-    /// A multiply-add that waits for the one before it.
+    /// The latency of a multiply-add, measured with a chain of dependent ones.
     pub operation_ns: f64,
-    /// A barrier of 256 invocations.
+    /// The time of a workgroup barrier of 256 invocations.
     pub barrier_ns: f64,
-    /// Bytes a second that one workgroup of 256 invocations reads of what caches hold.
+    /// Bytes per second that one workgroup of 256 invocations reads from caches.
     pub workgroup_bytes_per_second: f64,
-    /// Bytes a second that many such workgroups read of it.
+    /// Bytes per second that many such workgroups read from caches.
     pub cache_bytes_per_second: f64,
 }
 
-/// Dependent multiply-adds, eight a turn.
+/// Dependent multiply-adds, eight per turn.
 const CHAIN: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
@@ -50,7 +51,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 ";
 
-/// Multiply-adds of 16 chains that do not wait for each other, in `T`.
+/// 16 independent chains of multiply-adds of type `T`.
 const ARITHMETIC: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
@@ -70,7 +71,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (sum == 12345.0) { out[0] = f32(sum); }
 }
 ";
-/// Operations of an invocation in a turn of it.
+/// Floating-point operations of an invocation of [`ARITHMETIC`] per turn.
 const OPERATIONS: f64 = 64.0;
 
 const BARRIER: &str = "
@@ -89,7 +90,7 @@ fn main(@builtin(local_invocation_index) id: u32) {
 }
 ";
 
-/// Positions that follow one another, each far from the one before.
+/// Fills a buffer with a cycle through all of its positions, each far from the one before.
 const FILL: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read_write> next: array<u32>;
@@ -101,7 +102,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 }
 ";
 
-/// Loads at positions that loads gave. Begins where it ended before, at what no cache holds yet.
+/// Pointer chasing: each load gives the position of the next. It begins at the position at which the previous run ended, which is
+/// not in a cache yet.
 const CHASE: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read> next: array<u32>;
@@ -118,7 +120,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 ";
 
-/// Reads 64 KiB a turn, again and again the same 1 MiB.
+/// Reads 64 KiB per turn, cyclically from a buffer of 1 MiB.
 const CACHED: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read> data: array<vec4<f32>>;
@@ -141,7 +143,7 @@ fn arithmetic_in(scalar: &str) -> String {
     ARITHMETIC.replace("T(", &format!("{scalar}("))
 }
 
-/// A kernel with what it binds beside the number of turns.
+/// A kernel with its bind group and the buffer that holds the number of turns.
 struct Loop<'g> {
     gpu: &'g Gpu,
     pipeline: &'g Pipeline,
@@ -149,13 +151,13 @@ struct Loop<'g> {
     turns: &'g wgpu::Buffer,
 }
 
-/// No more turns than every driver takes.
+/// The largest number of turns, which is below every driver's limit on loop iterations.
 const MOST: u32 = 1 << 15;
-/// How often each is timed.
+/// The number of timed runs of each kernel.
 const RUNS: usize = 6;
 
 impl Loop<'_> {
-    /// Nanoseconds of `n` turns in so many workgroups: the least of some, as other work only makes it longer.
+    /// The nanoseconds of `n` turns in `workgroups` workgroups: the smallest of several times, as other work only increases them.
     async fn time(&self, n: u32, workgroups: u32) -> Result<f64, RunError> {
         self.gpu.queue().write_buffer(self.turns, 0, &n.to_le_bytes());
         let mut least = f64::INFINITY;
@@ -165,7 +167,7 @@ impl Loop<'_> {
         Ok(least)
     }
 
-    /// Turns that take some milliseconds.
+    /// A number of turns that take a few milliseconds.
     async fn turns(&self, workgroups: u32) -> Result<u32, RunError> {
         let mut n = 64;
         while n < MOST && self.time(n, workgroups).await? < 3e6 {
@@ -174,12 +176,12 @@ impl Loop<'_> {
         Ok(n.min(MOST))
     }
 
-    /// Nanoseconds of a turn in so many workgroups.
+    /// The nanoseconds of one turn in `workgroups` workgroups.
     async fn turn(&self, workgroups: u32) -> Result<f64, RunError> {
         let n = self.turns(workgroups).await?;
         let (many, few) = (self.time(n, workgroups).await?, self.time(n / 4, workgroups).await?);
         let each = (many - few) / f64::from(n - n / 4);
-        // On a machine with other work the few may have taken longer than the many.
+        // On a busy machine the few turns may have taken longer than the many.
         Ok(if each > 0.0 { each } else { many.max(1.0) / f64::from(n) })
     }
 }
@@ -206,7 +208,7 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
         kernel("cached", CACHED, 256, three()),
     ];
     kernels.extend(limits.f16.then_some(half));
-    // These are ours, and stay inside of what they are given.
+    // Trusted, as these kernels stay inside their buffers.
     let pipelines =
         compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
     let [chain, arithmetic, barrier, fill, chase, cached, half @ ..] = pipelines.as_slice() else {
@@ -230,7 +232,7 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         gpu.queue().write_buffer(&turns, 0, &bytes);
     };
-    // Steps of 16 KiB and a bit, odd in elements, so that all elements come in turn.
+    // The step is a little over 16 KiB. It is odd in elements and the size is a power of two, so the cycle visits all elements.
     for (buffer, bytes) in [(&far, large), (&near, 4096)] {
         let elements = (bytes / 4) as u32;
         set([1, 1, elements, (4127 % elements) | 1]);
@@ -253,7 +255,7 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
         None => None,
     };
 
-    // From the first position: where the chase through the large buffer ended is none here.
+    // Starts at position 0: the position at which the chase through the large buffer ended is outside of this one.
     set([1, 1, 0, 0]);
     let near = bind(chase, &[&turns, &near, &place]).await?;
     let n = near.turns(1).await?;

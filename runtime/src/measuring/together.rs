@@ -1,4 +1,5 @@
-//! How many workgroups run together, so that they can wait for each other, and how soon one hears of another.
+//! Measures how many workgroups run concurrently, so that they can wait for each other, and how long an exchange of values
+//! between them takes.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -10,15 +11,16 @@ use wgfc_program::program::Access;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Together {
-    /// Workgroups that run together, each with as many invocations as there can be and all the memory of a workgroup;
-    /// half of those that did, as others may need more registers. 1 where none do.
+    /// The number of workgroups of the largest size, each with all workgroup memory, that can be relied on to run concurrently:
+    /// half of the number that did in the measurement, as other kernels may need more registers. 1 if no two did.
     pub workgroups: u32,
-    /// Nanoseconds from a word that each of some workgroups writes until each has seen those of all others.
+    /// The nanoseconds from the moment at which each of several workgroups writes a word until each has read the words of all
+    /// others.
     pub exchange_ns: f64,
 }
 
-/// In each turn every workgroup writes the turn's number into a word of its own, and looks into those of all others until
-/// it is there, or so often that it gives up.
+/// In each turn every workgroup writes the turn's number into its own word and polls the words of all others until the number is
+/// there, or until it has polled too often and gives up.
 const MEET: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read_write> words: array<atomic<u32>>;
@@ -56,11 +58,11 @@ fn main(
 }
 ";
 
-/// Workgroups that are tried at most.
+/// The largest number of workgroups that is tried.
 const MOST: u32 = 1 << 10;
-/// How often a word is looked for.
+/// The number of polls after which a workgroup gives up.
 const LOOKS: u32 = 1 << 14;
-/// Turns that are timed.
+/// The number of timed turns.
 const TURNS: u32 = 256;
 
 struct Meeting<'g> {
@@ -70,12 +72,12 @@ struct Meeting<'g> {
     turns: wgpu::Buffer,
     words: wgpu::Buffer,
     read: wgpu::Buffer,
-    /// Turns so far.
+    /// The number of turns so far.
     first: u32,
 }
 
 impl Meeting<'_> {
-    /// Nanoseconds of `n` turns of so many workgroups, if they met in all of them.
+    /// The nanoseconds of `n` turns of `workgroups` workgroups; `None` if one of them gave up.
     async fn time(&mut self, n: u32, workgroups: u32) -> Result<Option<f64>, RunError> {
         let values = [n, LOOKS, self.first, 0].map(u32::to_le_bytes).concat();
         self.gpu.queue().write_buffer(&self.turns, 0, &values);
@@ -88,7 +90,7 @@ impl Meeting<'_> {
     }
 }
 
-/// Measures the device, in some milliseconds.
+/// Measures the device, which takes some milliseconds.
 ///
 /// # Errors
 /// An error of the device.
@@ -114,7 +116,7 @@ pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
     let mut all = Meeting { gpu, pipeline, group, turns, words, read, first: 0 };
     let mut most = 1;
     while most < MOST {
-        // Once could be luck.
+        // Three attempts, as one success could be chance.
         let mut met = true;
         for _ in 0..3 {
             met = met && all.time(8, most * 2).await?.is_some();

@@ -1,4 +1,4 @@
-//! How fast bytes go to the device and back.
+//! Measures uploads to the device and reads from it.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -8,13 +8,13 @@ use crate::upload;
 use std::time::Instant;
 use wgfc_program::Tensor;
 
-/// The time of moving a tensor of some size, in nanoseconds.
+/// The times of uploading and reading a tensor of some size, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Transfer {
-    /// Its size.
+    /// The tensor's size.
     pub bytes: u64,
-    /// The time of an upload until the call returns and the caller may go on.
+    /// The time of an upload until the call returns.
     pub host_ns: Estimate,
     /// The time of an upload until the device has the bytes.
     pub upload_ns: Estimate,
@@ -22,13 +22,14 @@ pub struct Transfer {
     pub read_ns: Estimate,
 }
 
-/// Bytes of the tensors that are moved, as far as the device has buffers of the size.
+/// The sizes in bytes of the measured tensors. Sizes above the device's limit of a binding are skipped.
 pub const SIZES: [u64; 5] = [256, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 
-/// Moves tensors of all [`SIZES`] up and back, into memory that is there already, `samples` times each after two that do not count.
+/// Uploads and reads tensors of all [`SIZES`], `samples` times each after two warm-ups, into device memory that is already
+/// allocated.
 ///
 /// # Errors
-/// An error of the device; [`RunError::Gpu`] where other bytes come back.
+/// An error of the device; [`RunError::Gpu`] if other bytes come back.
 pub async fn measure(gpu: &Gpu, samples: usize) -> Result<Vec<Transfer>, RunError> {
     let mut all = vec![];
     for bytes in SIZES.into_iter().filter(|b| *b <= gpu.profile().binding_bytes) {

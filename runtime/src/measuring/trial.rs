@@ -1,4 +1,4 @@
-//! Programs timed against one another on inputs that stay on the device.
+//! Timing of programs on inputs that stay on the device, for comparisons.
 
 use crate::error::RunError;
 use crate::session::{Prepared, Session, Value};
@@ -10,9 +10,8 @@ use wgfc_program::Tensor;
 
 /// A program bound to one or several sets of inputs, ready to be run in a row.
 ///
-/// Where the sets are larger together than the device's caches, each run finds its inputs in memory, as
-/// it would in a model whose other kernels ran meanwhile. All runs write the same outputs, so that each
-/// waits for the one before it.
+/// If all sets together are larger than the device's caches, each run reads its inputs from memory, as in a model whose other
+/// kernels run in between. All runs write the same outputs, so each waits for the one before it.
 #[derive(Debug)]
 pub struct Trial {
     session: Session,
@@ -22,12 +21,12 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Binds a session without states to sets of inputs, of which there must be one at least.
+    /// Binds a session without states to sets of inputs, of which there must be at least one.
     pub async fn new(mut session: Session, sets: &[Vec<(&str, Value)>]) -> Result<Trial, RunError> {
         let mut prepared = Vec::with_capacity(sets.len());
         let mut outputs = vec![];
         for set in sets {
-            // Given back to the pool, which hands them out again.
+            // Returns the outputs to the pool, which gives the same buffers to the next set.
             outputs.clear();
             let ready = session.prepare(set).await?;
             prepared.push(ready.prepared);
@@ -50,8 +49,8 @@ impl Trial {
         Ok(out)
     }
 
-    /// Nanoseconds that one run takes when `runs` of them, which go around the sets of inputs, are one
-    /// compute pass: by the device's clock where it has one, else from submission to the end.
+    /// The nanoseconds per run of `runs` runs in one compute pass, which cycle through the sets of inputs. They are measured with
+    /// the device's timestamps, or from submission to completion if it has none.
     pub async fn time(&self, runs: u32) -> Result<f64, RunError> {
         let runs = runs.max(1);
         let start = Instant::now();
@@ -65,19 +64,20 @@ impl Trial {
         Ok(if ticks > 0.0 { ticks } else { wall } / f64::from(runs))
     }
 
-    /// Keeps the device busy for so long: the clock of one that waits goes down, and takes some tenths of a second to go up again.
+    /// Keeps the device busy for this many seconds: an idle device lowers its clock rate and takes some tenths of a second to
+    /// raise it again.
     pub async fn warm_up(&self, seconds: f64) -> Result<(), RunError> {
         let start = Instant::now();
         let mut runs = 1;
         while start.elapsed().as_secs_f64() < seconds {
             let once = self.time(runs).await?;
-            // About a hundredth of a second each.
+            // Each submission takes about 10 ms.
             runs = (1e7 / once.max(1.0)).clamp(1.0, 10_000.0) as u32;
         }
         Ok(())
     }
 
-    /// Whether times are by the device's clock.
+    /// Whether times are measured with the device's timestamps.
     pub fn has_clock(&self) -> bool {
         self.timestamps.is_some()
     }

@@ -1,7 +1,7 @@
-//! Everything in which native programs and web pages differ.
+//! The differences between native programs and web pages.
 //!
-//! `native` and `web` both define the items listed here, and the rest of the crate is written once against them. Public API that exists
-//! natively alone is in `native/blocking.rs`, `measuring/` and `testing.rs`.
+//! `native` and `web` both define the items listed here, and the rest of the crate uses only these. Public API that exists only
+//! natively is in `native/blocking.rs`, `measuring/` and `testing.rs`.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
@@ -13,28 +13,29 @@ use native as here;
 #[cfg(target_arch = "wasm32")]
 use web as here;
 
-/// Pipelines for kernels whose loops have more iterations than the driver allows.
+/// Replacement pipelines for kernels whose loops have more iterations than the driver allows.
 pub(crate) use here::Longer;
-/// Memory that uploads go through, kept from one to the next.
+/// The pool of staging buffers for uploads.
 pub(crate) use here::Pool;
-/// The adapters that there are.
+/// All adapters.
 pub(crate) use here::adapters;
-/// The results of compiling kernels and of other work, at the same time where there are threads.
+/// The results of compiling kernels and of other work, done concurrently if the platform has threads.
 pub(crate) use here::both;
-/// The faults of a kernel's text, and where it contradicts the plan; none where the browser checks kernels.
+/// The errors of a kernel's WGSL text, including contradictions to the plan. Always empty on web pages, where the browser
+/// validates kernels.
 pub(crate) use here::check_text;
-/// Compiles kernels, on all cores where there are threads.
+/// Compiles kernels, on all cores if the platform has threads.
 pub(crate) use here::compile_each;
 /// A copy of bytes that the device wrote.
 pub(crate) use here::copied;
-/// Whether a device is found to be lost; `false` where that cannot be found out without waiting.
+/// Whether a device is lost; `false` if that cannot be found out without waiting.
 pub(crate) use here::is_lost;
-/// The time; `None` where std has no clock.
+/// The time; `None` if std has no clock on this platform.
 pub(crate) use here::now;
-/// Waits for all work up to a submission, or for all that was submitted, and calls its callbacks; returns at once where they are called
-/// without polling.
+/// Waits for all work up to a submission, or for all submitted work, and calls its callbacks. Returns at once on platforms that
+/// call them without polling.
 pub(crate) use here::poll;
-/// Copies pieces of tensors into buffers. What is submitted afterwards finds them there.
+/// Copies pieces of tensors into buffers. Work that is submitted afterwards sees the bytes.
 pub(crate) use here::upload;
-/// A kernel's text as the shader compiler takes it.
+/// A kernel's WGSL text in the form that the shader compiler accepts.
 pub(crate) use here::wgsl;

@@ -1,4 +1,4 @@
-//! Native programs: there are threads and a clock, and wgpu translates kernels with naga and calls back when it is polled.
+//! Native programs: threads and a clock exist, wgpu translates kernels with naga, and callbacks are called by polling.
 
 mod blocking;
 mod longer;
@@ -21,10 +21,10 @@ pub(crate) use staging::{Pool, upload};
 pub(crate) use text::check_text;
 pub(crate) use wgfc_program::wgsl::for_naga as wgsl;
 
-/// All adapters; OpenGL is not even opened where there is something else.
+/// All adapters. OpenGL is opened only if no primary backend has an adapter.
 ///
-/// The instances live as long as the process. When the last one of a driver is dropped, the driver's library is
-/// unloaded, and the code that NVIDIA's 580 runs then does not return.
+/// The instances live as long as the process: dropping the last instance of a driver unloads the driver's library, which hangs
+/// with NVIDIA's driver 580.
 pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     static FIRST: OnceLock<wgpu::Instance> = OnceLock::new();
     static SECOND: OnceLock<wgpu::Instance> = OnceLock::new();
@@ -39,7 +39,7 @@ pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     Vec::new()
 }
 
-/// Memory of a lost device cannot be mapped.
+/// Tries to map a new buffer: memory of a lost device cannot be mapped.
 pub(crate) fn is_lost(device: &wgpu::Device) -> bool {
     let d = wgpu::BufferDescriptor {
         label: Some("whether the device is there"),
@@ -47,7 +47,7 @@ pub(crate) fn is_lost(device: &wgpu::Device) -> bool {
         usage: wgpu::BufferUsages::COPY_SRC,
         mapped_at_creation: true,
     };
-    // An error of another kind, as of memory that is exhausted, is reported by the call that needs the device.
+    // Other errors, such as exhausted memory, do not mean that the device is lost; the call that needs the device reports them.
     let scopes = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::Internal]
         .map(|f| device.push_error_scope(f));
     let buffer = device.create_buffer(&d);
@@ -56,7 +56,7 @@ pub(crate) fn is_lost(device: &wgpu::Device) -> bool {
     errors == 0 && buffer.get_mapped_range(..).is_err()
 }
 
-/// Callbacks come from polling alone.
+/// Callbacks are called only while the device is polled.
 pub(crate) fn poll(
     device: &wgpu::Device,
     up_to: Option<wgpu::SubmissionIndex>,
@@ -68,7 +68,7 @@ pub(crate) fn now() -> Option<Instant> {
     Some(Instant::now())
 }
 
-/// Kernels are compiled on a thread of their own.
+/// Compiles kernels on a second thread.
 pub(crate) async fn both<A: Send, B>(
     compile: impl AsyncFnOnce() -> Result<A, RunError> + Send,
     other: impl AsyncFnOnce() -> B,
@@ -82,11 +82,11 @@ pub(crate) async fn both<A: Send, B>(
 
 pub(crate) async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
     let made = each(cores(), kernels, |(k, guard)| pollster::block_on(compile(gpu, k, *guard)));
-    // The first failing kernel in the order of the plan, whatever thread met it first.
+    // The error is that of the first failing kernel in the plan's order, whichever thread failed first.
     made.ok_or_else(panicked)?.into_iter().collect()
 }
 
-/// The results of `f` for each item, on at most `threads` threads; `None` where one of them panicked.
+/// The results of `f` for each item, computed on at most `threads` threads; `None` if one of them panicked.
 fn each<I: Sync, T: Send>(threads: usize, items: &[I], f: impl Fn(&I) -> T + Sync) -> Option<Vec<T>> {
     let threads = threads.min(items.len());
     if threads < 2 {
@@ -115,7 +115,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many threads, of `most`, copy so many bytes: a thread is worth 2 MiB.
+/// The number of threads for copying this many bytes: one per 2 MiB, at most `most`.
 fn threads(bytes: usize, most: usize) -> usize {
     cores().min(most).min(bytes / (2 << 20)).max(1)
 }

@@ -1,4 +1,4 @@
-//! Web pages: there is one thread and no clock that std knows, and the browser checks and compiles kernels and calls back by itself.
+//! Web pages: one thread and no std clock. The browser validates and compiles kernels, and calls callbacks without polling.
 
 use crate::bind::Bound;
 use crate::error::RunError;
@@ -14,7 +14,7 @@ use wgfc_program::tensor::ByteOwner;
 
 pub(crate) use crate::upload::through_queue as upload;
 
-/// The one adapter that the browser gives.
+/// The only adapter that the browser offers.
 pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     let options = wgpu::RequestAdapterOptions {
         power_preference: wgpu::PowerPreference::HighPerformance,
@@ -23,7 +23,7 @@ pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
 }
 
-/// The callback of the device's owner calls [`Gpu::report_lost`].
+/// Always `false`: the device-lost callback of the device's owner calls [`Gpu::report_lost`] instead.
 pub(crate) fn is_lost(_: &wgpu::Device) -> bool {
     false
 }
@@ -63,7 +63,7 @@ pub(crate) fn copied(bytes: &[u8]) -> Arc<dyn ByteOwner> {
     Arc::new(bytes.to_vec())
 }
 
-/// The queue has its own memory.
+/// No pool: the queue has its own staging memory.
 #[derive(Default)]
 pub(crate) struct Pool;
 
@@ -71,7 +71,7 @@ impl Pool {
     pub(crate) fn clear(&self) {}
 }
 
-/// Browsers end no loops early.
+/// No replacements: browsers do not end loops early.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Longer;
 

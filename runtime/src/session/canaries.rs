@@ -1,4 +1,4 @@
-//! Words behind every buffer, by which tests see kernels that leave their tensors.
+//! Canaries: words behind every buffer, with which tests detect out-of-bounds writes of kernels.
 
 use super::Session;
 use super::prepared::Prepared;
@@ -7,12 +7,12 @@ use crate::error::RunError;
 use wgfc_program::memory::{ALIGNMENT, MemoryPlan};
 use wgfc_program::program::{Access, BufferKind};
 
-/// Bytes behind each buffer.
+/// The number of bytes behind each buffer.
 const SLACK: u64 = 256;
-/// NaN as f32, and each half as f16 and as bf16; far from any index.
+/// A canary is NaN as f32, its halves are NaN as f16 and as bf16, and it is outside the range of any index.
 const WORD: u32 = 0x7fed_7fed;
 
-/// Gives each buffer of an arena a place of its own, with room behind it.
+/// Lays out the buffers of arenas without overlap, with room for canaries behind each.
 pub(super) fn spread(memory: &mut MemoryPlan) {
     memory.arenas.iter_mut().for_each(|a| *a = 0);
     for (slot, bytes) in memory.slots.iter_mut().zip(&memory.bytes) {
@@ -27,12 +27,12 @@ fn words(bytes: u64) -> Vec<u8> {
 }
 
 impl Session {
-    /// Bytes that are bound behind each buffer.
+    /// The number of bytes that are bound behind each buffer.
     pub(crate) fn slack(&self) -> u64 {
         if self.canaries { SLACK } else { 0 }
     }
 
-    /// Writes the words, also to all that no kernel has written yet.
+    /// Writes canaries behind all buffers, and over arenas and outputs.
     pub(super) async fn lay_canaries(&self, prepared: &Prepared) -> Result<(), RunError> {
         let fill = |buffer: &wgpu::Buffer, from: u64, to: u64| {
             self.gpu.queue().write_buffer(buffer, from, &words(to - from))
@@ -52,7 +52,7 @@ impl Session {
             .await
     }
 
-    /// Waits for a run, and looks whether the words are still there.
+    /// Waits for a run and checks that the canaries are unchanged.
     pub(super) async fn check_canaries(&self, prepared: &Prepared) -> Result<(), RunError> {
         let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
         let of = |b: usize| {

@@ -1,4 +1,4 @@
-//! Runs that are recorded into the caller's command encoder.
+//! Recording of runs into the caller's command encoder.
 
 use super::late::Late;
 use super::{Session, Value};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wgfc_program::DType;
 
 /// A run that [`Session::encode`] has recorded. The outputs have their values once the encoder's commands have been submitted,
-/// and commands recorded behind the run read them.
+/// and commands that are recorded after the run can read them.
 #[derive(Debug)]
 pub struct Encoded {
     outputs: Vec<(String, DeviceTensor)>,
@@ -16,22 +16,22 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// The outputs, in the program's order. An output's memory is its own for as long as one of its tensors lives: afterwards
-    /// later runs of the session may write there.
+    /// The outputs, in the program's order. An output's memory is reserved while a clone of its tensor exists; afterwards later
+    /// runs of the session may write to it.
     pub fn outputs(&self) -> &[(String, DeviceTensor)] {
         &self.outputs
     }
-    /// The output of a name.
+    /// The output with this name.
     pub fn output(&self, name: &str) -> Option<&DeviceTensor> {
         self.outputs.iter().find_map(|(n, t)| (n == name).then_some(t))
     }
-    /// Whether the shapes of all outputs are known. Where the run itself computes a size, the shapes have the largest size
-    /// that is possible until [`Encoded::settle`].
+    /// Whether the shapes of all outputs are known. A size that the run computes has its largest possible value until
+    /// [`Encoded::settle`].
     pub fn is_settled(&self) -> bool {
         self.late.is_none()
     }
-    /// Waits for the run and reads the sizes that it computed. The caller has submitted the encoder's commands. This submits a
-    /// copy and polls the device, and does neither for a run that [is settled](Encoded::is_settled).
+    /// Waits for the run and reads the sizes that it computed. The caller must have submitted the encoder's commands. This
+    /// submits a copy and polls the device; it does nothing for a run that [is settled](Encoded::is_settled).
     pub async fn settle(&mut self) -> Result<(), RunError> {
         let Some(late) = self.late.take() else { return Ok(()) };
         for ((_, t), shape) in self.outputs.iter_mut().zip(late.read().await?) {
@@ -42,22 +42,22 @@ impl Encoded {
 }
 
 impl Session {
-    /// Records a run into `encoder`: nothing is submitted, polled or waited for. What is recorded behind it reads its outputs,
-    /// which are in `outputs` where these name one, else in memory of the session's. A tensor for an output whose size the run computes
-    /// has one axis, of the largest number of elements that is possible.
+    /// Records a run into `encoder` without submitting, polling or waiting. Commands that are recorded after it can read its
+    /// outputs. An output that `outputs` names is written to the given tensor, any other to memory of the session. A tensor for
+    /// an output whose size the run computes must have one axis with the largest possible number of elements.
     ///
-    /// Encoders into which a session is recorded are submitted in the order in which they were recorded, each once: a state has the
-    /// length and the contents of the last recorded run for the next. Where there are states, all that is recorded is submitted
-    /// before the session runs by itself, and before states are read, replaced, reset or [grown](Session::grow). Runs of several sessions may be in one encoder,
-    /// each with outputs of those before as inputs, and so may several runs of one session. Inputs on the device are read when the
-    /// commands run; those on the host are read now, each into new memory.
+    /// The caller must submit all encoders with runs of a session once each, in the order of recording, because each recorded run
+    /// continues with the states' lengths and contents of the one before. If the program has states, the caller must also submit
+    /// all recorded runs before the session runs by itself and before states are read, replaced, reset or [grown](Session::grow).
+    /// One encoder may hold runs of several sessions and several runs of one session, with outputs of earlier runs as inputs.
+    /// Inputs on the device are read when the commands execute; inputs on the host are copied to new memory during this call.
     ///
-    /// Nothing has been recorded when an error is returned.
+    /// Nothing has been recorded if an error is returned.
     ///
     /// # Errors
-    /// [`RunError::Encode`] for a program with a loop whose end the host must look at, and for a session with
-    /// [canaries](super::SessionOptions::canaries); [`RunError::Output`] for a tensor that is not as the output will be, is no tensor
-    /// of this device, or lies where another input or output does; [`RunError::DeviceLost`]; else as [`Session::run_on_device`].
+    /// [`RunError::Encode`] for a program with a loop whose condition the host must read, and for a session with
+    /// [canaries](super::SessionOptions::canaries); [`RunError::Output`] for a tensor of the wrong type, shape or device, or one
+    /// that shares memory with another input or output; [`RunError::DeviceLost`]; otherwise as [`Session::run_on_device`].
     pub async fn encode(
         &mut self,
         encoder: &mut wgpu::CommandEncoder,
@@ -73,7 +73,7 @@ impl Session {
         let dims = self.filled("dimensions", bytemuck::cast_slice(&words)).await?;
         let mut late = self.late(&ready, vec![]);
         if let Some(late) = &mut late {
-            // The uniform is the next run's too.
+            // The sizes are copied, as the next run overwrites the uniform.
             let capacity = self.dims.capacity;
             let buffer = gpu.storage("computed sizes", capacity).await?;
             let memory = Arc::new(Memory { buffer, capacity });
@@ -107,7 +107,7 @@ impl Session {
         }
     }
 
-    /// A new buffer with these bytes, which are there for what is submitted next.
+    /// A new buffer with these bytes, which commands submitted afterwards can read.
     pub(super) async fn filled(&self, what: &str, bytes: &[u8]) -> Result<Arc<Memory>, RunError> {
         let capacity = bytes.len().next_multiple_of(4).max(16) as u64;
         if capacity > self.gpu.profile().buffer_bytes {
@@ -147,7 +147,7 @@ impl Session {
         Ok(Arc::new(Memory { buffer, capacity }))
     }
 
-    /// Where an output will be: in the tensor that the caller gave for it.
+    /// The tensor that the caller gave for an output, if any, after checking that it fits.
     pub(super) fn given_output(
         &self,
         given: &[(&str, DeviceTensor)],
@@ -173,7 +173,8 @@ impl Session {
         Ok(Some(t.clone()))
     }
 
-    /// Checks that the outputs given have names of outputs, and no memory in common with `placed` or each other.
+    /// Checks that the given outputs have names of the program's outputs and share no memory with each other or with the inputs
+    /// `placed`.
     pub(super) fn outputs_apart(
         &self,
         given: &[(&str, DeviceTensor)],

@@ -1,4 +1,4 @@
-//! Outputs whose sizes a run computes.
+//! Outputs with sizes that a run computes.
 
 use super::{Ready, Session};
 use crate::bind;
@@ -6,20 +6,20 @@ use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor};
 use wgfc_program::{DType, Dim, Program, Tensor};
 
-/// The facts that are needed to know the shapes of outputs after a run.
+/// Everything that is needed to find the shapes of outputs after a run.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// A copy of the `Dims` uniform, with the computed sizes.
+    /// The `Dims` uniform, or a copy of it, with the computed sizes.
     pub(super) dims: DeviceTensor,
-    /// The outputs that are read, by their position in the program.
+    /// The indices in the program of the outputs that are read.
     pub(super) wanted: Vec<usize>,
-    /// Values of the symbols, those computed not among them.
+    /// The values of the symbols; those of computed symbols are not known yet.
     values: Vec<i64>,
     program: Program,
 }
 
 impl Late {
-    /// The shapes of all outputs, by the dimensions as read.
+    /// The shapes of all outputs, from the contents of the `Dims` uniform.
     pub(super) fn shapes(&self, dims: &Tensor) -> Result<Vec<Vec<usize>>, RunError> {
         let mut values = self.values.clone();
         let words = dims.bytes().unwrap_or_default().chunks_exact(4);
@@ -31,7 +31,7 @@ impl Late {
         bind::settle(&self.program, &values)
     }
 
-    /// Waits for the run and reads the dimensions.
+    /// Waits for the run, reads the computed sizes and returns the shapes of all outputs.
     pub(super) async fn read(&self) -> Result<Vec<Vec<usize>>, RunError> {
         let read = tensor::read_all(&self.dims.gpu, std::slice::from_ref(&self.dims), &mut None).await?;
         read.first().map_or_else(|| Ok(vec![]), |dims| self.shapes(dims))
@@ -39,7 +39,7 @@ impl Late {
 }
 
 impl Session {
-    /// The values that must be read after a run; nothing when the shapes of all outputs are known before it.
+    /// The sizes to read after a run; `None` if the shapes of all outputs are known before it.
     pub(super) fn late(&self, ready: &Ready, wanted: Vec<usize>) -> Option<Late> {
         let p = &self.program;
         let of_outputs = p.outputs.iter().flat_map(|o| &o.shape);
@@ -47,7 +47,7 @@ impl Session {
         bind::computed(p, &sizes)?;
         let (memory, gpu) = (self.dims.clone(), self.gpu.clone());
         let dims = DeviceTensor { dtype: DType::I32, shape: vec![p.symbols.len()], memory, gpu };
-        // Only the part of the program that says how large things are.
+        // Only the parts of the program that determine sizes.
         let program = Program {
             outputs: p.outputs.clone(),
             symbols: p.symbols.clone(),

@@ -1,21 +1,21 @@
-//! The memory that sessions hold on the device.
+//! The device memory of sessions.
 
 use super::Session;
 use wgfc_program::program::BufferKind;
 
-/// Bytes of device memory, of buffers alone: what a driver keeps beside them is not known.
+/// Bytes of device memory in buffers. The memory that a driver allocates besides them is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of the states, at their capacity.
     pub states: u64,
-    /// Arenas, inputs and outputs: what runs so far needed and is kept for those to come.
+    /// Bytes of arenas, inputs, outputs and transfer buffers that are kept for later runs.
     pub activations: u64,
 }
 
 impl DeviceMemory {
-    /// The memory of some sessions. Shared memory counts once.
+    /// The memory of several sessions. Shared memory counts once.
     pub fn of<'s>(sessions: impl IntoIterator<Item = &'s Session>) -> DeviceMemory {
         let mut seen: Vec<wgpu::Buffer> = vec![];
         let mut new = |b: &wgpu::Buffer| match seen.contains(b) {

@@ -1,4 +1,4 @@
-//! From the inputs of a run to its recorded dispatches: symbols, memory, bind groups.
+//! Preparation of a run from its inputs: values of symbols, memory, bind groups and dispatches.
 
 use super::{Session, Value, canaries};
 use crate::bind::{self, Bound, Given, Rounds};
@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use wgfc_program::program::{Buffer, BufferKind};
 
-/// Shape bindings, prepared runs and bind groups kept at most (the latter per dispatch).
+/// The largest numbers of shape bindings, of prepared runs, and of bind groups per dispatch that are kept.
 const KEPT_BOUND: usize = 256;
 const KEPT_RUNS: usize = 4;
 const KEPT_GROUPS: usize = 8;
 
-/// A stretch of a buffer, as bound.
+/// A bound range of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
     pub(super) buffer: wgpu::Buffer,
@@ -25,7 +25,7 @@ pub(super) struct Piece {
     pub(super) size: u64,
 }
 
-/// One dispatch, ready to be recorded.
+/// A dispatch with everything that recording needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     /// Index into [`Program::dispatches`].
@@ -37,7 +37,7 @@ pub(crate) struct Dispatch {
     pub(crate) workgroups: [u32; 3],
 }
 
-/// The dispatches for one shape binding and one choice of buffers for the ports.
+/// The dispatches for one binding of the symbols and one choice of buffers for inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(super) bound: Arc<Bound>,
@@ -46,30 +46,31 @@ pub(crate) struct Prepared {
     segments: Vec<Segment>,
 }
 
-/// Steps that need no size which others of them compute, and nothing of the host.
+/// Consecutive dispatches that can be one compute pass: none depends on a size that another one of them computes, and the host
+/// need not read anything in between.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Which of all.
+    /// The range in [`Prepared::dispatches`].
     pub(crate) dispatches: Range<usize>,
-    /// The sizes copied to the dimensions after them: from where, and to which place.
+    /// Computed sizes to copy to the `Dims` uniform afterwards: source buffer, its offset, and offset in the uniform.
     pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
-    /// The word that the host looks at after them.
+    /// The word that the host reads afterwards, if the segment ends a round of a loop.
     pub(super) look: Option<Look>,
 }
 
 /// The end of a round.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// The number of the segment that a round begins with.
+    /// The index of the segment with which a round begins.
     pub(super) first: usize,
-    /// Where the word is that is 0 when there need be no other round.
+    /// The buffer and the offset of the word, which is 0 if the loop has ended.
     pub(super) word: (wgpu::Buffer, u64),
     /// Index into [`Program::repeats`](wgfc_program::Program::repeats).
     pub(super) repeat: usize,
 }
 
 impl Prepared {
-    /// In order; at least one.
+    /// The segments in order of execution; at least one.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -84,19 +85,20 @@ impl Prepared {
 pub(crate) struct Ready {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) outputs: Vec<DeviceTensor>,
-    /// How long the states will be once it has run.
+    /// The lengths of the states after the run.
     pub(super) lengths: Vec<(String, i64)>,
-    /// Keeps pooled input buffers from being handed out again before the run is submitted.
+    /// References that keep pooled input buffers from being reused before the run is submitted.
     _inputs: Vec<Arc<Memory>>,
 }
 impl Session {
-    /// Binds the symbols, puts the inputs on the device, and finds or makes all that the run needs.
+    /// Binds the symbols, uploads the inputs, and finds or creates the buffers and dispatches of the run.
     pub(crate) async fn prepare(&mut self, inputs: &[(&str, Value)]) -> Result<Ready, RunError> {
         self.prepare_into(inputs, None).await
     }
 
-    /// [`Session::prepare`] for a run that is recorded into the caller's encoder, with outputs in the tensors that are given. Nothing
-    /// is submitted, and the caller of this records the dimensions.
+    /// [`Session::prepare`]; if `recorded` is given, for a run that is recorded into the caller's encoder, with outputs in the
+    /// tensors of `recorded`. In that case nothing is submitted, and the caller of this function records the write of the `Dims`
+    /// uniform.
     pub(super) async fn prepare_into(
         &mut self,
         inputs: &[(&str, Value)],
@@ -118,7 +120,7 @@ impl Session {
         for (port, i) in order.into_iter().enumerate() {
             placed.push(match i {
                 Some(i) => self.place_input(port, &inputs[i].1, recorded.is_some()).await?,
-                // No kernel reads an element of it.
+                // An optional input that is not given gets a buffer without elements, as no kernel reads one.
                 None => {
                     let size = Buffer::byte_size(self.program.inputs[port].dtype, 0);
                     self.take_buffer(port, size + self.slack()).await?
@@ -139,7 +141,8 @@ impl Session {
             let shape = bound.outputs[i].clone();
             outputs.push(DeviceTensor { dtype, shape, memory, gpu: self.gpu.clone() });
         }
-        // Commands of the caller's that write other dimensions may be submitted at any time.
+        // After a recorded run the contents of the uniform are unknown, as the caller may submit commands that write it at any
+        // time.
         let known = self.dims_written.as_ref().filter(|_| !self.encoded);
         if recorded.is_none() && known != Some(&bound.values) {
             let words: Vec<i32> = bound.values.iter().map(|v| *v as i32).collect();
@@ -154,7 +157,7 @@ impl Session {
         Ok(Ready { prepared, outputs, lengths, _inputs: placed })
     }
 
-    /// Which of the inputs is for each port, and the values of the symbols.
+    /// The index of the given input for each port, and the values of the symbols.
     fn matched(&self, inputs: &[(&str, Value)]) -> Result<(Vec<Option<usize>>, Vec<i64>), RunError> {
         let given: Vec<Given<'_>> =
             inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
@@ -168,10 +171,10 @@ impl Session {
         Ok((order, values))
     }
 
-    /// Whether the program takes inputs of these types and shapes. Nothing is run or allocated.
+    /// Checks that the program accepts inputs of these types and shapes. Nothing is run or allocated.
     ///
     /// # Errors
-    /// [`RunError::Inputs`] and [`RunError::Constraint`], which say why it does not.
+    /// [`RunError::Inputs`] and [`RunError::Constraint`] with the reason.
     pub fn fits(&self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
         let (_, values) = self.matched(inputs)?;
         bind::check_sizes(&self.program, &values)
@@ -193,7 +196,8 @@ impl Session {
         Ok(bound)
     }
 
-    /// Arenas only grow, so that alternating shapes share them. Says whether any changed.
+    /// Enlarges arenas that are too small; returns whether any changed. Arenas never shrink, so that alternating shapes can share
+    /// them.
     async fn grow_arenas(&mut self, bound: &Bound) -> Result<bool, RunError> {
         let mut changed = false;
         for (i, need) in bound.memory.arenas.iter().enumerate() {
@@ -201,13 +205,13 @@ impl Session {
             if have.is_some_and(|h| h >= *need) {
                 continue;
             }
-            // Something that grew once will grow again; an eighth ahead saves most of the copies.
+            // An arena that has grown once gets an eighth more than it needs, as it will probably grow again.
             let ahead = have.map_or(0, |_| need / 8).next_multiple_of(256);
             let size = need.saturating_add(ahead).min(self.gpu.profile().buffer_bytes).max(*need).max(256);
             let what = format!("arena {i}");
             if let Some(old) = self.arenas.get(i) {
-                // Its bind groups are forgotten too, so that the memory is free before it is needed again. Commands that the caller
-                // has not submitted yet may use it.
+                // Bind groups of the old arena are dropped, too, so that its memory is free before the new one is allocated. It
+                // is not destroyed if commands that the caller has not submitted yet may use it.
                 if !self.encoded {
                     old.destroy();
                 }
@@ -228,7 +232,8 @@ impl Session {
         Ok(changed)
     }
 
-    /// Where an input is: for a run that is `recorded` in new memory, which no other run waiting to be submitted reads.
+    /// The memory of an input. If the run is `recorded`, an input from the host gets new memory, because recorded runs that have
+    /// not been submitted may still read pooled memory.
     async fn place_input(
         &mut self,
         port: usize,
@@ -256,14 +261,14 @@ impl Session {
         }
     }
 
-    /// A buffer of at least `need` bytes that nobody else holds.
+    /// A buffer of at least `need` bytes from a pool that is not in use elsewhere.
     pub(super) async fn take_buffer(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
         let fits = |m: &Arc<Memory>| m.capacity >= need && m.capacity / 2 <= need.max(4096);
         let free = |m: &Arc<Memory>| Arc::strong_count(m) == 1;
         if let Some(m) = self.pools[pool].iter().find(|m| free(m) && fits(m)) {
             return Ok(m.clone());
         }
-        // The first size is exact. Where sizes vary from run to run, buffers are made a little larger.
+        // The first buffer has the exact size. If sizes vary from run to run, buffers are made up to about an eighth larger.
         let varies = self.pools[pool].iter().any(|m| !fits(m));
         let step = (need / 8).next_power_of_two().max(4);
         let rounded = if varies { need.next_multiple_of(step) } else { need };
@@ -276,7 +281,7 @@ impl Session {
         };
         let buffer = self.gpu.storage(&what, capacity).await?;
         let memory = Arc::new(Memory { buffer, capacity });
-        // Buffers that the caller keeps are the caller's; the pool follows a few of them at most.
+        // The pool tracks at most four buffers, so that it does not grow if the caller keeps tensors.
         if self.pools[pool].len() >= 4 {
             self.pools[pool].remove(0);
         }
@@ -284,7 +289,7 @@ impl Session {
         Ok(memory)
     }
 
-    /// The dispatches of a run, from those kept or made now.
+    /// The dispatches of a run, reused if they have been prepared before.
     async fn prepared(
         &mut self,
         bound: Arc<Bound>,
@@ -309,7 +314,7 @@ impl Session {
         Ok(prepared)
     }
 
-    /// Where a buffer of the program lies.
+    /// The location of a buffer of the program.
     pub(super) fn piece(&self, bound: &Bound, ports: &[wgpu::Buffer], b: usize) -> Option<Piece> {
         let (buffer, offset) = match &self.program.buffers[b].kind {
             BufferKind::Input { index } => (&ports[*index], 0),
@@ -325,7 +330,7 @@ impl Session {
         Some(Piece { buffer: buffer.clone(), offset, size: bytes + slack })
     }
 
-    /// Cuts dispatches where a size has been computed, and where rounds begin and end.
+    /// Splits the dispatches after each computed size and at the beginning and the end of rounds.
     fn segments(
         &self,
         bound: &Bound,
@@ -355,7 +360,7 @@ impl Session {
             if end > start || !sizes.is_empty() {
                 segments.push(Segment { dispatches: start..end, sizes, look: None });
             }
-            // Each has a segment of its own, if need be one without dispatches.
+            // The end of each round needs its own segment, which may have no dispatches.
             for r in rounds.iter().filter(|r| r.range.end == end) {
                 let until = self.program.repeats[r.repeat].until.as_ref();
                 let word = until.and_then(|u| self.piece(bound, ports, u.buffer));
@@ -375,14 +380,14 @@ impl Session {
         segments
     }
 
-    /// Records the copies after a segment.
+    /// Records the copies of computed sizes after a segment.
     pub(crate) fn record_sizes(&self, segment: &Segment, encoder: &mut wgpu::CommandEncoder) {
         for (from, offset, to) in &segment.sizes {
             encoder.copy_buffer_to_buffer(from, *offset, &self.dims.buffer, *to, 4);
         }
     }
 
-    /// The dispatches, and which of them run in rounds.
+    /// The dispatches, and the ranges of them that run in rounds.
     fn dispatches(
         &mut self,
         bound: &Bound,

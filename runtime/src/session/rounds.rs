@@ -1,4 +1,4 @@
-//! Recording a run, and running what is repeated until a word on the device says that it is done.
+//! Recording of runs, and loops whose condition the host reads after each round.
 
 use super::prepared::{Look, Prepared, Segment};
 use super::{Dispatch, Session};
@@ -6,7 +6,7 @@ use crate::bind;
 use crate::error::RunError;
 
 impl Session {
-    /// Records a run, of what runs in rounds one round.
+    /// Records a run, with one round of each loop that runs in rounds.
     pub(crate) fn record(&self, prepared: &Prepared, encoder: &mut wgpu::CommandEncoder) {
         prepared.segments().iter().for_each(|segment| self.record_segment(prepared, segment, encoder));
     }
@@ -23,7 +23,7 @@ impl Session {
         self.record_sizes(segment, encoder);
     }
 
-    /// Records one dispatch; `current` is the pipeline that is set.
+    /// Records one dispatch; `current` is the pipeline that the pass has set.
     pub(crate) fn record_dispatch(
         &self,
         dispatch: &Dispatch,
@@ -39,8 +39,8 @@ impl Session {
         pass.dispatch_workgroups(x, y, z);
     }
 
-    /// Runs all to the end of its last round and returns, recorded, what comes behind: all of it
-    /// without rounds.
+    /// Submits everything up to the end of the last round, and returns an encoder with the rest recorded but not submitted.
+    /// Without rounds that is the whole run.
     pub(super) async fn play(&self, prepared: &Prepared) -> Result<wgpu::CommandEncoder, RunError> {
         if self.canaries {
             self.lay_canaries(prepared).await?;
@@ -59,7 +59,7 @@ impl Session {
                     at = look.first;
                     continue;
                 }
-                // Inside of another round it begins again.
+                // A loop inside another one starts counting again in the next round of the outer loop.
                 rounds[at] = 0;
             }
             at += 1;
@@ -67,7 +67,7 @@ impl Session {
         Ok(encoder)
     }
 
-    /// Submits what is recorded up to the end of a round, and whether there must be another.
+    /// Submits the commands up to the end of a round, waits for them and returns whether there must be another round.
     async fn goes_on(
         &self,
         look: &Look,
@@ -85,7 +85,7 @@ impl Session {
         self.gpu.map_read(to, 4, Some(sent), |b| b.iter().any(|b| *b != 0)).await
     }
 
-    /// Refuses a round too many.
+    /// Checks that the loop has not exceeded its largest number of rounds.
     fn may_go_on(
         &self,
         prepared: &Prepared,

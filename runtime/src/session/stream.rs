@@ -1,4 +1,4 @@
-//! Runs one after another, of which several are under way at a time.
+//! Streams: runs one after another, several of which are in flight at a time.
 
 use super::{Session, Started, Transfer, Value};
 use crate::error::{BadInput, RunError};
@@ -8,26 +8,26 @@ use wgfc_program::program::Buffer;
 use wgfc_program::tensor::checked_numel;
 use wgfc_program::{DType, Tensor};
 
-/// How a [`Stream`] is set up.
+/// The options of a [`Stream`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Runs that may be under way at a time, at least one: while the device works on one, the host prepares the next. Inputs
-    /// and read outputs of so many are in memory.
+    /// The largest number of runs in flight, at least one. While the device executes one, the host prepares the next. Memory
+    /// holds the inputs and the read outputs of this many runs.
     pub in_flight: usize,
-    /// The outputs to read back, all without names.
+    /// The names of the outputs to read back; `None` for all.
     pub outputs: Option<Vec<String>>,
     /// The number of the first run.
     pub first: u64,
 }
 
 impl Default for StreamOptions {
-    /// Two at a time, all outputs, counted from 0.
+    /// Two runs in flight, all outputs, numbers from 0.
     fn default() -> StreamOptions {
         StreamOptions { in_flight: 2, outputs: None, first: 0 }
     }
 }
 
-/// Runs of a session one after another. Outputs are read as runs end, without a wait between one run and the next:
+/// Runs of a session one after another. Outputs are read as runs finish, and the device does not idle between runs:
 ///
 /// ```no_run
 /// # use wgfc_program::Tensor;
@@ -46,20 +46,20 @@ impl Default for StreamOptions {
 /// # Ok(()) }
 /// ```
 ///
-/// A loop whose runs end by a condition is waited for as each of them runs. Errors are [`RunError::Step`], with the number of the run
-/// that failed; those started before it can still be read. A stream that is dropped leaves the runs that it started to the device.
+/// Programs with loops that end on a condition are waited for in each run. Errors are [`RunError::Step`] with the number of the
+/// failed run; runs that were started before it can still be read. Dropping a stream does not cancel the runs that it started.
 #[derive(Debug)]
 pub struct Stream<'s> {
     session: &'s mut Session,
     options: StreamOptions,
     under_way: VecDeque<Pending>,
     ended: VecDeque<Finished>,
-    /// Transfer buffers of runs that have ended.
+    /// Transfer buffers of finished runs, for reuse.
     spare: Vec<wgpu::Buffer>,
     next: u64,
 }
 
-/// A run under way.
+/// A run in flight.
 #[derive(Debug)]
 struct Pending {
     step: u64,
@@ -67,16 +67,16 @@ struct Pending {
     transfer: Transfer,
 }
 
-/// A run that has ended.
+/// A finished run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// Its number.
+    /// The run's number.
     pub step: u64,
-    /// The outputs asked for.
+    /// The requested outputs.
     pub outputs: Vec<(String, Tensor)>,
 }
 
-/// Memory from which the device copies an input. What is put into it is put behind what is there already.
+/// Staging memory from which the device copies an input. It is filled from front to back.
 #[derive(Debug)]
 pub struct Staging {
     view: Option<wgpu::QueueWriteBufferView>,
@@ -85,7 +85,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Puts bytes of the tensor, in the order of [`Tensor::bytes`]. What is too much is left out, and the upload fails.
+    /// Appends bytes of the tensor, in the order of [`Tensor::bytes`]. Bytes beyond the tensor's size are ignored, and the upload
+    /// fails.
     pub fn put(&mut self, bytes: &[u8]) {
         let end = self.at.saturating_add(bytes.len());
         if let Some(view) = self.view.as_mut().filter(|_| end <= self.len) {
@@ -94,7 +95,7 @@ impl Staging {
         self.at = end;
     }
 
-    /// Zeros behind the last element, up to the next whole word.
+    /// Writes zeros behind the last element, up to the next whole word.
     fn pad(&mut self, padded: usize) {
         if let (Some(view), Some(rest)) =
             (&mut self.view, [0; 3].get(..padded.saturating_sub(self.len)).filter(|r| !r.is_empty()))
@@ -105,7 +106,7 @@ impl Staging {
 }
 
 impl Session {
-    /// Runs one after another, of which several are under way at a time.
+    /// A stream: runs one after another, several of which are in flight at a time.
     ///
     /// # Errors
     /// [`RunError::Unknown`] for an output that the program does not have.
@@ -124,12 +125,12 @@ impl Session {
         })
     }
 
-    /// An input on the device, whose bytes `fill` puts into the memory that the device copies from: no other copy of them is made.
-    /// The device's memory is one that the session has for this input, and is taken again once nobody holds the tensor.
+    /// Uploads an input whose bytes `fill` writes directly into staging memory, so that the host makes no other copy of them. The
+    /// device memory comes from the session's pool for this input and is reused once all clones of the tensor are dropped.
     ///
     /// # Errors
-    /// [`RunError::Unknown`] for an input that the program does not have; [`RunError::Inputs`] where `fill` puts more or fewer bytes
-    /// than the shape has.
+    /// [`RunError::Unknown`] for an input that the program does not have; [`RunError::Inputs`] if `fill` appends more or fewer
+    /// bytes than the shape has.
     pub async fn upload_input(
         &mut self,
         name: &str,
@@ -151,7 +152,7 @@ impl Session {
             .scoped(&what, || {
                 let size = wgpu::BufferSize::new(padded as u64);
                 let view = size.and_then(|size| gpu.queue().write_buffer_with(&memory.buffer, 0, size));
-                // Without a view of a tensor that has elements an error was raised.
+                // If there is no view although the tensor has elements, the error scope has the error.
                 let mut staging = Staging { view, at: 0, len };
                 fill(&mut staging);
                 staging.pad(padded);
@@ -166,7 +167,7 @@ impl Session {
 }
 
 impl Stream<'_> {
-    /// The session, of which other runs come after those that were started.
+    /// The session. Runs started with it execute after those of the stream so far.
     pub fn session(&mut self) -> &mut Session {
         self.session
     }
@@ -176,7 +177,7 @@ impl Stream<'_> {
         self.next
     }
 
-    /// Uploads an input of the run that is pushed next, while those before it are under way: see [`Session::upload_input`].
+    /// Uploads an input of the run that is pushed next, while earlier runs execute: see [`Session::upload_input`].
     ///
     /// # Errors
     /// [`RunError::Step`].
@@ -190,10 +191,11 @@ impl Stream<'_> {
         uploaded.map_err(|e| at(self.next, e))
     }
 
-    /// Starts a run. Where as many are under way as may be, the oldest is waited for first; [`Stream::ended`] has its outputs.
+    /// Starts a run. If the largest number of runs is in flight, this first waits for the oldest, whose outputs [`Stream::ended`]
+    /// then returns.
     ///
     /// # Errors
-    /// [`RunError::Step`], of the run that was waited for or of this one, which has not been started then.
+    /// [`RunError::Step`] of the run that was waited for or of this one. In either case this run has not been started.
     pub async fn push(&mut self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
         while self.under_way.len() >= self.options.in_flight.max(1) {
             if let Some(run) = self.wait().await? {
@@ -213,12 +215,12 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// A run that has been waited for and not been returned yet, the oldest first.
+    /// The oldest run that has been waited for and not been returned yet.
     pub fn ended(&mut self) -> Option<Finished> {
         self.ended.pop_front()
     }
 
-    /// The oldest run that has not been returned yet, which is waited for; nothing when there is none.
+    /// Waits for the oldest run that has not been returned yet and returns it; `None` if there is none.
     ///
     /// # Errors
     /// [`RunError::Step`].

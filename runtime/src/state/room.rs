@@ -1,8 +1,8 @@
-//! How much room states have, and how they get more.
+//! The capacity of states, and how it grows.
 //!
-//! WebGPU has no sparse buffers, and a cache in blocks would put an indirection into every kernel that reads
-//! it. So a state is one buffer, and growing is one copy on the device: rows of positions go to their places
-//! in a larger buffer. Doubling makes that less than one copy of each position, all in all.
+//! WebGPU has no sparse buffers, and a cache in blocks would put an indirection into every kernel that reads it. So a state is
+//! one buffer, and growing copies its rows of positions to a larger buffer on the device. With doubling, each position is copied
+//! less than once on average.
 
 use super::Session;
 use crate::error::RunError;
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use wgfc_program::program::{Buffer, State};
 use wgfc_program::{Atom, Dim};
 
-/// How one state is laid out along the axis that it grows along.
+/// The memory layout of a state with respect to the axis along which it grows.
 struct Rows {
-    /// How often its positions are listed.
+    /// The number of rows, which is the product of the extents of the axes before it.
     count: u64,
-    /// Bits of one position.
+    /// The size in bits of one position in a row.
     bits: u64,
 }
 
@@ -23,7 +23,7 @@ fn too_large(s: &State) -> RunError {
     RunError::State { state: s.name.clone(), message }
 }
 
-/// The symbol that a state's capacity is.
+/// The symbol for a state's capacity; `None` if the capacity is fixed or the state does not grow.
 fn symbol(s: &State) -> Option<&str> {
     match s.shape.get(s.growth.as_ref()?.axis)?.as_atom()? {
         Atom::Sym(name) => Some(name),
@@ -31,7 +31,7 @@ fn symbol(s: &State) -> Option<&str> {
     }
 }
 
-/// How many positions a state that grows has room for.
+/// The capacity in positions of a growing state; `None` if it does not grow or the symbol has no value.
 pub(super) fn positions(s: &State, capacities: &BTreeMap<String, i64>) -> Option<i64> {
     s.shape.get(s.growth.as_ref()?.axis)?.eval_syms(&|c| capacities.get(c).copied())
 }
@@ -49,7 +49,7 @@ pub(super) fn shape(s: &State, capacities: &BTreeMap<String, i64>) -> Result<Vec
 /// A state's bytes.
 ///
 /// # Errors
-/// [`RunError::State`] for more elements than kernels can count.
+/// [`RunError::State`] for more elements than an `i32` counts.
 pub(super) fn bytes(s: &State, capacities: &BTreeMap<String, i64>) -> Result<u64, RunError> {
     let n = s.shape.iter().product::<Dim>().eval_syms(&|c| capacities.get(c).copied());
     let n = n.and_then(|n| i32::try_from(n).ok()).and_then(|n| usize::try_from(n).ok());
@@ -63,8 +63,8 @@ fn rows(s: &State) -> Option<Rows> {
     Some(Rows { count: product(&s.shape[..axis])?, bits })
 }
 
-/// The capacities that a program leaves open: `capacity`, or a little more so that rows of positions begin
-/// on whole words, which copies need.
+/// Values for the capacities that a program leaves open: `capacity`, rounded up so that rows begin at whole words, as buffer
+/// copies require.
 ///
 /// # Errors
 /// [`RunError::State`] for a capacity that is 0 or too large.
@@ -72,7 +72,7 @@ pub(super) fn capacities(states: &[State], capacity: usize) -> Result<BTreeMap<S
     let mut out = BTreeMap::new();
     for s in states {
         let (Some(symbol), Some(rows)) = (symbol(s), rows(s)) else { continue };
-        // The least number of positions of whole words; a power of two.
+        // The smallest number of positions whose size is a multiple of a word; a power of two.
         let step = if rows.count > 1 { 32 >> rows.bits.trailing_zeros().min(5) } else { 1 };
         let n = capacity.checked_next_multiple_of(step).and_then(|n| i32::try_from(n).ok());
         let n = n.filter(|n| *n > 0).ok_or_else(|| {
@@ -98,14 +98,13 @@ impl Session {
         }
     }
 
-    /// Gives the states that grow room for at least `capacity` positions; what they hold stays. For all
-    /// sessions on these states, none of which may be in the middle of a run. Nothing happens where there
-    /// is room enough. The states are copied on the device, and both copies are there for a moment.
+    /// Gives growing states room for at least `capacity` positions and keeps their contents. This affects all sessions on these
+    /// states, none of which may be in the middle of a run. States with enough room are left alone. Growing copies the states on
+    /// the device, which holds both copies for a moment.
     ///
     /// # Errors
-    /// [`RunError::State`] for a program whose capacity was fixed when it was compiled,
-    /// [`RunError::Limits`] for more than a binding may have, [`RunError::OutOfMemory`]. The states are as
-    /// they were then.
+    /// [`RunError::State`] for a program whose capacity was fixed when it was compiled, [`RunError::Limits`] for a state larger
+    /// than a binding may be, and [`RunError::OutOfMemory`]. The states are unchanged after an error.
     pub async fn grow(&mut self, capacity: usize) -> Result<(), RunError> {
         self.gpu.health()?;
         let from = self.states.now();
@@ -126,7 +125,7 @@ impl Session {
             to.capacities.entry(symbol).and_modify(|have| *have = n.max(*have));
         }
         to.version += 1;
-        // (from, its row, to, its row, bytes of a row in use, rows)
+        // (old buffer, bytes of its rows, new buffer, bytes of its rows, bytes in use of a row, number of rows)
         let mut copies = vec![];
         for s in states {
             let (Some(rows), Some(old)) = (symbol(s).and_then(|_| rows(s)), from.buffers.get(&s.name)) else {

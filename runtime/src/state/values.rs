@@ -1,4 +1,4 @@
-//! The contents of states on the host: to keep a prompt's cache and begin from it again.
+//! The contents of states on the host, for example to save a prompt's cache and continue from it later.
 
 use super::{Session, room};
 use crate::error::RunError;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use wgfc_program::program::State;
 use wgfc_program::{Scalar, Tensor, TensorType};
 
-/// States of so many bytes are read through one transfer buffer.
+/// States are read together through one transfer buffer of at most this many bytes.
 const TOGETHER: u64 = 256 << 20;
 
 fn wrong(s: &State, message: String) -> RunError {
     RunError::State { state: s.name.clone(), message }
 }
 
-/// `t` with `extent` positions along an axis: the first of those that it has, then zeros.
+/// `t` truncated, or padded with zeros, to `extent` positions along an axis.
 fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
     let have = *t.shape.get(axis)?;
     let mut shape = t.shape.clone();
@@ -42,14 +42,14 @@ fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
 }
 
 impl Session {
-    /// The contents of the states, by name: the positions in use of those that grow. They can be given to
-    /// [`Session::set_states`] of any session on a program with the same states.
+    /// The contents of the states, by name; only the positions in use of growing states. [`Session::set_states`] of any session
+    /// on a program with the same states accepts them.
     pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         let all: Vec<&State> = self.program.states.iter().collect();
         self.read(&all).await
     }
 
-    /// The contents of the states of these names, as in [`Session::states`]; the others are not read.
+    /// The contents of the named states, as in [`Session::states`]; other states are not read.
     ///
     /// # Errors
     /// [`RunError::Unknown`] for a name that no state has.
@@ -99,18 +99,19 @@ impl Session {
         Ok(out)
     }
 
-    /// Gives all states new contents, as [`Session::states`] returns them; those that grow get room for
-    /// them if they have too little. For all sessions on these states.
+    /// Gives all states new contents, in the form that [`Session::states`] returns. Growing states are enlarged if necessary.
+    /// This affects all sessions on these states.
     ///
     /// # Errors
-    /// [`RunError::State`] for a state that is missing, unknown, of another type or shape, or not as long
-    /// as those that have the same length; else as [`Session::grow`]. Nothing has been changed then.
+    /// [`RunError::Unknown`] for an unknown state; [`RunError::State`] for a state that is missing, of another type or shape, or
+    /// of another length than states with the same length symbol; otherwise as [`Session::grow`]. Nothing has changed after such
+    /// an error.
     pub async fn set_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
         self.write_states(to, false).await
     }
 
-    /// Gives these states new contents, as [`Session::set_states`] does; the others keep theirs. A state that grows
-    /// must be as long as those with the same length are, or these must be given too.
+    /// Gives the states in `to` new contents, as [`Session::set_states`] does; other states keep theirs. A growing state must be
+    /// as long as the other states with the same length symbol, unless those are given, too.
     ///
     /// # Errors
     /// As [`Session::set_states`].
@@ -118,7 +119,7 @@ impl Session {
         self.write_states(to, true).await
     }
 
-    /// Gives states new contents; without `others_stay` all of them.
+    /// Gives states new contents. Unless `others_stay`, `to` must have all of them.
     async fn write_states(
         &mut self,
         to: &BTreeMap<String, Tensor>,

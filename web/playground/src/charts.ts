@@ -1,9 +1,9 @@
-/** Charts: where kernels are under the roofs of this device, and how a tensor's numbers are spread. */
+/** Charts: a roofline plot of kernels, and histograms of tensors. */
 
 import { h, hue, si, svg, time } from "./dom.js";
 
 export interface Speeds {
-  /** Bytes, and operations, in a second. */
+  /** Bytes per second, and operations per second. */
   readonly bandwidth: number;
   readonly arithmetic: number;
 }
@@ -65,7 +65,7 @@ export interface Spread {
   readonly mean: number;
   readonly deviation: number;
   readonly zeros: number;
-  /** Neither finite. */
+  /** The number of elements that are not finite. */
   readonly strange: number;
   readonly bins: readonly number[];
 }

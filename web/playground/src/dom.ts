@@ -1,4 +1,4 @@
-/** Elements. Texts are set as text: names that come from models never become HTML. */
+/** Creation of HTML elements. Strings are inserted as text, so names from models never become HTML. */
 
 type Child = Node | string | number | false | undefined | null;
 type Props = Record<string, unknown>;
@@ -23,7 +23,7 @@ export function svg<K extends keyof SVGElementTagNameMap>(tag: K, props: Props =
 
 const UNITS = ["", "k", "M", "G", "T", "P"];
 
-/** Three digits and a prefix: `1.23 M`. */
+/** Formats a number with three digits and an SI prefix: `1.23 M`. */
 export function si(x: number, unit: string): string {
   if (!Number.isFinite(x)) return `– ${unit}`;
   const step = Math.max(0, Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(1, Math.abs(x))) / 3 + 1e-9)));
@@ -37,7 +37,7 @@ export function time(microseconds: number): string {
   return microseconds < 1e6 ? `${(microseconds / 1000).toPrecision(3)} ms` : `${(microseconds / 1e6).toPrecision(3)} s`;
 }
 
-/** A stable colour of a number, apart from its neighbours. */
+/** A fixed hue for an index, far from those of neighbouring indices. */
 export function hue(i: number): number {
   return Math.round((i * 137.508 + 215) % 360);
 }

@@ -16,7 +16,7 @@ const wgsl = StreamLanguage.define<{ comment: number }>({
   name: "wgsl",
   startState: () => ({ comment: 0 }),
   token(stream, state) {
-    // Comments of blocks may be nested.
+    // Block comments may be nested.
     if (state.comment > 0 || stream.match("/*")) {
       if (state.comment === 0) state.comment = 1;
       while (!stream.eol() && state.comment > 0) {
@@ -66,11 +66,11 @@ const theme = EditorView.theme({
 
 export interface Editor {
   readonly element: HTMLElement;
-  /** Shows a text; changes of it are told with its key. */
+  /** Shows a text. Changes to it are reported with its key. */
   show(key: string, text: string): void;
 }
 
-/** `run` is what Ctrl-Enter does. Escape and then Tab leave the editor. */
+/** Ctrl-Enter calls `run`. Escape followed by Tab leaves the editor. */
 export function editor(label: string, changed: (key: string, text: string) => void, run: () => void): Editor {
   let current = "";
   const extensions = [

@@ -1,4 +1,4 @@
-/** Pictures of graphs: what a model computes, and what of it each kernel does. */
+/** Pictures of graphs: a model's nodes, and the dispatches that compute them. */
 
 import dagre from "@dagrejs/dagre";
 import { h, hue, svg } from "./dom.js";
@@ -10,7 +10,7 @@ const MOST_DRAWN = 700;
 
 export interface Drawn {
   readonly element: HTMLElement;
-  /** Marks what belongs to a dispatch, and brings it into view. */
+  /** Highlights the nodes of a dispatch and scrolls them into view. */
   select(dispatch: number | undefined): void;
 }
 
@@ -18,7 +18,7 @@ interface Box {
   readonly id: string;
   readonly title: string;
   readonly detail: string;
-  /** The dispatch that computes it; none of inputs, outputs, and what needs no kernel. */
+  /** The dispatch that computes it; undefined for inputs, outputs and nodes without a kernel. */
   readonly dispatch: number | undefined;
   /** All dispatches that compute it. */
   readonly also?: readonly number[] | undefined;
@@ -30,7 +30,7 @@ interface Picture {
   readonly edges: readonly (readonly [string, string])[];
 }
 
-/** The dispatches, and what they pass on. */
+/** The dispatches and the tensors between them. */
 export function dispatchPicture(plan: Plan): Picture {
   const boxes: Box[] = [];
   const edges = new Map<string, readonly [string, string]>();
@@ -60,7 +60,7 @@ export function dispatchPicture(plan: Plan): Picture {
 
 /** The model's nodes, coloured by their kernels. */
 export function modelPicture(plan: Plan, graph: readonly GraphNode[]): Picture {
-  // A value that several kernels compute is the first one's.
+  // A value that several kernels compute counts for the first one.
   const of = new Map<string, number[]>();
   plan.dispatches.forEach((d, i) => d.nodes.forEach((n) => of.set(n, [...(of.get(n) ?? []), i])));
   const writers = new Map<string, string>();

@@ -1,15 +1,15 @@
-/** The content of a link, in the fragment of the address, which no server sees. */
+/** The content of a link, which is in the fragment of the address and not sent to servers. */
 
 export interface Shared {
   /** `model`, or the name of a demo. */
   readonly view: string;
-  /** The address of a model, or its file where that is small. */
+  /** The address of a model, or its contents if the file is small. */
   readonly model?: string;
   readonly file?: { readonly name: string; readonly bytes: Uint8Array };
   readonly dims: Readonly<Record<string, number>>;
-  /** The number of the dispatch that is looked at. */
+  /** The index of the selected dispatch. */
   readonly dispatch?: number;
-  /** Edited texts of kernels. */
+  /** The edited texts of kernels, by name. */
   readonly edits: Readonly<Record<string, string>>;
 }
 
@@ -40,7 +40,7 @@ export async function encode(shared: Shared): Promise<string> {
 /** Reads the content of a link; undefined if it is damaged. */
 export async function decode(hash: string): Promise<Shared | undefined> {
   const plain = /^#(\w+)$/.exec(hash);
-  // As `wgfc serve` has it.
+  // The form of links that `wgfc serve` uses.
   const address = /^#model=(.+)$/.exec(hash);
   if (address) return { view: "model", model: decodeURIComponent(address[1]!), dims: {}, edits: {} };
   if (!hash.startsWith("#1")) return plain ? { view: plain[1]!, dims: {}, edits: {} } : undefined;

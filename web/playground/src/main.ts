@@ -1,4 +1,4 @@
-/** The playground: a workbench for models, and demos. What is looked at is in the address, so that it can be linked to. */
+/** The playground: a workbench for models, and demos. The address encodes the current view, so that it can be linked to. */
 
 import { cartpole } from "./demos/cartpole.js";
 import type { Demo } from "./demos/demo.js";
@@ -30,10 +30,10 @@ let view = "";
 let demo: Demo | undefined;
 let bench: Workbench | undefined;
 let opened: Opened | undefined;
-/** Where the model comes from that is looked at. */
+/** The address of the current model. */
 let address: string | undefined;
 let showing = 0;
-/** The fragment that this page wrote to the address itself. */
+/** The fragment that this page last wrote to the address. */
 let written = "";
 
 function say(text: string): void {
@@ -122,7 +122,7 @@ function welcome(): void {
   );
 }
 
-/** The content of a link to this. */
+/** The content of a link to the current view. */
 function current(): Shared {
   const { dims = {}, dispatch, edits = {} } = bench?.state ?? {};
   const file = !address && opened?.file ? { file: opened.file } : {};

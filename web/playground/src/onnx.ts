@@ -1,4 +1,4 @@
-/** The graph of an ONNX file: as much of the protobuf as a picture of it needs. */
+/** Reads as much of an ONNX file's graph as a picture of it needs. */
 
 export interface GraphNode {
   readonly name: string;
@@ -9,7 +9,7 @@ export interface GraphNode {
 
 const text = new TextDecoder();
 
-/** The fields of a message: their numbers, and bytes or the value of a varint. */
+/** The fields of a message: the number, and the bytes or the value of a varint. */
 function* fields(bytes: Uint8Array): Generator<[number, Uint8Array | number]> {
   let at = 0;
   const varint = () => {
@@ -34,7 +34,7 @@ function* fields(bytes: Uint8Array): Generator<[number, Uint8Array | number]> {
   }
 }
 
-/** The nodes of a model's own graph, without those of its loops and branches. */
+/** The nodes of a model's main graph, without those of loops and branches. */
 export function readGraph(bytes: Uint8Array): GraphNode[] {
   const nodes: GraphNode[] = [];
   for (const [field, graph] of fields(bytes)) {

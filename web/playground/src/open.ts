@@ -1,4 +1,4 @@
-/** From what is dropped, fetched or linked to a program. */
+/** Opening of programs and models that are dropped, fetched or linked. */
 
 import { LARGEST_FILE } from "./hash.js";
 import { type Opened, graphOf, openFiles } from "./program.js";
@@ -14,7 +14,7 @@ export interface HowToCompile {
 
 const isModel = (name: string) => /\.(onnx|pt2)$/i.test(name);
 
-/** A model to compile: its files, or its address, below which its external data is. */
+/** A model to compile: its files, or its address, relative to which its external data is found. */
 export type Source = readonly File[] | URL;
 
 /** Compiles a model in the page. */
@@ -45,7 +45,7 @@ export async function openDropped(files: readonly File[], say: (text: string) =>
   return openFiles("program", Object.fromEntries(named));
 }
 
-/** The files of a drop, those in folders too. */
+/** The files of a drop, including those in folders. */
 export async function filesOf(data: DataTransfer): Promise<File[]> {
   const entries = [...data.items].map((i) => i.webkitGetAsEntry()).filter((e) => e !== null);
   const read = async (entry: FileSystemEntry): Promise<File[]> => {
@@ -67,7 +67,7 @@ async function fetched(url: URL): Promise<File> {
   return new File([await response.blob()], decodeURIComponent(url.pathname.split("/").pop()!));
 }
 
-/** A program's folder at an address: its files stay there. */
+/** Opens a program's folder at an address. Files other than the plan are passed on as addresses. */
 async function openFolder(url: URL): Promise<Opened> {
   const plan = await (await fetched(new URL("plan.json", url))).text();
   const root = JSON.parse(plan) as { plans?: { kernels: { name: string }[] }[]; kernels?: { name: string }[]; weights?: { files: { name: string }[] } };
@@ -77,7 +77,7 @@ async function openFolder(url: URL): Promise<Opened> {
   return openFiles(name, { "plan.json": plan, ...Object.fromEntries(names.map((n) => [n, new URL(n, url)])) });
 }
 
-/** Opens an address; beside a demo's model there is the program that it was compiled to. */
+/** Opens an address. Demos have a compiled program beside the model. */
 export async function openAddress(address: string, say: (text: string) => void): Promise<Opened> {
   const url = new URL(address, location.href);
   say(`Fetching ${decodeURIComponent(url.pathname.split("/").pop()!)}`);

@@ -1,4 +1,4 @@
-/** A compiled program as the playground looks at it: `plan.json`, the kernels' texts, and the files to load it from. */
+/** A compiled program in the playground: `plan.json`, the kernels' texts, and the files for loading it. */
 
 import { type Size, parseSize } from "../../src/sizes.js";
 import { type GraphNode, readGraph } from "./onnx.js";
@@ -49,7 +49,7 @@ export interface Plan {
   readonly stats: { readonly model_nodes: number; readonly bytes_unfused: number | string; readonly operators?: Readonly<Record<string, string>>; readonly warnings: readonly string[] };
 }
 
-/** Files by name; of a URL nothing is read here. */
+/** Files by name. URLs are not fetched here. */
 export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 
 export interface Opened {
@@ -59,19 +59,19 @@ export interface Opened {
   readonly plans: readonly Plan[];
   readonly kernels: Readonly<Record<string, string>>;
   readonly graph: readonly GraphNode[] | undefined;
-  /** The model, to be compiled again. */
+  /** The model, for compiling it again. */
   readonly model?: readonly File[] | URL;
-  /** Its file, where it is small enough for a link. */
+  /** The model's file, if it is small enough for a link. */
   readonly file?: { readonly name: string; readonly bytes: Uint8Array };
-  /** Milliseconds of compiling it here. */
+  /** The duration of the compilation in milliseconds, if the page compiled it. */
   readonly compiled?: number;
-  /** How its kernels are computed, where that was asked for. */
+  /** The schedules of kernels, if they were requested. */
   readonly schedules?: string;
 }
 
 /**
- * A program of files. A bundle is a file of safetensors whose header has the other files; so it does as the weights of a folder.
- * `at`: the address of the program, beside which are the files of its weights.
+ * Opens a program from its files. A bundle is a safetensors file whose header has the other files, so it also serves as the
+ * weights. `at` is the program's address, relative to which the files of weights are found.
  */
 export async function openFiles(name: string, files: Files, graph?: readonly GraphNode[], at?: URL): Promise<Opened> {
   const bundle = Object.keys(files).find((n) => n.endsWith(".wgfc"));
@@ -108,7 +108,7 @@ export async function graphOf(file: Blob): Promise<readonly GraphNode[] | undefi
   }
 }
 
-/** Symbols whose values a person chooses: neither computed nor a matter of states. */
+/** The symbols whose values the user chooses: those that are neither computed nor lengths or capacities of states. */
 export function freeSymbols(plan: Plan): string[] {
   const states = (plan.states ?? []).flatMap((s) => [...s.shape.map(String), ...(s.growth ? [s.growth.length] : [])]);
   const computed = (plan.computed ?? []).map((c) => c.symbol);
@@ -146,7 +146,7 @@ export function edited(opened: Opened, edits: Readonly<Record<string, string>>, 
   return { ...opened.files, ...kernels, "plan.json": JSON.stringify({ ...opened.root, plans }) };
 }
 
-/** A plan that also returns the buffer: what a dispatch has written, before anything else takes its memory. */
+/** The plan with a buffer as an additional output, so that its contents are not overwritten by later dispatches. */
 export function tapped(plan: Plan, buffer: number, name: string): Plan {
   const { kind, dtype, elements } = plan.buffers[buffer]!;
   if (kind.kind !== "arena") return plan;
@@ -154,7 +154,7 @@ export function tapped(plan: Plan, buffer: number, name: string): Plan {
   return { ...plan, buffers, outputs: [...plan.outputs, { name, dtype, shape: [elements], buffer }] };
 }
 
-/** A plan in which one dispatch runs several times. */
+/** The plan with one dispatch repeated several times. */
 export function repeated(plan: Plan, dispatch: number, times: number): Plan {
   const inside = (plan.repeats ?? []).some((r) => r.first <= dispatch && dispatch < r.first + r.count);
   const repeats = inside ? plan.repeats! : [...(plan.repeats ?? []), { first: dispatch, count: 1, times, why: "measured" }];

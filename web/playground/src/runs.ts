@@ -1,17 +1,17 @@
-/** Runs of a program on this device, and how long its kernels take. */
+/** Runs of a program on this device, and timing of its kernels. */
 
 import { type Model, Tensor, type TensorLike, WgfcError, load } from "wgfc";
 import type { Measured, Speeds } from "./charts.js";
 import { type Opened, type Plan, Sizes, edited, repeated } from "./program.js";
 
-/** A dispatch in a few words. */
+/** A short title of a dispatch. */
 export function titleOf(plan: Plan, dispatch: number): string {
   const { kernel, nodes } = plan.dispatches[dispatch]!;
   const { name } = plan.kernels[kernel]!;
   return nodes.length ? `${name.replace(/^\d+_/, "")} (${nodes[0]}${nodes.length > 1 ? ` and ${nodes.length - 1} more` : ""})` : name;
 }
 
-/** A generator of numbers that are the same everywhere (mulberry32). */
+/** A random generator with the same numbers on all platforms (mulberry32). */
 export function random(seed: number): () => number {
   let a = seed >>> 0;
   return () => {
@@ -22,7 +22,7 @@ export function random(seed: number): () => number {
   };
 }
 
-/** Made-up inputs: floats around 0, and integers that are valid as ids, indices and masks. */
+/** Random inputs: floats around 0, and integers that are valid as ids, indices and masks. */
 export function inputsFor(plan: Plan, sizes: Sizes): Record<string, TensorLike> {
   return Object.fromEntries(
     plan.inputs.map((p, i) => {
@@ -38,7 +38,7 @@ export function inputsFor(plan: Plan, sizes: Sizes): Record<string, TensorLike> 
 
 let shared: Promise<GPUDevice> | undefined;
 
-/** One device for all that the playground runs, with what the adapter has. */
+/** The playground's only device, with all features and limits of the adapter. */
 export function deviceOf(): Promise<GPUDevice> {
   shared ??= (async () => {
     const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
@@ -61,11 +61,11 @@ export function adapterName(device: GPUDevice): string {
 
 export interface Result {
   readonly outputs: Readonly<Record<string, Tensor>>;
-  /** The least of some runs, from the call until outputs are here. */
+  /** The shortest time of several runs, from the call until the outputs are on the host. */
   readonly microseconds: number;
 }
 
-/** Runs a model some times. States begin anew each time, so that all runs are the same. */
+/** Runs a model several times. States are reset before each run, so that all runs are equal. */
 export async function runModel(model: Model, inputs: Record<string, TensorLike>, times = 3): Promise<Result> {
   let [least, outputs] = [Infinity, {} as Record<string, Tensor>];
   for (let i = 0; i < times; i++) {
@@ -79,7 +79,7 @@ export async function runModel(model: Model, inputs: Record<string, TensorLike>,
   return { outputs, microseconds: least * 1000 };
 }
 
-/** The time of each dispatch: by timestamps, else by how much longer a run takes in which it is repeated. */
+/** The time of each dispatch, measured with timestamps, or otherwise as the increase of a run's time if the dispatch is repeated. */
 export async function timeDispatches(
   opened: Opened, plan: Plan, edits: Readonly<Record<string, string>>, inputs: Record<string, TensorLike>, sizes: Sizes,
   progress: (done: number, all: number) => void,
@@ -131,7 +131,7 @@ export async function timeDispatches(
 
 let speeds: Promise<Speeds> | undefined;
 
-/** How fast this device copies and multiplies. */
+/** Measures how fast this device copies memory and multiplies. */
 export function measureDevice(): Promise<Speeds> {
   return (speeds ??= measure().catch((e: unknown) => {
     speeds = undefined;
@@ -163,7 +163,7 @@ async function measure(): Promise<Speeds> {
     return { rate: (groups * 64 * 256 * 8 * 2) / seconds, seconds };
   };
   let best = 0;
-  // Larger and larger, until a dispatch takes long enough to tell.
+  // Increases the size until a dispatch takes long enough to be measured.
   for (let groups = 16; groups <= 16384; groups *= 4) {
     const { rate, seconds } = await multiplied(groups);
     best = Math.max(best, rate);

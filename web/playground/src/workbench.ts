@@ -1,4 +1,4 @@
-/** A model's graph, its kernels and their WGSL side by side, and what they take on this device. */
+/** The workbench: a model's graph, its kernels and their WGSL side by side, with their times on this device. */
 
 import { type Model, type Tensor, type TensorLike, type TypedArray, load } from "wgfc";
 import { type Measured, type Speeds, histogram, roofline } from "./charts.js";
@@ -9,7 +9,7 @@ import { type HowToCompile, compiled } from "./open.js";
 import { type Opened, type Plan, Sizes, edited, freeSymbols, tapped } from "./program.js";
 import { type Result, adapterName, deviceOf, inputsFor, measureDevice, runModel, timeDispatches, titleOf } from "./runs.js";
 
-/** The part of a workbench that a link keeps. */
+/** The part of a workbench's state that links store. */
 export interface WorkState {
   dims: Record<string, number>;
   dispatch: number | undefined;
@@ -83,7 +83,7 @@ export class Workbench {
     p.roofline.replaceChildren(h("p", { class: "empty" }, "Time the kernels: then their distance from what this device can do is here."));
   }
 
-  /** Any tensor of the model, where it can be compiled again. */
+  /** The choice of a tensor of the model to show, if the model can be compiled again. */
   #tapChoice(): HTMLElement | false {
     const { graph, model } = this.#opened;
     const names = [...new Set((graph ?? []).flatMap((n) => n.outputs))].filter((n) => n !== "");
@@ -108,7 +108,7 @@ export class Workbench {
     return h("select", { "aria-label": "Plan", onchange: choose }, ...plans.map((p, i) => h("option", { value: i }, p.name || `plan ${i}`)));
   }
 
-  /** Everything that depends on the plan and its sizes. */
+  /** Updates everything that depends on the plan and its sizes. */
   #planChanged(): void {
     const states = (this.#plan.states ?? []).flatMap((s) => s.shape.filter((d) => typeof d === "string" && this.#plan.symbols.includes(d)) as string[]);
     this.#sizes = new Sizes(this.#plan, { ...Object.fromEntries(states.map((s) => [s, 256])), ...this.state.dims });
@@ -181,7 +181,7 @@ export class Workbench {
     this.#mark();
   }
 
-  /** Chooses a dispatch, everywhere. */
+  /** Selects a dispatch in all views. */
   select(dispatch: number): void {
     this.state.dispatch = dispatch;
     const d = this.#plan.dispatches[dispatch];
@@ -231,7 +231,7 @@ export class Workbench {
     if (this.state.dispatch !== undefined) this.select(this.state.dispatch);
   }
 
-  /** Does something, and says how it goes. */
+  /** Runs `f` and shows its progress and errors. */
   async #guard(what: string, f: () => Promise<void>, quiet = false): Promise<void> {
     const { status } = this.#parts;
     const buttons = quiet ? [] : [...this.element.querySelectorAll<HTMLButtonElement>(".actions button")];
@@ -272,7 +272,7 @@ export class Workbench {
     }
   }
 
-  /** Runs the model; where kernels were edited, also as they were, and compares. */
+  /** Runs the model. If kernels were edited, also runs the original ones and compares the outputs. */
   async #run(): Promise<void> {
     const { edits } = this.state;
     const inputs = this.#inputs();
@@ -308,7 +308,7 @@ export class Workbench {
     );
   }
 
-  /** Reads the buffer that the chosen dispatch writes. A plan that returns the buffer besides is another plan, which needs no compiler. */
+  /** Shows the buffer that the selected dispatch writes, which an edited plan returns as an additional output. This needs no compiler. */
   async #showTensor(): Promise<void> {
     const { dispatch } = this.state;
     const d = dispatch === undefined ? undefined : this.#plan.dispatches[dispatch];
@@ -339,7 +339,7 @@ export class Workbench {
     this.#say("");
   }
 
-  /** A tensor that no kernel may write: the model is compiled so that one does. */
+  /** Shows a tensor that may have no buffer: the model is compiled again with the tensor as an output. */
   async #tap(name: string): Promise<void> {
     const other = await compiled(this.#opened.model!, { taps: [name] }, (t) => this.#say(t));
     const model = await load(other.files, { device: await deviceOf() });
@@ -353,7 +353,7 @@ export class Workbench {
     }
   }
 
-  /** Compiles once more with every operator as a kernel of its own, and runs both. */
+  /** Compiles the model without fusion and runs both versions. */
   async #unfused(): Promise<void> {
     const other = await compiled(this.#opened.model!, { unfused: true }, (t) => this.#say(t));
     const inputs = this.#inputs();
@@ -371,7 +371,7 @@ export class Workbench {
     }
   }
 
-  /** Shows how the kernels are computed, as JSON, and compiles with what it is changed to. */
+  /** Shows the kernels' schedules as JSON, and compiles the model with the edited ones. */
   async #schedules(): Promise<void> {
     const { schedules = "" } = await compiled(this.#opened.model!, { listSchedules: true }, (t) => this.#say(t));
     this.#say("");

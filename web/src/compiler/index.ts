@@ -1,4 +1,4 @@
-/** Compiles models in the page. The compiler is a module of WebAssembly in a worker; both are loaded by the first model. */
+/** Compilation of models in the page. The compiler is a WebAssembly module in a worker; both are loaded by the first model. */
 
 import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
@@ -14,85 +14,92 @@ export type { DeviceLike, DeviceProfile } from "./profile.js";
 
 /** One of several plans over the same weights. */
 export interface PlanOptions {
-  /** The variant's name, which no other has. */
+  /** The plan's name, which must be unique. */
   readonly name: string;
-  /** Symbolic dimensions that it fixes. */
+  /** Values of symbolic dimensions to fix in this plan. */
   readonly dims?: Readonly<Record<string, number>>;
-  /** Another device than that of the other plans. */
+  /** The device profile for this plan, instead of that of the request. */
   readonly profile?: DeviceProfile;
 }
 
 /** Options of a compilation: the device, sizes and precision. */
 export interface CompileSettings {
-  /** Symbolic dimensions to fix. */
+  /** Values of symbolic dimensions to fix. */
   readonly dims?: Readonly<Record<string, number>>;
-  /** Expected values of the symbolic dimensions that stay symbolic; schedules are chosen for these. */
+  /** Expected values of the dimensions that stay symbolic, for which schedules are chosen. */
   readonly expect?: Readonly<Record<string, number>>;
   /**
-   * `"f16"` keeps weights, caches and tensors between kernels of a model of f32 in f16, and is refused without `shader-f16`; `"f32"` does not use
-   * `shader-f16`. Otherwise values are kept as the model says, and models of f16 use it where it is there.
+   * `"f16"` stores f32 weights, caches and tensors between kernels as f16, and is an error without `shader-f16`. `"f32"` does not
+   * use `shader-f16`. By default values have the model's types, and f16 models use `shader-f16` if it is available.
    */
   readonly precision?: "f16" | "f32";
-  /** With the precision f16 or with `weights`: nodes of the model whose values and weights stay as they are. */
+  /** Nodes of the model whose values and weights stay f32 with the precision f16 or with `weights`. */
   readonly keepF32?: readonly string[];
-  /** Weights of products in 8 or 4 bits, rounded to the nearest in blocks of 32 with a scale. */
+  /** Quantizes the weights of matrix products to 8 or 4 bits, with one scale per block of 32. */
   readonly weights?: "q8" | "q4";
-  /** Every operator as a kernel of its own. */
+  /** Disables fusion, so that every operator has its own kernel. */
   readonly unfused?: boolean;
   /** Tensors of the model to return as extra outputs. */
   readonly taps?: readonly string[];
-  /** Schedules for kernels: an edited copy of what `wgfc inspect --schedule --json` prints. */
+  /** Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints. */
   readonly schedules?: string;
-  /** Whether {@link Compiled.schedules} is wanted, which takes half as long again. */
+  /** Whether to return {@link Compiled.schedules}, which makes the compilation take half as long again. */
   readonly listSchedules?: boolean;
-  /** Whether naga validates every kernel, a module of its own. WebGPU does that too where kernels are made, by what the browser has for it. */
+  /**
+   * Whether to validate every kernel with naga, which is a separate module. The browser validates kernels, too, when pipelines
+   * are made.
+   */
   readonly validate?: boolean;
 }
 
 export interface CompileProgress {
-  /** The model's download, in bytes, of which the total is 0 where it is not known; then the compiler, which is done or not. */
+  /**
+   * `"model"` is the model's download in bytes, with a total of 0 if it is not known. `"compile"` is the compilation, which goes
+   * from 0 to 1.
+   */
   readonly stage: "model" | "compile";
   readonly loaded: number;
   readonly total: number;
 }
 
 export interface CompileOptions extends CompileSettings {
-  /** Several plans, the preferred ones first. One without a name otherwise. */
+  /** Several plans in order of preference. The default is one plan without a name. */
   readonly plans?: readonly PlanOptions[];
   /** The device or adapter to compile for. */
   readonly device?: DeviceLike;
-  /** Or its limits and features, by WebGPU's names. Without any of these it is what every WebGPU device has. */
+  /** The device's limits and features by WebGPU's names, instead of `device`. The default is those that every WebGPU device has. */
   readonly limits?: Readonly<Record<string, number>>;
   readonly features?: Iterable<string>;
-  /** Or a profile, as `wgfc compile --profile` takes. */
+  /** A device profile in the format of `wgfc compile --profile`, instead of `device`. */
   readonly profile?: DeviceProfile;
   readonly signal?: AbortSignal;
   readonly onProgress?: (progress: CompileProgress) => void;
-  /** Whether downloads and plans are kept in the browser's Cache API (they are), or in a cache of which name. */
+  /** Whether to keep downloads and plans in the browser's Cache API (`true`), or the name of the cache. */
   readonly cache?: boolean | string;
 }
 
 /** A compiled model. */
 export interface Compiled {
-  /** The files for `load`: the plan, the kernels, and the model's own files, which keep the weights. */
+  /** The files for `load`: the plan, the kernels, and the model's own files, which hold the weights. */
   readonly source: Files;
   /** `plan.json`, parsed. */
   readonly plan: { readonly plans: readonly Readonly<Record<string, unknown>>[] } & Readonly<Record<string, unknown>>;
   /** The kernels' texts, by name. */
   readonly kernels: Readonly<Record<string, string>>;
-  /** Bytes of the model's weights that the compiler read. */
+  /** The number of bytes of the model's weights that the compiler read. */
   readonly read: number;
-  /** How each kernel is computed, where that was asked for: JSON that may be edited, and given as `schedules`. */
+  /** The schedules of kernels, if they were requested, as JSON that can be edited and passed as `schedules`. */
   readonly schedules: string | undefined;
-  /** How long it took, without downloads. */
+  /** The duration of the compilation in milliseconds, without downloads. */
   readonly ms: number;
-  /** Whether it was compiled before, and kept. */
+  /** Whether the plan came from the cache. */
   readonly cached: boolean;
 }
 
 /**
- * Compiles a model: an `.onnx` file with its external data, or an archive of torch.export (`.pt2`), at an address, as a `File`, or files by name.
- * A model that is wrong or not supported is refused with a {@link WgfcError} of kind `model` or `unsupported`, which has `diagnostics`.
+ * Compiles a model: an `.onnx` file with its external data or an archive of torch.export (`.pt2`), given by address, as a `File`,
+ * or as files by name. A model that is invalid or not supported rejects with a {@link WgfcError} of kind `model` or
+ * `unsupported`, which has `diagnostics`.
  */
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
   const { signal, onProgress, cache, validate = false } = options;
@@ -104,7 +111,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const text = JSON.stringify({ ...request, files });
   const versions = [...model.files.values()].map((f) => f.version);
   const own = model.whole ? [] : versions;
-  // A model that cannot be told from others is not kept.
+  // A plan is not cached if a file of the model has no known version.
   const key = [model.bytes, text, ...own, ...(validate ? ["validated"] : [])];
   const place = own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
   const before = await place?.get();
@@ -120,7 +127,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   return { ...compiled(answer, reply.data, model.files), ms: reply.ms, cached: before !== undefined };
 }
 
-/** The compiler's answer: a plan, or a refusal. */
+/** The compiler's answer: a plan, or errors. */
 type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string } | Refusal;
 interface Refusal {
   readonly errors: readonly Diagnostic[];
@@ -132,7 +139,7 @@ function refused({ errors, text }: Refusal): WgfcError {
   return new WgfcError(first?.kind ?? "internal", text.trimEnd(), { node: first?.node ?? undefined, diagnostics: errors });
 }
 
-/** A file that the plan's weights are in. */
+/** A file with weights of the plan. */
 interface Located {
   readonly place: Place;
   readonly bytes: number;
@@ -143,12 +150,12 @@ interface Located {
 interface Model {
   /** The model, or its graph. */
   readonly bytes: Uint8Array<ArrayBuffer>;
-  /** Whether all of it is in these bytes. */
+  /** Whether these bytes are the whole model. */
   readonly whole: boolean;
   readonly files: ReadonlyMap<string, Located>;
 }
 
-/** The most bytes that the compiler reads of a file that is no ONNX model, to say what is wrong with it. */
+/** The largest file that is no ONNX model and that is passed to the compiler, which reports what is wrong with it. */
 const LARGEST_UNKNOWN = 1 << 30;
 
 async function read(origin: Origin, options: CompileOptions): Promise<Model> {
@@ -165,7 +172,7 @@ async function read(origin: Origin, options: CompileOptions): Promise<Model> {
     if (files.has(location)) continue;
     const place = origin.beside(location);
     const found = place ? await sizeOf(place, options.signal) : { missing: true };
-    // The compiler names the missing files, with the tensors that are in them.
+    // Missing files are skipped, as the compiler reports them with their tensors.
     if (!place || found.missing) continue;
     files.set(location, { place, bytes: found.bytes ?? least, version: found.version });
   }
@@ -180,7 +187,10 @@ interface Opened {
   readonly all: () => Promise<Uint8Array<ArrayBuffer>>;
 }
 
-/** Goes through the model's file, which is fetched unless it is kept; then, and on the user's disk, nothing but the graph is read. */
+/**
+ * Reads the model's graph. A file at an address is downloaded unless it is cached; of a cached file, or one on disk, only the
+ * graph is read.
+ */
 async function open({ name, place }: Origin, { signal, onProgress, cache }: CompileOptions): Promise<Opened> {
   const ofBlob = (blob: Blob) => ({ at: blob, bytes: blob.size, all: async () => new Uint8Array(await blob.arrayBuffer()) });
   if (place instanceof Blob) {
@@ -209,7 +219,7 @@ function requestOf(o: CompileOptions): object {
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
   const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights } = o;
-  // JSON leaves out what is undefined.
+  // JSON omits undefined fields.
   return { profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights };
 }
 
@@ -218,7 +228,7 @@ function compiled(
   data: Uint8Array<ArrayBuffer>,
   files: Model["files"],
 ): Pick<Compiled, "source" | "plan" | "kernels" | "read" | "schedules"> {
-  // In plans, files are addresses.
+  // Plans refer to files by encoded names, as in addresses.
   const weights = plan["weights"] as { files: { name: string }[] };
   const escape = (name: string) => name.split("/").map(encodeURIComponent).join("/");
   const named = { ...plan, weights: { ...weights, files: weights.files.map((f) => ({ ...f, name: escape(f.name) })) } };
@@ -228,7 +238,7 @@ function compiled(
   return { source, plan: named, kernels, read, schedules };
 }
 
-/** A worker without work, for the next model. */
+/** An idle worker, kept for the next model. */
 let idle: Worker | undefined;
 let ending: ReturnType<typeof setTimeout> | undefined;
 const IDLE_MS = 10_000;
@@ -257,7 +267,7 @@ async function inWorker(job: Job, signal?: AbortSignal): Promise<Reply> {
     }
     return reply;
   } catch (e) {
-    // Nothing else ends what it computes.
+    // Terminating the worker is the only way to stop the compilation.
     worker.terminate();
     throw e;
   } finally {

@@ -1,22 +1,22 @@
-/** Plans that were compiled before, in the cache of downloads. */
+/** The cache of compiled plans, which is part of the cache of downloads. */
 
 import type { Reply } from "./worker.js";
 
-/** Which compiler made them. */
+/** The identity of the compiler. */
 declare const COMPILER: string;
 
 export type Made = Extract<Reply, { json: string }>;
 /** The key of a compiled plan in the cache: the model's graph, the request, and the versions of the model's files. */
 export type Key = readonly (string | Uint8Array<ArrayBuffer>)[];
 
-/** The place of a plan. */
+/** A plan's entry in the cache. */
 export interface Place {
   get(): Promise<Made | undefined>;
-  /** Where there is no room, nothing is kept. */
+  /** Stores the plan. Nothing is stored if there is no room. */
   put(made: Made): Promise<void>;
 }
 
-/** The place of what is made of these; none where nothing is kept. */
+/** The cache entry for a key; undefined if caching is off or not possible. */
 export async function placeOf(key: Key, name: boolean | string = true): Promise<Place | undefined> {
   const open = async () => (name === false ? undefined : globalThis.caches?.open(name === true ? "wgfc" : name));
   const cache = await open().catch(() => undefined);

@@ -1,30 +1,30 @@
 /**
- * The graph of an ONNX model without the bytes of its large tensors. The model is a protobuf message, which is gone through once, as it comes; a
- * tensor's `raw_data` that is large becomes external data of the model's own file, everything else is copied as it is.
+ * Extracts the graph of an ONNX model without the bytes of its large tensors. The model is a protobuf message, which is read once
+ * as a stream. A large `raw_data` of a tensor becomes external data in the model's own file; everything else is copied unchanged.
  */
 
-/** Where the bytes of a file come from. */
+/** A stream of a file's bytes. */
 export interface Bytes {
-  /** The next bytes; none at the end. */
+  /** The next bytes; undefined at the end. */
   next(): Promise<Uint8Array | undefined>;
-  /** Leaves out so many, where that is less work than to have them; whether there are so many. */
+  /** Skips bytes, for sources that can do so without reading them. Returns whether the file has that many. */
   skip?(bytes: number): boolean;
 }
 
 export interface Graph {
   readonly bytes: Uint8Array<ArrayBuffer>;
-  /** Bytes that were left out. */
+  /** The number of bytes that were left out. */
   readonly moved: number;
-  /** The files that tensors are in, and how far they must reach. */
+  /** The external files of tensors, with the sizes that they must have at least. */
   readonly external: ReadonlyMap<string, number>;
 }
 
-/** Raw data of more bytes stay where they are. */
+/** Raw data of more bytes become external data. */
 const LARGEST = 16 << 10;
-/** A tag and a length take no more. */
+/** The largest number of bytes of a tag and a length. */
 const HEAD = 20;
 
-/** The messages in which tensors may be, by the numbers of their fields. */
+/** The fields of a message that may contain tensors, by number. */
 interface Schema {
   readonly [field: number]: () => Schema;
 }
@@ -38,7 +38,10 @@ const EXTERNAL_DATA = 13;
 const DATA_LOCATION = 14;
 const DEEPEST = 200;
 
-/** Reads a model; undefined where it is no protobuf message, or is cut off. Its tensors refer to it as `name`. */
+/**
+ * Reads a model; undefined if it is no protobuf message or is truncated. `name` is the location of external data in the model's
+ * own file.
+ */
 export async function graphOf(source: Bytes, name: string): Promise<Graph | undefined> {
   const reader = new Reader(source);
   const external = new Map<string, number>();
@@ -110,12 +113,12 @@ class Malformed extends Error {}
 
 const encode = (text: string) => new TextEncoder().encode(text);
 
-/** The strings of a pair. */
+/** The strings of a key-value pair. */
 function stringsOf(message: Uint8Array): string[] {
   const out: string[] = [];
   for (let at = 0; at < message.length; ) {
     const field = message[at]! >> 3;
-    // Keys and values are short; a length that is not in one byte may be one in two.
+    // Keys and values are short, so their lengths are varints of one or two bytes.
     let length = message[at + 1]!;
     at += 2;
     if (length > 127) length = (length & 127) + 128 * message[at++]!;
@@ -125,7 +128,7 @@ function stringsOf(message: Uint8Array): string[] {
   return out;
 }
 
-/** A message that is put together. */
+/** A message that is assembled from pieces. */
 class Pieces {
   readonly #pieces: Uint8Array[] = [];
   length = 0;
@@ -162,9 +165,9 @@ class Pieces {
   }
 }
 
-/** Bytes as they come, of which the next ones are looked at. */
+/** A buffered reader of a stream. */
 class Reader {
-  /** Where the next byte stands in the file. */
+  /** The offset of the next byte in the file. */
   position = 0;
   readonly #source: Bytes;
   #buffer: Uint8Array = new Uint8Array();
@@ -193,7 +196,7 @@ class Reader {
     }
   }
 
-  /** The bytes of a number that {@link fill} has waited for. */
+  /** The bytes of a varint, which {@link fill} must have read. */
   digits(): Uint8Array {
     const begin = this.#at;
     for (;;) {

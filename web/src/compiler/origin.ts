@@ -1,4 +1,4 @@
-/** A model's files: where they are, and their bytes. */
+/** The places of a model's files, and streams of their bytes. */
 
 import { WgfcError } from "../errors.js";
 import { throwIfAborted } from "../fail.js";
@@ -6,20 +6,20 @@ import { decoded } from "../files.js";
 import { type Files, type ModelSource, type Source, UrlSource, concat } from "../source.js";
 import type { Bytes } from "./onnx.js";
 
-/** A file that is at hand, or at an address. */
+/** A file in memory or on disk, or an address. */
 export type Place = Blob | URL;
 
 export interface Origin {
-  /** The model's file, without folders. */
+  /** The name of the model's file, without folders. */
   readonly name: string;
   readonly place: Place;
-  /** A file beside it. */
+  /** The place of a file relative to the model's file. */
   beside(location: string): Place | undefined;
 }
 
 const MODEL = /\.(onnx|pt2)$/i;
 
-/** The files that a page gives. */
+/** The model's files for a source that the page gives. */
 export function originOf(source: ModelSource): Origin {
   if (typeof source === "string" || source instanceof URL) {
     const url = new URL(source, globalThis.location?.href);
@@ -57,7 +57,7 @@ export interface Found {
   readonly missing?: boolean | undefined;
 }
 
-/** The size of a file; what a server does not say is left out. */
+/** The size and version of a file, as far as the server reports them. */
 export async function sizeOf(at: Place, signal?: AbortSignal): Promise<Found> {
   if (at instanceof Blob) {
     const date = (at as Partial<File>).lastModified;
@@ -74,7 +74,7 @@ export async function sizeOf(at: Place, signal?: AbortSignal): Promise<Found> {
 
 const STEP = 1 << 20;
 
-/** Bytes of a file that is at hand; those that are skipped are not read. */
+/** The bytes of a file with random access. Skipped bytes are not read. */
 export class RandomBytes implements Bytes {
   readonly #size: number;
   readonly #read: (from: number, to: number) => Promise<Uint8Array>;
@@ -113,10 +113,10 @@ export class RandomBytes implements Bytes {
   }
 }
 
-/** So much is put to the rest at a time. */
+/** The number of bytes that are collected before they are appended to the `Blob`. */
 const BATCH = 16 << 20;
 
-/** A file on its way. What has come is kept as a `Blob`, which browsers need not hold in memory, and its hash is computed. */
+/** A download. The bytes are collected in a `Blob`, which browsers need not hold in memory, and hashed. */
 export class Download implements Bytes {
   readonly #open: () => AsyncIterator<Uint8Array>;
   readonly #progress: (loaded: number) => void;
@@ -125,7 +125,7 @@ export class Download implements Bytes {
   #batch: Uint8Array<ArrayBuffer>[] = [];
   #waiting = 0;
   #loaded = 0;
-  /** Where it broke off. */
+  /** The position at which the download was last interrupted. */
   #broken = -1;
   readonly #hashes: Promise<ArrayBuffer>[] = [];
 
@@ -137,7 +137,7 @@ export class Download implements Bytes {
 
   async next(): Promise<Uint8Array | undefined> {
     const { done, value } = await this.#pieces.next().catch((e: unknown) => {
-      // It goes on where it broke off, once.
+      // After a network error, the download resumes once at the same position.
       if (!(e instanceof WgfcError) || e.kind !== "network" || this.#loaded <= Math.max(0, this.#broken)) throw e;
       this.#broken = this.#loaded;
       return (this.#pieces = this.#open()).next();
@@ -151,7 +151,7 @@ export class Download implements Bytes {
     return value;
   }
 
-  /** All of the file, once the rest is there, and what tells it from others. */
+  /** Downloads the rest and returns the whole file with a version made of its hashes. */
   async whole(): Promise<{ blob: Blob; version: string }> {
     while (await this.next());
     this.#put();
@@ -168,7 +168,7 @@ export class Download implements Bytes {
   }
 }
 
-/** The source of a file at an address, which keeps what it fetches. */
+/** The source of a file at an address, with a cache unless `cache` is false. */
 export async function sourceAt(url: URL, cache: boolean | string | undefined): Promise<Source> {
   const source = new UrlSource(url);
   return cache === false ? source : (await import("../cache.js")).keep(source, undefined, cache);

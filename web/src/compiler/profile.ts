@@ -1,9 +1,9 @@
-/** Device profiles for the compiler: the JSON of `wgfc compile --profile FILE`. */
+/** Device profiles for the compiler, in the JSON format of `wgfc compile --profile FILE`. */
 
-/** Limits and speeds of a device. What is left out is that of every WebGPU device. */
+/** The limits and speeds of a device. The defaults are those of every WebGPU device. */
 export interface DeviceProfile {
   readonly version: 1;
-  /** For people. */
+  /** The device's name, for information only. */
   readonly device?: string;
   readonly limits?: Readonly<Record<string, number | boolean | null>>;
   readonly speeds?: Readonly<Record<string, number>>;
@@ -32,13 +32,13 @@ const SWIFTSHADER = {
   memory_latency: 17, operation: 21e-9, barrier: 10.3e-6, workgroup_bandwidth: 1.8e9, cache_bandwidth: 2.1e9,
   resident_workgroups: 1, exchange: 20e-6,
 };
-/** The speeds of kinds of devices, as `compiler/src/device.rs` has them. */
+/** The speeds of kinds of devices, equal to those in `compiler/src/device.rs`. */
 export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE, swiftshader: SWIFTSHADER };
 
-/** Whose adapters share their memory with the CPU, all but few. */
+/** The vendors of which nearly all adapters share memory with the CPU. */
 const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination", "intel", "qualcomm", "samsung"];
 
-/** The kind of an adapter; browsers say little, and of many nothing. */
+/** The kind of an adapter; undefined if the browser does not report enough about it. */
 function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
   const { vendor = "", architecture = "", description = "" } = info ?? {};
   if (/swiftshader/i.test(`${architecture} ${description}`)) return "swiftshader";
@@ -58,7 +58,7 @@ export function profileOf(device: DeviceLike): DeviceProfile {
   };
 }
 
-/** The profile of any device with these limits and features, by WebGPU's names; limits that are left out are WebGPU's defaults. */
+/** The profile of a device with these limits and features, by WebGPU's names. Limits that are not given are WebGPU's defaults. */
 export function profileOfLimits(of: Readonly<Record<string, number>>, features: Iterable<string>, subgroup?: number): DeviceProfile {
   const has = new Set(features);
   const limits: Record<string, number | boolean> = { f16: has.has("shader-f16") };

@@ -1,4 +1,4 @@
-/** Compiles in a worker, which reads the model's files as the compiler asks for bytes of them. */
+/** The worker that compiles models. It reads the model's files when the compiler requests bytes of them. */
 
 /** A file of a model: its bytes, or its address. */
 export type WorkerFile = Blob | string;
@@ -6,7 +6,7 @@ export type WorkerFile = Blob | string;
 export interface Job {
   /** The model, or its graph. */
   readonly model: Uint8Array<ArrayBuffer>;
-  /** The request, in JSON. */
+  /** The request as JSON. */
   readonly request: string;
   /** The model's files, in the order of the request. */
   readonly files: readonly WorkerFile[];
@@ -30,18 +30,18 @@ interface Compiler {
   release(answer: number): void;
 }
 
-/** The exports of naga's module, as `bindings/validator` says. */
+/** The exports of naga's module, documented in `bindings/validator`. */
 interface Validator {
   readonly memory: WebAssembly.Memory;
   allocate(bytes: number): number;
   validate(answer: number, answerBytes: number): number;
 }
 
-// The types of workers contradict those of pages.
+// TypeScript's types for workers conflict with those for pages, so this one is declared here.
 declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
 declare function postMessage(reply: Reply, transfer: Transferable[]): void;
 
-/** A module of the package, which is loaded by the first that asks for it. */
+/** A WebAssembly module of the package, which is loaded on first use. */
 class Module {
   readonly #what: string;
   readonly #address: URL;
@@ -52,7 +52,7 @@ class Module {
     this.#address = address;
   }
 
-  /** Begins to load it. */
+  /** Starts loading the module. */
   begin(): Promise<WebAssembly.Module> {
     return (this.#loaded ??= this.#load());
   }
@@ -64,7 +64,7 @@ class Module {
     return WebAssembly.compile(await response.arrayBuffer());
   }
 
-  /** An instance with a memory of its own; or what failed. */
+  /** A new instance with its own memory, or the failure of loading. */
   async instance(imports: WebAssembly.Imports): Promise<WebAssembly.Instance | Failure> {
     try {
       return await WebAssembly.instantiate(await this.begin(), imports);
@@ -76,16 +76,16 @@ class Module {
 }
 
 const said = (e: unknown) => (e instanceof Error ? e.message : String(e));
-// Bundlers look for addresses in this form.
+// Bundlers recognize addresses only in this form.
 const compilerModule = new Module("the compiler", new URL("./compiler.wasm", import.meta.url));
 const validatorModule = new Module("naga, which validates kernels,", new URL("./validator.wasm", import.meta.url));
 
-/** Bytes of one fetch from an address: the compiler asks for tensors one after another. */
+/** The least number of bytes of one fetch from an address, as the compiler reads consecutive tensors. */
 const WINDOW = 256 << 10;
 /** The last bytes that were fetched. */
 let fetched: { file: string; offset: number; bytes: Uint8Array } | undefined;
 
-/** Bytes of a file, at once; fewer where it ends. */
+/** Reads bytes of a file synchronously; fewer at the end of the file. */
 function read(file: WorkerFile, offset: number, length: number): Uint8Array {
   if (typeof file !== "string") return new Uint8Array(new FileReaderSync().readAsArrayBuffer(file.slice(offset, offset + length)));
   const from = fetched?.file === file ? offset - fetched.offset : -1;
@@ -100,7 +100,7 @@ function fetchNow(file: string, offset: number, length: number): Uint8Array {
   request.setRequestHeader("range", `bytes=${offset}-${offset + length - 1}`);
   request.send();
   const bytes = new Uint8Array(request.response as ArrayBuffer);
-  // 200 means that the server sends all of it.
+  // Status 200 means that the server sends the whole file.
   if (request.status === 200) return bytes.subarray(offset, offset + length);
   return request.status === 206 ? bytes : new Uint8Array();
 }
@@ -124,12 +124,12 @@ function compile(compiler: Compiler, { model, request }: Job): Exclude<Reply, Fa
   return reply;
 }
 
-/** The faults that naga finds in the kernels of an answer; empty if there are none. */
+/** The errors that naga finds in the kernels of an answer; empty if there are none. */
 function problems({ memory, allocate, validate }: Validator, json: string): string {
   const bytes = new TextEncoder().encode(json);
   const at = allocate(bytes.length) >>> 0;
   new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
-  // The memory may have grown when it returns.
+  // The call may have grown the memory, which detaches earlier views.
   const result = validate(at, bytes.length) >>> 0;
   const [text, length] = new Uint32Array(memory.buffer, result, 2) as unknown as [number, number];
   return new TextDecoder().decode(new Uint8Array(memory.buffer, text, length));
@@ -137,7 +137,7 @@ function problems({ memory, allocate, validate }: Validator, json: string): stri
 
 async function answer(job: Job): Promise<Reply> {
   fetched = undefined;
-  // Both are fetched at the same time.
+  // Both modules are fetched concurrently.
   if (job.validate) validatorModule.begin().catch(() => {});
   let memory: WebAssembly.Memory;
   const files = {
@@ -152,7 +152,7 @@ async function answer(job: Job): Promise<Reply> {
       }
     },
   };
-  // Each model has a memory of its own, which is freed with it.
+  // Each model has its own instance, whose memory is freed afterwards.
   const compiler = await compilerModule.instance({ wgfc: files });
   if ("kind" in compiler) return compiler;
   memory = compiler.exports["memory"] as WebAssembly.Memory;
@@ -162,7 +162,7 @@ async function answer(job: Job): Promise<Reply> {
   } catch (e) {
     return { kind: "internal", message: `the compiler broke off, as it does where the page has no more memory, or by a bug in it: ${said(e)}` };
   }
-  // A model that is refused has no kernels.
+  // An answer with errors has no kernels.
   if (!job.validate || reply.json.startsWith('{"errors"')) return reply;
   const validator = await validatorModule.instance({});
   if ("kind" in validator) return validator;

@@ -1,4 +1,4 @@
-//! Memory, which is the host's, and allocators. Safety is as [`super`] says.
+//! Host memory and allocators. For the safety of all functions see [`super`].
 
 use super::{nothing, set, status, string};
 use crate::memory::{ALLOCATOR, release, zeros};
@@ -39,7 +39,7 @@ pub(super) unsafe extern "system" fn CompareMemoryInfo(
     _: *const OrtMemoryInfo,
     out: *mut c_int,
 ) -> OrtStatusPtr {
-    // SAFETY: see the module. All are the same.
+    // SAFETY: see the module. All memory infos are equal.
     unsafe { set(out, 0) }
 }
 
@@ -115,7 +115,7 @@ pub(super) unsafe extern "system" fn AllocatorAlloc(
 }
 
 pub(super) unsafe extern "system" fn AllocatorFree(_: *mut OrtAllocator, p: *mut c_void) -> OrtStatusPtr {
-    // SAFETY: the caller has it from this allocator.
+    // SAFETY: the caller got the memory from this allocator.
     unsafe { release(p) };
     OrtStatusPtr::default()
 }

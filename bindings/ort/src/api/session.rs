@@ -1,4 +1,4 @@
-//! Environments, sessions, and their inputs and outputs. Safety is as [`super`] says.
+//! Environments, sessions, and their inputs and outputs. For the safety of all functions see [`super`].
 
 use super::{array, create, guarded, nothing, path, put, set, set_all, string};
 use crate::memory::text;
@@ -135,7 +135,7 @@ pub(super) unsafe extern "system" fn Run(
     })
 }
 
-/// Arguments of the functions below: whether they are about inputs or about outputs.
+/// Values of `WHICH`: whether a function is about inputs or about outputs.
 pub(super) const INPUT: bool = false;
 pub(super) const OUTPUT: bool = true;
 

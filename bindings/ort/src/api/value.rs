@@ -1,4 +1,4 @@
-//! Tensors and their types. Safety is as [`super`] says.
+//! Tensors and their types. For the safety of all functions see [`super`].
 
 use super::{array, create, guarded, put, set, set_all};
 use crate::tensor::{Type, Value, dtype, element};
@@ -66,7 +66,7 @@ pub(super) unsafe extern "system" fn GetTensorElementTypeAndShapeDataReference(
     OrtStatusPtr::default()
 }
 
-/// The type of a value; that of a tensor is one object under both names.
+/// The type of a value. One object serves as `OrtTypeInfo` and as `OrtTensorTypeAndShapeInfo`.
 pub(super) unsafe extern "system" fn value_type<H>(of: *const OrtValue, out: *mut *mut H) -> OrtStatusPtr {
     // SAFETY: see the module.
     unsafe {

@@ -11,7 +11,7 @@ import os as _os
 import sys as _sys
 
 if _sys.platform == "linux" and "XDG_RUNTIME_DIR" not in _os.environ:
-    # Mesa's layer that asks the desktop for its graphics card complains on stderr where there is no desktop to ask.
+    # Without a desktop, Mesa's device-selection layer prints errors to stderr.
     _os.environ.setdefault("NODEVICE_SELECT", "1")
 
 from wgfc._compile import CompileWarning, compile, export, load

@@ -8,8 +8,8 @@ from wgfc._wgfc import command_line
 
 
 def main() -> NoReturn:
-    """Does as ``wgfc --help`` says and ends the process with the exit code."""
-    # Mesa's layer that asks the desktop for its graphics card complains where there is no desktop to ask.
+    """Runs the command line, which ``wgfc --help`` describes, and ends the process with its exit code."""
+    # Without a desktop, Mesa's device-selection layer prints errors to stderr.
     if sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["NODEVICE_SELECT"] = "1"
     command_line(["wgfc", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Arrays of NumPy and torch from those of the native module, and the other way."""
+"""Conversions between arrays of NumPy and torch and arrays of the native module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def asarray(given: Any) -> numpy.ndarray:
 
 
 def to_numpy(host: HostArray) -> numpy.ndarray:
-    """An array that shares the bytes of ``host``; with ml_dtypes installed also of types that NumPy alone does not have."""
+    """A NumPy array of the elements of ``host``. Types that NumPy lacks are ml_dtypes' if that is installed, otherwise
+    ``host.raw_dtype``. The array shares the bytes of ``host`` unless integers of less than a byte are converted."""
     import numpy
 
     array = numpy.asarray(host)
@@ -33,12 +34,12 @@ def to_numpy(host: HostArray) -> numpy.ndarray:
     own = getattr(ml_dtypes, host.dtype, None)
     if own is None:
         return array
-    # Integers of less than a byte are numbers already, floats are bits.
+    # Integers of less than a byte are stored as numbers, floats as bits.
     return array.astype(own) if "float" not in host.dtype else array.view(own)
 
 
 def to_torch(host: HostArray) -> torch.Tensor:
-    """A tensor that shares the bytes of ``host``."""
+    """A torch tensor that shares the bytes of ``host``."""
     import torch
 
     if host.raw_dtype == host.dtype or host.dtype == "bfloat16":
@@ -47,12 +48,13 @@ def to_torch(host: HostArray) -> torch.Tensor:
 
     bits = torch.from_numpy(numpy.asarray(host))
     own = getattr(torch, host.dtype, None)
-    # Torch has names for types of less than a byte, but no arithmetic.
+    # Torch has types of less than a byte, but no arithmetic for them, so these stay integers of one byte.
     return bits if own is None or not host.dtype.startswith("float8") else bits.view(own)
 
 
 def exported(model: Any) -> bool:
-    """Whether it is a ``torch.export.ExportedProgram``. Does not import torch: without it there is none."""
+    """Whether it is a ``torch.export.ExportedProgram``. torch is not imported for this: if nothing has imported it, the answer is
+    no."""
     export = getattr(sys.modules.get("torch"), "export", None)
     kind = getattr(export, "ExportedProgram", None)
     return kind is not None and isinstance(model, kind)

@@ -1,4 +1,4 @@
-"""``wgfc.compile`` and ``wgfc.export``: from models to programs."""
+"""``wgfc.compile`` and ``wgfc.export``, which make programs from models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Progress = Callable[[str, int, int], object]
 
 
 class CompileWarning(UserWarning):
-    """A compiled model differs from the model in a way that its author may not expect, such as narrower types: see ``Program.warnings``."""
+    """A program differs from the model in a way that its author may not expect, such as narrower types: see
+    ``Program.warnings``."""
 
 
 def compile(
@@ -51,43 +52,47 @@ def compile(
     of a path; with bytes there is none. The same model and options give the same program on every machine.
 
     ``dims``
-        Values of symbolic sizes: ``{"batch": 8}``. Others stay symbolic, and one program serves all of them.
+        Values of symbolic sizes: ``{"batch": 8}``. Other sizes stay symbolic, and the program accepts any value of them.
     ``expect``
-        Values to choose for of sizes that stay symbolic; 64 without.
+        Expected values of sizes that stay symbolic, for which kernels are optimized; 64 by default.
     ``values``
-        Inputs to fix, by name: arrays, or numbers and lists of them. They become constants and are no inputs of the program. What decides
-        shapes must be known while compiling.
+        Inputs to fix, by name: arrays, or numbers and lists of them. They become constants and are no inputs of the program.
+        Values that determine shapes must be known during compilation.
     ``taps``
         Tensors of the model to return as extra outputs, by name.
     ``added``, ``replaced``
-        Tensors of the model that runs may add to or replace, by name: see ``Session.run``. Of PyTorch's programs modules have names, too.
+        Tensors of the model that runs may add to or replace, by name: see ``Session.run``. In PyTorch programs, modules have
+        names, too.
     ``states``, ``state_capacity``
-        What stays on the device from run to run, such as a cache of keys and values: ``"auto"`` for what is found by structure, or a dict of
-        inputs and the outputs that continue them. ``state_capacity`` is the number of positions there is room for along the axis that
-        states are filled along; without it each ``Session`` sets it. With ``state_capacity`` alone ``states`` is ``"auto"``.
+        States, which stay on the device from run to run, such as a key-value cache: ``"auto"`` to detect them by structure, or a
+        dict from inputs to the outputs that are their next values. ``state_capacity`` is the capacity in positions of states that
+        are filled along an axis; if it is not given, each ``Session`` sets it. If only ``state_capacity`` is given, ``states`` is
+        ``"auto"``.
     ``precision``
-        ``"f32"``: values are kept in the types that the model has. ``"f16"``: weights, caches and, where the device has f16, tensors between
-        kernels of a model of f32 are f16 in memory; inputs, outputs and all arithmetic stay f32. What f16 could not hold stays f32:
-        ``Program.inspect`` lists it. A run whose outputs are not finite then gives a ``RuntimeWarning``.
+        ``"f32"``: values have the model's types. ``"f16"``: f32 weights, caches and, if the device supports f16, tensors between
+        kernels are stored as f16; inputs, outputs and all arithmetic stay f32. Tensors whose values f16 cannot hold stay f32:
+        ``Program.inspect`` lists them. A run whose outputs are not all finite then gives a ``RuntimeWarning``.
     ``weights``
-        ``"q8"`` or ``"q4"`` rounds the weights of products to 8 or 4 bits, in blocks of 32 with a scale.
+        ``"q8"`` or ``"q4"`` quantizes the weights of matrix products to 8 or 4 bits, with one scale per block of 32.
     ``keep_f32``
-        Nodes of the model whose values and weights both leave in f32.
+        Nodes of the model whose values and weights ``precision`` and ``weights`` leave in f32.
     ``fusion``, ``without``
-        How much is fused; names of parts of full fusion to leave out: ``"approximate"``, ``"merge"``, ….
+        The level of fusion, and names of parts of full fusion to disable: ``"approximate"``, ``"merge"``, ….
     ``adapter``
-        Compile for the limits and speeds of an adapter, a part of its name, its number or one of ``wgfc.adapters()``, with what
-        ``wgfc tune`` and ``wgfc device --measure`` found on it. Without it the program runs on every WebGPU device.
+        The adapter to compile for: a part of its name, its number or one of ``wgfc.adapters()``. The compiler uses its limits and
+        speeds, and the results of ``wgfc tune`` and ``wgfc device --measure`` on it. Without it the program runs on every WebGPU
+        device.
     ``profile``, ``tuning``, ``schedules``
-        A device profile, by name (``"portable"``, ``"discrete"``, ``"integrated"``, ``"software"``, ``"swiftshader"``) or from a file; files of measured
-        and of hand-written schedules.
+        A device profile, by name (``"portable"``, ``"discrete"``, ``"integrated"``, ``"software"``, ``"swiftshader"``) or file; a
+        file of measured schedules; a file of hand-written schedules.
     ``graph_only``
-        Read no weights: the program can be inspected, not run.
+        Reads no weights: the program can be inspected, but not run.
     ``progress``
-        Called with ``(stage, number, of)`` when a stage is done. An exception that it raises is raised when the program is done.
+        Called with ``(stage, number, of)`` when a stage is done. If it raises an exception, it is not called again, and the
+        exception is raised at the end of the compilation.
 
-    Raises ``ModelError`` or ``UnsupportedError`` with everything that is wrong or not supported. What the user should know of the program
-    is a ``CompileWarning`` each.
+    Raises ``ModelError`` or ``UnsupportedError`` with all problems that were found. Each of the program's warnings is a
+    ``CompileWarning``.
     """
     if _arrays.exported(model):
         model = _archive(model)
@@ -137,10 +142,10 @@ def export(
 ) -> Program:
     """Compiles a module of PyTorch: ``torch.export.export`` and ``wgfc.compile`` in one.
 
-    ``args`` and ``kwargs`` are example inputs on the CPU; ``dynamic_shapes`` says which of their extents may change, as for
-    ``torch.export.export``: ``{"x": {0: torch.export.Dim("batch")}}``. An extent of an example must not be 0 or 1 where it shall be
-    dynamic. The module is exported in the mode in which it is: call ``module.eval()`` for inference. With ``decompose`` torch writes all
-    operators in its core ones first (``run_decompositions``). ``options`` are those of ``compile``.
+    ``args`` and ``kwargs`` are example inputs on the CPU. ``dynamic_shapes`` says which of their extents may change, as for
+    ``torch.export.export``: ``{"x": {0: torch.export.Dim("batch")}}``. Dynamic extents must not be 0 or 1 in the examples. The
+    module is exported in its current mode: call ``module.eval()`` for inference. With ``decompose`` torch first decomposes all
+    operators into core ATen operators (``run_decompositions``). ``options`` are those of ``compile``.
     """
     import torch
 

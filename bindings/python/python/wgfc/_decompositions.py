@@ -1,4 +1,4 @@
-"""Decompositions of operators of gradients for which torch has none, or one that is not exact enough."""
+"""Decompositions of operators, mostly of gradients, for which torch has none or an inaccurate one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that AOTAutograd replaces before a graph is compiled."""
     more = torch._decomp.get_decompositions([_ATEN.batch_norm_backward, _ATEN.rrelu_with_noise_backward])
     found = {**_foreach.decompositions(), **torch._decomp.core_aten_decompositions(), **more, **_OWN}
-    # The second result of torch's decomposition is the attention weights; that of the operator is the logarithm of sums.
+    # In torch's decomposition the second result is the attention weights; the operator's is the logsumexp.
     found.pop(_ATEN._scaled_dot_product_flash_attention_for_cpu.default, None)
-    # Torch's decomposition loses digits by cancellation where the variance is small; the importer's formula does not.
+    # Torch's decomposition suffers from cancellation if the variance is small; the importer's formula does not.
     found.pop(_ATEN.native_group_norm_backward.default, None)
-    # A detached result would become one with a gradient, as AOTAutograd looks for results that have one in decomposed operators.
+    # With this decomposition AOTAutograd would give a detached result a gradient.
     found.pop(_ATEN.detach.default, None)
-    # Torch's decomposition does not copy tensors whose elements share memory.
+    # Torch's decomposition does not copy tensors whose elements share memory, as the operator does.
     found.pop(_ATEN.select_scatter.default, None)
     return found
 
@@ -41,7 +41,7 @@ def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @_of(_ATEN.replication_pad1d_backward.default, _ATEN.replication_pad2d_backward.default, _ATEN.replication_pad3d_backward.default)
 def _replication_pad(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
-    """The gradient of replication padding: the elements at both ends receive the sums of the gradients of their copies."""
+    """The gradient of replication padding: border elements also receive the gradients of their copies."""
     for i in range(len(padding) // 2):
         axis, (before, behind) = x.ndim - 1 - i, padding[2 * i : 2 * i + 2]
         n = x.shape[axis]
@@ -59,7 +59,7 @@ def _replication_pad(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _scattered(grad: Tensor, x: Tensor, indices: Tensor, axes: int) -> Tensor:
-    """Scatters gradients to the positions of the maxima, which are indices over the last ``axes`` axes."""
+    """Adds gradients to the positions of the maxima. ``indices`` are flat indices into the last ``axes`` axes."""
     flat = x.new_zeros(x.shape).flatten(-axes)
     return flat.scatter_add(-1, indices.flatten(-axes), grad.flatten(-axes)).reshape(x.shape)
 
@@ -133,13 +133,14 @@ if hasattr(torch.ops.prims, "fma"):
 def _embedding_bag_weights(
     grad: Tensor, table: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, mode: int, padding: int = -1
 ) -> Tensor:
-    """The gradients of the weights of an embedding bag: products of rows and the gradients of their bags."""
+    """The gradient with respect to the per-sample weights of an embedding bag: dot products of table rows and the gradients of
+    their bags."""
     each = (grad.index_select(0, _bags(indices, offsets, bags)) * table.index_select(0, indices)).sum(-1)
     return torch.where(indices != padding, each, 0)
 
 
 def _bags(indices: Tensor, offsets: Tensor, bags: Tensor) -> Tensor:
-    """The bag of each index. Torch leaves it out if its forward pass does not need it."""
+    """The bag of each index, computed from the offsets if torch's forward pass did not return it."""
     if bags.shape[0] == indices.shape[0]:
         return bags
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
@@ -197,11 +198,12 @@ def _cubic(x: Tensor) -> Tensor:
 def _resized_back(
     grad: Tensor, axis: int, extent: int, kernel: Callable[[Tensor], Tensor], width: int, corners: bool, factor: Optional[float]
 ) -> Tensor:
-    """The gradient of resizing along one axis. Each input sums the gradients of the results that it has a weight in; there are at most as many
-    as ``width`` inputs become."""
+    """The gradient of antialiased resizing along one axis, whose kernel spans ``width`` inputs. The gradient of an input is the
+    weighted sum of the gradients of all results to which the input contributes."""
     made, device = grad.shape[axis], grad.device
     one = torch.ones((), device=device)
-    # The distance of results in units of inputs, and upper bounds of the neighbours of a result and of an input.
+    # ``distance`` is the spacing of results in units of inputs. ``of_result`` and ``of_input`` bound the number of inputs that a
+    # result reads, and of results that read an input.
     if corners:
         distance = one * (extent - 1) / torch.sym_max(made - 1, 1) * torch.sym_min(made - 1, 1)
         of_result, of_input = width * (extent - 1) // torch.sym_max(made - 1, 1), width * (made - 1) // torch.sym_max(extent - 1, 1)
@@ -253,7 +255,7 @@ _OWN[_ATEN._upsample_bilinear2d_aa_backward.default] = _resizing(_linear, 2)
 
 @_of(_ATEN.logcumsumexp.default)
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """A prefix sum in logarithmically many steps, each of which adds sums of twice as many elements."""
+    """A prefix logsumexp in logarithmically many steps, each of which doubles the number of elements that a result covers."""
     if x.ndim == 0 or not x.is_floating_point():
         return NotImplemented
     n, reach = x.shape[dim], 1

@@ -8,7 +8,7 @@ from typing import Literal, Optional, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """Where in a model. What is not known, or does not apply, is ``None``."""
+    """A place in a model. Parts that are not known or do not apply are ``None``."""
 
     file: Optional[str] = None
     """The file or folder."""
@@ -17,11 +17,11 @@ class Location:
     operator: Optional[str] = None
     """Its operator."""
     opset: Optional[int] = None
-    """The version of ONNX's operators that holds for it."""
+    """The ONNX opset version of the node."""
     part: Optional[str] = None
-    """Which input, output or attribute of it: ``input B``, ``attribute axis``."""
+    """An input, output or attribute of the node: ``input B``, ``attribute axis``."""
     source: Optional[str] = None
-    """Where the node comes from, as far as the model says: ``module layers.0.mlp, model.py:12: x = self.up(x)``."""
+    """The node's origin in source code, if the model records it: ``module layers.0.mlp, model.py:12: x = self.up(x)``."""
 
     def __str__(self) -> str:
         inside = []
@@ -35,14 +35,14 @@ class Location:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostic:
-    """One thing that is wrong: what, where, why, and what to do."""
+    """A single problem: its description, place, kind and remedy."""
 
     message: str
     """The problem and its reason: ``MatMul inner dimensions differ: 512 and 768``."""
     kind: Literal["model", "unsupported", "device", "internal"] = "model"
-    """Whose problem it is: the model's (or a file's, or an argument's), a limit of wgfc, the device's, or a bug in wgfc."""
+    """The cause: the model (or a file, or an argument), a limitation of wgfc, the device, or a bug in wgfc."""
     location: Location = Location()
-    """Where."""
+    """The place of the problem."""
     help: Optional[str] = None
     """How to solve it, in a sentence."""
 
@@ -63,10 +63,10 @@ class Error(Exception):
     """All problems that were found, not only the first."""
 
     diagnostics: list[Diagnostic]
-    """Everything that is wrong; never empty."""
+    """All problems; never empty."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
-        # The arguments are kept as they are, so that the exception can be pickled.
+        # The base class must have the constructor's arguments, so that the exception can be pickled.
         super().__init__(list(diagnostics))
         self.diagnostics = list(diagnostics)
 
@@ -83,7 +83,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class DeviceError(Error, RuntimeError):
-    """There is no adapter, or the device cannot do it: limits, memory, it was lost."""
+    """There is no adapter, or the device failed: limits exceeded, out of memory, device lost."""
 
 
 class InternalError(Error, RuntimeError):

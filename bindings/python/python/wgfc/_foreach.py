@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, such as optimizers write with ``foreach=True``, as operators on one tensor after another."""
+"""Decompositions of operators on lists of tensors, as optimizers use with ``foreach=True``, into operators on single tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAMED = {
     "zero": _ATEN.zeros_like,
     "max": _ATEN.amax,
 }
-"""The operators on lists whose operator on one tensor has another name or other arguments."""
+"""List operators whose operator on single tensors has another name or other arguments."""
 _LAST = {"addcmul": ("value", 3), "addcdiv": ("value", 3)}
-"""An argument that operators on one tensor take by its name alone, and where it is in those on lists."""
+"""Keyword-only arguments of operators on single tensors, with their positions in the list operators."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """By operator, those that write nothing."""
+    """The decompositions of all list operators that write no argument, by operator."""
     found: dict[Any, Callable[..., Any]] = {}
     for name in torch._C._dispatch_get_all_op_names():
         packet, _, overload = name.partition(".")
@@ -40,7 +40,7 @@ def _each(one: Callable[..., Any], name: str, schema: Any, *args: Any, **kwargs:
     count = max(len(v) for k, v in given.items() if types[k].startswith("List[Tensor"))
     made = []
     for i in range(count):
-        # A list, or a tensor of scalars, has a value for each tensor; all else is for all of them.
+        # Lists and the tensor ``scalars`` have a value for each tensor; other arguments apply to all tensors.
         own = {k: v[i] if types[k].startswith("List[") or k == "scalars" else v for k, v in given.items()}
         positional = [v for k, v in own.items() if not (k in kwargs or _is_last(name, schema, k))]
         named = {("value" if _is_last(name, schema, k) else k): v for k, v in own.items() if k in kwargs or _is_last(name, schema, k)}
@@ -58,7 +58,7 @@ def _of_one(one: Callable[..., Any], name: str, positional: list[Any], named: di
     if name in ("maximum", "minimum") and not isinstance(positional[1], torch.Tensor):
         one = _ATEN.clamp_min if name == "maximum" else _ATEN.clamp_max
     if name in _LAST and isinstance(value, torch.Tensor):
-        # The operator on one tensor takes a number.
+        # ``addcmul`` and ``addcdiv`` accept only a number as ``value``, not a tensor.
         x, a, b = positional
         return x + value * (a * b if name == "addcmul" else a / b)
     return one(*positional, **named)

@@ -1,4 +1,4 @@
-"""Graphs of ATen operators, as AOTAutograd makes them, in the form that the importer reads."""
+"""Conversion of AOTAutograd's graphs of ATen operators to the form that the importer reads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 
 def is_size(value: Any) -> bool:
-    """Whether it is an integer that stands for a size, or what is computed of such."""
+    """Whether it is a plain or symbolic number, such as a size or a value computed from sizes."""
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
 def expression(value: Any) -> Any:
-    """The sympy expression of a symbolic number; a plain number as it is."""
+    """The sympy expression of a symbolic number; a plain number is returned unchanged."""
     return value.node.expr if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
@@ -43,7 +43,8 @@ def free_symbols(value: Any) -> set[Any]:
 
 
 def stride_order(value: torch.Tensor) -> Optional[list[int]]:
-    """The axes from the slowest to the fastest, where that is not their own order; ``None`` where elements are dense in it."""
+    """The axes ordered from the largest to the smallest stride; ``None`` if that is their own order, or if it cannot be
+    determined."""
 
     def hint(x: Any) -> int:
         return int(x.node.hint) if isinstance(x, torch.SymInt) and x.node.hint is not None else int(x)
@@ -53,7 +54,7 @@ def stride_order(value: torch.Tensor) -> Optional[list[int]]:
     except Exception:  # a size that only the run knows
         return None
     axes = [a for a in range(len(sizes)) if sizes[a] != 1]
-    # Axes along which nothing moves have no place of their own.
+    # The order of expanded axes, whose stride is 0, is undefined.
     if any(strides[a] == 0 for a in axes):
         return None
     order = sorted(axes, key=lambda a: -strides[a])
@@ -64,7 +65,7 @@ def stride_order(value: torch.Tensor) -> Optional[list[int]]:
 
 
 def overlaps(value: torch.Tensor) -> bool:
-    """Whether some elements lie at one place in memory; those along an axis that was expanded do not count."""
+    """Whether several elements may have the same address in memory. Expanded axes, whose stride is 0, do not count."""
 
     def hint(x: Any) -> int:
         return int(x.node.hint) if isinstance(x, torch.SymInt) and x.node.hint is not None else int(x)
@@ -83,7 +84,7 @@ def overlaps(value: torch.Tensor) -> bool:
 
 
 def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tensor:
-    """Copies a tensor so that its axes lie in memory in ``order``."""
+    """A copy of a tensor whose axes are laid out in memory in ``order``; the tensor itself for ``None``."""
     if order is None:
         return tensor
     back = sorted(range(len(order)), key=lambda a: order[a])
@@ -92,8 +93,8 @@ def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tens
 
 @functools.cache
 def offsets_are_from_the_base() -> bool:
-    """Whether AOTAutograd, which makes a view of an input from the strides and the offset of a graph's result, counts the offset from where the
-    input begins, as torch does from 2.15 on, or from where its memory does."""
+    """Whether AOTAutograd, which makes a view of an input from the strides and the offset of a graph's result, takes the offset
+    as relative to the input's first element, as torch does from 2.15 on, rather than to the beginning of its memory."""
     base, result = torch.arange(3)[1:], torch.zeros(1, dtype=torch.int64)
     return int(gen_alias_from_base(base, result, False, replay_views=False)) == 1
 
@@ -104,7 +105,8 @@ def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.
         return value
     reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
     whole = torch.empty(reach, dtype=value.dtype, device=value.device)
-    # No view for torch: how it became one of ``whole`` would be done again to what the graph's result is a view of.
+    # ``set_`` makes a tensor that torch does not take for a view of ``whole``. Of a view, torch would replay the view's operators
+    # on the base of the graph's result.
     made = torch.empty(0, dtype=value.dtype, device=value.device)
     made.set_(whole.untyped_storage(), offset, value.shape, tuple(strides))
     to, source = made, value
@@ -116,7 +118,7 @@ def laid_out(value: torch.Tensor, strides: Sequence[int], offset: int) -> torch.
 
 
 def attributes(module: GraphModule) -> dict[str, Any]:
-    """The attributes that nodes of a graph refer to: tensors, and the graphs of control flow."""
+    """The attributes that nodes of a graph refer to, by name: tensors, and inner graphs of control flow."""
     found = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -128,19 +130,20 @@ def attributes(module: GraphModule) -> dict[str, Any]:
 
 
 def constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """The tensors that nodes of a graph refer to."""
+    """The constant tensors that nodes of a graph refer to, by name."""
     return {name: value for name, value in attributes(module).items() if isinstance(value, torch.Tensor)}
 
 
 def inner(node: Node) -> list[GraphModule]:
-    """The graphs that a node takes."""
+    """The inner graphs among a node's arguments."""
     read = [getattr(node.graph.owning_module, n.target, None) for n in node.all_input_nodes if n.op == "get_attr"]
     return [m for m in read if isinstance(m, GraphModule)]
 
 
 def places(nodes: Sequence[Node], memory: bool = False) -> list[tuple[Any, Node, Any]]:
-    """Where the value of each symbol is found: an integer that a node makes, an extent of a tensor by its axis, or with ``memory`` a stride or the
-    offset (``("stride", axis)``, ``("offset", 0)``): those of an input that is a view are symbols of their own."""
+    """The nodes and places from which the symbols' values can be read. A place is ``None`` for a node that is a number, an axis
+    for an extent of a tensor, and with ``memory`` also ``("stride", axis)`` or ``("offset", 0)``, because strides and offsets of
+    inputs that are views have their own symbols."""
     found: dict[Any, tuple[Node, Any]] = {}
 
     def see(node: Node, numbers: Any) -> None:
@@ -161,7 +164,8 @@ def places(nodes: Sequence[Node], memory: bool = False) -> list[tuple[Any, Node,
 
 
 def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
-    """Equal for graphs that compute the same of inputs of the same types, whatever their nodes are called."""
+    """A hash that is equal for graphs that compute the same from inputs of the same types, whatever the names of their nodes and
+    symbols."""
     number: dict[Node, int] = {}
     sizes: dict[str, int] = {}
     hash = hashlib.sha256(repr((torch.__version__, options)).encode())
@@ -216,14 +220,14 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
 
 @dataclasses.dataclass(eq=False)
 class Numbers:
-    """Numbers that a program is given as they are: the elements of one tensor of integers and of one of floats."""
+    """Numbers that are passed to a program by value, as the elements of a tensor of integers and of a tensor of floats."""
 
     integers: list[Node]
     floats: list[Node]
     uses: dict[Node, set[Any]]
-    """For a node that reads such numbers, positions and names of these arguments."""
+    """For each node that reads such numbers, the positions and names of the arguments that are such numbers."""
     alone: set[Node]
-    """Numbers that nothing reads otherwise."""
+    """Numbers that are only used by value."""
 
 
 _VALUES = ("Tensor", "Optional[Tensor]", "number", "Optional[number]")
@@ -231,8 +235,8 @@ _PLAIN = {"Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod", "Max", "Min"
 
 
 def _is_plain(expr: Any) -> bool:
-    """Whether a kernel computes an expression of sizes, and in the 32 bits that sizes have. Products of different extents mostly count elements;
-    powers do not."""
+    """Whether kernels can compute an expression of sizes in 32 bits. Products of different extents are accepted, as they usually
+    count elements; powers are not."""
 
     def known(e: Any) -> bool:
         return e.is_Symbol or (e.is_Integer and abs(e) < 1 << 15) or type(e).__name__ in _PLAIN
@@ -241,8 +245,8 @@ def _is_plain(expr: Any) -> bool:
 
 
 def numbers(module: GraphModule) -> Numbers:
-    """The arguments of a part that are values to compute with. Expressions of the extents of its tensors are left to its program, other
-    integers and all floats are given to it."""
+    """The arguments of a part that are passed to its program by value: all floats, and all integers that the program cannot
+    compute from the extents of its tensors."""
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     extents = _extents(n.meta["val"] for n in given)
     found = Numbers([], [], {}, set())
@@ -266,7 +270,8 @@ def numbers(module: GraphModule) -> Numbers:
 
 
 def _places_of(user: Node, node: Node, symbols: set[Any]) -> Optional[list[Any]]:
-    """Where a node reads a number as a value; ``None`` where one of its ``symbols`` is in the result's shape, or it is not known to be a value."""
+    """The positions and names of a node's arguments that are ``node`` used by value; ``None`` if one of ``symbols`` is in the
+    result's shape, or if some use is not known to be by value."""
     if not isinstance(user.target, torch._ops.OpOverload) or user.op != "call_function":
         return None
     made = user.meta.get("val")
@@ -283,13 +288,13 @@ def _places_of(user: Node, node: Node, symbols: set[Any]) -> Optional[list[Any]]
 
 
 def _extents(inputs: Any) -> set[Any]:
-    """The symbols that are extents of a tensor."""
+    """The symbols that are extents of tensors."""
     tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
     return {e for v in tensors for e in map(expression, v.shape) if getattr(e, "is_symbol", False)}
 
 
 def least(module: GraphModule) -> dict[Any, int]:
-    """The lower bounds of the inputs' extents, where guards state them."""
+    """The lower bounds above 1 of the inputs' symbolic extents, as guards state them."""
     env = getattr(_mode(module), "shape_env", None)
     found = {}
     if env is not None:
@@ -302,7 +307,8 @@ def least(module: GraphModule) -> dict[Any, int]:
 
 
 def carriers(module: GraphModule) -> list[Any]:
-    """The symbols of sizes that no tensor among the inputs has as an extent of its own, in the order in which ``digest`` counts them."""
+    """The symbols that the program needs and that are no input tensor's extent by themselves, in the order in which ``digest``
+    numbers them."""
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     values = numbers(module).alone
     needed: set[Any] = set()
@@ -318,7 +324,8 @@ def carriers(module: GraphModule) -> list[Any]:
 
 
 def negative(module: GraphModule) -> dict[Node, Any]:
-    """Nodes that read a size of which the symbol is below 0, in all runs or in the one that torch compiles for, which no extent carries, and the symbol."""
+    """Nodes that read a size with a carried symbol that is negative, always or in the run that torch compiles for, and that
+    symbol. An extent cannot carry a negative value."""
     env = getattr(_mode(module), "shape_env", None)
     below = {s for s in carriers(module) if env is not None and (env.bound_sympy(s).upper < 0 or _first(env, s) < 0)}
     values = numbers(module)
@@ -331,7 +338,7 @@ def negative(module: GraphModule) -> dict[Node, Any]:
 
 
 def _first(env: ShapeEnv, symbol: Any) -> int:
-    """The value of a symbol in the run that torch compiles for; 0 of one that only the run knows."""
+    """The value of a symbol in the run that torch compiles for; 0 if it is not known."""
     for name in ("backed_var_to_val", "var_to_val"):
         known = getattr(env, name, {})
         if symbol in known:
@@ -340,7 +347,7 @@ def _first(env: ShapeEnv, symbol: Any) -> int:
 
 
 def _rounded(graph: Graph, node: Node, made: dict[Node, Node]) -> Optional[Node]:
-    """``math.floor`` and ``math.ceil`` by floor division."""
+    """Replaces ``math.floor`` and ``math.ceil`` by floor divisions; ``None`` for other nodes."""
     given = node.args[0] if len(node.args) == 1 else None
     if not isinstance(given, Node) or node.target not in (math.floor, math.ceil):
         return None
@@ -354,8 +361,8 @@ def _rounded(graph: Graph, node: Node, made: dict[Node, Node]) -> Optional[Node]
 
 
 def readable(module: GraphModule) -> GraphModule:
-    """The module with other operators for those on sizes that torch's serializer does not know. Only the expressions of what such nodes
-    make are read, which stay. Graphs inside of it likewise; the module itself where nothing is to be replaced."""
+    """The module with substitutes for operators on sizes that torch's serializer does not know, also in inner graphs; the module
+    itself if there are none. The importer reads only the expressions of such nodes' results, which are kept."""
     known: Any = getattr(torch._export.serde.serialize, "_SYM_OPS", None)
 
     def other(node: Node) -> bool:
@@ -384,7 +391,8 @@ def readable(module: GraphModule) -> GraphModule:
 
 
 def _branches_without_sizes(graph: Graph, module: torch.nn.Module) -> None:
-    """Has branches compute sizes that they are given: their expressions are all that is read, and the serializer takes tensors only."""
+    """Removes sizes from the operands of conditionals, as the serializer accepts only tensors there. In the branches, nodes with
+    the same expressions take their place: the importer reads only these."""
     for node in list(graph.nodes):
         if node.target is not torch.ops.higher_order.cond:
             continue
@@ -402,7 +410,7 @@ def _branches_without_sizes(graph: Graph, module: torch.nn.Module) -> None:
 
 
 def _without_sizes(module: GraphModule, sizes: set[int]) -> GraphModule:
-    """A branch that is not given its arguments at these positions."""
+    """A branch without the arguments at these positions, which nodes with the same expressions replace."""
     graph = Graph()
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     made = {n: graph.node_copy(n) for i, n in enumerate(given) if i not in sizes}
@@ -418,21 +426,21 @@ def _without_sizes(module: GraphModule, sizes: set[int]) -> GraphModule:
 
 
 def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
-    """The bytes of a ``.pt2`` file that computes ``results``. Inputs are ``input_N`` in the graph's order; besides, each symbol of
-    ``carriers`` has an input without elements, ``size_N``, whose first extent is its value, and ``numbers`` are the elements of ``integers``
-    and of ``floats``."""
+    """The bytes of a ``.pt2`` file that computes ``results``. Inputs are named ``input_N`` in the graph's order. In addition,
+    each symbol of ``carriers`` has an input ``size_N`` without elements whose first extent is the symbol's value, and the values
+    of ``numbers`` are the elements of the inputs ``integers`` and ``floats``."""
     graph = Graph()
     made: dict[Node, Node] = {}
     inputs: list[sig.InputSpec] = []
     held = constants(module)
     kept: dict[str, torch.Tensor] = {}
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
-    # Numbers that sizes decide are no inputs: their expressions are all that is read.
+    # Floats and bools that sizes determine are no inputs, as the importer reads only their expressions.
     values = numbers(module)
     decided = {n for n in given if isinstance(n.meta["val"], (torch.SymFloat, torch.SymBool))} - values.alone
     tensors = [n for n in module.graph.nodes if n.op == "get_attr" and n.target in held]
     for i, node in enumerate(tensors):
-        # Placeholders come first, those of constants before those of the user.
+        # Placeholders must come first, and those of constants before those of user inputs.
         name = f"constant_{i}"
         new = graph.placeholder(name)
         new.meta["val"] = node.meta["val"] if "val" in node.meta else _fake(module, held[node.target])
@@ -447,7 +455,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         made[node] = new
         argument = sig.TensorArgument(name=new.name)
         if not isinstance(value, torch.Tensor):
-            # The expression is all that is read of a size.
+            # The importer reads only the expression of a size.
             argument = sig.ConstantArgument(name=new.name, value=None)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, argument, None))
     for i, symbol in enumerate(carriers(module)):
@@ -480,7 +488,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
             new = graph.node_copy(node, lambda n: made[n])
         new.meta = {k: node.meta[k] for k in ("val", "stack_trace") if k in node.meta}
         if isinstance(new.meta.get("val"), list) and not isinstance(node.target, torch._ops.OpOverload):
-            # The serializer takes several results of an operator on graphs for a tuple only.
+            # The serializer accepts several results of a higher-order operator only as a tuple.
             new.meta["val"] = tuple(new.meta["val"])
         made[node] = new
     outputs = [made[r] for r in results]
@@ -502,7 +510,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         module_call_graph=[ep.ModuleCallEntry(fqn="", signature=None)],
         constants=kept,
     )
-    # Dynamo has checked what its guards say of the whole graph's inputs.
+    # No guards are needed, as Dynamo checks its guards on the inputs of the whole graph.
     program._guards_code = []
     file = io.BytesIO()
     torch.export.save(program, file)
@@ -522,7 +530,7 @@ def _fake(module: GraphModule, tensor: torch.Tensor) -> Any:
 
 
 def _element(module: GraphModule, graph: Graph, of: Node, i: int) -> Node:
-    """The number at a place of a tensor, as a new symbol."""
+    """The element of a tensor at index ``i`` as a number with a new symbol."""
     element = graph.call_function(torch.ops.aten.select.int, (of, 0, i))
     with _mode(module):
         element.meta["val"] = torch.empty((), dtype=of.meta["val"].dtype)

@@ -1,4 +1,4 @@
-"""How AOTAutograd's graph of a forward and a backward pass is cut in two."""
+"""Partition of AOTAutograd's joint graph into a forward and a backward graph."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _STEPS = {
 
 
 def partition(joint: GraphModule, inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
-    """Cuts where least has to be saved. The backward program may compute values of the forward pass anew, which can round otherwise there:
-    where the result jumps between neighbouring numbers, such as ``x == x.amax()``, what both passes need of it is saved."""
+    """Partitions the graph at a minimum cut, so that as little as possible is saved. The backward program may recompute values of
+    the forward pass with different rounding. Discontinuous operators, such as ``x == x.amax()``, could then give entirely
+    different results, so the values that they need are saved instead of recomputed."""
     keep(joint, options["num_fwd_outputs"])
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def keep(joint: GraphModule, forward_outputs: int) -> None:
-    """Marks the nodes to save: of an operator whose result jumps the result, if the forward pass computes it, else what it reads of
-    the forward pass. Comparisons with a constant that only the backward pass makes, such as the one of a ReLU, are none of them: within a
-    rounding of the constant either side is right."""
+    """Marks the nodes to save: the results of discontinuous operators of the forward pass, and the forward values that
+    discontinuous operators of the backward pass read. Comparisons with a constant in the backward pass alone, such as that of a
+    ReLU, are not marked: if a value is within rounding of the constant, either result is right."""
     graph = joint.graph
     late = _closure([n for n in graph.nodes if n.op == "placeholder" and str(n.target).startswith("tangents")], lambda n: n.users)
     results = list(graph.output_node().args[0])[:forward_outputs]
@@ -40,22 +41,22 @@ def keep(joint: GraphModule, forward_outputs: int) -> None:
     for node in graph.nodes:
         if node in late or not _jumps(node, node in forward):
             continue
-        # Views are made again of what they are views of.
+        # A view is recomputed from its base, so the base is saved.
         passed = _closure([node], lambda n: n.all_input_nodes if n not in forward or is_view(n) else ())
         for read in passed:
             if read in forward and read.op == "call_function" and not is_view(read):
                 saved.add(equal[read])
-    # The partitioner keeps one of nodes that compute the same.
+    # The partitioner merges nodes that compute the same, so all of them are marked.
     for node in graph.nodes:
         if equal[node] in saved:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            # The mark of one of several results is not read, but that of their operator.
+            # For operators with several results the partitioner reads only the mark on the operator.
             if node.target is operator.getitem:
                 node.args[0].meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _jumps(node: Node, forward: bool) -> bool:
-    """Whether another rounding of the operands can give another result altogether."""
+    """Whether an operator is discontinuous: different rounding of the operands can change the result by more than rounding."""
     packet = getattr(node.target, "overloadpacket", None)
     operands = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     if packet is None or not any(n.meta["val"].is_floating_point() for n in operands):
@@ -67,7 +68,7 @@ def _jumps(node: Node, forward: bool) -> bool:
 
 
 def _equal(graph: Graph) -> dict[Node, int]:
-    """A number for each node, the same for those that compute the same."""
+    """A number for each node; nodes that compute the same have the same number."""
     numbers: dict[Node, int] = {}
     known: dict[str, int] = {}
     for node in graph.nodes:
@@ -79,7 +80,7 @@ def _equal(graph: Graph) -> dict[Node, int]:
 
 
 def _constant(node: Node) -> bool:
-    """Whether a value is the same for all inputs."""
+    """Whether a value does not depend on inputs."""
     if node.op != "call_function":
         return node.op == "get_attr"
     return all(map(_constant, node.all_input_nodes))

@@ -1,4 +1,4 @@
-"""The partition of a graph into parts that wgfc computes and operators that stay in torch, and the order of both."""
+"""Partition of a graph into an ordered list of parts that wgfc computes and of operators that stay in torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wgfc import _fx
 
 @dataclasses.dataclass(eq=False)
 class Part:
-    """Nodes that one program computes."""
+    """A part of a graph that one program computes."""
 
     module: GraphModule
     inputs: list[Node]
     """Nodes of the whole graph that the part reads, in the order of its placeholders."""
     outputs: list[Node]
-    """Nodes of the whole graph that the part computes and something outside of it reads."""
+    """Nodes of the whole graph that the part computes and that are read outside of it."""
     results: list[Node]
     """The nodes of the part that compute ``outputs``, in their order."""
     origin: dict[str, Node]
@@ -30,9 +30,9 @@ class Part:
 
 
 STRIDED = {torch.ops.aten.as_strided.default: 2, torch.ops.aten.as_strided_scatter.default: 3}
-"""Operators on memory rather than on elements, with the position of the offset among their arguments."""
+"""Operators that address memory by strides, with the position of the strides among their arguments."""
 SCATTERS = {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default}
-"""Operators that copy their first argument with its strides, and replace some elements of the copy."""
+"""Operators that copy their first argument with its strides and replace some elements of the copy."""
 COPIES = {*SCATTERS, torch.ops.aten.as_strided_scatter.default}
 """All operators that return a copy of their first argument with some elements replaced."""
 _IN_MEMORY = "wgfc_in_memory"
@@ -40,14 +40,15 @@ _HAS_BITS_READ = "wgfc_has_bits_read"
 
 
 def memory_of(node: Node) -> Node:
-    """The node that has allocated the memory of a view; the node itself if it is no view."""
+    """The node that allocates the memory of a view; the node itself if it is no view."""
     return ([node, *bases_of(node)])[-1]
 
 
 def read_whole_memory(graph: Graph) -> None:
-    """Has ``as_strided`` and ``as_strided_scatter`` read the tensor that has the memory, where they are given a view of it: sizes, strides and
-    offset are those of the memory, of which a view that a program has computed holds its own elements alone. Of an argument only torch knows where in
-    its memory it begins: views of it and what they are given to are marked to stay there, which copies nothing."""
+    """Makes ``as_strided`` and ``as_strided_scatter`` of a view read the view's base instead. Their sizes, strides and offset
+    refer to the base's memory, but a program's result for a view has only the view's elements. If the base is an argument, only
+    torch knows at which offset in its memory it begins, so the views and the operator are marked to stay in torch, which copies
+    nothing for views."""
     for node in list(graph.nodes):
         at = STRIDED.get(node.target) if node.op == "call_function" else None
         if at is None:
@@ -57,7 +58,7 @@ def read_whole_memory(graph: Graph) -> None:
         while base.op == "call_function" and getattr(base.target, "is_view", False):
             views.append(base)
             base = base.args[0]
-        # A copy of an argument with other elements lies in memory as the argument does.
+        # A copy of an argument with some elements replaced has the argument's memory layout.
         copies: list[Node] = []
         argument = base
         while argument.target in COPIES:
@@ -87,7 +88,7 @@ def read_whole_memory(graph: Graph) -> None:
             new = graph.call_function(node.target, tuple(args[: at + 1]), {**kwargs, "storage_offset": given})
             new.meta = dict(node.meta)
             if node.target is torch.ops.aten.as_strided_scatter.default:
-                # The result is that view of what the memory becomes.
+                # The operator's result is the updated base; applying the same views to it gives the original result.
                 new.meta["val"] = base.meta["val"]
                 for view in reversed(views):
                     new = graph.node_copy(view, lambda n, view=view, new=new: new if n is view.args[0] else n)
@@ -96,8 +97,8 @@ def read_whole_memory(graph: Graph) -> None:
 
 
 def leave_what_has_its_bits_read(graph: Graph) -> None:
-    """Has torch compute each f64 tensor that is viewed as elements of another type, and the f64 tensors that it is computed from: a program has them
-    in f32, whose bits are others."""
+    """Leaves to torch each f64 tensor whose bits are viewed as another type, and the f64 tensors from which it is computed: a
+    program would compute them in f32, whose bits differ."""
 
     def is_double(node: Node) -> bool:
         value = node.meta.get("val")
@@ -112,9 +113,10 @@ def leave_what_has_its_bits_read(graph: Graph) -> None:
 
 
 def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
-    """Has torch make results that are views where only a run of the view's operator tells where in the memory they begin, or how they lie: by a number
-    taken out of a tensor. From these AOTAutograd makes views of an argument or of another result. Likewise, of the first ``returned`` results, views of
-    memory that the graph makes and of which it returns more than one: what is written to one of them later must be in all. Returns what makes such memory."""
+    """Leaves two kinds of results that are views to torch: views whose strides or offset depend on a number read from a tensor,
+    from which AOTAutograd makes views of an argument or of another result; and, among the first ``returned`` results, those that
+    share memory which the graph allocates, since later writes to one must be visible in the others. Returns the nodes that
+    allocate such shared memory."""
     out = graph.output_node()
     of: dict[Node, set[Node]] = {}
     for node in out.args[0][:returned]:
@@ -149,7 +151,7 @@ def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
 
 
 def is_view(node: Node) -> bool:
-    """Whether it shares its first argument's memory."""
+    """Whether a node's result shares its first argument's memory."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -158,7 +160,7 @@ def is_view(node: Node) -> bool:
 
 
 def _may_overlap(node: Node) -> bool:
-    """Whether elements of a tensor may have the same address, other than along expanded axes."""
+    """Whether several elements of a tensor may have the same address. Expanded axes do not count."""
     view = node
     while is_view(view):
         if view.target in (torch.ops.aten.unfold.default, torch.ops.aten.as_strided.default):
@@ -168,13 +170,13 @@ def _may_overlap(node: Node) -> bool:
 
 
 def copied(nodes: Iterable[Node]) -> set[Node]:
-    """The graph's arguments that nodes copy with their strides."""
+    """The graph's arguments that operators of ``SCATTERS`` copy with their strides."""
     read = (memory_of(n.args[0]) for n in nodes if n.op == "call_function" and n.target in SCATTERS)
     return {n for n in read if n.op == "placeholder"}
 
 
 def bases_of(node: Node) -> Iterable[Node]:
-    """The nodes that a view is a view of, the nearest first."""
+    """The chain of nodes of which a node is a view, the nearest first."""
     while is_view(node):
         node = node.args[0]
         yield node
@@ -186,8 +188,8 @@ def copies_nothing(node: Node) -> bool:
 
 
 def sizes_as_inputs(module: GraphModule) -> dict[Node, Any]:
-    """Replaces nodes that compute symbolic sizes by placeholders, and returns these with their expressions: sizes are computed on the host
-    before the graph runs, so that no part of the graph waits for them."""
+    """Replaces nodes that compute symbolic sizes by placeholders, and returns these with their expressions. The host computes the
+    sizes before the graph runs, so that no part of the graph waits for them."""
     graph = module.graph
     known: set[Any] = set()
     for node in graph.nodes:
@@ -225,7 +227,7 @@ _AROUND = {
     torch.ops.higher_order.auto_functionalized: (0, "it writes its arguments"),
     torch.ops.higher_order.auto_functionalized_v2: (0, "it writes its arguments"),
 }
-"""Operators that call another one: its position among their arguments, and why it stays in torch."""
+"""Operators that call another operator, with its position among their arguments and the reason for which they stay in torch."""
 
 
 def name(node: Node) -> str:
@@ -266,7 +268,7 @@ def stays(node: Node) -> Optional[str]:
 
 
 def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
-    """The graph as ``Part``s and single nodes, in topological order."""
+    """The graph as a list of ``Part``s and single nodes in topological order."""
 
     class Support(OperatorSupportBase):
         def is_node_supported(self, submodules: Any, node: Node) -> bool:
@@ -292,7 +294,8 @@ def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
     for node in module.graph.nodes:
         if node.op == "call_function":
             units.setdefault(of.get(node, node), []).append(node)
-    # A unit is ready when the units that it reads are done. Ready units come in the order of the graph.
+    # A topological order of the units: a unit is ready when all units that it reads are done, and ready units are taken in the
+    # graph's order.
     home = {n: u for u, nodes in units.items() for n in nodes}
     needs = {
         u: {home[i] for n in nodes for i in n.all_input_nodes if i in home and home[i] != u} for u, nodes in units.items()

@@ -1,4 +1,4 @@
-"""A graph of torch as programs on a device and operators that stay in torch, one after another."""
+"""Execution of a torch graph as a sequence of programs on a device and of operators that stay in torch."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Statistics:
     """Counts of the backend's work in this process."""
 
     graphs: int = 0
-    """Graphs that torch has given: forward ones, backward ones and ones for inference."""
+    """Graphs that torch passed to the backend: for forward passes, for backward passes and for inference."""
     programs: int = 0
     """Parts of graphs that programs compute."""
     compiled: int = 0
-    """Programs that were compiled; others were found among these."""
+    """Programs that were compiled. Parts with an equal graph share a program."""
     operators: int = 0
     """Nodes of graphs that stay in torch."""
     uploads: int = 0
     """Copies of tensors to the device."""
     downloads: int = 0
-    """Copies of tensors from it."""
+    """Copies of tensors from the device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ _SIZES_KEPT = 64
 
 
 class Plan:
-    """How a graph is computed."""
+    """The steps that compute a graph, and the properties of its values that runs need."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class Plan:
         fixed: set[int],
         replaced: dict[int, int],
     ) -> None:
-        """``returned`` is how many of a forward graph's results are not for the backward graph alone; ``fixed`` are the positions of
-        arguments that are parameters or buffers; ``replaced`` has for results that are new values of arguments the positions of these."""
+        """``returned`` is the number of a forward graph's results that precede those only for the backward graph. ``fixed`` has
+        the positions of arguments that are parameters or buffers. ``replaced`` maps results that are new values of arguments to
+        the positions of these arguments."""
         self.settings = settings
         self.backward = backward
         self.resident: Resident = resident(settings.adapter)
@@ -78,7 +79,7 @@ class Plan:
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         _partition.read_whole_memory(module.graph)
         _partition.leave_what_has_its_bits_read(module.graph)
-        # The nodes whose memory several results share, to which the caller may write.
+        # Nodes whose memory several results share. The caller may write to it.
         self.shared = set() if backward else _partition.leave_views(module.graph, returned)
         self.copied = _partition.copied(module.graph.nodes)
         self.sizes = _partition.sizes_as_inputs(module)
@@ -96,12 +97,12 @@ class Plan:
         STATISTICS.graphs += 1
         nodes = [o if isinstance(o, Node) else None for o in self.outputs]
         split = len(nodes) if returned is None else returned
-        # Values that the backward graph reads, and those of them that nothing else reads.
+        # Results that the backward graph reads, and the subset that is neither an argument nor returned to the caller.
         self.saved = set(nodes[split:]) - {None}
         self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
         bases = (_partition.memory_of(n) for n in nodes if n is not None and n not in self.arguments)
-        # Memory of which results are views, by the arguments that have it; that of an argument's new value is the argument's.
+        # Arguments by the nodes whose memory results are views of: the argument itself, or its new value.
         self.viewed: dict[Node, Node] = {}
         if not backward:
             self.viewed = {b: b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)}
@@ -112,7 +113,8 @@ class Plan:
                     self.viewed[new] = self.arguments[argument]
 
     def _build(self) -> list[Any]:
-        """Compiles all that can be compiled: what turns out not to be is taken out until the rest is."""
+        """Compiles as much of the graph as possible: nodes that the compiler refuses are left to torch until all parts
+        compile."""
         refused: dict[Node, Diagnostic] = {}
         for node in self.module.graph.nodes:
             if node.op == "call_function" and (why := _partition.stays(node)):
@@ -132,7 +134,7 @@ class Plan:
             if len(refused) == before:
                 break
         stay = [s.node for s in steps if isinstance(s, Operator) and s.node in refused]
-        # A device computes nothing from numbers alone, and views of arguments need no computation.
+        # Operators on numbers and views of arguments always stay in torch, and are not reported.
         stay = [n for n in stay if isinstance(n.target, torch._ops.OperatorBase) and not _partition.copies_nothing(n)]
         _tell([(n, refused[n]) for n in stay], self.settings.fullgraph)
         STATISTICS.operators += len(stay)
@@ -140,7 +142,7 @@ class Plan:
         return steps
 
     def _compile(self, part: _partition.Part) -> Any:
-        """The program of a part, or what of it is not supported."""
+        """The part with its compiled program, or the diagnostics of the nodes that are not supported."""
         options = self.settings.compile
         key = (_fx.digest(part.module, part.results, sorted(options.items())), repr(self.settings.adapter))
         if key not in _SESSIONS:
@@ -162,7 +164,7 @@ class Plan:
         return Computed(part, _SESSIONS[key])
 
     def _last_uses(self) -> list[list[Node]]:
-        """The nodes that each step is the last to read."""
+        """For each step, the nodes whose last use it is."""
         seen = {o for o in self.outputs if isinstance(o, Node)}
         last: list[list[Node]] = []
         for step in reversed(self.steps):
@@ -172,7 +174,7 @@ class Plan:
         return last[::-1]
 
     def run(self, arguments: list[Any]) -> list[Any]:
-        """Computes the graph; takes the arguments out of the list, so that they can be freed."""
+        """Computes the graph. The list of arguments is cleared, so that they can be freed early."""
         values = Values(self, dict(zip(self.arguments, arguments)))
         arguments.clear()
         known = tuple(_size(values.host[node], axis) for _, node, axis in self.symbols)
@@ -194,24 +196,26 @@ class Plan:
         return {n: int(sympy.sympify(e).xreplace(given)) for n, e in self.sizes.items()}
 
     def order(self, node: Node) -> Optional[list[int]]:
-        """The order of axes that torch expects a result to be laid out in."""
+        """The order of axes in memory that torch expects of a result; ``None`` for the dense order."""
         if node not in self.orders:
             self.orders[node] = _fx.stride_order(node.meta["val"])
         return self.orders[node]
 
     def remade(self, node: Node) -> bool:
-        """Whether a program has computed a value, or what it is a view of: of it elements are known, and not where in memory they are."""
+        """Whether a program computes a value or the base of which it is a view. Such a value has the right elements, but not the
+        strides and the offset that the graph states."""
         while node not in self.made and _partition.is_view(node):
             node = node.args[0]
         return node in self.made
 
     def layout(self, node: Node, symbols: dict[Any, int]) -> Optional[tuple[tuple[int, ...], int]]:
-        """Strides and offset of a result, in elements; ``None`` where it is dense, or a size in them is not known."""
+        """The strides and the offset of a result, in elements; ``None`` if it is dense, or if a symbol in them has no value."""
         if node not in self.layouts:
             value, base = node.meta["val"], _partition.memory_of(node)
             parts = [_fx.expression(x) for x in (*value.stride(), value.storage_offset())]
             dense = value.is_contiguous() if not _fx.free_symbols(value) else False
-            # A copy of expanded memory is dense, whatever traced strides say, where some of its elements are replaced.
+            # A copy of expanded memory with some elements replaced is dense, although its traced strides are those of the
+            # expanded tensor.
             dense_base = base.target in _partition.COPIES and _repeats(base.meta["val"])
             self.layouts[node] = None if dense_base or (dense and parts[-1] == 0) else parts
         parts = self.layouts[node]
@@ -231,7 +235,7 @@ class Plan:
 
 
 class Values:
-    """The values of a run, by the nodes that make them: of torch, on the device, or both."""
+    """The values of a run by node: tensors of torch, tensors on the device, or both."""
 
     def __init__(self, plan: Plan, host: dict[Node, Any]) -> None:
         self.plan = plan
@@ -240,10 +244,11 @@ class Values:
         self.symbols: dict[Any, int] = {}
         self.arguments = set(host)
         self.integers = {n: v for n, v in host.items() if isinstance(v, int)}
-        # Torch does not look again at where in its memory an argument begins.
+        # The offset in its memory of each viewed argument: torch does not guard on it, so each run reads it.
         self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
         self.lies = {n: _without_elements(host[argument]) for n, argument in plan.viewed.items() if n is not argument}
-        # Torch replaces all elements of copies of these that are at a place in memory; graphs may be traced for other strides.
+        # Copied arguments with several elements at one address. In copies of them torch replaces all elements at an address, and
+        # the graph may have been traced for other strides.
         self.overlapping = {n for n in plan.copied if _fx.overlaps(host[n])}
 
     def drop(self, node: Node) -> None:
@@ -251,13 +256,14 @@ class Values:
         self.device.pop(node, None)
 
     def on_device(self, node: Node) -> Tensor:
-        """The value of a node on the device, which a program reads; it is uploaded where only the host has it."""
+        """The value of a node on the device, which a program reads. It is uploaded if only the host has it."""
         if node in self.device:
             return self.device[node]
         plan, resident, given = self.plan, self.plan.resident, self.host[node]
         trust = plan.settings.trust
         argument = node in self.arguments
-        # Inputs other than parameters and values that the forward pass saved are expected to be new.
+        # Only parameters, and in backward passes saved values, are looked up among the copies on the device: other inputs are
+        # usually new.
         known = argument and (plan.backward or node in plan.fixed)
         copy = resident.find(given, trust) if known else None
         if copy is None:
@@ -270,7 +276,8 @@ class Values:
         return copy
 
     def on_host(self, node: Node) -> Any:
-        """The value of a node on the host, which an operator of torch reads or the call returns; it is downloaded where only the device has it."""
+        """The value of a node on the host, which an operator of torch reads or the graph returns. It is downloaded if only the
+        device has it."""
         if node in self.host:
             value = self.host[node]
             held = self.plan.resident.held_by(value) if node in self.arguments else None
@@ -289,7 +296,7 @@ class Values:
         return value
 
     def output(self, node: Node) -> Any:
-        """A result of the graph. What only the backward graph reads stays on the device."""
+        """A result of the graph. A value that only the backward graph reads stays on the device, with a stand-in for torch."""
         device = self.device.get(node)
         if node not in self.plan.held or device is None:
             value = self.laid_out(node, self.on_host(node))
@@ -302,7 +309,8 @@ class Values:
         return self.plan.resident.stand_in(device, node.meta["val"])
 
     def laid_out(self, node: Node, value: Any) -> Any:
-        """A result with the strides and the offset that the graph says: torch makes views of an input, or of another result, from these."""
+        """A result with the strides and the offset that the graph states, from which torch makes views of an input or of another
+        result."""
         if self.plan.backward or not self.plan.remade(node):
             return value
         layout = self.plan.layout(node, self.symbols)
@@ -327,7 +335,7 @@ class Values:
         return made
 
     def _seen_in(self, node: Node, renewed: Node) -> Any:
-        """The view of the argument that ``node`` is of the argument's new value ``renewed``, on the ``meta`` device."""
+        """Replays on the argument, on the ``meta`` device, the view that ``node`` is of the argument's new value ``renewed``."""
         if node is renewed:
             return self.lies[renewed]
         of = self._seen_in(node.args[0], renewed)
@@ -335,11 +343,11 @@ class Values:
         return node.target(of, *args, **kwargs)
 
     def in_memory(self, node: Node) -> Any:
-        """The arguments of an operator that depends on strides and offsets, or makes a view that keeps some."""
+        """The value of a node with its stated strides and offset, for operators that depend on these or make views."""
         value = self.on_host(node)
         layout = self.plan.layout(node, self.symbols) if node in self.plan.made else None
         if layout is not None:
-            # Views of it that are results share its memory.
+            # The value is kept, so that views of it which are results share its memory.
             value = self.host[node] = _fx.laid_out(value, *layout)
         return value
 
@@ -350,7 +358,7 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.reads = node.all_input_nodes
-        # Sizes that only the run knows.
+        # Symbols for sizes that this operator determines during the run.
         self.symbols = _fx.places([node])
 
     def run(self, values: Values) -> None:
@@ -364,19 +372,19 @@ class Operator:
 
 
 def _without_elements(value: torch.Tensor) -> torch.Tensor:
-    """A tensor on the ``meta`` device, which holds no elements, with the shape, the strides and the offset of another."""
+    """A tensor on the ``meta`` device, which stores no elements, with the shape, strides and offset of another."""
     reach = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride())) + 1
     whole = torch.empty(reach if value.numel() else value.storage_offset(), dtype=value.dtype, device="meta")
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _repeats(value: Any) -> bool:
-    """Whether a tensor has an axis along which its elements are one."""
+    """Whether a tensor has an expanded axis: one of stride 0 whose extent is not 1."""
     return isinstance(value, torch.Tensor) and any(s == 0 and n != 1 for s, n in zip(map(_fx.expression, value.stride()), value.shape))
 
 
 def _as_said(made: Any, kind: Any) -> Any:
-    """Converts results to the types that the graph states: some operators on narrow types return wider ones, or narrower."""
+    """Converts results to the types that the graph states, which some operators on narrow types do not return."""
     if isinstance(made, (list, tuple)) and isinstance(kind, (list, tuple)):
         return type(made)(map(_as_said, made, kind))
     if isinstance(made, torch.Tensor) and isinstance(kind, torch.Tensor) and made.dtype != kind.dtype:
@@ -419,7 +427,7 @@ class Computed:
         try:
             made = self.session.run(given, to="device")
         except ModelError as e:
-            # Torch has other conditions on sizes than the program, which may be one for tall matrices.
+            # Torch's guards may admit sizes that the program excludes, for example if it was compiled for tall matrices.
             if values.plan.settings.fullgraph:
                 raise
             return self._in_torch(values, f"sizes that its program is not for: {e.diagnostics[0].message}")
@@ -427,7 +435,7 @@ class Computed:
             values.device[node] = made[name]
 
     def _in_torch(self, values: Values, why: str) -> None:
-        """Computes the part in torch, for sizes that its program does not accept: one that no tensor can have, such as one below 0, or one that was excluded."""
+        """Computes the part in torch, for a run that its program cannot do. ``why`` is told in a warning, once for each part."""
         if not self.told:
             self.told = True
             warnings.warn(f"torch computes a part of the graph for {why}", FallbackWarning, stacklevel=2)
@@ -444,7 +452,7 @@ def _copy(graph: Graph) -> Graph:
 
 
 def _size(value: Any, place: Any) -> Any:
-    """The number at one of ``_fx.places``."""
+    """The number at a place as ``_fx.places`` returns it: an extent, a stride, an offset or the value itself."""
     if isinstance(place, tuple):
         return int(value.stride(place[1]) if place[0] == "stride" else value.storage_offset())
     if place is None and isinstance(value, float):
@@ -461,7 +469,7 @@ def _location(node: Node) -> Location:
 
 
 def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node, Diagnostic]:
-    """The nodes of a part that are to blame; all of them where nothing says which."""
+    """The nodes of a part that the diagnostics name. If none is named, the nodes that call inner graphs, or else all nodes."""
     nodes = [n for n in part.origin.values() if n.op == "call_function"]
     found: dict[Node, Diagnostic] = {}
     for d in diagnostics:
@@ -470,13 +478,14 @@ def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node,
             found[node] = d
             operator = d.message.startswith("operator ")
             found.update({n: d for n in nodes if operator and n.target == node.target})
-    # A diagnostic of a node in an inner graph is one of the node that takes the graph.
+    # A diagnostic of a node in an inner graph counts for the nodes that call inner graphs.
     takers = [n for n in nodes if _fx.inner(n)]
     return found or {n: diagnostics[0] for n in takers or nodes}
 
 
 def _tell(stay: list[tuple[Node, Diagnostic]], fullgraph: bool) -> None:
-    """Names what stays in torch: as an error, or each operator once in a process."""
+    """Reports the nodes that stay in torch: as an error with ``fullgraph``, otherwise as a warning, once per operator in a
+    process."""
     if fullgraph and stay:
         raise UnsupportedError([dataclasses.replace(d, location=_location(n)) for n, d in stay])
     for node, d in stay:

@@ -1,7 +1,8 @@
-"""Tensors of torch that have a copy on the device, and tensors on the device that stand in torch's place.
+"""Copies on the device of torch tensors, and stand-ins in torch for tensors on the device.
 
-Torch counts the writes that go through its operators (``tensor._version``), but not those of fused optimizers, through ``tensor.data``, NumPy,
-DLPack, another process that shares the memory, or a kernel that has its address. So a copy is used only while the bytes are those that were copied.
+Torch counts writes by its operators (``tensor._version``), but not those of fused optimizers, through ``tensor.data``, NumPy or
+DLPack, by other processes that share the memory, or by kernels that have its address. So a copy is used only if the tensor's
+bytes have not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _key(tensor: torch.Tensor) -> Key:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on the CPU in the form that the device has: dense, complex numbers as pairs."""
+    """The tensor on the CPU in the device's format: dense, with complex numbers as pairs."""
     if tensor._is_zerotensor():
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
@@ -37,27 +38,28 @@ class Copy(NamedTuple):
     version: int
     """Torch's count of writes when the copy was made."""
     bytes: Optional[tuple[int, int]]
-    """The hash of the bytes; ``None`` if the count of writes is trusted."""
+    """The fingerprint of the bytes; ``None`` if the count of writes is trusted."""
     tensor: Tensor
 
 
 class Resident:
-    """Copies on one device. A copy is valid as long as the tensor's memory is not freed, torch counts no write to it, and its bytes are the same."""
+    """Copies on one device. A copy is valid while the tensor's memory is not freed, torch counts no write to it, and its bytes
+    are unchanged."""
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
         # The copies of the views of a storage, by its address.
         self.copies: dict[int, dict[Key, Copy]] = {}
-        # Tensors on the device, by the address of the storage of their stand-in.
+        # The tensors on the device that have a stand-in, by the address of the stand-in's storage.
         self.held: dict[int, Tensor] = {}
 
     def upload(self, tensor: torch.Tensor) -> Tensor:
-        """A copy of ``tensor`` as it is now."""
+        """A new copy of ``tensor`` on the device."""
         return Tensor(_plain(tensor), self.adapter)
 
     def find(self, tensor: torch.Tensor, trust: bool) -> Optional[Tensor]:
-        """The copy of ``tensor`` that is on the device, if it is still valid. With ``trust`` torch's count of writes decides, and bytes are
-        not compared."""
+        """The copy of ``tensor`` on the device, if it is valid. With ``trust`` only torch's count of writes decides, and bytes
+        are not compared."""
         held = self.held_by(tensor)
         if held is not None or tensor.is_inference():
             return held
@@ -67,11 +69,12 @@ class Resident:
         return found.tensor if trust or found.bytes == fingerprint(_plain(tensor)) else None
 
     def held_by(self, tensor: Any) -> Optional[Tensor]:
-        """The tensor that a stand-in represents."""
+        """The tensor on the device that a stand-in represents; ``None`` if ``tensor`` is no stand-in."""
         return self.held.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
 
     def keep(self, tensor: torch.Tensor, copy: Tensor, trust: bool) -> Optional[tuple[int, Key]]:
-        """Keeps the copy until the memory of ``tensor`` is freed; ``trust`` as for ``find``."""
+        """Keeps the copy until the memory of ``tensor`` is freed. ``trust`` is as in ``find``. Returns its place for
+        ``forget``."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         if address == 0 or tensor.is_inference():
@@ -84,13 +87,13 @@ class Resident:
         return address, _key(tensor)
 
     def forget(self, place: Optional[tuple[int, Key]]) -> None:
-        """Frees a copy that ``keep`` has kept."""
+        """Frees a copy, given the place that ``keep`` returned."""
         if place is not None:
             self.copies.get(place[0], {}).pop(place[1], None)
 
     def stand_in(self, held: Tensor, kind: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape with one element of memory, for torch to carry about. What computes with it finds what is on
-        the device; anything else reads values that are no numbers."""
+        """A tensor of the shape of ``held`` whose memory is a single element, for torch to pass around. ``find`` and ``held_by``
+        map it to ``held``; code that reads its elements sees NaN, or 0 for integers."""
         dtype = kind.dtype
         nothing = math.nan if dtype.is_floating_point or dtype.is_complex else 0
         shape = held.shape[: kind.ndim]
@@ -106,7 +109,7 @@ _RESIDENT: dict[Any, Resident] = {}
 
 
 def written(tensors: Iterable[torch.Tensor]) -> None:
-    """Forgets the copies of tensors that were written without torch counting it."""
+    """Drops the copies of tensors that were written without torch counting it."""
     for tensor in tensors:
         address = tensor.untyped_storage().data_ptr()
         for one in _RESIDENT.values():
@@ -114,6 +117,6 @@ def written(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def resident(adapter: Any) -> Resident:
-    """The tensors on the device of ``adapter``, which has the form that ``Session`` takes."""
+    """The copies on the device of ``adapter``, which is given as for ``Session``."""
     key = adapter if isinstance(adapter, (str, int, type(None))) else ("index", adapter.index)
     return _RESIDENT.setdefault(key, Resident(adapter))

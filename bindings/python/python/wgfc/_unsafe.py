@@ -1,4 +1,5 @@
-"""Operators whose results share the memory of their argument although torch's schema does not say so, as views."""
+"""Replacement of ``unsafe_split`` and similar operators, whose results share memory with the argument although torch's schemas do
+not say so."""
 
 from __future__ import annotations
 
@@ -57,15 +58,16 @@ _IN_PLACE = {getattr(operator, f"__i{name}__") for name in "add sub mul matmul t
 
 
 def with_views(module: GraphModule) -> GraphModule:
-    """Has a graph that Dynamo has captured make views where ``unsafe_split`` and its like share memory: what is written to the argument
-    must be in its pieces, and the other way round. AOTAutograd sees what shares memory by the schemas alone. Graphs inside of it likewise.
+    """Replaces ``unsafe_split`` and similar operators by views, in a graph that Dynamo has captured and in its inner graphs.
+    AOTAutograd learns from schemas alone which tensors share memory, and without views it would miss that writes to the argument
+    change the pieces and the other way round.
 
-    With gradients the pieces are those of ``split``, whose gradients are the same as long as nothing is written to their memory.
+    If gradients are computed, the replacement is ``split``, whose gradients are the same unless the shared memory is written to.
 
     Raises
     ------
     UnsupportedError
-        The graph writes to that memory and computes gradients: PyTorch's are then those of values that were overwritten.
+        The graph writes to the shared memory and computes gradients, for which PyTorch uses the overwritten values.
     """
     for inner in module.modules():
         if isinstance(inner, GraphModule):
@@ -79,7 +81,7 @@ def _replace(module: GraphModule) -> None:
         name = node.target if node.op == "call_method" else _TARGETS.get(node.target) if node.op == "call_function" else None
         if name not in _VIEWS:
             continue
-        # Torch calls the argument ``self`` in operators and ``input`` in functions.
+        # The argument is named ``self`` in operators, ``input`` in functions and ``tensor`` in some of them.
         kwargs = {"x" if k in ("self", "input", "tensor") else k: v for k, v in node.kwargs.items()}
         argument = (*node.args, *kwargs.values())[0] if "x" not in kwargs else kwargs["x"]
         shared = [*_example(argument), *_example(node)]
@@ -104,7 +106,7 @@ def _place(node: Node) -> Location:
 
 
 def _example(node: Any) -> list[Tensor]:
-    """The tensors that a node stands for, as Dynamo has traced it."""
+    """The example tensors of a node from Dynamo's tracing."""
     value = node.meta.get("example_value") if isinstance(node, Node) else None
     return [t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, Tensor)]
 
@@ -114,7 +116,7 @@ def _memory(t: Tensor) -> int:
 
 
 def _written(graph: Graph) -> set[int]:
-    """The memory of the tensors that a graph writes to."""
+    """The storages that a graph writes to."""
     found = set()
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method"):

@@ -1,8 +1,8 @@
 """``torch.compile(model, backend="wgfc")``.
 
-AOTAutograd makes functional graphs of core ATen operators of what Dynamo has captured: one for inference, or one forward and one
-backward. Programs compute them; what wgfc does not support stays in torch between them. torch finds this backend by its name where wgfc is
-installed.
+From the graph that Dynamo captures, AOTAutograd makes functional graphs of core ATen operators: one for inference, or one forward
+and one backward graph. Programs on the device compute them, and operators that wgfc does not support run in torch in between.
+torch finds this backend by its name if wgfc is installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOCK = threading.RLock()
 
 
 def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Fused optimizers write parameters without counting it: where counts are trusted, this is all that tells."""
+    """Drops the copies of parameters that a fused optimizer has written: torch does not count these writes."""
     for group in optimizer.param_groups:
         if group.get("fused"):
             written(group["params"])
@@ -56,9 +56,10 @@ def wgfc(
 ) -> Callable[..., Any]:
     """The backend: compiles a graph that Dynamo has captured.
 
-    ``options`` of ``torch.compile``: with ``fullgraph=True`` what would stay in torch is an ``UnsupportedError``; with
-    ``trust_versions=True`` parameters are taken to be unchanged while torch has counted no write to them, without comparing their bytes;
-    ``adapter`` is as for ``Session``; ``profile``, ``fusion``, ``without``, ``tuning`` and ``schedules`` are as for ``wgfc.compile``.
+    ``options`` of ``torch.compile``: with ``fullgraph=True`` an operator that would stay in torch is an ``UnsupportedError``;
+    with ``trust_versions=True`` parameters count as unchanged if torch has counted no write to them, and their bytes are not
+    compared; ``adapter`` is as for ``Session``; ``profile``, ``fusion``, ``without``, ``tuning`` and ``schedules`` are as for
+    ``wgfc.compile``.
     """
     given = dict(options or {})
     settings = Settings(
@@ -79,7 +80,8 @@ def wgfc(
         decompositions=decompositions(),
         partition_fn=partition,
     )
-    # Attention as products and a softmax has a gradient of such, and is one kernel where it can be.
+    # With the math backend, attention and its gradient consist of matrix products and softmax, which wgfc can fuse into one
+    # kernel.
     with sdpa_kernel(SDPBackend.MATH):
         return backend(with_views(module), inputs)
 
@@ -89,14 +91,14 @@ def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequen
     metadata = None if context is None or kind == "backward" else context.fw_metadata
     returned = None
     if metadata is not None and kind == "forward":
-        # Tokens of effects come before what the function returns.
+        # The tokens of effects precede the function's results.
         returned = metadata.num_forward_returns + len(metadata.tokens)
     fixed = set(metadata.static_input_indices) if metadata is not None else set()
-    # The new values of arguments that are written come before other results.
+    # The new values of written arguments precede other results.
     effects = 0 if metadata is None else len(metadata.tokens)
     written = [] if metadata is None else [effects + i for i in metadata.mutated_inp_runtime_indices]
     replaced = {effects + i: argument for i, argument in enumerate(written)}
-    # Constants of the graph are tensors, where torch is about to compile with their types alone.
+    # Torch compiles in a fake-tensor mode, which is disabled here because the plan reads the values of constants.
     with _LOCK, _disable_current_modes():
         plan = Plan(settings, module, kind == "backward", returned, fixed, replaced)
 

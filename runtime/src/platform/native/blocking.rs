@@ -1,4 +1,5 @@
-//! Calls that block the thread until the device is done, for callers without an executor. A page has no thread that may wait.
+//! Calls that block the thread until the device has finished, for callers without an executor. They do not exist on web pages,
+//! whose only thread must not block.
 
 use crate::error::RunError;
 use crate::gpu::{AdapterChoice, AdapterSummary, Gpu};

@@ -1,4 +1,4 @@
-//! Kernels whose loops have more iterations than the driver allows: they are compiled anew, with several iterations of the model in one.
+//! Kernels whose loops have more iterations than the driver allows are compiled again with unrolled loops.
 
 use super::loops::{Loops, Why};
 use crate::bind::{self, Bound};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use wgfc_program::Program;
 use wgfc_program::program::Kernel;
 
-/// The loops of the kernels, and the pipelines that were compiled for longer ones.
+/// The parsed loops of kernels, and the pipelines with unrolled loops.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Longer {
     loops: HashMap<usize, Arc<Loops>>,
-    /// The pipelines by the kernel's index and the WGSL.
+    /// The pipelines by the kernel's index and its WGSL text.
     pipelines: HashMap<(usize, String), Pipeline>,
 }
 
@@ -22,7 +22,7 @@ impl Longer {
     /// Compiles pipelines for the kernels whose loops exceed the driver's limit at these sizes; the map is by the kernel's index.
     ///
     /// # Errors
-    /// [`RunError::Loops`] if a loop cannot be shortened.
+    /// [`RunError::Loops`] if unrolling cannot bring the iterations below the limit.
     pub(crate) async fn pipelines(
         &mut self,
         gpu: &Gpu,
@@ -56,7 +56,8 @@ impl Longer {
                 None => Arc::new(Loops::new(&kernel::text(k)).map_err(fail)?),
             };
             self.loops.insert(d.kernel, loops.clone());
-            // A loop counts with its upper bound even if it may end before it: a driver that ends a loop early reports no error.
+            // The upper bound of a loop's iterations counts even if it may end earlier, because a driver that cuts a loop off
+            // reports no error.
             let Some(wgsl) = loops.within(&dims, u64::from(most)).map_err(fail)? else { continue };
             let key = (d.kernel, wgsl);
             if let Some(made) = self.pipelines.get(&key) {

@@ -1,25 +1,25 @@
-//! Results of the device on their way to memory of the host.
+//! Copies of the device's results in host memory.
 //!
-//! Most of what that takes is the first touch of the memory that results are copied to: a page fault for each 4 KiB, longer than
-//! copying them. So large results lie in pages of 2 MiB where the system has such pages to give, and several threads copy.
+//! Most of the time goes to page faults, one per 4 KiB of freshly allocated memory, and they take longer than the copy. Large
+//! results therefore use pages of 2 MiB where the system offers them, and several threads copy.
 
 use super::threads;
 use std::sync::Arc;
 use wgfc_program::tensor::ByteOwner;
 
-/// Bytes of a large page.
+/// The size in bytes of a large page.
 const PAGE: usize = 2 << 20;
-/// Threads that copy, each of which waits for pages.
+/// The largest number of copying threads. More threads help because each of them waits for page faults.
 const THREADS: usize = 16;
 
-/// A copy of what the device wrote.
+/// A copy of bytes that the device wrote.
 pub(crate) fn copied(bytes: &[u8]) -> Arc<dyn ByteOwner> {
     if bytes.len() < 2 * PAGE {
         return Arc::new(bytes.to_vec());
     }
     #[cfg(target_os = "linux")]
     if let Ok(mut out) = memmap2::MmapMut::map_anon(bytes.len()) {
-        // Where the system has none, pages are small.
+        // An error is ignored: pages are small then.
         let _ = out.advise(memmap2::Advice::HugePage);
         copy(&mut out, bytes);
         return Arc::new(out);
@@ -34,7 +34,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     if threads < 2 {
         return to.copy_from_slice(from);
     }
-    // Whole pages for each.
+    // Each thread copies whole pages.
     let part = from.len().div_ceil(threads).next_multiple_of(PAGE);
     std::thread::scope(|s| {
         for (to, from) in to.chunks_mut(part).zip(from.chunks(part)) {

@@ -1,5 +1,5 @@
-//! Large uploads: several threads copy them into buffers that stay mapped from one upload to the next, and from there the device does.
-//! Memory that is touched for the first time takes five times as long.
+//! Large uploads: several threads copy the bytes into mapped staging buffers, from which the device copies them. The buffers are
+//! reused, because writing to freshly allocated memory takes five times as long.
 
 use super::{each, threads};
 use crate::error::RunError;
@@ -8,11 +8,11 @@ use crate::upload::{PIECE, Piece, through_queue};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The size in bytes below which the queue copies.
+/// Uploads of fewer bytes go through the queue's own staging memory.
 const SMALL: usize = 256 << 10;
-/// So many loads are sent together; no more than twice as many are under way.
+/// The number of loads in one submission. At most two submissions are in flight.
 const BATCH: usize = 4;
-/// Threads that copy, which is a matter of memory.
+/// The largest number of copying threads; memory bandwidth limits the use of more.
 const THREADS: usize = 8;
 
 /// Buffers of [`PIECE`] bytes that are mapped for writing: at most twice [`BATCH`] of them, 64 MiB, until they are cleared.
@@ -32,12 +32,12 @@ impl Pool {
         })
     }
 
-    /// Frees those that no upload is using.
+    /// Frees the buffers that no upload is using.
     pub(crate) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Has the buffer mapped again once the device has read it.
+    /// Maps the buffer again once the device has read it, and then returns it to the pool.
     fn give(&self, buffer: wgpu::Buffer) {
         let (pool, kept) = (self.clone(), buffer.clone());
         buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
@@ -49,7 +49,7 @@ impl Pool {
     }
 }
 
-/// Pieces that share a buffer, each with its place in it.
+/// Pieces that share a staging buffer, each with its byte offset in it.
 type Load<'p> = Vec<(Piece<'p>, usize)>;
 
 fn loads(pieces: Vec<Piece<'_>>) -> Vec<Load<'_>> {

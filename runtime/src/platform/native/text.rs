@@ -1,12 +1,12 @@
-//! The texts of kernels, compared with what the plan says of them.
+//! Checks that the WGSL texts of kernels agree with the plan.
 
 use crate::kernel;
 use naga::{AddressSpace, TypeInner};
 use wgfc_program::program::Kernel;
 
-/// Bytes of variables that an invocation may have for itself: far more than any kernel that is emitted takes.
+/// The limit in bytes of an invocation's private and local variables, far above the needs of any emitted kernel.
 const PRIVATE_BYTES: u64 = 64 << 10;
-/// Bytes of which the address of a matrix in workgroup memory is a multiple.
+/// The alignment in bytes of matrices in workgroup memory.
 const MATRIX_ALIGNMENT: u64 = 16;
 
 pub(crate) fn check_text(k: &Kernel) -> Vec<String> {
@@ -36,7 +36,7 @@ pub(crate) fn check_text(k: &Kernel) -> Vec<String> {
             k.workgroup_bytes
         ));
     }
-    // Matrices are loaded from multiples of 16 bytes, and drivers put variables one behind the other.
+    // Matrices are loaded from addresses that are multiples of 16 bytes, and drivers lay variables out without padding.
     let matrices = module.types.iter().any(|(_, t)| matches!(t.inner, TypeInner::CooperativeMatrix { .. }));
     let variables = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
     for bytes in
@@ -62,7 +62,7 @@ mod tests {
     use crate::measure::kernel;
     use wgfc_program::Program;
 
-    /// The fault of a program of this kernel, of 8 invocations and 64 bytes of workgroup memory.
+    /// The errors of a program with this kernel, whose plan says 8 invocations and 64 bytes of workgroup memory.
     fn said(wgsl: &str) -> String {
         let mut k = kernel("k", wgsl, 8, vec![]);
         k.workgroup_bytes = 64;

@@ -1,4 +1,4 @@
-/** A population of carts that learn to balance poles: all of them are one dispatch. */
+/** A population of carts that learn to balance poles. One dispatch simulates all of them. */
 
 import { type Model, Tensor, type TypedArray, load } from "wgfc";
 import { h, hue, messageOf, time } from "../dom.js";
@@ -7,13 +7,13 @@ import { type Demo, css, frame } from "./demo.js";
 
 const GENES = 5;
 const LIFE = 1000;
-/** Carts that are drawn; the others live as well. */
+/** The number of carts that are drawn. All others are simulated, too. */
 const DRAWN = 60;
 const LIMIT = 12 * 2 * (Math.PI / 360);
 
 const normal = (next: () => number) => Math.sqrt(-2 * Math.log(next() + 1e-12)) * Math.cos(2 * Math.PI * next());
 
-/** A generation: each individual's policy, where it is, and how long it has lived. */
+/** A generation: the policy, the state and the lifetime of each individual. */
 export class Population {
   readonly size: number;
   generation = 1;
@@ -30,7 +30,7 @@ export class Population {
   }
 
   #begin(): void {
-    // All along the track, and nearly at rest.
+    // Carts begin anywhere on the track and nearly at rest.
     this.states = Float32Array.from({ length: this.size * 4 }, (_, i) => (this.#next() - 0.5) * (i % 4 === 0 ? 2.4 : 0.1));
     this.ages = new Float32Array(this.size);
   }
@@ -44,7 +44,7 @@ export class Population {
     return n;
   }
 
-  /** The next generation: the best tenth, and children of pairs of them, changed a little. */
+  /** Replaces the generation by the best tenth and mutated children of pairs of them. */
   evolve(): void {
     const order = Array.from({ length: this.size }, (_, i) => i).sort((a, b) => this.#fitness(b) - this.#fitness(a));
     const parents = order.slice(0, Math.max(2, Math.floor(this.size / 10)));
@@ -62,7 +62,7 @@ export class Population {
     this.#begin();
   }
 
-  /** How long it lived, and then how calmly. */
+  /** The fitness: the lifetime, minus a penalty for position and angle if the cart is still alive. */
   #fitness(i: number): number {
     return this.ages[i]! - (this.alive(i) ? Math.abs(this.states[4 * i]!) + 10 * Math.abs(this.states[4 * i + 2]!) : 0);
   }
@@ -70,7 +70,7 @@ export class Population {
 
 export async function cartpole(lookInside: () => void): Promise<Demo> {
   const device = await deviceOf();
-  // The number of steps is compiled in, so that the loop is one dispatch.
+  // The number of steps is a constant of the program, so that the loop is one dispatch.
   const [two, fifty] = (await Promise.all(["cartpole", "cartpole-50"].map((n) => load(`./models/${n}.wgfc`, { device })))) as [Model, Model];
   let [population, playing, stopped, steps, gust] = [new Population(1024, 1), true, false, 2, 0];
   const history: number[] = [];

@@ -4,11 +4,11 @@ import { h } from "../dom.js";
 
 export interface Demo {
   readonly element: HTMLElement;
-  /** Ends what runs by itself. */
+  /** Stops everything that runs in the background. */
   stop(): void;
 }
 
-/** A demo's frame: a title, words, what it shows, and a way to see its kernels. */
+/** A demo's frame: a title, a description, the demo itself, and a button that shows its kernels. */
 export function frame(title: string, words: string, body: readonly HTMLElement[], lookInside: () => void): HTMLElement {
   return h("div", { class: "demo" },
     h("div", { class: "demo-head" }, h("h1", {}, title), h("p", {}, words), h("button", { type: "button", "data-action": "inside", onclick: lookInside }, "Look inside")),
@@ -16,7 +16,7 @@ export function frame(title: string, words: string, body: readonly HTMLElement[]
   );
 }
 
-/** A colour of the style sheet as a canvas takes it: the one of the scheme that is shown. */
+/** A colour of the style sheet in the current colour scheme, in a form that a canvas accepts. */
 export function css(name: string): string {
   probe ??= document.body.appendChild(h("span", { hidden: true }));
   probe.style.color = `var(${name})`;

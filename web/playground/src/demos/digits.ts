@@ -1,18 +1,18 @@
-/** Digits drawn by hand. */
+/** Recognition of hand-drawn digits. */
 
 import { type Model, Tensor, load } from "wgfc";
 import { h, messageOf, time } from "../dom.js";
 import { deviceOf } from "../runs.js";
 import { type Demo, css, frame } from "./demo.js";
 
-/** Pixels of the drawing, along each side: as those that the training's digits were counted from. */
+/** The number of pixels along each side of the drawing, as in the bitmaps of the training data. */
 const FINE = 32;
-/** The box that a digit is fitted into. */
+/** The side in pixels of the box to which a digit is scaled. */
 const BOX = 30;
 
 type Point = readonly [x: number, y: number];
 
-/** Strokes (in units of the pad) as 8 × 8 shares of black. */
+/** Converts strokes, in units of the pad, to 8 × 8 shares of black. */
 export function rasterize(strokes: readonly (readonly Point[])[]): Float32Array {
   const out = new Float32Array(64);
   const points = strokes.flat();
@@ -139,7 +139,7 @@ export async function digits(lookInside: () => void): Promise<Demo> {
   };
 }
 
-/** Digits for the keyboard: strokes of corners in hundredths. */
+/** Digits for keyboard input: strokes as corner coordinates in hundredths of the pad. */
 const GLYPHS: Record<string, readonly (readonly number[])[]> = {
   0: [[50, 15, 30, 25, 25, 50, 30, 75, 50, 85, 70, 75, 75, 50, 70, 25, 50, 15]],
   1: [[35, 30, 52, 15, 52, 85]],
@@ -153,7 +153,7 @@ const GLYPHS: Record<string, readonly (readonly number[])[]> = {
   9: [[65, 35, 50, 17, 35, 32, 48, 48, 65, 35, 62, 60, 48, 85]],
 };
 
-/** A stroke through corners, with a few points between. */
+/** A stroke through corners. */
 function curve(corners: readonly number[]): Point[] {
   const points: Point[] = [];
   for (let i = 0; i < corners.length; i += 2) points.push([corners[i]! / 100, corners[i + 1]! / 100]);

@@ -1,9 +1,9 @@
 //! Loops of kernels on drivers that end long loops early.
 //!
-//! Mesa's gallivm, on which llvmpipe is built, counts the iterations of all loops of an invocation together and ends
-//! them after 65,535; the kernel continues with the values it has then. The number of iterations depends on sizes, so it is
-//! computed when they are known: [`Loops::within`] bounds the iterations by the text of the kernel and, where there may be more,
-//! unrolls loops.
+//! Mesa's gallivm, on which llvmpipe is built, counts the iterations of all loops of an invocation together and ends the loops
+//! after 65,535; the kernel continues with its values at that point. The number of iterations depends on sizes, so it is computed
+//! when they are known: [`Loops::within`] finds an upper bound from the kernel's text and unrolls loops if the bound exceeds the
+//! limit.
 
 mod ranges;
 mod unroll;
@@ -13,14 +13,14 @@ use ranges::Ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The text of a kernel, parsed to look at its loops.
+/// The text of a kernel and its parsed module.
 #[derive(Debug)]
 pub(crate) struct Loops {
     text: String,
     module: Module,
 }
 
-/// Why a kernel cannot run here.
+/// The reason for which a kernel cannot run on this driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     /// The text cannot be parsed, or no bound was found for the loop that begins with these words.
@@ -33,11 +33,11 @@ pub(crate) enum Why {
 #[derive(Clone, Debug)]
 struct Loop {
     span: Range<usize>,
-    /// Iterations at most, the one included that finds the end.
+    /// The largest number of evaluations of the condition: one more than of iterations.
     passes: u64,
-    /// Whether it can be left from inside too.
+    /// Whether the body has a `break` besides the one on the condition.
     left: bool,
-    /// How often it begins for each time that its function is called or the loop around it goes round.
+    /// The loops and calls in its body.
     inside: Vec<Part>,
 }
 
@@ -48,7 +48,7 @@ impl Loop {
     }
 }
 
-/// A part of a function that takes iterations.
+/// A part of a function that may have iterations.
 #[derive(Clone, Debug)]
 enum Part {
     Loop(Loop),
@@ -58,7 +58,7 @@ enum Part {
 /// The parts of functions.
 type Functions = HashMap<Handle<Function>, Vec<Part>>;
 
-/// How many iterations loops do in one, by where they begin.
+/// Unroll factors of loops, by the position in the text at which they begin.
 type Factors = HashMap<usize, u64>;
 
 impl Loops {
@@ -67,8 +67,8 @@ impl Loops {
         Ok(Loops { text: text.to_owned(), module })
     }
 
-    /// The text whose invocations take at most `most` iterations where the program's symbols are within `dims`;
-    /// `None` where that is the kernel's own.
+    /// A text whose invocations have at most `most` iterations if the program's symbols are within `dims`; `None` if the kernel's
+    /// own text is within that limit.
     pub(crate) fn within(&self, dims: &[(i64, i64)], most: u64) -> Result<Option<String>, Why> {
         let (main, functions) = self.all(dims)?;
         let mut factors = Factors::new();
@@ -78,7 +78,7 @@ impl Loops {
             if total <= most {
                 return Ok((!factors.is_empty()).then(|| self.unrolled(&main, &functions, &factors)));
             }
-            // The loop with most of them takes half as many.
+            // Doubles the unroll factor of the loop with the most iterations.
             let worst = counted
                 .iter()
                 .filter(|(at, c)| factors.get(at).copied().unwrap_or(1) < c.passes)
@@ -135,7 +135,7 @@ impl Loops {
                     let trips = ranges.trips(body, continuing).ok_or_else(unknown)?;
                     let mut inside = self.parts(body, ranges)?;
                     inside.extend(self.parts(continuing, ranges)?);
-                    // One is behind the condition.
+                    // One `break` belongs to the loop's condition.
                     let left = breaks(body) + breaks(continuing) > 1;
                     out.push(Part::Loop(Loop { passes: trips.saturating_add(1), span, left, inside }));
                 }
@@ -159,13 +159,13 @@ impl Part {
 /// The iterations of a loop.
 #[derive(Default)]
 struct Counted {
-    /// Iterations for one time that it begins, as its text is.
+    /// Iterations of one execution, without unrolling.
     passes: u64,
-    /// Iterations that it takes in all.
+    /// Iterations of all executions, with unrolling.
     taken: u64,
 }
 
-/// The iterations of parts that are done `times` times.
+/// The iterations of parts that are executed `times` times.
 fn count(
     parts: &[Part],
     times: u64,
@@ -176,7 +176,7 @@ fn count(
     let mut total = 0u64;
     for part in parts {
         let more = match part {
-            // Functions call only those declared before them: there is no recursion in WGSL.
+            // WGSL has no recursion, so this terminates.
             Part::Call(f) => functions.get(f).map_or(0, |p| count(p, times, functions, factors, counted)),
             Part::Loop(l) => {
                 let factor = factors.get(&l.span.start).copied().unwrap_or(1);
@@ -186,7 +186,7 @@ fn count(
                 let c = counted.entry(l.span.start).or_default();
                 c.passes = c.passes.max(l.passes);
                 c.taken = c.taken.saturating_add(taken);
-                // Masked iterations are still gone through.
+                // An inner loop counts for every unrolled copy of the body, even if the copy is skipped.
                 let inner = count(&l.inside, gone_through, functions, factors, counted);
                 taken.saturating_add(inner)
             }
@@ -196,7 +196,7 @@ fn count(
     total
 }
 
-/// How many statements of a block leave the loop that it is of.
+/// The number of statements in a block that leave the enclosing loop.
 fn breaks(block: &Block) -> usize {
     let of = |s: &Statement| match s {
         Statement::Break => 1,
@@ -207,7 +207,7 @@ fn breaks(block: &Block) -> usize {
     block.iter().map(of).sum()
 }
 
-/// The variable that an expression is the value of.
+/// The local variable that an expression loads.
 fn local(f: &Function, e: Handle<Expression>) -> Option<Handle<naga::LocalVariable>> {
     match f.expressions[e] {
         Expression::Load { pointer } => pointee(f, pointer),

@@ -1,4 +1,4 @@
-//! Between which numbers the integers of a kernel lie, and so how often its loops go round.
+//! Interval analysis of a kernel's integers, which bounds the iterations of its loops.
 
 use super::{local, pointee};
 use naga::{
@@ -9,15 +9,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The least and the most that a value can be. Sums and products are taken not to overflow.
+/// The smallest and the largest value of an expression. Sums and products are assumed not to overflow.
 type Range = (i64, i64);
 
-/// Calls of functions that are looked into for the ranges in one function.
+/// The largest number of calls that are followed in the analysis of one function.
 const MOST_CALLS: u32 = 256;
 
 const ANY: Range = (i32::MIN as i64, u32::MAX as i64);
 
-/// The function and the arguments of a call, by its result.
+/// The callee and the arguments of each call, by the call's result.
 type Calls<'m> = HashMap<Handle<Expression>, (Handle<Function>, &'m [Handle<Expression>])>;
 
 /// The ranges of a function's expressions.
@@ -26,20 +26,21 @@ pub(super) struct Ranges<'m> {
     function: &'m Function,
     entry: Option<&'m EntryPoint>,
     dims: &'m [(i64, i64)],
-    /// The ranges of the function's arguments where it is called.
+    /// The ranges of the function's arguments at the call that is analysed.
     given: Vec<Range>,
-    /// The values that each variable is ever set to.
+    /// All values that are stored to each variable, its initial value included.
     stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
-    /// The functions that are called and their arguments, by their results.
+    /// The calls in the function.
     calls: Calls<'m>,
-    /// Calls that may still be looked into: functions that call others several times have very many ways through them.
+    /// The number of calls that may still be followed. Without a limit the number of paths through nested calls grows
+    /// exponentially.
     left: Rc<Cell<u32>>,
-    /// `None` while it is being found.
+    /// The ranges found so far; `None` while a range is being computed.
     known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
 }
 
 impl<'m> Ranges<'m> {
-    /// The ranges in a function, the entry point's where that is given, for symbols within `dims`.
+    /// The ranges in a function for symbols within `dims`. `entry` is the entry point if `function` belongs to one.
     pub(super) fn new(
         module: &'m Module,
         function: &'m Function,
@@ -70,14 +71,14 @@ impl<'m> Ranges<'m> {
         }
     }
 
-    /// How often a loop goes round at most.
+    /// An upper bound of the iterations of a loop; `None` if none is found.
     pub(super) fn trips(&self, body: &Block, continuing: &Block) -> Option<u64> {
         let mut known: HashMap<Handle<LocalVariable>, Vec<_>> = HashMap::new();
         let mut least: Option<u64> = None;
         for statement in body.iter() {
             match statement {
                 Statement::Emit(_) => {}
-                // `a && b` is a variable that is set in the branches of `a`.
+                // naga lowers `a && b` to a variable that is set in the branches of an `if` on `a`.
                 Statement::If { condition, accept, reject } if !breaks(reject) => {
                     let (mut set, mut unset) = (HashMap::new(), HashMap::new());
                     collect(self.function, accept, &mut set);
@@ -101,7 +102,7 @@ impl<'m> Ranges<'m> {
         None
     }
 
-    /// Whether these are `false`.
+    /// Whether all of these values are the literal `false`.
     fn never(&self, values: Option<&Vec<Handle<Expression>>>) -> bool {
         let no = |e: &Handle<Expression>| {
             matches!(self.function.expressions[*e], Expression::Literal(Literal::Bool(false)))
@@ -109,13 +110,13 @@ impl<'m> Ranges<'m> {
         values.is_some_and(|v| v.iter().all(no))
     }
 
-    /// How often a loop goes round at most for as long as a condition holds.
+    /// An upper bound of the iterations for which a condition holds.
     fn bound(&self, condition: Handle<Expression>, body: &Block, continuing: &Block) -> Option<u64> {
         let Expression::Binary { op, left, right } = self.function.expressions[condition] else {
             return None;
         };
         let counter = match self.function.expressions[left] {
-            // The rest adds to it.
+            // A condition on `counter + right` with `right` ≥ 0 fails no later than one on `counter`.
             Expression::Binary { op: BinaryOperator::Add, left, right } if self.of(right).0 >= 0 => left,
             _ => left,
         };
@@ -126,7 +127,7 @@ impl<'m> Ranges<'m> {
         collect(self.function, body, &mut all);
         collect(self.function, continuing, &mut all);
         let inside = all.remove(&v)?;
-        // Each iteration changes it once, in whatever branch it is.
+        // Each iteration must change the counter exactly once, outside of branches.
         let [change] = each[..] else { return None };
         if inside.len() != 1 {
             return None;
@@ -151,7 +152,8 @@ impl<'m> Ranges<'m> {
                 let far = far + i64::from(op == BinaryOperator::LessEqual);
                 u64::try_from(far.max(0)).ok().map(|n| n.div_ceil(step as u64))
             }
-            // The last bit is shifted out, or the first.
+            // A 32-bit counter that each iteration shifts by at least one bit, or divides by at least 2, ends within 32
+            // iterations.
             (BinaryOperator::Less | BinaryOperator::LessEqual, BinaryOperator::ShiftLeft)
             | (
                 BinaryOperator::Greater | BinaryOperator::GreaterEqual | BinaryOperator::NotEqual,
@@ -166,9 +168,9 @@ impl<'m> Ranges<'m> {
         }
     }
 
-    /// How much larger `b` is than `a`, at most.
+    /// An upper bound of `b - a`.
     fn difference(&self, b: Handle<Expression>, a: Handle<Expression>) -> i64 {
-        // No kernel counts from below 0.
+        // Counters of kernels start at 0 or above.
         let plain = self.of(b).1 - self.of(a).0.max(0);
         let related = match self.function.expressions[b] {
             _ if a == b => 0,
@@ -241,7 +243,7 @@ impl<'m> Ranges<'m> {
         }
     }
 
-    /// The range of what a call returns. Functions of kernels do not call themselves.
+    /// The range of a call's result. WGSL has no recursion.
     fn called(&self, result: Handle<Expression>) -> Option<Range> {
         self.left.set(self.left.get().checked_sub(1)?);
         let (function, arguments) = self.calls.get(&result)?;
@@ -337,12 +339,12 @@ fn binary(op: BinaryOperator, a: Range, b: Range) -> Range {
     }
 }
 
-/// Whether a block only leaves the loop.
+/// Whether a block begins with `break`.
 fn breaks(block: &Block) -> bool {
     matches!(block.first(), Some(Statement::Break))
 }
 
-/// The values that a statement sets a variable to, whatever branch is taken.
+/// The values that a statement stores to a variable unconditionally.
 fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expression>> {
     match s {
         Statement::Store { pointer, value } if pointee(f, *pointer) == Some(v) => vec![*value],
@@ -351,7 +353,7 @@ fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expr
     }
 }
 
-/// Collects the values that variables are set to anywhere in a block.
+/// Collects the values that are stored to variables anywhere in a block.
 fn collect(f: &Function, block: &Block, to: &mut HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>) {
     each(block, &mut |s| {
         if let Statement::Store { pointer, value } = s
@@ -362,7 +364,7 @@ fn collect(f: &Function, block: &Block, to: &mut HashMap<Handle<LocalVariable>, 
     });
 }
 
-/// Every statement of a block and of the blocks in it.
+/// Visits every statement of a block and of its nested blocks.
 fn each<'b>(block: &'b Block, see: &mut impl FnMut(&'b Statement)) {
     for s in block.iter() {
         see(s);

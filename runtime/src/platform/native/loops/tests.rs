@@ -22,7 +22,7 @@ fn text(body: &str) -> String {
     format!("{HEAD}{body}\n    out[local] = count;\n}}")
 }
 
-/// A program of one workgroup of this kernel.
+/// A program that dispatches one workgroup of this kernel.
 fn program(wgsl: &str) -> Program {
     let buffer = |kind, dtype| Buffer { kind, dtype, elements: Dim::from(64i64) };
     let mut kernel = kernel("loops", wgsl, 64, vec![Access::ReadWrite; 2]);
@@ -54,7 +54,7 @@ fn program(wgsl: &str) -> Program {
     }
 }
 
-/// The iterations that are found for `n` = 1,000 and `m` = 20.
+/// The bound of iterations that is found for `n` = 1,000 and `m` = 20.
 fn taken(body: &str) -> Result<u64, Why> {
     let loops = Loops::new(&text(body)).unwrap();
     let (main, functions) = loops.all(&[(1000, 1000), (20, 20)])?;
@@ -131,11 +131,11 @@ fn what_is_short_stays_as_it_is() {
     // Too long for any text.
     let most = i64::from(i32::MAX);
     assert_eq!(loops.within(&[(most, most), (0, 0)], 65_535), Err(Why::Needs(most as u64 + 1)));
-    // A computed size is one of many.
+    // A computed size has a range of values.
     assert!(loops.within(&[(0, 1000), (0, 0)], 1000).unwrap().is_some());
 }
 
-/// Every kernel gives the same whatever its loops do in one, on all adapters, those that end loops included.
+/// Every kernel gives the same results for all unroll factors, on all adapters, including those that end loops early.
 #[test]
 fn unrolled_loops_mean_the_same() {
     let bodies = [

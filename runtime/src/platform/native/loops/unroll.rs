@@ -1,13 +1,13 @@
-//! Loops that do several iterations in one, as text.
+//! Unrolls loops in the text of a kernel.
 
 use super::{Factors, Loop, Part};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Bytes by which a text may grow: the drivers' compilers take much longer for one twice as long.
+/// The largest number of bytes by which unrolling may lengthen a text: the drivers' compile times grow faster than the text.
 pub(super) const MOST_TEXT: usize = 40 << 10;
 
-/// The text with loops that do as many iterations in one as `factors` say.
+/// The text with loops unrolled by `factors`.
 pub(super) fn rewrite(text: &str, mut loops: Vec<Loop>, factors: &Factors) -> String {
     loops.sort_by_key(|l| l.span.start);
     part(text, 0..text.len(), &loops, factors)
@@ -53,7 +53,7 @@ fn one(text: &str, l: &Loop, factors: &Factors) -> String {
     out
 }
 
-/// The pieces of `for (first; condition; update) body` and of `while (condition) body`.
+/// The parts of `for (first; condition; update) body` or of `while (condition) body`.
 struct Head<'t> {
     first: String,
     condition: &'t str,
