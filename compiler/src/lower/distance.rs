@@ -33,8 +33,8 @@ pub fn norm(cx: &mut Lowering, x: Value, p: f64, axes: &[usize]) -> Result {
     Ok(cx.cast(y, dtype)?)
 }
 
-/// Pairwise distances: the p-norm of the difference of each row of `a [batch…, n, d]` and each row of `b [batch…, m,
-/// d]`, `[batch…, n, m]`.
+/// Pairwise distances: the p-norm of the difference of each row of `a [batch…, n, d]` and each row of
+/// `b [batch…, m, d]`, `[batch…, n, m]`.
 pub fn between(cx: &mut Lowering, a: Value, b: Value, p: f64) -> Result {
     let (rank, rank_b) = (cx.rank(a), cx.rank(b));
     if rank < 2 || rank_b < 2 || cx.dtype(a) != cx.dtype(b) {

@@ -88,8 +88,9 @@ impl Transform {
         Ok(cx.binary(B::Div, y, length)?)
     }
 
-    /// Cooley and Tukey's step: with `length = factor·rest`, bin `k + rest·l` is the sum over `m` of `e^(∓2πi·m·(k +
-    /// rest·l)/length)` times bin `k` of the transform of the elements `m, m + factor, m + 2·factor, …`.
+    /// Cooley and Tukey's step: with `length = factor·rest`, bin `k + rest·l` is the sum over `m` of
+    /// `e^(∓2πi·m·(k + rest·l)/length)` times bin `k` of the transform of the elements
+    /// `m, m + factor, m + 2·factor, …`.
     fn in_factors(&self, cx: &mut Lowering, x: Value, length: i64, bins: &Dim) -> Result {
         let Transform { inverse, from, to, .. } = *self;
         let own = |length: i64, from: i64, to: i64| Transform {
@@ -365,8 +366,8 @@ pub struct Stft {
     pub onesided: bool,
 }
 
-/// The short-time Fourier transform: frames of the signal `[B, n, c]` times a window, transformed to `[B, frames,
-/// bins, 2]`.
+/// The short-time Fourier transform: frames of the signal `[B, n, c]` times a window, transformed to
+/// `[B, frames, bins, 2]`.
 pub fn stft(cx: &mut Lowering, x: Value, window: Option<Value>, p: &Stft) -> Result {
     cx.require_rank(x, 3)?;
     let (dtype, from, sx) = (cx.dtype(x), parts(cx, x)?, cx.shape(x));

@@ -353,8 +353,8 @@ pub fn rounded_whole(cx: &mut Lowering, x: Value) -> Result {
     Ok(rounded(cx, x, &[0, 1, 2])?)
 }
 
-/// Dequantises 8-bit weights `[D, I, gates·H]`, with a scale and a zero point per direction or per column, to `[D,
-/// gates·H, I]` in f32.
+/// Dequantises 8-bit weights `[D, I, gates·H]`, with a scale and a zero point per direction or per column, to
+/// `[D, gates·H, I]` in f32.
 pub fn dequantized_weights(cx: &mut Lowering, w: Value, scale: Value, zero: Option<Value>) -> Result {
     if !matches!(cx.dtype(cx.require_rank(w, 3)?), DType::I8 | DType::U8) {
         return Err(OpError::model(format!("needs integers of 8 bits, got {}", cx.ty(w))).operand(w));

@@ -358,8 +358,8 @@ fn denormalised(cx: &mut Lowering, at: Value, extent: &Dim, align_corners: bool)
     Ok(cx.binary_scalar(B::Mul, at, 0.5)?)
 }
 
-/// `theta [N, d, d + 1]` times the homogeneous coordinates of every position of a tensor of shape `size`, `[N, C,
-/// spatial…]`.
+/// `theta [N, d, d + 1]` times the homogeneous coordinates of every position of a tensor of shape `size`,
+/// `[N, C, spatial…]`.
 pub fn affine_grid(cx: &mut Lowering, theta: Value, size: &[Dim], align: bool) -> Result {
     cx.require_rank(theta, 3)?;
     let n = size.len().saturating_sub(2);

@@ -84,7 +84,6 @@ pub(super) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dt
 /// Rejects impossible dimensions: too many, negative, or with too many elements in total.
 ///
 /// # Errors
-///
 /// Describes the first impossible dimension.
 pub fn check_dims(ty: &TensorType) -> Result<(), String> {
     if ty.rank() > MAX_RANK {

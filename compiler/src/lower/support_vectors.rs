@@ -31,14 +31,13 @@ pub enum Kernel {
     },
 }
 
-/// The weighted sums of the kernels of each record `x [N, F]` with all support vectors `[V, F]`: `[N, P]` for `weights
-/// [V, P]`.
+/// The weighted sums of the kernels of each record `x [N, F]` with all support vectors `[V, F]`: `[N, P]` for
+/// `weights [V, P]`.
 ///
 /// For a linear kernel these are products of the records with weighted sums of the vectors, which are computed in f64:
 /// weights may be large and cancel, and a sum over kernels rounded to f32 would leave few correct digits.
 ///
 /// # Errors
-///
 /// If the records have another number of features than the vectors.
 pub fn sums(
     cx: &mut Lowering,
@@ -120,7 +119,7 @@ pub fn elected(cx: &mut Lowering, decisions: Value, classes: usize) -> Result {
     Ok(cx.squeeze(best, &[1])?)
 }
 
-/// The maximum number of classes whose probabilities are coupled: the iterations are unrolled.
+/// The maximum number of classes whose probabilities are coupled: the steps of an iteration are unrolled.
 const MOST_COUPLED: usize = 32;
 
 /// The probabilities of the classes `[N, K]` from the pairwise probabilities `[N, pairs]` of the first class of each

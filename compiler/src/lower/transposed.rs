@@ -5,10 +5,10 @@
 //! the stride. This condition is checked by reading an extra axis of extent 1 at `q mod stride`: an index other than 0
 //! is out of bounds and gives the fill value.
 //!
-//! In a transposed convolution without dilation, a position receives only elements of one phase: with `position +
-//! before = stride·q + p` they are `k = stride·j + p` of windows `q − j`. It is therefore computed as a convolution of
-//! stride 1 with windows of `⌈kernel / stride⌉` elements and one result per phase, without multiplying by the zeros
-//! between elements.
+//! In a transposed convolution without dilation, a position receives only elements of one phase: with
+//! `position + before = stride·q + p` they are `k = stride·j + p` of windows `q − j`. It is therefore computed as a
+//! convolution of stride 1 with windows of `⌈kernel / stride⌉` elements and one result per phase, without multiplying
+//! by the zeros between elements.
 
 use super::conv::{channel_bias, share};
 use super::window::{Padding, require_list};
@@ -27,9 +27,9 @@ struct Axis {
     out: Dim,
 }
 
-/// The elements that each position of the result receives: `x [lead…, (kernel…,) windows…]` gives `[lead…, out…,
-/// kernel…]`, 0 where there is none. With `own` each element of a window has a value of its own, else all elements
-/// share one.
+/// The elements that each position of the result receives: `x [lead…, (kernel…,) windows…]` gives
+/// `[lead…, out…, kernel…]`, 0 where there is none. With `own` each element of a window has a value of its own, else
+/// all elements share one.
 fn met(cx: &mut Lowering, x: Value, lead: usize, axes: &[Axis], own: bool) -> Result {
     let s = cx.shape(x);
     let n = axes.len();

@@ -73,7 +73,6 @@ impl Forest {
     /// The number of branches on the longest path from a root to a leaf.
     ///
     /// # Errors
-    ///
     /// If a target does not exist, or the branches form a cycle.
     pub fn depth(&self) -> Result<usize> {
         let count = self.branches.len();
