@@ -17,7 +17,6 @@
 //! so that masks by position stay valid. Transpositions between the input and the concat are recognised if they are
 //! undone before the output. Readers of the past and the present read views of the state. The capacity is a constant,
 //! or a symbol whose value the session sets.
-//! views of the state. The capacity is a number, or a symbol whose value the session sets.
 
 mod trace;
 

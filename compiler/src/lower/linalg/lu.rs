@@ -212,7 +212,7 @@ pub fn inverse(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     Ok((x, f.info))
 }
 
-/// The data of a determinant: the signs, and the magnitudes of the diagonal elements.
+/// The signs and the elements of the diagonal, from which the determinant is computed.
 struct Diagonal {
     sign: Value,
     elements: Value,

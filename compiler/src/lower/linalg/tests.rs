@@ -316,7 +316,7 @@ fn pseudo_inverses_polar_factors_and_roots() {
 
 #[test]
 fn exponentials_of_matrices() {
-    // Exponentials of a rotation by an angle, of a nilpotent matrix, and of diagonal entries.
+    // Exponentials of a rotation by an angle, of a nilpotent matrix, and of numbers.
     for angle in [0.0f32, 1e-3, 0.7, 3.0, 40.0] {
         pairs(|cx| {
             let a = cx.constant(Tensor::from_f32(vec![2, 2], &[0.0, -angle, angle, 0.0]));
