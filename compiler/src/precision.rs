@@ -6,15 +6,15 @@
 //!
 //! - tensors of fewer than [`LITTLE`] elements;
 //! - partial sums of products; values that a row reduction stores once if rows are long, such as statistics, means and
-//! partial sums, which take little memory; parts of attention, prefix sums, values that repeated kernels keep for the
-//! next repetition, and states that are not caches;
+//!   partial sums, which take little memory; parts of attention, prefix sums, values that repeated kernels keep for
+//!   the next repetition, and states that are not caches;
 //! - values from which integers, angles beyond a few turns, or tests for equality are computed;
 //! - bit patterns that are not numbers, integers beyond [`MOST_WHOLE`], which f16 does not have, squares and
-//! exponentials of unbounded values, and values that exceed the range of f16 for certain or as soon as the values from
-//! which they are computed reach [`TYPICAL`] ([`values`]), among them masks of -3.4e38 or infinity; and likewise
-//! values smaller than [`LEAST`];
+//!   exponentials of unbounded values, and values that exceed the range of f16 for certain or as soon as the values
+//!   from which they are computed reach [`TYPICAL`] ([`values`]), among them masks of -3.4e38 or infinity; and
+//!   likewise values smaller than [`LEAST`];
 //! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
-//! change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
+//!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
 //! - values of nodes that the user [names](crate::Options::keep_f32).
 //!
 //! If the device has no f16, only weights and caches become f16: stores of 16 bits would have to be combined by

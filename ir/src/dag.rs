@@ -5,7 +5,7 @@
 //! cheap for nodes of any degree:
 //!
 //! - **Each operand knows its edge.** A node holds the index of the edge of each of its operands, so that no search is
-//! needed.
+//!   needed.
 //! - **Edges are parked.** An edge that is no longer used stays in petgraph's lists without a [`Port`], and [`View`], through which
 //!   petgraph's algorithms see the graph, leaves it out. Once there are more parked edges than nodes and other edges, all edges are
 //!   cleared and the others are added again. Each addition is constant time, so the removal of an edge is too, on average.

@@ -71,8 +71,8 @@ fn turn(cx: &mut Lowering, t: &Transform) -> Result {
 }
 
 impl Transform {
-    /// Transforms `x [lead…, n, from]` to `[lead…, bins, to]`, in f32. Elements that `x` lacks of the length count as
-    /// 0.
+    /// Transforms `x [lead…, n, from]` to `[lead…, bins, to]`, in f32. If `x` is shorter than the length, it is padded
+    /// with zeros.
     fn apply(&self, cx: &mut Lowering, x: Value, bins: &Dim) -> Result {
         let y = match self.length.as_const().filter(|n| *n > WHOLE) {
             Some(n) => {

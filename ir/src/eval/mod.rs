@@ -103,7 +103,8 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct EvalError {
-    /// The name of the model's node that the error is about, or of the graph's node if that has none.
+    /// The name of the model's node that the error is about, or of the graph's node if that has none; `None` if it is
+    /// not about a node.
     pub node: Option<String>,
     /// The reason, meant to follow the node's name.
     pub message: String,
