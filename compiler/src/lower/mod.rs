@@ -1,7 +1,7 @@
 //! Lowering of operators to core operators, independent of the model's source format.
 //!
 //! A function takes a [`Lowering`], its operands as values of the graph, and its parameters as plain or typed
-//! arguments: `conv(cx, x, w, bias, &Conv { … })`. The importer of a source format decodes attributes, applies
+//! arguments: `conv(cx, x, w, bias, &Conv { … })`. The importer of a source format decodes parameters, applies
 //! defaults and distinguishes operator versions. An error names only the operand or the parameter that it is about
 //! ([`Part`]); the importer translates that into the words of its format.
 
