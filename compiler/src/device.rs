@@ -24,7 +24,7 @@ pub struct DeviceProfile {
     pub max_workgroups: u32,
     /// The required alignment of a binding's offset, in bytes.
     pub storage_alignment: u32,
-    /// Whether kernels may use `f16` (`shader-f16`); otherwise they unpack f16 tensors with integer operations.
+    /// Whether kernels may use `f16` (`shader-f16`); otherwise they convert packed f16 tensors explicitly.
     pub f16: bool,
     /// The number of invocations of every subgroup (`subgroups`), a power of two; `None` if there are no subgroups or
     /// their sizes differ.
@@ -281,8 +281,8 @@ impl Speeds {
     }
 
     /// The bytes that even a single workgroup reads in an eighth of the time of a [dispatch](Speeds::dispatch),
-    /// rounded down to a power of two: recomputing from an operand of at most this size is faster than storing the
-    /// result in another kernel. The eighth is fitted to 64 KiB on an H100.
+    /// rounded down to a power of two: an operand of at most this size is read sooner than another kernel could have
+    /// written it. The eighth is fitted to 64 KiB on an H100.
     pub fn little_bytes(&self) -> i64 {
         let bytes = self.workgroup_bandwidth.min(self.bandwidth) * self.dispatch() / 8.0;
         1 << (bytes.clamp(1.0, (1u64 << 40) as f64) as u64).ilog2()
