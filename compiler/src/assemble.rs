@@ -1,4 +1,4 @@
-//! From emitted kernels to a [`Program`]: buffers, arenas, dispatches, weights.
+//! Assembly of a [`Program`] from emitted kernels: buffers, arenas, dispatches, weights.
 
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
@@ -20,7 +20,7 @@ use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{self, Buffer, BufferKind, DimConstraint, Dispatch, Port, Program, Stats};
 use wgfc_ir::{Dim, Graph, Poly};
 
-/// Emits every kernel and assembles the program. `graph` is the graph that the kernels were fused from.
+/// Emits every kernel and assembles the program. `graph` is the graph from which the kernels were fused.
 pub fn assemble(
     graph: &Graph,
     scheduled: &ScheduledGraph,
@@ -94,7 +94,7 @@ pub fn assemble(
             TensorKind::Withheld(_) => {
                 return Err(Diagnostic::internal("a kernel graph read from a text lacks constants").into());
             }
-            // Found below, once the other has a buffer.
+            // Resolved below, once the tensor whose memory it shares has a buffer.
             TensorKind::Under(_) => continue,
             TensorKind::State { state, .. } => {
                 let name = &graph.states[*state].name;
@@ -104,7 +104,7 @@ pub fn assemble(
                 }
                 BufferKind::State { name: name.to_string() }
             }
-            // Placed below, once lives are known.
+            // Placed below, once live ranges are known.
             TensorKind::Intermediate => BufferKind::Arena { arena: 0, first: 0, last: 0 },
         };
         buffer_of.insert(id, buffers.len());
@@ -140,7 +140,7 @@ pub fn assemble(
             });
             let shape = ty.shape.clone();
             let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
-            // In memory a cache may have another type than in the graph.
+            // A cache may be stored in another type than it has in the graph.
             let dtype = buffers.get(buffer).map_or(ty.dtype, |b| b.dtype);
             program::State { name: s.name.to_string(), dtype, shape, buffer, growth, initial }
         })
@@ -248,12 +248,12 @@ pub fn assemble(
     })
 }
 
-/// An estimate, or none where it is too large an expression.
+/// An estimate, or 0 if the expression is too large.
 fn figure(d: Dim) -> Dim {
     if d.is_too_large() { Dim::ZERO } else { d }
 }
 
-/// Where the values of computed symbols are, and from when on.
+/// The buffers that hold the values of computed symbols, and the dispatches after which they are complete.
 fn computed(
     kernels: &KernelGraph,
     bounds: &Bounds,
@@ -273,7 +273,7 @@ fn computed(
     out
 }
 
-/// A kernel of the same structure over other tensors.
+/// A kernel with the same structure, bound to other tensors.
 fn rebound(e: &EmittedKernel, theirs: &[TensorId], mine: &[TensorId]) -> EmittedKernel {
     let mut e = e.clone();
     for (t, _) in &mut e.bindings {
@@ -294,7 +294,7 @@ pub(crate) fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> pro
     e.named(format!("{index:03}_{}_{}", e.family, slug.trim_matches('_')))
 }
 
-/// A name that no weight has, from that in the model.
+/// A name that no weight has, derived from the name in the model.
 fn unused_name(weights: &BTreeMap<String, wgfc_ir::Tensor>, wanted: Option<&str>) -> String {
     let base = wanted.unwrap_or("const");
     let mut name = base.to_owned();
@@ -310,8 +310,8 @@ fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
     buffers.iter().position(|b| matches!(&b.kind, BufferKind::State { name } if name == state))
 }
 
-/// The free dimensions, in the order in which the inputs mention them; then the lengths of states, their
-/// capacities, and what is computed.
+/// The free dimensions in the order in which the inputs use them, then the lengths of states, their capacities, and
+/// computed symbols.
 pub(crate) fn symbols(graph: &Graph, kernels: &KernelGraph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
@@ -326,10 +326,10 @@ pub(crate) fn symbols(graph: &Graph, kernels: &KernelGraph) -> Vec<Arc<str>> {
     out
 }
 
-/// Dispatches that repeat, and the buffers that keep their contents meanwhile.
+/// A range of repeated dispatches, and the buffers that keep their contents between repetitions.
 type Kept = (Range<usize>, Vec<usize>);
 
-/// Gives intermediates their lives and arenas.
+/// Determines the live ranges and arenas of intermediates.
 fn place(
     buffers: &mut [Buffer],
     dispatches: &[Dispatch],
@@ -366,7 +366,7 @@ fn place(
             life.first = life.first.min(range.start);
             life.last = life.last.max(range.end.saturating_sub(1));
         }
-        // Tensors that they read from before are read every time.
+        // Tensors written before the repeated range and read in it are read by every repetition.
         for life in items.iter_mut().filter(|i| i.first < range.start && i.last >= range.start) {
             life.last = life.last.max(range.end.saturating_sub(1));
         }
@@ -379,7 +379,8 @@ fn place(
     }
 }
 
-/// The bytes a kernel must read and write at least: of each tensor the elements its loads reach, once.
+/// The minimum number of bytes that a kernel reads and writes: the elements of each tensor that its accesses reach,
+/// counted once.
 pub fn bytes(graph: &KernelGraph, k: &Kernel, expect: &Expected) -> Dim {
     let extents = k.domain();
     let mut reached: BTreeMap<TensorId, Dim> = BTreeMap::new();
@@ -399,7 +400,7 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel, expect: &Expected) -> Dim {
     for t in k.writes() {
         let ty = &graph.tensors[t].ty;
         let places = match graph.tensors[t].kind {
-            // The kernel writes of a state the elements that its stores reach.
+            // Only the elements of a state that the kernel's stores reach are written.
             TensorKind::State { .. } => k
                 .all_stores()
                 .filter(|s| s.tensor == t)
@@ -412,7 +413,7 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel, expect: &Expected) -> Dim {
     total
 }
 
-/// How many places an offset takes at most, over the kernel's variables.
+/// The maximum number of positions that an offset takes over the kernel's variables.
 fn reach(offset: &Poly, k: &Kernel, extents: &[Dim]) -> Dim {
     let mut vars = offset.vars();
     let data: Vec<u32> = offset.data().into_iter().collect();
@@ -426,12 +427,12 @@ fn reach(offset: &Poly, k: &Kernel, extents: &[Dim]) -> Dim {
     vars.iter().filter_map(|v| extents.get(*v)).product()
 }
 
-/// Bytes of `n` packed elements.
+/// The number of bytes of `n` packed elements.
 pub fn packed(dtype: wgfc_ir::DType, n: &Dim) -> Dim {
     if dtype.bits() >= 8 { n * (dtype.bits() / 8) as i64 } else { (n * dtype.bits() as i64).ceil_div(8) }
 }
 
-/// The arithmetic a kernel does on its elements, as often as it does it; index arithmetic is not counted.
+/// The number of arithmetic operations on elements that a kernel executes; index arithmetic is not counted.
 pub fn flops(k: &Kernel) -> Dim {
     let ops = |roots: &[u32]| {
         let n = k
@@ -480,7 +481,8 @@ pub fn flops(k: &Kernel) -> Dim {
         Family::Matmul(Matmul { batch, m, n, k: depth, a, b, sums }) => {
             let mn = &(batch * m) * n;
             let products = &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores));
-            // Computing an operand's elements is repeated for each tile of the other's.
+            // The elements of an operand that are computed in the kernel are recomputed for each tile of the other
+            // operand.
             let made = |own: &Dim, others: &Dim, roots: &[u32]| match ops(roots) {
                 none if none.is(0) => none,
                 each => &(&(&(batch * own) * depth) * &others.ceil_div(TILE)) * &each,

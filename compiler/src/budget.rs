@@ -1,64 +1,67 @@
-//! Memory that reading a model or its data may take, beside the memory of its files.
+//! The memory that reading a model or its data may take in addition to that of its files.
 //!
-//! A small file can ask for much: by compressed records, by views that repeat elements, by structures that are larger in memory than
-//! in the file. Every reader asks a [`Budget`] before it allocates, so that the sum is bounded and not each part alone.
+//! A small file can require much memory: through compressed records, views that repeat elements, or structures that
+//! are larger in memory than in the file. Every reader asks a [`Budget`] before it allocates, so that the sum is
+//! bounded and not only each part.
 
 use crate::Diagnostic;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes that every model may take.
+/// The number of bytes that every model may take.
 const LEAST: u64 = 256 << 20;
-/// Bytes that each byte of the model's file allows besides.
+/// The number of further bytes that each byte of the model's file permits.
 const PER_BYTE: u64 = 16;
-/// Bytes that a value of a JSON text takes once it is read, about.
+/// The approximate number of bytes of a parsed JSON value.
 const JSON_VALUE: u64 = 96;
 
-/// Memory that the readers of one model share. Clones draw from the same budget.
+/// The memory that all readers of a model share. Clones draw from the same budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Rc<Account>);
 
 #[derive(Debug)]
 struct Account {
-    /// The limit that the user gives.
+    /// The limit given by the user.
     limit: Option<u64>,
     taken: Cell<u64>,
-    /// The files, in words.
+    /// The files, in words for messages.
     read: &'static str,
-    /// Bytes of the files.
+    /// The total size of the files in bytes.
     files: Cell<u64>,
 }
 
 impl Budget {
-    /// The budget of a model whose file has so many bytes: 256 MiB and 16 times the file, or the limit that the user gives.
+    /// The budget of a model with a file of `file` bytes: 256 MiB plus 16 times the file, or the limit given by the
+    /// user.
     pub fn new(file: u64, limit: Option<u64>) -> Budget {
         Budget(Rc::new(Account { limit, taken: Cell::new(0), read: "this model", files: Cell::new(file) }))
     }
 
-    /// The budget of files beside a model: inputs, checkpoints, tokenizers. Each is [added](Budget::add_file) when it is opened.
+    /// The budget of files beside a model: inputs, checkpoints, tokenizers. Each is [added](Budget::add_file) when it
+    /// is opened.
     pub fn of_data(limit: Option<u64>) -> Budget {
         Budget(Rc::new(Account { limit, taken: Cell::new(0), read: "files", files: Cell::new(0) }))
     }
 
-    /// Adds a file of so many bytes, which allow for more.
+    /// Adds a file of `bytes` bytes, which raises the limit.
     pub fn add_file(&self, bytes: u64) {
         self.0.files.set(self.0.files.get().saturating_add(bytes));
     }
 
-    /// Takes what a text of JSON needs once it is read.
+    /// Takes the memory of a parsed JSON text.
     ///
     /// # Errors
-    /// As [`Budget::take`].
+    /// Like [`Budget::take`].
     pub fn take_json(&self, text: &[u8]) -> Result<(), Diagnostic> {
         let values = text.iter().filter(|b| matches!(b, b',' | b'{' | b'[')).count() as u64;
         let need = (text.len() as u64).saturating_add(values.saturating_mul(JSON_VALUE));
         self.take(need, format_args!("reading {} bytes of JSON", text.len()))
     }
 
-    /// Takes so many bytes; `what` needs them, as in "unpacking `data/weight_0`".
+    /// Takes `bytes` bytes; `what` describes their use in the error, as in "unpacking `data/weight_0`".
     ///
     /// # Errors
-    /// Where they exceed what is left; nothing is taken then.
+    /// If they exceed the remaining budget; then nothing is taken.
     pub fn take(&self, bytes: u64, what: impl std::fmt::Display) -> Result<(), Diagnostic> {
         let Account { limit, taken, read, files } = &*self.0;
         let allowed = limit.unwrap_or(LEAST.saturating_add(files.get().saturating_mul(PER_BYTE)));
@@ -84,7 +87,8 @@ impl Budget {
     }
 }
 
-/// Bytes in the largest unit of which there is at least one, rounded up so that it reads as a sufficient limit.
+/// The number of bytes in the largest unit of which there is at least one, rounded up so that it can be used as a
+/// sufficient limit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1000 => format!("{bytes} bytes"),

@@ -1,44 +1,47 @@
-//! The facts known of a device: its limits, which decide whether something can run on it, and its speeds, which decide the choices.
+//! The model of a device: its limits, which decide whether something can run on it, and its speeds, on which choices
+//! depend.
 //!
-//! This is the only model of a device: fusion, schedules, loops, the bounds that `wgfc inspect` prints and the order in
-//! which the tuner tries things follow from it. Its speeds are those of a [named](DeviceProfile::named) profile, of a
-//! [`file`](mod@file), or measured on an adapter.
+//! This is the only model of a device: fusion, schedules, loops, the bounds that `wgfc inspect` prints and the order
+//! in which the tuner tries candidates depend on it. Its speeds come from a [named](DeviceProfile::named) profile,
+//! from a [`file`](mod@file), or from measurements on an adapter.
 
 pub mod file;
 
 use serde::{Deserialize, Serialize};
 
-/// The limits and speeds that the target device offers. The default is [named](DeviceProfile::named) `portable`.
+/// The limits and speeds of the target device. The default is the [named](DeviceProfile::named) profile `portable`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
-    /// Storage buffers one kernel may bind.
+    /// The maximum number of storage buffers that one kernel binds.
     pub max_storage_buffers: u32,
-    /// Invocations of a workgroup.
+    /// The maximum number of invocations of a workgroup.
     pub max_invocations: u32,
-    /// Bytes of workgroup memory.
+    /// The maximum number of bytes of workgroup memory.
     pub max_workgroup_bytes: u32,
-    /// Bytes one binding may have.
+    /// The maximum number of bytes of one binding.
     pub max_binding_bytes: u64,
-    /// Workgroups along one dimension of a dispatch.
+    /// The maximum number of workgroups along one dimension of a dispatch.
     pub max_workgroups: u32,
-    /// Alignment of a binding's offset, in bytes.
+    /// The required alignment of a binding's offset, in bytes.
     pub storage_alignment: u32,
-    /// Whether kernels may use `f16` (`shader-f16`); without it f16 tensors are unpacked by hand.
+    /// Whether kernels may use `f16` (`shader-f16`); otherwise they convert packed f16 tensors explicitly.
     pub f16: bool,
-    /// Invocations of every subgroup (`subgroups`), a power of two; `None` where there are none or they differ.
+    /// The number of invocations of every subgroup (`subgroups`), a power of two; `None` if there are no subgroups or
+    /// their sizes differ.
     #[serde(default)]
     pub subgroup: Option<u32>,
-    /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`, not in browsers).
+    /// Whether subgroups can multiply 16 × 16 matrices of f16 with accumulation in f32 (`wgpu-cooperative-matrix`, not
+    /// in browsers).
     #[serde(default)]
     pub cooperative_matrix: bool,
-    /// Iterations of a loop in a kernel, where the driver ends it after so many.
+    /// The number of iterations after which the driver ends a loop in a kernel, if it does.
     #[serde(default)]
     pub loop_iterations: Option<u32>,
-    /// Seconds that a dispatch of a loop may take, as far as that can be estimated, after which it continues in another one.
-    /// Some drivers end dispatches of more than two seconds, and browsers stand still meanwhile.
+    /// The maximum estimated duration of a dispatch of a loop in seconds; longer loops continue in another dispatch.
+    /// Some drivers abort dispatches of more than two seconds, and browsers freeze meanwhile.
     #[serde(default = "DeviceProfile::longest_dispatch")]
     pub longest_dispatch: f64,
-    /// How fast it is.
+    /// Its speeds.
     pub speeds: Speeds,
 }
 
@@ -66,14 +69,15 @@ impl DeviceProfile {
         2.0
     }
 
-    /// Invocations of a workgroup that runs a lane of a loop, at most: with more than a core has under way together they take turns at
-    /// every barrier. A software adapter saves and restores then what each of them keeps.
+    /// The maximum number of invocations of a workgroup that runs a lane of a loop: if there are more than a core
+    /// executes concurrently, they take turns at every barrier, and a software adapter saves and restores the state of
+    /// each.
     pub fn loop_invocations(&self) -> u32 {
         let together = (self.speeds.resident / self.speeds.cores).clamp(64.0, f64::from(1u32 << 31)) as u32;
         self.max_invocations.min(1 << together.ilog2())
     }
 
-    /// Whether its limits are those that every device has, so that it is not known which device takes what is compiled.
+    /// Whether its limits are those that every WebGPU device has, so that compiled programs may run on any device.
     pub fn is_of_any_device(&self) -> bool {
         let own = DeviceProfile {
             speeds: self.speeds,
@@ -83,10 +87,10 @@ impl DeviceProfile {
         *self == own
     }
 
-    /// The names of the profiles that [`DeviceProfile::named`] knows.
+    /// The names that [`DeviceProfile::named`] accepts.
     pub const NAMES: [&'static str; 5] = ["portable", "discrete", "integrated", "software", "swiftshader"];
 
-    /// The limits that every WebGPU device has, with the speeds of a kind of devices.
+    /// A profile with the limits that every WebGPU device has and the speeds of a kind of device.
     pub fn named(name: &str) -> Option<DeviceProfile> {
         let speeds = match name {
             "portable" => Speeds::PORTABLE,
@@ -100,64 +104,69 @@ impl DeviceProfile {
     }
 }
 
-/// How fast a device is. Where a figure comes from stands with the constants of this type; `wgfc device --measure` says
-/// how it is measured.
+/// The speeds of a device. The constants of this type state the source of each figure; `wgfc device --measure`
+/// documents how it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
-    /// Bytes a second that a streaming kernel reads and writes.
+    /// The bytes per second that a streaming kernel reads and writes.
     pub bandwidth: f64,
-    /// Floating-point operations a second in f32; a multiplication with an addition is two.
+    /// The floating-point operations per second in f32; a multiply-add counts as two.
     pub flops_f32: f64,
-    /// Flops in f16. Kernels compute f16 in f32 where they do not use matrix units, so that no choice follows from it.
+    /// The floating-point operations per second in f16. Kernels without matrix units compute f16 in f32, so no choice
+    /// depends on it.
     pub flops_f16: f64,
-    /// Flops in f16 on matrix units, which sum in f32; without such units, as in f16.
+    /// The floating-point operations per second in f16 on matrix units with accumulation in f32; without such units,
+    /// those in f16.
     pub flops_matrix: f64,
-    /// Seconds that one more tiny dispatch in a pass costs, which waits for the one before it.
+    /// The cost in seconds of one more tiny dispatch in a pass, which depends on the previous one.
     pub dispatch_cost: f64,
-    /// Cores, each of which runs workgroups of its own. A core is what one workgroup of 256 invocations can keep busy.
+    /// The number of cores, which execute workgroups independently. A core is a unit that one workgroup of 256
+    /// invocations can keep busy.
     pub cores: f64,
-    /// Invocations that are under way together.
+    /// The number of invocations that are resident at the same time.
     pub resident: f64,
-    /// [Cycles](Speeds::cycle) from asking for memory until it is in workgroup memory and everybody knows.
+    /// The [cycles](Speeds::cycle) from a memory request until the data is visible to all in workgroup memory.
     pub memory_latency: f64,
-    /// Seconds that an operation takes which waits for the one before it.
+    /// The latency in seconds of an operation that depends on the previous one.
     pub operation: f64,
-    /// Seconds that the invocations of a workgroup wait for each other at a barrier.
+    /// The duration in seconds of a barrier in a workgroup.
     pub barrier: f64,
-    /// Bytes a second that one workgroup reads from a cache.
+    /// The bytes per second that one workgroup reads from a cache.
     pub workgroup_bandwidth: f64,
-    /// Bytes a second that all workgroups together read from caches.
+    /// The bytes per second that all workgroups together read from caches.
     pub cache_bandwidth: f64,
-    /// Workgroups that run together whatever they do, so that they can wait for each other; 1 where that is not known.
+    /// The number of workgroups that are guaranteed to run concurrently, so that they can wait for each other; 1 if
+    /// unknown.
     pub resident_workgroups: f64,
-    /// Seconds until all of such workgroups have what each of them hands on.
+    /// The seconds until all such workgroups have received data from each other.
     pub exchange: f64,
 }
 
 impl Speeds {
-    /// An H100, as wgpu reaches it through Vulkan.
+    /// An H100, used through wgpu and Vulkan.
     pub const DISCRETE: Speeds = Speeds {
         // Measured: a copy in WGSL moves 2.69 to 2.86 TB/s.
         bandwidth: 2.8e12,
-        // 128 of its 132 cores, each 128 multiply-adds in a cycle of 1.75 GHz. cuBLAS reaches 52 TFLOP/s.
+        // 128 of its 132 cores, each with 128 multiply-adds per cycle of 1.75 GHz. cuBLAS reaches 52 TFLOP/s.
         flops_f32: 57.344e12,
-        // Twice that, by the vendor's figures.
+        // Twice the f32 rate, by the vendor's figures.
         flops_f16: 114.688e12,
-        // A fit to products timed on it: 1000 multiply-adds a cycle and core, fed from workgroup memory.
+        // Fitted to products timed on it: 1000 multiply-adds per cycle and core, with operands from workgroup memory.
         flops_matrix: 448e12,
         // Measured: 1000 dispatches in one pass.
         dispatch_cost: 4e-6,
-        // It has 132; a power of two makes the same choices.
+        // It has 132; a power of two leads to the same choices.
         cores: 128.0,
-        // 2048 a core.
+        // 2048 per core.
         resident: 262_144.0,
-        // A fit to tiled products timed on it.
+        // Fitted to tiled products timed on it.
         memory_latency: 600.0,
-        // Fits to loops timed on it, of an invocation, of workgroups with many stages, and of workgroups that read much.
+        // Fitted to loops timed on it: of single invocations, of workgroups with many stages, and of workgroups that
+        // read much.
         operation: 1.5e-9,
         barrier: 40e-9,
         workgroup_bandwidth: 60e9,
-        // A fit: four times its memory.
+        // Fitted: four times the memory bandwidth.
         cache_bandwidth: 11.2e12,
         // Other discrete GPUs have fewer.
         resident_workgroups: 1.0,
@@ -165,8 +174,8 @@ impl Speeds {
         exchange: 1.5e-6,
     };
 
-    /// No device: the balance of [`Speeds::DISCRETE`], scaled to the memory of a small GPU. Choices that compare
-    /// arithmetic with traffic are those of a GPU then, and loops that move much are not taken for cheap.
+    /// Not a device: the ratios of [`Speeds::DISCRETE`], scaled to the memory bandwidth of a small GPU. Choices that
+    /// compare arithmetic with traffic are then those of a GPU, and loops that move much data do not count as cheap.
     pub const PORTABLE: Speeds = Speeds {
         bandwidth: 100e9,
         flops_f32: 2.048e12,
@@ -176,8 +185,8 @@ impl Speeds {
         ..Speeds::DISCRETE
     };
 
-    /// A GPU that shares its memory with the CPU. Not measured: from the published figures of such GPUs, two channels
-    /// of LPDDR5 and 8 cores of 128 multiply-adds at 1.2 GHz.
+    /// A GPU that shares its memory with the CPU. Not measured: derived from the published figures of such GPUs, with
+    /// two channels of LPDDR5 and 8 cores of 128 multiply-adds at 1.2 GHz.
     pub const INTEGRATED: Speeds = Speeds {
         bandwidth: 70e9,
         flops_f32: 2.4e12,
@@ -195,8 +204,8 @@ impl Speeds {
         exchange: 3e-6,
     };
 
-    /// A software adapter of Mesa's kind: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two hardware threads
-    /// of one core of an EPYC, the best of six times.
+    /// A software adapter like Mesa's: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two
+    /// hardware threads of one core of an EPYC, the best of six runs.
     pub const SOFTWARE: Speeds = Speeds {
         bandwidth: 1.1e9,
         flops_f32: 66e9,
@@ -208,18 +217,18 @@ impl Speeds {
         cores: 1.0,
         resident: 64.0,
         memory_latency: 30.0,
-        // The time of an operation of a workgroup of 64, whose invocations are computed eight at a time.
+        // The time of an operation of a workgroup of 64 invocations, which are computed eight at a time.
         operation: 9e-9,
         barrier: 1.6e-6,
         workgroup_bandwidth: 6.1e9,
         cache_bandwidth: 6.2e9,
-        // Which of them run is up to the system.
+        // The operating system decides which of them run.
         resident_workgroups: 1.0,
         exchange: 5e-6,
     };
 
-    /// SwiftShader, the software adapter of Chromium: measured likewise on the same cores. What waits for others changes places with
-    /// them four invocations at a time, so that barriers are dear.
+    /// SwiftShader, the software adapter of Chromium, measured in the same way on the same cores. Waiting invocations
+    /// are switched four at a time, so barriers are expensive.
     pub const SWIFTSHADER: Speeds = Speeds {
         bandwidth: 2.1e9,
         flops_f32: 12.5e9,
@@ -238,59 +247,60 @@ impl Speeds {
         exchange: 20e-6,
     };
 
-    /// How much longer a dispatch takes that does something: beside its work it ramps up and drains. On an H100 that
-    /// is 10 µs, where a tiny dispatch costs 4 µs.
+    /// The cost of a dispatch with work, relative to a tiny dispatch: it also ramps up and drains. On an H100 it costs
+    /// 10 µs, a tiny dispatch 4 µs.
     const RAMP: f64 = 2.5;
 
-    /// Seconds that one more kernel costs beside its work.
+    /// The cost in seconds of one more kernel, in addition to its work.
     pub fn dispatch(&self) -> f64 {
         Self::RAMP * self.dispatch_cost
     }
 
-    /// [Cycles](Speeds::cycle) that one more tiny dispatch costs. No device has the cores of [`Speeds::PORTABLE`] and its rate: there they
-    /// are cycles of [`Speeds::DISCRETE`], from which it has its balance.
+    /// The cost of one more tiny dispatch in [cycles](Speeds::cycle). No device combines the cores and the rate of
+    /// [`Speeds::PORTABLE`]: for it, the cycles are those of [`Speeds::DISCRETE`], from which its ratios come.
     pub fn dispatch_cycles(&self) -> f64 {
         let of_no_device = Speeds { dispatch_cost: self.dispatch_cost, ..Speeds::PORTABLE } == *self;
         self.dispatch_cost / if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
     }
 
-    /// Seconds in which a core does 128 multiply-adds in f32. Models in cycles count these, whatever the clock is.
+    /// The seconds in which a core executes 128 multiply-adds in f32. Cost models in cycles count these, whatever the
+    /// clock rate.
     pub fn cycle(&self) -> f64 {
         256.0 * self.cores / self.flops_f32
     }
 
-    /// The most workgroups that a core gets where so many are shared out. A twentieth more cores are assumed than were measured: one core
-    /// too few counts a round of workgroups too many.
+    /// The maximum number of workgroups per core if this many are distributed. The number of cores is taken to be a
+    /// twentieth larger than measured: an estimate of one core too few would count one round of workgroups too many.
     pub fn per_core(&self, workgroups: f64) -> f64 {
         (workgroups / (1.05 * self.cores)).ceil()
     }
 
-    /// Bytes that all cores together read from memory in a [cycle](Speeds::cycle).
+    /// The bytes that all cores together read from memory per [cycle](Speeds::cycle).
     pub fn bytes_per_cycle(&self) -> f64 {
         self.bandwidth * 256.0 * self.cores / self.flops_f32
     }
 
-    /// Bytes that even a single workgroup reads in an eighth of the time of a [dispatch](Speeds::dispatch), rounded
-    /// down to a power of two: what has no more is read sooner than another kernel could have written it. The eighth is
-    /// a fit, to 64 KiB on an H100.
+    /// The bytes that even a single workgroup reads in an eighth of the time of a [dispatch](Speeds::dispatch),
+    /// rounded down to a power of two: an operand of at most this size is read sooner than another kernel could have
+    /// written it. The eighth is fitted to 64 KiB on an H100.
     pub fn little_bytes(&self) -> i64 {
         let bytes = self.workgroup_bandwidth.min(self.bandwidth) * self.dispatch() / 8.0;
         1 << (bytes.clamp(1.0, (1u64 << 40) as f64) as u64).ilog2()
     }
 
-    /// Scalar operations in the time that it takes to write an element of 32 bits and to read it again. That a fifth
-    /// of the peak is reached is a fit, to 16 operations on an H100. More than 32 are never worth their text, and up to
-    /// 4 always.
+    /// The number of scalar operations in the time that it takes to write an element of 32 bits and to read it again.
+    /// The assumption that a fifth of the peak rate is reached is fitted to 16 operations on an H100. The result is
+    /// limited to 4..=32.
     pub fn pass_operations(&self) -> i64 {
         (self.flops_f32 / 2.0 * (8.0 / self.bandwidth) / 5.0).clamp(4.0, 32.0) as i64
     }
 
-    /// Operations one after another that a dispatch of so many seconds may take, rounded down to a power of two.
+    /// The number of dependent operations that fit in a dispatch of this many seconds, rounded down to a power of two.
     pub fn longest_chain(&self, seconds: f64) -> u32 {
         1 << ((seconds / self.operation).clamp(1.0, f64::from(1u32 << 31)) as u32).ilog2()
     }
 
-    /// This share of the invocations that are under way together, at least 1.
+    /// The number of resident invocations divided by `part`, at least 1.
     pub fn share_of_resident(&self, part: f64) -> i64 {
         (self.resident / part).clamp(1.0, (1u64 << 40) as f64) as i64
     }
@@ -300,7 +310,7 @@ impl Speeds {
 mod tests {
     use super::*;
 
-    /// The thresholds that were fitted on an H100 follow from its figures.
+    /// The thresholds fitted on an H100 follow from its figures.
     #[test]
     fn thresholds_follow() {
         for s in [Speeds::DISCRETE, Speeds::PORTABLE] {
@@ -311,7 +321,7 @@ mod tests {
             assert_eq!([1.0, 8.0, 128.0].map(|p| s.share_of_resident(p)), [1 << 18, 1 << 15, 2048]);
         }
         assert!((Speeds::DISCRETE.cycle() - 1.0 / 1.75e9).abs() < 1e-15);
-        // Whatever a file says they are.
+        // They are in range whatever speeds a file contains.
         for v in [1e-30, 1e30] {
             let s = Speeds {
                 bandwidth: v,

@@ -1,4 +1,4 @@
-//! Errors of a compilation, in words for the user of the model.
+//! Errors of a compilation, worded for the user of the model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,36 +14,36 @@ pub enum Kind {
     Internal,
 }
 
-/// Where in the model.
+/// The place in the model that an error is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
-    /// The node's name, or a description where it has none (`#12 (Conv)`).
+    /// The node's name, or a description if it has none (`#12 (Conv)`).
     pub node: Option<Arc<str>>,
     /// Its operator, with the domain unless that is `ai.onnx`.
     pub operator: Option<Arc<str>>,
-    /// The opset version in force for it.
+    /// The opset version that applies to it.
     pub opset: Option<i64>,
-    /// Which input, output or attribute of it: `input B`, `attribute axis`.
+    /// The input, output or attribute of the node: `input B`, `attribute axis`.
     pub part: Option<String>,
-    /// Where that node comes from, as far as the model says: `module layers.0.mlp, model.py:12: x = self.up(x)`.
+    /// The source of the node, as far as the model records it: `module layers.0.mlp, model.py:12: x = self.up(x)`.
     pub source: Option<String>,
 }
 
-/// One thing that went wrong: what, where, why, what to do.
+/// A single error: its message, place, reason and advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The kind of an error.
     pub kind: Kind,
     /// The fault and its reason: `MatMul inner dimensions differ: 512 and 768`.
     pub message: String,
-    /// The node of the model that the error is about, as far as it is known.
+    /// The place in the model that the error is about, as far as it is known.
     pub location: Location,
-    /// Advice on how to mend it.
+    /// Advice on how to fix it.
     pub help: Option<String>,
 }
 
 impl Diagnostic {
-    /// The model is wrong.
+    /// An error in the model.
     pub fn model(message: impl Into<String>) -> Diagnostic {
         Diagnostic { kind: Kind::Model, message: message.into(), location: Location::default(), help: None }
     }
@@ -64,7 +64,7 @@ impl Diagnostic {
         self.location = location;
         self
     }
-    /// Says what to do.
+    /// Sets the advice.
     pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
         self.help = Some(help.into());
         self
@@ -101,7 +101,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that went wrong in one stage; never empty.
+/// All errors of one stage; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub Vec<Diagnostic>);
 
@@ -123,7 +123,7 @@ impl fmt::Display for Errors {
 }
 impl std::error::Error for Errors {}
 
-/// An error of reading JSON, without the names that our types have in the source.
+/// The message of a JSON error, without the names of Rust types.
 pub fn json_in_words(e: &serde_json::Error) -> String {
     const FORMS: [(&str, &str); 13] = [
         ("tuple struct ", "an array"),
@@ -142,7 +142,7 @@ pub fn json_in_words(e: &serde_json::Error) -> String {
     ];
     let mut text = e.to_string();
     for (form, words) in FORMS {
-        // Only in what serde says, which is not quoted.
+        // The form must occur in serde's own words, not in a quotation from the file.
         let Some(i) = text.find(&format!("expected {form}")).map(|i| i + 9).or_else(|| {
             let i = text.find(&format!("any {form}"))?;
             Some(i + 4)
@@ -156,7 +156,7 @@ pub fn json_in_words(e: &serde_json::Error) -> String {
     text
 }
 
-/// Up to five names that resemble `wanted`: those that contain it, and those a few edits away.
+/// Up to five names that resemble `wanted`: names that contain it, and names within a small edit distance.
 pub fn close_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let low = wanted.to_lowercase();
     let mut scored: Vec<(usize, &str)> = names

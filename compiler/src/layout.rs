@@ -1,12 +1,14 @@
-//! The order in memory of the axes of tensors between kernels, and of weights, chosen for the whole graph.
+//! The memory order of the axes of tensors between kernels, and of weights, chosen for the whole graph.
 //!
-//! Kernels read and write through index expressions, so that the order of a tensor's axes is free where nobody outside sees
-//! the tensor. An [order](Order) is the usual one but for one axis, which lies innermost. [`arrange`] writes the index of each access as one
-//! index an axis, with a proof that each is inside of its axis wherever the access happens, and moves the access.
-//! A map, or a reduction with one result a row, whose results are moved goes over them in their new order.
+//! Kernels access tensors through index expressions, so the order of the axes of a tensor that is not visible outside
+//! can be chosen freely. An [order](Order) is row-major except for one axis that is moved to the innermost position.
+//! [`arrange`] rewrites each access as one index per axis, with a proof that each index is in range wherever the
+//! access happens, and permutes the strides. A map, or a reduction with one result per row, iterates over moved
+//! results in their new order.
 //!
-//! Orders are chosen by the estimated time of all kernels that read or write the tensors: first one axis for all tensors together, then
-//! tensor by tensor. A convolution's operand over positions is read in vectors along the channels where these are innermost.
+//! Orders are chosen by the estimated time of all kernels that access the tensors: first one axis for all tensors
+//! together, then tensor by tensor. If the channels are innermost, the operand of a convolution over positions is read
+//! in vectors along the channels.
 
 mod axes;
 mod copies;
@@ -26,30 +28,30 @@ use std::sync::{Arc, OnceLock};
 use wgfc_ir::tensor::gathered;
 use wgfc_ir::{Atom, Dim, Poly, Tensor};
 
-/// Bytes of a weight that may be moved. Whoever compiles holds it twice then, in a page too, which otherwise leaves weights in their
-/// files.
+/// The maximum number of bytes of a weight that may be permuted. The compiler then holds the weight twice in memory;
+/// in a web page it would otherwise leave weights in their files.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The axis that lies innermost, of `Axes`; `None` for the usual order.
+/// The index of the innermost axis among those of `Axes`; `None` for row-major order.
 pub type Order = Option<usize>;
 
-/// A kernel's accesses: the indices of each offset of a tensor.
+/// The accesses of a kernel: for each tensor and offset, the indices along the axes.
 type Indices = BTreeMap<(TensorId, Poly), Vec<Poly>>;
 
-/// The form of a kernel of this number once its tensors are in their orders.
+/// Adapts the kernel with this number to the orders of its tensors.
 pub type Fitted<'a> = &'a dyn Fn(usize, Kernel) -> Kernel;
 
 /// The result of [`arrange`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arranged {
-    /// Tensors in another order than before.
+    /// The number of tensors whose order changed.
     pub moved: usize,
-    /// Kernels that copy inputs into another order, before all others.
+    /// The number of kernels, before all others, that copy inputs into another order.
     pub copies: usize,
 }
 
-/// Gives tensors between kernels, and weights, the orders in which the kernels take the least estimated time. Inputs that products read
-/// one element at a time are copied first where the products gain more than that takes.
+/// Gives tensors between kernels, and weights, the orders with the least estimated time of all kernels. Inputs that
+/// products read one element at a time are first copied if that saves more time than it costs.
 pub fn arrange(
     graph: &mut KernelGraph,
     device: &DeviceProfile,
@@ -73,7 +75,7 @@ pub fn arrange(
     Arranged { moved: apply(graph, &orders), copies: 0 }
 }
 
-/// The form of kernels behind so many others, which stay as they are.
+/// A [`Fitted`] function for graphs with `others` additional kernels in front, which it leaves unchanged.
 pub fn behind(others: usize, fitted: impl Fn(usize, Kernel) -> Kernel) -> impl Fn(usize, Kernel) -> Kernel {
     move |i, k| match i.checked_sub(others) {
         Some(i) => fitted(i, k),
@@ -81,8 +83,9 @@ pub fn behind(others: usize, fitted: impl Fn(usize, Kernel) -> Kernel) -> impl F
     }
 }
 
-/// A kernel as it is computed where its tensors are in their orders: of products that lie beside each other in memory, as those of a depthwise
-/// convolution with channels innermost, the sums are written out, and neighbouring results are of a map. So are those of windows.
+/// The form of a kernel for the chosen orders. The sums of batched products whose batch elements are adjacent in
+/// memory, as in a depthwise convolution with innermost channels, are unrolled, so that the kernel becomes a map over
+/// adjacent results. The same applies to sums over windows.
 pub fn flattened(k: Kernel) -> Kernel {
     let map = match &k.family {
         Family::Matmul(_) if along_batch(&k) => products::window::flattened(&k),
@@ -92,7 +95,7 @@ pub fn flattened(k: Kernel) -> Kernel {
     map.unwrap_or(k)
 }
 
-/// Moves tensors to these orders; those that cannot have theirs stay. How many were moved.
+/// Applies these orders; tensors that cannot have theirs are left unchanged. Returns the number of moved tensors.
 pub fn apply(graph: &mut KernelGraph, orders: &[Order]) -> usize {
     let (axes, indices) = movable(graph);
     let orders: Vec<Order> = axes
@@ -120,7 +123,7 @@ pub fn apply(graph: &mut KernelGraph, orders: &[Order]) -> usize {
     count
 }
 
-/// The axes of tensors that may have another order, and how kernels access them.
+/// The axes of tensors whose order can change, and the kernels' accesses to them.
 fn movable(graph: &KernelGraph) -> (Vec<Option<Axes>>, Vec<Indices>) {
     let mut axes: Vec<Option<Axes>> = graph
         .tensors
@@ -169,7 +172,7 @@ fn movable(graph: &KernelGraph) -> (Vec<Option<Axes>>, Vec<Indices>) {
     (axes, all)
 }
 
-/// The kernel with tensors in other orders.
+/// The kernel with its accesses rewritten for the new orders.
 fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[Order]) -> Kernel {
     let of = |t: TensorId| axes.get(t)?.as_ref().zip(*orders.get(t)?);
     if k.tensors().into_iter().all(|t| of(t).is_none()) {
@@ -183,7 +186,7 @@ fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[
     if let Some(vars) = counted_innermost(k, indices, &of) {
         return over_variables(&new, &vars);
     }
-    // One result for each of the first variable's values, in the results' order.
+    // If the kernel has one result for each value of the first variable, it iterates in the order of the results.
     let Some(result) = k.all_stores().position(|s| s.offset == Poly::var(0) && of(s.tensor).is_some()) else {
         return new;
     };
@@ -206,8 +209,8 @@ fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[
     new
 }
 
-/// New variables of a product whose columns or rows count the axis that now lies innermost in their high digits: neighbours are
-/// then neighbours in memory.
+/// New variables for a product whose columns or rows have the axis that the order moves innermost as their slow axis:
+/// adjacent values of the new variable are adjacent in memory.
 fn counted_innermost<'a>(
     k: &Kernel,
     indices: &Indices,
@@ -227,7 +230,7 @@ fn counted_innermost<'a>(
     Some(vars)
 }
 
-/// The kernel with its variables replaced.
+/// The kernel with its variables replaced by expressions.
 fn over_variables(k: &Kernel, vars: &[Poly]) -> Kernel {
     let domain = k.domain();
     let mut body = Body::default();
@@ -236,10 +239,10 @@ fn over_variables(k: &Kernel, vars: &[Poly]) -> Kernel {
     k.over(body, &of, &mut |p| moved(p, &ids, vars, &domain))
 }
 
-/// A constant in another order, put there when its bytes are asked for.
+/// A constant in another order, which is permuted when its bytes are requested.
 fn permuted(t: &Tensor, axes: &Axes, last: usize) -> Tensor {
     let extents: Vec<usize> = axes.extents.iter().map(|d| d.as_const().unwrap_or(0) as usize).collect();
-    // Axes from the outermost, in the new order.
+    // The axes from the outermost to the innermost, in the new order.
     let order: Vec<usize> = (0..extents.len()).filter(|i| *i != last).chain([last]).collect();
     let whole: Vec<Dim> = t.shape.iter().map(|n| Dim::constant(*n as i64)).collect();
     let shape = axes.moved_shape(&whole, last).iter().map(|d| d.as_const().unwrap_or(0) as usize).collect();
@@ -258,7 +261,7 @@ fn permuted(t: &Tensor, axes: &Axes, last: usize) -> Tensor {
 /// The elements of a tensor in another order.
 struct Permuted {
     of: Tensor,
-    /// Elements along each axis, and between neighbours there in the tensor.
+    /// The number of elements along each axis, and their strides in the original tensor.
     counts: Vec<usize>,
     from: Vec<usize>,
     bytes: OnceLock<Vec<u8>>,
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
     use crate::kernel::parse;
 
-    /// A map, and a convolution with padding of what it writes.
+    /// A map, and a convolution with padding of its result.
     const TEXT: &str = "t0: f32[n, 4, 5, 6] input 0
 t1: f32[n, 4, 5, 6] intermediate
 t2: f32[2, 4, 1, 3] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
@@ -311,7 +314,7 @@ kernel 1 matmul [1, 30*n, 2, 12]
         assert_eq!(apply(&mut graph, &[Some(1), Some(1), Some(1), Some(1)]), 2);
         crate::kernel::verify(&graph).unwrap();
         let text = graph.to_string();
-        // Neighbours along the sum are neighbours in memory, in both operands.
+        // In both operands, adjacent summands are adjacent in memory.
         for line in ["t1[4*%1 + %3 - 4] if e5", "t2[12*%2 + %3]", "t1: f32[n, 5, 6, 4]", "  t1[%0] = e"] {
             assert!(text.contains(line), "{line} in\n{text}");
         }
@@ -323,7 +326,7 @@ kernel 1 matmul [1, 30*n, 2, 12]
 
     #[test]
     fn columns_count_the_innermost_axis_first() {
-        // Two neighbouring places of each of four channels.
+        // Two adjacent positions of each of four channels.
         let text = "t0: f32[15, 3] input 0
 t1: f32[3, 8] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
 t2: f32[4, 5, 6] intermediate
@@ -351,10 +354,10 @@ kernel 1 map [120]
 
     #[test]
     fn what_is_not_certain_to_be_inside_of_an_axis_stays() {
-        // Without the guard, elements beyond a row are those of the next.
+        // Without the guard, elements beyond a row belong to the next row.
         let mut graph = parse(&TEXT.replace(" if e5", "")).unwrap();
         assert_eq!(apply(&mut graph, &[None, Some(1), None, None]), 0);
-        // Inputs and outputs are as they are given and returned.
+        // The orders of inputs and outputs are fixed.
         let mut graph = parse(TEXT).unwrap();
         assert_eq!(apply(&mut graph, &[Some(1), None, None, Some(1)]), 0);
     }

@@ -1,7 +1,7 @@
 //! The compiler of wgfc: from a model's bytes to a [`Program`](wgfc_ir::Program).
 //!
-//! [`pipeline::compile`] reads top to bottom as the list of stages; each stage is a public function
-//! that can be called on its own. Nothing here reads a file or knows of a GPU.
+//! [`pipeline::compile`] lists the stages in order; each stage is a public function that can be called on its own.
+//! This crate does no file input or output and does not use a GPU.
 
 pub mod assemble;
 pub mod budget;

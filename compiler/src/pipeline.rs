@@ -1,4 +1,4 @@
-//! The stages, in order.
+//! The stages of a compilation, in order.
 
 use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
@@ -19,9 +19,9 @@ pub fn compile(model: &[u8], external: &dyn ExternalData, options: &Options) -> 
 /// A change that a caller makes to the imported graph.
 pub type Amend<'a> = &'a mut dyn FnMut(&mut Graph) -> Result<(), Errors>;
 
-/// Compiles a model, showing `observe` the name and the text of what each stage made.
+/// Compiles a model and passes `observe` the name and the text of each stage's result.
 ///
-/// The text is made only when the function it is given is called.
+/// The text is only generated if `observe` calls the function that it is given.
 pub fn compile_observed(
     model: &[u8],
     external: &dyn ExternalData,
@@ -31,10 +31,10 @@ pub fn compile_observed(
     compile_amended(model, external, options, &mut |_| Ok(()), observe)
 }
 
-/// A caller that is shown the name and the text of what each stage made.
+/// A callback that gets the name and the text of each stage's result.
 pub type Observe<'a> = &'a mut dyn FnMut(&str, &dyn Fn() -> String);
 
-/// [`compile_observed`] of what `amend` makes of the graph once its states are introduced.
+/// [`compile_observed`] with a change that `amend` makes to the graph after its states have been introduced.
 pub fn compile_amended(
     model: &[u8],
     external: &dyn ExternalData,
@@ -46,10 +46,10 @@ pub fn compile_amended(
     assemble(fused, options, observe)
 }
 
-/// A model before its kernels are scheduled and written.
+/// A model with fused kernels, before these are scheduled and emitted.
 #[derive(Clone, Debug)]
 pub struct Fused {
-    /// The graph from which the kernels were made.
+    /// The graph from which the kernels were fused.
     pub graph: Graph,
     /// The kernels.
     pub kernels: KernelGraph,
@@ -89,13 +89,13 @@ pub fn fuse_amended(
     fuse_graph(graph, stats, options, observe)
 }
 
-/// The symbols of a graph's types, those that a run computes among them.
+/// The symbols of a graph's types, including computed ones.
 fn free_symbols(graph: &Graph) -> BTreeSet<Arc<str>> {
     let computed = graph.computed.iter().map(|c| c.symbol.clone());
     crate::assemble::symbols(graph, &KernelGraph::default()).into_iter().chain(computed).collect()
 }
 
-/// Something can be expected only of a symbol that there is, or was before it was fixed.
+/// Checks that expected values are only given for symbols that exist or have been fixed.
 fn check_expected(options: &Options, symbols: &BTreeSet<Arc<str>>) -> Result<(), Errors> {
     let known = |name: &String| symbols.contains(name.as_str()) || options.dims.contains_key(name);
     let unknown = options.expect.0.iter().filter(|(name, _)| !known(name));
@@ -113,7 +113,7 @@ fn check_expected(options: &Options, symbols: &BTreeSet<Arc<str>>) -> Result<(),
     if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
 }
 
-/// Compiles a graph whose states have been introduced, with `stats` of where it comes from.
+/// Compiles a graph whose states have been introduced; `stats` holds figures about its import.
 pub fn compile_graph(
     graph: Graph,
     stats: Stats,
@@ -163,7 +163,7 @@ pub fn fuse_graph(
     let mut rounds = vec![];
     if options.precision == Precision::F16 {
         let stage = Stage::new("precision");
-        // Taps come behind the model's own outputs.
+        // The taps come after the model's own outputs.
         let shown = graph.outputs.iter().rev().take_while(|o| options.taps.iter().any(|t| **t == *o.name));
         let taps = graph.outputs.len() - shown.count();
         let (halved, may_round) = crate::precision::halve(&mut kernels, options, &stats.operators, taps)?;
@@ -210,7 +210,7 @@ pub fn fuse_graph(
     Ok(Fused { graph, kernels, stats })
 }
 
-/// Choices are made for optional inputs of one element.
+/// The options with the expectation that optional inputs have one element.
 fn expecting<'o>(options: &'o Options, graph: &Graph) -> Cow<'o, Options> {
     let mut options = Cow::Borrowed(options);
     for b in graph.inputs.iter().filter(|b| graph.optional.contains_key(&b.name)) {
@@ -221,7 +221,7 @@ fn expecting<'o>(options: &'o Options, graph: &Graph) -> Cow<'o, Options> {
     options
 }
 
-/// Schedules all kernels, writes them, and places what they read and write.
+/// Schedules and emits all kernels, and places the tensors that they access.
 fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
     let options = &*expecting(options, &fused.graph);
     let stage = Stage::new("schedule");
@@ -243,15 +243,15 @@ fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Pro
     Ok(program)
 }
 
-/// Schedules kernels as the options say.
+/// Schedules kernels as the options specify.
 ///
 /// # Errors
-/// As [`schedule`](crate::schedule::schedule).
+/// Like [`schedule`](crate::schedule::schedule).
 pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
     crate::schedule::schedule(kernels, &options.profile, &options.expect, &options.tuning, &options.schedules)
 }
 
-/// A stage, for the log.
+/// A stage, for logging.
 struct Stage {
     name: &'static str,
     #[cfg(not(target_arch = "wasm32"))]
@@ -267,14 +267,14 @@ impl Stage {
             started: std::time::Instant::now(),
         }
     }
-    /// Milliseconds since; browsers have no clock that std knows.
+    /// The elapsed milliseconds; 0 in browsers, which have no clock that std supports.
     fn ms(&self) -> u64 {
         #[cfg(not(target_arch = "wasm32"))]
         return self.started.elapsed().as_millis() as u64;
         #[cfg(target_arch = "wasm32")]
         0
     }
-    /// From how many nodes to which graph.
+    /// Logs the end of the stage, with the number of nodes before and after it.
     fn done(&self, from: usize, to: &Graph) {
         let (ms, nodes) = (self.ms(), to.node_ids().count());
         tracing::debug!(stage = self.name, from, nodes, ms, "done");

@@ -1,22 +1,24 @@
-//! Values of f32 kept as f16 in memory ([`Precision::F16`](crate::options::Precision)).
+//! f32 values stored as f16 in memory ([`Precision::F16`](crate::options::Precision)).
 //!
-//! A pass over fused kernels. Tensors of f32 between kernels, weights and caches become f16: kernels widen what they load
-//! and round what they store. What they compute stays f32, and so do sums, norms, softmax and whatever else one kernel does.
-//! Inputs and outputs keep their types. Of the rest stay f32
+//! This is a pass over fused kernels. f32 tensors between kernels, weights and caches become f16: kernels widen the
+//! values that they load and round those that they store. Computations inside a kernel stay f32, among them sums,
+//! norms and softmax. Inputs and outputs keep their types. The following stay f32 as well:
 //!
 //! - tensors of fewer than [`LITTLE`] elements;
-//! - slices of sums that a product leaves; what a row stores once where rows are long: statistics, means, parts of sums, of which there is
-//!   little; parts of attention, prefix sums, what kernels that repeat leave for the next time, and states that are no caches;
-//! - what integers, angles beyond a few turns, or tests for equality are computed from;
-//! - bits that are no number, whole numbers beyond [`MOST_WHOLE`], which f16 does not have, squares and exponentials of values that
-//!   are not bounded, and what leaves the range of f16 for certain or as soon as what it is computed from reaches [`TYPICAL`] ([`values`]): masks of
-//!   -3.4e38 or infinity among them; and what is smaller than [`LEAST`] likewise;
-//! - weights that f16 does not hold: of which a value is outside of its range or none, of which whole numbers change, or whose norm
-//!   changes by more than [`MOST_LOST`] of it, as that of values below 6e-5 does;
-//! - what the user [names](crate::Options::keep_f32).
+//! - partial sums of products; values that a row reduction stores once if rows are long, such as statistics, means and
+//!   partial sums, which take little memory; parts of attention, prefix sums, values that repeated kernels keep for
+//!   the next repetition, and states that are not caches;
+//! - values from which integers, angles beyond a few turns, or tests for equality are computed;
+//! - bit patterns that are not numbers, integers beyond [`MOST_WHOLE`], which f16 does not have, squares and
+//!   exponentials of unbounded values, and values that exceed the range of f16 for certain or as soon as the values
+//!   from which they are computed reach [`TYPICAL`] ([`values`]), among them masks of -3.4e38 or infinity; and
+//!   likewise values smaller than [`LEAST`];
+//! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
+//!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
+//! - values of nodes that the user [names](crate::Options::keep_f32).
 //!
-//! Where the device has no f16, only weights and caches are: stores of 16 bits would have to be combined by atomics.
-//! Where it has matrix units, operands of products that these can take are rounded to f16 as they are loaded.
+//! If the device has no f16, only weights and caches become f16: stores of 16 bits would have to be combined by
+//! atomics. If it has matrix units, operands of products that these support are rounded to f16 when they are loaded.
 
 pub mod values;
 
@@ -34,29 +36,30 @@ use values::{Value, Values};
 use wgfc_ir::program::{Halved, Kept};
 use wgfc_ir::{BinaryOp, DType, Poly, Scalar, Tensor, UnaryOp};
 
-/// Elements of the smallest tensor worth it.
+/// The minimum number of elements of a tensor that is stored as f16.
 pub const LITTLE: i64 = 4096;
-/// The whole numbers up to this one have an f16 each.
+/// All integers up to this magnitude are exact in f16.
 pub const MOST_WHOLE: f64 = 2048.0;
-/// The greatest f16.
+/// The greatest finite f16.
 pub const MOST: f64 = 65504.0;
-/// The greatest value of what may get lost below the least normal f16, 6e-5.
+/// Values up to this magnitude are too small for f16, because parts of them may be lost below its least normal number,
+/// 6e-5.
 pub const LEAST: f64 = 1.0 / 1024.0;
-/// The magnitude up to which values of which nothing is known are taken to reach, where it is asked what is computed from them.
+/// The assumed magnitude of values about which nothing is known, for estimating the values computed from them.
 pub const TYPICAL: f64 = 16.0;
-/// The largest loss of a weight's norm: twice what rounding costs where no value is too small.
+/// The maximum relative change of a weight's norm: twice the cost of rounding if no value is too small.
 pub const MOST_LOST: f64 = 1.0 / 1024.0;
-/// Positions of a row that is long: the share of what it stores once is small.
+/// The minimum length of a long row, whose single stored values are a small share of its memory.
 const LONG_ROW: i64 = 32;
-/// Angles whose error in f16 is not small: 0.03 here.
+/// The magnitude of angles from which on the error in f16 matters: here it is 0.03.
 const MOST_ANGLE: f64 = 64.0;
 
-/// Makes of kernels of f32 those with f16 in memory. `operators` are the model's nodes. Outputs from `taps` on were added to look
-/// inside: they keep their type, but are rounded as what they show is without them.
-/// Gives with it the kernels that may be made [`for_units`].
+/// Converts f32 tensors of kernels to f16. `operators` are the model's nodes. Outputs from index `taps` on are taps:
+/// they keep their type, but are rounded like the tensors that they show would be without them. Also returns the
+/// kernels that may be converted by [`for_units`].
 ///
 /// # Errors
-/// A node to keep that there is not.
+/// If a node to keep does not exist.
 pub fn halve(
     graph: &mut KernelGraph,
     options: &Options,
@@ -113,7 +116,7 @@ pub fn halve(
     Ok((out, rounds))
 }
 
-/// The nodes to keep, each of which the model must have.
+/// The nodes to keep, all of which must exist in the model.
 fn named(
     graph: &KernelGraph,
     options: &Options,
@@ -135,7 +138,8 @@ fn named(
     Err(Errors(errors))
 }
 
-/// The nodes of the kernels that write a tensor, or else of those that read it. `own` are those that each kernel computes.
+/// The nodes of the kernels that write a tensor or, if there are none, of those that read it. `own` are the nodes that
+/// each kernel computes.
 fn nodes_of(graph: &KernelGraph, own: &[Vec<&Arc<str>>], t: TensorId) -> Vec<String> {
     let of = |uses: &dyn Fn(&Kernel) -> bool| {
         let mut all: Vec<String> = vec![];
@@ -150,12 +154,12 @@ fn nodes_of(graph: &KernelGraph, own: &[Vec<&Arc<str>>], t: TensorId) -> Vec<Str
     if writers.is_empty() { of(&|k| k.reads().contains(&t)) } else { writers }
 }
 
-/// The choice for a tensor.
+/// The decision for a tensor.
 #[derive(Clone, Debug, PartialEq)]
 enum Choice {
-    /// It is no f32, or is given or returned.
+    /// It is not f32, or is an input or output.
     Other,
-    /// It is f32 and small.
+    /// It is f32 and stays so because it is small.
     Small,
     /// It stays f32 for this reason.
     Keep(String),
@@ -165,9 +169,10 @@ enum Choice {
 
 struct Decided {
     why: Vec<Choice>,
-    /// Tensors that f16 does not hold as they are, or that are named: a product does not round them either.
+    /// Tensors that f16 cannot hold exactly enough, or that are named by the user: products must not round them
+    /// either.
     exact: FxHashSet<TensorId>,
-    /// Kernels of nodes that are named.
+    /// Kernels of nodes named by the user.
     named: FxHashSet<usize>,
 }
 
@@ -178,7 +183,7 @@ impl Decided {
         }
     }
 
-    /// Tensors that share memory share the choice.
+    /// Tensors that share memory get the same decision.
     fn share(&mut self, graph: &KernelGraph) {
         let key = |t: TensorId| match graph.tensors[t].kind {
             TensorKind::State { state, .. } => (1, state),
@@ -200,7 +205,7 @@ impl Decided {
     }
 }
 
-/// Decides on each tensor, from the values of each kernel's expressions.
+/// Decides for each tensor, from the value ranges of each kernel's expressions.
 fn decide(
     graph: &KernelGraph,
     options: &Options,
@@ -218,7 +223,7 @@ fn decide(
         TensorKind::Intermediate | TensorKind::Under(_) if !options.profile.f16 => {
             Choice::Keep("the device has no f16".into())
         }
-        // Products round what they multiply for matrix units: small weights are rounded before.
+        // Products round their operands for matrix units anyway, so small weights are rounded in advance.
         TensorKind::Const(_) if little(t) && !(options.profile.f16 && factors.contains(&t)) => Choice::Small,
         TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
         TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) => Choice::Half,
@@ -265,7 +270,7 @@ fn decide(
         }
         computed.push(values);
     }
-    // Nodes that are named keep what their kernels write, and the weights that only these read.
+    // Nodes named by the user keep the tensors that their kernels write, and the weights that no other kernel reads.
     let mut kept: Vec<(&Kernel, &Arc<str>)> = vec![];
     let mut elsewhere: FxHashSet<TensorId> = FxHashSet::default();
     for (i, (k, own)) in graph.kernels.iter().zip(computing(graph)).enumerate() {
@@ -290,7 +295,7 @@ fn decide(
     (d, computed)
 }
 
-/// The tensors that products of several rows and columns multiply as they are.
+/// The tensors that products of several rows and columns multiply directly.
 fn factors(graph: &KernelGraph) -> FxHashSet<TensorId> {
     let of = |k: &Kernel| -> Vec<TensorId> {
         let Family::Matmul(Matmul { m, n, a, b, .. }) = &k.family else { return vec![] };
@@ -306,7 +311,7 @@ fn factors(graph: &KernelGraph) -> FxHashSet<TensorId> {
     graph.kernels.iter().flat_map(of).collect()
 }
 
-/// A node to keep that there is not.
+/// The error for a node to keep that does not exist.
 pub(crate) fn unknown<'a>(node: &str, all: impl Iterator<Item = &'a str>) -> Diagnostic {
     let mut close = close_names(node, all);
     close.dedup();
@@ -317,7 +322,7 @@ pub(crate) fn unknown<'a>(node: &str, all: impl Iterator<Item = &'a str>) -> Dia
     Diagnostic::model(format!("the model has no node \"{node}\" (--keep-f32 {node})")).help(help)
 }
 
-/// The nodes that each kernel computes: those it has, without those of which it only reads what another kernel wrote.
+/// The nodes that each kernel computes: its nodes, without those whose result it only reads from another kernel.
 fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
     let mut out: Vec<Vec<&Arc<str>>> = vec![];
     let mut writers: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
@@ -330,11 +335,11 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
     out
 }
 
-/// The tensors that a kernel's family leaves that are no activations.
+/// Marks the tensors that a kernel's family stores and that are not activations.
 fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
     let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
     if let Family::Row(Row { len, reductions, .. }) = &k.family {
-        // The part of a product that each slice of its sums leaves, the slices one behind the other.
+        // The partial sums of a product, with the slices one after the other.
         for r in reductions.iter().filter(|r| r.kind == ReduceKind::Sum) {
             let Expr::Load { tensor, offset, .. } = k.body.expr(r.value) else { continue };
             let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
@@ -359,7 +364,7 @@ fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
     }
 }
 
-/// Why a value cannot be stored in f16.
+/// The reason for which a value cannot be stored in f16, if there is one.
 fn unfit(v: &Value) -> Option<String> {
     let most = |(low, high): (f64, f64)| low.abs().max(high.abs());
     let (proven, typical) = (most(v.proven), most(v.typical));
@@ -380,7 +385,7 @@ fn unfit(v: &Value) -> Option<String> {
     }
 }
 
-/// The expressions whose error must stay small, and why.
+/// The expressions whose error must stay small, with the reasons.
 fn delicate(k: &Kernel, values: &[Value]) -> Vec<(ExprId, &'static str)> {
     let b = &k.body;
     let float = |e: ExprId| b.dtype(e) == DType::F32;
@@ -410,7 +415,7 @@ fn delicate(k: &Kernel, values: &[Value]) -> Vec<(ExprId, &'static str)> {
     out
 }
 
-/// The kernel with loads of tensors that became f16 widened.
+/// The kernel with loads of tensors that became f16 widened to f32.
 fn widened(k: &Kernel, halved: &[bool]) -> Kernel {
     let domain = k.domain();
     let mut body = Body::default();
@@ -437,7 +442,7 @@ fn widened(k: &Kernel, halved: &[bool]) -> Kernel {
     new
 }
 
-/// An f32 as the f16 that it is, where it is one.
+/// The f16 expression to which an f32 expression is exactly equal, if there is one.
 fn exact(body: &mut Body, e: ExprId) -> Option<ExprId> {
     match *body.expr(e) {
         Expr::Cast(DType::F32, a) if body.dtype(a) == DType::F16 => Some(a),
@@ -454,7 +459,7 @@ fn exact(body: &mut Body, e: ExprId) -> Option<ExprId> {
     }
 }
 
-/// An f32 rounded to f16.
+/// An f32 expression rounded to f16.
 fn rounded(body: &mut Body, e: ExprId) -> ExprId {
     let half = match exact(body, e) {
         Some(half) => half,
@@ -463,7 +468,7 @@ fn rounded(body: &mut Body, e: ExprId) -> ExprId {
     body.push(Expr::Cast(DType::F32, half), DType::F32)
 }
 
-/// Whether a kernel is a product of two operands that fit f16. What reads one of `exact` does not.
+/// Whether a kernel is a product of two operands that fit f16. Operands that read a tensor in `exact` do not fit.
 fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bool {
     let Family::Matmul(Matmul { batch, m, a, b, sums, .. }) = &k.family else { return false };
     let fits = |e: &ExprId| {
@@ -475,7 +480,7 @@ fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bo
     b.len() == 1 && sums.is_empty() && !thin(batch, m) && fits(a) && b.iter().all(fits)
 }
 
-/// A product whose operands are rounded, if matrix units take it then.
+/// The product with operands rounded to f16, if matrix units then support it.
 pub fn for_units(k: Kernel) -> Kernel {
     let mut new = k.clone();
     if let Family::Matmul(m) = &mut new.family {

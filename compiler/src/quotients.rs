@@ -1,34 +1,34 @@
-//! Which quotients are rounded as IEEE 754 has it.
+//! Selection of the quotients that must be rounded correctly, as IEEE 754 requires.
 //!
-//! Devices may be some units in the last place off, and rewriting may replace a division by a product. Where an integer is
-//! made of a quotient, or it is asked whether it equals something, the last bit decides: `floor(a / b)`, `round(x / scale)`, a
-//! scale that is a quotient itself. Such a `div` becomes a [`BinaryOp::Quot`], which no rule knows; elsewhere a
-//! division stays cheap.
+//! The division of a device may be some units in the last place off, and rewriting may replace a division by a
+//! product. If an integer is computed from a quotient, or the quotient is compared for equality, the last bit matters:
+//! `floor(a / b)`, `round(x / scale)`, a scale that is itself a quotient. Such a `div` becomes a [`BinaryOp::Quot`],
+//! which no rewrite rule matches; all other divisions stay cheap.
 
 use rustc_hash::FxHashMap;
 use wgfc_ir::{BinaryOp, DType, Graph, Node, Op, ReduceOp, Scalar, ScalarFn, ScalarNode, UnaryOp, Value};
 
-/// How a value is used.
+/// The use of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
-    /// Not for an integer.
+    /// No integer is computed from it.
     #[default]
     Plain,
-    /// An integer comes of it in the end.
+    /// An integer is eventually computed from it.
     Far,
-    /// An integer comes of it, without another quotient in between.
+    /// An integer is computed from it without another quotient in between.
     Near,
 }
 
-/// Marks the quotients of a graph from which integers are made.
+/// Marks the quotients of a graph from which integers are computed.
 ///
 /// # Errors
-/// A graph with a cycle, or scalar functions whose types do not fit.
+/// If the graph has a cycle, or scalar functions have types that do not match.
 pub fn mark(graph: &mut Graph) -> Result<(), String> {
     marked(graph).map(|_| ())
 }
 
-/// Marks quotients; returns the uses of the graph's inputs.
+/// Marks quotients and returns the uses of the graph's inputs.
 fn marked(graph: &mut Graph) -> Result<Vec<Use>, String> {
     let order = graph.topo().map_err(|_| "the graph has a cycle".to_owned())?;
     let mut same: FxHashMap<Value, bool> = FxHashMap::default();
@@ -71,7 +71,7 @@ fn marked(graph: &mut Graph) -> Result<Vec<Use>, String> {
     Ok(graph.inputs.iter().map(|b| uses.get(&b.value).copied().unwrap_or_default()).collect())
 }
 
-/// Marks the graphs inside of an operator; what its inputs are used for there.
+/// Marks the subgraphs of an operator and returns the uses of its inputs in them.
 fn nested(op: &mut Op) -> Result<Vec<Use>, String> {
     match op {
         Op::If { then_branch, else_branch } => {
@@ -88,7 +88,8 @@ fn arguments(graph: &Graph, node: &Node) -> Vec<DType> {
     node.inputs.iter().map(|x| graph.ty(*x).dtype).collect()
 }
 
-/// Whether every implementation computes the same bits, were its quotients right: then it matters that they are.
+/// Whether every implementation would compute the same bits if its quotients were correctly rounded; only then correct
+/// rounding matters.
 fn reproducible(graph: &Graph, node: &Node, same: &FxHashMap<Value, bool>) -> Result<bool, String> {
     let inputs = node.inputs.iter().all(|x| same.get(x) == Some(&true));
     let whole = node.outputs.iter().all(|o| !o.dtype.is_float());
@@ -112,7 +113,7 @@ fn reproducible(graph: &Graph, node: &Node, same: &FxHashMap<Value, bool>) -> Re
     })
 }
 
-/// Whether a scalar operator gives the same bits everywhere.
+/// Whether a scalar operator gives the same bits in every implementation.
 fn exact(n: &ScalarNode) -> bool {
     use UnaryOp::*;
     match n {
@@ -132,8 +133,8 @@ fn is_zero(graph: &Graph, v: Value) -> bool {
     }
 }
 
-/// The function with its quotients marked, where there are any to mark, and what its operands are used for: of given
-/// types, whether every implementation has the same bits of them, and whether they are 0.
+/// The function with its quotients marked, or `None` if there are none to mark, and the uses of its operands. Given
+/// for each operand are its type, whether every implementation computes the same bits for it, and whether it is 0.
 fn function(
     f: &ScalarFn,
     (arguments, known, zeros): (&[DType], &[bool], &[bool]),
@@ -198,8 +199,8 @@ fn function(
                 give(a, Use::Near);
                 give(b, Use::Near);
             }
-            // Which of two is larger the last bit decides only where they are as good as equal; a quotient has the right
-            // sign in any case.
+            // The last bit decides a comparison by size only if both sides are nearly equal; the sign of a quotient is
+            // always right.
             ScalarNode::Binary(op, a, b) if op.is_comparison() => {
                 if matches!(op, BinaryOp::Eq | BinaryOp::Ne) && !zero(a) && !zero(b) {
                     give(a, Use::Near);
@@ -249,7 +250,7 @@ mod tests {
     use wgfc_ir::build::Builder;
     use wgfc_ir::{Dim, TensorType};
 
-    /// How many quotients are marked, and how many are not, in what `make` makes of two inputs.
+    /// The numbers of marked and of unmarked quotients in a graph that `make` builds from two inputs.
     fn counted(make: impl Fn(&mut Builder<'_>, Value, Value) -> Result<Value, String>) -> (usize, usize) {
         let mut g = Graph::new();
         let shape = vec![Dim::from(4i64)];
@@ -278,7 +279,7 @@ mod tests {
             }),
             (1, 0)
         );
-        // Through what moves and adds.
+        // The quotient is used through operators that move and add elements.
         assert_eq!(
             counted(|b, x, y| {
                 let q = b.binary(Div, x, y)?;
@@ -288,7 +289,7 @@ mod tests {
             }),
             (1, 0)
         );
-        // A scale that is a quotient itself.
+        // A scale that is itself a quotient.
         assert_eq!(
             counted(|b, x, y| {
                 let scale = b.reduce(ReduceOp::Max, y, &[0], true)?;
@@ -298,7 +299,7 @@ mod tests {
             }),
             (2, 0)
         );
-        // One that no implementation has to the last bit.
+        // A quotient of an exponential, whose last bit differs between implementations.
         assert_eq!(
             counted(|b, x, y| {
                 let e = b.unary(UnaryOp::Exp, y)?;

@@ -1,14 +1,14 @@
 //! Evaluation of shape arithmetic while compiling.
 //!
-//! Models compute shapes with tensors: `Shape → Gather → Mul → Concat → Reshape`. This module is an
-//! abstract interpreter of core operators over small tensors whose elements are symbolic integers
-//! ([`Poly`] over dimensions), exact fractions of them, or plain floats. It is lazy and remembers
-//! what it has found; a graph may only grow while one evaluator looks at it.
+//! Models compute shapes with tensors: `Shape → Gather → Mul → Concat → Reshape`. This module is an abstract
+//! interpreter of core operators for small tensors whose elements are symbolic integers ([`Poly`] over dimensions),
+//! exact fractions of them, or plain floats. It is lazy and caches its results; while an evaluator is in use its graph
+//! may only grow.
 //!
-//! An element that depends on data is *unknown*; so is one whose value hangs on the sign of an
-//! expression that is not decided for all non-negative dimensions. Constants are computed as the reference
-//! evaluator does: integers wrap. Expressions of dimensions are exact, or unknown where coefficients are
-//! beyond 62 bits; floats of dimensions are taken to be exact integers, as f32 has them up to 2²⁴.
+//! An element that depends on data is *unknown*; so is one whose value depends on the sign of an expression that is
+//! not decided for all non-negative dimensions. Constants are computed as by the reference evaluator: integers wrap.
+//! Expressions of dimensions are exact, or unknown if coefficients exceed 62 bits; floats computed from dimensions are
+//! assumed to be exact integers, as they are in f32 up to 2²⁴.
 
 mod arith;
 
@@ -19,10 +19,10 @@ use wgfc_ir::{
     Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode, Value,
 };
 
-/// Tensors with more elements are not looked at.
+/// The maximum number of elements of a tensor that is evaluated.
 pub const MAX_ELEMENTS: usize = 1024;
 
-/// The facts known of one element.
+/// The known value of one element.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elem {
     /// The value depends on data.
@@ -31,12 +31,12 @@ pub enum Elem {
     Int(Poly),
     /// A constant float.
     Float(f64),
-    /// A float: an expression of dimensions over a positive constant, in lowest terms. It is exact where the
-    /// constant is a power of two, else the quotient rounded once.
+    /// A float: an expression of dimensions over a positive constant, in lowest terms. It is exact if the constant is
+    /// a power of two, else the quotient rounded once.
     Ratio(Poly, i64),
 }
 
-/// Evaluates values of one graph, and keeps what it has found. See the [module](self).
+/// Evaluates values of one graph and caches the results. See the [module](self).
 #[derive(Default)]
 pub struct ShapeEval {
     known: FxHashMap<Value, Option<Arc<[Elem]>>>,
@@ -66,8 +66,8 @@ impl ShapeEval {
             .collect()
     }
 
-    /// The elements as exact fractions, expressions of dimensions over positive constants, if all are known
-    /// and are such.
+    /// The elements as exact fractions, expressions of dimensions over positive constants; `None` if any element is
+    /// unknown or has another form.
     pub fn fractions(&mut self, g: &Graph, v: Value) -> Option<Vec<(Poly, i64)>> {
         self.elements(g, v)?.iter().map(arith::exact).collect()
     }
@@ -77,7 +77,7 @@ impl ShapeEval {
         self.known.insert(v, Some(elements.iter().map(|d| Elem::Int(d.clone())).collect()));
     }
 
-    /// The facts known of each element; `None` when nothing is, or the tensor is large or of symbolic shape.
+    /// The known value of each element; `None` if nothing is known, or the tensor is large or has a symbolic shape.
     pub fn elements(&mut self, g: &Graph, v: Value) -> Option<Arc<[Elem]>> {
         // Depth first with an explicit stack: chains of nodes may be long.
         let mut stack = vec![v];
@@ -164,7 +164,7 @@ impl ShapeEval {
                 )
             }
             Op::Concat { axis } => {
-                // Row-major: for each position before the axis, each operand's block in turn.
+                // In row-major order: for each position before the axis, the block of each operand in turn.
                 let outer: usize = shape.get(..*axis)?.iter().product();
                 let mut result = Vec::with_capacity(shape.iter().product());
                 for o in 0..outer {
@@ -268,7 +268,7 @@ fn positions(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     })
 }
 
-/// Index expressions at a position; `None` when one depends on a dimension.
+/// Index expressions evaluated at a position; `None` if one depends on a dimension.
 fn position(index: &[Poly], pos: &[usize]) -> Option<Vec<i64>> {
     let var = |a: &Atom| match a {
         Atom::Var(i) => pos.get(*i as usize).map(|p| *p as i64),

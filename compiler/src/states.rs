@@ -1,4 +1,5 @@
-//! Inputs and outputs that only carry a tensor from run to run become states of the graph, beside those it has already.
+//! Inputs and outputs that only carry a tensor from run to run become states of the graph, in addition to existing
+//! ones.
 //!
 //! ```text
 //! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
@@ -9,14 +10,13 @@
 //! present = concat(past, new)[max(0, past + seq - window)..]  →  after = present, as long as the window
 //! ```
 //!
-//! The first is how decoders are exported that let their cache grow; the state has the extent of its
-//! capacity where `past` had the number of positions so far, which stays a symbol of the graph. In the
-//! second, sequences have lengths of their own, and `past` is that of the longest. The
-//! third and the fourth are how those are exported whose cache has one size. The last two keep a window of the
-//! latest positions; all of the state is written anew by each run then, in their order, so that masks by position
-//! hold. Transpositions between the input and the
-//! concat, undone before the output, are seen through. What is read of the past and the present are
-//! views of the state. The capacity is a number, or a symbol whose value the session sets.
+//! The first form is that of exported decoders whose cache grows; the state has the capacity as its extent where
+//! `past` had the number of previous positions, which remains a symbol of the graph. In the second form sequences have
+//! individual lengths, and `past` is that of the longest. The third and the fourth form have a cache of fixed size.
+//! The last two keep a window of the latest positions; each run writes the whole state anew in the order of positions,
+//! so that masks by position stay valid. Transpositions between the input and the concat are recognised if they are
+//! undone before the output. Readers of the past and the present read views of the state. The capacity is a constant,
+//! or a symbol whose value the session sets.
 
 mod trace;
 
@@ -31,23 +31,23 @@ use wgfc_ir::{
     State, Value,
 };
 
-/// How an output comes of an input.
+/// The relation between an output and the input that it continues.
 #[derive(Clone, Debug)]
 enum How {
-    /// `node` joins the input, its axes moved, and something new.
+    /// `node` concatenates the input, with its axes permuted, and new elements.
     Append {
         node: NodeId,
         /// Axis `d` of the input is axis `axes[d]` of the concat.
         axes: Vec<usize>,
         growth: Growth,
     },
-    /// `node` writes something new into the input, which was made longer along an axis.
+    /// `node` writes new elements into the input, which has been padded along an axis.
     Insert { node: NodeId, growth: Growth },
-    /// `nodes`, the last first, write into the input, of which axis `d` is axis `axes[d]` of theirs.
+    /// `nodes`, the last one first, write into the input; axis `d` of the input is axis `axes[d]` of theirs.
     Write { nodes: Vec<NodeId>, axes: Vec<usize> },
-    /// It is the end of the input and something new, as long as `size` at most.
+    /// The output is the end of the concatenation of the input and new elements, at most `size` positions.
     Window { growth: Growth, size: i64 },
-    /// It has the same type.
+    /// The output has the type of the input.
     Replace,
 }
 
@@ -65,15 +65,15 @@ impl How {
 #[derive(Clone, Debug)]
 struct Pair {
     input: Value,
-    /// The name of the output that becomes the state's new contents.
+    /// The name of the output that becomes the new contents of the state.
     output: Arc<str>,
     how: How,
 }
 
-/// Makes states of what `states` asks for; their inputs and outputs go.
+/// Makes states of the pairs that `states` requests; their inputs and outputs are removed.
 ///
 /// # Errors
-/// Nothing found; a name that is not there; a pair that is no state; a size that is not fixed.
+/// If nothing is found, a name does not exist, a pair cannot be a state, or a size is not fixed.
 pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
     let (capacity, named) = match states {
         States::None => return Ok(()),
@@ -102,7 +102,7 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
     Ok(())
 }
 
-/// A symbol that no input's and no state's shape has, called `name` where that is possible.
+/// A symbol that does not occur in the shape of an input or a state: `name`, with a number appended if it is taken.
 fn unused(graph: &Graph, name: &str) -> Arc<str> {
     let given = graph.inputs.iter().map(|b| b.value).chain(graph.states.iter().map(|s| s.before));
     let taken: BTreeSet<Arc<str>> = given.flat_map(|v| &graph.ty(v).shape).flat_map(Dim::symbols).collect();
@@ -111,7 +111,7 @@ fn unused(graph: &Graph, name: &str) -> Arc<str> {
     names.find(|n| !taken.contains(n)).unwrap_or_else(|| name.into())
 }
 
-/// All pairs that can be seen; of those whose length has one name only such as grow alike.
+/// All pairs that are recognised. Of pairs whose lengths are the same symbol, only those that grow alike are included.
 fn found(graph: &Graph) -> Result<Vec<Pair>, Diagnostic> {
     let mut pairs: Vec<Pair> = vec![];
     for o in &graph.outputs {
@@ -162,7 +162,7 @@ fn by_name(graph: &Graph, input: &str, output: &str) -> Result<Pair, Diagnostic>
     .help("name an output that continues this input; without --state pairs are found by structure"))
 }
 
-/// Whether every state can be one, all together.
+/// Checks that all pairs together can be states.
 fn check(graph: &Graph, pairs: &[Pair]) -> Result<(), Errors> {
     let mut errors = vec![];
     let mut open: BTreeSet<Arc<str>> = BTreeSet::new();
@@ -226,8 +226,8 @@ fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives `past` the extent of the capacity, writes what `concat` appends into it, and makes views of
-/// what was there and what is there now. Returns the state's new contents.
+/// Gives `past` the extent of the capacity, writes the elements that `concat` appends into it, and makes views of the
+/// old and the new contents. Returns the state's new contents.
 fn append(
     graph: &mut Graph,
     past: Value,
@@ -252,7 +252,7 @@ fn append(
     let mut b = Builder::new(graph, &label);
     b.origin = origin;
     let identity: Vec<Poly> = (0..before.len()).map(Poly::var).collect();
-    // Concat's axes in the state's order, and back.
+    // Maps the axes of the concat to those of the state, and back.
     let mut to_state: Vec<Poly> = vec![Poly::ZERO; axes.len()];
     let mut joined: Vec<Dim> = present.clone();
     for (d, a) in axes.iter().enumerate() {
@@ -275,8 +275,8 @@ fn append(
     Ok(after)
 }
 
-/// Gives `past` the extent of the capacity, lets `scatter` write into it, and makes a view of what is there
-/// now. Returns the state's new contents.
+/// Gives `past` the extent of the capacity, lets `scatter` write into it, and makes a view of the new contents.
+/// Returns the state's new contents.
 fn insert(
     graph: &mut Graph,
     past: Value,
@@ -303,8 +303,8 @@ fn insert(
     Ok(after)
 }
 
-/// Places among `n` as places of an axis that is longer: those counted from the end are counted from the
-/// front, and those outside are outside.
+/// Converts positions in an axis of extent `n` to positions in a longer axis: negative ones are counted from the
+/// front, and those out of range stay out of range.
 fn inside(b: &mut Builder<'_>, at: Value, n: &Dim) -> Result<Value, String> {
     let dtype = b.dtype(at);
     let mut f = ScalarFn::default();
@@ -323,7 +323,7 @@ fn inside(b: &mut Builder<'_>, at: Value, n: &Dim) -> Result<Value, String> {
     b.map(f, &[at])
 }
 
-/// Lets the scatters write into the state as it lies. Returns its new contents.
+/// Lets the scatters write into the state in its own axis order. Returns its new contents.
 fn write(
     graph: &mut Graph,
     input: Value,
@@ -355,7 +355,8 @@ fn write(
     Ok(after)
 }
 
-/// Gives `past` the extent of the window. Returns the state's new contents: what is there now, and room.
+/// Gives `past` the extent of the window. Returns the state's new contents: the present positions followed by unused
+/// ones.
 fn window(
     graph: &mut Graph,
     past: Value,

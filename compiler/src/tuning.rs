@@ -1,7 +1,7 @@
-//! The kernels of a model that can be measured, and programs of one kernel for it.
+//! The kernels of a model that can be tuned, and programs of a single kernel for measuring them.
 //!
-//! [`tunable`] lists the kernels that can be computed in several ways; a [`Single`] is a program of one kernel in one of
-//! them. What is measured best goes into a [table](crate::schedule::table).
+//! [`tunable`] lists the kernels that have several schedules; a [`Single`] is a program of one kernel with one of
+//! them. The best measured schedules are stored in a [table](crate::schedule::table).
 
 use crate::assemble::{self, program_kernel, symbols};
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
@@ -20,17 +20,17 @@ use wgfc_ir::graph::State;
 use wgfc_ir::program::{Buffer, BufferKind, Dispatch, Port, Program, Stats};
 use wgfc_ir::{Dim, Poly};
 
-/// The values that symbols have while measuring; [`ASSUMED`] without one.
+/// The values of symbols while measuring; a missing one is [`ASSUMED`].
 pub type Values = BTreeMap<String, i64>;
 
-/// Positions that states without a fixed capacity have room for while measuring, beside those measured.
+/// The capacity in positions, in addition to the measured ones, of states without a fixed capacity.
 const ROOM: i64 = 2048;
 
-/// The values of all symbols of a model, from those `given`, else what they are `expected` to be: capacities hold what
-/// is measured.
+/// The values of all symbols of a model: those `given`, else those `expected`; capacities are large enough for the
+/// measured positions.
 ///
 /// # Errors
-/// `Model` where a state has no room for the positions measured.
+/// `Model` if a state has no room for the measured positions.
 pub fn complete(fused: &Fused, given: &Values, expect: &Expected) -> Result<Values, Errors> {
     let graph = &fused.graph;
     let growths = || graph.states.iter().filter_map(|s| Some((s, s.growth.as_ref()?)));
@@ -67,40 +67,39 @@ pub fn complete(fused: &Fused, given: &Values, expect: &Expected) -> Result<Valu
     if errors.is_empty() { Ok(values) } else { Err(Errors(errors)) }
 }
 
-/// A way to cut a kernel up.
+/// A schedule of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The schedule.
     pub choice: Schedule,
-    /// Its estimated time in cycles, where the family has a model of it.
+    /// Its estimated time in cycles, if its family has a cost model.
     pub cycles: Option<f64>,
 }
 
-/// A kernel that can be cut up in several ways.
+/// A kernel with several possible schedules.
 #[derive(Clone, Debug)]
 pub struct Tunable {
-    /// The key in a table.
+    /// The key in a tuning table.
     pub key: String,
-    /// The computation, for people.
+    /// A description of the computation, for display.
     pub title: String,
-    /// The first such kernel.
+    /// The index of the first such kernel.
     pub kernel: usize,
-    /// How many there are of it.
+    /// The number of dispatches of such kernels.
     pub dispatches: usize,
-    /// Bytes that one of them must read and write at least.
+    /// The minimum number of bytes that one of them reads and writes.
     pub bytes: u64,
-    /// Floating-point operations of one of them.
+    /// The number of floating-point operations of one of them.
     pub flops: u64,
-    /// The ways to be tried, the one preferred without a table first, then by estimated time.
+    /// The schedules to be tried: first the one that is chosen without a table, then the others by estimated time.
     pub candidates: Vec<Candidate>,
 }
 
-/// Lists the kernels of a model that can be cut up in several ways, each with the `most` of them whose
-/// estimates are best, and up to four times as many that are within `factor` of the best estimate. What
-/// moves or computes most comes first.
+/// Lists the kernels of a model that have several schedules, each with the `most` schedules with the best estimates
+/// and up to four times as many within `factor` of the best estimate. Kernels that move or compute most come first.
 ///
 /// # Errors
-/// As [`emit`].
+/// Like [`emit`].
 pub fn tunable(
     fused: &Fused,
     options: &Options,
@@ -136,7 +135,7 @@ pub fn tunable(
             });
         }
     }
-    // By the time they would take at least.
+    // Sorted by a lower bound of their time.
     let speeds = &options.profile.speeds;
     let least = |t: &Tunable| (t.bytes as f64 / speeds.bandwidth).max(t.flops as f64 / speeds.flops_f32);
     let weight = |t: &Tunable| t.dispatches as f64 * least(t);
@@ -160,7 +159,7 @@ fn shortlist(
     };
     let mut all: Vec<Candidate> =
         all.into_iter().map(|choice| Candidate { choice, cycles: cycles(choice) }).collect();
-    // Stable, so that what has no estimate keeps its order.
+    // A stable sort, so that schedules without an estimate keep their order.
     all.sort_by(|a, b| a.cycles.unwrap_or(0.0).total_cmp(&b.cycles.unwrap_or(0.0)));
     let best = all.first().and_then(|c| c.cycles).unwrap_or(0.0);
     let mut out = vec![Candidate { choice: first, cycles: cycles(first) }];
@@ -175,7 +174,7 @@ fn shortlist(
     Ok(out)
 }
 
-/// A problem with values for its symbols.
+/// A problem with constants in place of its symbols.
 fn at(p: &Problem, values: &Values) -> Problem {
     let fixed = |d: &Dim| Poly::constant(count(d, values).min(i64::MAX as u64) as i64);
     let [batch, rows, cols, depth] = [&p.batch, &p.rows, &p.cols, &p.depth].map(fixed);
@@ -187,24 +186,23 @@ fn count(d: &Dim, values: &Values) -> u64 {
     d.eval_syms(&value).and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
-/// A program of one kernel. What the kernel reads are its inputs, what it writes its outputs; their
-/// extents are numbers.
+/// A program of one kernel. Its inputs are the tensors that the kernel reads, its outputs those that it writes; their
+/// extents are constants.
 #[derive(Clone, Debug)]
 pub struct Single {
-    /// The program. Its symbols must be given their `values` by the caller.
+    /// The program. The caller must give its symbols their `values`.
     pub program: Program,
-    /// Whether each input lies in memory untouched for long before the kernel reads it, as weights
-    /// and states do.
+    /// For each input, whether it is typically not in a cache when the kernel reads it, like weights and states.
     pub cold: Vec<bool>,
     /// The values of the program's symbols.
     pub values: Values,
 }
 
 impl Single {
-    /// A kernel of a model with one of its candidates.
+    /// A kernel of a model with one of its candidate schedules.
     ///
     /// # Errors
-    /// As [`emit`].
+    /// Like [`emit`].
     pub fn new(
         fused: &Fused,
         options: &Options,
@@ -224,7 +222,7 @@ impl Single {
         let cx = EmitContext::new(graph, &symbols, Target::from(&options.profile));
         let pairs = graph.kernels.iter().zip(&all.schedules);
         let emitted = pairs.map(|(k, s)| emit(k, s, &cx)).collect::<Result<Vec<_>, _>>()?;
-        // In an order that does not depend on the choice.
+        // The tensors in an order that does not depend on the schedule.
         let (reads, writes) = (k.reads(), k.writes());
         let mut buffers = vec![];
         let mut port = |t: TensorId, name: String, kind: BufferKind| {
@@ -241,7 +239,7 @@ impl Single {
         let outputs = (writes.iter().enumerate())
             .map(|(index, t)| port(*t, format!("out{index}"), BufferKind::Output { index }))
             .collect();
-        // Where workgroups meet.
+        // Tensors through which the workgroups of the kernel exchange data.
         let inside: Vec<TensorId> = (own..graph.tensors.len()).collect();
         let fixed = |d: &Dim| Poly::constant(count(d, values) as i64);
         for t in &inside {

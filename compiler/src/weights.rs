@@ -1,13 +1,14 @@
-//! Weights of products rounded to 8 or 4 bits ([`Options::weights`]).
+//! Quantisation of the weights of products to 8 or 4 bits ([`Options::weights`]).
 //!
 //! ```text
 //! contract (a, w[K, N])  →  contract (a, transpose(map { (q - zero) · scale } (q[N, K], scale[N, K/32])))
 //! ```
 //!
-//! Along the summed axis, [`BLOCK`] elements have a scale in f16 in common; each is rounded to the nearest multiple of it. Of 8
-//! bits the scale is the greatest magnitude over 127; of 4 bits, -8 of it is the value of greatest magnitude. What is quantised is an expression
-//! that products compute where they read it: only integers and scales are in memory. A table that also is looked up in, as an embedding that shares
-//! its weights with the last product, is quantised for both.
+//! Along the summed axis, each block of [`BLOCK`] elements shares a scale in f16; each element is rounded to the
+//! nearest multiple of it. For 8 bits the scale is the greatest magnitude over 127; for 4 bits it is the value of
+//! greatest magnitude over -8. The quantised weight is an expression that products evaluate where they read it: only
+//! integers and scales are in memory. A table that is also used for lookups, such as an embedding that shares its
+//! weights with the last product, is quantised for both.
 
 use crate::lower::Lowering;
 use crate::lower::dequantize::{Zero, dequantized, per_element};
@@ -19,17 +20,18 @@ use std::sync::Arc;
 use wgfc_ir::program::Quantised;
 use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, Tensor, Value};
 
-/// Elements along the summed axis that have a scale in common.
+/// The number of elements along the summed axis that share a scale.
 pub const BLOCK: usize = 32;
-/// Rows and columns of the smallest weight worth it.
+/// The minimum number of rows and of columns of a quantised weight.
 const LEAST: usize = 64;
-/// The most that a weight may lose of its norm: it is more where scales are too small for f16, and a third of this is usual of 4 bits.
+/// The maximum norm of a weight's error relative to its own norm. It is exceeded if scales are too small for f16; a
+/// third of it is usual for 4 bits.
 const MOST_LOST: f64 = 0.25;
 
 /// Quantises the weights of a graph that has not been rewritten. `operators` are the model's nodes.
 ///
 /// # Errors
-/// A node to keep that there is not.
+/// If a node whose weights are to be kept does not exist.
 pub fn quantise(
     graph: &mut Graph,
     options: &Options,
@@ -61,7 +63,7 @@ pub fn quantise(
     Ok(out)
 }
 
-/// The weights that [`quantise`] leaves as they are: constants of floats with two axes or more, by their names.
+/// The names of the weights that [`quantise`] leaves unchanged: float constants with at least two axes.
 pub fn left(graph: &Graph, options: &Options) -> Vec<String> {
     let mut names = vec![];
     for n in graph.node_ids() {
@@ -80,7 +82,7 @@ pub fn left(graph: &Graph, options: &Options) -> Vec<String> {
     names
 }
 
-/// The constant of a node, and its axis that all products sum over that read it.
+/// The constant of a node, and the axis over which all products that read it sum.
 fn weight(graph: &Graph, n: NodeId, options: &Options) -> Option<(Arc<Tensor>, usize)> {
     let Op::Const(t) = &graph.node(n).op else { return None };
     let large = matches!(t.shape[..], [a, b] if a >= LEAST && b >= LEAST);
@@ -93,8 +95,8 @@ fn weight(graph: &Graph, n: NodeId, options: &Options) -> Option<(Arc<Tensor>, u
     Some((t.clone(), axis?))
 }
 
-/// Finds the axis that products sum over of what `v` is, or of its transpose. `None` where something else reads it than products
-/// and lookups of rows, or products sum over different axes.
+/// Finds the axis of `v` (or of its transpose) over which products sum. `None` if anything but products and row
+/// lookups reads it, or the products sum over different axes.
 fn summed(
     graph: &Graph,
     v: Value,
@@ -132,21 +134,21 @@ fn summed(
     Some(())
 }
 
-/// Rows of the other axis, each of blocks along the summed one.
+/// A quantised weight: rows of the other axis, each divided into blocks along the summed one.
 struct Blocks {
     rows: usize,
     len: usize,
     bits: WeightBits,
-    /// Packed integers; none where the weight is absent.
+    /// The packed integers; `None` if the weight is absent.
     packed: Option<Vec<u8>>,
     scales: Vec<u8>,
-    /// Squares of what is lost, and of all.
+    /// The sum of squares of the errors, and that of the values.
     error: f64,
     norm: f64,
 }
 
 impl Blocks {
-    /// `None` where a value or a scale is not finite, or too much is lost.
+    /// `None` if a value or a scale is not finite, or the error is too large.
     fn of(t: &Tensor, k: usize, bits: WeightBits) -> Option<Blocks> {
         let (rows, len) = (t.shape[1 - k], t.shape[k]);
         let mut out = Blocks { rows, len, bits, packed: None, scales: vec![], error: 0.0, norm: 0.0 };
@@ -183,7 +185,7 @@ impl Blocks {
         (out.relative() <= MOST_LOST).then_some(out)
     }
 
-    /// The norm of what is lost, relative to that of all.
+    /// The norm of the error, relative to the norm of the values.
     fn relative(&self) -> f64 {
         if self.error == 0.0 { 0.0 } else { (self.error / self.norm).sqrt() }
     }
@@ -198,7 +200,7 @@ impl Blocks {
         half::f16::from_f32(scale)
     }
 
-    /// The nearest value that there is, and its integer.
+    /// The nearest representable value, and its integer.
     fn nearest(&self, v: f32, scale: f32) -> (f32, u8) {
         let steps = if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even() };
         match self.bits {
@@ -223,7 +225,7 @@ impl Blocks {
     }
 }
 
-/// Puts the integers in the place of a weight.
+/// Replaces a weight by its quantised form.
 fn replace(graph: &mut Graph, n: NodeId, q: Blocks, dtype: DType, k: usize) -> Result<(), String> {
     let old = Value { node: n, port: 0 };
     let (name, readers) = (graph.node(n).names.clone(), graph.uses(old));
@@ -295,7 +297,7 @@ mod tests {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e9] {
                 assert!(with(1.0, value).is_none(), "{value}");
             }
-            // Smaller than the least scale.
+            // The values are below the smallest scale.
             assert!(with(1e-12, 0.0).is_none());
         }
     }

@@ -1,11 +1,11 @@
-//! Scalar functions as they are written, and random bits in them.
+//! Construction of scalar functions, and random bits in them.
 
 use crate::dtype::DType;
 use crate::poly::Poly;
 use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 
-/// A scalar function as it is written: operands and results are its nodes, the last one made is the
-/// function's result. A node equal to an earlier one is that one, so a result must be new.
+/// Builds a scalar function: each method adds a node and returns its index, and the last node added is the function's
+/// result. A node equal to an earlier one is not added again, so the result must be a new node.
 #[derive(Default)]
 pub struct Body(pub ScalarFn);
 
@@ -22,7 +22,7 @@ impl Body {
     pub fn number(&mut self, t: DType, v: f64) -> u32 {
         self.constant(Scalar::from_f64(t, v))
     }
-    /// An integer of this type, exact.
+    /// An integer constant of this type, exact.
     pub fn int(&mut self, t: DType, v: i64) -> u32 {
         self.constant(Scalar::from_i64(t, v))
     }
@@ -42,15 +42,15 @@ impl Body {
     pub fn u64(&mut self, v: i64) -> u32 {
         self.int(DType::U64, v)
     }
-    /// An index expression over the output's variables, an `i32`.
+    /// An index expression over the output's variables, as an `i32`.
     pub fn index(&mut self, p: Poly) -> u32 {
         self.0.push(ScalarNode::Index(p))
     }
-    /// A scalar operator of one operand.
+    /// A scalar operator with one operand.
     pub fn unary(&mut self, op: UnaryOp, a: u32) -> u32 {
         self.0.push(ScalarNode::Unary(op, a))
     }
-    /// A scalar operator of two operands, which have one type.
+    /// A scalar operator with two operands of the same type.
     pub fn binary(&mut self, op: BinaryOp, a: u32, b: u32) -> u32 {
         self.0.push(ScalarNode::Binary(op, a, b))
     }
@@ -62,7 +62,7 @@ impl Body {
     pub fn cast(&mut self, to: DType, a: u32) -> u32 {
         self.0.push(ScalarNode::Cast(to, a))
     }
-    /// The bits of `a` as another type.
+    /// Reinterprets the bits of `a` as another type.
     pub fn bitcast(&mut self, to: DType, a: u32) -> u32 {
         self.0.push(ScalarNode::Bitcast(to, a))
     }
@@ -71,8 +71,8 @@ impl Body {
         let mask = self.u32(i64::from(mask));
         self.binary(BinaryOp::Xor, x, mask)
     }
-    /// A `u32` that compares as an `f32` does: its bits, the sign flipped, and of negative numbers all. Both zeros are one, and
-    /// NaN is the greatest.
+    /// A `u32` whose order is that of an `f32`: its bits with the sign flipped, and for negative numbers all bits
+    /// flipped. Both zeros are equal, and NaN is the greatest.
     pub fn float_order(&mut self, x: u32) -> u32 {
         let zero = self.f32(0.0);
         let is_zero = self.binary(BinaryOp::Eq, x, zero);
@@ -87,8 +87,8 @@ impl Body {
         self.select(nan, top, order)
     }
 
-    /// Three `u32` of random bits, a hash of three: pcg3d of Jarzynski and Olano, *Hash Functions
-    /// for GPU Rendering*, JCGT 9(3), 2020.
+    /// Three `u32` of random bits, a hash of three `u32`: pcg3d by Jarzynski and Olano, *Hash Functions for GPU
+    /// Rendering*, JCGT 9(3), 2020.
     pub fn pcg3d(&mut self, mut v: [u32; 3]) -> [u32; 3] {
         let (a, c, by) = (self.u32(1_664_525), self.u32(1_013_904_223), self.u32(16));
         for x in &mut v {
@@ -104,7 +104,7 @@ impl Body {
         v
     }
 
-    /// Four `u32` of random bits, those of a block by its number under a key: Philox4x32-10 of Salmon, Moraes, Dror and Shaw,
+    /// Four `u32` of random bits, computed from a counter and a key: Philox4x32-10 by Salmon, Moraes, Dror and Shaw,
     /// *Parallel Random Numbers: As Easy as 1, 2, 3*, SC 2011.
     pub fn philox(&mut self, mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
         const ROUNDS: usize = 10;
@@ -147,14 +147,14 @@ impl Body {
         self.binary(BinaryOp::Min, u, most)
     }
 
-    /// `−ln(−ln(1 − u))` for `u` in `(0, 1)`, exact near 0, where the largest results are: a Gumbel
-    /// variate if `u` is uniform.
+    /// `−ln(−ln(1 − u))` for `u` in `(0, 1)`: a Gumbel variate if `u` is uniform. It is accurate for `u` near 0, where
+    /// the largest results lie.
     pub fn gumbel(&mut self, u: u32) -> u32 {
         let one = self.f32(1.0);
         let rest = self.binary(BinaryOp::Sub, one, u);
         let log = self.unary(UnaryOp::Log, rest);
         let large = self.unary(UnaryOp::Neg, log);
-        // u + u²/2 + u³/3 + u⁴/4 + u⁵/5.
+        // ln(1/(1 − u)) as the series u + u²/2 + u³/3 + u⁴/4 + u⁵/5.
         let mut small = self.f32(0.2);
         for c in [0.25, 1.0 / 3.0, 0.5, 1.0] {
             let c = self.f32(c);

@@ -1,4 +1,4 @@
-//! Building graphs: the numpy-like vocabulary in which operators are lowered.
+//! Building graphs with numpy-like operations, for the lowering of operators.
 
 use crate::dtype::DType;
 use crate::graph::{Constraint, Graph, TensorType, Value};
@@ -8,7 +8,7 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// The result of the builder's methods: a value, or the fault in words that fit after the node's name.
+/// The result of the builder's methods: a value, or an error message that is meant to follow the node's name.
 pub type Built<T = Value> = Result<T, String>;
 
 /// Appends nodes to a graph on behalf of one node of the model.
@@ -35,8 +35,8 @@ pub struct WindowAxis {
 }
 
 impl WindowAxis {
-    /// The elements of each window among which all are that lie inside of an axis of this extent: which comes first, of the window
-    /// that variable `window` counts, and how many they are. Of a window larger than the axis these are fewer than all.
+    /// The elements of each window that can lie inside of an axis of this extent: the first one, for the window
+    /// counted by variable `window`, and their number. A window larger than the axis has fewer of them than elements.
     pub fn inside(&self, extent: &Dim, window: usize, shape: &[Dim]) -> (Poly, Dim) {
         let most = extent.ceil_div(self.dilation);
         let left = &self.kernel - &most;
@@ -78,7 +78,7 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Adds a node of one output.
+    /// Adds a node with one output.
     pub fn push(&mut self, op: Op, inputs: &[Value]) -> Built {
         Ok(self.graph.push(op, inputs, &self.origin)?.into())
     }
@@ -155,22 +155,22 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Records that at run time dimension `a` must be at most `b`: their larger is `b`.
+    /// Records that dimension `a` must be at most `b` at run time, as the constraint `max(a, b) = b`.
     pub fn require_at_most(&mut self, a: &Dim, b: &Dim) {
         self.require_equal(&a.max_of(b, &[]), b);
     }
 
-    /// Elementwise with operands broadcast against each other.
+    /// Elementwise, with operands broadcast against each other.
     pub fn map(&mut self, body: ScalarFn, args: &[Value]) -> Built {
         let shape = self.broadcast_shape(args)?;
         self.map_to(body, args, shape)
     }
-    /// Elementwise to a given shape that every operand broadcasts to.
+    /// Elementwise, to a given shape to which every operand broadcasts.
     pub fn map_to(&mut self, body: ScalarFn, args: &[Value], shape: Vec<Dim>) -> Built {
         let args = args.iter().map(|a| self.assume_broadcast(*a, &shape)).collect::<Built<Vec<_>>>()?;
         self.push(Op::Map { body, shape }, &args)
     }
-    /// Renames extents of `v` that a constraint made equal to those of `shape`.
+    /// Replaces extents of `v` that a constraint made equal to those of `shape` by the expressions in `shape`.
     fn assume_broadcast(&mut self, v: Value, shape: &[Dim]) -> Built {
         let s = self.shape(v);
         if s.len() > shape.len() {
@@ -197,7 +197,7 @@ impl<'g> Builder<'g> {
     pub fn binary(&mut self, op: BinaryOp, a: Value, b: Value) -> Built {
         self.map(ScalarFn::binary(op), &[a, b])
     }
-    /// One scalar operator of an operand and a constant of its type.
+    /// A scalar operator applied to a tensor and a constant of its type.
     pub fn binary_scalar(&mut self, op: BinaryOp, a: Value, b: f64) -> Built {
         let c = self.scalar(self.dtype(a), b);
         self.binary(op, a, c)
@@ -213,7 +213,7 @@ impl<'g> Builder<'g> {
         }
         self.map(ScalarFn::cast(to), &[x])
     }
-    /// An index expression over the variables of `shape` as a tensor of `dtype`.
+    /// A tensor of `dtype` whose elements are an index expression over the variables of `shape`.
     pub fn iota(&mut self, shape: &[Dim], index: Poly, dtype: DType) -> Built {
         let mut body = ScalarFn::default();
         let mut r = body.push(crate::scalar::ScalarNode::Index(index));
@@ -224,7 +224,7 @@ impl<'g> Builder<'g> {
         self.push(Op::Map { body, shape: shape.to_vec() }, &[])
     }
 
-    /// A view whose index expressions are certain to stay inside.
+    /// A view whose index expressions are always inside `x`.
     pub fn view(&mut self, x: Value, shape: Vec<Dim>, index: Vec<Poly>) -> Built {
         let same = shape == self.shape(x) && index.iter().enumerate().all(|(i, p)| p.as_var() == Some(i));
         if same {
@@ -233,8 +233,8 @@ impl<'g> Builder<'g> {
         self.push(Op::View { shape, index, fill: None }, &[x])
     }
 
-    /// This tensor's elements in row-major order under another shape. Extents must multiply to the same
-    /// number; where only a run can tell, a constraint is recorded.
+    /// Reshapes in row-major order. The numbers of elements must be equal; if only a run can tell, a constraint is
+    /// recorded.
     pub fn reshape(&mut self, x: Value, shape: Vec<Dim>) -> Built {
         let from = self.shape(x);
         if from == shape {
@@ -316,7 +316,7 @@ impl<'g> Builder<'g> {
         self.view(x, shape, index)
     }
 
-    /// Drops axes of extent 1.
+    /// Removes axes of extent 1.
     pub fn squeeze(&mut self, x: Value, axes: &[usize]) -> Built {
         let s = self.shape(x);
         let mut shape = vec![];
@@ -336,7 +336,7 @@ impl<'g> Builder<'g> {
         self.view(x, shape, index)
     }
 
-    /// Every `step`-th element from `start` along an axis, `len` of them; all must be inside.
+    /// `len` elements along an axis from `start` with a distance of `step`; all must be inside.
     pub fn slice(&mut self, x: Value, axis: usize, start: &Poly, step: i64, len: &Dim) -> Built {
         let mut shape = self.shape(x);
         let mut index: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
@@ -356,7 +356,7 @@ impl<'g> Builder<'g> {
         self.push(Op::View { shape, index, fill: Some(fill) }, &[x])
     }
 
-    /// Combines along axes; with `keepdims` they stay with extent 1.
+    /// Reduces axes; with `keepdims` they are kept with extent 1.
     pub fn reduce(&mut self, op: ReduceOp, x: Value, axes: &[usize], keepdims: bool) -> Built {
         let mut axes = axes.to_vec();
         axes.sort_unstable();
@@ -365,13 +365,14 @@ impl<'g> Builder<'g> {
         if keepdims { Ok(r) } else { self.squeeze(r, &axes) }
     }
 
-    /// Floats narrower than f32 as f32, in which sums and squares of them neither overflow nor are rounded; all else as it is.
+    /// Casts floats narrower than f32 to f32, so that sums and squares of them neither overflow nor are rounded; other
+    /// types are unchanged.
     pub fn widened(&mut self, x: Value) -> Built {
         let dtype = self.dtype(x);
         if dtype.is_float() && dtype.bits() < 32 { self.cast(x, DType::F32) } else { Ok(x) }
     }
 
-    /// The mean along axes, with `keepdims`. Integers divide towards zero.
+    /// The mean along axes, which are kept with extent 1. Integers divide towards zero.
     pub fn mean(&mut self, x: Value, axes: &[usize]) -> Built {
         let (dtype, x) = (self.dtype(x), self.widened(x)?);
         let n: Dim = axes.iter().map(|a| self.shape(x)[*a].clone()).product();
@@ -414,7 +415,7 @@ impl<'g> Builder<'g> {
             let index = (0..s.len()).map(Poly::var).collect();
             b = self.push(Op::View { shape: s, index, fill: None }, &[b])?;
         }
-        // Batch axes: a label each; an operand that broadcasts along one lacks it.
+        // Each batch axis gets a label; an operand that is broadcast along it lacks that label.
         let batch = sa.len().max(sb.len()) - 2;
         let (mut la, mut lb, mut lo) = (vec![], vec![], vec![]);
         let (mut drop_a, mut drop_b) = (vec![], vec![]);
@@ -501,7 +502,7 @@ impl<'g> Builder<'g> {
         self.push(Op::Gather { shape, index }, &[data, indices])
     }
 
-    /// Joins along an axis.
+    /// Concatenates along an axis.
     pub fn concat(&mut self, xs: &[Value], axis: usize) -> Built {
         if xs.len() == 1 {
             return Ok(xs[0]);
@@ -515,8 +516,9 @@ impl<'g> Builder<'g> {
         Ok(self.windows(x, windows, fill, false)?.0)
     }
 
-    /// [`Builder::unfold`] for what `fill` leaves as it is: without elements of the windows that are in the padding wherever a window
-    /// is larger than its axis. Also the positions in `x` that are read, over the variables of the result.
+    /// [`Builder::unfold`] for reductions of which `fill` is the identity: where a window is larger than its axis,
+    /// elements that lie in the padding are left out. Also returns the positions in `x` that are read, over the
+    /// variables of the result.
     pub fn unfold_inside(
         &mut self,
         x: Value,
@@ -558,7 +560,7 @@ impl<'g> Builder<'g> {
     }
 }
 
-/// The index expressions that read a row-major tensor of shape `from` under the shape `to` of the same size.
+/// The index expressions that read a row-major tensor of shape `from` as shape `to`, with the same number of elements.
 pub fn reshape_index(from: &[Dim], to: &[Dim]) -> Vec<Poly> {
     let mut flat = Poly::ZERO;
     for (i, d) in to.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Sizes that a run computes, and their bounds.
+//! Sizes that are computed at run time, and their bounds.
 
 use crate::build::Builder;
 use crate::graph::{Computed, Value};
@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// The dimension whose value is that of an integer tensor of one element, which is in `0..=bound`. Its
-    /// symbol is `n_` and the letters and digits of `name`, numbered where that is in use.
+    /// Declares a dimension whose value is that of an integer tensor of one element, in `0..=bound`. Its symbol is
+    /// `n_` followed by the letters and digits of `name`, and a number if that symbol is in use.
     pub fn computed(&mut self, name: &str, value: Value, bound: Dim) -> Dim {
         let g = &mut *self.graph;
         let given = g.inputs.iter().map(|b| b.value).chain(g.states.iter().map(|s| s.before));
@@ -25,14 +25,14 @@ impl Builder<'_> {
         Dim::sym(&symbol)
     }
 
-    /// Whether a dimension depends on what a run computes. It may be 0 where others hardly are.
+    /// Whether a dimension depends on a computed size. Unlike other dimensions, such a size is often 0.
     pub fn is_computed(&self, d: &Dim) -> bool {
         let symbols = d.symbols();
         self.graph.computed.iter().any(|c| symbols.contains(&c.symbol))
     }
 }
 
-/// The upper bounds of computed symbols, over symbols that are known before a run.
+/// The upper bounds of computed symbols, as expressions of symbols that are known before a run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds(Vec<(Arc<str>, Dim)>);
 
@@ -62,8 +62,8 @@ impl Bounds {
         !self.0.is_empty() && d.symbols().iter().any(|s| self.get(s).is_some())
     }
 
-    /// The upper bound of a size, whatever is computed: each occurrence of a computed symbol takes the extreme
-    /// that makes the expression larger, products of sizes being of no negative factors.
+    /// The upper bound of a size over all values of computed symbols: each occurrence of a computed symbol is replaced
+    /// by the extreme that makes the expression larger, assuming that no factor of a product is negative.
     pub fn most(&self, d: &Dim) -> Dim {
         self.extreme(d, true)
     }
@@ -101,7 +101,7 @@ impl Bounds {
     }
 }
 
-/// Bounds over symbols that are known before a run.
+/// Bounds that are expressions of symbols known before a run.
 impl FromIterator<(Arc<str>, Dim)> for Bounds {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Dim)>>(bounds: I) -> Bounds {
         Bounds(bounds.into_iter().collect())

@@ -1,9 +1,11 @@
-//! Nodes and edges: petgraph's [`StableDiGraph`], and beside it what makes removing an edge cheap.
+//! Nodes and edges: petgraph's [`StableDiGraph`], and additional indices that make removing an edge cheap.
 //!
-//! petgraph adds an edge in constant time. To remove one it walks the lists of the edges of both endpoints, which takes the longer the more
-//! readers a value has; and it lists the readers of all outputs of a node together. Three things make both cheap for nodes of any degree:
+//! petgraph adds an edge in constant time. To remove one it walks the edge lists of both endpoints, which takes longer
+//! the more readers a value has; and it lists the readers of all outputs of a node together. Three measures make both
+//! cheap for nodes of any degree:
 //!
-//! - **Each operand knows its edge.** A node holds the index of the edge of each of its operands, so none is searched for.
+//! - **Each operand knows its edge.** A node holds the index of the edge of each of its operands, so that no search is
+//!   needed.
 //! - **Edges are parked.** An edge that is no longer used stays in petgraph's lists without a [`Port`], and [`View`], through which
 //!   petgraph's algorithms see the graph, leaves it out. Once there are more parked edges than nodes and other edges, all edges are
 //!   cleared and the others are added again. Each addition is constant time, so the removal of an edge is too, on average.
@@ -21,16 +23,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A node with more edges than this, outgoing and parked ones included, has an index of its readers.
 const FEW: usize = 16;
 
-/// The ends of an edge: an output of the node it comes from, an input of the one it leads to.
+/// The output of the source node and the input of the target node that an edge connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Port {
-    /// Which output is read.
+    /// The output that is read.
     pub output: u32,
     /// The input that reads it.
     pub input: u32,
 }
 
-/// A node as the graph keeps it.
+/// A node with the edges of its operands.
 #[derive(Clone, Debug)]
 pub struct Placed {
     node: Node,
@@ -45,13 +47,14 @@ impl Placed {
     }
 }
 
-/// The graph, as petgraph has it. An edge without a port is parked.
+/// The graph in petgraph's representation. An edge without a port is parked.
 pub type Edges = StableDiGraph<Placed, Option<Port>>;
 
-/// The graph for petgraph's algorithms: each node, and an edge for each operand, from the node that makes it to the one that reads it.
+/// The graph as petgraph's algorithms see it: each node, and one edge per operand, from the producer to the reader.
 pub type View<'g> = EdgeFiltered<&'g Edges, fn(EdgeReference<'g, Option<Port>>) -> bool>;
 
-/// A graph with its edges turned: from each node to its operands. petgraph's searches look at the last neighbor first: the first operand.
+/// The graph with reversed edges: from each node to its operands. petgraph's searches visit the last neighbour first,
+/// which is the first operand.
 #[derive(Clone, Copy)]
 pub struct Operands<'g>(pub(crate) &'g Dag);
 
@@ -80,13 +83,13 @@ impl Visitable for Operands<'_> {
     }
 }
 
-/// The nodes of a graph, and who reads whom.
+/// The nodes of a graph and their edges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dag {
     graph: Edges,
-    /// How many edges are parked.
+    /// The number of parked edges.
     parked: usize,
-    /// Which outputs of crowded nodes are read, by which node, and as which of its inputs.
+    /// The readers of crowded nodes: the output that is read, the reading node, and its input.
     crowded: BTreeMap<NodeId, BTreeSet<(u32, NodeId, u32)>>,
 }
 
@@ -99,12 +102,12 @@ impl Dag {
         n
     }
 
-    /// The node, if it is there.
+    /// The node, if it exists.
     pub fn get(&self, n: NodeId) -> Option<&Node> {
         self.graph.node_weight(n).map(Placed::node)
     }
 
-    /// As [`Dag::get`]; the operands stay as they are.
+    /// Like [`Dag::get`], but mutable; the operands must not be changed.
     pub fn get_mut(&mut self, n: NodeId) -> Option<&mut Node> {
         self.graph.node_weight_mut(n).map(|p| &mut p.node)
     }
@@ -124,7 +127,7 @@ impl Dag {
         EdgeFiltered(&self.graph, |e| e.weight().is_some())
     }
 
-    /// The edges in use and more, without operations and ports.
+    /// The edges in use and additional ones, without node and edge weights.
     pub fn with_edges(&self, more: impl Iterator<Item = (NodeId, NodeId)>) -> StableDiGraph<(), ()> {
         let mut graph = self.graph.filter_map(|_, _| Some(()), |_, port| port.map(|_| ()));
         more.for_each(|(from, to)| {
@@ -133,7 +136,7 @@ impl Dag {
         graph
     }
 
-    /// The nodes that read a value, and as which input, ordered by node and input.
+    /// The readers of a value and their inputs, ordered by node and input.
     pub fn readers(&self, v: Value) -> Vec<(NodeId, usize)> {
         if let Some(all) = self.crowded.get(&v.node) {
             let of = (v.port, NodeId::new(0), 0)..=(v.port, NodeId::end(), u32::MAX);
@@ -165,7 +168,7 @@ impl Dag {
         }
     }
 
-    /// Removes the nodes that do not fulfil `stays`, which none that stays may read.
+    /// Removes the nodes for which `stays` is false; no remaining node may read them.
     pub fn retain(&mut self, stays: impl Fn(NodeId) -> bool) {
         let gone: Vec<NodeId> = self.graph.node_indices().filter(|n| !stays(*n)).collect();
         if gone.is_empty() {
@@ -185,7 +188,7 @@ impl Dag {
         self.parked = 0;
     }
 
-    /// Adds the edges of all operands, where there are none.
+    /// Adds the edges of all operands to a graph without edges.
     fn connect_all(&mut self) {
         for i in 0..self.graph.node_bound() {
             let n = NodeId::new(i);
@@ -196,7 +199,7 @@ impl Dag {
         }
     }
 
-    /// Adds the edges of a node's operands, where it has none.
+    /// Adds the edges of the operands of a node without edges.
     fn connect(&mut self, n: NodeId) {
         for i in 0..self.graph[n].node.inputs.len() {
             let edge = self.link(self.graph[n].node.inputs[i], n, i);
@@ -216,13 +219,14 @@ impl Dag {
         edge
     }
 
-    /// The readers of all outputs of a node, as petgraph lists them.
+    /// The readers of all outputs of a node, from petgraph's edge list.
     fn listed(&self, n: NodeId) -> BTreeSet<(u32, NodeId, u32)> {
         let edges = self.graph.edges(n);
         edges.filter_map(|e| e.weight().map(|p| (p.output, e.target(), p.input))).collect()
     }
 
-    /// Whether petgraph's edges and the index of readers are as the nodes' operand lists say; a node where they are not.
+    /// Checks that petgraph's edges and the index of readers agree with the operand lists; the error is a node where
+    /// they do not.
     pub fn agrees(&self) -> Result<(), NodeId> {
         let mut used = 0;
         for n in self.graph.node_indices() {
@@ -271,7 +275,7 @@ mod tests {
         Node { op: Op::Input, inputs, outputs: vec![ty; outputs], origin: vec![], names: vec![None; outputs] }
     }
 
-    /// A graph, its nodes in an order in which each reads earlier ones only, and how many of these are read.
+    /// A graph, its nodes in a topological order, and the number of nodes that may be read.
     struct Edited {
         graph: Graph,
         made: Vec<NodeId>,
@@ -321,14 +325,14 @@ mod tests {
         }
     }
 
-    /// The readers of a value as the nodes' operand lists say.
+    /// The readers of a value according to the operand lists.
     fn readers(g: &Graph, v: Value) -> Vec<(NodeId, usize)> {
         let all =
             g.node_ids().flat_map(|n| g.node(n).inputs.iter().enumerate().map(move |(i, x)| (n, i, *x)));
         all.filter(|(_, _, x)| *x == v).map(|(n, i, _)| (n, i)).collect()
     }
 
-    /// As [`Graph::topo`]: the first node whose operands are there is searched for again and again.
+    /// The order of [`Graph::topo`], by repeatedly searching for the first node whose operands are all in the order.
     fn order(g: &Graph) -> Vec<NodeId> {
         let mut order: Vec<NodeId> = vec![];
         let ready = |order: &[NodeId], n: &NodeId| {
@@ -345,7 +349,7 @@ mod tests {
         let mut crowded = 0;
         for seed in 0..30 {
             let mut rng = Rng::new(seed);
-            // Where few nodes are read, their values have many readers.
+            // If few nodes are read, their values have many readers.
             let read = [1, 3, 20, usize::MAX][rng.below(4)];
             let mut e = Edited { graph: Graph::new(), made: vec![], read, rng };
             e.made = (0..2).map(|_| e.graph.add_node(node(vec![], 3))).collect();
@@ -372,7 +376,7 @@ mod tests {
         assert!(crowded > 20, "{crowded} crowded nodes");
     }
 
-    /// How many edges are added while all operands of all nodes are set, one at a time, to the node with this index.
+    /// The number of edges added while all operands of all nodes are set, one at a time, to the node with this index.
     fn added(g: &mut Graph, to: usize) -> usize {
         let to: Value = NodeId::new(to).into();
         let mut added = 0;
@@ -381,7 +385,7 @@ mod tests {
                 let before = g.dag().parked;
                 g.set_input(n, i, to);
                 let (edges, parked) = (g.dag().graph.edge_count(), g.dag().parked);
-                // All of them, where none is parked any more.
+                // All edges are added again when none remains parked.
                 added += if parked > before { 1 } else { edges };
                 assert!(parked <= g.len() + edges - parked, "{parked} parked, {edges} edges");
             }

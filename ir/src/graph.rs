@@ -1,6 +1,7 @@
-//! The graph: nodes of a few core operators, values between them.
+//! The graph: nodes of a few core operators, and the values between them.
 //!
-//! It is petgraph's [`StableDiGraph`](petgraph::stable_graph::StableDiGraph); [`dag`](crate::dag) says how its edges are kept.
+//! It is petgraph's [`StableDiGraph`](petgraph::stable_graph::StableDiGraph); [`dag`](crate::dag) describes how its
+//! edges are stored.
 
 use crate::dag::{Dag, Operands, View};
 use crate::dtype::DType;
@@ -23,7 +24,7 @@ pub type NodeId = NodeIndex<u32>;
 pub struct Value {
     /// The node that computes it.
     pub node: NodeId,
-    /// Which of its outputs.
+    /// The index of the output.
     pub port: u32,
 }
 
@@ -36,35 +37,35 @@ pub struct Node {
     pub inputs: Vec<Value>,
     /// The types of the results.
     pub outputs: Vec<TensorType>,
-    /// The model's nodes it came from, for messages and profiles.
+    /// The model's nodes from which it was made, for messages and profiles.
     pub origin: Vec<Arc<str>>,
-    /// The model's names of its outputs, where they have one (taps and patches refer to them).
+    /// The model's names of its outputs, if they have names; taps and patches refer to them.
     pub names: Vec<Option<Arc<str>>>,
 }
 
-/// A named value at the border of a graph.
+/// A named input or output of a graph.
 #[derive(Clone, Debug)]
 pub struct Border {
     /// Its name in the model.
     pub name: Arc<str>,
-    /// The value that is the output.
+    /// The value of the input or output.
     pub value: Value,
 }
 
-/// Two dimensions that the model needs to be equal and that only a run can compare.
+/// Two dimensions that must be equal, which only a run can check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraint {
     /// The left side.
     pub a: Dim,
     /// The right side.
     pub b: Dim,
-    /// Which node of the model needs it.
+    /// The node of the model that requires it.
     pub origin: Arc<str>,
 }
 
 impl Constraint {
-    /// The sizes that must not be negative for this to hold: how far a size is above those it must be the larger of, and below those it must
-    /// be the smaller of.
+    /// The sizes that must not be negative for this constraint to hold: the distances of a size above those of which
+    /// it must be the maximum, and below those of which it must be the minimum.
     pub fn nonneg(&self) -> Vec<Dim> {
         let sides = [(&self.a, &self.b), (&self.b, &self.a)];
         let most = |(larger, most): (&Dim, &Dim)| match larger.as_atom() {
@@ -76,43 +77,43 @@ impl Constraint {
     }
 }
 
-/// A tensor that keeps its contents from run to run, on the device that runs the graph.
+/// A tensor that keeps its contents from run to run on the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// Its name: that of the model's input it stands for.
+    /// Its name: that of the model's input that it replaces.
     pub name: Arc<str>,
-    /// Its contents when a run begins: an [`Op::Input`] that is not among [`Graph::inputs`].
+    /// Its contents before a run: an [`Op::Input`] that is not among [`Graph::inputs`].
     pub before: Value,
-    /// Its contents when the run is over, of the same type.
+    /// Its contents after the run, of the same type.
     pub after: Value,
-    /// How much of it is in use; `None` when all of it always is.
+    /// The part of it that is in use; `None` if all of it always is.
     pub growth: Option<Growth>,
-    /// Its contents when the first run begins, of the same type; `None` for zeros. A state that grows has none.
+    /// Its contents before the first run, of the same type; `None` for zeros. A growing state has none.
     pub initial: Option<Arc<Tensor>>,
 }
 
-/// A state that is filled along one axis, whose extent in the state's shape is the capacity: a number, or a
-/// symbol of which no input's shape need know.
+/// The growth of a state that is filled along one axis. The extent of that axis is the capacity: a number, or a symbol
+/// that need not occur in an input's shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// The axis along which the state grows.
     pub axis: usize,
-    /// The symbol that is the number of positions in use when a run begins. States may share it.
+    /// The symbol for the number of positions in use before a run. States may share it.
     pub length: Arc<str>,
-    /// How many positions a run adds. Where that depends on the length, the state is a window: what it keeps of
-    /// the positions it has moves to the front, and the capacity is never exceeded.
+    /// The number of positions that a run adds. If it depends on the length, the state is a window: the positions that
+    /// it keeps move to the front, and the capacity is never exceeded.
     pub by: Dim,
 }
 
-/// A symbol whose value a run computes. Shapes and index expressions may use it as any other; what does so
-/// comes after the value in every [order](Graph::topo).
+/// A symbol whose value is computed at run time. Shapes and index expressions may use it like any other; a node that
+/// uses it comes after the value in every [order](Graph::topo).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Computed {
     /// The symbol that stands for the size.
     pub symbol: Arc<str>,
-    /// Its value: an integer tensor of one element, not negative.
+    /// Its value: a non-negative integer tensor of one element.
     pub value: Value,
-    /// The upper bound of the value, over other symbols: those known before the run and those listed before it.
+    /// The upper bound of the value, in terms of symbols known before the run and computed symbols listed before it.
     pub bound: Dim,
 }
 
@@ -126,16 +127,15 @@ pub struct Graph {
     pub outputs: Vec<Border>,
     /// Tensors that keep their contents from run to run.
     pub states: Vec<State>,
-    /// Dimensions that a run must find equal.
+    /// Dimensions that must be equal at run time.
     pub constraints: Vec<Constraint>,
-    /// Symbols that no input determines.
+    /// Symbols whose values are computed at run time.
     pub computed: Vec<Computed>,
-    /// The shapes that inputs that a run may leave out, by name, are broadcast to: see
-    /// [`optional`](wgfc_program::optional).
+    /// The shapes to which optional inputs are broadcast, by name: see [`optional`](wgfc_program::optional).
     pub optional: BTreeMap<Arc<str>, Vec<Dim>>,
 }
 
-/// A graph is equal to itself alone.
+/// A graph is equal only to itself.
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
         std::ptr::eq(self, other)
@@ -154,7 +154,7 @@ impl Graph {
         Graph::default()
     }
 
-    /// Adds a node whose output types are already known. Prefer [`Graph::push`]. Panics if an operand is not there.
+    /// Adds a node whose output types are already known. Prefer [`Graph::push`]. Panics if an operand does not exist.
     pub fn add_node(&mut self, node: Node) -> NodeId {
         self.dag.add(node)
     }
@@ -189,8 +189,8 @@ impl Graph {
         value
     }
 
-    /// Adds an input that a run may leave out, and that is broadcast to `shape`, which has an axis at least. Its extents are
-    /// symbols of its own.
+    /// Adds an optional input that is broadcast to `shape`, which must have at least one axis. The extents of the
+    /// input are new symbols.
     pub fn add_optional_input(&mut self, name: &str, dtype: DType, shape: &[Dim]) -> Value {
         let of_inputs = self.inputs.iter().flat_map(|b| &self.ty(b.value).shape).flat_map(Dim::symbols);
         let taken: BTreeSet<Arc<str>> = of_inputs.collect();
@@ -208,7 +208,7 @@ impl Graph {
         value
     }
 
-    /// Puts inputs that a run may leave out behind the others.
+    /// Moves optional inputs behind the others.
     pub fn order_inputs(&mut self) {
         let optional = &self.optional;
         self.inputs.sort_by_key(|b| optional.contains_key(&b.name));
@@ -218,7 +218,7 @@ impl Graph {
     pub fn node(&self, id: NodeId) -> &Node {
         self.dag.get(id).expect("a node of this graph")
     }
-    /// The node, to change what does not affect who reads what (op attributes, origin, names). Panics as
+    /// The node, for changes that do not affect edges (operator attributes, origin, names). Panics like
     /// [`Graph::node`].
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.dag.get_mut(id).expect("a node of this graph")
@@ -244,15 +244,15 @@ impl Graph {
         self.dag.ids()
     }
 
-    /// The graph for petgraph's algorithms: an edge for each operand, from the node that makes it to the one that reads it.
+    /// The graph as petgraph's algorithms see it: one edge per operand, from the producer to the reader.
     pub fn view(&self) -> View<'_> {
         self.dag.view()
     }
-    /// The graph for searches of what nodes are computed from: edges lead from a node to its operands.
+    /// The graph for searches from a node to its operands.
     pub fn operands(&self) -> Operands<'_> {
         Operands(&self.dag)
     }
-    /// The nodes that read `v`, and at which input, ordered by node and input.
+    /// The readers of `v` and their inputs, ordered by node and input.
     pub fn uses(&self, v: Value) -> Vec<(NodeId, usize)> {
         self.dag.readers(v)
     }
@@ -260,21 +260,22 @@ impl Graph {
     pub(crate) fn dag(&self) -> &Dag {
         &self.dag
     }
-    /// Whether edges and operand lists agree; a node where they do not.
+    /// Checks that edges and operand lists agree; the error is a node where they do not.
     pub(crate) fn edges_agree(&self) -> Result<(), NodeId> {
         self.dag.agrees()
     }
-    /// The values that a run must compute: the outputs, then the states' new contents, then the values of computed symbols.
+    /// The values that a run must compute: the outputs, the new contents of states, and the values of computed
+    /// symbols.
     pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
         let outputs = self.outputs.iter().map(|o| o.value);
         outputs.chain(self.states.iter().map(|s| s.after)).chain(self.computed.iter().map(|c| c.value))
     }
-    /// Whether `v` is a result: a graph output, what a state becomes, or the value of a computed symbol.
+    /// Whether `v` is a result: a graph output, the new contents of a state, or the value of a computed symbol.
     pub fn is_output(&self, v: Value) -> bool {
         self.results().any(|r| r == v)
     }
-    /// The state whose only reader is `n`, a [`Op::Scatter`] that replaces places of it and makes what
-    /// it becomes: such a scatter needs to write its updates only.
+    /// The state whose only reader is `n`, an [`Op::Scatter`] that replaces elements of it and produces its new
+    /// contents: such a scatter need only write its updates.
     pub fn written_in_place(&self, n: NodeId) -> Option<&State> {
         let node = self.dag.get(n)?;
         let Op::Scatter { reduce: None, .. } = node.op else { return None };
@@ -311,18 +312,18 @@ impl Graph {
         self.node(n).add_symbols(&mut symbols);
         self.computed.iter().filter(|c| symbols.contains(&c.symbol)).collect()
     }
-    /// Whether a constraint can be checked only when symbols have been computed.
+    /// Whether a constraint can only be checked after symbols have been computed.
     pub fn is_late(&self, c: &Constraint) -> bool {
         let uses = |s: &Arc<str>| self.computed.iter().any(|k| k.symbol == *s);
         !self.computed.is_empty() && [&c.a, &c.b].iter().any(|d| d.symbols().iter().any(uses))
     }
-    /// The nodes that must come before a node: its operands, and what computes the symbols it uses.
+    /// The nodes that must come before a node: its operands, and the nodes that compute the symbols it uses.
     pub fn needs(&self, n: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let symbols = self.computed_in(n).into_iter().map(|c| c.value.node);
         self.node(n).inputs.iter().map(|v| v.node).chain(symbols)
     }
 
-    /// Producers before consumers; the same graph always gives the same order. `Err` holds a node on a cycle.
+    /// The nodes in topological order, which is deterministic. The error is a node on a cycle.
     pub fn topo(&self) -> Result<Vec<NodeId>, NodeId> {
         if self.computed.is_empty() {
             return self.ordered(&self.view());
@@ -342,8 +343,8 @@ impl Graph {
         Err(order::cycle(of).and_then(|c| c.first().copied()).unwrap_or_default())
     }
 
-    /// Removes nodes that no result depends on, and computed symbols that nothing uses; inputs and states
-    /// stay. Returns how many nodes went.
+    /// Removes nodes on which no result depends, and computed symbols that are not used; inputs and states are kept.
+    /// Returns the number of removed nodes.
     pub fn remove_dead(&mut self) -> usize {
         let mut live: Dfs<NodeId, _> = Dfs::empty(self.operands());
         let given = self.inputs.iter().map(|b| b.value).chain(self.states.iter().map(|s| s.before));
@@ -357,7 +358,7 @@ impl Graph {
             while let Some(n) = live.next(self.operands()) {
                 used.extend(self.computed_in(n).into_iter().map(|c| c.symbol.clone()));
             }
-            // A symbol's bound, and what computes it, may use others.
+            // The bound of a symbol, and the nodes that compute it, may use other symbols.
             for c in self.computed.iter().filter(|c| used.contains(&c.symbol)) {
                 live.stack.extend(Some(c.value.node).filter(|n| !live.discovered.is_visited(n)));
             }
@@ -370,7 +371,7 @@ impl Graph {
 }
 
 impl Node {
-    /// Adds the symbols of its types and attributes, those in its subgraphs included.
+    /// Adds the symbols in its types and attributes, including those in its subgraphs.
     fn add_symbols(&self, to: &mut BTreeSet<Arc<str>>) {
         let polys = self.outputs.iter().flat_map(|t| &t.shape).chain(self.op.polys());
         to.extend(polys.flat_map(Poly::symbols));
@@ -383,7 +384,7 @@ impl Node {
             n.add_symbols(to);
         }
     }
-    /// The model's node name to show for it.
+    /// The name of the model's node, or nodes, for display.
     pub fn label(&self) -> String {
         match self.origin.as_slice() {
             [] => self.op.name().to_owned(),

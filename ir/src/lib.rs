@@ -1,17 +1,18 @@
 //! The intermediate representation of wgfc.
 //!
-//! A model is a [`Graph`]: nodes of a few core [operators](op) over values with an element type
-//! ([`DType`]) and a symbolic shape ([`Dim`]). What a compiled model is made of is a [`Program`]:
-//! WGSL kernels, the buffers they read and write, and the order in which they run. Those types are
-//! of the crate `wgfc-program`, which runtimes use alone, and are found here too.
+//! A model is a [`Graph`]: nodes of a few core [operators](op) over values with an element type ([`DType`]) and a
+//! symbolic shape ([`Dim`]). A compiled model is a [`Program`]: WGSL kernels, the buffers that they read and write,
+//! and the order in which they run. These types belong to the crate `wgfc-program`, which runtimes use alone, and are
+//! re-exported here.
 //!
 //! - An elementwise operator is a [`Map`](Op::Map) whose body is a scalar expression ([`ScalarFn`]).
 //! - Moving data is a [`View`](Op::View) whose body is an index expression ([`Poly`]).
 //! - Dimensions and index expressions are one type, [`Poly`], kept in a canonical form.
 //!
-//! Features: `fast` lets the evaluator use threads (rayon) and vector units (gemm), `validate` has naga judge the texts of kernels.
+//! Features: `fast` lets the evaluator use threads (rayon) and vector units (gemm), `validate` validates the text of
+//! kernels with naga.
 //!
-//! This crate knows nothing of ONNX, of rewriting, of templates or of a GPU, and touches no files.
+//! This crate is independent of ONNX, rewriting, templates and GPUs, and does no file input or output.
 
 pub mod body;
 pub mod build;

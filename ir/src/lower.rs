@@ -1,4 +1,4 @@
-//! Raised operators back to primitives.
+//! Lowering of raised operators to primitives.
 //!
 //! The definitions of [`Op::Softmax`], [`Op::Norm`] and [`Op::Attention`] in terms of Map, Reduce and
 //! Contract. Narrow floats are widened to f32 first, so that only the result is rounded.
@@ -10,8 +10,8 @@ use crate::op::{Contract, NormKind, Op, ReduceOp};
 use crate::poly::Dim;
 use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 
-/// Replaces every raised operator of the graph and its subgraphs. A node whose operands do not fit
-/// it (the verifier reports such) stays.
+/// Replaces every raised operator of the graph and its subgraphs by primitives. A node with invalid operands, which
+/// the verifier reports, is left unchanged.
 pub fn lower_raised(graph: &mut Graph) {
     let ids: Vec<NodeId> = graph.node_ids().collect();
     let mut changed = false;
@@ -30,7 +30,7 @@ pub fn lower_raised(graph: &mut Graph) {
     }
 }
 
-/// Builds the primitives of one raised node and makes its readers read them; `None` when it is not raised.
+/// Builds the primitives of one raised node and redirects its readers to them; `None` if the node is not raised.
 fn lower_node(graph: &mut Graph, id: NodeId) -> Option<()> {
     let node = graph.node(id);
     let (op, inputs, names) = (node.op.clone(), node.inputs.clone(), node.names.clone());
@@ -57,7 +57,7 @@ fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { dtype } else { DType::F32 }
 }
 
-/// `exp(x − max) / Σ exp(x − max)` along `axis`, or its logarithm, of the type of `x`.
+/// `exp(x − max) / Σ exp(x − max)` along `axis`, or its logarithm, in the type of `x`.
 pub fn softmax(b: &mut Builder<'_>, x: Value, axis: usize, log: bool) -> Built {
     let dtype = b.dtype(x);
     let x = b.cast(x, wide(dtype))?;
@@ -74,7 +74,7 @@ pub fn softmax(b: &mut Builder<'_>, x: Value, axis: usize, log: bool) -> Built {
     b.cast(y, dtype)
 }
 
-/// `(x − μ) / √(σ² + ε)` over `axes`, or `x / √(mean(x²) + ε)`, of the type of `x`.
+/// `(x − μ) / √(σ² + ε)` over `axes`, or `x / √(mean(x²) + ε)`, in the type of `x`.
 pub fn norm(b: &mut Builder<'_>, x: Value, kind: NormKind, axes: &[usize], epsilon: f32) -> Built {
     let dtype = b.dtype(x);
     let x = b.cast(x, wide(dtype))?;
@@ -93,21 +93,23 @@ pub fn norm(b: &mut Builder<'_>, x: Value, kind: NormKind, axes: &[usize], epsil
     b.cast(y, dtype)
 }
 
-/// The number that an attention whose `empty_is_zero` is set adds to the score of a key that is not seen.
+/// The mask value of hidden keys in an attention with `empty_is_zero`.
 pub fn unseen(dtype: DType) -> Scalar {
     let least =
         if matches!(dtype, DType::F32 | DType::F64) { f64::from(f32::MIN) } else { f64::NEG_INFINITY };
     Scalar::from_f64(dtype, least)
 }
 
-/// `bias`, of type `dtype`, as an attention whose `empty_is_zero` is set has it: −∞ is [`unseen`], every finite number is not.
+/// Converts `bias` of type `dtype` for an attention with `empty_is_zero`: −∞ becomes [`unseen`], and finite numbers
+/// leave a key visible.
 pub fn finite_is_seen(f: &mut ScalarFn, bias: u32, dtype: DType) -> u32 {
     if !matches!(dtype, DType::F32 | DType::F64) {
         return bias;
     }
     let above = f.push(ScalarNode::Const(Scalar::from_f64(dtype, f64::from(f32::MIN.next_up()))));
     let finite = f.push(ScalarNode::Binary(BinaryOp::Max, bias, above));
-    // Zero is recognised by bits, not by comparison: implementations of WGSL may take numbers to be finite.
+    // Infinity is detected with `IsInf` rather than by comparison, because WGSL implementations may assume that
+    // numbers are finite.
     let zero = f.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0)));
     let negative = f.push(ScalarNode::Binary(BinaryOp::Min, bias, zero));
     let hidden = f.push(ScalarNode::Unary(UnaryOp::IsInf, negative));
@@ -115,7 +117,7 @@ pub fn finite_is_seen(f: &mut ScalarFn, bias: u32, dtype: DType) -> u32 {
     f.push(ScalarNode::Select(hidden, unseen, finite))
 }
 
-/// `softmax(q·kᵀ·scale + mask)·v`; the operands as [`Op::Attention`] has them.
+/// `softmax(q·kᵀ·scale + mask)·v`, with the operands of [`Op::Attention`].
 pub fn attention(b: &mut Builder<'_>, inputs: &[Value], scale: f32, empty_is_zero: bool) -> Built {
     let [q, k, v, mask @ ..] = inputs else { return Err("needs q, k and v".into()) };
     let dtype = b.dtype(*q);
@@ -132,7 +134,7 @@ pub fn attention(b: &mut Builder<'_>, inputs: &[Value], scale: f32, empty_is_zer
         let shape: Vec<Dim> = b.shape(scores);
         scores = b.map_to(ScalarFn::binary(BinaryOp::Add), &[scores, m], shape)?;
     }
-    // A row of −∞ only would otherwise divide 0 by 0.
+    // The softmax of a row of −∞ would divide 0 by 0.
     let scores = b.binary_scalar(BinaryOp::Max, scores, f64::from(f32::MIN))?;
     let mut p = softmax(b, scores, rank - 1, false)?;
     if empty_is_zero {

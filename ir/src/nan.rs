@@ -1,8 +1,8 @@
-//! Looking for NaN in weights.
+//! Counting NaNs in weights.
 
 use crate::dtype::DType;
 
-/// How many elements are not numbers, in f32, f16 and bf16; the other types rarely hold any.
+/// The number of NaNs in f32, f16 and bf16 data; 0 for other types, which rarely hold any.
 pub fn count_nan(dtype: DType, bytes: &[u8]) -> usize {
     fn wide(bytes: &[u8]) -> usize {
         let above = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]) & 0x7fff_ffff > 0x7f80_0000;
@@ -18,7 +18,7 @@ pub fn count_nan(dtype: DType, bytes: &[u8]) -> usize {
         DType::BF16 => half::<0x7f80>,
         _ => return 0,
     };
-    // Large weights are read from their file here for the first time.
+    // This is often the first access to memory-mapped weights, which reads them from their file.
     const TASK: usize = 1 << 20;
     #[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
     if bytes.len() > TASK {

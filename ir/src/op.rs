@@ -28,23 +28,23 @@ use crate::scalar::{Scalar, ScalarFn, ScalarNode};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// How [`Op::Reduce`], [`Op::PrefixScan`] and [`Op::Scatter`] combine elements.
+/// The combination of elements in [`Op::Reduce`], [`Op::PrefixScan`] and [`Op::Scatter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReduceOp {
-    /// Sum; 0 when empty.
+    /// Sum; the identity is 0.
     Sum,
-    /// Product; 1 when empty.
+    /// Product; the identity is 1.
     Prod,
-    /// Largest; the type's least value when empty. On bool: any.
+    /// Maximum; the identity is the type's least value. For bool: any.
     Max,
-    /// Smallest; the type's greatest value when empty. On bool: all.
+    /// Minimum; the identity is the type's greatest value. For bool: all.
     Min,
 }
 
 impl ReduceOp {
     /// Every reduction.
     pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
-    /// The result of combining no elements.
+    /// The identity of the reduction, which is the result for no elements.
     pub fn identity(self, dtype: DType) -> Scalar {
         let bits = dtype.bits() as u32;
         let int = |v: i64| Scalar { dtype, bits: v as u64 };
@@ -71,7 +71,7 @@ impl ReduceOp {
     }
 }
 
-/// A sum of products over labelled axes, as an einsum of two operands writes it.
+/// A sum of products over labelled axes, like an einsum of two operands.
 ///
 /// Labels of `a`, `b` and `out` name their axes in order; a label's extent is the same wherever it
 /// stands. A label in all three is a *batch* label, in `a` and `out` an *m* label, in `b` and `out` an
@@ -105,23 +105,22 @@ impl Contract {
     }
 }
 
-/// Where one axis of a [`Op::Gather`], [`Op::Scatter`] or [`Op::Place`] points.
+/// The position along one axis of a [`Op::Gather`], [`Op::Scatter`] or [`Op::Place`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GatherAxis {
-    /// An index expression over the domain's variables; always inside.
+    /// An index expression over the domain's variables, which is always in range.
     Affine(Poly),
-    /// An element of index operand `input` (i32 or i64; position among the node's inputs), read at
-    /// `at`. Negative values count from the end; what is still outside is clamped (Gather) or
-    /// dropped (Scatter, Place).
+    /// An element of index operand `input` (i32 or i64; its position among the node's inputs), read at `at`. Negative
+    /// values count from the end; values that are still out of range are clamped (Gather) or dropped (Scatter, Place).
     Data {
-        /// Which of the node's inputs holds the indices.
+        /// The input of the node that holds the indices.
         input: usize,
-        /// Where to read it.
+        /// The position in the index operand.
         at: Vec<Poly>,
     },
 }
 
-/// Which normalisation [`Op::Norm`] does; `μ` and `σ²` are taken over `axes`.
+/// The normalisation of [`Op::Norm`]; `μ` and `σ²` are taken over `axes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NormKind {
     /// `(x − μ) / √(σ² + ε)`.
@@ -130,7 +129,8 @@ pub enum NormKind {
     Rms,
 }
 
-/// A core operator. See the [module](self) for what each computes. Two with a graph inside are equal only where it is the same.
+/// A core operator. See the [module](self) for the result of each. Two operators with subgraphs are equal only if the
+/// subgraphs are the same object.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Op {
     /// A graph input.
@@ -144,13 +144,14 @@ pub enum Op {
         /// The shape of the result.
         shape: Vec<Dim>,
     },
-    /// Reads its operand elsewhere. `index[d]`, over the variables of `shape`, is the position along the operand's axis `d`.
+    /// Reads the operand at other positions: `index[d]`, over the variables of `shape`, is the position along the
+    /// operand's axis `d`.
     View {
         /// The shape of the result.
         shape: Vec<Dim>,
         /// One expression per axis of the operand.
         index: Vec<Poly>,
-        /// The value where `index` is outside the operand; `None` promises that it never is.
+        /// The value where `index` is out of range; `None` promises that it never is.
         fill: Option<Scalar>,
     },
     /// Combines all elements along `axes` into one.
@@ -162,11 +163,11 @@ pub enum Op {
     },
     /// The position of the largest or smallest element.
     ArgReduce {
-        /// Which element is looked for: `Max` or `Min`.
+        /// `Max` or `Min`.
         op: ReduceOp,
         /// The axis to work along.
         axis: usize,
-        /// Whether the last of equal elements is taken, not the first.
+        /// Whether the last of equal elements is taken rather than the first.
         last: bool,
     },
     /// Prefix scan: each element is combined with all those before it.
@@ -175,121 +176,122 @@ pub enum Op {
         op: ReduceOp,
         /// The axis to work along.
         axis: usize,
-        /// Leave out the element itself.
+        /// Whether the element itself is left out.
         exclusive: bool,
-        /// Begin at the end of the axis.
+        /// Whether the scan starts at the end of the axis.
         reverse: bool,
     },
     /// Sum of products. Inputs: a, b, of one element type.
     Contract(Contract),
-    /// Reads at indexed places. Inputs: data, index operands.
+    /// Reads at indexed positions. Inputs: data, index operands.
     Gather {
         /// The shape of the result.
         shape: Vec<Dim>,
         /// One per axis of data, over the variables of `shape`.
         index: Vec<GatherAxis>,
     },
-    /// Writes at indexed places. Inputs: data, updates, index operands. With `reduce: None` no two updates
-    /// should go to one place: which of them stands is open (the evaluator takes the later one).
+    /// Writes at indexed positions. Inputs: data, updates, index operands. With `reduce: None` no two updates should
+    /// have the same position: it is unspecified which of them remains (the evaluator keeps the last one).
     Scatter {
-        /// Combine with what is there, or replace it.
+        /// The reduction with the old elements; `None` replaces them.
         reduce: Option<ReduceOp>,
         /// One per axis of data, over the variables of updates' shape.
         index: Vec<GatherAxis>,
     },
-    /// Writes a new tensor at indexed places. Inputs: updates, index operands. Promises that each element of
-    /// the result is written once; updates whose place is outside are dropped.
+    /// Writes a new tensor at indexed positions. Inputs: updates, index operands. Promises that each element of the
+    /// result is written once; updates out of range are dropped.
     Place {
         /// The shape of the result.
         shape: Vec<Dim>,
         /// One per axis of the result, over the variables of updates' shape.
         index: Vec<GatherAxis>,
     },
-    /// Joins its operands along an axis.
+    /// Concatenates its operands along an axis.
     Concat {
         /// The axis to work along.
         axis: usize,
     },
-    /// The `k` largest or smallest along an axis, in order; of equal elements the first wins. Outputs: values, positions (i64).
+    /// The `k` largest or smallest elements along an axis in sorted order; of equal elements the first wins. Outputs:
+    /// values, positions (i64).
     TopK {
         /// The axis to work along.
         axis: usize,
         /// The number of elements to keep.
         k: Dim,
-        /// Whether the largest elements are kept, not the smallest.
+        /// Whether the largest elements are kept rather than the smallest.
         largest: bool,
     },
-    /// Cuts an axis into parts and puts the elements of each in ascending order: what a [`Op::TopK`] over a long axis is
-    /// made of.
+    /// Cuts an axis into parts and sorts each in ascending order: a step of a [`Op::TopK`] over a long axis.
     Sort {
         /// The axis to work along.
         axis: usize,
-        /// So many neighbours of a part are in order already, the last of them fewer; 1 where that is not known.
+        /// The length of the runs in a part that are already sorted, of which the last may be shorter; 1 if nothing is
+        /// known.
         sorted: i64,
-        /// Elements of a part; the last may have fewer.
+        /// The number of elements in a part; the last part may have fewer.
         part: i64,
-        /// So many of a part are kept, the least ones: all where some are in order already. If that is not all, what the last
-        /// part lacks is the type's greatest value.
+        /// The number of smallest elements kept of each part: all of them if `sorted` is above 1. If fewer than all
+        /// are kept, a last part that is too short is filled up with the type's greatest value.
         keep: i64,
     },
     /// `exp(x − max) / Σ exp(x − max)` along an axis, or its logarithm.
     Softmax {
         /// The axis to work along.
         axis: usize,
-        /// Whether the result is the logarithm of it.
+        /// Whether the result is the logarithm of the softmax.
         log: bool,
     },
     /// Normalisation without scale and bias.
     Norm {
-        /// Which normalisation.
+        /// The kind of normalisation.
         kind: NormKind,
-        /// The axes that mean and variance are taken over, sorted.
+        /// The axes over which mean and variance are taken, sorted.
         axes: Vec<usize>,
-        /// Added to the variance; the bits of an `f32`.
+        /// The number that is added to the variance, as the bits of an `f32`.
         epsilon: u32,
     },
-    /// `softmax(q·kᵀ·scale + mask)·v`. Inputs: q `[…, s, d]`, k `[…, t, d]`, v `[…, t, e]` and
-    /// optionally mask, of their type or f32, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
-    /// negative finite f32 gives the mean of v, as softmax does, or 0 where `empty_is_zero`. Scores are clamped to
-    /// finite numbers: of +∞ there is no NaN.
+    /// `softmax(q·kᵀ·scale + mask)·v`. Inputs: q `[…, s, d]`, k `[…, t, d]`, v `[…, t, e]` and optionally a mask, of
+    /// their type or f32, that broadcasts to `[…, s, t]`. A row whose scores are all at most the most negative finite
+    /// f32 gives the mean of v, as softmax does, or 0 if `empty_is_zero`. Scores are clamped to finite numbers, so
+    /// that +∞ gives no NaN.
     Attention {
-        /// The factor of the scores, as the bits of an `f32`.
+        /// The scale of the scores, as the bits of an `f32`.
         scale: u32,
-        /// A key whose score is at most the most negative finite f32 is not seen: it has no weight, and a
-        /// row that sees no key is 0.
+        /// Whether a key whose score is at most the most negative finite f32 is hidden: it has no weight, and a row
+        /// without visible keys is 0.
         empty_is_zero: bool,
     },
-    /// Input: a bool of one element; then the values both branches read, as their graph inputs.
+    /// Inputs: a bool of one element, then the values that the branches read as their graph inputs.
     If {
         /// Computed where the condition is true.
         then_branch: Box<Graph>,
         /// Computed where the condition is false.
         else_branch: Box<Graph>,
     },
-    /// A loop that ends after a number of iterations or once a condition is false, whichever comes first: ONNX's
-    /// Loop. What always runs to its trip count is imported as [`Op::Scan`] instead. Inputs: trip count (i64),
-    /// condition (bool), carried values, then captured values. The body's inputs: iteration (i64), condition,
-    /// carried, captured; its outputs: condition, carried, one slice for each stacked output. How many iterations
-    /// there were is a symbol, `trips_` and the name of the body's output.
+    /// A loop that ends after a number of iterations or once a condition is false, whichever comes first: ONNX's Loop.
+    /// A loop that always runs to its trip count is imported as [`Op::Scan`] instead. Inputs: trip count (i64),
+    /// condition (bool), carried values, then captured values. The body's inputs: iteration (i64), condition, carried,
+    /// captured; its outputs: condition, carried, one slice for each stacked output. The number of iterations is the
+    /// symbol `trips_` followed by the name of the body's output.
     While {
-        /// One iteration.
+        /// The graph of one iteration.
         body: Box<Graph>,
-        /// How many values are carried.
+        /// The number of carried values.
         carried: usize,
     },
     /// A loop over the slices of arrays along axis 0, with one iteration for each: ONNX's Scan. Inputs: carried
-    /// values, scanned values, then captured values; the body's inputs likewise with a slice of each scanned
+    /// values, scanned values, then captured values. The body's inputs are the same, with a slice of each scanned
     /// value. Its outputs: carried values, then one slice for each stacked output.
     Scan {
-        /// One iteration.
+        /// The graph of one iteration.
         body: Box<Graph>,
-        /// How many values are carried.
+        /// The number of carried values.
         carried: usize,
-        /// How many inputs are scanned.
+        /// The number of scanned inputs.
         scanned: usize,
-        /// Which scanned inputs run backwards.
+        /// For each scanned input, whether it runs backwards.
         reverse_inputs: Vec<bool>,
-        /// Which stacked outputs run backwards: the slice of the last iteration comes first.
+        /// For each stacked output, whether it runs backwards: the slice of the last iteration comes first.
         reverse_outputs: Vec<bool>,
     },
 }
@@ -321,7 +323,7 @@ impl Op {
         }
     }
 
-    /// The symbolic integers in its attributes, those of subgraphs left out.
+    /// The symbolic integers in its attributes, without those of subgraphs.
     pub fn polys(&self) -> Vec<&Poly> {
         fn axes(index: &[GatherAxis]) -> Vec<&Poly> {
             let mut out = vec![];
@@ -351,7 +353,7 @@ impl Op {
         }
     }
 
-    /// Refuses a view that reads elements of a tensor that has none, whatever the symbols are.
+    /// Rejects a view that would read elements of a tensor that has none for any values of the symbols.
     pub(crate) fn reads_elements(&self, t: &[&TensorType]) -> Result<(), String> {
         let Op::View { shape, fill: None, .. } = self else { return Ok(()) };
         let some = shape.iter().all(|d| d.as_const().is_some_and(|d| d > 0));
@@ -361,7 +363,7 @@ impl Op {
         }
     }
 
-    /// The output types for these input types, or what is wrong with them.
+    /// The output types for these input types, or an error message.
     pub fn infer(&self, t: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let arity = |n: usize| {
             if t.len() == n {
@@ -606,7 +608,8 @@ impl Op {
     }
 }
 
-/// The symbol for the number of iterations of an [`Op::While`], the extent of the output that stacks its slices.
+/// The symbol for the number of iterations of an [`Op::While`], which is the extent of the output that stacks its
+/// slices.
 fn trips_of(output: &str) -> String {
     let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("trips_{}", output.chars().map(word).collect::<String>())

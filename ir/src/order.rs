@@ -6,11 +6,11 @@ use petgraph::visit::{IntoNeighborsDirected, IntoNodeIdentifiers, NodeIndexable,
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The nodes, each behind those from which edges lead to it; of those that may come next, the one with the least id comes first.
-/// Nodes on a [`cycle`], and behind one, are left out.
+/// The nodes in topological order; of several nodes that may come next, the one with the least id comes first. Nodes
+/// on or after a [`cycle`] are left out.
 ///
-/// petgraph's `toposort` takes the order in which edges were added into account. The text of a graph, and the kernels made of it,
-/// depend on ids alone.
+/// petgraph's `toposort` depends on the order in which edges were added. This order, and with it the text of a graph
+/// and its kernels, depends on ids alone.
 pub fn first_come<G>(graph: G) -> Vec<G::NodeId>
 where
     G: IntoNeighborsDirected + IntoNodeIdentifiers + NodeIndexable,
@@ -39,7 +39,7 @@ where
     order
 }
 
-/// The nodes of a cycle, in the order of their ids: of several cycles, that with the least.
+/// The nodes of a cycle, in the order of their ids; of several cycles, the one with the least id.
 pub fn cycle<G>(graph: G) -> Option<Vec<G::NodeId>>
 where
     G: IntoNeighborsDirected + IntoNodeIdentifiers + Visitable,
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_cycle_is_its_nodes_alone() {
-        // 0 and 1 come before, 6 and 7 behind it; 8 and 9 are another.
+        // 0 and 1 come before the cycle, 6 and 7 after it; 8 and 9 are another cycle.
         let edges: [(u32, u32); 10] =
             [(0, 1), (1, 2), (2, 4), (4, 3), (3, 2), (4, 6), (6, 7), (8, 9), (9, 8), (5, 5)];
         let graph = DiGraph::<(), ()>::from_edges(edges);

@@ -15,7 +15,7 @@ macro_rules! named_ops {
             Special($special),
         }
         impl $enum {
-            /// Every operator of this arity that is no special function.
+            /// Every operator with this number of operands, without special functions.
             pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
             /// The name in the text format.
             pub fn name(self) -> &'static str {
@@ -89,15 +89,15 @@ named_ops! {
         Sigmoid "sigmoid",
         /// Logical not of a bool, bitwise not of an integer.
         Not "not",
-        /// Bool: not a number.
+        /// Whether the operand is NaN, as a bool.
         IsNan "is_nan",
-        /// Bool: plus or minus infinity.
+        /// Whether the operand is plus or minus infinity, as a bool.
         IsInf "is_inf",
     }
 }
 
 named_ops! {
-    /// Scalar operators of two operands of one type; comparisons give bool.
+    /// Scalar operators with two operands of the same type; comparisons give bool.
     BinaryOp of Special2 {
         /// Sum.
         Add "add",
@@ -105,9 +105,9 @@ named_ops! {
         Sub "sub",
         /// Product.
         Mul "mul",
-        /// Quotient; integers truncate towards zero, by zero gives 0.
+        /// Quotient; integers truncate towards zero, and division by zero gives 0.
         Div "div",
-        /// The quotient where a float must be rounded to the nearest: `div` may be some units in the last place off.
+        /// The quotient of floats, correctly rounded; `div` may be some units in the last place off.
         Quot "quot",
         /// Remainder with the sign of the dividend (C's `%`, `fmod`).
         Rem "rem",
@@ -115,7 +115,7 @@ named_ops! {
         Mod "mod",
         /// Power.
         Pow "pow",
-        /// The greatest common divisor of two integers, not negative unless it does not fit; of 0 and 0 it is 0.
+        /// The greatest common divisor of two integers. It is not negative unless it overflows, and 0 for two zeros.
         Gcd "gcd",
         /// The smaller of both.
         Min "min",
@@ -127,9 +127,9 @@ named_ops! {
         Or "or",
         /// Logical or bitwise exclusive or.
         Xor "xor",
-        /// Shift left; by the width or more gives 0.
+        /// Shift left; a shift by at least the width gives 0.
         Shl "shl",
-        /// Shift right (arithmetic on signed); by the width or more gives 0.
+        /// Shift right (arithmetic for signed types); a shift by at least the width gives 0.
         Shr "shr",
         /// Equal.
         Eq "eq",
@@ -162,22 +162,23 @@ impl BinaryOp {
 /// A node of a [`ScalarFn`]; operands are indices of earlier nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarNode {
-    /// Operand `i` of the Map, at the element that broadcasting pairs with the output element.
+    /// Operand `i` of the Map, at the element that broadcasting assigns to the output element.
     Arg(u32),
     /// A constant.
     Const(Scalar),
-    /// An `i32`: an index expression over the variables of the output (`%d` is its position along axis `d`) and symbols.
+    /// An index expression over the variables of the output (`%d` is the position along axis `d`) and symbols, as an
+    /// `i32`.
     Index(Poly),
     /// An operator of one operand.
     Unary(UnaryOp, u32),
-    /// An operator of two operands, which have one type.
+    /// An operator with two operands of the same type.
     Binary(BinaryOp, u32, u32),
     /// `if c { a } else { b }`.
     Select(u32, u32, u32),
-    /// Conversion. To bool: not equal 0. Float to integer truncates. Narrowing rounds or wraps
-    /// (it does not saturate; saturation is written out with Min and Max).
+    /// A conversion. To bool: whether the operand is not 0. Floats are truncated to integers. Narrowing rounds or
+    /// wraps; saturation must be expressed with Min and Max.
     Cast(DType, u32),
-    /// The bits as another type of the same width.
+    /// The bits reinterpreted as another type of the same width.
     Bitcast(DType, u32),
 }
 
@@ -189,7 +190,7 @@ pub struct ScalarFn {
 }
 
 impl ScalarFn {
-    /// Adds a node, or finds the equal one already there.
+    /// Adds a node, or returns an equal one that exists already.
     pub fn push(&mut self, n: ScalarNode) -> u32 {
         if let Some(i) = self.nodes.iter().position(|m| *m == n) {
             return i as u32;
@@ -215,7 +216,7 @@ impl ScalarFn {
         ScalarFn { nodes: vec![Arg(0), Arg(1), Arg(2), Select(0, 1, 2)] }
     }
 
-    /// The result's node.
+    /// The node of the result.
     pub fn root(&self) -> Option<&ScalarNode> {
         self.nodes.last()
     }

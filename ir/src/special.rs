@@ -1,13 +1,13 @@
-//! Special functions: scalar operators that are algorithms.
+//! Special functions: scalar operators that are computed by algorithms.
 //!
-//! A function is a line of a table below, its evaluation in double precision in one of the modules here, and what kernels
-//! call, a function of its name and `_f32` in a file of `codegen-templates/templates/lib/special`. The line says how far
-//! kernels may be from the evaluator, and where: operands are drawn from these ranges by the test that compares them
-//! (`compiler/tests/it/special.rs`) and by the self-test. Operands of narrower types are computed in f32; NaN gives NaN unless
-//! said otherwise.
+//! A function consists of a line of a table below, its evaluation in double precision in one of the modules here, and
+//! a WGSL function with its name and `_f32` in a file of `codegen-templates/templates/lib/special`. The line states
+//! how far kernels may deviate from the evaluator, and over which ranges: the test that compares them
+//! (`compiler/tests/it/special.rs`) and the self-test draw operands from these ranges. Narrower types are computed in
+//! f32; NaN gives NaN unless stated otherwise.
 //!
-//! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions*; the Digital Library of Mathematical Functions (DLMF).
-//! Poles and what lies outside of a domain are as PyTorch has them.
+//! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions*; the Digital Library of Mathematical Functions
+//! (DLMF). Poles and values outside of the domain follow PyTorch.
 
 mod bessel;
 mod elementary;
@@ -17,10 +17,10 @@ mod polynomials;
 #[cfg(test)]
 mod tests;
 
-/// A range from which operands are drawn: evenly, or by magnitude where it spans several.
+/// A range from which operands are drawn: uniformly, or logarithmically if it spans several orders of magnitude.
 pub type Range = (f64, f64);
 
-/// The number of a range that a number from 0 to 1 stands for.
+/// Maps a number from 0 to 1 to a number of the range.
 pub fn within((low, high): Range, unit: f64) -> f64 {
     if low > 0.0 && high / low > 1e3 {
         low * (unit * (high / low).ln()).exp()
@@ -29,20 +29,20 @@ pub fn within((low, high): Range, unit: f64) -> f64 {
     }
 }
 
-/// How far what kernels compute may be from the evaluator.
+/// The permitted deviation of kernels from the evaluator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Error {
-    /// As a part of the result.
+    /// The error relative to the result.
     pub relative: f64,
-    /// Added to that: near zeros the relative error has no bound.
+    /// The absolute error, which is added: near zeros the relative error is unbounded.
     pub absolute: f64,
 }
 
 impl Error {
-    /// Whether a result is near enough; what is not finite must be the same.
+    /// Whether a result is accurate enough; results that are not finite must be equal.
     pub fn admits(self, got: f64, want: f64) -> bool {
         if !want.is_finite() {
-            // A result beyond f32 may be its largest number.
+            // A result beyond the range of f32 may be its largest number.
             return got == want || got.is_nan() && want.is_nan();
         }
         (got - want).abs() <= self.absolute + self.relative * want.abs()
@@ -70,11 +70,11 @@ macro_rules! functions {
             fn evaluator(self) -> $evaluator {
                 match self { $($enum::$variant => $path,)* }
             }
-            /// How far kernels may be from it over these [ranges](Self::over).
+            /// The permitted deviation of kernels over these [ranges](Self::over).
             pub fn error(self) -> Error {
                 match self { $($enum::$variant => Error { relative: $relative, absolute: $absolute },)* }
             }
-            /// Where the error is said.
+            /// The ranges over which the deviation is bounded.
             pub fn over(self) -> &'static [$range] {
                 match self { $($enum::$variant => &$over,)* }
             }
@@ -105,9 +105,9 @@ functions! {
         Erfcx "erfcx" error::erfcx, 1e-6 0.0, [(-9.0, 9.0), (1.0, 1e20)];
         /// The inverse of erf: ±∞ at ±1, NaN beyond.
         Erfinv "erfinv" error::erfinv, 1e-6 0.0, [(-1.0, 1.0), (1e-20, 1.0)];
-        /// The inverse of the normal distribution's cumulative function: −∞ at 0, ∞ at 1, NaN outside.
+        /// The inverse of the normal distribution function: −∞ at 0, ∞ at 1, NaN outside.
         Ndtri "ndtri" error::ndtri, 2e-6 1e-6, [(0.0, 1.0), (1e-30, 1.0)];
-        /// The logarithm of the normal distribution's cumulative function.
+        /// The logarithm of the normal distribution function.
         LogNdtr "log_ndtr" error::log_ndtr, 2e-6 1e-38, [(-20.0, 9.0), (-1e4, -1.0)];
         /// The modified Bessel function I₀.
         BesselI0 "bessel_i0" bessel::i0, 1e-6 0.0, [(-88.0, 88.0), (-9.0, 9.0)];
@@ -143,33 +143,33 @@ functions! {
 functions! {
     /// Special functions of two floats.
     Special2(fn(f64, f64) -> f64), over (Range, Range) {
-        /// √(x² + y²), which does not overflow on the way.
+        /// √(x² + y²), without intermediate overflow.
         Hypot "hypot" elementary::hypot, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((1e-20, 1e30), (1e-20, 1e30)), ((1e37, 2e38), (1e37, 2e38))];
-        /// The angle of the point (y, x): the first operand is upwards.
+        /// The angle of the point with ordinate `y` (first operand) and abscissa `x` (second operand).
         Atan2 "atan2" elementary::atan2, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((-1.0, 1.0), (1e-10, 1e10)), ((1e37, 3e38), (1e37, 3e38))];
-        /// The zeta function of Hurwitz, Σ (y + k)^−x from k = 0: ∞ where x is 1 or y a whole number not above 0, NaN
-        /// where x is below 1, or y below 0 and x is not whole.
+        /// The Hurwitz zeta function, Σ (y + k)^−x from k = 0: ∞ if x is 1 or y is 0 or a negative integer; NaN if x
+        /// is below 1, or y is below 0 and x is not an integer.
         Zeta "zeta" gamma::zeta, 3e-6 3e-6, [((1.1, 10.0), (0.5, 20.0)), ((2.0, 30.0), (1.0, 100.0)), ((2.0, 2.0), (-6.0, 0.0)), ((3.0, 3.0), (-6.0, 0.0))];
-        /// The lower incomplete gamma function P(x, y), as a part of the whole.
+        /// The regularised lower incomplete gamma function P(x, y).
         GammaP "gamma_p" gamma::gamma_p, 1e-5 2e-7, [((0.01, 10.0), (0.01, 20.0)), ((10.0, 300.0), (10.0, 300.0))];
-        /// The upper incomplete gamma function Q(x, y), as a part of the whole.
+        /// The regularised upper incomplete gamma function Q(x, y).
         GammaQ "gamma_q" gamma::gamma_q, 1e-5 2e-7, [((0.01, 10.0), (0.01, 20.0)), ((10.0, 300.0), (10.0, 300.0))];
-        /// Chebyshev's polynomial of the first kind Tᵧ(x). The degrees y of this and all that follow are cut to whole
-        /// numbers; below 0 the value is 0, above 4,096 it is NaN.
+        /// The Chebyshev polynomial of the first kind Tᵧ(x). The degree y of this and all following polynomials is
+        /// truncated to an integer; for degrees below 0 the value is 0, above 4,096 it is NaN.
         ChebyshevT "chebyshev_t" polynomials::chebyshev_t, 1e-5 1e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// The polynomials of the second kind.
+        /// The Chebyshev polynomial of the second kind.
         ChebyshevU "chebyshev_u" polynomials::chebyshev_u, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// The polynomials of the third kind.
+        /// The Chebyshev polynomial of the third kind.
         ChebyshevV "chebyshev_v" polynomials::chebyshev_v, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// The polynomials of the fourth kind.
+        /// The Chebyshev polynomial of the fourth kind.
         ChebyshevW "chebyshev_w" polynomials::chebyshev_w, 1e-5 2e-5, [((-1.5, 1.5), (0.0, 12.0))];
-        /// Hermite's polynomial Hᵧ(x) of physicists; NaN for degrees above 128.
+        /// The physicists' Hermite polynomial Hᵧ(x); NaN for degrees above 128.
         HermiteH "hermite_h" polynomials::hermite_h, 1e-5 1e-5, [((3.0, 6.0), (0.0, 8.0)), ((-1.0, 1.0), (0.0, 4.0))];
-        /// Hermite's polynomial Heᵧ(x) of probabilists; NaN for degrees above 128.
+        /// The probabilists' Hermite polynomial Heᵧ(x); NaN for degrees above 128.
         HermiteHe "hermite_he" polynomials::hermite_he, 1e-5 1e-5, [((4.0, 9.0), (0.0, 8.0)), ((-1.0, 1.0), (0.0, 4.0))];
-        /// Laguerre's polynomial Lᵧ(x).
+        /// The Laguerre polynomial Lᵧ(x).
         LaguerreL "laguerre_l" polynomials::laguerre_l, 1e-5 2e-5, [((-3.0, 3.0), (0.0, 12.0))];
-        /// Legendre's polynomial Pᵧ(x).
+        /// The Legendre polynomial Pᵧ(x).
         LegendreP "legendre_p" polynomials::legendre_p, 1e-5 1e-5, [((-1.0, 1.0), (0.0, 20.0)), ((1.0, 2.0), (0.0, 12.0))];
     }
 }
@@ -188,7 +188,7 @@ impl Special2 {
     }
 }
 
-/// A polynomial at `x`, the coefficient of the highest power first.
+/// Evaluates a polynomial at `x`; the coefficient of the highest power comes first.
 fn horner(x: f64, c: &[f64]) -> f64 {
     c.iter().fold(0.0, |y, c| y * x + c)
 }

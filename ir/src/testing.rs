@@ -1,8 +1,8 @@
-//! Random small graphs with inputs, for comparing two ways of computing one.
+//! Random small graphs with inputs, for comparing two ways of computing the same graph.
 //!
-//! Everything follows from the seed, on every platform. Values stay of moderate
-//! size and all operators are continuous (no rounding, no comparison of computed floats), so that two correct ways
-//! of computing differ by rounding alone.
+//! The seed determines everything, on every platform. Values have moderate magnitudes, and all operators are
+//! continuous (no rounding, no comparison of computed floats), so that two correct ways of computing differ only by
+//! rounding.
 
 mod bounded;
 mod chains;
@@ -29,19 +29,19 @@ use std::collections::BTreeMap;
 /// The operators that [`random_graph`] may use.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// About how many operators.
+    /// The approximate number of operators.
     pub operators: usize,
-    /// The most elements of any tensor.
+    /// The maximum number of elements of a tensor.
     pub max_elements: usize,
-    /// Use symbolic dimensions `n` and `m`.
+    /// Whether to use symbolic dimensions `n` and `m`.
     pub symbolic: bool,
-    /// Use i64, i32 and bool beside f32.
+    /// Whether to use i64, i32 and bool beside f32.
     pub integers: bool,
-    /// Use Softmax and Norm.
+    /// Whether to use Softmax and Norm.
     pub raised: bool,
-    /// Use sizes that the graph computes.
+    /// Whether to use sizes that are computed at run time.
     pub sized: bool,
-    /// How many outputs at most; of such sizes there may be two more.
+    /// The maximum number of outputs; up to two more may have computed sizes.
     pub outputs: usize,
 }
 
@@ -59,14 +59,14 @@ impl Default for Config {
     }
 }
 
-/// Random numbers: the `i`-th is a hash of the seed and `i`.
+/// A random number generator: the `i`-th number is a hash of the seed and `i`.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A stream of its own for each seed.
+    /// A generator with a stream of its own for each seed.
     pub fn new(seed: u64) -> Rng {
         let mut r = Rng { state: seed ^ 0x5851_f42d_4c95_7f2d };
         r.bits();
@@ -80,11 +80,11 @@ impl Rng {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// A number below `n`; 0 when `n` is 0.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
-    /// True once in `n` times.
+    /// True with probability `1/n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -92,13 +92,13 @@ impl Rng {
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
-    /// A random element of a slice; `None` of an empty one.
+    /// A random element of a slice; `None` if it is empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len()))
     }
 }
 
-/// Uniform numbers in -2..2 for floats, small ones for integers, either for bool.
+/// Uniform numbers in -2..2 for floats, small integers, or random bools.
 pub fn random_tensor(rng: &mut Rng, dtype: DType, shape: Vec<usize>) -> Tensor {
     let n = shape.iter().product();
     let v: Vec<Scalar> = (0..n)
@@ -112,7 +112,7 @@ pub fn random_tensor(rng: &mut Rng, dtype: DType, shape: Vec<usize>) -> Tensor {
     Tensor::from_scalars(dtype, shape, &v)
 }
 
-/// A graph and inputs for it, both determined by the seed.
+/// A random graph and inputs for it, both determined by the seed.
 pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tensor>) {
     let mut graph = Graph::new();
     let mut rng = Rng::new(seed);
@@ -127,7 +127,7 @@ pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tens
     while operators < config.operators && tries < config.operators * 8 {
         tries += 1;
         made.b.origin = vec![format!("op{operators}").into()];
-        // An operator that does not fit is not taken.
+        // An operator that does not fit is discarded.
         if let Ok(v) = made.operator()
             && made.accept(v)
         {
@@ -160,7 +160,7 @@ struct Maker<'a> {
     config: &'a Config,
     /// The values that operators may read.
     values: Vec<Value>,
-    /// Outputs whose size the graph computes.
+    /// Outputs whose size is computed at run time.
     sized: Vec<Value>,
 }
 
@@ -200,7 +200,7 @@ impl Maker<'_> {
             made.values.push(v);
         };
         if self.config.symbolic {
-            // Binds both symbols.
+            // The shape of this input binds both symbols.
             add(self, DType::F32, vec![Dim::sym("n"), Dim::sym("m")]);
         }
         for _ in 0..1 + self.rng.below(3) {
@@ -220,7 +220,7 @@ impl Maker<'_> {
     }
 
     fn operator(&mut self) -> Made {
-        // Late values more often, so that graphs are deep.
+        // Recent values are picked more often, so that graphs are deep.
         let n = self.values.len();
         let i = if self.rng.one_in(2) {
             n.saturating_sub(1 + self.rng.below(3.min(n)))
@@ -284,11 +284,11 @@ impl Maker<'_> {
             }
         };
         let r = if self.rng.one_in(2) { self.b.binary(op, x, y)? } else { self.b.binary(op, y, x)? };
-        // Products of products grow.
+        // Products of products grow, so they are bounded by tanh.
         if dtype == DType::F32 && op == Mul { self.b.unary(UnaryOp::Tanh, r) } else { Ok(r) }
     }
 
-    /// A body of several nodes: a leaky clamp with the position mixed in.
+    /// A body of several nodes: a leaky clamp that also uses the position.
     fn body(&mut self, x: Value) -> Made {
         let shape = self.b.shape(x);
         let mut f = ScalarFn::default();
@@ -337,7 +337,7 @@ impl Maker<'_> {
                 self.b.reshape(x, to)
             }
             4 => {
-                // Backwards.
+                // A reversed axis.
                 self.b.slice(x, axis, &(&extent - &Poly::ONE), -1, &extent)
             }
             5 => {
@@ -387,8 +387,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The sum of the elements where an input is positive. What is chosen may itself be an output. Inputs are
-    /// exact; of what is computed a last bit would decide.
+    /// The sum of the elements where an input is positive. The selection may itself be an output. It is made by an
+    /// input rather than by a computed value, because inputs are exact and rounding cannot change the selection.
     fn chosen(&mut self, x: Value) -> Made {
         let borders: Vec<Value> = self.b.graph.inputs.iter().map(|b| b.value).collect();
         let by = *self.rng.pick(&borders).ok_or("no inputs")?;
@@ -426,7 +426,7 @@ impl Maker<'_> {
         let k = s.last().cloned().ok_or("a scalar")?;
         let r = match k.as_const() {
             Some(c) if self.rng.one_in(2) => {
-                // With a weight.
+                // With a constant matrix.
                 let n = 1 + self.rng.below(9);
                 let w = random_tensor(&mut self.rng, DType::F32, vec![c as usize, n]);
                 let w = self.b.constant(w);
@@ -462,7 +462,7 @@ impl Maker<'_> {
 
     fn gather(&mut self, x: Value) -> Made {
         let axis = self.axis(x)?;
-        // Some out of range: they clamp.
+        // Some indices are out of range, which clamps them.
         let n = 1 + self.rng.below(6);
         let v: Vec<i64> = (0..n).map(|_| self.rng.below(12) as i64 - 5).collect();
         let indices = self.b.constant(Tensor::from_i64(vec![n], &v));
@@ -545,7 +545,7 @@ mod tests {
         }
     }
 
-    /// Text with a few bytes exchanged is refused or means something: nothing panics.
+    /// Text with a few changed bytes is rejected or parsed; nothing panics.
     #[test]
     fn mutated_text_never_panics() {
         let config = Config { operators: 8, max_elements: 256, ..Config::default() };

@@ -1,8 +1,7 @@
-//! Checks of the conditions that every pass relies on.
+//! Checks of the invariants on which every pass relies.
 //!
-//! After [`verify`] has passed, fusion and emission may take for granted that edges and operand lists
-//! agree, that every stored type is what [`Op::infer`] gives, and that every symbol has a value once
-//! the inputs' shapes are known.
+//! After [`verify`] has passed, fusion and emission may assume that edges and operand lists agree, that every stored
+//! type is the one that [`Op::infer`] gives, and that every symbol has a value once the inputs' shapes are known.
 
 use crate::dtype::{Class, DType};
 use crate::eval::{Env, Index};
@@ -16,12 +15,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 pub use wgfc_program::types::MAX_ELEMENTS;
 
-/// Extents above this are not tried one by one.
+/// The maximum extent whose positions are tried one by one.
 const MAX_TRIED: usize = 1 << 22;
 
 type Symbols = BTreeSet<Arc<str>>;
 
-/// Checks a graph and its subgraphs; `Err` lists everything that is wrong, each with its place.
+/// Checks a graph and its subgraphs; the error lists all violations, each with its place.
 pub fn verify(graph: &Graph) -> Result<(), Vec<String>> {
     let mut v = Verifier { errors: vec![] };
     v.graph(graph, &Symbols::new(), "");
@@ -264,7 +263,7 @@ fn exists(g: &Graph, v: Value) -> bool {
     g.contains(v.node) && (v.port as usize) < g.node(v.node).outputs.len()
 }
 
-/// Whether a node's operands are there, and its results have names.
+/// Checks that a node's operands exist and its results have names.
 fn operands(g: &Graph, n: &Node) -> Vec<String> {
     let mut errors = vec![];
     for (i, v) in n.inputs.iter().enumerate() {
@@ -320,7 +319,7 @@ fn unknown(d: &Dim, known: &Symbols) -> Vec<String> {
         .collect()
 }
 
-/// Whether the stored types are the inferred ones, and of a size that can be.
+/// Checks that the stored types are the inferred ones, with possible sizes.
 fn check_types(n: &Node, types: &[&TensorType], errors: &mut Vec<String>) {
     if !matches!(n.op, Op::Input) {
         match n.op.infer(types) {
@@ -344,7 +343,7 @@ fn check_types(n: &Node, types: &[&TensorType], errors: &mut Vec<String>) {
     }
 }
 
-/// Rules beyond the types.
+/// Checks rules that go beyond the types.
 fn check_op(op: &Op, types: &[&TensorType], errors: &mut Vec<String>) {
     match op {
         Op::Const(t) => check_const(t, errors),
@@ -392,7 +391,7 @@ fn check_labels(c: &Contract, errors: &mut Vec<String>) {
     }
 }
 
-/// A view without fill must stay inside; decided where every extent is a constant.
+/// Checks that a view without fill stays in range, if every extent is a constant.
 fn check_inside(shape: &[Dim], index: &[Poly], x: &TensorType, errors: &mut Vec<String>) {
     let domain = TensorType::new(x.dtype, shape);
     let (Some(out), Some(from)) = (domain.static_shape(), x.static_shape()) else { return };

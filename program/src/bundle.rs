@@ -1,7 +1,7 @@
-//! Several plans over one store of weights, and where the weights' bytes are.
+//! Several plans over one store of weights, and the location of the weights' bytes.
 //!
-//! Plans of a bundle are the same model compiled in several ways: for one token and for many, with `f16` and without.
-//! Whoever runs it takes for each run the first plan that its device can run and that the inputs fit.
+//! The plans of a bundle are the same model compiled in several ways: for one token and for many, with `f16` and
+//! without. For each run, a runtime chooses the first plan that its device supports and that fits the inputs.
 
 use crate::program::{Buffer, BufferKind, FORMAT_VERSION, Kernel, Program};
 use crate::recipe::Recipes;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-/// Plans over one store of weights, and on the same states.
+/// Plans that share a store of weights and the states.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bundle {
     /// [`FORMAT_VERSION`].
     pub version: u32,
-    /// The version that made it: `wgfc 0.1.0`.
+    /// The version of wgfc that made it: `wgfc 0.1.0`.
     pub producer: String,
-    /// The plans; those that come first are preferred.
+    /// The plans, in order of preference.
     pub plans: Vec<Plan>,
-    /// In files, where the weights are; absent where all of them lie beside the plan.
+    /// The location of weights in files; absent if all of them lie beside the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Recipes>,
 }
@@ -28,41 +28,41 @@ pub struct Bundle {
 /// One of the plans of a [`Bundle`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
-    /// The name that people give it: `decode`, `f16`.
+    /// A name for users: `decode`, `f16`.
     pub name: String,
-    /// The abilities that a device must have to run it.
+    /// The capabilities that a device must have to run it.
     pub needs: Needs,
     /// The plan itself.
     #[serde(flatten)]
     pub program: Program,
 }
 
-/// The abilities that a device must have to run a plan.
+/// The capabilities that a device must have to run a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// WebGPU's names of features, in order.
+    /// The required features, by WebGPU's names, in order.
     #[serde(default)]
     pub features: Vec<String>,
-    /// The least that limits must be, by WebGPU's names.
+    /// The minimum values of limits, by WebGPU's names.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
-    /// Sizes, of which all subgroups must have one; absent where it does not matter.
+    /// The permitted subgroup sizes, one of which all subgroups must have; absent if any size will do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subgroup_sizes: Option<Vec<u32>>,
 }
 
-/// WebGPU's name of a limit that plans need: storage buffers of a kernel.
+/// WebGPU's name of the limit for storage buffers of a kernel.
 pub const STORAGE_BUFFERS: &str = "maxStorageBuffersPerShaderStage";
-/// As [`STORAGE_BUFFERS`]: bytes of workgroup memory.
+/// WebGPU's name of the limit for bytes of workgroup memory.
 pub const WORKGROUP_BYTES: &str = "maxComputeWorkgroupStorageSize";
-/// As [`STORAGE_BUFFERS`]: invocations of a workgroup.
+/// WebGPU's name of the limit for invocations of a workgroup.
 pub const INVOCATIONS: &str = "maxComputeInvocationsPerWorkgroup";
-/// As [`STORAGE_BUFFERS`]: invocations along each axis of a workgroup.
+/// WebGPU's names of the limits for the invocations along each axis of a workgroup.
 pub const WORKGROUP_SIZE: [&str; 3] =
     ["maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY", "maxComputeWorkgroupSizeZ"];
 
 impl Needs {
-    /// The abilities that all kernels of a program need together.
+    /// The capabilities that all kernels of a program need together.
     pub fn of(program: &Program) -> Needs {
         let mut features = BTreeSet::new();
         let mut limits = BTreeMap::new();
@@ -81,7 +81,7 @@ impl Needs {
                 *most = need.max(*most);
             }
             if let Some(size) = k.subgroup_size {
-                // Kernels that want different sizes have none in common.
+                // Kernels that require different sizes leave no common size.
                 sizes.get_or_insert_with(|| vec![size]).retain(|s| *s == size);
             }
         }
@@ -90,8 +90,8 @@ impl Needs {
 }
 
 impl Bundle {
-    /// A bundle of these programs, each with its name. Weights with the same bytes become one, also of different programs, and
-    /// equal kernels have one name.
+    /// A bundle of these programs with their names. Weights with equal bytes are merged, also across programs, and
+    /// equal kernels get the same name.
     pub fn new(programs: Vec<(String, Program)>) -> Bundle {
         let (mut weights, mut kernels) = (Store::default(), Names::default());
         let plans = programs.into_iter().map(|(name, mut program)| {
@@ -103,7 +103,7 @@ impl Bundle {
         Bundle { version: FORMAT_VERSION, plans: plans.collect(), producer, weights: None }
     }
 
-    /// All weights, each once: in the order in which the plans use them first, then those that none uses.
+    /// All weights without duplicates: in the order in which the plans first use them, then the unused ones.
     pub fn store(&self) -> Vec<(&str, &Tensor)> {
         let mut seen = BTreeSet::new();
         let mut all: Vec<(&str, &Tensor)> = vec![];
@@ -119,13 +119,13 @@ impl Bundle {
         all
     }
 
-    /// All kernels, each once, by name.
+    /// All kernels without duplicates, by name.
     pub fn kernels(&self) -> BTreeMap<&str, &Kernel> {
         self.plans.iter().flat_map(|p| &p.program.kernels).map(|k| (k.name.as_str(), k)).collect()
     }
 }
 
-/// The names of the weights that a program uses, in the order in which its dispatches do.
+/// The names of the weights that a program uses, in the order of its dispatches.
 pub fn used(program: &Program) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let buffers = program.dispatches.iter().flat_map(|d| &d.bindings).filter_map(|b| program.buffers.get(*b));
@@ -138,20 +138,20 @@ pub fn used(program: &Program) -> Vec<&str> {
     }
     let ran = buffers.filter_map(weight);
     let others = program.buffers.iter().filter_map(weight);
-    // Initial values of states are needed before the first dispatch.
+    // The initial values of states are needed before the first dispatch.
     initial.chain(ran).chain(others).filter(|n| seen.insert(*n)).collect()
 }
 
-/// Weights by name, none of whose bytes are there twice.
+/// Weights by name, without duplicate bytes.
 #[derive(Default)]
 struct Store {
     weights: BTreeMap<String, Tensor>,
-    /// Names of weights by what a glance tells of them.
+    /// The names of weights by their [`glance`].
     alike: HashMap<u64, Vec<String>, BuildHasherDefault<DefaultHasher>>,
 }
 
 impl Store {
-    /// Adds the weights of a program, which then has those of the store.
+    /// Adds the weights of a program and makes it refer to those in the store.
     fn unite(&mut self, program: &mut Program) {
         let mut renamed: BTreeMap<String, String> = BTreeMap::new();
         let mut own = BTreeMap::new();
@@ -175,7 +175,7 @@ impl Store {
     fn add(&mut self, name: &str, tensor: Tensor) -> (String, Tensor) {
         let glance = glance(&tensor);
         let alike = self.alike.entry(glance).or_default();
-        // The one of this name, of two that are equal.
+        // Prefers the weight of the same name among equal ones.
         alike.sort_by_key(|n| n != name);
         for other in alike.iter() {
             if let Some(t) = self.weights.get(other).filter(|t| same_bytes(t, &tensor)) {
@@ -189,7 +189,7 @@ impl Store {
     }
 }
 
-/// A number that tells most tensors apart without reading all of them, and reads nothing of those in files.
+/// A hash that distinguishes most tensors without reading all of their bytes, and without reading files.
 fn glance(t: &Tensor) -> u64 {
     const BYTES: usize = 4096;
     let len = t.byte_len();
@@ -214,7 +214,7 @@ fn same_bytes(a: &Tensor, b: &Tensor) -> bool {
             || a.is_present() && b.is_present() && !a.is_remote() && !b.is_remote() && a.bytes() == b.bytes())
 }
 
-/// Texts of kernels by name.
+/// The names of kernels by their text.
 #[derive(Default)]
 struct Names {
     by_text: HashMap<String, String>,
@@ -222,7 +222,7 @@ struct Names {
 }
 
 impl Names {
-    /// Gives kernels with a text that another program's kernel has that one's name, and the others names of their own.
+    /// Gives kernels whose text occurs in another program the name that it has there, and all others unique names.
     fn unite(&mut self, kernels: &mut [Kernel]) {
         let mut own = BTreeSet::new();
         for k in kernels {
@@ -238,7 +238,7 @@ impl Names {
     }
 }
 
-/// The name, or with a number behind it the first that is not taken.
+/// The name, or if it is taken the first free one with a number appended.
 fn free_name(name: &str, taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2..).map(|n: u64| format!("{name}-{n}"));
     let mut all = std::iter::once(name.to_owned()).chain(numbered);

@@ -1,22 +1,23 @@
-//! The gate after emission: naga accepts a kernel's text, with the bindings and features declared.
+//! The check after emission: naga must accept a kernel's text with the declared bindings and features.
 
 use crate::program::{Access, Kernel};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Handle, Module, ScalarKind, StorageAccess, Type, TypeInner};
 
 const MATRIX_UNITS: &str = "wgpu-cooperative-matrix";
-/// Bytes of which the address of a matrix that is loaded or stored is a multiple, as Vulkan asks of `OpCooperativeMatrixLoadKHR`.
+/// The required alignment in bytes of matrices that are loaded or stored, from Vulkan's rules for
+/// `OpCooperativeMatrixLoadKHR`.
 const MATRIX_ALIGNMENT: u32 = 16;
 
-/// Parses and validates a kernel with the least capabilities it claims.
+/// Parses and validates a kernel with only the capabilities that it declares.
 ///
 /// # Errors
-/// A message with the text, when naga refuses it or it contradicts what is declared beside it.
+/// If naga rejects the text, or it contradicts the declarations: a message with the text.
 pub fn check(k: &Kernel) -> Result<(), String> {
     let fail = |what: String| format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl);
     let text = crate::wgsl::for_naga(&k.wgsl);
     let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
-    // Part of WGSL without any feature: the packing functions of f16 in 32-bit words.
+    // The packing functions of f16 in 32-bit words are part of WGSL without any feature.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     for f in &k.features {
         capabilities |= match f.as_str() {
@@ -53,13 +54,13 @@ pub fn check(k: &Kernel) -> Result<(), String> {
             (AddressSpace::Uniform, Some(b)) if b.group == 0 && b.binding as usize == k.bindings.len() => {
                 dims = true;
             }
-            // There are drivers that lose them.
+            // Some drivers lose bools in workgroup memory.
             (AddressSpace::WorkGroup, None) if has_bool(&module, v.ty) => {
                 return Err(fail(format!("variable {:?} keeps bools in workgroup memory", v.name)));
             }
             (AddressSpace::WorkGroup, None) => {
                 let size = module.types[v.ty].inner.size(module.to_ctx());
-                // Matrices are loaded from multiples of 16 bytes, and drivers put variables one behind the other.
+                // Matrices are loaded from multiples of 16 bytes, and drivers place variables one after the other.
                 if !size.is_multiple_of(MATRIX_ALIGNMENT) && k.features.iter().any(|f| f == MATRIX_UNITS) {
                     let what = format!("variable {:?} has {size} bytes of workgroup memory", v.name);
                     return Err(fail(format!("{what}, no multiple of {MATRIX_ALIGNMENT}, beside matrices")));
@@ -95,7 +96,7 @@ fn has_bool(module: &Module, ty: Handle<Type>) -> bool {
 mod tests {
     use super::*;
 
-    /// The message about a kernel with one variable in workgroup memory.
+    /// The message about a kernel with one variable of this type in workgroup memory.
     fn said(ty: &str, features: &[&str]) -> String {
         let wgsl = format!(
             "struct Pair {{ at: i32, found: bool }}

@@ -7,8 +7,8 @@ macro_rules! dtypes {
     ($($variant:ident $name:literal $bits:literal $class:ident $reg:ident;)*) => {
         /// The element type of a tensor.
         ///
-        /// Only the types with a [`Reg`] of the same name are computed in; the others are
-        /// *storage types*, widened when loaded and narrowed when stored.
+        /// Only the types with a [`Reg`] of the same name are used for computation; the others are *storage types*,
+        /// which are widened when loaded and narrowed when stored.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub enum DType {
@@ -111,13 +111,13 @@ impl DType {
     pub fn is_int(self) -> bool {
         matches!(self.class(), Class::Int | Class::Uint)
     }
-    /// Bytes that `n` elements occupy when packed (4-bit types: two to a byte, low nibble first).
+    /// The number of bytes of `n` packed elements (4-bit types: two to a byte, low nibble first).
     pub fn bytes_for(self, n: usize) -> usize {
         usize::try_from(self.bytes_of(n as u64)).unwrap_or(usize::MAX)
     }
-    /// [`DType::bytes_for`] in 64 bits on every machine.
+    /// [`DType::bytes_for`] in 64 bits on every platform.
     pub fn bytes_of(self, n: u64) -> u64 {
-        // The number of bits may be more than fits where that of bytes is not.
+        // The number of bits may overflow even if the number of bytes does not.
         let bits = self.bits() as u64;
         (n / 8).saturating_mul(bits).saturating_add((n % 8 * bits).div_ceil(8))
     }

@@ -1,4 +1,4 @@
-//! Tensors of f32 in f16, converted when their bytes are asked for.
+//! f32 tensors converted to f16 when their bytes are requested.
 
 use crate::tensor::Data;
 use crate::{DType, Tensor};
@@ -6,10 +6,10 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::sync::{Arc, OnceLock};
 
-/// Elements that are converted together.
+/// The number of elements that are converted at a time.
 const BLOCK: usize = 4096;
 
-/// The elements of a tensor of f32, rounded to the nearest f16.
+/// The elements of an f32 tensor, rounded to the nearest f16.
 pub struct Halved {
     of: Tensor,
     bytes: OnceLock<Option<Vec<u8>>>,
@@ -21,17 +21,17 @@ impl Halved {
         &self.of
     }
 
-    /// How many bytes the elements of f16 have.
+    /// The number of bytes of the f16 elements.
     pub fn len(&self) -> usize {
         2 * self.of.numel()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements of f16, which are made the first time; `None` where those of f32 cannot be read.
+    /// The f16 elements, which are computed by the first call; `None` if the f32 elements cannot be read.
     pub fn bytes(&self) -> Option<&[u8]> {
         let halve = || {
             self.of.bytes()?;
@@ -43,14 +43,14 @@ impl Halved {
     }
 }
 
-/// No bytes where they cannot be read.
+/// Empty if the bytes cannot be read.
 impl AsRef<[u8]> for Halved {
     fn as_ref(&self) -> &[u8] {
         self.bytes().unwrap_or_default()
     }
 }
 
-/// Calls `f` with some of the elements at a time, as they are and rounded.
+/// Calls `f` with blocks of the elements, original and rounded.
 fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
     let (mut whole, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
     for block in t.bytes().unwrap_or_default().chunks(4 * BLOCK) {
@@ -63,23 +63,23 @@ fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
     }
 }
 
-/// The loss of rounding a tensor of f32 to f16.
+/// The loss from rounding an f32 tensor to f16.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// The least and the greatest value.
+    /// The minimum and the maximum.
     pub range: (f64, f64),
-    /// Whether all values are whole numbers.
+    /// Whether all values are integers.
     pub whole: bool,
-    /// Whether all values that are finite stay so, and no other is there.
+    /// Whether all values are finite and stay finite.
     pub finite: bool,
-    /// Whether some value changes.
+    /// Whether any value changes.
     pub rounded: bool,
-    /// The norm of what changes, relative to that of all values.
+    /// The norm of the error, relative to the norm of the values.
     pub relative: f64,
 }
 
 impl Tensor {
-    /// The loss of rounding to f16; `None` where it is no f32 or its values are not known.
+    /// The loss from rounding to f16; `None` if the type is not f32 or the values are unknown.
     pub fn loss_in_half(&self) -> Option<Loss> {
         self.bytes().filter(|_| self.dtype == DType::F32)?;
         let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
@@ -95,7 +95,7 @@ impl Tensor {
                 whole &= v.fract() == 0.0;
                 finite &= b.is_finite();
                 let d = v - *b;
-                // Scaled so that squares of the smallest weights that matter do not vanish.
+                // Scaled so that the squares of the smallest relevant weights do not underflow.
                 let (d, v) = (d * 1e6, v * 1e6);
                 e += d * d;
                 n += v * v;
@@ -108,7 +108,7 @@ impl Tensor {
         Some(Loss { range, whole, finite, rounded: error != 0.0, relative })
     }
 
-    /// Whether f16 makes an infinity of a finite value.
+    /// Whether rounding to f16 turns a finite value into an infinity.
     pub fn overflows_in_half(&self) -> bool {
         let mut overflows = false;
         blocks(self, |values, halves| {
@@ -117,7 +117,8 @@ impl Tensor {
         overflows
     }
 
-    /// This tensor's values in f16, rounded to the nearest when they are asked for. Tensors of other types stay as they are.
+    /// This tensor rounded to the nearest f16 when its bytes are requested. Tensors of other types are returned
+    /// unchanged.
     pub fn in_half(&self) -> Tensor {
         if self.dtype != DType::F32 {
             return self.clone();
@@ -162,9 +163,9 @@ mod tests {
         let overflows = |v: f32| Tensor::from_f32(vec![1], &[v]).overflows_in_half();
         assert!(overflows(-65520.0) && !overflows(65519.0) && !overflows(f32::INFINITY));
         assert!(!loss(&[1.0, 65520.0]).finite && !loss(&[f32::NEG_INFINITY]).finite);
-        // Below the smallest normal numbers of f16 few bits are left.
+        // Below the smallest normal numbers of f16 few significant bits remain.
         assert!(loss(&[1e-7, 3e-7]).relative > 1e-2 && loss(&[1e-9]).relative == 1.0);
-        // Next to a value of usual size they do not matter.
+        // Beside a value of usual magnitude such errors are negligible.
         assert!(loss(&[1e-9, 0.1]).relative < 2f64.powi(-11));
         assert_eq!(Tensor::zeros(DType::F16, vec![2]).loss_in_half(), None);
     }

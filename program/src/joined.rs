@@ -1,4 +1,4 @@
-//! Tensors joined along an axis without a copy.
+//! Tensors concatenated along an axis without a copy.
 
 use crate::remote::Stretch;
 use crate::tensor::{Data, checked_numel};
@@ -6,45 +6,45 @@ use crate::{DType, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of tensors that lie side by side along an axis. Asking for them as one slice copies them once;
-/// [`pieces`](Joined::pieces) gives them without a copy.
+/// The bytes of tensors concatenated along an axis. Requesting them as one slice copies them once;
+/// [`pieces`](Joined::pieces) returns them without a copy.
 pub struct Joined {
     parts: Vec<Tensor>,
-    /// The product of the extents before the axis: how many times the parts alternate.
+    /// The product of the extents before the axis, which is the number of rows in which the parts alternate.
     outer: usize,
     len: usize,
     whole: OnceLock<Vec<u8>>,
 }
 
 impl Joined {
-    /// A tensor joined of tensors that are present, each with a multiple of `outer` bytes; `None` otherwise.
+    /// Joins tensors that are present, each with a multiple of `outer` bytes; `None` otherwise.
     pub(crate) fn new(parts: Vec<Tensor>, outer: usize) -> Option<Joined> {
         let lens = parts.iter().map(Tensor::byte_len).collect::<Option<Vec<_>>>()?;
         let even = outer > 0 && lens.iter().all(|l| l % outer == 0);
         even.then(|| Joined { parts, outer, len: lens.iter().sum(), whole: OnceLock::new() })
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Some of the bytes, in order.
+    /// A range of the bytes, as pieces in order.
     pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
         self.parts_of(range).flat_map(|(t, r)| t.pieces(r))
     }
 
-    /// Where some of the bytes are, in order.
+    /// The locations of a range of the bytes, in order.
     pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
         self.parts_of(range).flat_map(|(t, r)| t.stretches(r))
     }
 
-    /// Whether any of the bytes would have to be read from a file.
+    /// Whether some of the bytes would have to be read from a file.
     pub(crate) fn is_remote(&self) -> bool {
         self.parts.iter().any(Tensor::is_remote)
     }
@@ -68,7 +68,7 @@ impl Joined {
         })
     }
 
-    /// Whether both have the same bytes for certain, since they join the same memory.
+    /// Whether both join the same memory, so that their bytes are certainly equal.
     pub(crate) fn is_same(&self, o: &Joined) -> bool {
         self.outer == o.outer
             && self.parts.len() == o.parts.len()
@@ -87,7 +87,7 @@ impl AsRef<[u8]> for Joined {
 }
 
 impl Tensor {
-    /// The tensors that lie side by side in this one, and how many rows each of them has.
+    /// The tensors that are joined side by side in this one, and the number of their rows.
     pub fn columns(&self) -> (usize, Vec<&Tensor>) {
         match &self.data {
             Data::Joined(j) if j.outer > 1 => (j.outer, j.parts.iter().collect()),
@@ -95,11 +95,11 @@ impl Tensor {
         }
     }
 
-    /// Tensors of one type side by side, of which each has `rows` rows, as [`Tensor::columns`] gives them. Nothing is copied before
-    /// the bytes are asked for.
+    /// Joins tensors of one type side by side, each with `rows` rows, as returned by [`Tensor::columns`]. Nothing is
+    /// copied until the bytes are requested.
     ///
     /// # Errors
-    /// Columns that are absent or have other than the bytes that shape and type need.
+    /// If columns are absent, or their bytes are not those that shape and type need.
     pub fn of_columns(
         dtype: DType,
         shape: Vec<usize>,
@@ -112,10 +112,11 @@ impl Tensor {
         Ok(Tensor { dtype, shape, data: Data::Joined(Arc::new(joined)) })
     }
 
-    /// A tensor whose packed bytes are those of `pieces`, one behind the other. Nothing is copied before the bytes are asked for.
+    /// A tensor whose packed bytes are those of `pieces`, one after the other. Nothing is copied until the bytes are
+    /// requested.
     ///
     /// # Errors
-    /// Pieces that are absent or have other than the bytes that shape and type need.
+    /// If pieces are absent, or their bytes are not those that shape and type need.
     pub fn of_pieces(dtype: DType, shape: Vec<usize>, mut pieces: Vec<Tensor>) -> Result<Tensor, String> {
         let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
         let need = dtype.bytes_for(n);
@@ -136,11 +137,11 @@ impl Tensor {
         Ok(Tensor { dtype, shape, data })
     }
 
-    /// Tensors of one type that differ along `axis` only, joined along it; absent when one of them is.
-    /// Nothing is copied before the bytes are asked for.
+    /// Concatenates tensors of one type that differ only along `axis`; absent if any of them is. Nothing is copied
+    /// until the bytes are requested.
     ///
     /// # Errors
-    /// Tensors that do not fit together, and joints within a byte.
+    /// If the tensors do not match, or a joint lies within a byte.
     pub fn joined(parts: &[&Tensor], axis: usize) -> Result<Tensor, String> {
         let first = parts.first().ok_or("nothing to join")?;
         let mut shape = first.shape.clone();

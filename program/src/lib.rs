@@ -1,9 +1,9 @@
 //! The form of a model compiled by wgfc: a [`Program`] of kernels, buffers, dispatches and weights.
 //!
-//! All that whoever runs programs needs, and nothing of how they are made: no operators, no graph. Sizes and
-//! workgroup counts are polynomials over the model's symbols ([`Dim`]); [`symbols`] finds the values of
-//! symbols from the shapes of inputs, [`memory`] places buffers for them. `docs/plan-format.md` describes the
-//! files that programs are written to.
+//! It contains everything that a runtime needs and nothing about its compilation: no operators, no graph. Sizes and
+//! workgroup counts are polynomials over the model's symbols ([`Dim`]); [`symbols`] determines the values of symbols
+//! from the shapes of inputs, and [`memory`] places the buffers. `docs/plan-format.md` describes the files to which
+//! programs are written.
 //!
 //! ```
 //! use wgfc_program::{Dim, symbols};
@@ -15,7 +15,7 @@
 //! assert_eq!(Dim::parse("(past + 3)/4").unwrap().eval_syms(&value), Some(2));
 //! ```
 //!
-//! The feature `validate` has naga judge the texts of kernels.
+//! The feature `validate` validates the text of kernels with naga.
 
 pub mod bundle;
 #[cfg(feature = "validate")]

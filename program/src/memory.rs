@@ -1,16 +1,16 @@
-//! Where short-lived buffers live: packing into arenas, and which arena each belongs to.
+//! The placement of short-lived buffers: the assignment to arenas, and the packing of each arena.
 //!
-//! Pure and deterministic; the compiler chooses the arenas ([`assign_arenas`]), the runtime packs them
-//! with the sizes of the shapes at hand ([`plan`]), and reports use the same numbers.
+//! Pure and deterministic: the compiler chooses the arenas ([`assign_arenas`]), the runtime packs them with the sizes
+//! of the actual shapes ([`plan`]), and reports use the same numbers.
 //!
-//! A buffer lives from dispatch `first` to dispatch `last`, both included. Buffers whose lives overlap
-//! get disjoint bytes. As one WebGPU buffer may not be bound read-only and writable in one dispatch, a
+//! A buffer is live from dispatch `first` to dispatch `last`, both included. Buffers whose live ranges overlap get
+//! disjoint bytes. As WebGPU does not allow one buffer to be bound read-only and writable in the same dispatch, a
 //! buffer that a dispatch reads and one that it writes belong to different arenas.
 
 use crate::program::{Buffer, BufferKind, Program};
 use std::collections::BTreeSet;
 
-/// Every offset in an arena is a multiple of this: the largest alignment WebGPU may ask of a storage binding.
+/// The alignment of every offset in an arena: the largest alignment that WebGPU may require of a storage binding.
 pub const ALIGNMENT: u64 = 256;
 
 /// A buffer to be placed.
@@ -33,23 +33,23 @@ impl Item {
     }
 }
 
-/// Where each buffer of an arena lies.
+/// The offsets of the buffers in an arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
-    /// Where each item starts, in bytes, in the order given.
+    /// The offset of each item in bytes, in the order given.
     pub offsets: Vec<u64>,
-    /// Bytes of the arena.
+    /// The size of the arena in bytes.
     pub total: u64,
-    /// The largest number of bytes alive at one time: no layout can be smaller.
+    /// The maximum number of bytes that are live at one time, which is a lower bound for any layout.
     pub live: u64,
 }
 
-/// Bytes alive at each dispatch, items rounded up to [`ALIGNMENT`]; the maximum is a bound for any layout.
+/// The maximum over all dispatches of the live bytes, items rounded up to [`ALIGNMENT`]: a lower bound for any layout.
 fn largest_live_set<'a>(items: impl Iterator<Item = &'a Item>) -> u64 {
     let mut events: Vec<(usize, bool, u64)> = Vec::new();
     for i in items {
         events.push((i.first, true, i.aligned()));
-        // A life that ends at `last` is over before `last + 1` starts.
+        // A live range that ends at `last` is over before `last + 1` starts.
         events.push((i.last.saturating_add(1), false, i.aligned()));
     }
     events.sort_unstable();
@@ -65,10 +65,10 @@ fn largest_live_set<'a>(items: impl Iterator<Item = &'a Item>) -> u64 {
     most
 }
 
-/// Lays items out so that those alive together do not overlap.
+/// Lays items out so that items with overlapping live ranges have disjoint bytes.
 ///
-/// Several greedy orders are tried and the smallest result kept; where none reaches the lower bound,
-/// the order is repaired a few times by placing whatever sticks out earlier.
+/// Several greedy orders are tried and the smallest result is kept. If none reaches the lower bound, the order is
+/// repaired a few times by moving the items that exceed it to an earlier place.
 pub fn pack(items: &[Item]) -> Packing {
     let live = largest_live_set(items.iter());
     let mut best = Packing { offsets: vec![0; items.len()], total: u64::MAX, live };
@@ -106,8 +106,8 @@ pub fn pack(items: &[Item]) -> Packing {
     best
 }
 
-/// Places items in `order`, each in a gap between those already placed that are alive with it: the
-/// tightest one, or the lowest.
+/// Places items in `order`, each in a gap between the placed items whose live ranges overlap its own: the tightest gap
+/// if `best_fit`, else the lowest.
 fn place(items: &[Item], order: &[usize], best_fit: bool) -> (Vec<u64>, u64) {
     let mut offsets = vec![0u64; items.len()];
     // (offset, end, item), sorted by offset
@@ -140,39 +140,39 @@ fn place(items: &[Item], order: &[usize], best_fit: bool) -> (Vec<u64>, u64) {
     (offsets, total)
 }
 
-/// Which of the items (by index) one dispatch uses.
+/// The items (by index) that one dispatch uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// The items that the dispatch reads only.
+    /// The items that the dispatch only reads.
     pub reads: Vec<usize>,
-    /// Bound writable. An item in both lists counts as written.
+    /// The items that are bound writable. An item in both lists counts as written.
     pub writes: Vec<usize>,
 }
 
 /// The result of [`assign_arenas`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arenas {
-    /// The arena of each item; numbered from 0 without gaps, in the order of first use.
+    /// The arena of each item, numbered from 0 without gaps in the order of first use.
     pub arena: Vec<usize>,
-    /// Each arena's size in bytes once packed.
+    /// The size in bytes of each packed arena.
     pub packed: Vec<u64>,
-    /// The largest number of bytes alive at one time, over all arenas.
+    /// The maximum number of bytes that are live at one time, over all arenas.
     pub live: u64,
 }
 
 impl Arenas {
-    /// Bytes of all arenas.
+    /// The total size of all arenas in bytes.
     pub fn total(&self) -> u64 {
         self.packed.iter().sum()
     }
 }
 
-/// Distributes items over arenas so that no dispatch reads and writes one arena, and the sum of the
-/// packed arenas is small.
+/// Distributes items over arenas so that no dispatch reads and writes the same arena, and the sum of the packed arenas
+/// is small.
 ///
-/// Greedy in several orders, each choosing the arena whose peak grows least, then improved by swapping
-/// two arenas along chains of conflicts. Fewer arenas win ties. Indices in `dispatches` that are out of
-/// range are ignored. Sizes of symbolic buffers may be estimates: the result is valid for any sizes.
+/// Several greedy orders are tried, each choosing the arena whose peak grows least; the result is improved by swapping
+/// two arenas along chains of conflicts. On a tie, fewer arenas win. Indices in `dispatches` that are out of range are
+/// ignored. Sizes of symbolic buffers may be estimates: the result is valid for any sizes.
 pub fn assign_arenas(items: &[Item], dispatches: &[Touch]) -> Arenas {
     let live = largest_live_set(items.iter());
     if items.is_empty() {
@@ -243,7 +243,7 @@ fn renumber(colour: &[usize]) -> Vec<usize> {
 
 struct Colouring {
     colour: Vec<usize>,
-    /// For each colour, the bytes alive at each dispatch.
+    /// For each colour (arena), the live bytes at each dispatch.
     profile: Vec<Vec<u64>>,
 }
 
@@ -253,7 +253,7 @@ impl Colouring {
     fn greedy(items: &[Item], conflicts: &[BTreeSet<usize>], order: &[usize]) -> Colouring {
         let steps = items.iter().map(|i| i.last.max(i.first) + 1).max().unwrap_or(0);
         let mut c = Colouring { colour: vec![NONE; items.len()], profile: Vec::new() };
-        // The most of each profile, which only grows here.
+        // The maximum of each profile; it can only grow here.
         let mut peaks: Vec<u64> = vec![];
         for &i in order {
             let taken: BTreeSet<usize> = conflicts[i].iter().map(|j| c.colour[*j]).collect();
@@ -289,12 +289,11 @@ impl Colouring {
         self.profile.iter().map(|p| p.iter().max().copied().unwrap_or(0)).sum()
     }
 
-    /// Exchanges two colours along the chain of conflicts that starts at an item, wherever this lowers
-    /// the sum of the peaks.
+    /// Exchanges two colours along the chain of conflicts that starts at an item, if this lowers the sum of the peaks.
     fn improve(&mut self, items: &[Item], conflicts: &[BTreeSet<usize>]) {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|i| (u64::MAX - items[*i].aligned(), *i));
-        // Bounded by work, not by time, so that the result is the same everywhere.
+        // The search is bounded by work rather than by time, so that the result is deterministic.
         let mut work = 20_000_000usize;
         let mut cost = self.cost();
         loop {
@@ -332,7 +331,7 @@ impl Colouring {
         }
     }
 
-    /// The items reachable from `i` through conflicts among its colour and `k`.
+    /// The items with the colour of `i` or colour `k` that are reachable from `i` through conflicts.
     fn chain(&self, conflicts: &[BTreeSet<usize>], i: usize, k: usize) -> Vec<usize> {
         let from = self.colour[i];
         let mut seen = BTreeSet::from([i]);
@@ -348,30 +347,30 @@ impl Colouring {
     }
 }
 
-/// The memory of a program under one binding of its symbols.
+/// The memory of a program for one binding of its symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Elements of each buffer.
+    /// The number of elements of each buffer.
     pub elements: Vec<usize>,
-    /// Bytes of each buffer ([`Buffer::byte_size`]).
+    /// The size of each buffer in bytes ([`Buffer::byte_size`]).
     pub bytes: Vec<u64>,
     /// For each buffer of an arena, the arena and the offset in it.
     pub slots: Vec<Option<(usize, u64)>>,
-    /// Bytes of each arena.
+    /// The size of each arena in bytes.
     pub arenas: Vec<u64>,
-    /// The largest number of arena bytes alive at one time.
+    /// The maximum number of arena bytes that are live at one time.
     pub live: u64,
 }
 
 impl MemoryPlan {
-    /// Bytes of all arenas.
+    /// The total size of all arenas in bytes.
     pub fn packed(&self) -> u64 {
         self.arenas.iter().fold(0, |s, a| s.saturating_add(*a))
     }
 }
 
-/// Evaluates the sizes of all buffers with `symbol` giving the values of the program's symbols, and packs
-/// the arenas. `Err` says in words which buffer has no size.
+/// Evaluates the sizes of all buffers, where `symbol` returns the values of the program's symbols, and packs the
+/// arenas. The error names a buffer whose size cannot be evaluated.
 pub fn plan(program: &Program, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<MemoryPlan, String> {
     let mut out = MemoryPlan { slots: vec![None; program.buffers.len()], ..MemoryPlan::default() };
     let mut members: Vec<Vec<(usize, Item)>> = Vec::new();
@@ -460,7 +459,7 @@ mod tests {
 
     #[test]
     fn two_large_buffers_of_different_parity_share() {
-        // 0 → 1 → … → 7; the buffers 1 and 6 are large and never alive together.
+        // 0 → 1 → … → 7; the buffers 1 and 6 are large, and their live ranges do not overlap.
         let items: Vec<Item> =
             (0..8).map(|i| item(if i == 1 || i == 6 { 1 << 20 } else { 256 }, i, i + 1)).collect();
         let touch: Vec<Touch> = (0..8)

@@ -1,13 +1,13 @@
-//! Inputs that a run may leave out, and that are broadcast to the shape of another tensor.
+//! Optional inputs, which are broadcast to the shape of another tensor.
 //!
-//! Such an input has [`Port::broadcast`](crate::program::Port::broadcast), the shape it is broadcast to, and as many axes; the
-//! extents of its own shape are symbols that no other input has. What is given for it may lack leading axes, which then have
-//! extent 1, and has along each axis the extent of the broadcast shape, or 1. Left out, it is a tensor without elements: all its
-//! extents are 0, and the kernels compute as if there were no such input. A tensor without elements that is given counts as left
-//! out.
+//! Such an input has a [`Port::broadcast`](crate::program::Port::broadcast), the shape to which it is broadcast, and
+//! the same number of axes; the extents of its own shape are symbols that no other input has. A given tensor may lack
+//! leading axes, which then have extent 1, and each of its extents must be that of the broadcast shape, or 1. An input
+//! that is left out is a tensor without elements: all its extents are 0, and the kernels compute as if the input did
+//! not exist. A given tensor without elements counts as left out.
 
-/// The shape with which kernels read what is given for an optional input of this many axes: leading axes are added. All 0 where
-/// nothing is given, or nothing with elements; `None` where it has too many axes.
+/// The shape with which kernels read an optional input of this rank: leading axes are added to the given shape. All
+/// extents are 0 if nothing is given, or a tensor without elements; `None` if it has too many axes.
 pub fn shape(given: Option<&[usize]>, rank: usize) -> Option<Vec<usize>> {
     let Some(given) = given else { return Some(vec![0; rank]) };
     let missing = rank.checked_sub(given.len())?;

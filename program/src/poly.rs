@@ -1,13 +1,13 @@
-//! Symbolic integers: one canonical form for dimensions and for index expressions.
+//! Symbolic integers: one canonical form for dimensions and index expressions.
 //!
 //! A [`Poly`] is a sum of integer multiples of products of [`Atom`]s. A *dimension* uses only
 //! symbols (`past + seq`); an *index expression* also uses the variables of an iteration domain.
-//! The form is canonical: equal sums compare equal whatever order they were written in.
+//! The form is canonical: equal sums compare equal in whatever order they were written.
 //!
-//! Arithmetic of constants saturates at the ends of `i64` instead of wrapping, so absurd model dimensions
-//! stay absurd and are refused by the verifier. An expression of more than [`MAX_SIZE`] parts, of more than
-//! [`MAX_DEPTH`] levels or with a coefficient beyond `i64` is [`Atom::TooLarge`], and so is all that is made
-//! of it; the importer, the verifier and fusion refuse it.
+//! Arithmetic of constants saturates at the ends of `i64` instead of wrapping, so that absurd model dimensions stay
+//! absurd and the verifier rejects them. An expression with more than [`MAX_SIZE`] parts, more than [`MAX_DEPTH`]
+//! levels or a coefficient outside of `i64` becomes [`Atom::TooLarge`], and so does everything computed from it; the
+//! importer, the verifier and fusion reject it.
 //!
 //! # Text
 //! `past + seq`, `2*batch*heads`, `(h + 1)/2` (floor division), `h % 4`, `max(a, b)`, `min(a, b)`.
@@ -30,13 +30,14 @@ pub type Dim = Poly;
 /// The extents of an iteration domain: variable `%i` runs over `0..domain[i]`.
 pub type Domain = [Poly];
 
-/// The most terms and atoms, those inside atoms included, of an expression.
+/// The maximum number of terms and atoms of an expression, including those inside atoms.
 pub const MAX_SIZE: u32 = 2048;
-/// How deep divisions, remainders, minima and maxima may be nested.
+/// The maximum nesting depth of divisions, remainders, minima and maxima.
 pub const MAX_DEPTH: u32 = 64;
-/// Names of symbols that stand for an expression, and may be larger than a dimension, begin with it. No model's do.
+/// The first character of names of symbols that stand for an expression, whose value may exceed that of a dimension.
+/// No symbol of a model begins with it.
 pub const STANDS_FOR: char = '\'';
-/// The largest value of a symbol: devices count elements in 32 bits.
+/// The maximum value of a symbol: devices count elements in 32 bits.
 pub const MAX_EXTENT: i64 = i32::MAX as i64;
 
 /// An indivisible factor of a [`Poly`].
@@ -52,15 +53,15 @@ pub enum Atom {
     Div(Poly, Poly),
     /// Remainder of floor division, in `0..divisor`.
     Mod(Poly, Poly),
-    /// The larger of two.
+    /// The larger of two expressions.
     Max(Poly, Poly),
-    /// The smaller of two.
+    /// The smaller of two expressions.
     Min(Poly, Poly),
-    /// An expression past what is kept, of which nothing is known.
+    /// An expression beyond the limits, about which nothing is known.
     TooLarge,
 }
 
-/// A product of atoms, sorted, repeated for powers. Empty is 1.
+/// A product of atoms, sorted, with repetitions for powers. The empty product is 1.
 pub type Monomial = Vec<Atom>;
 
 /// A symbolic integer in canonical form. See the [module](self).
@@ -76,13 +77,13 @@ enum Repr {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Sum {
-    /// Sorted by monomial, no zero coefficient.
+    /// Sorted by monomial, without zero coefficients.
     terms: Vec<(Monomial, i64)>,
-    /// Terms and atoms at all depths.
+    /// The number of terms and atoms at all depths.
     size: u32,
-    /// How deep its atoms are nested.
+    /// The nesting depth of its atoms.
     depth: u32,
-    /// Made of symbols, sums, products and divisions only.
+    /// Whether it consists only of symbols, sums, products and divisions.
     plain: bool,
 }
 
@@ -118,17 +119,17 @@ impl Poly {
         Poly::from_sorted(vec![(vec![a], 1)])
     }
 
-    /// The polynomial that stands for an expression past [`MAX_SIZE`] or [`MAX_DEPTH`].
+    /// The polynomial that replaces an expression beyond [`MAX_SIZE`] or [`MAX_DEPTH`].
     pub fn too_large() -> Poly {
         let terms = vec![(vec![Atom::TooLarge], 1)];
         Poly(Repr::Sum(Arc::new(Sum { terms, size: 1, depth: 0, plain: false })))
     }
-    /// Whether it is past what is kept.
+    /// Whether it stands for an expression beyond the limits.
     pub fn is_too_large(&self) -> bool {
         matches!(self.as_atom(), Some(Atom::TooLarge))
     }
 
-    /// How many terms and atoms it has, those inside atoms included.
+    /// The number of terms and atoms, including those inside atoms.
     pub fn size(&self) -> u32 {
         match &self.0 {
             Repr::Const(_) => 1,
@@ -143,7 +144,7 @@ impl Poly {
         }
     }
 
-    /// Whether it is made of symbols, sums, products and divisions only.
+    /// Whether it consists only of symbols, sums, products and divisions.
     fn is_plain(&self) -> bool {
         match &self.0 {
             Repr::Const(_) => true,
@@ -155,7 +156,7 @@ impl Poly {
         Poly::from_sorted(t.into_iter().collect())
     }
 
-    /// The sum of terms in the order of their monomials, each with another one.
+    /// The sum of terms sorted by their monomials, which must be distinct.
     fn from_sorted(mut terms: Vec<(Monomial, i64)>) -> Poly {
         terms.retain(|(_, c)| *c != 0);
         match terms.as_slice() {
@@ -209,7 +210,7 @@ impl Poly {
         }
     }
 
-    /// The value, where it is a constant.
+    /// The value, if it is a constant.
     pub fn as_const(&self) -> Option<i64> {
         match &self.0 {
             Repr::Const(c) => Some(*c),
@@ -220,14 +221,14 @@ impl Poly {
     pub fn is(&self, v: i64) -> bool {
         self.as_const() == Some(v)
     }
-    /// The single atom, if that is all there is.
+    /// The atom, if the expression is a single atom.
     pub fn as_atom(&self) -> Option<&Atom> {
         match &self.0 {
             Repr::Sum(t) if t.len() == 1 && t[0].1 == 1 && t[0].0.len() == 1 => Some(&t[0].0[0]),
             _ => None,
         }
     }
-    /// The variable, if it is exactly one.
+    /// The variable, if the expression is a single variable.
     pub fn as_var(&self) -> Option<usize> {
         match self.as_atom() {
             Some(Atom::Var(i)) => Some(*i as usize),
@@ -252,14 +253,14 @@ impl Poly {
         }
     }
 
-    /// Whether a smaller or larger of two is in it.
+    /// Whether it contains a minimum or a maximum.
     pub fn has_extremes(&self) -> bool {
         let mut found = false;
         self.visit_atoms(&mut |a| found |= matches!(a, Atom::Max(..) | Atom::Min(..)));
         found
     }
 
-    /// Its quotients and remainders whose divisor is no constant.
+    /// Adds its quotients and remainders whose divisor is not a constant.
     pub fn divisions_by_sizes(&self, out: &mut BTreeSet<Atom>) {
         self.visit_atoms(&mut |a| {
             if let Atom::Div(_, d) | Atom::Mod(_, d) = a
@@ -301,7 +302,7 @@ impl Poly {
         out
     }
 
-    /// Evaluates with the given values; `None` when one is missing, on overflow or division by zero.
+    /// Evaluates with the given values; `None` if one is missing, on overflow, or on division by zero.
     pub fn eval(&self, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<i64> {
         match &self.0 {
             Repr::Const(c) => Some(*c),
@@ -338,7 +339,7 @@ impl Poly {
         }
     }
 
-    /// Evaluates a dimension with symbols bound by name.
+    /// Evaluates a dimension with the given values of symbols.
     pub fn eval_syms(&self, env: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
         self.eval(&|a| match a {
             Atom::Sym(s) => env(s),
@@ -346,7 +347,7 @@ impl Poly {
         })
     }
 
-    /// Replaces atoms. Divisions are simplified again under `domain`, the domain of the result.
+    /// Replaces atoms. Divisions are simplified again with `domain`, the domain of the result.
     pub fn subst(&self, f: &dyn Fn(&Atom) -> Option<Poly>, domain: &Domain) -> Poly {
         let Repr::Sum(t) = &self.0 else { return self.clone() };
         let mut sum = Poly::ZERO;
@@ -425,7 +426,7 @@ fn add_signed(a: &Poly, b: &Poly, sign: i64) -> Poly {
     }
 }
 
-/// A coefficient of `m`; that of 1 saturates.
+/// The coefficient of `m` as an `i64`: that of the constant term saturates, others give `None` if they overflow.
 fn coefficient(m: &Monomial, c: i128) -> Option<i64> {
     match i64::try_from(c) {
         Ok(c) => Some(c),

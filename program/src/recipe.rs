@@ -1,4 +1,4 @@
-//! The recipes by which weights are put together: stretches of files.
+//! Recipes by which weights are assembled from ranges of files.
 
 use crate::DType;
 use crate::remote::Stretch;
@@ -7,65 +7,65 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The most bytes of a [`Part`].
+/// The maximum number of bytes of a [`Part`].
 pub const PART_BYTES: u64 = 16 << 20;
-/// The least bytes of a row of a column: each row is a write to the device.
+/// The minimum number of bytes of a row of a column: each row is a separate write to the device.
 const LEAST_ROW: usize = 512;
 
-/// Where the bytes of the weights are.
+/// The locations of the bytes of the weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipes {
-    /// The files that parts are of.
+    /// The files to which the parts belong.
     pub files: Vec<SourceFile>,
-    /// Each weight, by name.
+    /// The recipe of each weight, by name.
     pub tensors: BTreeMap<String, Recipe>,
 }
 
 /// A file that holds bytes of weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
-    /// A path or URL relative to the plan; empty for the file that the plan is in.
+    /// A path or URL relative to the plan; empty for the file that contains the plan.
     pub name: String,
-    /// How many bytes it has.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// The SHA-256 of all of them, in hexadecimal digits.
+    /// The SHA-256 of the whole file, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// The parts from which a weight is put together.
+/// The parts from which a weight is assembled.
 ///
-/// The parts of a column, one behind the other, are `rows` rows of equal size. A row of the tensor is that row of each column in
-/// turn. With one row, this is one part behind the other.
+/// The parts of a column, one after the other, form `rows` rows of equal size. A row of the tensor consists of that
+/// row of each column in turn. With one row, the parts are simply concatenated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Element type.
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
-    /// The type of the elements in the files where it is another: f32, rounded to the nearest f16, of two the even one.
+    /// The type of the elements in the files, if it differs: f32, which is rounded to the nearest f16, ties to even.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<DType>,
-    /// How many rows each column has.
+    /// The number of rows of each column.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rows: u64,
     /// The parts, column by column.
     pub parts: Vec<Part>,
 }
 
-/// A stretch of a file: whole rows of a column.
+/// A range of a file that holds whole rows of a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The column, counted from 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub column: usize,
-    /// Index into [`Recipes::files`].
+    /// An index into [`Recipes::files`].
     pub file: usize,
-    /// Its first byte.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// How many bytes it has: from 1 to [`PART_BYTES`].
+    /// The number of bytes, from 1 to [`PART_BYTES`].
     pub bytes: u64,
-    /// Their SHA-256, in hexadecimal digits.
+    /// The SHA-256 of these bytes, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
@@ -88,15 +88,15 @@ impl Recipe {
         self.from.unwrap_or(self.dtype)
     }
 
-    /// One stretch of a file that has all bytes of a tensor.
+    /// A recipe with one range of a file that holds all bytes of a tensor.
     pub fn whole(t: &Tensor, file: usize, offset: u64) -> Recipe {
         let bytes = t.byte_len().unwrap_or(0) as u64;
         let part = Part { column: 0, file, offset, bytes, sha256: None };
         Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: 1, parts: part.cut(1).collect() }
     }
 
-    /// How a tensor is put together from stretches of which `place` knows the file and the first byte in it; nothing where it does
-    /// not know one, or where they have fewer than `least` bytes on average.
+    /// The recipe of a tensor made of stretches whose file and offset `place` knows. `None` if `place` does not know
+    /// one of them, or they have fewer than `least` bytes on average.
     pub fn find<'t>(
         t: &'t Tensor,
         least: usize,
@@ -104,7 +104,7 @@ impl Recipe {
     ) -> Option<Recipe> {
         if let Data::Halved(h) = &t.data {
             let of = Recipe::find(h.of(), least, place)?;
-            // Each part has whole elements.
+            // Each part must consist of whole elements.
             let whole = of.parts.iter().all(|p| p.bytes.is_multiple_of(4));
             return whole.then(|| Recipe {
                 dtype: t.dtype,
@@ -133,7 +133,7 @@ impl Recipe {
                     return None;
                 }
             }
-            // Parts have whole rows.
+            // Each part must consist of whole rows.
             if parts.iter().map(|p| p.bytes).sum::<u64>() != len as u64
                 || rows > 1 && parts.iter().any(|p| !p.bytes.is_multiple_of(row as u64))
             {
@@ -145,11 +145,11 @@ impl Recipe {
         Some(Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: rows as u64, parts: all })
     }
 
-    /// Which of its parts each column has.
+    /// For each column, the range of its parts.
     ///
     /// # Errors
-    /// The fault of the recipe: a shape that overflows, parts that are outside of their files, in no order, not of whole rows, or not
-    /// of the bytes that shape and type need.
+    /// Describes an invalid recipe: a shape that overflows, parts that lie outside of their files, are out of order or
+    /// do not consist of whole rows, or parts whose bytes are not those that shape and type need.
     pub fn columns(&self, files: &[SourceFile]) -> Result<Vec<Range<usize>>, String> {
         let n = checked_numel(&self.shape).ok_or_else(|| format!("shape {:?} overflows", self.shape))?;
         if let Some(from) = self.from.filter(|from| (*from, self.dtype) != (DType::F32, DType::F16)) {
@@ -196,7 +196,8 @@ impl Recipe {
 }
 
 impl Part {
-    /// This part's bytes in parts of at most [`PART_BYTES`], each a multiple of `unit`, which is at most as many.
+    /// Splits this part into parts of at most [`PART_BYTES`] bytes, each a multiple of `unit`, which must not exceed
+    /// that.
     fn cut(self, unit: u64) -> impl Iterator<Item = Part> {
         let most = PART_BYTES / unit * unit;
         let end = self.offset + self.bytes;
@@ -229,7 +230,7 @@ mod tests {
         vec![SourceFile { name: "w".into(), bytes, sha256: None }]
     }
 
-    /// A file of `n` bytes, and the tensors of rows of `width` bytes in it.
+    /// A file of `n` bytes, and a function that makes tensors from rows of `width` bytes in it.
     fn file(n: usize) -> (Arc<Vec<u8>>, impl Fn(usize, usize, usize) -> Tensor) {
         let all = Arc::new((0..n).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<u8>>());
         let owner = all.clone();
@@ -249,7 +250,7 @@ mod tests {
         })
     }
 
-    /// The bytes that a recipe says.
+    /// The bytes that a recipe assembles.
     fn cooked(r: &Recipe, all: &[u8]) -> Vec<u8> {
         let columns = r.columns(&files(all.len() as u64)).unwrap();
         let mut columns: Vec<(Vec<u8>, usize)> = columns
@@ -279,7 +280,7 @@ mod tests {
         let r = found(&joined, &all).unwrap();
         assert_eq!((r.rows, r.parts.len(), r.parts[1].column), (8, 3, 1));
         assert_eq!(cooked(&r, &all), joined.bytes().unwrap());
-        // A column of two stretches.
+        // A column made of two stretches.
         let tall = Tensor::joined(&[&a, &c], 0).unwrap();
         let wide = Tensor::joined(&[&tall, &of(50000, 11, 512)], 1).unwrap();
         let r = found(&wide, &all).unwrap();

@@ -1,18 +1,18 @@
-//! Bytes of files that are elsewhere, read when they are asked for.
+//! Bytes of remote files that are read on demand.
 //!
-//! A compiler that runs in a web page does not hold the weights of a model: it knows where in the model's files they are, and reads
-//! those that it computes with.
+//! A compiler that runs in a web page does not hold the weights of a model: it knows their location in the model's
+//! files, and reads only those with which it computes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Whoever can read the files.
+/// A reader of the files.
 pub trait Files: Send + Sync {
-    /// Fills `into` with the bytes of a file from `offset`; whether that went well.
+    /// Fills `into` with the bytes of a file from `offset`; returns whether it succeeded.
     fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool;
 }
 
-/// Files that bytes are in.
+/// The files to which remote bytes belong.
 pub struct Source {
     files: Box<dyn Files>,
     read: AtomicU64,
@@ -20,23 +20,23 @@ pub struct Source {
 }
 
 impl Source {
-    /// A source of files that someone else reads.
+    /// A source that reads files through `files`.
     pub fn new(files: Box<dyn Files>) -> Arc<Source> {
         Arc::new(Source { files, read: AtomicU64::new(0), failed: OnceLock::new() })
     }
 
-    /// How many bytes have been read.
+    /// The number of bytes that have been read.
     pub fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// The file, and the first byte in it, of what could not be read first; such bytes are as good as absent.
+    /// The file and the offset of the first failed read; the bytes of a failed read count as absent.
     pub fn failed(&self) -> Option<(usize, u64)> {
         self.failed.get().copied()
     }
 }
 
-/// A stretch of one of the files.
+/// A range of one of the files.
 pub struct Remote {
     source: Arc<Source>,
     file: usize,
@@ -46,7 +46,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// `len` bytes of a file from `offset`.
+    /// The `len` bytes of a file from `offset`.
     pub fn new(source: Arc<Source>, file: usize, offset: u64, len: usize) -> Remote {
         Remote { source, file, offset, len, bytes: OnceLock::new() }
     }
@@ -56,22 +56,22 @@ impl Remote {
         self.file
     }
 
-    /// The first byte in the file.
+    /// The offset of the first byte in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes, which are read the first time; `None` where that fails.
+    /// The bytes, which the first call reads; `None` if that fails.
     pub fn bytes(&self) -> Option<&[u8]> {
         let read = || {
             let mut bytes = vec![0; self.len];
@@ -79,7 +79,7 @@ impl Remote {
                 self.source.read.fetch_add(self.len as u64, Ordering::Relaxed);
                 return Some(bytes);
             }
-            // The first failure is kept.
+            // Only the first failure is kept.
             let _ = self.source.failed.set((self.file, self.offset));
             None
         };
@@ -87,14 +87,14 @@ impl Remote {
     }
 }
 
-/// No bytes where they cannot be read.
+/// Empty if the bytes cannot be read.
 impl AsRef<[u8]> for Remote {
     fn as_ref(&self) -> &[u8] {
         self.bytes().unwrap_or_default()
     }
 }
 
-/// Where some bytes of a tensor are.
+/// The location of some bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stretch<'a> {
     /// In memory.
@@ -103,15 +103,15 @@ pub enum Stretch<'a> {
     There {
         /// The number of the file.
         file: usize,
-        /// The first byte in it.
+        /// The offset of the first byte in the file.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         len: usize,
     },
 }
 
 impl Stretch<'_> {
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Stretch::Here(bytes) => bytes.len(),
@@ -119,7 +119,7 @@ impl Stretch<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,10 +1,10 @@
-//! One element.
+//! A single element.
 
 use crate::dtype::{Class, DType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One constant element, kept by bits so that NaN and infinity survive and comparison is exact.
+/// A constant element, stored as bits so that NaN and infinity are kept and comparison is exact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scalar {
     /// Its element type.
@@ -14,7 +14,7 @@ pub struct Scalar {
 }
 
 impl Scalar {
-    /// A number converted to `dtype` (floats are rounded to its register's precision).
+    /// A number converted to `dtype` (floats are rounded to the precision of its register).
     pub fn from_f64(dtype: DType, v: f64) -> Scalar {
         let bits = match dtype.class() {
             Class::Float if dtype == DType::F64 => v.to_bits(),

@@ -1,4 +1,4 @@
-//! Packed storage: every [`DType`] to and from scalars.
+//! Packed storage: conversion between scalars and the bytes of every [`DType`].
 
 use crate::dtype::{Class, DType};
 use crate::scalar::Scalar;
@@ -48,7 +48,7 @@ pub fn encode(dtype: DType, v: impl Iterator<Item = Scalar>) -> Vec<u8> {
     out
 }
 
-/// The scalar that raw stored bits stand for.
+/// The scalar that raw stored bits represent.
 pub fn from_raw(dtype: DType, raw: u64) -> Scalar {
     let sext = |b: u32| (((raw << (64 - b)) as i64) >> (64 - b)) as u64;
     let bits = match dtype {
@@ -142,7 +142,8 @@ impl MiniFloat {
         if neg { -v } else { v }
     }
 
-    /// Nearest, ties to the even code. Beyond the range: infinity where there is one, else NaN, else the largest.
+    /// Rounds to the nearest value, ties to the even code. Values out of range give infinity if there is one, else
+    /// NaN, else the largest number.
     fn encode(&self, v: f64) -> u8 {
         let width = self.exp + self.man;
         let sign = if self.signed && v.is_sign_negative() { 1u32 << width } else { 0 };
@@ -169,7 +170,7 @@ impl MiniFloat {
             if at(mid) <= a { lo = mid } else { hi = mid - 1 }
         }
         if lo == max_code {
-            // Half a step above the largest number rounds away from it.
+            // A value half a step above the largest number rounds beyond it if the largest code is odd.
             let step = at(max_code) - at(max_code - 1);
             let over = a > at(max_code) + step / 2.0 || (a == at(max_code) + step / 2.0 && max_code & 1 == 1);
             if over {

@@ -1,16 +1,16 @@
-//! Advice on constraints: their conditions, and extents that would satisfy those that others violate.
+//! Advice on violated constraints: their conditions in words, and extents that would satisfy them.
 
 use crate::poly::{Atom, Dim};
 use std::fmt::Write;
 
-/// The relation that two dimensions must have.
+/// The relation required of two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Equal.
     Equal,
-    /// The first not greater than the second.
+    /// The first must not be greater than the second.
     AtMost,
-    /// The first not less than the second, which is a number.
+    /// The first must not be less than the second, which is a number.
     AtLeast,
 }
 
@@ -30,7 +30,7 @@ pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
     }
 }
 
-/// The condition in words; each dimension as text, and its value.
+/// The condition in words, from each dimension as text and its value.
 pub fn needed(relation: Relation, (a, x): (&str, i64), (b, y): (&str, i64)) -> String {
     let here = |d: &str, v: i64| if d == v.to_string() { d.to_owned() } else { format!("{d} (here {v})") };
     let (a, b) = (here(a, x), here(b, y));
@@ -41,14 +41,15 @@ pub fn needed(relation: Relation, (a, x): (&str, i64), (b, y): (&str, i64)) -> S
     }
 }
 
-/// The largest divisor that is tried, and how many of its multiples must fit.
+/// The largest divisor that is tried, and the number of its multiples that must satisfy the constraints.
 const MOST: i64 = 256;
 const MULTIPLES: i64 = 64;
-/// How far from a given value another is looked for.
+/// The maximum distance from a given value at which another value is searched.
 const NEAR: i64 = 1024;
 
-/// In words, values of symbols near the given ones for which the pairs are equal; `None` where no single symbol can be found to
-/// decide it. A pair with a symbol that has no value is left out. `called` names the input and the axis whose extent a symbol is.
+/// Describes values of symbols, near the given ones, for which the pairs are equal; `None` if changing any single
+/// symbol does not help. Pairs with a symbol without a value are ignored. `called` names the input and the axis whose
+/// extent a symbol is.
 pub fn suggest<S: AsRef<str>>(
     values: &[(S, i64)],
     pairs: &[(&Dim, &Dim)],
@@ -77,7 +78,8 @@ pub fn suggest<S: AsRef<str>>(
         let near = near.map(|d| if given >= d && holds(given - d) { given - d } else { given + d });
         let ends = near.map(|n| (n, (n..n + MULTIPLES).take_while(|x| holds(*x)).last().unwrap_or(n)));
         let begins = near.map(|n| (0..=n).rev().take_while(|x| holds(*x)).last().unwrap_or(n));
-        // Numbers between the multiples must fail; if they fit as well, the numbers have a lower bound instead of a divisor.
+        // Numbers between the multiples must violate the constraints; otherwise there is a lower bound rather than a
+        // divisor.
         let every = (2..=MOST)
             .find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)))
             .filter(|m| (*m..m * MULTIPLES).any(|x| !holds(x)));
@@ -104,7 +106,7 @@ pub fn suggest<S: AsRef<str>>(
     (!text.is_empty()).then_some(text)
 }
 
-/// Which axis of which input a symbol is.
+/// The axis and the input whose extent a symbol is, in words.
 pub fn axis_of<'d>(inputs: impl IntoIterator<Item = (&'d str, &'d [Dim])>, symbol: &str) -> Option<String> {
     let is = |d: &Dim| matches!(d.as_atom(), Some(Atom::Sym(s)) if **s == *symbol);
     let axis = |(name, shape): (&str, &[Dim])| {

@@ -1,23 +1,23 @@
-//! The values of symbols, from extents that are known.
+//! The values of symbols, determined from known extents.
 //!
-//! An extent that is linear in one symbol without a value determines it, as `past + seq` does `seq` once `past` is known.
+//! An extent that is linear in one unknown symbol determines it: `past + seq` determines `seq` once `past` is known.
 
 use crate::poly::{Atom, Dim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The solution of an equation for the one symbol in it that has no value.
+/// The solution of an equation for its only unknown symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Solution {
-    /// Nothing: there is no such symbol, or several, or the equation is not linear in it.
+    /// No solution: there is no unknown symbol, or several, or the equation is not linear in it.
     Open,
-    /// No size that it may have makes both sides equal.
+    /// No permitted value of the symbol satisfies the equation.
     Never(Arc<str>),
-    /// Its value.
+    /// The value of the symbol.
     Is(Arc<str>, i64),
 }
 
-/// Solves `dim == extent`. `value` knows the values of symbols.
+/// Solves `dim == extent`. `value` returns the values of known symbols.
 pub fn solve(dim: &Dim, extent: i64, value: &dyn Fn(&str) -> Option<i64>) -> Solution {
     let mut unknown = dim.symbols().into_iter().filter(|s| value(s).is_none());
     let (Some(symbol), None) = (unknown.next(), unknown.next()) else { return Solution::Open };
@@ -59,12 +59,13 @@ pub struct Found {
     pub symbol: Arc<str>,
     /// Its value, at least 0.
     pub value: i64,
-    /// Which extent told.
+    /// The index of the extent that determined it.
     pub extent: usize,
 }
 
-/// All that the extents tell of symbols to which `known` gives no value, in the order in which it is found. Extents
-/// that are a lone symbol come first, then those that are linear in one. Whether the extents agree is not looked at.
+/// Determines the symbols to which `known` gives no value from the extents, in the order in which they are found.
+/// Extents that are single symbols are used first, then those that are linear in one unknown symbol. The consistency
+/// of the extents is not checked.
 pub fn bind(extents: &[(&Dim, i64)], known: &dyn Fn(&str) -> Option<i64>) -> Vec<Found> {
     let mut found: Vec<Found> = vec![];
     let mut values: BTreeMap<Arc<str>, i64> = BTreeMap::new();
@@ -81,7 +82,7 @@ pub fn bind(extents: &[(&Dim, i64)], known: &dyn Fn(&str) -> Option<i64>) -> Vec
                     found.push(Found { symbol, value, extent: i });
                 }
             }
-            // Lone symbols do not wait for each other.
+            // Single symbols do not depend on each other, so one pass is enough.
             if lone || found.len() == before {
                 break;
             }
@@ -106,7 +107,7 @@ mod tests {
         let found = bound(&[("a + b", 9), ("b + c", 7), ("c", 3)], &[]);
         assert_eq!(found, [("c".into(), 3, 2), ("b".into(), 4, 1), ("a".into(), 5, 0)]);
         assert_eq!(bound(&[("a*b", 12), ("2*a + 1", 7)], &[]), [("a".into(), 3, 1), ("b".into(), 4, 0)]);
-        // A known value is not found again, even where it is contradicted.
+        // A known value is not determined again, even if an extent contradicts it.
         assert_eq!(bound(&[("a", 4), ("a + b", 5)], &[("a", 2)]), [("b".into(), 3, 1)]);
         assert_eq!(bound(&[("(k + 3)/4*n", 6)], &[("k", 5)]), [("n".into(), 3, 0)]);
     }
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(solved("2*a + 1", 8), Solution::Never("a".into()));
         assert_eq!(solved("a + 5", 4), Solution::Never("a".into()));
         assert_eq!(solved("5 - a", 5), Solution::Is("a".into(), 0));
-        // Beyond 64 bits nothing is said, and nothing panics.
+        // Overflow of 64 bits gives no solution rather than a panic.
         assert_eq!(solved("a + 9223372036854775807", i64::MIN), Solution::Open);
         assert_eq!(solved("0 - a", i64::MIN), Solution::Never("a".into()));
     }

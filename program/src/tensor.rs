@@ -1,4 +1,4 @@
-//! Constant and host tensors.
+//! Tensors in host memory.
 
 use crate::dtype::{Class, DType};
 use crate::halved::Halved;
@@ -26,24 +26,25 @@ pub enum Data {
         /// Number of bytes.
         len: usize,
     },
-    /// The elements of other tensors, joined along an axis when they are read.
+    /// Other tensors, concatenated along an axis when they are read.
     Joined(Arc<Joined>),
-    /// Bytes of a file that are read when they are asked for: `len` of a stretch's from `offset`.
+    /// Bytes of a file that are read on demand: `len` bytes of a stretch from `offset`.
     Remote {
         /// The stretch.
         stretch: Arc<Remote>,
-        /// The first byte of the tensor in it.
+        /// The offset of the tensor's first byte in the stretch.
         offset: usize,
         /// Number of bytes.
         len: usize,
     },
-    /// The elements of a tensor of f32, rounded to f16 when they are asked for.
+    /// An f32 tensor, rounded to f16 on demand.
     Halved(Arc<Halved>),
-    /// Absent, as the model was read without its weights. Such a program can be planned and inspected, not run.
+    /// Absent, because the model was read without its weights. Such a program can be planned and inspected, but not
+    /// run.
     Absent,
 }
 
-/// A dense, row-major, little-endian tensor of known shape; bool is one byte each, 4-bit types two to a byte.
+/// A dense, row-major, little-endian tensor of constant shape; bool is one byte each, 4-bit types two to a byte.
 #[derive(Clone)]
 pub struct Tensor {
     /// Element type.
@@ -55,12 +56,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of packed bytes; `Err` when their number is not what shape and type need.
+    /// A tensor of packed bytes; fails if their number is not the one that shape and type need.
     pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Tensor, String> {
         let len = bytes.len();
         Tensor::shared(dtype, shape, Arc::new(bytes), 0, len)
     }
-    /// A tensor that is a window of shared bytes; `Err` as for [`Tensor::new`].
+    /// A tensor over a range of shared bytes; fails like [`Tensor::new`].
     pub fn shared(
         dtype: DType,
         shape: Vec<usize>,
@@ -81,7 +82,7 @@ impl Tensor {
         }
         Ok(Tensor { dtype, shape, data: Data::Bytes { owner, offset, len } })
     }
-    /// A tensor of bytes that are read when they are asked for; `Err` as for [`Tensor::new`].
+    /// A tensor whose bytes are read on demand; fails like [`Tensor::new`].
     pub fn remote(dtype: DType, shape: Vec<usize>, stretch: Arc<Remote>) -> Result<Tensor, String> {
         let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
         let (need, len) = (dtype.bytes_for(n), stretch.len());
@@ -90,7 +91,7 @@ impl Tensor {
         }
         Ok(Tensor { dtype, shape, data: Data::Remote { stretch, offset: 0, len } })
     }
-    /// A tensor whose values are not known.
+    /// A tensor with unknown values.
     pub fn absent(dtype: DType, shape: Vec<usize>) -> Tensor {
         Tensor { dtype, shape, data: Data::Absent }
     }
@@ -103,21 +104,21 @@ impl Tensor {
     pub fn scalar(s: Scalar) -> Tensor {
         Tensor::from_scalars(s.dtype, vec![], &[s])
     }
-    /// From plain numbers. `v.len()` must be the number of elements.
+    /// An f32 tensor. `v.len()` must be the number of elements.
     pub fn from_f32(shape: Vec<usize>, v: &[f32]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
         let len = bytes.len();
         Tensor { dtype: DType::F32, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
-    /// A tensor of type `i64`. `v.len()` must be the number of elements.
+    /// An i64 tensor. `v.len()` must be the number of elements.
     pub fn from_i64(shape: Vec<usize>, v: &[i64]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
         let len = bytes.len();
         Tensor { dtype: DType::I64, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
-    /// From scalars, narrowed to `dtype`.
+    /// A tensor of scalars, which are narrowed to `dtype`. `v.len()` must be the number of elements.
     pub fn from_scalars(dtype: DType, shape: Vec<usize>, v: &[Scalar]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes = crate::storage::encode(dtype, v.iter().copied());
@@ -125,7 +126,7 @@ impl Tensor {
         Tensor { dtype, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
 
-    /// From a scalar for each element in turn, narrowed to `dtype`.
+    /// A tensor whose elements `f` computes from their flat index, narrowed to `dtype`.
     pub fn generate(dtype: DType, shape: Vec<usize>, mut f: impl FnMut(usize) -> Scalar) -> Tensor {
         let bytes = crate::storage::encode(dtype, (0..shape.iter().product()).map(&mut f));
         let len = bytes.len();
@@ -136,7 +137,7 @@ impl Tensor {
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
-    /// The packed bytes; `None` when absent.
+    /// The packed bytes; `None` if absent.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.data {
             Data::Bytes { owner, offset, len } => (**owner).as_ref().get(*offset..*offset + *len),
@@ -146,7 +147,7 @@ impl Tensor {
             Data::Absent => None,
         }
     }
-    /// How many there are; `None` when absent. Copies nothing.
+    /// The number of packed bytes; `None` if absent. Copies nothing.
     pub fn byte_len(&self) -> Option<usize> {
         match &self.data {
             Data::Bytes { len, .. } | Data::Remote { len, .. } => Some(*len),
@@ -155,14 +156,14 @@ impl Tensor {
             Data::Absent => None,
         }
     }
-    /// Some of the packed bytes in pieces that follow one another; none when absent. Copies nothing.
+    /// A range of the packed bytes as consecutive pieces; none if absent. Copies nothing.
     pub fn pieces(&self, range: Range<usize>) -> Box<dyn Iterator<Item = &[u8]> + '_> {
         match &self.data {
             Data::Joined(j) => Box::new(j.pieces(range)),
             _ => Box::new(self.bytes().and_then(|b| b.get(range)).into_iter()),
         }
     }
-    /// Where some of the packed bytes are, in order; nothing when absent. Reads nothing.
+    /// The locations of a range of the packed bytes, in order; none if absent. Reads nothing.
     pub fn stretches(&self, range: Range<usize>) -> Box<dyn Iterator<Item = Stretch<'_>> + '_> {
         match &self.data {
             Data::Joined(j) => Box::new(j.stretches(range)),
@@ -175,7 +176,7 @@ impl Tensor {
             _ => Box::new(self.pieces(range).map(Stretch::Here)),
         }
     }
-    /// Whether any of the bytes would have to be read from a file.
+    /// Whether some of the bytes would have to be read from a file.
     pub fn is_remote(&self) -> bool {
         match &self.data {
             Data::Remote { .. } => true,
@@ -184,7 +185,7 @@ impl Tensor {
             _ => false,
         }
     }
-    /// Whether both are the same memory, which is known without looking at it.
+    /// Whether both are certainly the same memory, without comparing bytes.
     pub fn shares_bytes(&self, o: &Tensor) -> bool {
         match (&self.data, &o.data) {
             (Data::Joined(a), Data::Joined(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
@@ -206,16 +207,16 @@ impl Tensor {
     pub fn is_present(&self) -> bool {
         !matches!(self.data, Data::Absent)
     }
-    /// The elements as scalars, decoded from any storage type; `None` when absent.
+    /// The elements as scalars, decoded from any storage type; `None` if absent.
     pub fn scalars(&self) -> Option<Vec<Scalar>> {
         Some(crate::storage::decode(self.dtype, self.bytes()?, self.numel()))
     }
-    /// The elements as integers, if this is an integer or bool tensor that is present.
+    /// The elements as integers; `None` if absent or not of an integer or bool type.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
         (self.dtype.class() != Class::Float).then_some(())?;
         Some(self.scalars()?.into_iter().map(Scalar::as_i64).collect())
     }
-    /// The elements as `f32` (64-bit floats and integers are rounded); `None` when absent.
+    /// The elements as `f32` (64-bit floats and integers are rounded); `None` if absent.
     pub fn to_f32s(&self) -> Option<Vec<f32>> {
         if self.dtype == DType::F32 {
             let b = self.bytes()?;
@@ -223,7 +224,7 @@ impl Tensor {
         }
         Some(self.scalars()?.into_iter().map(|s| s.as_f64() as f32).collect())
     }
-    /// `len` elements from flat element `start`, which must lie on a byte's border, sharing the bytes.
+    /// `len` elements from flat index `start`, which must lie at a byte boundary, sharing the bytes.
     pub fn flat_slice(&self, start: usize, len: usize) -> Tensor {
         let (skip, bytes) = (self.dtype.bytes_for(start), self.dtype.bytes_for(len));
         let data = match &self.data {
@@ -239,10 +240,10 @@ impl Tensor {
         };
         Tensor { dtype: self.dtype, shape: vec![len], data }
     }
-    /// Flat element `at`; `None` when absent or out of range. Of bytes that are not in memory it reads few.
+    /// The element at flat index `at`; `None` if absent or out of range. Reads only a few bytes of a file.
     pub fn element(&self, at: usize) -> Option<Scalar> {
         (at < self.numel()).then_some(())?;
-        // Elements of less than a byte are decoded from its border.
+        // Elements smaller than a byte are decoded from a byte boundary.
         let within = at % 8;
         self.flat_slice(at - within, within + 1).scalars()?.pop()
     }
@@ -253,14 +254,15 @@ impl Tensor {
     }
 }
 
-/// The number of elements, or `None` where it, or that of their bits, overflows.
+/// The number of elements, or `None` if it or the number of their bits overflows.
 pub fn checked_numel(shape: &[usize]) -> Option<usize> {
-    // A machine of 32 bits can tell the size of more elements than it has room for.
+    // A 32-bit host can represent the sizes of tensors that do not fit in its memory.
     const MOST: u64 = i64::MAX as u64 / 8;
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n as u64 <= MOST)
 }
 
-/// By type, shape and bytes; two absent tensors are equal. Bytes in files are not read for it: two stretches are equal if they are one.
+/// Equality of type, shape and bytes; two absent tensors are equal. Files are not read: two stretches are equal only
+/// if they are the same range.
 impl PartialEq for Tensor {
     fn eq(&self, o: &Tensor) -> bool {
         self.dtype == o.dtype
@@ -273,7 +275,7 @@ impl PartialEq for Tensor {
     }
 }
 
-/// The hash is of type and shape, so that large tensors take no time.
+/// The hash covers only type and shape, so that hashing large tensors is cheap.
 impl Hash for Tensor {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.dtype, &self.shape).hash(state);
@@ -285,8 +287,8 @@ impl fmt::Debug for Tensor {
         write!(f, "{}{:?}{}", self.dtype, self.shape, if self.is_present() { "" } else { " (absent)" })
     }
 }
-/// Elements of `width` bytes in row-major order, so many along each axis, whose neighbours along it lie `strides` elements apart in
-/// `data`. Elements beyond its end are left out.
+/// Gathers elements of `width` bytes in row-major order: `counts` elements along each axis, at distances of `strides`
+/// elements in `data`. Elements beyond the end of `data` are left out.
 pub fn gathered(data: &[u8], width: usize, counts: &[usize], strides: &[usize]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len());
     let Some((inner, outer)) = counts.split_last() else { return data.to_vec() };

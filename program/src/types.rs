@@ -1,13 +1,13 @@
-//! Element type and shape together.
+//! An element type together with a shape.
 
 use crate::dtype::DType;
 use crate::poly::Dim;
 use std::fmt;
 
-/// The most elements a tensor of constant shape may have.
+/// The maximum number of elements of a tensor of constant shape.
 pub const MAX_ELEMENTS: i64 = 1 << 40;
 
-/// Element type and symbolic shape of a value.
+/// The element type and the symbolic shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// Element type.
@@ -17,7 +17,7 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A type from its parts.
+    /// A type of this element type and shape.
     pub fn new(dtype: DType, shape: impl Into<Vec<Dim>>) -> TensorType {
         TensorType { dtype, shape: shape.into() }
     }
@@ -29,7 +29,8 @@ impl TensorType {
     pub fn numel(&self) -> Dim {
         self.shape.iter().product()
     }
-    /// Refuses an extent below 0, and more elements than any memory has, whatever the symbols are.
+    /// Fails if an extent is negative, or the number of elements is too large for any memory, whatever the symbols
+    /// are.
     pub fn exists(&self) -> Result<(), String> {
         let extents = || self.shape.iter().filter_map(Dim::as_const);
         if let Some(d) = extents().find(|d| *d < 0) {
@@ -41,7 +42,7 @@ impl TensorType {
             None => Err(format!("a tensor of type {self} has more than 2^40 elements")),
         }
     }
-    /// The shape, where every extent is a constant.
+    /// The shape, if every extent is a constant.
     pub fn static_shape(&self) -> Option<Vec<usize>> {
         self.shape.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect()
     }

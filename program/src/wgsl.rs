@@ -1,21 +1,22 @@
-//! Directives of kernels' texts.
+//! Directives in the text of kernels.
 
 use std::borrow::Cow;
 
-/// WebGPU's features that kernels can need, and the extension that a module enables for each. The last is wgpu's own.
+/// The WebGPU features that kernels can need, and the WGSL extension that each enables. The last one is specific to
+/// wgpu.
 const EXTENSIONS: [(&str, &str); 3] = [
     ("shader-f16", "f16"),
     ("subgroups", "subgroups"),
     ("wgpu-cooperative-matrix", "wgpu_cooperative_matrix"),
 ];
 
-/// The text behind an `enable` directive for each of the features.
+/// The text preceded by an `enable` directive for each of the features.
 pub fn enabled(text: &str, features: &[String]) -> String {
     let names = EXTENSIONS.iter().filter(|e| features.iter().any(|f| f == e.0));
     names.map(|e| format!("enable {};\n", e.1)).chain([text.to_owned()]).collect()
 }
 
-/// The text for naga, which has subgroups without knowing their directive: blanks stand in its place.
+/// The text for naga, which supports subgroups but not their directive: it is replaced with spaces.
 pub fn for_naga(text: &str) -> Cow<'_, str> {
     let Some((range, _)) = directives(text).find(|(_, name)| *name == "subgroups") else {
         return text.into();
@@ -26,7 +27,7 @@ pub fn for_naga(text: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Where lines that enable one extension are, and which. Directives stand before all else but comments.
+/// The ranges of lines that enable one extension, with its name. Only comments may precede directives.
 fn directives(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, &str)> {
     let mut at = 0;
     text.split_inclusive('\n').filter_map(move |line| {

@@ -10,7 +10,7 @@ fn positive_or(cx: &mut Lowering, x: Value, otherwise: Value) -> Result {
     Ok(cx.select(other, otherwise, x)?)
 }
 
-/// `a·(eˣ − 1)`, of the negative part only, so that nothing overflows.
+/// `a·(eˣ − 1)` of `min(x, 0)`, so that a large positive `x` does not overflow.
 fn exp_minus_one(cx: &mut Lowering, x: Value, a: f64) -> Result {
     let x = cx.binary_scalar(B::Min, x, 0.0)?;
     let e = cx.unary(U::Exp, x)?;
@@ -78,7 +78,7 @@ pub fn softplus(cx: &mut Lowering, x: Value) -> Result {
     let a = cx.unary(U::Abs, x)?;
     let a = cx.unary(U::Neg, a)?;
     let e = cx.unary(U::Exp, a)?;
-    // The logarithm of the sum would lose e^−|x| where it is small beside 1.
+    // `ln(1 + e)` would lose `e` where it is small beside 1.
     let l = cx.unary(U::Special(Special::Log1p), e)?;
     let m = cx.binary_scalar(B::Max, x, 0.0)?;
     Ok(cx.binary(B::Add, m, l)?)
@@ -105,7 +105,7 @@ pub fn swish(cx: &mut Lowering, x: Value, a: f64) -> Result {
     Ok(cx.binary(B::Mul, x, s)?)
 }
 
-/// `x·Φ(x)`, Φ by the error function.
+/// `x·Φ(x)`, where Φ, the normal distribution function, is computed from the error function.
 pub fn gelu(cx: &mut Lowering, x: Value) -> Result {
     let s = cx.binary_scalar(B::Mul, x, std::f64::consts::FRAC_1_SQRT_2)?;
     let e = cx.unary(U::Erf, s)?;
@@ -130,8 +130,8 @@ fn half_of(cx: &mut Lowering, x: Value, y: Value) -> Result {
     Ok(cx.binary(B::Mul, half, one)?)
 }
 
-/// The first half of `x` times the [`gelu`] of the second, along the last axis; in f32, as a Gelu that is nearly 0
-/// is none where the other half is infinite.
+/// The first half of `x` along the last axis times the [`gelu`] of the second half. The product is computed in f32: in
+/// a narrower type, a Gelu that rounds to 0 times an infinite element would be NaN.
 pub fn split_gelu(cx: &mut Lowering, x: Value) -> Result {
     let last = cx.rank(x).checked_sub(1).ok_or("needs an axis to halve")?;
     let width = cx.shape(x)[last].clone();
@@ -162,7 +162,8 @@ pub fn swiglu(cx: &mut Lowering, a: Value, b: Value, alpha: f64) -> Result {
     Ok(cx.binary(B::Mul, gate, b)?)
 }
 
-/// Moved towards 0 by `bias` where it is further than `limit`, else 0. Integers through f32.
+/// Soft shrinkage: elements whose magnitude is above `limit` move towards 0 by `bias`, all others become 0. Integers
+/// are computed in f32.
 pub fn shrink(cx: &mut Lowering, x: Value, bias: f64, limit: f64) -> Result {
     let dtype = cx.dtype(x);
     let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };

@@ -1,9 +1,10 @@
-//! Positions of extremes, running combinations, the largest few.
+//! Arg-max and arg-min, top-k and hardmax.
 
 use super::{Lowering, OpError, Result, Size};
 use wgfc_ir::{BinaryOp, DType, Op, Poly, ReduceOp, Value};
 
-/// The position (i64) of the largest or smallest element along an axis, of equal ones the first or the `last`.
+/// The position (i64) of the largest or smallest element along an axis; among equal elements the first one, or the
+/// last one if `last`.
 pub fn extreme(cx: &mut Lowering, op: ReduceOp, x: Value, axis: usize, last: bool, keepdims: bool) -> Result {
     let shape = cx.shape(x);
     if shape[axis].is(0)
@@ -15,7 +16,7 @@ pub fn extreme(cx: &mut Lowering, op: ReduceOp, x: Value, axis: usize, last: boo
     Ok(if keepdims { y } else { cx.squeeze(y, &[axis])? })
 }
 
-/// The largest, or smallest, `k` elements along an axis in order, and their positions (i64).
+/// The `k` largest or smallest elements along an axis in sorted order, and their positions (i64).
 pub fn top_k(cx: &mut Lowering, x: Value, axis: usize, size: &Size, largest: bool) -> Result<[Value; 2]> {
     let extent = cx.shape(x)[axis].clone();
     let k = match size {

@@ -1,4 +1,4 @@
-//! Layers of attention: heads, biases, caches and masks around [`Attend`].
+//! Attention layers: splitting into heads, biases, key-value caches and masks around [`Attend`].
 
 use super::cache::{self, Cache};
 use super::heads::{
@@ -8,18 +8,18 @@ use super::shape::with_extents;
 use super::{Lowering, OpError, Result, rotary};
 use wgfc_ir::{BinaryOp as B, DType, Dim, NormKind, Op, Poly, Scalar, Value};
 
-/// The results of a layer.
+/// The results of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Attended {
-    /// The result.
+    /// The output of the layer.
     pub y: Value,
-    /// Keys and values with those of the past, `[batch, heads, positions, d]`.
+    /// Keys and values including those of the past, `[batch, heads, positions, d]`.
     pub present: (Value, Value),
-    /// The scores that were asked for.
+    /// The scores at the requested [`Stage`].
     pub shown: Option<Value>,
 }
 
-/// The factor of scores: the given one, or `1/√d`.
+/// The scale of the scores: the given one, or `1/√d`.
 pub fn scale(given: Option<f64>, d: &Dim) -> Result<f64> {
     given.map_or_else(|| default_scale(d), Ok)
 }
@@ -32,30 +32,30 @@ pub struct Operands {
     pub qkv: [Value; 3],
     /// Keys and values of earlier runs.
     pub past: Option<(Value, Value)>,
-    /// How many keys each sequence has.
+    /// The number of valid keys of each sequence.
     pub lengths: Option<Value>,
-    /// Bools of keys that are seen, or numbers that are added to scores.
+    /// A bool mask, true where a key is visible, or numbers to add to the scores.
     pub mask: Option<Value>,
 }
 
 /// Parameters of [`attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    /// Heads of queries, and of keys and values.
+    /// The numbers of query heads and of key-value heads.
     pub heads: Option<(i64, i64)>,
-    /// How many positions before its own a query sees.
+    /// The number of positions before its own that a query sees.
     pub left: Option<i64>,
-    /// How many behind it.
+    /// The number of positions after its own that a query sees.
     pub right: Option<i64>,
-    /// The factor of scores; by default `1/√d`.
+    /// The scale of the scores; by default `1/√d`.
     pub scale: Option<f64>,
-    /// `cap · tanh(score / cap)`, unless 0.
+    /// Soft cap of the scores, `cap · tanh(score / cap)`; 0 means none.
     pub cap: f64,
-    /// Which scores are wanted.
+    /// The stage whose scores are returned.
     pub show: Option<Stage>,
 }
 
-/// Attention of queries, keys and values that are given apart.
+/// Attention of separate queries, keys and values.
 pub fn attention(cx: &mut Lowering, o: &Operands, p: &Attention) -> Result<Attended> {
     let [q, k, v] = o.qkv;
     let (q, k, v) = match p.heads {
@@ -104,17 +104,17 @@ pub fn attention(cx: &mut Lowering, o: &Operands, p: &Attention) -> Result<Atten
 /// Operands of [`multi_head`].
 #[derive(Clone, Copy, Debug)]
 pub struct MultiHeadOperands {
-    /// Queries, `[batch, s, heads · d]`, or with keys and values `[batch, s, heads, 3, d]`.
+    /// Queries, `[batch, s, heads · d]`, or packed queries, keys and values, `[batch, s, heads, 3, d]`.
     pub query: Value,
-    /// Keys, `[batch, t, heads · d]` or `[batch, heads, t, d]`, or with values `[batch, t, heads, 2, d]`.
+    /// Keys, `[batch, t, heads · d]` or `[batch, heads, t, d]`, or packed keys and values, `[batch, t, heads, 2, d]`.
     pub key: Option<Value>,
     /// Values.
     pub value: Option<Value>,
-    /// The bias that is added to all three, `[all of them]`.
+    /// The biases of queries, keys and values, concatenated in one vector.
     pub bias: Option<Value>,
-    /// Which keys are [`padding`].
+    /// The padding mask of the keys, see [`padding`].
     pub padding: Option<Value>,
-    /// The numbers that are added to scores.
+    /// Numbers to add to the scores.
     pub scores: Option<Value>,
     /// Keys and values of earlier runs.
     pub past: Option<(Value, Value)>,
@@ -123,17 +123,17 @@ pub struct MultiHeadOperands {
 /// Parameters of [`multi_head`].
 #[derive(Clone, Copy, Debug)]
 pub struct MultiHead {
-    /// Heads.
+    /// The number of heads.
     pub heads: i64,
-    /// The number that is added to scores of padding.
+    /// The number that is added to the scores of padding.
     pub padding: f64,
-    /// No query sees what is behind it.
+    /// Whether a query sees only keys up to its own position.
     pub causal: bool,
-    /// The factor of scores; by default `1/√d`.
+    /// The scale of the scores; by default `1/√d`.
     pub scale: Option<f64>,
 }
 
-/// Attention of queries, keys and values that may be packed, with a bias.
+/// Attention of queries, keys and values that may be packed in one tensor, with optional biases.
 pub fn multi_head(cx: &mut Lowering, o: &MultiHeadOperands, p: &MultiHead) -> Result<Attended> {
     let n = p.heads;
     let query = o.query;
@@ -201,7 +201,7 @@ pub fn multi_head(cx: &mut Lowering, o: &MultiHeadOperands, p: &MultiHead) -> Re
 /// Operands of [`group_query`].
 #[derive(Clone, Copy, Debug)]
 pub struct GroupQueryOperands {
-    /// Queries, `[batch, s, heads · d]`; with keys and values behind them where those are not given.
+    /// Queries, `[batch, s, heads · d]`; if `key_value` is `None`, followed by keys and values along the last axis.
     pub query: Value,
     /// Keys and values, `[batch, s, heads · d]`.
     pub key_value: Option<(Value, Value)>,
@@ -209,42 +209,43 @@ pub struct GroupQueryOperands {
     pub past: Option<(Value, Value)>,
     /// The position of each sequence's last token.
     pub last: Value,
-    /// How many positions there are with the new ones.
+    /// The total number of positions, new tokens included.
     pub total: Option<Value>,
-    /// Tables of cosines and sines, `[positions, r]`, where there is a rotary embedding.
+    /// Tables of cosines and sines, `[positions, r]`, for a rotary embedding.
     pub angles: Option<(Value, Value)>,
-    /// The position of each token; by default those behind the past.
+    /// The position of each token; by default they follow the past.
     pub positions: Option<Value>,
-    /// The numbers that are added to scores.
+    /// Numbers to add to the scores.
     pub scores: Option<Value>,
-    /// A score of each head that takes part in the softmax and has no value.
+    /// Attention sinks: for each head a score that takes part in the softmax but has no value.
     pub sink: Option<Value>,
-    /// Weights of a norm of each query and key.
+    /// Weights of an RMS norm of each query and of each key.
     pub norms: Option<(Value, Value)>,
 }
 
 /// Parameters of [`group_query`].
 #[derive(Clone, Copy, Debug)]
 pub struct GroupQuery {
-    /// Heads of queries, and of keys and values.
+    /// The numbers of query heads and of key-value heads.
     pub heads: (i64, i64),
-    /// The number that the norms add to the mean square.
+    /// The ε that the norms add to the mean square.
     pub norm_epsilon: f64,
-    /// Pairs that rotate stand next to one another.
+    /// Whether the two elements that rotate together are adjacent.
     pub interleaved: bool,
-    /// How many positions before its own a query sees.
+    /// The number of positions before its own that a query sees.
     pub window: Option<i64>,
-    /// No query sees what is behind it.
+    /// Whether a query sees only keys up to its own position.
     pub causal: bool,
-    /// Without sinks each head has one of score 0.
+    /// Without sinks, every head gets a sink of score 0.
     pub smooth: bool,
-    /// The factor of scores; by default `1/√d`.
+    /// The scale of the scores; by default `1/√d`.
     pub scale: Option<f64>,
-    /// `cap · tanh(score / cap)`, unless 0.
+    /// Soft cap of the scores, `cap · tanh(score / cap)`; 0 means none.
     pub cap: f64,
 }
 
-/// Heads of queries share keys; with a rotary embedding and a cache.
+/// Grouped-query attention: groups of query heads share a key-value head. With an optional rotary embedding and a
+/// cache.
 pub fn group_query(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result<Attended> {
     let (mut q, mut k, v) = unpacked(cx, o, p)?;
     let shape = cx.shape(q);
@@ -328,7 +329,7 @@ pub fn group_query(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) ->
     Ok(Attended { y: join(cx, y)?, present: (k, v), shown: None })
 }
 
-/// Query, key and value as heads; the query may hold all three.
+/// Splits query, key and value into heads; the query may hold all three.
 fn unpacked(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result<(Value, Value, Value)> {
     let ((n, m), query) = (p.heads, cx.require_rank(o.query, 3)?);
     let Some((key, value)) = o.key_value else {
@@ -343,9 +344,9 @@ fn unpacked(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result
     Ok((q, with_extents(cx, k, &want)?, with_extents(cx, v, &want)?))
 }
 
-/// Decides by the dimensions. A past that is as long as the sequence with the new tokens, or of a
-/// fixed length, is a buffer to write into; one with a length of its own grows. A run checks the total length and the
-/// positions that it is given against the past.
+/// The kind of cache, decided from the dimensions. A past that is as long as the total length, or has a constant
+/// length, is a fixed buffer; a past with a symbolic length of its own grows by the new tokens. The total length and
+/// the positions are checked against the past at run time.
 fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Result<Cache> {
     let Some((k, _)) = o.past else { return Ok(Cache::None) };
     let Some(past) = cx.shape(k).get(2).cloned() else {

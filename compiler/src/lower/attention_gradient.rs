@@ -1,11 +1,11 @@
-//! Gradients of attention, and the logarithms of its softmax's sums, from which they are computed.
+//! Gradients of attention, and the logarithms of the softmax denominators from which they are computed.
 
 use super::heads::{Mask, broadcasting, repeat};
 use super::{Lowering, OpError, Result};
 use wgfc_ir::lower::unseen;
 use wgfc_ir::{BinaryOp as B, Body, Contract, DType, Dim, Op, ReduceOp, ScalarFn, UnaryOp as U, Value};
 
-/// An attention whose probabilities are computed again.
+/// An attention whose probabilities are recomputed for the gradient.
 #[derive(Clone, Debug)]
 pub struct Scored {
     /// `[batch, heads, s, d]`.
@@ -14,22 +14,22 @@ pub struct Scored {
     pub k: Value,
     /// `[batch, kv heads, t, e]`.
     pub v: Value,
-    /// The factor of scores.
+    /// The scale of the scores.
     pub scale: f64,
-    /// Which keys are seen. A query that sees no key at all has no gradient.
+    /// The mask. A query that sees no key has gradient 0.
     pub mask: Mask,
 }
 
 /// Gradients of a [`Scored`].
 #[derive(Clone, Copy, Debug)]
 pub struct Gradients {
-    /// The queries, keys and values.
+    /// The gradients of queries, keys and values.
     pub qkv: [Value; 3],
-    /// The scores, `[batch, heads, s, t]`.
+    /// The gradient of the scores, `[batch, heads, s, t]`.
     pub scores: Value,
 }
 
-/// Places in `[batch, heads, s, d, t, e]`.
+/// A contraction whose axis labels number the axes of `[batch, heads, s, d, t, e]`.
 fn contract(cx: &mut Lowering, (x, a): (Value, [u8; 4]), (y, b): (Value, [u8; 4]), out: [u8; 4]) -> Result {
     Ok(cx.push(Op::Contract(Contract { a: a.into(), b: b.into(), out: out.into() }), &[x, y])?)
 }
@@ -41,12 +41,12 @@ const OUT: [u8; 4] = [0, 1, 2, 5];
 const SCORES: [u8; 4] = [0, 1, 2, 4];
 
 impl Scored {
-    /// The type in which it is computed.
+    /// The type in which the gradients are computed: f64 for f64 operands, else f32.
     fn wide(&self, cx: &Lowering) -> DType {
         if cx.dtype(self.q) == DType::F64 { DType::F64 } else { DType::F32 }
     }
 
-    /// `x` of that type, with as many heads as queries have.
+    /// `x` in that type, its heads repeated to the number of query heads.
     fn operand(&self, cx: &mut Lowering, x: Value) -> Result {
         for v in [self.q, x] {
             cx.require_rank(v, 4)?;
@@ -77,7 +77,7 @@ impl Scored {
         Ok(cx.map_to(ScalarFn::binary(B::Add), &[x, m], shape)?)
     }
 
-    /// `ln Σ eˢ` over each query's scores `s`, `[batch, heads, s]`; 0 of a query that sees no key.
+    /// `ln Σ eˢ` over each query's scores `s`, `[batch, heads, s]`; 0 for a query that sees no key.
     pub fn log_sums(&self, cx: &mut Lowering) -> Result {
         let x = self.scores(cx)?;
         let most = cx.reduce(ReduceOp::Max, x, &[3], true)?;
@@ -95,7 +95,7 @@ impl Scored {
         Ok(cx.squeeze(y, &[3])?)
     }
 
-    /// The probabilities, `[batch, heads, s, t]`, of [`log_sums`](Scored::log_sums).
+    /// The probabilities, `[batch, heads, s, t]`, computed from the [`log_sums`](Scored::log_sums).
     pub fn probabilities(&self, cx: &mut Lowering, log_sums: Value) -> Result {
         let wide = self.wide(cx);
         let x = self.scores(cx)?;
@@ -113,7 +113,8 @@ impl Scored {
         Ok(cx.map(f.0, &[x, log_sums])?)
     }
 
-    /// The gradients from the gradient of the result, the result, and the [`probabilities`](Scored::probabilities).
+    /// The gradients, computed from the gradient of the output `g`, the output `result`, and the
+    /// [`probabilities`](Scored::probabilities).
     pub fn gradients(&self, cx: &mut Lowering, g: Value, result: Value, p: Value) -> Result<Gradients> {
         let wide = self.wide(cx);
         let [g, result, p] = [g, result, p].map(|x| cx.cast(x, wide));
@@ -135,7 +136,7 @@ impl Scored {
     }
 }
 
-/// The gradient of `x` of that of its heads as often as queries have them, as its type.
+/// Sums the gradient of repeated heads over each group that shares a head of `x`, and casts it to the type of `x`.
 fn shared(cx: &mut Lowering, of: Value, x: Value) -> Result {
     let (have, want) = (cx.shape(of), cx.shape(x));
     let dtype = cx.dtype(x);
@@ -149,7 +150,8 @@ fn shared(cx: &mut Lowering, of: Value, x: Value) -> Result {
     Ok(cx.cast(sum, dtype)?)
 }
 
-/// The gradient of what was added to scores, of shape `shape`, of that of the scores.
+/// The gradient of a bias of shape `shape` that was added to the scores: that of the scores, summed over the broadcast
+/// axes.
 pub fn of_bias(cx: &mut Lowering, scores: Value, shape: &[Dim], dtype: DType) -> Result {
     let have = cx.shape(scores);
     let Some(skip) = have.len().checked_sub(shape.len()) else {

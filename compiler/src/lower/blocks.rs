@@ -1,4 +1,4 @@
-//! Products and lookups with weights quantised in blocks: integers of 2, 4 or 8 bits packed in bytes, with a
+//! Matrix products and table lookups with block-quantised weights: integers of 2, 4 or 8 bits packed in bytes, with a
 //! scale and a zero point for each block of elements along an axis.
 
 use super::dequantize::{Zero, dequantized, per_element, unpacked, unsigned};
@@ -6,7 +6,7 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, Contract, DType, Dim, Op, Poly, Value};
 
-/// `v` under another shape of as many elements.
+/// `v` reshaped to a shape with the same number of elements.
 fn shaped(cx: &mut Lowering, v: Value, shape: Vec<Dim>) -> Result {
     let text = show(&shape);
     let e = OpError::model(format!("needs the elements of {text}, got {}", cx.ty(v)));
@@ -26,16 +26,16 @@ pub struct Blocks {
     pub block: i64,
 }
 
-/// The operands of [`matmul`] that belong to its weights.
+/// The operands of [`matmul`] that describe its weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
-    /// The elements, `[N, blocks, bytes]`.
+    /// The packed elements, `[N, blocks, bytes]`.
     pub packed: Value,
     /// A scale for each block.
     pub scale: Value,
-    /// A zero point for each block, a float, or packed as the elements are; by default the middle.
+    /// The zero point of each block, as a float or packed like the elements; by default the middle of the range.
     pub zero: Option<Value>,
-    /// The block of each column, i32, where they are not in order.
+    /// The block of each column (i32), if the columns are not in block order.
     pub groups: Option<Value>,
 }
 
@@ -92,7 +92,7 @@ pub fn matmul(cx: &mut Lowering, a: Value, b: &Weights, bias: Option<Value>, p: 
     let (kl, nl) = (label(rank - 1), label(rank));
     let c =
         Contract { a: [lead.clone(), vec![kl]].concat(), b: vec![nl, kl], out: [lead, vec![nl]].concat() };
-    // The extent that was required to be K is K from here on.
+    // From here on the depth axis of A has the extent K, which it was required to equal.
     let a = cx.slice(a, rank - 1, &Poly::ZERO, 1, &depth)?;
     let mut y = cx.push(Op::Contract(c), &[a, weights])?;
     if let Some(bias) = bias {
@@ -105,17 +105,17 @@ pub fn matmul(cx: &mut Lowering, a: Value, b: &Weights, bias: Option<Value>, p: 
 /// Parameters of [`gather`].
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// Bits of an element in packed bytes: 2, 4 or 8.
+    /// Bits of each packed element: 2, 4 or 8.
     pub bits: i64,
-    /// Elements of a block.
+    /// The number of elements in a block.
     pub block: i64,
-    /// The axis along which blocks lie.
+    /// The axis that is divided into blocks.
     pub along: usize,
     /// The axis that is indexed.
     pub across: usize,
 }
 
-/// Rows of a table that is quantised along an axis: packed bytes, or elements of a sub-byte type.
+/// Gathers rows of a block-quantised table of packed bytes or of elements of a sub-byte type.
 pub fn gather(
     cx: &mut Lowering,
     [data, indices, scale]: [Value; 3],

@@ -1,4 +1,4 @@
-//! Caches of keys and values, `[batch, heads, positions, d]`, and the positions of new ones in them.
+//! Key-value caches, `[batch, heads, positions, d]`, and the positions of new tokens in them.
 
 use super::heads::Offset;
 use super::shape::with_extents;
@@ -6,20 +6,20 @@ use super::{Lowering, OpError, Result, rotary};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value};
 
-/// How keys and values of earlier runs are held.
+/// The layout of the keys and values of earlier runs.
 #[derive(Clone, Debug)]
 pub enum Cache {
-    /// There are none.
+    /// There is no cache.
     None,
-    /// As many as there are, the new ones behind them.
+    /// A cache of this many positions, to which the new ones are appended.
     Grows(Dim),
-    /// As many as the longest sequence has.
+    /// A cache as long as the longest sequence of a batch, whose sequences end at different positions.
     Ragged(Dim),
-    /// In a buffer of this many positions, into which new ones are written.
+    /// A buffer with a fixed capacity of this many positions, into which the new ones are written.
     Fixed(Dim),
 }
 
-/// Rows of a table for the new tokens, as `[batch, 1, s, r]`.
+/// The rows of a table that belong to the new tokens, as `[batch, 1, s, r]`.
 pub fn angles(cx: &mut Lowering, table: Value, offset: &Offset, batch: &Dim, s: &Dim) -> Result {
     match offset {
         Offset::Is(p) => {
@@ -41,7 +41,7 @@ pub fn angles(cx: &mut Lowering, table: Value, offset: &Offset, batch: &Dim, s: 
     }
 }
 
-/// `start + i`: i32, `[batch, s]`.
+/// The positions `start + i` of the new tokens: i32, `[batch, s]`.
 pub fn positions(cx: &mut Lowering, start: Value, batch: &Dim, s: &Dim) -> Result {
     let mut f = ScalarFn::default();
     let i = f.push(N::Index(Poly::var(1)));
@@ -62,8 +62,8 @@ pub fn written(cx: &mut Lowering, past: Value, new: Value, start: Value, capacit
     Ok(cx.push(Op::Scatter { reduce: None, index }, &[past, new, at])?)
 }
 
-/// `past` with `new` written at the positions from `start`: as long as both together. What is behind `new`
-/// is no position of the sequence.
+/// `past` with `new` written at the positions from `start`; the result is as long as both together. Positions after
+/// `new` hold no token.
 pub fn inserted(cx: &mut Lowering, past: Value, new: Value, start: Value, len: &Dim) -> Result {
     let news = cx.shape(new);
     let mut shape = news.clone();
@@ -76,7 +76,7 @@ pub fn inserted(cx: &mut Lowering, past: Value, new: Value, start: Value, len: &
     written(cx, room, new, start, &shape[2])
 }
 
-/// The result of [`inserted`], with 0 behind the `s` positions from `start`.
+/// The result of [`inserted`], with zeros after the `s` positions from `start`.
 pub fn ended(cx: &mut Lowering, present: Value, start: Value, s: &Dim) -> Result {
     let shape = cx.shape(present);
     let mut f = ScalarFn::default();

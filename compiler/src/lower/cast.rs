@@ -3,18 +3,19 @@
 use super::{Lowering, Result};
 use wgfc_ir::{BinaryOp, DType, Scalar, ScalarFn, ScalarNode, UnaryOp, Value};
 
-/// How a number becomes a power of two.
+/// How a number is rounded to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// To the next above.
+    /// To the next larger one.
     Up,
-    /// To the next below.
+    /// To the next smaller one.
     Down,
-    /// To the nearer.
+    /// To the nearest one.
     Nearest,
 }
 
-/// Converts: to the small floats with or without saturation, to `f8e8m0` with a rounding mode.
+/// Converts the element type: to the 8-bit and narrower floats with or without saturation, to `f8e8m0` with a rounding
+/// mode.
 pub fn convert(cx: &mut Lowering, x: Value, to: DType, saturate: bool, round: Round) -> Result {
     let from = cx.dtype(x);
     let small = to.is_float() && to.bits() <= 8;
@@ -43,7 +44,7 @@ fn largest(to: DType) -> f64 {
     }
 }
 
-/// Numbers beyond the largest become the largest; the 4-bit type has no NaN and gets -0 for it.
+/// Clamps numbers to the largest finite value; the 4-bit type has no NaN and gets -0 instead.
 fn saturating(to: DType) -> ScalarFn {
     let mut f = ScalarFn::default();
     let number = |f: &mut ScalarFn, v| f.push(ScalarNode::Const(Scalar::from_f64(DType::F32, v)));
@@ -62,7 +63,7 @@ fn saturating(to: DType) -> ScalarFn {
     f
 }
 
-/// An f32 rounded to a power of two, on its bits: the exponent, one more where the mantissa says so.
+/// Rounds an f32 to a power of two on its bits: the exponent, incremented where the mantissa demands it.
 fn power_of_two(round: Round) -> ScalarFn {
     let mut f = ScalarFn::default();
     let word = |f: &mut ScalarFn, v: i64| f.push(ScalarNode::Const(Scalar::from_i64(DType::U32, v)));
@@ -82,7 +83,8 @@ fn power_of_two(round: Round) -> ScalarFn {
         let one = f.push(ScalarNode::Cast(DType::U32, more));
         exponent = f.push(ScalarNode::Binary(BinaryOp::Add, exponent, one));
     }
-    // 255 would be infinity; exponent 0 is 2^-127, whose bits are half of the least normal number's.
+    // An exponent of 255 would be infinity; exponent 0 stands for 2^-127, whose bits are half of those of the least
+    // normal number.
     let most = word(&mut f, 254);
     exponent = f.push(ScalarNode::Binary(BinaryOp::Min, exponent, most));
     let raised = f.push(ScalarNode::Binary(BinaryOp::Shl, exponent, shift));

@@ -1,36 +1,37 @@
-//! Elements chosen by a condition: how many there are, a run computes.
+//! Selection by a condition: the number of selected elements is computed when the program runs.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::build::Built;
 use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Tensor, Value};
 
-/// Where a condition holds.
+/// The positions where a condition holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
-    /// The positions where it does, ascending, `i32 [n]`.
+    /// The positions, ascending, `i32 [n]`.
     pub places: Value,
-    /// How many there are up to each position, itself included, `i32` of the condition's shape.
+    /// The inclusive running count of true elements at each position, `i32` of the condition's shape.
     pub running: Value,
 }
 
-/// Where elements go that are chosen.
+/// The destinations of the selected elements.
 struct Order {
-    /// The place of each element among those chosen, or `i32::MAX`.
+    /// The destination of each element among the selected ones, or `i32::MAX` if it is not selected.
     to: Value,
-    /// How many are chosen up to each, itself included.
+    /// The inclusive running count of selected elements at each position.
     running: Value,
-    /// How many are chosen.
+    /// The number of selected elements.
     count: Dim,
 }
 
-/// The order of the elements of one axis for which a condition holds. There are at most `bound`.
+/// The destinations of the elements for which a rank-1 condition holds; at most `bound` are selected.
 fn order(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Order> {
     let ones = cx.cast(condition, DType::I32)?;
     let running =
         cx.push(Op::PrefixScan { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
-    // Summed apart: who wants no more of `running` than `to` need not store it.
+    // A sum of its own rather than the last element of `running`: then `running` need not be stored where only `to`
+    // uses it.
     let count = cx.reduce(ReduceOp::Sum, ones, &[0], false)?;
-    // It is no more anyway: this says so to whoever looks at the kernel that computes it.
+    // The clamp never changes the count; it makes its range visible in the kernel that computes it.
     let mut f = Body::default();
     let (all, most, none) = (f.arg(0), f.index(bound.clone()), f.i32(0));
     let at_most = f.binary(BinaryOp::Min, all, most);
@@ -46,7 +47,7 @@ fn order(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Order> {
     Ok(Order { to, running, count })
 }
 
-/// The positions where a condition of one axis holds. There are at most `bound`.
+/// The positions where a rank-1 condition holds; at most `bound` of them.
 pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> {
     let n = cx.shape(condition)[0].clone();
     let Order { to, running, count } = order(cx, condition, bound)?;
@@ -54,14 +55,14 @@ pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> 
     Ok(Chosen { places: placed(cx, all, to, count)?, running })
 }
 
-/// `out[to[i]] = x[i]` along one axis, every element of the result being written once.
+/// `out[to[i]] = x[i]` for rank-1 tensors; every element of the result must be written exactly once.
 pub fn placed(cx: &mut Lowering, x: Value, to: Value, extent: Dim) -> Built {
     let index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
     cx.push(Op::Place { shape: vec![extent], index }, &[x, to])
 }
 
-/// The slices along an axis, or without one the elements, where the condition is true. It may be shorter than
-/// the axis.
+/// The slices along an axis, or without an axis the elements of the flattened tensor, where the condition is true. The
+/// condition may be shorter than the axis.
 pub fn compress(cx: &mut Lowering, mut x: Value, mut condition: Value, axis: Option<usize>) -> Result {
     let given = condition;
     if cx.dtype(cx.require_rank(condition, 1)?) != DType::Bool {
@@ -114,7 +115,7 @@ pub fn non_zero(cx: &mut Lowering, x: Value) -> Result {
                 _ => cx.binary_scalar(BinaryOp::Ne, flat, 0.0)?,
             };
             if let [_] = shape[..] {
-                // An element's place in the result has its own position.
+                // Each selected element writes its own position to its destination.
                 let Order { to, count, .. } = order(cx, condition, all.clone())?;
                 let positions = cx.iota(&[Dim::ONE, all], Poly::var(1), DType::I64)?;
                 let index = vec![

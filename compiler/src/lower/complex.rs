@@ -1,9 +1,9 @@
-//! Complex numbers: pairs of floats along a last axis.
+//! Complex numbers: the last axis, of extent 2, holds the real and the imaginary part.
 
 use super::{Lowering, Result};
 use wgfc_ir::{BinaryOp as B, Body, Dim, Poly, Scalar, UnaryOp as U, Value};
 
-/// The real parts (0), or the imaginary ones (1).
+/// The real parts (`part` 0) or the imaginary parts (`part` 1).
 pub fn part(cx: &mut Lowering, x: Value, part: usize) -> Result {
     let mut shape = cx.shape(x);
     shape.pop();
@@ -12,14 +12,14 @@ pub fn part(cx: &mut Lowering, x: Value, part: usize) -> Result {
     Ok(cx.view(x, shape, index)?)
 }
 
-/// A complex tensor of both parts.
+/// Joins real and imaginary parts to a complex tensor.
 pub fn of(cx: &mut Lowering, real: Value, imaginary: Value) -> Result {
     let rank = cx.rank(real);
     let parts = [cx.unsqueeze(real, &[rank])?, cx.unsqueeze(imaginary, &[rank])?];
     Ok(cx.concat(&parts, rank)?)
 }
 
-/// A complex tensor of real numbers.
+/// A complex tensor with imaginary parts 0.
 pub fn from_real(cx: &mut Lowering, x: Value) -> Result {
     let mut after = vec![Dim::ZERO; cx.rank(x) + 1];
     if let Some(last) = after.last_mut() {
@@ -31,12 +31,12 @@ pub fn from_real(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.pad(x, &before, &after, zero)?)
 }
 
-/// Both parts.
+/// The real and the imaginary parts.
 pub fn parts(cx: &mut Lowering, x: Value) -> Result<[Value; 2]> {
     Ok([part(cx, x, 0)?, part(cx, x, 1)?])
 }
 
-/// The number with the other sign of the imaginary part.
+/// The complex conjugate.
 pub fn conjugate(cx: &mut Lowering, x: Value) -> Result {
     let mut f = Body::default();
     let (x0, which, zero) = (f.arg(0), f.index(Poly::var(cx.rank(x) - 1)), f.i32(0));
@@ -46,7 +46,7 @@ pub fn conjugate(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// The product of two.
+/// The complex product.
 pub fn product(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let ([ar, ai], [br, bi]) = (parts(cx, a)?, parts(cx, b)?);
     let (rr, ii) = (cx.binary(B::Mul, ar, br)?, cx.binary(B::Mul, ai, bi)?);
@@ -55,7 +55,7 @@ pub fn product(cx: &mut Lowering, a: Value, b: Value) -> Result {
     of(cx, real, imaginary)
 }
 
-/// The quotient of two.
+/// The complex quotient.
 pub fn quotient(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let ([ar, ai], [br, bi]) = (parts(cx, a)?, parts(cx, b)?);
     let args = [ar, ai, br, bi];
@@ -74,7 +74,7 @@ pub fn quotient(cx: &mut Lowering, a: Value, b: Value) -> Result {
     of(cx, real, imaginary)
 }
 
-/// How far from 0.
+/// The modulus.
 pub fn absolute(cx: &mut Lowering, x: Value) -> Result {
     let [r, i] = parts(cx, x)?;
     let mut f = Body::default();
@@ -85,14 +85,14 @@ pub fn absolute(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.map(f.0, &[r, i])?)
 }
 
-/// The number so far from 0, in that direction.
+/// The complex number with modulus `far` and argument `angle`.
 pub fn polar(cx: &mut Lowering, far: Value, angle: Value) -> Result {
     let (cos, sin) = (cx.unary(U::Cos, angle)?, cx.unary(U::Sin, angle)?);
     let (real, imaginary) = (cx.binary(B::Mul, far, cos)?, cx.binary(B::Mul, far, sin)?);
     of(cx, real, imaginary)
 }
 
-/// eˣ.
+/// The complex exponential eˣ.
 pub fn exp(cx: &mut Lowering, x: Value) -> Result {
     let [r, i] = parts(cx, x)?;
     let far = cx.unary(U::Exp, r)?;

@@ -12,27 +12,27 @@ use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, TensorType, Value,
 };
 
-/// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
-/// [`Builder`] of the graph.
+/// A graph into which operators are lowered, and the values known while compiling. Dereferences to the [`Builder`] of
+/// the graph.
 ///
-/// There is one for each graph: the model's, and that of each branch and body ([`Lowering::body`]).
-/// [`Lowering::at`] says on behalf of which operator of the model nodes are made.
+/// Each graph has its own: the model's graph, and that of each branch and loop body ([`Lowering::body`]).
+/// [`Lowering::at`] sets the operator of the model to which new nodes belong.
 pub struct Lowering<'g> {
     builder: Builder<'g>,
     eval: ShapeEval,
-    /// The name of the operator's first result.
+    /// The name of the first result of the current operator.
     result: String,
-    /// Whether the graph is a branch or a body.
+    /// Whether the graph is a branch or a loop body.
     inner: bool,
-    /// The tensors that are looked at and changed.
+    /// The tensors that are tapped, replaced or added to.
     pub(super) inside: Inside,
-    /// The number of the iteration (i64, rank 0), in the body of a loop.
+    /// The iteration number (i64, rank 0) in the body of a loop.
     pub iteration: Option<Value>,
-    /// The key from which random numbers of this run are made ([`random::run_key`](super::random::run_key)), once it is needed.
+    /// The key of this run's random numbers ([`random::run_key`](super::random::run_key)), once it is needed.
     pub run_key: Option<Value>,
-    /// The warnings for the user, each once.
+    /// The warnings for the user, without duplicates.
     pub warnings: Vec<String>,
-    /// Inputs of the model with whose values known more could be lowered.
+    /// Inputs of the model whose values, if known while compiling, would allow more to be lowered.
     pub data_inputs: BTreeSet<String>,
 }
 
@@ -41,11 +41,11 @@ pub struct Lowering<'g> {
 pub enum Size {
     /// A number, or an expression of dimensions.
     Known(Poly),
-    /// A value that a run computes: an integer tensor of one element.
+    /// A value computed at run time: an integer tensor of one element.
     Computed(Value),
 }
 
-/// On behalf of which operator nodes are made.
+/// The operator of the model to which new nodes belong.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     origin: Vec<Arc<str>>,
@@ -53,7 +53,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The operator's name in the model, and that of its first result, or empty.
+    /// The operator's name in the model, and the name of its first result, which may be empty.
     pub fn new(operator: &str, result: &str) -> Place {
         Place { origin: vec![operator.into()], result: result.to_owned() }
     }
@@ -72,7 +72,7 @@ impl<'g> DerefMut for Lowering<'g> {
 }
 
 impl<'g> Lowering<'g> {
-    /// Into the graph of a model.
+    /// Lowers into the graph of a model.
     pub fn new(graph: &'g mut Graph) -> Lowering<'g> {
         Lowering {
             builder: Builder { graph, origin: vec![] },
@@ -87,17 +87,17 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Into the graph of a branch or of the body of a loop.
+    /// Lowers into the graph of a branch or of a loop body.
     pub fn body(graph: &'g mut Graph) -> Lowering<'g> {
         Lowering { inner: true, ..Lowering::new(graph) }
     }
 
-    /// Whether this is the graph of a branch or of the body of a loop.
+    /// Whether this is the graph of a branch or of a loop body.
     pub(super) fn is_inner(&self) -> bool {
         self.inner
     }
 
-    /// Says on behalf of which operator nodes are made from here on; returns what held before.
+    /// Sets the operator to which new nodes belong, and returns the previous place.
     pub fn at(&mut self, place: Place) -> Place {
         Place {
             origin: std::mem::replace(&mut self.builder.origin, place.origin),
@@ -105,12 +105,13 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// On behalf of which operator nodes are made.
+    /// The operator to which new nodes belong.
     pub fn place(&self) -> Place {
         Place { origin: self.builder.origin.clone(), result: self.result.clone() }
     }
 
-    /// A value after so many steps of a loop, each of which makes the next one of the value and of `read`, which does not change.
+    /// The value after `steps` iterations of a loop that starts with `first`. Each iteration computes the next value
+    /// from the current one and from the loop-invariant `read`.
     pub fn repeated(
         &mut self,
         steps: usize,
@@ -138,8 +139,8 @@ impl<'g> Lowering<'g> {
         Ok(self.push(op, &[first, numbers, read])?)
     }
 
-    /// Says which value (i64, rank 0) numbers the iterations of this body. Of a loop in a loop each iteration
-    /// has a number of its own.
+    /// Declares `own` (i64, rank 0) as the iteration number of this body. In nested loops it is combined with the
+    /// outer number, so that every inner iteration has a number of its own.
     pub fn number_iterations(&mut self, own: Value) -> Result<()> {
         let number = match self.iteration {
             Some(outer) => {
@@ -152,14 +153,14 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
-    /// Tells the user something that is no error.
+    /// Adds a warning for the user.
     pub fn warn(&mut self, what: String) {
         if !self.warnings.contains(&what) {
             self.warnings.push(what);
         }
     }
 
-    /// Takes over the warnings and noted inputs of a branch or body; returns what is known of its values.
+    /// Takes over the warnings and data inputs of a branch or body, and returns its known values.
     pub fn absorb(&mut self, inner: Notes) -> ShapeEval {
         for w in inner.warnings {
             self.warn(w);
@@ -168,13 +169,13 @@ impl<'g> Lowering<'g> {
         inner.eval
     }
 
-    /// The notes that remain once the graph is done.
+    /// The notes that remain once the graph is complete.
     pub fn finish(self) -> Notes {
         Notes { eval: self.eval, warnings: self.warnings, data_inputs: self.data_inputs }
     }
 
-    /// A small integer tensor that does not depend on data as a constant, or a map without operands; what
-    /// computed it is left to be swept away. Any other value as it is.
+    /// Replaces a small integer tensor that does not depend on data with a constant or a map without operands; dead
+    /// code elimination removes the nodes that computed it. Returns any other value as it is.
     pub fn evaluated(&mut self, v: Value) -> Value {
         let ty = self.ty(v).clone();
         let node = self.graph.node(v.node);
@@ -194,13 +195,13 @@ impl<'g> Lowering<'g> {
                 self.eval.set(w, &dims);
                 w
             }
-            // Too large an expression: it stays as it was computed.
+            // The expression is too large: the value stays as it is.
             Err(_) => v,
         }
     }
 
-    /// An error where extents that must be equal, of those required since there were `known` such pairs, are
-    /// known to differ.
+    /// Fails if a constraint added after the first `known` ones requires two extents to be equal that are known to
+    /// differ.
     pub fn check_constraints(&self, known: usize) -> Result<()> {
         let fails = |c: &&wgfc_ir::graph::Constraint| (&c.a - &c.b).as_const().is_some_and(|d| d != 0);
         match self.graph.constraints.iter().skip(known).find(fails) {
@@ -210,17 +211,17 @@ impl<'g> Lowering<'g> {
     }
 }
 
-/// The rest of a [`Lowering`] beside its graph.
+/// A finished [`Lowering`] without its graph.
 pub struct Notes {
     /// The known values of the graph.
     pub eval: ShapeEval,
     /// The warnings for the user.
     pub warnings: Vec<String>,
-    /// Inputs of the model with whose values known more could be lowered.
+    /// Inputs of the model whose values, if known while compiling, would allow more to be lowered.
     pub data_inputs: BTreeSet<String>,
 }
 
-/// Contents of small tensors, known while compiling.
+/// The contents of small tensors that are known while compiling.
 impl Lowering<'_> {
     /// The elements of an integer or bool tensor, each a constant or an expression of dimensions,
     /// in row-major order; `None` when any depends on data.
@@ -230,15 +231,15 @@ impl Lowering<'_> {
         }
         self.eval.dims(self.builder.graph, v)
     }
-    /// The graph, and what is known of its values.
+    /// The graph and its known values.
     pub fn known(&mut self) -> (&Graph, &mut ShapeEval) {
         (self.builder.graph, &mut self.eval)
     }
-    /// The elements as numbers (any type), when all are constant.
+    /// The elements as numbers (of any type), if all are constant.
     pub fn numbers(&mut self, v: Value) -> Option<Vec<f64>> {
         self.eval.numbers(self.builder.graph, v)
     }
-    /// The elements as exact fractions: expressions of dimensions over constants.
+    /// The elements as exact fractions: a numerator that is an expression of dimensions, and a constant denominator.
     pub fn fractions(&mut self, v: Value) -> Option<Vec<(Dim, i64)>> {
         self.eval.fractions(self.builder.graph, v)
     }
@@ -248,18 +249,18 @@ impl Lowering<'_> {
         let first = *all.first()?;
         all.iter().all(|s| *s == first).then_some(first)
     }
-    /// An i64 tensor of these elements: a constant where they are, else computed from the dimensions.
+    /// An i64 tensor with these elements: a constant if all are constant, else computed from the dimensions.
     pub fn dims_value(&mut self, elements: &[Dim], shape: &[usize]) -> Result {
         let v = sizes::shape_value(&mut self.builder, elements, shape, DType::I64)?;
         self.eval.set(v, elements);
         Ok(v)
     }
-    /// Declares what an integer tensor contains, where the evaluator cannot see it.
+    /// Declares the elements of an integer tensor that the evaluator cannot derive.
     pub fn set_dims(&mut self, v: Value, elements: &[Dim]) {
         self.eval.set(v, elements);
     }
-    /// The dimensions that a value depends on where it depends on nothing else; `None` where it depends on
-    /// data, or on no dimension.
+    /// The dimensions on which a value depends if it depends on nothing else; `None` if it depends on data or on no
+    /// dimension.
     pub fn open_dimensions(&mut self, v: Value) -> Option<Vec<String>> {
         let mut open = BTreeSet::new();
         let mut seen = BTreeSet::new();
@@ -284,7 +285,8 @@ impl Lowering<'_> {
 
 /// Values that depend on data.
 impl Lowering<'_> {
-    /// The error for an operand that must be known and depends on data; remembers which inputs it is.
+    /// The error for an operand that must be known while compiling but depends on data; records the inputs that it
+    /// depends on.
     pub fn unknown(&mut self, v: Value) -> OpError {
         let behind = self.inputs_behind(v);
         let e = match behind.as_slice() {
@@ -303,13 +305,13 @@ impl Lowering<'_> {
         };
         e.operand(v)
     }
-    /// Notes that more could be lowered if this value were known.
+    /// Records that more could be lowered if this value were known.
     pub fn depends_on_data_of(&mut self, v: Value) {
         if self.numbers(v).is_none() {
             self.inputs_behind(v);
         }
     }
-    /// The graph's inputs whose data a value depends on, where they are few; remembers them.
+    /// The inputs of the graph whose data a value depends on, if they are few; records them.
     pub fn inputs_behind(&mut self, v: Value) -> Vec<String> {
         let mut found = BTreeSet::new();
         let graph = &*self.builder.graph;
@@ -326,21 +328,21 @@ impl Lowering<'_> {
         self.data_inputs.extend(found.iter().cloned());
         found.into_iter().collect()
     }
-    /// Whether the graph may compute sizes: that of the model, but not the body of a loop or a branch.
+    /// Whether sizes may be computed in this graph: in the model's own graph, but not in a branch or loop body.
     pub fn may_compute_sizes(&self) -> bool {
         !self.inner
     }
-    /// An error where an operand that depends on data would decide a size in such a body.
+    /// Fails if an operand that depends on data would decide a size inside a branch or loop body.
     pub fn require_open_sizes(&mut self, v: Value) -> Result<()> {
         if self.may_compute_sizes() { Ok(()) } else { Err(self.unknown(v)) }
     }
-    /// An integer of one element that the run decides, as a size to compare with others when the run is done: one below 0 or
-    /// beyond `most` is one more than it. Its symbol is called after what it is. `None` in the body of a loop or a branch, where no
-    /// sizes are computed.
+    /// Turns an integer of one element that is computed at run time into a size, so that it can be checked against
+    /// others after the run. A number below 0 or above `most` is reported as `most + 1`. The symbol of the size is
+    /// named after `what`. `None` in a branch or loop body, where no sizes are computed.
     pub fn checked_number(&mut self, what: &str, v: Value, most: &Dim) -> Result<Option<Dim>> {
         self.checked_of(what, v, most, |cx| Ok(cx.reshape(v, vec![])?))
     }
-    /// [`Lowering::checked_number`] of the largest of the numbers in `v`; of one below 0, where any is.
+    /// [`Lowering::checked_number`] of the largest number in `v`; a negative number anywhere counts as out of range.
     pub fn checked_largest(&mut self, what: &str, v: Value, most: &Dim) -> Result<Option<Dim>> {
         self.checked_of(what, v, most, |cx| {
             let v = cx.nearest_i32(v)?;
@@ -349,7 +351,7 @@ impl Lowering<'_> {
             Ok(cx.reduce(ReduceOp::Max, v, &axes, false)?)
         })
     }
-    /// The size that a number made of `v` is; the same for equal ones.
+    /// The size made from a number that `number` computes from `v`; equal requests share one size.
     fn checked_of(
         &mut self,
         what: &str,
@@ -370,19 +372,19 @@ impl Lowering<'_> {
         let v = self.within(v, &bound)?;
         Ok(Some(self.builder.computed(&name, v, bound)))
     }
-    /// The i32 numbers of `v`, those below 0 and those above `end` replaced by `end`.
+    /// The i32 numbers of `v`, with those below 0 or above `end` replaced by `end`.
     pub fn within(&mut self, v: Value, end: &Dim) -> Result {
         let end = self.dim_scalar(end, DType::I32)?;
         let below = self.binary_scalar(BinaryOp::Lt, v, 0.0)?;
         let v = self.binary(BinaryOp::Min, v, end)?;
         Ok(self.select(below, end, v)?)
     }
-    /// A size that a run computes, named after the operator's result: the integer `count`, at most `bound`.
+    /// A size computed at run time and named after the operator's first result: the integer `count`, at most `bound`.
     pub fn computed_size(&mut self, count: Value, bound: Dim) -> Dim {
         let name = self.result.clone();
         self.builder.computed(&name, count, bound)
     }
-    /// [`Lowering::computed_size`] of another size of the same result.
+    /// [`Lowering::computed_size`] for a further size of the same result, with a suffix to its name.
     pub fn computed_as(&mut self, suffix: &str, count: Value, bound: Dim) -> Dim {
         let name = format!("{}{suffix}", self.result);
         self.builder.computed(&name, count, bound)
@@ -391,7 +393,7 @@ impl Lowering<'_> {
 
 /// Operands.
 impl Lowering<'_> {
-    /// An integer as the nearest i32: a length or a position that does not fit is beyond any axis.
+    /// An integer clamped to the range of i32: a length or a position outside that range lies outside of any axis.
     pub fn nearest_i32(&mut self, v: Value) -> Result {
         let mut v = v;
         if matches!(self.dtype(v), DType::I64 | DType::U64) {
@@ -404,7 +406,7 @@ impl Lowering<'_> {
         }
         Ok(self.cast(v, DType::I32)?)
     }
-    /// `v`, which must be of exactly this rank.
+    /// Returns `v`, or fails if it does not have exactly this rank.
     pub fn require_rank(&self, v: Value, rank: usize) -> Result {
         if self.rank(v) != rank {
             let e = format!("needs a tensor of rank {rank}, got {}", self.ty(v));
@@ -412,7 +414,7 @@ impl Lowering<'_> {
         }
         Ok(v)
     }
-    /// Places must be i32 or i64.
+    /// Returns `v`, or fails if it is not i32 or i64.
     pub fn require_indices(&self, v: Value) -> Result {
         match self.dtype(v) {
             DType::I32 | DType::I64 => Ok(v),
@@ -421,7 +423,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Axis `v` of a tensor of `rank`, counted from the end when negative.
+/// Resolves axis `v` of a tensor of rank `rank`; negative axes count from the end.
 pub fn axis(v: i64, rank: usize) -> Result<usize> {
     let r = i64::try_from(rank).unwrap_or(i64::MAX);
     let n = if v < 0 { v.saturating_add(r) } else { v };
@@ -431,7 +433,7 @@ pub fn axis(v: i64, rank: usize) -> Result<usize> {
     }
 }
 
-/// Several axes: sorted; a repeated one is an error.
+/// Resolves several axes and sorts them; a repeated axis is an error.
 pub fn axes(v: &[i64], rank: usize) -> Result<Vec<usize>> {
     let mut axes = v.iter().map(|a| axis(*a, rank)).collect::<Result<Vec<_>>>()?;
     axes.sort_unstable();

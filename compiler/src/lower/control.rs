@@ -1,7 +1,7 @@
-//! Branches, loops, and scans over slices.
+//! Branches, loops and scans over slices.
 //!
-//! Their graphs are made by the caller, each through a [`Lowering`] of its own ([`Lowering::body`]): inputs are the
-//! parameters, then what is captured.
+//! The caller makes their graphs, each with a [`Lowering`] of its own ([`Lowering::body`]). The inputs of such a graph
+//! are the parameters, followed by the captured values.
 
 use super::counters::iterations;
 use super::{Lowered, Lowering, OpError, Result, axis};
@@ -13,26 +13,26 @@ use wgfc_ir::{Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, Tensor, Tens
 pub struct Param {
     /// Its type.
     pub ty: TensorType,
-    /// Its elements, where every run of the body has the same.
+    /// Its elements, if they are equal in every iteration.
     pub known: Option<Vec<Dim>>,
-    /// Whether it numbers the runs of the body.
+    /// Whether it is the iteration number.
     pub iteration: bool,
-    /// Whether the model's body has no input for it.
+    /// Whether the body in the model has no input for it.
     pub hidden: bool,
 }
 
 impl Param {
-    /// One that has other elements in each run.
+    /// A parameter whose elements differ between iterations.
     pub fn variable(ty: TensorType) -> Param {
         Param { ty, known: None, iteration: false, hidden: false }
     }
 }
 
-/// The graph of a branch or a body.
+/// The graph of a branch or of a loop body.
 pub struct Body {
     /// The graph.
     pub graph: Graph,
-    /// The facts known of its values.
+    /// The known values of the graph.
     pub eval: ShapeEval,
 }
 
@@ -40,13 +40,13 @@ fn types(g: &Graph) -> Vec<TensorType> {
     g.outputs.iter().map(|o| g.ty(o.value).clone()).collect()
 }
 
-/// Adds the node; its outputs in order.
+/// Adds a node and returns all its outputs in order.
 fn push_all(cx: &mut Lowering, op: Op, inputs: &[Value]) -> Lowered {
     let node = cx.push(op, inputs)?.node;
     Ok((0..cx.graph.node(node).outputs.len()).map(|port| Value { node, port: port as u32 }).collect())
 }
 
-/// A bool of one element as a condition.
+/// Reshapes a bool of one element to a scalar condition.
 pub fn condition(cx: &mut Lowering, v: Value) -> Result {
     if cx.dtype(v) != DType::Bool {
         return Err(OpError::model(format!("the condition is {}", cx.ty(v))).operand(v));
@@ -54,7 +54,7 @@ pub fn condition(cx: &mut Lowering, v: Value) -> Result {
     Ok(cx.reshape(v, vec![])?)
 }
 
-/// One of two branches, which capture the same values.
+/// An `if` with two branches that capture the same values.
 pub fn branch(
     cx: &mut Lowering,
     condition: Value,
@@ -72,7 +72,7 @@ pub fn branch(
     push_all(cx, Op::If { then_branch: Box::new(then_branch), else_branch: Box::new(else_branch) }, &inputs)
 }
 
-/// Where carried values keep their types; what changes, otherwise.
+/// Checks that carried values keep their types; the error says which type changes.
 fn invariant(carried: &[TensorType], after: &[TensorType]) -> std::result::Result<(), String> {
     if after.len() < carried.len() {
         return Err(format!("its body returns {} values for {} carried ones", after.len(), carried.len()));
@@ -83,7 +83,7 @@ fn invariant(carried: &[TensorType], after: &[TensorType]) -> std::result::Resul
     }
 }
 
-/// The error for a body that carries what is said to change.
+/// The error for a body whose carried values change their type.
 pub fn changing(what: String) -> OpError {
     OpError::unsupported(
         what,
@@ -91,23 +91,24 @@ pub fn changing(what: String) -> OpError {
     )
 }
 
-/// A loop before its body is known.
+/// A loop whose body is not yet known.
 pub struct Loop {
-    /// How often it runs at most, an i64.
+    /// The maximum number of iterations (i64).
     trips: Option<Value>,
-    /// Whether it runs at all.
+    /// The condition before the first iteration.
     condition: Value,
-    /// The carried values, before.
+    /// The initial values of the carried variables.
     initial: Vec<Value>,
     carried: Vec<TensorType>,
-    /// The condition is known to hold.
+    /// Whether the initial condition is known to hold.
     starts: bool,
-    /// How often it runs at most, where that is known.
+    /// The maximum number of iterations, if it is known.
     count: Option<Dim>,
 }
 
 impl Loop {
-    /// A loop of at most `trips` iterations while a condition holds; by default without end, and true before.
+    /// A loop of at most `trips` iterations (by default unbounded) that runs while a condition holds; `held` is the
+    /// initial condition, by default true.
     pub fn new(
         cx: &mut Lowering,
         trips: Option<Value>,
@@ -131,10 +132,10 @@ impl Loop {
         Ok(Loop { trips, condition, initial: initial.to_vec(), carried, starts, count })
     }
 
-    /// The parameters of the body: the number of the iteration, the condition, the carried values. It returns the
-    /// condition, what is carried, and results that are stacked.
+    /// The parameters of the body: the iteration number, the condition and the carried values. The body must return
+    /// the condition, the carried values, and the results to be stacked.
     pub fn params(&self) -> Vec<Param> {
-        // The body only ever runs while its condition holds.
+        // The body only runs while its condition holds, so the condition is known to be true in it.
         let mut params = vec![
             Param { iteration: true, ..Param::variable(TensorType::new(DType::I64, vec![])) },
             Param { known: Some(vec![Dim::ONE]), ..Param::variable(TensorType::new(DType::Bool, vec![])) },
@@ -143,13 +144,13 @@ impl Loop {
         params
     }
 
-    /// How many iterations there are, where that is known and no more than `most`.
+    /// The number of iterations, if it is known and at most `most`.
     pub fn few(&self, most: i64) -> Option<i64> {
         let count = self.count.as_ref().and_then(|c| c.as_const());
         count.filter(|c| self.starts && (0..=most).contains(c))
     }
 
-    /// The change of type of a carried value, if any does not keep its type.
+    /// The first change of type of a carried value, if there is one.
     pub fn changes(&self, body: &Body) -> Result<Option<String>> {
         let after = types(&body.graph);
         let Some((first, rest)) = after.split_first() else {
@@ -161,9 +162,9 @@ impl Loop {
         Ok(invariant(&self.carried, rest).err())
     }
 
-    /// The carried values after the loop, then the stacked results. A loop that always runs to its trip count, or
-    /// whose condition only counts, is a scan over the iteration numbers; any other becomes [`Op::While`], of which
-    /// results may have no known shape: these `unknown` values decide it.
+    /// Returns the carried values after the loop, then the stacked results. A loop that always runs for its full trip
+    /// count, or whose condition only counts, becomes a scan over the iteration numbers. Any other loop becomes
+    /// [`Op::While`]; its stacked results may have no known shape, and `unknown` are the values that decide it.
     pub fn lower(self, cx: &mut Lowering, mut body: Body, captured: &[Value], unknown: &[Value]) -> Lowered {
         let n = self.carried.len();
         let (condition, initial) = (self.condition, &self.initial);
@@ -190,7 +191,7 @@ impl Loop {
             g.replace_uses(condition, yes);
             g.outputs.remove(0);
             g.inputs.remove(1);
-            // Iteration number behind the carried values.
+            // Moves the iteration number behind the carried values.
             g.inputs[..=n].rotate_left(1);
             g.remove_dead();
             let inputs: Vec<Value> = [&initial[..], &[numbers], captured].concat();
@@ -205,7 +206,7 @@ impl Loop {
             return push_all(cx, op, &inputs);
         }
         if g.outputs.len() > 1 + n {
-            // With these known it would have one shape.
+            // If these were known, the result would have a static shape.
             unknown.iter().for_each(|v| cx.depends_on_data_of(*v));
         }
         let out = g.outputs[0].value;
@@ -217,16 +218,16 @@ impl Loop {
     }
 }
 
-/// The axis of a scan, and its direction.
+/// The axis along which a scan slices or stacks, and its direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Along {
-    /// The axis, which may be counted from the end.
+    /// The axis; negative ones count from the end.
     pub axis: i64,
-    /// Whether it goes backwards.
+    /// Whether the scan runs from the last slice to the first.
     pub reverse: bool,
 }
 
-/// A scan before its body is known.
+/// A scan whose body is not yet known.
 pub struct Scan {
     inputs: Vec<Value>,
     carried: Vec<TensorType>,
@@ -235,8 +236,8 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Over slices of `scanned`, all of one length along their axes; `carried` are values before. Where the body
-    /// is to be `numbered` it is given the number of the iteration behind the slices.
+    /// A scan over the slices of `scanned`, which must all have the same extent along their axes; `carried` are the
+    /// initial values. If `numbered`, the body also gets the iteration number as its last parameter.
     pub fn new(
         cx: &mut Lowering,
         carried: &[Value],
@@ -248,7 +249,7 @@ impl Scan {
         let mut params: Vec<Param> = carried.iter().cloned().map(Param::variable).collect();
         let mut length: Option<Dim> = None;
         for (x, along) in scanned {
-            // The axis goes to the front.
+            // Moves the scanned axis to the front.
             let axis = axis(along.axis, cx.rank(*x))?;
             let mut order: Vec<usize> = (0..cx.rank(*x)).filter(|d| *d != axis).collect();
             order.insert(0, axis);
@@ -279,13 +280,13 @@ impl Scan {
         Ok(Scan { inputs, carried, params, reverse })
     }
 
-    /// The parameters of the body: the carried values, slices, and where that was asked for the number of the iteration. It
-    /// returns what is carried, and results that are stacked.
+    /// The parameters of the body: the carried values, the slices and, if requested, the iteration number. The body
+    /// must return the carried values and the results to be stacked.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// The carried values after the last slice, then the results, each stacked along its axis.
+    /// Returns the carried values after the last slice, then the results, each stacked along its axis.
     pub fn lower(self, cx: &mut Lowering, body: Graph, captured: &[Value], stacked: &[Along]) -> Lowered {
         let n = self.carried.len();
         invariant(&self.carried, &types(&body)).map_err(changing)?;
@@ -310,8 +311,7 @@ impl Scan {
     }
 }
 
-/// Scans side by side before their body is known: all operands have a batch axis in front, each element of which is
-/// a scan of its own.
+/// A batch of independent scans whose body is not yet known: axis 0 of every operand is the batch axis.
 pub struct BatchedScan {
     outer: Graph,
     given: Vec<Value>,
@@ -322,14 +322,15 @@ pub struct BatchedScan {
 }
 
 impl BatchedScan {
-    /// A scan whose first `inputs` are `carried`, the others scanned, along axis 1 and backwards where `reverse` says so.
+    /// The first `carried` of `inputs` are the initial values, the others are scanned along axis 1, backwards if
+    /// `reverse`.
     pub fn new(
         cx: &mut Lowering,
         inputs: Vec<Value>,
         carried: usize,
         reverse: Vec<bool>,
     ) -> Result<BatchedScan> {
-        // One element of the batch: what the scan over its sequence gets.
+        // The outer graph handles one element of the batch: it scans over that element's sequence.
         let mut outer = Graph::new();
         let (mut given, mut params) = (vec![], vec![]);
         let (mut batch, mut length): (Option<Dim>, Option<Dim>) = (None, None);
@@ -355,12 +356,12 @@ impl BatchedScan {
         Ok(BatchedScan { outer, given, inputs, params, carried, reverse })
     }
 
-    /// The parameters of the body: the carried values, then slices.
+    /// The parameters of the body: the carried values, then the slices.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// The carried values after the last slice, then the stacked results.
+    /// Returns the carried values after the last slice, then the stacked results.
     pub fn lower(self, cx: &mut Lowering, body: Graph, captured: &[Value]) -> Lowered {
         let BatchedScan { mut outer, mut given, inputs, params, carried: n, reverse } = self;
         let carried: Vec<TensorType> = params[..n].iter().map(|p| p.ty.clone()).collect();

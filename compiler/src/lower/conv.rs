@@ -1,4 +1,4 @@
-//! Convolution: a product of an unfolding view.
+//! Convolution as a contraction of an unfolding view with the weights.
 
 use super::norm::per_channel;
 use super::shape::with_extents;
@@ -10,13 +10,13 @@ use wgfc_ir::{BinaryOp, Contract, Dim, Op, Poly, Scalar, Value};
 /// Parameters of [`conv`].
 #[derive(Clone, Debug)]
 pub struct Conv {
-    /// How windows lie.
+    /// The strides, dilations and padding of the windows.
     pub window: Window,
-    /// Channels are convolved in this many groups.
+    /// The number of groups of channels.
     pub groups: i64,
 }
 
-/// [`product`] plus a bias for each channel.
+/// [`product`] plus a bias per channel.
 pub fn conv(cx: &mut Lowering, x: Value, w: Value, bias: Option<Value>, p: &Conv) -> Result {
     let y = product(cx, x, w, p)?;
     match bias {
@@ -25,7 +25,7 @@ pub fn conv(cx: &mut Lowering, x: Value, w: Value, bias: Option<Value>, p: &Conv
     }
 }
 
-/// `y` plus a number for each channel.
+/// `y` plus one number per channel.
 pub fn channel_bias(cx: &mut Lowering, y: Value, bias: Value) -> Result {
     let rank = cx.rank(y);
     let b = per_channel(cx, bias, rank)?;
@@ -45,7 +45,7 @@ pub fn product(cx: &mut Lowering, x: Value, w: Value, p: &Conv) -> Result {
     groups.product(cx, unfolded, w)
 }
 
-/// `x`, whose number of channels the weights tell where its own shape does not.
+/// `x` with the number of channels taken from the weights if its own shape does not tell it.
 fn known_channels(cx: &mut Lowering, x: Value, w: Value, groups: i64) -> Result {
     let (mut shape, sw) = (cx.shape(x), cx.shape(w));
     match (shape.get(1), sw.get(1).and_then(Dim::as_const)) {
@@ -57,7 +57,7 @@ fn known_channels(cx: &mut Lowering, x: Value, w: Value, groups: i64) -> Result 
     }
 }
 
-/// How channels are divided.
+/// The division of channels into groups.
 #[derive(Clone, Debug)]
 pub struct Groups {
     count: Dim,
@@ -93,7 +93,7 @@ impl Groups {
         Ok(Groups { count, channels, outputs })
     }
 
-    /// A shape whose axis 1 is the input's channels, with an axis for the groups if there are several.
+    /// `shape` with its channel axis 1 split into groups and channels if there are several groups.
     pub fn split(&self, shape: &[Dim]) -> Vec<Dim> {
         let mut s = shape.to_vec();
         if !self.count.is(1) {
@@ -111,7 +111,7 @@ impl Groups {
             split.splice(0..1, [self.count.clone(), self.outputs.clone()]);
         }
         let w = cx.reshape(w, split)?;
-        // Labels: batch 0, group 1, input channel 2, output channel 3, then places, then kernel.
+        // Labels: batch 0, group 1, input channel 2, output channel 3, then output positions, then kernel positions.
         let places: Vec<u8> = (0..n).map(|i| 4 + i as u8).collect();
         let kernel: Vec<u8> = (0..n).map(|i| 4 + (n + i) as u8).collect();
         let g: &[u8] = if grouped { &[1] } else { &[] };
@@ -129,7 +129,7 @@ impl Groups {
     }
 }
 
-/// `d` divided by the number of groups.
+/// `d` divided by the number of groups; fails if it does not divide evenly.
 pub fn share(d: &Dim, groups: &Dim, what: &str) -> Result<Dim> {
     let q = d.div(groups, &[]);
     if &q * groups == *d {

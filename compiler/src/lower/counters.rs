@@ -1,16 +1,16 @@
-//! Loops whose condition does nothing but count: `i < n` of a carried integer that each iteration adds to, where `n`
-//! is known from shapes. What exporters make of `while` and of recurrent layers.
+//! Recognises loops whose condition only counts: `i < n`, where `i` is a carried integer to which each iteration adds
+//! a constant, and `n` is known from shapes. Exporters emit such loops for `while` and for recurrent layers.
 
 use super::Lowering;
 use crate::shape_eval::ShapeEval;
 use wgfc_ir::{BinaryOp as B, Dim, Graph, Op, Poly, ScalarFn, ScalarNode, Value};
 
-/// Operators that are looked through between a condition and what it compares.
+/// The maximum number of operators that are followed from a condition to the values that it compares.
 const MAX_DEPTH: usize = 32;
-/// Integers that f32 holds, which exporters convert to in order to compare.
+/// Integers up to this bound are exact in f32, to which exporters convert them for the comparison.
 const EXACT: i64 = 1 << 24;
 
-/// An integer: one of the body's inputs, or none, and a size.
+/// An integer expression: optionally an input of the body, plus a size.
 #[derive(Clone, Debug, PartialEq)]
 struct Sum {
     of: Option<usize>,
@@ -21,7 +21,7 @@ struct Sum {
 #[derive(Clone, Debug)]
 struct Less(Sum, Sum);
 
-/// The form in which an expression of a graph is found.
+/// The recognised form of an expression.
 #[derive(Clone, Debug)]
 enum Found {
     Sum(Sum),
@@ -32,7 +32,7 @@ enum Found {
 
 struct Reader<'a> {
     graph: &'a Graph,
-    /// The facts known of its values.
+    /// The known elements of a value of this graph.
     known: &'a mut dyn FnMut(Value) -> Option<Vec<Dim>>,
 }
 
@@ -72,7 +72,7 @@ impl Reader<'_> {
             ScalarNode::Const(s) if s.dtype.is_int() => {
                 Some(Found::Sum(Sum { of: None, add: Poly::from(s.as_i64()) }))
             }
-            // Lengths and counters are whole, and no larger than any of these hold.
+            // Lengths and counters are integers in the range of each of these types, so the cast does not change them.
             ScalarNode::Cast(to, x) => {
                 let found = get(*x)?;
                 let wide =
@@ -105,9 +105,10 @@ impl Reader<'_> {
     }
 }
 
-/// How many iterations a loop takes whose `body` has the number of the iteration, the condition and what is carried
-/// as its inputs, and the condition and what is carried as its outputs; `start` is the condition before it, `initial`
-/// and `captured` what it is given. None where its condition does more than count.
+/// The number of iterations of a loop, or `None` if its condition does more than count. The inputs of `body` are the
+/// iteration number, the condition, the carried and the captured values; its outputs are the condition and the carried
+/// values. `start` is the condition before the loop, `initial` the initial carried values, and `captured` the captured
+/// ones.
 pub(super) fn iterations(
     cx: &mut Lowering,
     (body, eval): (&Graph, &mut ShapeEval),
@@ -121,7 +122,7 @@ pub(super) fn iterations(
     let Found::Less(Less(counter, bound)) = inside.value(condition, 0)? else { return None };
     let after = |i: usize| body.outputs.get(1 + i).map(|o| o.value);
     let (first, step) = match counter.of? {
-        // The number of the iteration itself.
+        // The counter is the iteration number itself.
         0 => (Poly::ZERO, 1),
         at => {
             let at = at.checked_sub(2).filter(|i| *i < initial.len())?;
@@ -130,7 +131,7 @@ pub(super) fn iterations(
             (known(cx, *initial.get(at)?)?, step)
         }
     };
-    // The bound stays what it is.
+    // The bound must be loop-invariant.
     let bound = match bound.of {
         None => bound.add,
         Some(i) => {
@@ -146,12 +147,12 @@ pub(super) fn iterations(
     if bound.as_const().is_some_and(|b| b >= EXACT) {
         return None;
     }
-    // Whether another follows is asked with this number of the first.
+    // The counter that the condition at the end of the first iteration compares.
     let asked = &first + &counter.add;
     let left = |from: &Poly| (&bound - from).max_of(&Dim::ZERO, &[]).ceil_div(step);
     match outside(cx, start)? {
         Found::Always => Some(&left(&asked) + &Dim::ONE),
-        // This question before the first.
+        // The initial condition must be the same comparison, one step earlier.
         Found::Less(Less(a, b)) if a.of.is_none() && b.of.is_none() => {
             let before = &asked - &Poly::from(step);
             (&b.add - &a.add == &bound - &before).then(|| left(&before))
@@ -167,7 +168,7 @@ fn known(cx: &mut Lowering, v: Value) -> Option<Poly> {
     }
 }
 
-/// The form of a value of the graph around the loop.
+/// The recognised form of a value of the graph around the loop.
 fn outside(cx: &mut Lowering, v: Value) -> Option<Found> {
     let (graph, eval) = cx.known();
     Reader { graph, known: &mut |v| eval.dims(graph, v) }.value(v, 0)

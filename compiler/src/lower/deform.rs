@@ -1,4 +1,4 @@
-//! A convolution whose windows are sampled at places that an input moves.
+//! Deformable convolution: an input shifts the positions at which the windows sample.
 
 use super::conv::{Conv, Groups, channel_bias};
 use super::sample::{Mode, Padding, Sampled, spread, weighted};
@@ -7,8 +7,8 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp, Value};
 
-/// `x [N, C, spatial…]`, `w [M, C/G, kernel…]`, `offset [N, groups·kernel·axes, out…]`, and
-/// optionally a bias `[M]` and a mask `[N, groups·kernel, out…]`, with so many groups of offsets.
+/// `x [N, C, spatial…]`, `w [M, C/G, kernel…]`, `offset [N, groups·kernel·axes, out…]` and optionally a bias `[M]` and
+/// a mask `[N, groups·kernel, out…]`, where `groups` is the number of offset groups.
 pub fn deform_conv(
     cx: &mut Lowering,
     [x, w, offset]: [Value; 3],
@@ -46,7 +46,7 @@ pub fn deform_conv(
     let offset = cx.cast(offset, DType::F32)?;
     split.extend(out.iter().cloned());
 
-    // Sampled: batch, channel, kernel, places, then a tap axis for each spatial axis.
+    // The axes of the samples: batch, channel, kernel, output positions, then one tap axis for each spatial axis.
     let mut shape = vec![sx[0].clone(), sx[1].clone()];
     shape.extend(split[2..].iter().cloned());
     let columns = shape.clone();
@@ -86,7 +86,7 @@ pub fn deform_conv(
     }
     let dtype = cx.dtype(x);
     let sampled = cx.cast(sampled, dtype)?;
-    // As an unfolded input has them: channel, places, kernel.
+    // The axis order of an unfolded input: channel, output positions, kernel.
     let perm: Vec<usize> = (0..2).chain(2 + n..2 + 2 * n).chain(2..2 + n).collect();
     let unfolded = cx.transpose(sampled, &perm)?;
     let split = channels.split(&cx.shape(unfolded));

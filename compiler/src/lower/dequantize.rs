@@ -1,10 +1,10 @@
-//! Quantised weights as expressions of their elements, `(q − zero) · scale`, which are computed where they
-//! are read: packed weights stay packed.
+//! Quantised weights as expressions of their elements, `(q − zero) · scale`, which are evaluated where they are read:
+//! packed weights stay packed in memory.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Scalar, ScalarFn, ScalarNode, Tensor, Value};
 
-/// The unsigned type of that many bits.
+/// The unsigned integer type of this many bits.
 pub fn unsigned(bits: i64) -> Result<DType> {
     match bits {
         2 => Ok(DType::U2),
@@ -17,7 +17,7 @@ pub fn unsigned(bits: i64) -> Result<DType> {
     }
 }
 
-/// The elements of `bits` bits in bytes, lowest bits first, as `shape`.
+/// Reinterprets bytes as elements of `bits` bits, lowest bits first, of shape `shape`.
 pub fn unpacked(cx: &mut Lowering, v: Value, bits: i64, shape: Vec<Dim>) -> Result {
     let (dtype, per) = (unsigned(bits)?, 8 / bits);
     let have: Dim = cx.shape(v).iter().product();
@@ -49,17 +49,17 @@ pub fn unpacked(cx: &mut Lowering, v: Value, bits: i64, shape: Vec<Dim>) -> Resu
     Ok(cx.reshape(v, shape)?)
 }
 
-/// The number that is subtracted before scaling.
+/// The zero point, which is subtracted before scaling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Zero {
     /// The number for all elements.
     Is(i64),
-    /// One for each element, of any type.
+    /// One zero point for each element, of any type.
     Of(Value),
 }
 
-/// `(q − zero) · scale`, elementwise: made in f32 and rounded to `dtype` once, which a product that
-/// reads it directly leaves out.
+/// `(q − zero) · scale`, elementwise. It is computed in f32 and rounded to `dtype` once; a product that reads the
+/// expression directly skips that rounding.
 pub fn dequantized(cx: &mut Lowering, q: Value, scale: Value, zero: &Zero, dtype: DType) -> Result {
     let mut args = vec![q, scale];
     let mut f = ScalarFn::default();
@@ -90,7 +90,7 @@ pub fn dequantized(cx: &mut Lowering, q: Value, scale: Value, zero: &Zero, dtype
     Ok(cx.map_to(f, &args, shape)?)
 }
 
-/// One value a block becomes one value an element: `v` read at `index / block` along `axis`.
+/// Repeats one value per block to one per element: `v` read at `index / block` along `axis`.
 pub fn per_element(cx: &mut Lowering, v: Value, axis: usize, block: i64, shape: &[Dim]) -> Result {
     let mut index: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
     index[axis] = index[axis].div(&block.into(), shape);

@@ -1,9 +1,10 @@
-//! Norms of differences.
+//! Vector norms, distances and the cross product.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp, UnaryOp as U, Value};
 
-/// `(Σ |x|ᵖ)^(1/p)` along axes, which stay with extent 1: the number of those that are not 0 for 0, the largest for infinity.
+/// The p-norm `(Σ |x|ᵖ)^(1/p)` along axes, which are kept with extent 1. For `p = 0` it is the number of non-zero
+/// elements, for infinity the largest magnitude.
 pub fn norm(cx: &mut Lowering, x: Value, p: f64, axes: &[usize]) -> Result {
     let dtype = cx.dtype(x);
     if !dtype.is_float() {
@@ -32,7 +33,8 @@ pub fn norm(cx: &mut Lowering, x: Value, p: f64, axes: &[usize]) -> Result {
     Ok(cx.cast(y, dtype)?)
 }
 
-/// The norm of the difference of each row of `a [batch…, n, d]` and each of `b [batch…, m, d]`: `[batch…, n, m]`.
+/// Pairwise distances: the p-norm of the difference of each row of `a [batch…, n, d]` and each row of
+/// `b [batch…, m, d]`, `[batch…, n, m]`.
 pub fn between(cx: &mut Lowering, a: Value, b: Value, p: f64) -> Result {
     let (rank, rank_b) = (cx.rank(a), cx.rank(b));
     if rank < 2 || rank_b < 2 || cx.dtype(a) != cx.dtype(b) {
@@ -45,7 +47,7 @@ pub fn between(cx: &mut Lowering, a: Value, b: Value, p: f64) -> Result {
     Ok(cx.squeeze(y, &[last])?)
 }
 
-/// The vector product along an axis of extent 3.
+/// The cross product along an axis of extent 3.
 pub fn cross(cx: &mut Lowering, a: Value, b: Value, axis: usize) -> Result {
     let shape = cx.broadcast_shape(&[a, b])?;
     if !shape[axis].is(3) {
@@ -62,7 +64,7 @@ pub fn cross(cx: &mut Lowering, a: Value, b: Value, axis: usize) -> Result {
     Ok(cx.binary(B::Sub, first, second)?)
 }
 
-/// Slices along an axis whose norm is above a limit, scaled down to it.
+/// Scales each slice along an axis whose p-norm is above `most` down to that norm.
 pub fn renorm(cx: &mut Lowering, x: Value, p: f64, axis: usize, most: f64) -> Result {
     let dtype = cx.dtype(x);
     let axes: Vec<usize> = (0..cx.rank(x)).filter(|d| *d != axis).collect();

@@ -1,22 +1,22 @@
-//! Sums of products in the notation of Einstein, operand by operand from the left.
+//! Sums of products in Einstein notation, contracted operand by operand from the left.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::build::Built;
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp, Contract, Dim, Op, Poly, ReduceOp, Value};
 
-/// Labels of the axes of every operand and of the result: letters as they are, axes of an ellipsis
-/// numbered from below `A`, the last one alike in all.
+/// The axis labels of every operand and of the result. Letters are their own labels; axes of an ellipsis are numbered
+/// from below `A` so that the last one has the same label everywhere.
 #[derive(Debug, PartialEq)]
 struct Equation {
     operands: Vec<Vec<u8>>,
     output: Vec<u8>,
 }
 
-/// The most axes that an ellipsis may stand for: labels below the letters.
+/// The maximum number of axes of an ellipsis: the number of labels below the letters.
 const ELLIPSIS: usize = b'A' as usize;
 
-/// A term's letters before and after its ellipsis, if it has one.
+/// The letters of a term before its ellipsis, and those after it if it has one.
 fn term(text: &str) -> Built<(Vec<u8>, Option<Vec<u8>>)> {
     let letters = |part: &str| match part.chars().find(|c| !c.is_ascii_alphabetic()) {
         Some(c) => Err(format!("`{c}` in term `{text}`")),
@@ -28,8 +28,8 @@ fn term(text: &str) -> Built<(Vec<u8>, Option<Vec<u8>>)> {
     }
 }
 
-/// Reads an equation for operands of these ranks. Without `->` the result has the axes of the ellipsis,
-/// then the letters that occur once, in the order of their codes.
+/// Parses an equation for operands of these ranks. Without `->` the result has the axes of the ellipsis, then the
+/// letters that occur once, in the order of their codes.
 fn parse(equation: &str, ranks: &[usize]) -> Built<Equation> {
     let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
     let (inputs, output) = match text.split_once("->") {
@@ -40,7 +40,7 @@ fn parse(equation: &str, ranks: &[usize]) -> Built<Equation> {
     if terms.len() != ranks.len() {
         return Err(format!("{} terms for {} operands", terms.len(), ranks.len()));
     }
-    // How many axes each ellipsis stands for.
+    // The number of axes that each ellipsis stands for.
     let mut wide = vec![];
     for (i, ((before, after), rank)) in terms.iter().zip(ranks).enumerate() {
         let letters = before.len() + after.as_ref().map_or(0, Vec::len);
@@ -85,7 +85,7 @@ struct Labelled {
 }
 
 impl Labelled {
-    /// Axes of one label become their diagonal.
+    /// Takes the diagonal of axes that share a label.
     fn new(cx: &mut Lowering, value: Value, all: &[u8]) -> Result<Labelled> {
         let from = cx.shape(value);
         let (mut labels, mut shape, mut index) = (vec![], vec![], vec![]);
@@ -106,8 +106,8 @@ impl Labelled {
         Ok(Labelled { value: cx.view(value, shape, index)?, labels })
     }
 
-    /// Drops axes of extent 1 that others broadcast against, and gives the others the common name of
-    /// their extent.
+    /// Drops axes of extent 1 that are broadcast against others, and gives the remaining axes the common extent of
+    /// their label.
     fn conform(&mut self, cx: &mut Lowering, extents: &[(u8, Dim)]) -> Result<()> {
         let mut shape = cx.shape(self.value);
         let mut drop = vec![];
@@ -131,14 +131,14 @@ impl Labelled {
         Ok(())
     }
 
-    /// Sums over what is not wanted.
+    /// Sums over the axes whose labels are not wanted.
     fn reduce(self, cx: &mut Lowering, wanted: impl Fn(u8) -> bool) -> Result<Labelled> {
         let axes: Vec<usize> = (0..self.labels.len()).filter(|i| !wanted(self.labels[*i])).collect();
         let value = cx.reduce(ReduceOp::Sum, self.value, &axes, false)?;
         Ok(Labelled { value, labels: self.labels.into_iter().filter(|l| wanted(*l)).collect() })
     }
 
-    /// With these axes in this order; those it lacks have extent 1.
+    /// The value with its axes in the order of these labels; missing axes get extent 1.
     fn arranged(&self, cx: &mut Lowering, order: &[u8]) -> Result {
         let perm: Vec<usize> = order.iter().filter_map(|l| self.labels.iter().position(|m| m == l)).collect();
         let value = cx.transpose(self.value, &perm)?;
@@ -147,7 +147,7 @@ impl Labelled {
     }
 }
 
-/// Equal, now or when run.
+/// Requires two extents to be equal: checked while compiling if both are known, else at run time.
 fn equal(cx: &mut Lowering, a: &Dim, b: &Dim, label: u8) -> Result<()> {
     if a != b && a.as_const().is_some() && b.as_const().is_some() {
         let what = if usize::from(label) < ELLIPSIS { "...".into() } else { char::from(label).to_string() };
@@ -157,7 +157,7 @@ fn equal(cx: &mut Lowering, a: &Dim, b: &Dim, label: u8) -> Result<()> {
     Ok(())
 }
 
-/// The sum of products of operands of one type, at least one, in the order of the equation: `bij, bjk -> bik`.
+/// The sum of products of at least one operand, all of one type, in the order of the equation: `bij, bjk -> bik`.
 pub fn einsum(cx: &mut Lowering, xs: &[Value], text: &str) -> Result {
     if let Some(x) = xs.iter().find(|x| cx.dtype(**x) != cx.dtype(xs[0])) {
         return Err(OpError::model(format!(
@@ -203,7 +203,8 @@ pub fn einsum(cx: &mut Lowering, xs: &[Value], text: &str) -> Result {
     product.arranged(cx, &equation.output)
 }
 
-/// The product of two, summed over what is not needed `later`; axes of the result come in its order.
+/// The product of two operands, summed over the labels that `later` does not need; the axes of the result follow its
+/// order.
 fn multiply(
     cx: &mut Lowering,
     a: Labelled,

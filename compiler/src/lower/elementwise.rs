@@ -1,9 +1,9 @@
-//! Elementwise operators that are more than one scalar operator, and what is asked of the operands of others.
+//! Elementwise operators made of several scalar operators, and checks of the operands of others.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, Body, Class, DType, Dim, Scalar, UnaryOp, Value};
 
-/// A scalar operator of two operands of one type.
+/// A scalar operator applied to two operands of the same type.
 pub fn binary(cx: &mut Lowering, op: BinaryOp, a: Value, b: Value) -> Result {
     same_type(cx, a, b)?;
     Ok(cx.binary(op, a, b)?)
@@ -17,7 +17,7 @@ fn same_type(cx: &Lowering, a: Value, b: Value) -> Result<()> {
         .help("insert a Cast"))
 }
 
-/// Any number of operands, at least one, combined from the left.
+/// Combines one or more operands from the left.
 pub fn fold(cx: &mut Lowering, op: BinaryOp, xs: &[Value]) -> Result {
     let (first, rest) = xs.split_first().ok_or("needs at least one input")?;
     let mut acc = *first;
@@ -27,7 +27,7 @@ pub fn fold(cx: &mut Lowering, op: BinaryOp, xs: &[Value]) -> Result {
     Ok(acc)
 }
 
-/// The mean of any number of operands, at least one.
+/// The mean of one or more operands.
 pub fn mean(cx: &mut Lowering, xs: &[Value]) -> Result {
     let (first, rest) = xs.split_first().ok_or("needs at least one input")?;
     if rest.is_empty() {
@@ -44,8 +44,9 @@ pub fn mean(cx: &mut Lowering, xs: &[Value]) -> Result {
     Ok(cx.cast(mean, dtype)?)
 }
 
-/// The largest integer that is at most the quotient, of operands of one type: of integers exactly, of floats as the multiple of the
-/// divisor that the exact remainder leaves, so that `1.0` is 9 times `0.1`. An integer over 0 is 0.
+/// The quotient rounded down, of operands of the same type. Integers are divided exactly. For floats the dividend
+/// minus the exact remainder is divided, so that the result is consistent with the remainder: `1.0` divided by `0.1`
+/// is 9. An integer divided by 0 is 0.
 pub fn floor_div(cx: &mut Lowering, a: Value, b: Value) -> Result {
     same_type(cx, a, b)?;
     let dtype = cx.dtype(a);
@@ -57,7 +58,7 @@ pub fn floor_div(cx: &mut Lowering, a: Value, b: Value) -> Result {
     Ok(cx.cast(q, dtype)?)
 }
 
-/// [`floor_div`] of two numbers of a type.
+/// [`floor_div`] of two scalars of this type.
 pub fn floored(f: &mut Body, x: u32, y: u32, dtype: DType) -> u32 {
     if !dtype.is_float() {
         let q = f.binary(BinaryOp::Div, x, y);
@@ -83,7 +84,7 @@ pub fn floored(f: &mut Body, x: u32, y: u32, dtype: DType) -> u32 {
     let below = f.binary(BinaryOp::And, some, differ);
     let less = f.binary(BinaryOp::Sub, q, one);
     let q = f.select(below, less, q);
-    // The quotient is an integer but for its rounding.
+    // The quotient is an integer up to its rounding error, so it is rounded to the nearest.
     let down = f.unary(UnaryOp::Floor, q);
     let over = f.binary(BinaryOp::Sub, q, down);
     let over = f.binary(BinaryOp::Gt, over, half);
@@ -93,7 +94,7 @@ pub fn floored(f: &mut Body, x: u32, y: u32, dtype: DType) -> u32 {
     f.select(by_zero, plain, q)
 }
 
-/// `xʸ` of the type of `x`. The exponent may have another type than the base.
+/// `xʸ` in the type of `x`; the exponent may have another type than the base.
 pub fn pow(cx: &mut Lowering, x: Value, y: Value) -> Result {
     let (tx, ty) = (cx.dtype(x), cx.dtype(y));
     if tx.is_float() || ty == tx {
@@ -106,7 +107,7 @@ pub fn pow(cx: &mut Lowering, x: Value, y: Value) -> Result {
     Ok(cx.cast(r, tx)?)
 }
 
-/// Infinities of the signs asked for.
+/// Whether an element is an infinity of one of the requested signs.
 pub fn is_inf(cx: &mut Lowering, x: Value, negative: bool, positive: bool) -> Result {
     let any = cx.unary(UnaryOp::IsInf, x)?;
     let op = match (negative, positive) {
@@ -122,16 +123,17 @@ pub fn is_inf(cx: &mut Lowering, x: Value, negative: bool, positive: bool) -> Re
     Ok(cx.binary(BinaryOp::And, any, side)?)
 }
 
-/// Which way bits are shifted.
+/// The direction of a bit shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shift {
-    /// To higher places.
+    /// Towards the most significant bit.
     Left,
-    /// To lower places; the sign stays.
+    /// Towards the least significant bit; the sign is extended.
     Right,
 }
 
-/// By the width or more, or by less than 0, nothing is left but the sign.
+/// Shifts by at least the bit width, or by a negative number, give 0, or all copies of the sign for an arithmetic
+/// right shift.
 pub fn shift(cx: &mut Lowering, x: Value, by: Value, direction: Shift) -> Result {
     let dtype = cx.dtype(x);
     if !dtype.is_int() || cx.dtype(by) != dtype {
@@ -153,7 +155,7 @@ pub fn shift(cx: &mut Lowering, x: Value, by: Value, direction: Shift) -> Result
     }
 }
 
-/// The bits of `x` as another type of the same width.
+/// Reinterprets the bits of `x` as another type of the same width.
 pub fn bit_cast(cx: &mut Lowering, x: Value, to: DType) -> Result {
     let from = cx.dtype(x);
     if from.bits() != to.bits() {
@@ -179,7 +181,7 @@ pub fn bit_cast(cx: &mut Lowering, x: Value, to: DType) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// The unsigned integers of so many bits.
+/// The unsigned integer type of this many bits.
 fn word(bits: usize) -> Result<DType> {
     Ok(match bits {
         8 => DType::U8,
@@ -195,7 +197,8 @@ fn word(bits: usize) -> Result<DType> {
     })
 }
 
-/// The bits of `x` as several elements of a narrower type each, the lowest bits first: for each of these a tensor with a last axis of one.
+/// Splits the bits of each element of `x` into elements of a narrower type, lowest bits first. Returns one tensor for
+/// each part, with a last axis of extent 1.
 pub fn split_bits(cx: &mut Lowering, x: Value, to: DType) -> Result<Vec<Value>> {
     let (wide, narrow) = (word(cx.dtype(x).bits())?, word(to.bits())?);
     let x = bit_cast(cx, x, wide)?;
@@ -213,7 +216,7 @@ pub fn split_bits(cx: &mut Lowering, x: Value, to: DType) -> Result<Vec<Value>> 
     Ok(parts)
 }
 
-/// The bits along the last axis of `x` as one element of a wider type, the lowest bits first.
+/// Joins the bits along the last axis of `x` into one element of a wider type, lowest bits first.
 pub fn joined_bits(cx: &mut Lowering, x: Value, to: DType) -> Result {
     let (narrow, wide) = (word(cx.dtype(x).bits())?, word(to.bits())?);
     let x = bit_cast(cx, x, narrow)?;
@@ -241,7 +244,7 @@ pub fn choose(cx: &mut Lowering, c: Value, a: Value, b: Value) -> Result {
     Ok(cx.select(c, a, b)?)
 }
 
-/// A bound of values.
+/// A bound for [`clamp`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// A number.
@@ -250,7 +253,7 @@ pub enum Limit {
     Of(Value),
 }
 
-/// Not below one limit, nor above the other.
+/// Clamps to at least `low` and at most `high`.
 pub fn clamp(cx: &mut Lowering, mut x: Value, low: Option<Limit>, high: Option<Limit>) -> Result {
     for (limit, op) in [(low, BinaryOp::Max), (high, BinaryOp::Min)] {
         match limit {

@@ -1,37 +1,37 @@
-//! Why an operator cannot be lowered.
+//! The reasons for which an operator cannot be lowered.
 
 use crate::Kind;
 use wgfc_ir::Value;
 
-/// The results of lowering an operator of several results: its values, in order.
+/// The results, in order, of lowering an operator with several results.
 pub type Lowered = Result<Vec<Value>>;
 
-/// The result of lowering an operator of one result.
+/// The result of lowering an operator with one result.
 pub type Result<T = Value> = std::result::Result<T, OpError>;
 
-/// Which part of an operator an error is about. A source format says it in its own words.
+/// The part of an operator that an error is about. The importer of a source format translates it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// The operand of that value.
+    /// The operand with that value.
     Operand(Value),
-    /// A parameter, by the name of the argument or field that it is here.
+    /// A parameter, by the name of its argument or field in this module.
     Param(&'static str),
-    /// In the words of the source format.
+    /// A part in the words of the source format.
     Source(String),
 }
 
-/// Why an operator cannot be lowered. Strings convert to it: the model is wrong.
+/// The reason for which an operator cannot be lowered. Strings convert to an error of [`Kind::Model`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpError {
-    /// Whose problem it is.
+    /// Whether the model is wrong, it is not supported, or the compiler is wrong.
     pub kind: Kind,
-    /// The fault and its reason.
+    /// The problem and its reason.
     pub message: String,
-    /// The part of the operator that is meant.
+    /// The part of the operator that the error is about.
     pub part: Option<Part>,
     /// Advice.
     pub help: Option<String>,
-    /// Already reported elsewhere: say nothing more.
+    /// Whether the cause has already been reported, so that this error is not shown.
     pub reported: bool,
 }
 
@@ -40,37 +40,37 @@ impl OpError {
     pub fn model(message: impl Into<String>) -> OpError {
         OpError { kind: Kind::Model, message: message.into(), part: None, help: None, reported: false }
     }
-    /// We do not support it.
+    /// The compiler does not support it.
     ///
-    /// `help` says what a user can do: there is no advice that fits all of these.
+    /// `help` says what a user can do.
     pub fn unsupported(message: impl Into<String>, help: impl Into<String>) -> OpError {
         OpError { kind: Kind::Unsupported, ..OpError::model(message) }.help(help)
     }
-    /// A value that must be known when compiling depends on dimensions that are not.
+    /// A value that must be known while compiling depends on symbolic dimensions.
     pub fn symbolic(message: impl Into<String>) -> OpError {
         OpError::unsupported(message, "fix the dimension with --dim NAME=VALUE")
     }
-    /// We are wrong.
+    /// The compiler is wrong.
     pub fn internal(message: impl Into<String>) -> OpError {
         OpError { kind: Kind::Internal, ..OpError::model(message) }
     }
-    /// Something below has already been reported.
+    /// An error that follows from one already reported.
     pub fn reported() -> OpError {
         OpError { reported: true, ..OpError::model("") }
     }
-    /// Says that an operand is meant.
+    /// Sets the operand that the error is about.
     pub fn operand(self, v: Value) -> OpError {
         OpError { part: Some(Part::Operand(v)), ..self }
     }
-    /// Says that a parameter is meant.
+    /// Sets the parameter that the error is about.
     pub fn param(self, name: &'static str) -> OpError {
         OpError { part: Some(Part::Param(name)), ..self }
     }
-    /// Says what is meant in the words of the source format.
+    /// Sets the part that the error is about, in the words of the source format.
     pub fn at(self, part: impl Into<String>) -> OpError {
         OpError { part: Some(Part::Source(part.into())), ..self }
     }
-    /// Says what to do.
+    /// Sets the advice.
     pub fn help(mut self, help: impl Into<String>) -> OpError {
         self.help = Some(help.into());
         self

@@ -1,4 +1,4 @@
-//! Attention whose caller may change the scores and the probabilities, as those of FlexAttention may be.
+//! Attention whose caller may modify the scores and the probabilities, as FlexAttention allows.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
@@ -17,7 +17,7 @@ fn per_query_head(cx: &mut Lowering, x: Value, heads: i64, kept: i64) -> Result 
 /// Parameters of [`scores`].
 #[derive(Clone, Copy, Debug)]
 pub struct Flex {
-    /// The factor of scores; by default `1/√d`.
+    /// The scale of the scores; by default `1/√d`.
     pub scale: Option<f64>,
     /// The type of scores and probabilities; by default f64 if the operands are f64, else f32.
     pub precision: Option<DType>,

@@ -1,8 +1,9 @@
-//! Fourier transforms, as products with matrices of cosines and sines.
+//! Fourier transforms as products with matrices of cosines and sines.
 //!
-//! A matrix is read from a table of one turn at `k·n mod length`: complex numbers are their last axis. A long transform whose
-//! length has small factors is made of as many products, of which each sums over one factor (Cooley and Tukey). What is left of
-//! a length without such factors is a convolution with a chirp, by transforms whose length is a power of two (Bluestein).
+//! A matrix is read from a table of the roots of unity at `k·n mod length`; the last axis of a tensor holds the real
+//! and the imaginary part. A long transform whose length has small factors is split into as many products, each of
+//! which sums over one factor (Cooley and Tukey). A remaining length without small factors is transformed as a
+//! convolution with a chirp, through transforms whose length is a power of two (Bluestein).
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
@@ -11,30 +12,30 @@ use wgfc_ir::{
     Value,
 };
 
-/// Up to this length a transform is one product.
+/// Transforms up to this length are one product.
 const WHOLE: i64 = 512;
-/// The largest factor that is split off a longer one.
+/// The largest factor that is split off a longer transform.
 const FACTOR: i64 = 64;
 
-/// Up to this length one without small factors is a product.
+/// Transforms without small factors are one product up to this length.
 const PRIME: i64 = 1024;
 
-/// A transform of `[…, n, c]` along the axis before the last.
+/// A transform of `[…, n, c]` along the second-to-last axis.
 struct Transform {
     /// The length of the whole transform.
     length: Dim,
     inverse: bool,
-    /// Whether the inverse one is divided by the length.
+    /// Whether an inverse transform is divided by the length.
     divided: bool,
-    /// Numbers of one input and one output element: 1 or 2.
+    /// The number of components of each input and of each output element: 1 (real) or 2 (complex).
     from: i64,
     to: i64,
 }
 
-/// `e^(∓2πi·n/length)` for every `n` as the matrices `[length, from, to]` that multiply by it.
+/// A table of `e^(∓2πi·n/length)` for every `n`, each as the matrix `[from, to]` that multiplies a number by it.
 fn turn(cx: &mut Lowering, t: &Transform) -> Result {
     let sign = if t.inverse { 1.0 } else { -1.0 };
-    // Real and imaginary part of the product, as sums over the parts of the factor.
+    // The parts of the complex product as sums over the parts of the factor.
     let entry = |c: i64, o: i64, (sin, cos): (f64, f64)| match (c, o) {
         (0, 0) | (1, 1) => cos,
         (0, _) => sign * sin,
@@ -70,7 +71,8 @@ fn turn(cx: &mut Lowering, t: &Transform) -> Result {
 }
 
 impl Transform {
-    /// `x [lead…, n, from]` becomes `[lead…, bins, to]`, in f32. What `x` lacks of the length is 0.
+    /// Transforms `x [lead…, n, from]` to `[lead…, bins, to]`, in f32. If `x` is shorter than the length, it is padded
+    /// with zeros.
     fn apply(&self, cx: &mut Lowering, x: Value, bins: &Dim) -> Result {
         let y = match self.length.as_const().filter(|n| *n > WHOLE) {
             Some(n) => {
@@ -86,8 +88,9 @@ impl Transform {
         Ok(cx.binary(B::Div, y, length)?)
     }
 
-    /// With `length = factor·rest`, bin `k + rest·l` is the sum over `m` of `e^(∓2πi·m·(k + rest·l)/length)` times bin `k` of
-    /// the transform of the elements `m, m + factor, m + 2·factor, …`.
+    /// Cooley and Tukey's step: with `length = factor·rest`, bin `k + rest·l` is the sum over `m` of
+    /// `e^(∓2πi·m·(k + rest·l)/length)` times bin `k` of the transform of the elements
+    /// `m, m + factor, m + 2·factor, …`.
     fn in_factors(&self, cx: &mut Lowering, x: Value, length: i64, bins: &Dim) -> Result {
         let Transform { inverse, from, to, .. } = *self;
         let own = |length: i64, from: i64, to: i64| Transform {
@@ -128,14 +131,14 @@ impl Transform {
         Ok(cx.slice(y, lead, &Poly::ZERO, 1, bins)?)
     }
 
-    /// With `w(k) = e^(∓πi·k²/length)`, bin `k` is `w(k)` times the sum over `n` of `x(n)·w(n)/w(k − n)`: a convolution, which is
-    /// the product of transforms of any greater length.
+    /// Bluestein's algorithm: with `w(k) = e^(∓πi·k²/length)`, bin `k` is `w(k)` times the sum over `n` of
+    /// `x(n)·w(n)/w(k − n)`. This convolution is computed as a product of transforms of a greater length.
     fn chirped(&self, cx: &mut Lowering, x: Value, length: i64, bins: &Dim) -> Result {
         let n = usize::try_from(length).map_err(|e| e.to_string())?;
         let around = (2 * n - 1).next_power_of_two();
         let sign = if self.inverse { 1.0 } else { -1.0 };
         let turn = |k: usize| {
-            // Angles repeat after two lengths.
+            // The angle is periodic with twice the length.
             let part = (k as u64 * k as u64 % (2 * n as u64)) as f64;
             let (sin, cos) = (sign * std::f64::consts::PI * part / n as f64).sin_cos();
             [cos, sin]
@@ -158,7 +161,7 @@ impl Transform {
         Ok(cx.slice(y, axis, &Poly::ZERO, 1, bins)?)
     }
 
-    /// The sum over all elements for each bin.
+    /// Each bin as a sum over all elements.
     fn product(&self, cx: &mut Lowering, x: Value, bins: &Dim) -> Result {
         let lead = cx.rank(x) - 2;
         let n = cx.shape(x)[lead].clone();
@@ -175,7 +178,7 @@ impl Transform {
         Ok(cx.push(Op::Contract(contract), &[x, matrix])?)
     }
 
-    /// The matrices `[grid…, from, to]` that multiply by the turns `phase`.
+    /// The matrices `[grid…, from, to]` that multiply by the roots of unity with the exponents `phase`.
     fn matrix(&self, cx: &mut Lowering, grid: &[Dim], phase: Poly) -> Result {
         let table = turn(cx, self)?;
         let phase = cx.iota(grid, phase, DType::I32)?;
@@ -189,7 +192,7 @@ impl Transform {
     }
 }
 
-/// `x [lead…, n, 1 or 2]` times as many complex numbers; of the result both parts or the real one.
+/// `x [lead…, n, 1 or 2]` times the complex constants `by [n]`; the result has both parts, or only the real one.
 fn times(cx: &mut Lowering, x: Value, by: &[[f64; 2]], to: i64) -> Result {
     let mut shape = cx.shape(x);
     let last = shape.len() - 1;
@@ -225,7 +228,7 @@ fn times(cx: &mut Lowering, x: Value, by: &[[f64; 2]], to: i64) -> Result {
     Ok(cx.map_to(f.0, &args, shape)?)
 }
 
-/// The transform of as many numbers as a power of two, in place.
+/// The transform in place of a sequence whose length is a power of two.
 fn spectrum(x: &mut [[f64; 2]]) {
     let n = x.len();
     let unused = usize::BITS - n.trailing_zeros();
@@ -249,12 +252,12 @@ fn spectrum(x: &mut [[f64; 2]]) {
     }
 }
 
-/// How many bins a real signal of that length has.
+/// The number of bins of the one-sided transform of a real signal of that length.
 fn half(length: &Dim) -> Dim {
     &length.div(&Poly::constant(2), &[]) + 1
 }
 
-/// The parts of a number: the last axis, of extent 1 or 2.
+/// The number of components of each element: the extent of the last axis, 1 or 2.
 fn parts(cx: &Lowering, x: Value) -> Result<i64> {
     match cx.shape(x).last().and_then(|d| d.as_const()) {
         Some(c) if (1..=2).contains(&c) && cx.rank(x) >= 2 && cx.dtype(x).is_float() => Ok(c),
@@ -265,7 +268,8 @@ fn parts(cx: &Lowering, x: Value) -> Result<i64> {
     }
 }
 
-/// Bins that stand for two of the whole transform count twice: all but the first and, of an even length, the last.
+/// Doubles the bins of a one-sided spectrum that stand for two bins of the full one: all but the first and, for an
+/// even length, the last.
 fn twice(cx: &mut Lowering, x: Value, length: &Dim) -> Result {
     let rank = cx.rank(x);
     let mut f = ScalarFn::default();
@@ -283,7 +287,7 @@ fn twice(cx: &mut Lowering, x: Value, length: &Dim) -> Result {
     Ok(cx.map(f, &[x])?)
 }
 
-/// `x` cut or filled with zeros to `n` along the axis before the last.
+/// `x` cut or zero-padded to the extent `n` along the second-to-last axis.
 fn fitted(cx: &mut Lowering, x: Value, n: &Dim) -> Result {
     let rank = cx.rank(x);
     let after = n - &cx.shape(x)[rank - 2];
@@ -296,19 +300,19 @@ fn fitted(cx: &mut Lowering, x: Value, n: &Dim) -> Result {
 /// Parameters of [`dft`].
 #[derive(Clone, Debug)]
 pub struct Dft {
-    /// The axis, which is not the last.
+    /// The axis, which must not be the last one.
     pub axis: usize,
-    /// How long the transform is; what the axis lacks is 0. By default as long as the axis.
+    /// The length of the transform; a shorter axis is padded with zeros. By default the extent of the axis.
     pub length: Option<Dim>,
-    /// Whether it is the inverse one.
+    /// Whether it is the inverse transform.
     pub inverse: bool,
-    /// Whether the inverse one is divided by its length.
+    /// Whether an inverse transform is divided by its length.
     pub divided: bool,
-    /// Whether the bins are those of a real signal: the first half of them.
+    /// Whether only the first half of the bins is used, as for a real signal.
     pub onesided: bool,
 }
 
-/// The discrete Fourier transform. Numbers are the last axis, of extent 1 (real) or 2.
+/// The discrete Fourier transform. The last axis, of extent 1 (real) or 2 (complex), holds the parts of a number.
 pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
     let (dtype, rank, from) = (cx.dtype(x), cx.rank(x), parts(cx, x)?);
     let Dft { axis, inverse, divided, onesided, .. } = *p;
@@ -330,7 +334,7 @@ pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
             "transform windows of a signal, or compute this node outside of the model and make its result an input",
         ));
     }
-    // The axis goes to the place before the last.
+    // Moves the axis to the second-to-last place.
     let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();
     perm.insert(rank - 2, axis);
     let mut back = vec![0; rank];
@@ -354,15 +358,16 @@ pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
 /// Parameters of [`stft`].
 #[derive(Clone, Debug)]
 pub struct Stft {
-    /// Elements from one frame to the next.
+    /// The hop: the number of elements from one frame to the next.
     pub step: i64,
-    /// Elements of a frame; by default as many as the window has, or the signal.
+    /// The number of elements of a frame; by default that of the window, else that of the signal.
     pub length: Option<Dim>,
-    /// Whether the bins are those of a real signal: the first half of them.
+    /// Whether only the first half of the bins is returned, as for a real signal.
     pub onesided: bool,
 }
 
-/// Frames of the signal `[B, n, c]`, times a window, transformed: `[B, frames, bins, 2]`.
+/// The short-time Fourier transform: frames of the signal `[B, n, c]` times a window, transformed to
+/// `[B, frames, bins, 2]`.
 pub fn stft(cx: &mut Lowering, x: Value, window: Option<Value>, p: &Stft) -> Result {
     cx.require_rank(x, 3)?;
     let (dtype, from, sx) = (cx.dtype(x), parts(cx, x)?, cx.shape(x));
@@ -413,7 +418,7 @@ mod tests {
     use std::collections::BTreeMap;
     use wgfc_ir::{Border, Graph, TensorType, eval};
 
-    /// The transform by its definition.
+    /// The transform computed by its definition.
     fn transformed(x: &[[f64; 2]], bins: usize, sign: f64) -> Vec<[f64; 2]> {
         let n = x.len();
         let bin = |k: usize| {
@@ -450,7 +455,7 @@ mod tests {
             let mut x: Vec<[f64; 2]> =
                 row.chunks(parts).map(|v| [v[0].into(), v.get(1).map_or(0.0, |v| f64::from(*v))]).collect();
             if inverse && onesided {
-                // The other bins of a real signal are conjugated.
+                // The first bin of a real signal is real, and for an even length also the last.
                 x[0][1] = 0.0;
                 if n.is_multiple_of(2) {
                     x[half - 1][1] = 0.0;
@@ -479,7 +484,8 @@ mod tests {
 
     #[test]
     fn factors_make_the_whole() {
-        // One product; factors; a prime; a prime factor that is large; odd ones; chirps, of all and inside.
+        // In order: one product; small factors; a prime; a large prime factor; odd factors; chirps for the whole
+        // length and for a factor.
         for n in [60, 1024, 521, 2 * 521, 729, 4095, 1033, 2 * 1031] {
             check(n, 2, false, false);
             check(n, 2, true, false);

@@ -1,4 +1,4 @@
-//! Activations by name, with their parameters: those of recurrent networks' gates.
+//! Activations of recurrent networks by name, with their parameters.
 
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::special::Special;
@@ -10,7 +10,7 @@ pub struct Activation {
     kind: Kind,
     /// Its first parameter.
     pub alpha: f64,
-    /// Its second.
+    /// Its second parameter.
     pub beta: f64,
 }
 
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Activation {
-    /// The activation of that name, upper and lower case alike, with its defaults.
+    /// The activation of that name (case-insensitive) with its default parameters.
     pub fn named(name: &str) -> Option<Activation> {
         let (kind, alpha, beta) = match name.to_ascii_lowercase().as_str() {
             "affine" => (Kind::Affine, 1.0, 0.0),
@@ -49,16 +49,16 @@ impl Activation {
         Some(Activation { kind, alpha, beta })
     }
 
-    /// Whether it takes a second parameter.
+    /// Whether it has a second parameter.
     pub fn has_beta(self) -> bool {
         matches!(self.kind, Kind::Affine | Kind::HardSigmoid | Kind::ScaledTanh)
     }
-    /// Whether it takes a parameter.
+    /// Whether it has a first parameter.
     pub fn has_alpha(self) -> bool {
         self.has_beta() || matches!(self.kind, Kind::Elu | Kind::LeakyRelu | Kind::ThresholdedRelu)
     }
 
-    /// The gate of `x`.
+    /// The activation applied to `x`.
     pub fn of(self, b: &mut Builder, x: Value) -> Built {
         let (alpha, beta) = (self.alpha, self.beta);
         let zero = |b: &mut Builder| {

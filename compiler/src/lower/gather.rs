@@ -1,10 +1,11 @@
-//! Reading at indexed places.
+//! Reading at indexed positions.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{Op, Poly, Value};
 
-/// Slices along an axis, in the shape of the indices. Indices that are known and evenly spaced are a view.
+/// Gathers slices along an axis; the axes of the indices replace it. Indices that are known and evenly spaced become a
+/// view.
 pub fn gather(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Result {
     let idx = cx.require_indices(idx)?;
     let rank = cx.rank(data);
@@ -25,12 +26,12 @@ pub fn gather(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Result
     Ok(cx.take(data, idx, axis)?)
 }
 
-/// Variables of axes behind one that becomes `n` axes.
+/// The index variables of `rank` axes after an axis that is replaced by `n` axes.
 fn shift(rank: usize, n: usize) -> Vec<Poly> {
     (0..rank).map(|d| Poly::var((d + n).saturating_sub(1))).collect()
 }
 
-/// First place and step, where the indices (at most one axis of them) are known and evenly spaced.
+/// The first position and the step, if the indices (of rank 0 or 1) are known and evenly spaced.
 fn known_places(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Result<Option<(Poly, i64)>> {
     if cx.rank(idx) > 1 {
         return Ok(None);
@@ -66,7 +67,7 @@ fn known_places(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Resu
     Ok(even.then_some((first, step)))
 }
 
-/// For each index the element at it along an axis, elsewhere at its own place.
+/// GatherElements: each index selects the element along an axis; the other coordinates are those of the index itself.
 pub fn elements(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Result {
     let idx = cx.require_indices(idx)?;
     let rank = cx.rank(data);
@@ -88,7 +89,7 @@ pub fn elements(cx: &mut Lowering, data: Value, idx: Value, axis: usize) -> Resu
     Ok(cx.push(Op::Gather { shape, index }, &[data, idx])?)
 }
 
-/// The last axis of the indices is a position along the data's axes behind the first `batch`.
+/// GatherND: the last axis of the indices holds coordinates along the axes of the data after the first `batch` ones.
 pub fn places(cx: &mut Lowering, data: Value, idx: Value, batch: usize) -> Result {
     let idx = cx.require_indices(idx)?;
     let (sd, si) = (cx.shape(data), cx.shape(idx));

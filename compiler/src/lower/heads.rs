@@ -1,4 +1,4 @@
-//! Attention with heads: masks, caches, the product itself.
+//! Multi-head attention: masks, caches and the product itself.
 
 use super::shape::with_extents;
 use super::{Lowering, OpError, Result};
@@ -9,7 +9,7 @@ use wgfc_ir::{
     UnaryOp as U, Value,
 };
 
-/// `[batch, s, heads · d]` as `[batch, heads, s, d]`.
+/// Splits `[batch, s, heads · d]` to `[batch, heads, s, d]`.
 pub fn split(cx: &mut Lowering, x: Value, heads: i64) -> Result {
     let s = cx.shape(x);
     let [batch, len, hidden] = s.as_slice() else {
@@ -24,14 +24,15 @@ pub fn split(cx: &mut Lowering, x: Value, heads: i64) -> Result {
     Ok(cx.transpose(apart, &[0, 2, 1, 3])?)
 }
 
-/// `[batch, heads, s, d]` as `[batch, s, heads · d]`.
+/// Joins `[batch, heads, s, d]` to `[batch, s, heads · d]`.
 pub fn join(cx: &mut Lowering, x: Value) -> Result {
     let s = cx.shape(x);
     let beside = cx.transpose(x, &[0, 2, 1, 3])?;
     Ok(cx.reshape(beside, vec![s[0].clone(), s[2].clone(), &s[1] * &s[3]])?)
 }
 
-/// `x` with extents other than 1 that must equal those of `shape`, aligned at the last, called the same.
+/// `x` with its extents, aligned at the last axis, required to be 1 or equal to those of `shape`, and given the same
+/// expressions.
 pub fn broadcasting(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     let have = cx.shape(x);
     let Some(skip) = shape.len().checked_sub(have.len()) else { return Ok(x) };
@@ -40,7 +41,7 @@ pub fn broadcasting(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     with_extents(cx, x, &want)
 }
 
-/// `past` and `new`, `[batch, heads, positions, d]`, joined along the positions.
+/// Concatenates `past` and `new`, `[batch, heads, positions, d]`, along the positions.
 pub fn append(cx: &mut Lowering, past: Value, new: Value) -> Result {
     let mut shape = cx.shape(new);
     if cx.rank(past) != 4 {
@@ -54,7 +55,7 @@ pub fn append(cx: &mut Lowering, past: Value, new: Value) -> Result {
     Ok(cx.concat(&[past, new], 2)?)
 }
 
-/// Each head of `x` as often as `heads` asks for: the one next to itself.
+/// Repeats each head of `x` so that there are `heads`; copies of one head are adjacent.
 pub fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
     let mut shape = cx.shape(x);
     if shape[1] == *heads {
@@ -75,25 +76,25 @@ pub fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
 /// The position of the first query among the keys.
 #[derive(Clone, Debug)]
 pub enum Offset {
-    /// A number for every sequence.
+    /// One number for all sequences.
     Is(Dim),
-    /// One for each sequence: i32, `[batch, 1, 1, 1]`.
+    /// One number for each sequence: i32, `[batch, 1, 1, 1]`.
     Of(Value),
 }
 
-/// Which keys a query sees, and what is added to their scores.
+/// The visible keys of each query, and the biases of the scores.
 #[derive(Clone, Debug, Default)]
 pub struct Mask {
-    /// Bools that broadcast to `[batch, heads, s, t]`; all must be true.
+    /// Bools that broadcast to `[batch, heads, s, t]`; a key is visible if all are true.
     pub allowed: Vec<Value>,
-    /// Floats that broadcast to it, added.
+    /// Floats that broadcast to `[batch, heads, s, t]` and are added to the scores.
     pub bias: Vec<Value>,
-    /// A query that sees no key at all gives 0, and not the mean of the values.
+    /// Whether the output for a query that sees no key is 0 rather than the mean of the values.
     pub empty_is_zero: bool,
 }
 
 impl Mask {
-    /// Keys at most `left` before and `right` behind the query.
+    /// Restricts a query to keys at most `left` positions before and `right` positions after its own.
     pub fn window(
         &mut self,
         cx: &mut Lowering,
@@ -133,7 +134,7 @@ impl Mask {
         Ok(())
     }
 
-    /// Keys below a length for each sequence: i32, `[batch, 1, 1, 1]`.
+    /// Restricts each sequence to the keys below its length: i32, `[batch, 1, 1, 1]`.
     pub fn below(&mut self, cx: &mut Lowering, t: &Dim, length: Value) -> Result<()> {
         let mut f = ScalarFn::default();
         let at = f.push(N::Index(Poly::var(3)));
@@ -144,8 +145,8 @@ impl Mask {
         Ok(())
     }
 
-    /// Everything as one number to add, of type `dtype`; `unseen` where a key is not seen. With `infinite`, biases
-    /// are as an attention whose `empty_is_zero` is set has them.
+    /// The whole mask as one number to add to each score, of type `dtype`; `unseen` where a key is not visible. With
+    /// `infinite`, biases have the form that an attention with `empty_is_zero` expects: a bias of −∞ hides a key.
     pub fn additive(
         &self,
         cx: &mut Lowering,
@@ -171,7 +172,7 @@ impl Mask {
         Ok(Some(cx.map(f, &args)?))
     }
 
-    /// All of `allowed`, and the sum of `bias`, over the operands in this order.
+    /// The conjunction of `allowed` and the sum of `bias`, as nodes of `f` whose arguments are `allowed`, then `bias`.
     fn combined(&self, cx: &Lowering, f: &mut ScalarFn, dtype: DType) -> (Option<u32>, u32) {
         let mut seen = None;
         for i in 0..self.allowed.len() {
@@ -196,7 +197,7 @@ impl Mask {
         (seen, sum)
     }
 
-    /// Whether a query sees any key: bool, `[…, s, 1]`; `None` where it need not be known.
+    /// Whether each query sees any key: bool, `[…, s, 1]`; `None` if the caller does not need it.
     fn any(&self, cx: &mut Lowering) -> Result<Option<Value>> {
         if !self.empty_is_zero {
             return Ok(None);
@@ -204,7 +205,7 @@ impl Mask {
         let args: Vec<Value> = self.allowed.iter().chain(&self.bias).copied().collect();
         let mut f = ScalarFn::default();
         let (seen, sum) = self.combined(cx, &mut f, DType::F32);
-        // A sum of finite numbers and −∞ is infinite only if it is −∞.
+        // A sum of finite numbers and −∞ is infinite only if it is −∞, which hides the key.
         if !self.bias.is_empty() {
             let infinite = f.push(N::Unary(U::IsInf, sum));
             let finite = f.push(N::Unary(U::Not, infinite));
@@ -212,7 +213,7 @@ impl Mask {
                 f.push(N::Binary(B::And, seen, finite));
             }
         } else if let Some(seen) = seen {
-            // The unused sum is not the result.
+            // Removes the unused sum, so that the last node is the result.
             f.nodes.truncate(seen as usize + 1);
         } else {
             return Ok(None);
@@ -225,7 +226,7 @@ impl Mask {
     }
 }
 
-/// `1/√d`, what scores are multiplied with unless something else is said.
+/// The default scale of scores, `1/√d`.
 pub fn default_scale(d: &Dim) -> Result<f64> {
     match d.as_const() {
         Some(d) if d > 0 => Ok(1.0 / (d as f64).sqrt()),
@@ -233,20 +234,20 @@ pub fn default_scale(d: &Dim) -> Result<f64> {
     }
 }
 
-/// i32 numbers, one a sequence, as `[batch, 1, 1, 1]`.
+/// One i32 number per sequence, as `[batch, 1, 1, 1]`.
 pub fn per_sequence(cx: &mut Lowering, v: Value, batch: &Dim) -> Result {
     let v = cx.nearest_i32(v)?;
     Ok(cx.reshape(v, vec![batch.clone(), Dim::ONE, Dim::ONE, Dim::ONE])?)
 }
 
-/// `v + n`, where n is a dimension.
+/// `v + n`, where `n` is a dimension.
 pub fn plus(cx: &mut Lowering, v: Value, n: &Dim) -> Result {
     let dtype = cx.dtype(v);
     let n = cx.dim_scalar(n, dtype)?;
     Ok(cx.binary(B::Add, v, n)?)
 }
 
-/// A mask whose last axis may be shorter than the keys: what it lacks is not seen.
+/// Extends a mask whose last axis is shorter than the keys; the missing keys are not visible.
 pub fn padded(cx: &mut Lowering, m: Value, t: &Dim) -> Result {
     let mut shape = cx.shape(m);
     let Some(last) = shape.last_mut() else { return Ok(m) };
@@ -263,9 +264,8 @@ pub fn padded(cx: &mut Lowering, m: Value, t: &Dim) -> Result {
     Ok(cx.push(Op::View { shape, index, fill: Some(unseen) }, &[m])?)
 }
 
-/// The keys that `m` says are padding: a length for each sequence, or an end and then a start for
-/// each, or a number that is 0 at padding for each key, or query and key. What is padding has
-/// `mask_filter_value` added to its score.
+/// Adds the padding mask `m` to `mask`: the score of each padding key gets `filter` added. `m` holds a length for each
+/// sequence; or all ends, then all starts; or for each key, or each query and key, a number that is 0 at padding.
 pub fn padding(
     cx: &mut Lowering,
     m: Value,
@@ -320,16 +320,16 @@ pub fn padding(
     Ok(())
 }
 
-/// Scores at one of the stages at which an operator may show them.
+/// The stages at which the scores may be returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The scaled product.
+    /// After scaling.
     Product,
-    /// Behind the cap.
+    /// After the soft cap.
     Capped,
-    /// With the mask.
+    /// After masking.
     Masked,
-    /// The probabilities.
+    /// After the softmax: the probabilities.
     Softmax,
 }
 
@@ -342,20 +342,21 @@ pub struct Attend {
     pub k: Value,
     /// `[batch, kv heads, t, e]`.
     pub v: Value,
-    /// The factor of scores.
+    /// The scale of the scores.
     pub scale: f64,
-    /// `cap · tanh(score / cap)`, unless 0.
+    /// Soft cap of the scores, `cap · tanh(score / cap)`; 0 means none.
     pub cap: f64,
-    /// Which keys are seen.
+    /// The mask.
     pub mask: Mask,
-    /// For each head (`[heads]`, or of one element) a score that takes part in the softmax and has no value.
+    /// Attention sinks, `[heads]` or one element: for each head a score that takes part in the softmax but has no
+    /// value.
     pub sink: Option<Value>,
-    /// Which scores are an output of their own.
+    /// The stage at which the scores are returned as a second output.
     pub show: Option<Stage>,
 }
 
 impl Attend {
-    /// The result `[batch, heads, s, e]`, and the scores asked for.
+    /// The output `[batch, heads, s, e]`, and the scores at the requested stage.
     pub fn build(self, cx: &mut Lowering) -> Result<(Value, Option<Value>)> {
         let qs = cx.shape(self.q);
         let (batch, heads) = (qs[0].clone(), qs[1].clone());
@@ -409,7 +410,7 @@ impl Attend {
         if self.show == Some(Stage::Masked) {
             shown = Some(x);
         }
-        // A row of −∞ only would otherwise divide 0 by 0.
+        // The softmax of a row of −∞ would divide 0 by 0.
         x = cx.binary_scalar(B::Max, x, f64::from(f32::MIN))?;
         let t = cx.shape(x)[3].clone();
         if let Some(sink) = self.sink {
@@ -433,12 +434,12 @@ impl Attend {
     }
 }
 
-/// The least finite number.
+/// The least finite number of a float type.
 fn least(dtype: DType) -> f64 {
     if dtype == DType::F16 { -65504.0 } else { f64::from(f32::MIN) }
 }
 
-/// `x` where the condition holds, or there is none; else 0.
+/// `x` where the condition holds, else 0; `x` unchanged without a condition.
 fn or_zero(cx: &mut Lowering, condition: Option<Value>, x: Value) -> Result {
     let Some(c) = condition else { return Ok(x) };
     let dtype = cx.dtype(x);

@@ -1,20 +1,20 @@
-//! How many numbers are in each of some ranges.
+//! Histograms.
 
 use super::search::place;
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
 
-/// The distance by which the ends are drawn apart where the least number is the greatest.
+/// The ends of the range of a histogram.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// The ends; the least and the greatest number where there are none, or both are one.
+    /// The ends; `None`, or two equal ends, stand for the minimum and the maximum of the data.
     pub given: Option<[f64; 2]>,
-    /// How far they move where they are one.
+    /// The distance by which each end moves outwards if both are equal.
     pub apart: f64,
 }
 
-/// The ends of a range around the numbers of `x`, without axes.
+/// The ends of a range around the numbers of `x`, as scalars.
 pub fn ends(cx: &mut Lowering, x: Value, p: &Ends) -> Result<[Value; 2]> {
     let dtype = cx.dtype(x);
     if let Some([low, high]) = p.given.filter(|[low, high]| low != high) {
@@ -39,7 +39,7 @@ pub fn ends(cx: &mut Lowering, x: Value, p: &Ends) -> Result<[Value; 2]> {
     Ok([moved(cx, low, -p.apart)?, moved(cx, high, p.apart)?])
 }
 
-/// `count` numbers at even distances from one end to the other, reckoned from the nearer.
+/// `count` evenly spaced numbers from `low` to `high`, each computed from the nearer end.
 pub fn spaced(cx: &mut Lowering, [low, high]: [Value; 2], count: i64) -> Result {
     let dtype = cx.dtype(low);
     let mut f = Body::default();
@@ -65,8 +65,7 @@ pub fn spaced(cx: &mut Lowering, [low, high]: [Value; 2], count: i64) -> Result 
     Ok(cx.map_to(f.0, &[low, high], vec![count.into()])?)
 }
 
-/// Which of the ranges between sorted edges each number is in (i32): one before the first where it is in none. The last range
-/// has its end.
+/// The bin of each number between sorted edges (i32), or -1 if it is in none. The last bin includes its upper edge.
 fn bin(cx: &mut Lowering, x: Value, edges: Value) -> Result {
     let n = cx.shape(edges)[0].clone();
     let at = place(cx, edges, x, true)?;
@@ -83,7 +82,8 @@ fn bin(cx: &mut Lowering, x: Value, edges: Value) -> Result {
     Ok(cx.map(f.0, &[at, x, last])?)
 }
 
-/// The sum of the weights (or the number) of the points `[count, axes]` in each cell between the edges of each axis.
+/// The sum of the weights (or the number) of the points `[count, axes]` in each cell of a grid with these edges along
+/// each axis.
 pub fn cells(cx: &mut Lowering, points: Value, edges: &[Value], weights: Option<Value>) -> Result {
     let dtype = cx.dtype(points);
     let count = cx.shape(cx.require_rank(points, 2)?)[0].clone();
@@ -118,11 +118,11 @@ pub fn cells(cx: &mut Lowering, points: Value, edges: &[Value], weights: Option<
     Ok(cx.reshape(sums, shape)?)
 }
 
-/// The sums of the weights `[n]` at each of the places below `total`; a place below 0 is none.
+/// The sums of the weights `[n]` by place, for places below `total`; negative places are skipped.
 pub fn counted(cx: &mut Lowering, places: Value, weights: Value, total: &Dim) -> Result {
     let mut f = Body::default();
     let (at, zero, end) = (f.arg(0), f.i32(0), f.index(total.clone()));
-    // Negative places count from the end elsewhere.
+    // A scatter would count negative places from the end, so they are moved out of range.
     let outside = f.binary(B::Lt, at, zero);
     f.select(outside, end, at);
     let places = cx.map(f.0, &[places])?;
@@ -132,7 +132,7 @@ pub fn counted(cx: &mut Lowering, places: Value, weights: Value, total: &Dim) ->
     Ok(cx.push(Op::Scatter { reduce: Some(ReduceOp::Sum), index }, &[none, weights, places])?)
 }
 
-/// A share of all for each cell, by how large it is.
+/// Normalises cells to a density: each divided by the total and by its volume.
 pub fn density(cx: &mut Lowering, cells: Value, edges: &[Value]) -> Result {
     let axes: Vec<usize> = (0..edges.len()).collect();
     let sum = cx.reduce(ReduceOp::Sum, cells, &axes, true)?;
@@ -151,7 +151,7 @@ pub fn density(cx: &mut Lowering, cells: Value, edges: &[Value]) -> Result {
     Ok(y)
 }
 
-/// How often each number from 0 to below `total` stands in `x`, or the sum of its weights.
+/// For each integer from 0 to `total - 1`, how often it occurs in `x`, or the sum of its weights.
 pub fn of_integers(cx: &mut Lowering, x: Value, weights: Option<Value>, total: &Dim) -> Result {
     let places = cx.nearest_i32(x)?;
     let weights = match weights {

@@ -1,18 +1,18 @@
-//! Looking inside: tensors of a model that a run returns, replaces or adds to ([`Options::taps`], [`Options::replaced`],
+//! Tensors of a model that a run returns, replaces or adds to ([`Options::taps`], [`Options::replaced`],
 //! [`Options::added`]).
 //!
-//! A format's importer says what each tensor of the model's own graph is called ([`Lowering::named`]), and from then on
-//! takes what it gets back for that tensor: what reads it, outputs and subgraphs among them, reads what was made of it.
-//! Two names of one value, as an `Identity` makes, stay apart. In the end it adds the taps, and
-//! the errors about names that no tensor has ([`Lowering::finish_inside`]).
+//! A format's importer declares the name of each tensor of the model's own graph ([`Lowering::named`]) and from then
+//! on uses the returned value for that tensor; outputs and subgraphs read it, too. Two names of one value, such as the
+//! operand and the result of an `Identity`, are kept separate. At the end [`Lowering::finish_inside`] adds the taps
+//! and reports the names that no tensor has.
 //!
 //! ```text
 //! x' = where.NAME ? NAME.replace : x      NAME.replace, NAME.where: inputs that a run may leave out
 //! x" = x' + NAME.add                      NAME.add: likewise
 //! ```
 //!
-//! The inputs are [`optional`](wgfc_ir::optional): left out, they have no elements, and a view of such an input is `fill`
-//! everywhere, which changes nothing.
+//! The inputs are [`optional`](wgfc_ir::optional): an input that is left out has no elements, and a view of it reads
+//! `fill` everywhere, which leaves the tensor unchanged.
 
 use super::{Lowering, OpError, Place, Result};
 use crate::error::close_names;
@@ -29,26 +29,26 @@ pub fn add_input(tensor: &str) -> String {
 pub fn replace_input(tensor: &str) -> String {
     format!("{tensor}.replace")
 }
-/// The name of the input (bool) that says where a tensor is replaced: everywhere where it is left out.
+/// The name of the bool input that selects the elements of a tensor to replace; left out, all elements are replaced.
 pub fn where_input(tensor: &str) -> String {
     format!("{tensor}.where")
 }
 
-/// The names of a model.
+/// The names of a model's tensors.
 pub struct Names<'n> {
-    /// The kind of thing that has names: `tensor`.
+    /// The word for a named thing: `tensor`.
     pub kind: &'static str,
-    /// All in the model's own graph.
+    /// All names in the model's own graph.
     pub names: Vec<&'n str>,
-    /// Whether what has a name could not be computed, which has been reported.
+    /// Whether the named value could not be computed, which has already been reported.
     pub failed: &'n dyn Fn(&str) -> bool,
-    /// Whether a tensor of a branch, a body or a function has a name.
+    /// Whether a tensor of a branch, a loop body or a function has this name.
     pub inner: &'n dyn Fn(&str) -> bool,
-    /// Where a user finds names.
+    /// A hint that says where a user finds the names.
     pub help: &'static str,
 }
 
-/// The requests, and those that were met.
+/// The requested tensors, and the values found for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inside {
     taps: Vec<Arc<str>>,
@@ -60,12 +60,12 @@ pub(super) struct Inside {
 struct Wanted {
     replace: bool,
     add: bool,
-    /// The value of the name.
+    /// The value with this name, once it is known.
     value: Option<Value>,
 }
 
 impl Wanted {
-    /// The flags with which a user asks for it.
+    /// The command-line flags with which a user requests it.
     fn flags(&self, name: &str) -> String {
         let flags = [(self.add, "--add"), (self.replace, "--replace"), (!self.add && !self.replace, "--tap")];
         let flags: Vec<String> = flags.iter().filter(|f| f.0).map(|f| format!("{} {name}", f.1)).collect();
@@ -74,7 +74,7 @@ impl Wanted {
 }
 
 impl Lowering<'_> {
-    /// Says which tensors to look at and to change.
+    /// Records which tensors are requested by the options.
     pub fn look_inside(&mut self, options: &Options) {
         let inside = &mut self.inside;
         for t in &options.taps {
@@ -92,17 +92,17 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether anything is asked for under a name.
+    /// Whether a tensor of this name is requested.
     pub fn is_wanted(&self, name: &str) -> bool {
         self.inside.wanted.contains_key(name)
     }
 
-    /// A tensor of the model's own graph, and what it is called. Gives what is to be read under that name.
+    /// Declares the name of a tensor of the model's own graph. Returns the value to read under that name.
     pub fn named(&mut self, name: &str, v: Value) -> Value {
         self.named_all(&[name], v)
     }
 
-    /// [`Lowering::named`] of a tensor with several names.
+    /// [`Lowering::named`] for a tensor with several names.
     pub fn named_all(&mut self, names: &[&str], v: Value) -> Value {
         let mut value = v;
         for (i, name) in names.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Lowering<'_> {
         changed
     }
 
-    /// A tensor that can be tapped only.
+    /// Declares a tensor that can be tapped but not changed.
     pub fn named_to_tap(&mut self, name: &str, v: Value) {
         if let Some(w) = self.inside.wanted.get_mut(name).filter(|w| !w.add && !w.replace) {
             w.value.get_or_insert(v);
@@ -155,7 +155,7 @@ impl Lowering<'_> {
         if wanted.add {
             self.at(Place::new(&add_input(name), name));
             let dtype = self.dtype(v);
-            // Adding -0 alone leaves both zeros of floats as they are.
+            // Adding -0 leaves both zeros of floats unchanged; adding +0 would turn -0 into +0.
             let zeros = [-0.0, 0.0].map(|z| Scalar::from_f64(dtype, z));
             let zero = zeros.into_iter().find(|z| dtype != DType::Bool && z.as_f64() == 0.0);
             let zero = zero.ok_or_else(|| {
@@ -185,8 +185,8 @@ impl Lowering<'_> {
         Ok(self.map(f, &[v, new, places])?)
     }
 
-    /// An input that is broadcast to `like`, and `fill` everywhere where it is left out; and its own extents. Along an
-    /// axis whose extent is not known when a run begins, what is given has extent 1.
+    /// An optional input broadcast to `like`, with `fill` everywhere if it is left out, and its own extents. Along an
+    /// axis whose extent is computed at run time, the input must have extent 1.
     fn optional_input(
         &mut self,
         name: &str,
@@ -213,7 +213,7 @@ impl Lowering<'_> {
         Ok((spread, extents))
     }
 
-    /// Adds the taps to the outputs. Returns what cannot be looked into.
+    /// Adds the taps to the outputs. Returns errors for the names that cannot be resolved.
     pub fn finish_inside(&mut self, all: &Names<'_>) -> Vec<Diagnostic> {
         let inside = std::mem::take(&mut self.inside);
         let mut errors = inside.errors;
@@ -249,7 +249,7 @@ impl Lowering<'_> {
         errors
     }
 
-    /// An input of the model may be called as one that was added.
+    /// Reports inputs of the model that have the same name as an added input.
     fn check_input_names(&self, errors: &mut Vec<Diagnostic>) {
         for name in self.graph.optional.keys() {
             if self.graph.inputs.iter().filter(|b| b.name == *name).count() > 1 {

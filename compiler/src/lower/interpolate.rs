@@ -1,101 +1,102 @@
-//! Interpolation along one axis: a weighted sum of neighbours.
+//! Interpolation along one axis: a weighted sum of neighbouring elements.
 //!
-//! Where both extents are known the neighbours' positions and weights are constants, made in f64; nearest
-//! neighbours at even distances are a view. Otherwise they are computed in f32 from the dimensions.
+//! If both extents are known, the neighbours' positions and weights are constants computed in f64, and evenly spaced
+//! nearest neighbours become a view. Otherwise they are computed in f32 from the dimensions.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{
     BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
 };
 
-/// How many neighbours are summed without a loop.
+/// The maximum number of neighbours that are summed without a loop.
 const UNROLLED: usize = 4;
 
-/// Which neighbours count, and how much.
+/// The interpolation mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
-    /// The nearest one.
+    /// The nearest neighbour.
     Nearest(Nearest),
-    /// Both, by their distance.
+    /// Linear interpolation of two neighbours.
     Linear,
-    /// With the coefficient of the cubic.
+    /// Cubic convolution with this coefficient.
     Cubic(f64),
 }
 
-/// Where a position between two elements goes.
+/// The rounding of a position between two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Nearest {
-    /// To the nearer, from the middle to the one before.
+    /// To the nearest element, and to the lower one from the middle.
     RoundPreferFloor,
-    /// To the nearer, from the middle to the one behind.
+    /// To the nearest element, and to the upper one from the middle.
     RoundPreferCeil,
-    /// To the one before.
+    /// To the lower element.
     Floor,
-    /// To the one behind.
+    /// To the upper element.
     Ceil,
 }
 
-/// How positions of the result map to positions of the input.
+/// The mapping of positions in the result to positions in the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Coordinates {
-    /// By the centres of elements.
+    /// Aligns the outer edges; positions are those of the elements' centres.
     HalfPixel,
-    /// The half-pixel form with the middle of the input in the middle of the result whatever is rounded.
+    /// [`Coordinates::HalfPixel`] with the centre of the input on the centre of the result even if the extent of the
+    /// result was rounded.
     HalfPixelSymmetric,
     /// [`Coordinates::HalfPixel`], but -0.5 in a result of extent 1.
     PytorchHalfPixel,
-    /// The first and last elements lie on one another.
+    /// Aligns the centres of the first and of the last elements.
     AlignCorners,
-    /// By where elements begin.
+    /// `position / scale`, without an offset.
     Asymmetric,
-    /// A part of the input, with its first and last elements on those of the result.
+    /// A part of the input whose first and last elements are aligned with those of the result.
     TfCropAndResize,
-    /// By the centres of the result's elements.
+    /// The half-pixel centres of the result, `(position + 0.5) / scale`.
     TfHalfPixelForNn,
 }
 
-/// The parameters that all axes share.
+/// The parameters that all resized axes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Resize {
-    /// Which neighbours count.
+    /// The interpolation mode.
     pub mode: Mode,
-    /// Where a position lies.
+    /// The mapping of positions.
     pub coordinates: Coordinates,
-    /// Whether neighbours are as many as an element of the result covers.
+    /// Whether the kernel is widened to all elements that an element of a smaller result covers.
     pub antialias: bool,
-    /// Whether neighbours outside have no weight.
+    /// Whether neighbours outside of the input get weight 0.
     pub exclude_outside: bool,
-    /// The value outside of the input in a part that is taken.
+    /// The value read outside of the input by [`Coordinates::TfCropAndResize`].
     pub extrapolation: f64,
 }
 
-/// One axis that changes.
+/// One resized axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Which.
+    /// The axis.
     pub axis: usize,
-    /// Its extent.
+    /// Its extent in the input.
     pub from: Dim,
-    /// The extent it gets.
+    /// Its extent in the result.
     pub to: Dim,
-    /// The factor; `None`: the quotient of the extents.
+    /// The scale factor; by default the quotient of the extents.
     pub scale: Option<f64>,
-    /// The part of the axis that is taken, of `0..=1`.
+    /// The start and the end of the part of the axis that is read, from 0 to 1.
     pub roi: [f64; 2],
 }
 
-/// Positions `[out][taps]` and weights of the neighbours of an axis.
+/// The positions `[out][taps]` and weights of the neighbours along an axis.
 #[derive(Clone, Debug)]
 pub struct Table {
     taps: usize,
     index: Vec<i64>,
     weight: Vec<f64>,
-    /// Where the position is outside the input.
+    /// Whether each position lies outside of the input.
     outside: Vec<bool>,
 }
 
 impl Resize {
-    /// Where element `o` of the result lies in the input.
+    /// The position in the input of element `o` of the result.
     fn position(&self, a: &Axis, o: f64, from: f64, to: f64, scale: f64) -> f64 {
         let width = scale * from;
         match self.coordinates {
@@ -115,8 +116,8 @@ impl Resize {
         }
     }
 
-    /// The neighbours' weights for a position `ratio` (above 0, at most 1) behind an element, and how
-    /// far before that element the first neighbour is.
+    /// The weights of the neighbours of a position that lies `ratio` (above 0, at most 1) after an element, and the
+    /// offset of the first neighbour from that element.
     fn weights(&self, ratio: f64, scale: f64) -> (Vec<f64>, i64) {
         let shrink = if self.antialias { scale.min(1.0) } else { 1.0 };
         let reach = if matches!(self.mode, Mode::Cubic(_)) { 2.0 } else { 1.0 };
@@ -133,7 +134,7 @@ impl Resize {
         (w, start)
     }
 
-    /// How many neighbours [`Resize::table`] lists.
+    /// The number of neighbours that [`Resize::table`] lists.
     pub fn table_size(&self, a: &Axis, from: i64, to: i64) -> f64 {
         let scale = a.scale.unwrap_or(to as f64 / from as f64);
         let taps = match self.mode {
@@ -179,11 +180,12 @@ impl Resize {
 }
 
 impl Table {
-    /// With weights as integers of 16 bits, as torch has them for bytes, and by how many bits these are shifted.
+    /// The table with weights as 16-bit fixed-point integers, as torch uses them for bytes, and the number of fraction
+    /// bits.
     pub fn in_words(mut self) -> (Table, u32) {
         for row in 0..self.outside.len() {
             let row = row * self.taps..(row + 1) * self.taps;
-            // Neighbours that are one element have one weight.
+            // Several neighbours clamped to the same element are merged, and their weights added.
             for i in row.clone() {
                 if let Some(first) = (row.start..i).find(|k| self.index[*k] == self.index[i]) {
                     self.weight[first] += std::mem::take(&mut self.weight[i]);
@@ -223,7 +225,7 @@ fn cubic(x: f64, a: f64) -> f64 {
     }
 }
 
-/// A list for `axis` of a tensor of `rank`, as a shape that broadcasts.
+/// Reshapes a vector of values along `axis` so that it broadcasts to a tensor of rank `rank`.
 fn aligned(cx: &mut Lowering, v: Value, axis: usize, rank: usize) -> Result {
     let mut shape = cx.shape(v);
     shape.extend(std::iter::repeat_n(Dim::ONE, rank - axis - 1));
@@ -235,7 +237,7 @@ fn constant(cx: &mut Lowering, dtype: DType, shape: Vec<usize>, v: impl Iterator
     cx.constant(Tensor::from_scalars(dtype, shape, &v))
 }
 
-/// `[first, distance, repeats]` where position `o` is `first + o / repeats · distance` for all.
+/// `[first, distance, repeats]`, if every position `o` is `first + o / repeats · distance`.
 fn even(index: &[i64]) -> Option<[i64; 3]> {
     let first = *index.first()?;
     let repeats = index.iter().position(|i| *i != first).unwrap_or(index.len());
@@ -244,7 +246,7 @@ fn even(index: &[i64]) -> Option<[i64; 3]> {
     even.then_some([first, distance, repeats as i64])
 }
 
-/// Resizes one axis by constants.
+/// Resizes one axis with a table of constant positions and weights.
 pub fn fixed(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis, t: &Table) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     let n = t.outside.len();
@@ -296,7 +298,7 @@ pub fn fixed(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis, t: &Table) -> Re
     Ok(y)
 }
 
-/// Resizes one axis whose extents only a run knows.
+/// Resizes one axis whose extents are only known at run time.
 pub fn dynamic(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     if r.antialias {
@@ -364,14 +366,14 @@ pub fn dynamic(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis) -> Result {
     extrapolated(cx, r, a, y)
 }
 
-/// Whether positions in floats are outside an axis.
+/// Whether float positions lie outside of an axis.
 fn outside(cx: &mut Lowering, at: Value, extent: &Dim) -> Result {
     let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::F32)?;
     let (before, behind) = (cx.binary_scalar(B::Lt, at, 0.0)?, cx.binary(B::Gt, at, last)?);
     Ok(cx.binary(B::Or, before, behind)?)
 }
 
-/// `y`, and the value for what a crop reads outside the input.
+/// `y` with the extrapolation value where a crop reads outside of the input.
 fn extrapolated(cx: &mut Lowering, r: &Resize, a: &Axis, y: Value) -> Result {
     if r.coordinates != Coordinates::TfCropAndResize {
         return Ok(y);
@@ -384,7 +386,7 @@ fn extrapolated(cx: &mut Lowering, r: &Resize, a: &Axis, y: Value) -> Result {
     Ok(cx.select(outside, value, y)?)
 }
 
-/// The weight of the neighbour `i` elements on, at `ratio` behind an element.
+/// The weight of the neighbour `i` elements after the base element, for a position at `ratio` after the base.
 fn weight(cx: &mut Lowering, mode: Mode, ratio: Value, i: i64) -> Result {
     let d = cx.binary_scalar(B::Sub, ratio, i as f64)?;
     match mode {
@@ -393,14 +395,14 @@ fn weight(cx: &mut Lowering, mode: Mode, ratio: Value, i: i64) -> Result {
     }
 }
 
-/// `1 − |x|` of a distance of at most 1.
+/// The linear kernel `1 − |x|` at a distance of at most 1.
 pub fn linear_kernel(cx: &mut Lowering, x: Value) -> Result {
     let d = cx.unary(U::Abs, x)?;
     let d = cx.unary(U::Neg, d)?;
     Ok(cx.binary_scalar(B::Add, d, 1.0)?)
 }
 
-/// The cubic convolution kernel with coefficient `a`, of a distance of at most 2.
+/// The cubic convolution kernel with coefficient `a` at a distance of at most 2.
 pub fn cubic_kernel(cx: &mut Lowering, x: Value, a: f64) -> Result {
     let x = cx.unary(U::Abs, x)?;
     let horner = |cx: &mut Lowering, coefficients: [f64; 4]| -> Result {
@@ -417,7 +419,7 @@ pub fn cubic_kernel(cx: &mut Lowering, x: Value, a: f64) -> Result {
     Ok(cx.select(is_near, near, far)?)
 }
 
-/// `at + by` as an i32 position inside `extent`.
+/// `at + by` as an i32 position, clamped to `extent`.
 fn clamped(cx: &mut Lowering, at: Value, by: i64, extent: &Dim) -> Result {
     let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::I32)?;
     let i = cx.cast(at, DType::I32)?;
@@ -426,7 +428,7 @@ fn clamped(cx: &mut Lowering, at: Value, by: i64, extent: &Dim) -> Result {
     Ok(cx.binary(B::Min, i, last)?)
 }
 
-/// [`Resize::position`] as an expression in f32 over the result's variable 0.
+/// [`Resize::position`] as an f32 expression of the result's index variable 0.
 fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
     let mut f = ScalarFn::default();
     let dim = |f: &mut ScalarFn, d: Poly| {
@@ -446,7 +448,7 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
             f.push(ScalarNode::Binary(B::Div, x, d))
         }
     };
-    // The width of the result is not rounded where a scale is given.
+    // The width of the result is not rounded if a scale is given.
     let width = |f: &mut ScalarFn| match a.scale {
         Some(s) => {
             let (n, s) = (dim(f, a.from.clone()), num(f, s));
@@ -454,7 +456,7 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
         }
         None => dim(f, a.to.clone()),
     };
-    // Two cases by whether the result is of width 1.
+    // Selects `single` if the width of the result is 1, else `x`.
     let unless_single = |f: &mut ScalarFn, single: u32, x: u32| {
         let (width, one) = (width(f), num(f, 1.0));
         let is_single = f.push(ScalarNode::Binary(B::Eq, width, one));

@@ -1,7 +1,7 @@
-//! Linear algebra beyond products: factors of matrices, and equations.
+//! Linear algebra beyond products: matrix factorisations and linear systems.
 //!
-//! Matrices are the last two axes, whatever is before is a batch. Their sizes may be symbols. What is narrower than f32 is
-//! computed in f32.
+//! Matrices are the last two axes, and all axes before them are batch axes. Their extents may be symbolic. Types
+//! narrower than f32 are computed in f32.
 
 mod cholesky;
 mod jacobi;
@@ -25,10 +25,10 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
-/// The largest matrix that is eliminated row by row: every row is a few nodes.
+/// The maximum number of rows of a matrix whose elimination is unrolled; every row becomes a few nodes.
 const LARGEST: i64 = 64;
 
-/// Rows `at` (i64 `[…, n, 1]`) of matrices `[…, m, k]`.
+/// Gathers the rows `at` (i64 `[…, n, 1]`) of matrices `[…, m, k]`.
 fn rows(cx: &mut Lowering, x: Value, at: Value) -> Result {
     let (row, mut shape) = (cx.rank(x) - 2, cx.shape(x));
     shape[row] = cx.shape(at)[row].clone();
@@ -45,13 +45,13 @@ fn rows(cx: &mut Lowering, x: Value, at: Value) -> Result {
     Ok(cx.push(Op::Gather { shape, index }, &[x, at])?)
 }
 
-/// Columns from `start` on.
+/// `len` columns from `start` on.
 fn columns(cx: &mut Lowering, x: Value, start: i64, len: i64) -> Result {
     let axis = cx.rank(x) - 1;
     Ok(cx.slice(x, axis, &Poly::constant(start), 1, &Poly::constant(len))?)
 }
 
-/// `a·b`, where there is an `a`.
+/// `a·b`, or `b` if there is no `a`.
 fn times(cx: &mut Lowering, a: Option<Value>, b: Value) -> Result {
     match a {
         Some(a) => Ok(cx.binary(BinaryOp::Mul, a, b)?),
@@ -59,10 +59,11 @@ fn times(cx: &mut Lowering, a: Option<Value>, b: Value) -> Result {
     }
 }
 
-/// The determinant by elimination with pivots: the row with the largest element of the first column is
-/// moved to the front, which changes the sign once for every row it passes; what it leaves is one smaller.
+/// The determinant by elimination with partial pivoting: the row with the largest element in the first column is moved
+/// to the front, which flips the sign once for every row it passes, and elimination leaves a matrix that is one row
+/// smaller.
 ///
-/// Matrices have at most 64 rows, a number known while compiling.
+/// Matrices must have at most 64 rows, and the number must be known while compiling.
 pub fn det(cx: &mut Lowering, x: Value) -> Result {
     let (shape, dtype) = (cx.shape(x), cx.dtype(x));
     let Some(batch) = shape.len().checked_sub(2).filter(|_| dtype.is_float()) else {
@@ -121,7 +122,7 @@ pub fn det(cx: &mut Lowering, x: Value) -> Result {
         let signed = cx.map(f.0, &[pivot, at])?;
         product = Some(times(cx, product, signed)?);
 
-        // A column of zeros: so is the determinant.
+        // If the column is 0, the determinant is 0.
         let mut f = Body::default();
         let (x, r, b, p, zero) = (f.arg(0), f.arg(1), f.arg(2), f.arg(3), f.number(wide, 0.0));
         let part = f.binary(BinaryOp::Div, b, p);

@@ -1,4 +1,4 @@
-//! Linear attention, a recurrence over a matrix for each head, and the causal convolution before it.
+//! Linear attention, a recurrence over a state matrix per head, and the causal convolution before it.
 
 use super::conv::{channel_bias, share};
 use super::{Lowering, OpError, Result};
@@ -17,7 +17,7 @@ fn split(cx: &mut Lowering, x: Value, heads: i64) -> Result {
     Ok(cx.cast(x, DType::F32)?)
 }
 
-/// `v` as `[B, T, n]` with `n` one of `sizes`.
+/// Checks that `v` has the shape `[B, T, n]`, with `n` one of `sizes`.
 fn require_gate(cx: &mut Lowering, v: Value, sizes: &[Dim], lead: &[Dim]) -> Result<()> {
     let s = cx.shape(v);
     if s.len() != 3 || !sizes.contains(&s[2]) {
@@ -29,32 +29,32 @@ fn require_gate(cx: &mut Lowering, v: Value, sizes: &[Dim], lead: &[Dim]) -> Res
     Ok(())
 }
 
-/// The operands of [`linear_attention`] beside q, k and v.
+/// The operands of [`linear_attention`] other than q, k and v.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recurrence {
-    /// The state before, `[B, H, dk, dv]`; by default 0.
+    /// The initial state, `[B, H, dk, dv]`; by default 0.
     pub state: Option<Value>,
-    /// `g`: `[B, T, H]` or `[B, T, H·dk]`.
+    /// The logarithmic decay `g`: `[B, T, H]` or `[B, T, H·dk]`.
     pub decay: Option<Value>,
-    /// `β`, of the delta rule: `[B, T, H]` or `[B, T, 1]`.
+    /// The factor `β` of the delta rule: `[B, T, H]` or `[B, T, 1]`.
     pub beta: Option<Value>,
 }
 
 /// Parameters of [`linear_attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct LinearAttention {
-    /// Heads of q.
+    /// The number of heads of q.
     pub q_heads: i64,
-    /// Heads of k and v, of which those of q are a multiple.
+    /// The number of heads of k and v; must divide `q_heads`.
     pub kv_heads: i64,
-    /// The factor of the output; by default `1/√dk`.
+    /// The scale of the output; by default `1/√dk`.
     pub scale: Option<f64>,
 }
 
-/// `S ← exp(g)·S + k ⊗ β(v − (exp(g)·S)ᵀk)` and `o = scale · Sᵀq`, one position after another.
+/// The recurrence `S ← exp(g)·S + k ⊗ β(v − (exp(g)·S)ᵀk)`, `o = scale · Sᵀq`, position by position.
 ///
-/// Attention of q, k and v `[B, T, H·D]`; without a decay `exp(g)` is 1, without a beta `v` is added as it is. Returns
-/// the output and the state behind the last position.
+/// q, k and v are `[B, T, H·D]`. Without a decay `exp(g)` is 1; without a beta the update is `k ⊗ v`. Returns the
+/// output and the state after the last position.
 pub fn linear_attention(
     cx: &mut Lowering,
     [q, k, v]: [Value; 3],
@@ -138,14 +138,14 @@ pub fn linear_attention(
     };
     let node = cx.push(op, &inputs)?.node;
     let (state, all) = (Value { node, port: 0 }, Value { node, port: 1 });
-    // `[T, B, H, D]` again as `[B, T, H·D]`.
+    // `[T, B, H, D]` to `[B, T, H·D]`.
     let y = cx.transpose(all, &[1, 0, 2, 3])?;
     let y = cx.reshape(y, vec![sq[0].clone(), sq[1].clone(), &dv * &hq.into()])?;
     Ok([y, cx.cast(state, state_type)?])
 }
 
-/// One position: the state `[B, H, dk, dv]`, q `[B, Hq, dk]`, k and v `[B, H, d]`, decay and beta `[B, H, …]`.
-/// Returns the next state and the output `[B, Hq, dv]`.
+/// One position of the recurrence, on the state `[B, H, dk, dv]`, q `[B, Hq, dk]`, k and v `[B, H, d]`, decay and beta
+/// `[B, H, …]`. Returns the next state and the output `[B, Hq, dv]`.
 fn step(
     b: &mut Builder,
     [state, q, k, v]: [Value; 4],
@@ -176,8 +176,8 @@ fn step(
     Ok((state, b.reshape(o, out)?))
 }
 
-/// A convolution of each channel of `x [B, C, T]` with what came before, by `w [C, 1, k]`: behind `past [B, C, k
-/// − 1]`, or 0; and the last `k − 1` positions. With `silu` the output is `y·sigmoid(y)`.
+/// A causal depthwise convolution of `x [B, C, T]` with `w [C, 1, k]`, preceded by `past [B, C, k − 1]` or zeros.
+/// Returns the output and the last `k − 1` positions. With `silu` the output is `y·sigmoid(y)`.
 pub fn causal_conv(
     cx: &mut Lowering,
     [x, w]: [Value; 2],

@@ -1,33 +1,34 @@
-//! Losses of classifiers.
+//! Classification losses.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, DType, Op, Poly, ReduceOp, UnaryOp, Value};
 
-/// The combination of the losses of all elements.
+/// The reduction of the losses of all elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
-    /// They stay as they are.
+    /// No reduction.
     Each,
-    /// They are summed.
+    /// The sum.
     Sum,
-    /// Their sum is divided by that of the weights.
+    /// The sum, divided by the sum of the weights.
     Mean,
 }
 
 /// Parameters of [`likelihood`].
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// A target that does not count.
+    /// A target class whose elements are ignored.
     pub ignored: Option<i64>,
-    /// The combination of the losses.
+    /// The reduction.
     pub total: Total,
-    /// The share of the target's class that all classes have instead, each as much; from 0 to 1.
+    /// Label smoothing, from 0 to 1: the share of the target that is spread evenly over all classes.
     pub smoothing: f64,
 }
 
-/// `−log_prob[n, target, …] · weight[target]`, 0 where the target is ignored. `log_prob` is `[N, C, …]`, the
-/// target `[N, …]`, weights `[C]`. With smoothing `s` it is `1 - s` of that and `s` of the mean over all classes.
+/// The negative log-likelihood `−log_prob[n, target, …] · weight[target]`, 0 where the target is ignored. `log_prob`
+/// is `[N, C, …]`, the target `[N, …]`, weights `[C]`. With smoothing `s` it is `1 - s` times that plus `s` times the
+/// mean over all classes.
 pub fn likelihood(
     cx: &mut Lowering,
     log_prob: Value,
@@ -110,7 +111,7 @@ pub fn likelihood(
                 Ok(cx.squeeze(mean, &all)?)
             }
             Some(w) => {
-                // Both sums at once.
+                // The sums of the losses and of the weights in one reduction.
                 let (loss, w) = (cx.widened(loss)?, cx.widened(w)?);
                 let mut f = Body::default();
                 let (loss_in, w_in, row, first) =
@@ -131,7 +132,7 @@ pub fn likelihood(
     }
 }
 
-/// The logarithm of the softmax over classes along axis 1, whose [`likelihood`] is the cross entropy.
+/// The log-softmax over the classes along axis 1; its [`likelihood`] is the cross entropy.
 pub fn log_softmax(cx: &mut Lowering, scores: Value) -> Result {
     if cx.rank(scores) < 2 {
         let e = format!("needs classes along axis 1, got {}", cx.ty(scores));

@@ -1,4 +1,4 @@
-//! Norms `(Σ |x|ᵖ)^(1/p)`: over windows, over all positions, and what is divided by them.
+//! Norms `(Σ |x|ᵖ)^(1/p)` along axes and over windows, and normalisation by them.
 
 use super::window::Windows;
 use super::{Lowering, Result};
@@ -22,7 +22,7 @@ fn root(cx: &mut Lowering, x: Value, p: i64) -> Result {
     })
 }
 
-/// The norm of order `p`, at least 1, along axes, which stay with extent 1.
+/// The norm of order `p` (at least 1) along axes, which are kept with extent 1.
 pub fn norm(cx: &mut Lowering, x: Value, p: i64, axes: &[usize]) -> Result {
     let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let x = power(cx, x, p)?;
@@ -43,7 +43,7 @@ pub fn pool(cx: &mut Lowering, x: Value, p: i64, w: &Windows) -> Result {
     Ok(cx.cast(y, dtype)?)
 }
 
-/// Divided by the norm along an axis; 0 where that is 0.
+/// `x` divided by its norm along an axis; 0 where the norm is 0.
 pub fn normalised(cx: &mut Lowering, x: Value, p: i64, axis: usize) -> Result {
     let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let norm = norm(cx, x, p, &[axis])?;

@@ -3,7 +3,7 @@
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, Value};
 
-/// The product of matrices of one type, whose batch axes broadcast.
+/// The matrix product of operands of the same type; batch axes broadcast.
 pub fn matmul(cx: &mut Lowering, a: Value, b: Value) -> Result {
     if cx.dtype(a) != cx.dtype(b) {
         return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
@@ -24,7 +24,7 @@ pub struct Gemm {
     pub beta: f64,
 }
 
-/// `alpha·A·B + beta·C` of matrices.
+/// `alpha·A·B + beta·C` for matrices.
 pub fn gemm(cx: &mut Lowering, mut a: Value, mut b: Value, c: Option<Value>, p: &Gemm) -> Result {
     cx.require_rank(a, 2)?;
     cx.require_rank(b, 2)?;

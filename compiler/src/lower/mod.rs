@@ -1,9 +1,9 @@
-//! Operators as core operators: what they compute, whatever format a model comes in.
+//! Lowering of operators to core operators, independent of the model's source format.
 //!
-//! A function takes a [`Lowering`], its operands as values of the graph, and its parameters as plain or
-//! typed arguments: `conv(cx, x, w, bias, &Conv { … })`. What format a parameter had, which default it has
-//! and which version of an operator is meant, the source's importer knows; so it names what an error is
-//! about, of which here only the operand or the parameter is known ([`Part`]).
+//! A function takes a [`Lowering`], its operands as values of the graph, and its parameters as plain or typed
+//! arguments: `conv(cx, x, w, bias, &Conv { … })`. The importer of a source format decodes parameters, applies
+//! defaults and distinguishes operator versions. An error names only the operand or the parameter that it is about
+//! ([`Part`]); the importer translates that into the words of its format.
 
 pub mod activation;
 pub mod arg;

@@ -1,7 +1,7 @@
 //! Non-maximum suppression: among boxes that overlap, the one with the highest score is chosen.
 //!
-//! It is a scan. Each step chooses the best box that is left of each batch and class, and removes those that overlap it
-//! too much. There are as many steps as boxes may be chosen of a class.
+//! It is a scan. Each step chooses the best remaining box of each batch element and class, and removes the boxes that
+//! overlap it too much. There are as many steps as boxes may be chosen per class.
 
 use super::chosen::chosen;
 use super::{Lowering, OpError, Result};
@@ -12,24 +12,24 @@ use wgfc_ir::{
     Value,
 };
 
-/// The score of a box that is chosen already, or must not be.
+/// The score of a box that has been chosen or removed, or that must not be chosen.
 const GONE: f64 = f32::MIN as f64;
 
 /// Parameters of [`suppress`].
 #[derive(Clone, Copy, Debug)]
 pub struct Suppress {
-    /// The largest number of boxes chosen of each class, an i64 of one element; by default 0.
+    /// The maximum number of boxes chosen per class, an i64 of one element; by default 0.
     pub most: Option<Value>,
-    /// The intersection over union beyond which a box is removed, an f32 of one element; by default 0.
+    /// The intersection over union above which a box is removed, an f32 of one element; by default 0.
     pub share: Option<Value>,
     /// The score that a box must exceed, an f32 of one element.
     pub least: Option<Value>,
-    /// Boxes are given as centre and size, not as two corners.
+    /// Whether boxes are given as centre and size rather than as two corners.
     pub centred: bool,
 }
 
-/// Chooses among `boxes [N, n, 4]` with `scores [N, classes, n]`. The result is i64 `[chosen, 3]`: batch, class and number of
-/// each box.
+/// Non-maximum suppression of `boxes [N, n, 4]` with `scores [N, classes, n]`. The result is i64 `[chosen, 3]`: batch
+/// index, class and box index.
 pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) -> Result {
     cx.require_rank(boxes, 3)?;
     cx.require_rank(scores, 3)?;
@@ -86,7 +86,7 @@ pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) ->
         reverse_outputs: vec![false],
     };
     let node = cx.push(op, &inputs)?.node;
-    // `[step, batch, class]` in the order of the result.
+    // From `[step, batch, class]` to the order of the result: batch, class, step.
     let picked = cx.transpose(Value { node, port: 1 }, &[1, 2, 0])?;
     let all = &(&batch * &classes) * &steps;
     let picked = cx.reshape(picked, vec![all.clone()])?;
@@ -109,7 +109,7 @@ pub fn suppress(cx: &mut Lowering, boxes: Value, scores: Value, p: &Suppress) ->
     Ok(cx.map_to(f.0, &[places, boxes], vec![rows, 3i64.into()])?)
 }
 
-/// `v`, which has one element, as a scalar.
+/// `v`, which must have one element, as a scalar.
 fn scalar(cx: &mut Lowering, v: Value, dtype: DType) -> Result {
     if cx.dtype(v) != dtype {
         return Err(OpError::model(format!("needs one {dtype}, got {}", cx.ty(v))).operand(v));
@@ -117,12 +117,12 @@ fn scalar(cx: &mut Lowering, v: Value, dtype: DType) -> Result {
     Ok(cx.reshape(v, vec![])?)
 }
 
-/// Boxes `[batch, n, 4]` as their least and greatest corners. They are given as any two opposite corners, or
-/// (`centred`) as centre and size.
+/// Boxes `[batch, n, 4]` as their minimum and maximum corners. They are given as any two opposite corners, or as
+/// centre and size if `centred`.
 fn corners(cx: &mut Lowering, boxes: Value, centred: bool) -> Built {
     let shape = cx.shape(boxes);
     let index = |axis: Poly| vec![Poly::var(0), Poly::var(1), axis];
-    // Column c belongs to axis c % 2; it is the least coordinate where c < 2, the greatest else.
+    // Column c belongs to axis c % 2; it is the minimum coordinate if c < 2, else the maximum.
     let own = Poly::var(2).modulo(&2i64.into(), &shape);
     let a = cx.view(boxes, shape.clone(), index(own.clone()))?;
     let b = cx.view(boxes, shape.clone(), index(&own + 2))?;
@@ -141,9 +141,9 @@ fn corners(cx: &mut Lowering, boxes: Value, centred: bool) -> Built {
     cx.map(f.0, &[a, b])
 }
 
-/// The body of the scan. Its inputs are the scores that are left `[batch, classes, n]`, the number of the step, the corners
-/// `[batch, n, 4]`, the intersection over union beyond which a box is removed, and the largest number of chosen boxes. Its
-/// outputs are the scores that are left and the number of the box chosen of each class, or -1, `[batch, classes]`.
+/// The body of the scan. Its inputs are the remaining scores `[batch, classes, n]`, the step number, the corners
+/// `[batch, n, 4]`, the intersection over union above which a box is removed, and the maximum number of chosen boxes.
+/// Its outputs are the remaining scores, and the index of the box chosen for each class, or -1, `[batch, classes]`.
 fn step(cx: &mut Lowering, inputs: &[Value; 5]) -> Built<Graph> {
     let shape = cx.shape(inputs[0]);
     let mut body = Graph::new();

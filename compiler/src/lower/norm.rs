@@ -3,7 +3,7 @@
 use super::{Lowered, Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Op, ReduceOp, UnaryOp, Value};
 
-/// `(x − mean) / √(variance + ε)` over axes.
+/// Layer normalisation without a scale: `(x − mean) / √(variance + ε)` over axes.
 pub fn layer(cx: &mut Lowering, x: Value, axes: &[usize], epsilon: f64) -> Result {
     let epsilon = (epsilon as f32).to_bits();
     Ok(cx.push(Op::Norm { kind: NormKind::Layer, axes: axes.to_vec(), epsilon }, &[x])?)
@@ -26,7 +26,7 @@ pub fn scaled_layer(
     }
 }
 
-/// The mean along axes, which stay with extent 1, and `1 / √(variance + ε)`, in f32.
+/// The mean along axes, which are kept with extent 1, and `1 / √(variance + ε)`, in f32.
 pub fn moments(cx: &mut Lowering, x: Value, axes: &[usize], epsilon: f64) -> Result<[Value; 2]> {
     let wide = cx.cast(x, DType::F32)?;
     let mean = cx.mean(wide, axes)?;
@@ -35,7 +35,8 @@ pub fn moments(cx: &mut Lowering, x: Value, axes: &[usize], epsilon: f64) -> Res
     Ok([mean, cx.unary(UnaryOp::Rsqrt, v)?])
 }
 
-/// `x / √(mean(x²) + ε) · scale` over axes, in the wider of their types, as the type of `scale`.
+/// RMS normalisation `x / √(mean(x²) + ε) · scale` over axes, computed in the wider of the two types and returned in
+/// the type of `scale`.
 pub fn scaled_rms(cx: &mut Lowering, x: Value, scale: Value, axes: &[usize], epsilon: f64) -> Result {
     let (from, to) = (cx.dtype(x), cx.dtype(scale));
     let wide = if from.bits() >= to.bits() { from } else { to };
@@ -74,17 +75,17 @@ pub fn per_channel(cx: &mut Lowering, v: Value, rank: usize) -> Result {
 /// Parameters of [`batch`].
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// The number that is added to the variance.
+    /// The ε that is added to the variance.
     pub epsilon: f64,
-    /// Mean and variance are those of the batch, and a running mean and variance keep this share of what they
-    /// were.
+    /// If set, mean and variance are those of the batch, and the running mean and variance keep this share of their
+    /// old values.
     pub momentum: Option<f64>,
-    /// Scale, bias, mean and variance have a value per position, not per channel.
+    /// Whether scale, bias, mean and variance have one value per position rather than per channel.
     pub per_position: bool,
 }
 
-/// `x·s + b` with `s = scale/√(var + ε)` and `b = bias − mean·s`. With a momentum the next running mean and
-/// variance are behind it.
+/// Batch normalisation `x·s + b` with `s = scale/√(var + ε)` and `b = bias − mean·s`. With a momentum the new running
+/// mean and variance are further results.
 pub fn batch(cx: &mut Lowering, x: Value, [scale, bias, mean, var]: [Value; 4], p: &Batch) -> Lowered {
     let (rank, dtype) = (cx.rank(x), cx.dtype(x));
     if rank < 2 {
@@ -135,13 +136,13 @@ pub fn batch(cx: &mut Lowering, x: Value, [scale, bias, mean, var]: [Value; 4], 
 /// Parameters of [`local_response`].
 #[derive(Clone, Copy, Debug)]
 pub struct LocalResponse {
-    /// Channels in the window.
+    /// The number of channels in the window.
     pub size: i64,
-    /// Factor of the mean square.
+    /// The factor of the mean square.
     pub alpha: f64,
-    /// Exponent.
+    /// The exponent.
     pub beta: f64,
-    /// The number to which the mean square is added.
+    /// The number that is added to the scaled mean square.
     pub bias: f64,
 }
 
@@ -162,7 +163,7 @@ pub fn local_response(cx: &mut Lowering, x: Value, p: &LocalResponse) -> Result 
     Ok(cx.cast(y, dtype)?)
 }
 
-/// Scale and bias, one value each per element of axis 1, applied.
+/// `n` times a scale plus a bias, each with one value per element of axis 1.
 pub fn scaled_channels(cx: &mut Lowering, n: Value, scale: Value, bias: Value) -> Result {
     let rank = cx.rank(n);
     let scale = per_channel(cx, scale, rank).map_err(|e| e.operand(scale));
@@ -171,7 +172,7 @@ pub fn scaled_channels(cx: &mut Lowering, n: Value, scale: Value, bias: Value) -
     Ok(cx.binary(BinaryOp::Add, y, bias?)?)
 }
 
-/// [`layer`] over the positions of each channel.
+/// [`layer`] over the spatial positions of each channel.
 pub fn instance(cx: &mut Lowering, x: Value, epsilon: f64) -> Result {
     let rank = cx.rank(x);
     if rank < 3 {
@@ -181,8 +182,7 @@ pub fn instance(cx: &mut Lowering, x: Value, epsilon: f64) -> Result {
     layer(cx, x, &axes, epsilon)
 }
 
-/// [`layer`] over the positions of each group of channels, which have an axis of their own: `[N, C, …]`
-/// becomes `[N, groups, C / groups, …]`.
+/// [`layer`] over each group of channels and its positions. `[N, C, …]` becomes `[N, groups, C / groups, …]`.
 pub fn grouped(cx: &mut Lowering, x: Value, groups: i64, epsilon: f64) -> Result {
     let shape = cx.shape(x);
     if shape.len() < 2 {

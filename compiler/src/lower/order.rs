@@ -1,11 +1,11 @@
-//! Elements in order, and those at places of it.
+//! Sorting, and order statistics.
 
 use super::scan::running;
 use super::{Lowering, Result, gather};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp as U, Value};
 
-/// The first `k` elements along an axis in order, and their positions (i64). Of equal ones the first is first; what is no
-/// number is the greatest.
+/// The first `k` elements along an axis in sorted order, and their positions (i64). Equal elements keep their order;
+/// NaN counts as greater than any number.
 pub fn sort(cx: &mut Lowering, x: Value, axis: usize, k: &Dim, descending: bool) -> Result<[Value; 2]> {
     let dtype = cx.dtype(x);
     let keys = if dtype == DType::Bool { cx.cast(x, DType::I32)? } else { x };
@@ -14,7 +14,8 @@ pub fn sort(cx: &mut Lowering, x: Value, axis: usize, k: &Dim, descending: bool)
     Ok([values, Value { node, port: 1 }])
 }
 
-/// The element at place `at` of the order along an axis, which stays with extent 1, and its position (i64).
+/// The element at position `at` of the ascending order along an axis, which is kept with extent 1, and its own
+/// position (i64).
 pub fn kth(cx: &mut Lowering, x: Value, axis: usize, at: &Dim) -> Result<[Value; 2]> {
     let sorted = sort(cx, x, axis, &(at + 1), false)?;
     let mut out = sorted;
@@ -24,8 +25,8 @@ pub fn kth(cx: &mut Lowering, x: Value, axis: usize, at: &Dim) -> Result<[Value;
     Ok(out)
 }
 
-/// The element in the middle, of two the lower, along an axis, which stays with extent 1, and its position (i64). Where there
-/// is one that is no number it is that, or these are left out.
+/// The median along an axis, which is kept with extent 1, and its position (i64); for an even number of elements the
+/// lower of the two middle ones. If any element is NaN, the result is NaN, or with `skip_nan` NaNs are ignored.
 pub fn median(cx: &mut Lowering, x: Value, axis: usize, skip_nan: bool) -> Result<[Value; 2]> {
     let n = cx.shape(x)[axis].clone();
     if !cx.dtype(x).is_float() {
@@ -49,7 +50,8 @@ pub fn median(cx: &mut Lowering, x: Value, axis: usize, skip_nan: bool) -> Resul
     picked(cx, sorted, at, axis)
 }
 
-/// The most frequent element along an axis, which stays with extent 1, the smallest of several, and its last position (i64).
+/// The most frequent element along an axis, which is kept with extent 1, and its last position (i64); of several such
+/// elements the smallest.
 pub fn mode(cx: &mut Lowering, x: Value, axis: usize) -> Result<[Value; 2]> {
     let shape = cx.shape(x);
     let n = shape[axis].clone();
@@ -81,10 +83,10 @@ pub fn mode(cx: &mut Lowering, x: Value, axis: usize) -> Result<[Value; 2]> {
     picked(cx, [values, places], at, axis)
 }
 
-/// Which of two neighbours counts where a place lies between them.
+/// The interpolation between two elements if a quantile lies between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
-    /// Both, by their distance.
+    /// Linear interpolation.
     Linear,
     /// The lower.
     Lower,
@@ -92,11 +94,11 @@ pub enum Between {
     Higher,
     /// The mean of both.
     Middle,
-    /// The nearer; in the middle the one at an even place.
+    /// The nearer one; from the middle the one at an even position.
     Nearest,
 }
 
-/// The values at shares `q [m]` of the order along the last axis of `x [rows, n]`: `[rows, m]`. NaN is treated as by
+/// The quantiles `q [m]`, from 0 to 1, along the last axis of `x [rows, n]`: `[rows, m]`. NaN is treated as by
 /// [`median`].
 pub fn quantile(cx: &mut Lowering, x: Value, q: Value, between: Between, skip_nan: bool) -> Result {
     let (dims, m) = (cx.shape(cx.require_rank(x, 2)?), cx.shape(cx.require_rank(q, 1)?)[0].clone());

@@ -1,11 +1,11 @@
-//! Elements moved to places that a formula or a few numbers give.
+//! Operators that move elements to positions given by a formula or by a few numbers.
 
 use super::{Lowering, OpError, Result, elementwise};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, Scalar, Value};
 
-/// `values[1]` where the position along a new axis of extent `depth` is the index, else `values[0]`. An index
-/// outside is nowhere.
+/// `values[1]` where the position along a new axis of extent `depth` equals the index, else `values[0]`. An index out
+/// of range selects no position.
 pub fn one_hot(cx: &mut Lowering, indices: Value, depth: &Dim, values: Value, axis: usize) -> Result {
     if depth.as_const().is_some_and(|d| d < 1) {
         return Err(OpError::model(format!("a depth of {depth}")).param("depth"));
@@ -18,7 +18,7 @@ pub fn one_hot(cx: &mut Lowering, indices: Value, depth: &Dim, values: Value, ax
 
     let mut f = Body::default();
     let (index, off, on) = (f.arg(0), f.arg(1), f.arg(2));
-    // A number that an i64 does not hold is outside, whatever the conversion makes of it.
+    // A number outside the range of i64 is out of range, whatever the conversion would make of it.
     let given = cx.dtype(indices);
     let index = match given {
         DType::U64 => {
@@ -48,7 +48,7 @@ pub fn one_hot(cx: &mut Lowering, indices: Value, depth: &Dim, values: Value, ax
     Ok(cx.map_to(f.0, &[indices, off, on], shape)?)
 }
 
-/// Ones on diagonal `k` of a matrix.
+/// A matrix with ones on diagonal `k`, else zeros.
 pub fn eye(cx: &mut Lowering, shape: &[Dim], k: i64, dtype: DType) -> Result {
     let mut f = Body::default();
     let off = f.index(&Poly::var(1) - &Poly::var(0));
@@ -60,8 +60,8 @@ pub fn eye(cx: &mut Lowering, shape: &[Dim], k: i64, dtype: DType) -> Result {
     Ok(cx.map_to(f.0, &[], shape.to_vec())?)
 }
 
-/// The first elements along the time axis backwards, as many as each sequence along the batch axis has. The
-/// axes are 0 and 1, or 1 and 0.
+/// Reverses the first `lengths[b]` elements along the time axis for each element `b` of the batch axis. The axes must
+/// be 0 and 1, in any order.
 pub fn reverse_sequence(cx: &mut Lowering, x: Value, lengths: Value, time: usize, batch: usize) -> Result {
     if cx.rank(x) < 2 {
         return Err(OpError::model(format!("needs two axes, got {}", cx.ty(x))).operand(x));
@@ -92,7 +92,7 @@ pub fn reverse_sequence(cx: &mut Lowering, x: Value, lengths: Value, time: usize
     Ok(cx.push(Op::Gather { shape, index }, &[x, places])?)
 }
 
-/// The middle of each of some axes, or the axis in the middle of zeros, so that it has the wanted extent.
+/// Crops each of some axes around its centre, or pads it with zeros on both sides, to the wanted extent.
 pub fn center_crop_pad(cx: &mut Lowering, x: Value, wanted: &[(usize, Dim)]) -> Result {
     let from = cx.shape(x);
     let mut shape = from.clone();
@@ -113,7 +113,7 @@ pub fn center_crop_pad(cx: &mut Lowering, x: Value, wanted: &[(usize, Dim)]) -> 
     Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
 }
 
-/// `x`, but where `index` is inside of `part` its element there.
+/// `x`, replaced by the element of `part` at `index` where `index` lies inside of `part`.
 pub fn over(cx: &mut Lowering, x: Value, part: Value, index: Vec<Poly>) -> Result {
     let (shape, dims) = (cx.shape(x), cx.shape(part));
     let whole = cx.full(&dims, Scalar::bool(true))?;

@@ -1,4 +1,4 @@
-//! Pooling: a reduction of an unfolding view.
+//! Pooling as a reduction of an unfolding view.
 
 use super::window::{Window, Windows};
 use super::{Lowering, OpError, Result};
@@ -11,7 +11,7 @@ pub fn over(cx: &Lowering, x: Value, kernel: &[Dim], p: &Window) -> Result<Windo
     Windows::over(spatial(cx, x)?, kernel.to_vec(), p)
 }
 
-/// The extents behind the channels; at least one.
+/// The extents of the spatial axes behind the channels; at least one.
 fn spatial<'a>(cx: &'a Lowering, x: Value) -> Result<&'a [Dim]> {
     match cx.ty(x).shape.get(2..) {
         Some(s) if !s.is_empty() => Ok(s),
@@ -19,7 +19,7 @@ fn spatial<'a>(cx: &'a Lowering, x: Value) -> Result<&'a [Dim]> {
     }
 }
 
-/// The axes behind the channels; at least one.
+/// The spatial axes behind the channels; at least one.
 pub fn spatial_axes(cx: &Lowering, x: Value) -> Result<Vec<usize>> {
     Ok((2..2 + spatial(cx, x)?.len()).collect())
 }
@@ -41,16 +41,16 @@ pub fn least(dtype: DType) -> Scalar {
     }
 }
 
-/// How the places in a tensor are numbered.
+/// The numbering of positions in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The last axis fastest.
     RowMajor,
-    /// The first spatial axis is the fastest.
+    /// The first spatial axis varies fastest.
     ColumnMajor,
 }
 
-/// The largest element of each window, and where asked for its place in the whole tensor (i64).
+/// The largest element of each window and, if requested, its position in the whole tensor (i64).
 pub fn max(
     cx: &mut Lowering,
     x: Value,
@@ -64,7 +64,7 @@ pub fn max(
     let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
     let y = cx.reduce(ReduceOp::Max, windows, &axes, false)?;
     let Some(numbering) = places else { return Ok((y, None)) };
-    // Positions: the flat index of every element of a window, picked where the largest stands.
+    // The flat index of every element of a window, of which the one of the largest element is picked.
     let full = cx.shape(x);
     let mut order: Vec<usize> = (0..n).collect();
     if numbering == Order::ColumnMajor {
@@ -80,7 +80,7 @@ pub fn max(
     Ok((y, Some(picked)))
 }
 
-/// The mean of each window; padding counts as elements, or not.
+/// The mean of each window; padding counts as elements if `with_padding`.
 pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> Result {
     let spatial = spatial(cx, x)?.to_vec();
     let n = spatial.len();
@@ -88,7 +88,7 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
     let dtype = cx.dtype(x);
     let (windows, _) = cx.unfold_inside(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
     let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
-    // Extents in which an element counts, and how far before them a window starts.
+    // The extents in which an element counts, and the number of elements before them at which a window starts.
     let extents: Vec<Dim> = (0..n)
         .map(|i| if with_padding { &(&spatial[i] + &w.before[i]) + &w.after[i] } else { spatial[i].clone() })
         .collect();
@@ -123,8 +123,8 @@ pub enum Adaptive {
     Max,
 }
 
-/// The windows that divide the spatial axes of `x [N, C, spatial…]` into `out` parts: part `i` of an extent `d` is
-/// `⌊i·d/out⌋ .. ⌈(i+1)·d/out⌉`. Of the largest elements also the places in their planes (i64).
+/// Adaptive pooling: divides the spatial axes of `x [N, C, spatial…]` into `out` parts, where part `i` of an extent
+/// `d` is `⌊i·d/out⌋ .. ⌈(i+1)·d/out⌉`. For maxima it also returns their positions in the spatial plane (i64).
 pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Result<(Value, Option<Value>)> {
     let spatial = spatial(cx, x)?.to_vec();
     let n = spatial.len();
@@ -133,7 +133,7 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
             OpError::model(format!("{} extents for {n} spatial axes", out.len())).param("output_size")
         );
     }
-    // Parts of one extent are plain windows.
+    // Parts of equal extent are plain windows.
     let divides = spatial.iter().zip(out).all(|(d, o)| !o.is(0) && d.modulo(o, &[]).is(0));
     if divides && what == Adaptive::Average {
         let kernel: Vec<Dim> = spatial.iter().zip(out).map(|(d, o)| d.div(o, &[])).collect();
@@ -149,7 +149,7 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
     let narrow = cx.dtype(x);
     let x = if what == Adaptive::Average { cx.widened(x)? } else { x };
     let full = cx.shape(x);
-    // A part is at most this long.
+    // The maximum length of a part.
     let longest = |d: &Dim, o: &Dim| match (d.as_const(), o.as_const()) {
         (Some(d), Some(o)) if o > 0 => {
             let length = |i: i64| ((i + 1) * d + o - 1) / o - i * d / o;
@@ -188,7 +188,7 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
     let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
     if what == Adaptive::Average {
         let sum = cx.reduce(ReduceOp::Sum, windows, &axes, false)?;
-        // The counts are expressions of the parts, the variables of the result.
+        // The element counts are expressions of the parts' numbers, which are the index variables of the result.
         let count: Poly = counts.into_iter().product();
         let to = cx.shape(sum);
         let count = cx.iota(&to, count, dtype)?;
@@ -201,7 +201,8 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
     Ok((y, Some(picked)))
 }
 
-/// The number of each window's first largest element, from the numbers of the elements of windows, `n` axes at the end.
+/// The number of each window's first largest element, where `numbers` holds the number of each element and the last
+/// `n` axes are those of the window.
 fn picked(cx: &mut Lowering, windows: Value, numbers: Value, n: usize) -> Result {
     let shape = cx.shape(windows);
     let mut rows = shape[..2 + n].to_vec();

@@ -1,7 +1,7 @@
 //! Linear quantisation: `q = round(x / scale) + zero`, saturated, and `x = (q − zero) · scale`.
 //!
-//! Scale and zero point are one number, one for each position along an axis, or one for each block of
-//! elements along it. Products of quantised operands are exact sums in i32.
+//! Scale and zero point are one number, one per position along an axis, or one per block of elements along it.
+//! Products of quantised operands are exact sums in i32.
 
 use super::cast::{Round, convert};
 use super::dequantize::{Zero, dequantized, per_element};
@@ -9,16 +9,16 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, Class, DType, Dim, ReduceOp, UnaryOp as U, Value};
 
-/// The grain of a scale or a zero point.
+/// The granularity of a scale or a zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grain {
-    /// One number for all, or one for each position along this axis, which may be counted from the end.
+    /// One number for all, or one per position along this axis; negative axes count from the end.
     Axis(i64),
-    /// One number for each block of so many elements along an axis.
+    /// One number per block of elements: the axis, and the number of elements in a block.
     Block(i64, i64),
 }
 
-/// `v`, a scale or zero point, so that it broadcasts to `shape`.
+/// Reshapes `v`, a scale or a zero point, so that it broadcasts to `shape`.
 fn parameter(cx: &mut Lowering, v: Value, shape: &[Dim], grain: Grain) -> Result {
     let have = cx.shape(v);
     let one: Dim = have.iter().product();
@@ -54,7 +54,7 @@ fn parameter(cx: &mut Lowering, v: Value, shape: &[Dim], grain: Grain) -> Result
     Ok(cx.reshape(v, aligned)?)
 }
 
-/// Rounded to the nearest integer (ties to even), moved by `zero`, saturated to `dtype`.
+/// `x` rounded to the nearest integer (ties to even), plus `zero`, saturated to `dtype`.
 pub fn saturated(cx: &mut Lowering, x: Value, zero: Option<Value>, dtype: DType) -> Result {
     let x = cx.cast(x, DType::F32)?;
     let mut y = cx.unary(U::Round, x)?;
@@ -75,11 +75,11 @@ pub fn saturated(cx: &mut Lowering, x: Value, zero: Option<Value>, dtype: DType)
 pub struct Quantize {
     /// The type of the result.
     pub dtype: DType,
-    /// The grain of scale and zero point.
+    /// The granularity of scale and zero point.
     pub grain: Grain,
-    /// The type in which is divided; by default that of the scale.
+    /// The type of the division; by default that of the scale.
     pub precision: Option<DType>,
-    /// Whether what is beyond a small float becomes its largest.
+    /// Whether values beyond the range of a small float become its largest value.
     pub saturate: bool,
 }
 
@@ -128,7 +128,7 @@ pub fn dequantize(
     dequantized(cx, x, scale, &zero, dtype)
 }
 
-/// A zero point has the type of what it is subtracted from.
+/// Checks that a zero point has the type of the tensor from which it is subtracted.
 pub fn require_zero(cx: &Lowering, x: Value, zero: Value) -> Result<()> {
     if cx.dtype(zero) == cx.dtype(x) {
         return Ok(());
@@ -137,7 +137,7 @@ pub fn require_zero(cx: &Lowering, x: Value, zero: Value) -> Result<()> {
     Err(OpError::model(e).operand(zero))
 }
 
-/// Operands quantised to 8 bits.
+/// Checks that an operand is quantised to 8 bits.
 pub fn require_bytes(cx: &Lowering, x: Value) -> Result<()> {
     if matches!(cx.dtype(x), DType::I8 | DType::U8) {
         return Ok(());
@@ -145,7 +145,7 @@ pub fn require_bytes(cx: &Lowering, x: Value) -> Result<()> {
     Err(OpError::model(format!("needs i8 or u8, got {}", cx.ty(x))).operand(x))
 }
 
-/// `x` quantised to u8, its scale and its zero point.
+/// Dynamic quantisation: `x` quantised to u8, its scale and its zero point.
 pub fn dynamic(cx: &mut Lowering, x: Value) -> Result<[Value; 3]> {
     let axes: Vec<usize> = (0..cx.rank(x)).collect();
     let high = cx.reduce(ReduceOp::Max, x, &axes, false)?;
@@ -166,8 +166,8 @@ pub fn dynamic(cx: &mut Lowering, x: Value) -> Result<[Value; 3]> {
     Ok([y, scale, zero])
 }
 
-/// `x`, of 8 bits, as i32 less its zero point: one number, or one for each position along `axis`, or of a
-/// shape that broadcasts.
+/// The 8-bit tensor `x` as i32 minus its zero point, which is one number, one per position along `axis`, or a tensor
+/// that broadcasts.
 pub fn centred(cx: &mut Lowering, x: Value, zero: Option<Value>, axis: usize) -> Result {
     require_bytes(cx, x)?;
     let x32 = cx.cast(x, DType::I32)?;
@@ -183,7 +183,7 @@ pub fn centred(cx: &mut Lowering, x: Value, zero: Option<Value>, axis: usize) ->
     Ok(y)
 }
 
-/// A list as values along `axis` of `rank`; one number as it is.
+/// A vector as values along `axis` of a tensor of rank `rank`; a single number becomes a scalar.
 pub fn along(cx: &mut Lowering, v: Value, axis: usize, rank: usize) -> Result {
     let s = cx.shape(v);
     if s.iter().all(|d| d.is(1)) {
@@ -197,7 +197,7 @@ pub fn along(cx: &mut Lowering, v: Value, axis: usize, rank: usize) -> Result {
     Ok(cx.reshape(v, aligned)?)
 }
 
-/// Rows and columns of operands of a product: the axes along which lists of parameters lie.
+/// The axes of the rows of `a` and of the columns of `b`, along which vectors of parameters lie.
 pub fn matrix_axes(cx: &Lowering, a: Value, b: Value) -> Result<(usize, usize)> {
     let (ra, rb) = (cx.rank(a), cx.rank(b));
     if ra == 0 || rb == 0 {
@@ -206,7 +206,7 @@ pub fn matrix_axes(cx: &Lowering, a: Value, b: Value) -> Result<(usize, usize)> 
     Ok((ra.saturating_sub(2), rb - 1))
 }
 
-/// `sum · (a scale · b scale / scale)`, rounded, moved and saturated to the type of the zero point.
+/// `sum · (a scale · b scale / scale)`, rounded, plus the zero point, saturated to the type of the zero point.
 pub fn requantized(cx: &mut Lowering, sum: Value, scales: [Value; 2], scale: Value, zero: Value) -> Result {
     let ratio = cx.binary(B::Mul, scales[0], scales[1])?;
     let ratio = cx.binary(B::Div, ratio, scale)?;
@@ -229,7 +229,7 @@ pub struct Quantized {
     pub zero: Option<Value>,
 }
 
-/// `A·B` of quantised operands as `(sum, the scales aligned to it)`.
+/// The product `A·B` of quantised operands as `(exact i32 sum, both scales aligned to it)`.
 pub fn product(cx: &mut Lowering, a: Quantized, b: Quantized) -> Result<(Value, [Value; 2])> {
     let (rows, columns) = matrix_axes(cx, a.q, b.q)?;
     let (qa, qb) = (centred(cx, a.q, a.zero, rows)?, centred(cx, b.q, b.zero, columns)?);
@@ -238,7 +238,7 @@ pub fn product(cx: &mut Lowering, a: Quantized, b: Quantized) -> Result<(Value, 
     Ok((cx.matmul(qa, qb)?, [sa, sb]))
 }
 
-/// A bias, i32, of an exact sum.
+/// Checks that the bias of an exact sum is i32.
 pub fn require_bias(cx: &Lowering, bias: Value) -> Result<()> {
     if cx.dtype(bias) == DType::I32 {
         return Ok(());
@@ -246,7 +246,7 @@ pub fn require_bias(cx: &Lowering, bias: Value) -> Result<()> {
     Err(OpError::model(format!("needs i32, got {}", cx.ty(bias))).operand(bias))
 }
 
-/// An exact sum of products times the scales of both operands.
+/// An exact sum of products times both operands' scales.
 pub fn scaled(cx: &mut Lowering, sum: Value, scales: [Value; 2]) -> Result {
     let sum = cx.cast(sum, DType::F32)?;
     let scale = cx.binary(B::Mul, scales[0], scales[1])?;

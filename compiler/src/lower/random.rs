@@ -1,42 +1,43 @@
-//! Random numbers: a hash of an element's place, of the operator that draws, and of the run, so that they need no state and no order.
+//! Random numbers: a hash of the element's position, of the drawing operator, and of the run, which needs neither
+//! state nor order.
 //!
-//! A program that draws has two inputs that a run may leave out: the `seed`, and the `offset`, such as the number of a step.
-//! Philox4x32-10 ([`Body::philox`]) makes of them the [`run_key`] of 64 bits, once a run. Each operator flips those bits of it that
-//! its name decides, and pcg3d ([`Body::pcg3d`]) hashes what that gives and the place of each element. In the body of a loop
-//! the number of the iteration ([`Lowering::iteration`]) goes into the hash.
+//! A program that draws random numbers has two optional inputs: the `seed`, and the `offset`, such as a step number.
+//! Once per run, Philox4x32-10 ([`Body::philox`]) makes the 64-bit [`run_key`] from them. Each operator flips the bits
+//! of that key that are selected by its name, and pcg3d ([`Body::pcg3d`]) hashes the result together with the position
+//! of each element. In a loop body the iteration number ([`Lowering::iteration`]) enters the hash.
 //!
-//! An operator whose seed the model says draws the same numbers in every run.
+//! An operator with a seed in the model draws the same numbers in every run.
 
 use super::{Lowering, OpError, Result, search};
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
-/// The seed that decides which numbers an operator draws.
+/// The seed of a drawing operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// These bits alone.
     Given([u32; 2]),
-    /// The run, and these bits of the operator.
+    /// The key of the run, combined with these bits of the operator.
     Run([u32; 2]),
 }
 
-/// The seed of an operator that has a name only: FNV-1a.
+/// The seed of an operator that is identified by its name alone: FNV-1a of the name.
 pub fn named_seed(name: impl Iterator<Item = u8>) -> Seed {
     let h = name.fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     Seed::Run([h as u32, (h >> 32) as u32])
 }
 
-/// Inputs of a program that draws: left out, each is 0.
+/// The optional inputs of a program that draws; an input that is left out counts as 0.
 const INPUTS: [&str; 2] = ["seed", "offset"];
-/// The prefix of their names, as often as needed, where the model has such inputs itself.
+/// The prefix of these names, repeated as often as needed, if the model itself has such inputs.
 const PREFIX: &str = "random.";
 
-/// The purpose of an input that a run may leave out, if it is for random numbers: `seed` or `offset`.
+/// The purpose, `seed` or `offset`, of an optional input for random numbers.
 pub fn purpose(input: &str) -> Option<&'static str> {
     INPUTS.into_iter().find(|n| *n == input.trim_start_matches(PREFIX))
 }
 
-/// The key from which the numbers of a run are made: two `u32`. The first call in a model's own graph adds the inputs; a body is given the
-/// value of the graph around it.
+/// The key from which the random numbers of a run are made: two `u32`. The first call in the model's own graph adds
+/// the inputs; a body captures the value of the outer graph.
 pub fn run_key(cx: &mut Lowering) -> Result {
     if let Some(key) = cx.run_key {
         return Ok(key);
@@ -75,17 +76,17 @@ pub fn run_key(cx: &mut Lowering) -> Result {
     Ok(key)
 }
 
-/// A function that draws for each element of a shape, and what it is given.
+/// A function that draws a number for each element of a shape, and its operands.
 struct Draw {
     f: Body,
     args: Vec<Value>,
     shape: Vec<Dim>,
-    /// Two words of random bits.
+    /// The nodes of two words of random bits.
     bits: [u32; 2],
 }
 
 impl Draw {
-    /// With `operands` as the function's first arguments.
+    /// A draw whose function has `operands` as its first arguments.
     fn new(cx: &mut Lowering, shape: Vec<Dim>, seed: Seed, operands: &[Value]) -> Result<Draw> {
         let (mut f, mut args) = (Body::default(), operands.to_vec());
         let mut arg = |f: &mut Body, v| {
@@ -116,13 +117,13 @@ impl Draw {
         Ok(Draw { f, args, shape, bits: [a, b] })
     }
 
-    /// The function's last node.
+    /// Adds the map, whose result is the function's last node.
     fn finish(self, cx: &mut Lowering) -> Result {
         Ok(cx.map_to(self.f.0, &self.args, self.shape)?)
     }
 }
 
-/// Random bits as an f32 in `[0, 1)` that a type of `precision` bits represents.
+/// Random bits as an f32 in `[0, 1)` that is exact in a type with `precision` significand bits.
 fn uniform_unit(f: &mut Body, bits: u32, precision: i64) -> u32 {
     let by = f.u32(32 - precision);
     let bits = f.binary(BinaryOp::Shr, bits, by);
@@ -131,7 +132,7 @@ fn uniform_unit(f: &mut Body, bits: u32, precision: i64) -> u32 {
     f.binary(BinaryOp::Mul, bits, unit)
 }
 
-/// Bits of the significand of a float type; f64 is drawn in f32.
+/// The significand bits of a float type; f64 is drawn in f32.
 fn precision(dtype: DType) -> i64 {
     match dtype {
         DType::F16 => 11,
@@ -140,7 +141,7 @@ fn precision(dtype: DType) -> i64 {
     }
 }
 
-/// An error unless numbers can be drawn as this type.
+/// Fails unless numbers can be drawn in this type.
 pub fn require_float(dtype: DType) -> Result<()> {
     if dtype.is_float() && dtype.bits() >= 16 {
         return Ok(());
@@ -154,7 +155,7 @@ fn store(f: &mut Body, v: u32, dtype: DType) {
     }
 }
 
-/// Evenly between `low` and `high`, of a float type.
+/// Uniformly distributed numbers from `low` to `high`, of a float type.
 pub fn uniform(
     cx: &mut Lowering,
     shape: Vec<Dim>,
@@ -170,7 +171,7 @@ pub fn uniform(
     })
 }
 
-/// A number made of each element's random bits, stored in a type.
+/// A number computed from each element's random bits, stored as `dtype`.
 fn made_of_bits(
     cx: &mut Lowering,
     shape: Vec<Dim>,
@@ -184,7 +185,7 @@ fn made_of_bits(
     d.finish(cx)
 }
 
-/// `mean + scale·√(−2 ln u)·cos(2πv)`, of a float type: Box and Muller's.
+/// Normally distributed numbers by Box and Muller: `mean + scale·√(−2 ln u)·cos(2πv)`, of a float type.
 pub fn normal(
     cx: &mut Lowering,
     shape: Vec<Dim>,
@@ -211,7 +212,7 @@ pub fn normal(
     d.finish(cx)
 }
 
-/// 1 as often as the operand says, else 0.
+/// 1 with the probability that the operand gives for each element, else 0.
 pub fn bernoulli(cx: &mut Lowering, x: Value, dtype: DType, seed: Seed) -> Result {
     if !cx.dtype(x).is_float() {
         return Err(OpError::model(format!("probabilities of type {}", cx.ty(x))).operand(x));
@@ -228,8 +229,8 @@ pub fn bernoulli(cx: &mut Lowering, x: Value, dtype: DType, seed: Seed) -> Resul
     d.finish(cx)
 }
 
-/// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates, or, where many are
-/// drawn of many classes, what a search among the sums of their probabilities finds.
+/// Samples classes with the probabilities `softmax(x)`: by the maximum of logits plus Gumbel noise or, for many
+/// samples of many classes, by a search in the running sums of the probabilities.
 ///
 /// `x` is `[rows, classes]`; the result, of an integer type, `[rows, samples]`.
 pub fn multinomial(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed) -> Result {
@@ -246,11 +247,12 @@ pub fn multinomial(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed
     Ok(cx.cast(at, dtype)?)
 }
 
-/// Up to so many samples, or classes, each sample looks at each class.
+/// Up to this many samples or classes, each sample compares all classes.
 const FEW_SAMPLES: i64 = 16;
 const FEW_CLASSES: i64 = 512;
 
-/// [`multinomial`] of many samples: the class up to which probabilities come to an evenly distributed number.
+/// [`multinomial`] for many samples: the first class whose running sum of probabilities reaches a uniformly
+/// distributed number.
 fn searched(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed) -> Result {
     let shape = cx.shape(x);
     let x = cx.cast(x, DType::F32)?;
@@ -264,7 +266,7 @@ fn searched(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed)
     let all = f.arg(0);
     f.binary(BinaryOp::Mul, u, all);
     let values = d.finish(cx)?;
-    // No class of probability 0 is the first that reaches more than 0.
+    // The drawn number is above 0, so a class of probability 0 is never the first to reach it.
     let at = search::place(cx, up_to, values, false)?;
     let mut f = Body::default();
     let (at_0, last) = (f.arg(0), f.index(&shape[1] - 1));
@@ -273,7 +275,7 @@ fn searched(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed)
     Ok(cx.map(f.0, &[at])?)
 }
 
-/// Logits and Gumbel variates.
+/// Logits plus Gumbel noise.
 fn perturbed(cx: &mut Lowering, x: Value, shape: Vec<Dim>, seed: Seed) -> Result {
     let mut d = Draw::new(cx, shape, seed, &[x])?;
     let f = &mut d.f;
@@ -285,7 +287,8 @@ fn perturbed(cx: &mut Lowering, x: Value, shape: Vec<Dim>, seed: Seed) -> Result
     d.finish(cx)
 }
 
-/// `x` and which of its elements stay, where a share `ratio` (rank 0) is dropped and the others grow.
+/// Dropout: `x` with a share `ratio` (rank 0) of its elements set to 0 and the others scaled up, and the mask of the
+/// kept elements.
 pub fn drop(cx: &mut Lowering, x: Value, ratio: Value, seed: Seed) -> Result<(Value, Value)> {
     let (shape, dtype) = (cx.shape(x), cx.dtype(x));
     let ratio_of = |f: &mut Body, i| {
@@ -308,18 +311,18 @@ pub fn drop(cx: &mut Lowering, x: Value, ratio: Value, seed: Seed) -> Result<(Va
     Ok((cx.map(f.0, &[x, kept, ratio])?, kept))
 }
 
-/// A distribution of one variable, as what becomes of evenly distributed numbers.
+/// A distribution of one variable, as a transform of uniformly distributed numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// `−ln u / rate`.
     Exponential(f64),
     /// `median + scale·tan(π(u − ½))`.
     Cauchy(f64, f64),
-    /// How often one tries until something of this likelihood happens.
+    /// The number of trials until an event of this probability happens.
     Geometric(f64),
 }
 
-/// Numbers of a distribution.
+/// Random numbers of a distribution.
 pub fn of(cx: &mut Lowering, shape: Vec<Dim>, dtype: DType, d: Distribution, seed: Seed) -> Result {
     made_of_bits(cx, shape, dtype, seed, |f, bits| {
         let u = f.unit(bits);
@@ -347,7 +350,7 @@ pub fn of(cx: &mut Lowering, shape: Vec<Dim>, dtype: DType, d: Distribution, see
     })
 }
 
-/// Integers from `low` to below `high`, in any type.
+/// Random integers from `low` to below `high`, of any type.
 pub fn integers(
     cx: &mut Lowering,
     shape: Vec<Dim>,
@@ -380,7 +383,7 @@ pub fn integers(
     d.finish(cx)
 }
 
-/// Classes as in [`multinomial`], each at most once in a row: those with the largest sums of logarithm and Gumbel variate.
+/// Classes sampled as by [`multinomial`] but without replacement: those with the largest logits plus Gumbel noise.
 pub fn distinct(cx: &mut Lowering, x: Value, samples: &Dim, dtype: DType, seed: Seed) -> Result {
     cx.require_rank(x, 2)?;
     let keys = perturbed(cx, x, cx.shape(x), seed)?;
@@ -388,7 +391,7 @@ pub fn distinct(cx: &mut Lowering, x: Value, samples: &Dim, dtype: DType, seed: 
     Ok(cx.cast(Value { node, port: 1 }, dtype)?)
 }
 
-/// The integers below `n` in any order.
+/// A random permutation of the integers below `n`.
 pub fn permutation(cx: &mut Lowering, n: Dim, dtype: DType, seed: Seed) -> Result {
     let mut d = Draw::new(cx, vec![n.clone()], seed, &[])?;
     let none = d.f.u32(0);

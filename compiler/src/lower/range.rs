@@ -1,10 +1,9 @@
-//! Numbers at even distances.
+//! Evenly spaced numbers.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Value};
 
-/// How many integers there are from `start` to below (or, with a negative step, above) `limit`. The step is
-/// not 0.
+/// The number of elements from `start` to below (with a negative step, above) `limit`. The step must not be 0.
 pub fn length(start: &Dim, limit: &Dim, step: i64) -> Dim {
     let span = if step > 0 { limit - start } else { start - limit };
     not_negative(span.ceil_div(step.checked_abs().unwrap_or(i64::MAX)))
@@ -14,9 +13,9 @@ fn not_negative(len: Dim) -> Dim {
     if len.proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) }
 }
 
-/// [`length`] of numbers of a float type.
+/// [`length`] for numbers of a float type.
 pub fn float_length(dtype: DType, start: f64, limit: f64, step: f64) -> Result<Dim> {
-    // The difference is a number of the type; what follows is in f64.
+    // The difference is rounded to the type; all that follows is computed in f64.
     let span = Scalar::from_f64(dtype, limit - start).as_f64();
     let n = (span / step).ceil();
     if !n.is_finite() || n > 1e9 {
@@ -25,7 +24,7 @@ pub fn float_length(dtype: DType, start: f64, limit: f64, step: f64) -> Result<D
     Ok(Dim::from(n.max(0.0) as i64))
 }
 
-/// [`length`] of fractions of dimensions.
+/// [`length`] for fractions of dimensions.
 pub fn fraction_length(
     (start, a): &(Dim, i64),
     (limit, b): &(Dim, i64),
@@ -49,7 +48,7 @@ pub fn fraction_length(
     Ok(not_negative(span.ceil_div(by)))
 }
 
-/// `start + i·step` for so many `i`; both are of one element and of the type of the result.
+/// `start + i·step` for `len` values of `i`; `start` and `step` have one element and the type of the result.
 pub fn spaced(cx: &mut Lowering, len: Dim, start: Value, step: Value) -> Result {
     let dtype = cx.dtype(start);
     let (start, step) = (cx.reshape(start, vec![])?, cx.reshape(step, vec![])?);
@@ -58,7 +57,7 @@ pub fn spaced(cx: &mut Lowering, len: Dim, start: Value, step: Value) -> Result 
     Ok(cx.binary(BinaryOp::Add, i, start)?)
 }
 
-/// [`spaced`] integers up to `limit`, as an index expression; `None` where that does not reach: beyond 32 bits.
+/// [`spaced`] integers up to `limit`, as an index expression; `None` if they exceed 32 bits.
 pub fn counted(
     cx: &mut Lowering,
     dtype: DType,

@@ -9,19 +9,19 @@ use wgfc_ir::{
     BinaryOp as B, Border, DType, Dim, Graph, Op, Poly, ReduceOp, Scalar, TensorType, UnaryOp as U, Value,
 };
 
-/// Which network.
+/// The kind of recurrent network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// One gate.
     Rnn,
-    /// Gates for update, reset and the new value.
+    /// Update gate, reset gate and new value.
     Gru,
-    /// Gates for input, output, forgetting and the new value; a cell is carried beside the output.
+    /// Input, output and forget gates and the new value; a cell state is carried beside the output.
     Lstm,
 }
 
 impl Cell {
-    /// How many gates it has.
+    /// The number of gates.
     pub fn gates(self) -> i64 {
         match self {
             Cell::Rnn => 1,
@@ -29,7 +29,7 @@ impl Cell {
             Cell::Lstm => 4,
         }
     }
-    /// The usual activations, which [`Activation::named`] knows.
+    /// The default activations, by names that [`Activation::named`] knows.
     pub fn activations(self) -> &'static [&'static str] {
         match self {
             Cell::Rnn => &["Tanh"],
@@ -42,42 +42,42 @@ impl Cell {
 /// Parameters of [`recurrent`].
 #[derive(Clone, Debug)]
 pub struct Recurrent {
-    /// Which network.
+    /// The kind of network.
     pub cell: Cell,
-    /// The activations of each direction's gates.
+    /// The activations of the gates of each direction.
     pub activations: Vec<Activation>,
-    /// Beyond which magnitude what is activated is cut off.
+    /// The magnitude to which the arguments of activations are clipped.
     pub clip: Option<f64>,
     /// Whether each direction runs backwards.
     pub backwards: Vec<bool>,
-    /// The axis of the batch is the first, not that of the positions.
+    /// Whether the first axis is the batch rather than the positions.
     pub batch_first: bool,
-    /// Whether the reset of a GRU comes behind the recurrent product.
+    /// Whether the reset gate of a GRU is applied after the recurrent product.
     pub linear_before_reset: bool,
-    /// Whether an LSTM forgets as much as it takes in.
+    /// Whether the forget gate of an LSTM is coupled to its input gate.
     pub input_forget: bool,
-    /// Whether the factor of the recurrent weights is rounded to 8 bits first.
+    /// Whether the operand of the recurrent product is rounded to 8 bits first.
     pub rounded: bool,
 }
 
-/// Operands of [`recurrent`], all of which have an axis for the directions first but `x` and the lengths.
+/// Operands of [`recurrent`]. Axis 0 of each is the directions, except for `x` and the lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// The input, `[T, B, I]`.
     pub x: Value,
-    /// Weights of the input, `[D, gates·H, I]`.
+    /// The input weights, `[D, gates·H, I]`.
     pub w: Value,
-    /// Recurrent weights, `[D, gates·H, H]`.
+    /// The recurrent weights, `[D, gates·H, H]`.
     pub r: Value,
-    /// Biases of both, `[D, 2·gates·H]`.
+    /// The input biases followed by the recurrent biases, `[D, 2·gates·H]`.
     pub bias: Option<Value>,
-    /// How many positions each sequence has, `[B]`.
+    /// The length of each sequence, `[B]`.
     pub lengths: Option<Value>,
-    /// The output before the first position, `[D, B, H]`; by default 0.
+    /// The initial output, `[D, B, H]`; by default 0.
     pub output: Option<Value>,
-    /// The cell before the first position, likewise.
+    /// The initial cell state, `[D, B, H]`; by default 0.
     pub cell: Option<Value>,
-    /// Peepholes of an LSTM, `[D, 3·H]`.
+    /// The peephole weights of an LSTM, `[D, 3·H]`.
     pub peepholes: Option<Value>,
 }
 
@@ -90,18 +90,18 @@ struct Network<'a> {
 
 /// The values that a step reads besides the carried ones.
 struct Step {
-    /// Products of the input with its weights, biases added, `[B, gates·H]`.
+    /// The input times its weights, plus biases, `[B, gates·H]`.
     x: Value,
     /// Recurrent weights `[gates·H, H]`.
     r: Value,
-    /// Recurrent bias `[gates·H]`, of a `GRU` that needs it apart.
+    /// The recurrent bias `[gates·H]`, if a GRU must add it separately.
     bias: Option<Value>,
-    /// Peepholes `[3·H]`.
+    /// The peephole weights `[3·H]`.
     peepholes: Option<Value>,
 }
 
 impl Network<'_> {
-    /// Activation `which` of a direction, of clipped values.
+    /// Applies activation `which` of a direction to clipped values.
     fn activate(&self, b: &mut Builder, direction: usize, which: usize, x: Value) -> Built {
         let x = match self.p.clip {
             None => x,
@@ -113,7 +113,7 @@ impl Network<'_> {
         self.p.activations[direction * self.p.cell.activations().len() + which].of(b, x)
     }
 
-    /// Gates `first` to `last` of `[B, gates·H]`, `[gates·H]` or `[gates·H, H]`.
+    /// The `count` gates from `first` on of `[B, gates·H]`, `[gates·H]` or `[gates·H, H]`.
     fn gate(&self, b: &mut Builder, v: Value, axis: usize, first: i64, count: i64) -> Built {
         b.slice(v, axis, &(&self.hidden * first), 1, &(&self.hidden * count))
     }
@@ -125,7 +125,7 @@ impl Network<'_> {
         b.matmul(h, r)
     }
 
-    /// The next values carried: the output, and the cell of an `LSTM`.
+    /// The next carried values: the output and, for an `LSTM`, the cell state.
     fn step(&self, b: &mut Builder, d: usize, s: &Step, carried: &[Value]) -> Built<Vec<Value>> {
         let h = carried[0];
         match self.p.cell {
@@ -191,7 +191,7 @@ impl Network<'_> {
                 let o = self.gate(b, all, 1, 1, 1)?;
                 let o = peep(b, o, 1, c)?;
                 let o = self.activate(b, d, 0, o)?;
-                // The cell is not clipped on its way out.
+                // The cell state is not clipped before the output activation.
                 let shown = self.p.activations[d * 3 + 2].of(b, c)?;
                 Ok(vec![b.binary(B::Mul, o, shown)?, c])
             }
@@ -199,11 +199,11 @@ impl Network<'_> {
     }
 }
 
-/// A body's graph while it is made: its inputs have the types of outer values.
+/// The graph of a body under construction; its inputs have the types of outer values.
 struct Body<'a, 'g> {
     cx: &'a Lowering<'g>,
     graph: Graph,
-    /// The outer values of the captured inputs.
+    /// The outer values that the captured inputs stand for.
     captured: Vec<Value>,
 }
 
@@ -226,7 +226,7 @@ fn direction(cx: &mut Lowering, v: Value, d: usize) -> Result {
     Ok(cx.view(v, shape, index)?)
 }
 
-/// One direction of one layer: `[T, B, H]`, then the last values.
+/// One direction of a layer: the outputs `[T, B, H]`, then the final carried values.
 fn run(cx: &mut Lowering, net: &Network, d: usize, o: &Operands) -> Lowered {
     let gates = net.p.cell.gates();
     let all = &net.hidden * gates;
@@ -240,7 +240,7 @@ fn run(cx: &mut Lowering, net: &Network, d: usize, o: &Operands) -> Lowered {
         let of_h = cx.slice(bias, 0, &all, 1, &all)?;
         products = cx.binary(B::Add, products, of_x)?;
         if net.p.linear_before_reset {
-            // The last gate's is added before the reset.
+            // The recurrent bias of the last gate is added before the reset gate is applied.
             let early = cx.slice(of_h, 0, &Poly::ZERO, 1, &(&net.hidden * 2))?;
             let none = cx.full(std::slice::from_ref(&net.hidden), Scalar::from_f64(net.dtype, 0.0))?;
             let early = cx.concat(&[early, none], 0)?;
@@ -276,7 +276,7 @@ fn run(cx: &mut Lowering, net: &Network, d: usize, o: &Operands) -> Lowered {
     let before: Vec<Value> =
         (0..carried.len()).map(|i| body.input(&format!("kept{i}"), &state, net.dtype)).collect();
     let x = body.input("x", &[net.batch.clone(), all], net.dtype);
-    // Which position this is, and of which sequences it is one.
+    // The number of the position, which is compared with the lengths of the sequences.
     let number = lengths.map(|_| body.input("position", &[], DType::I32));
     let r = body.capture("r", Some(r)).ok_or("no weights")?;
     let bias = body.capture("bias", apart);
@@ -317,7 +317,7 @@ fn run(cx: &mut Lowering, net: &Network, d: usize, o: &Operands) -> Lowered {
     Ok(out)
 }
 
-/// `x` rounded to one of 256 numbers that span what there is along `axes`, and 0.
+/// `x` rounded to one of 256 evenly spaced numbers that span 0 and its range along `axes`.
 fn rounded(b: &mut Builder, x: Value, axes: &[usize]) -> Built {
     let high = b.reduce(ReduceOp::Max, x, axes, true)?;
     let high = b.binary_scalar(B::Max, high, 0.0)?;
@@ -345,7 +345,7 @@ fn rounded(b: &mut Builder, x: Value, axes: &[usize]) -> Built {
     b.binary(B::Mul, q, scale)
 }
 
-/// `x` rounded to one of 256 numbers that span what there is in it, and 0.
+/// `x` rounded to one of 256 evenly spaced numbers that span 0 and its whole range.
 pub fn rounded_whole(cx: &mut Lowering, x: Value) -> Result {
     if cx.dtype(cx.require_rank(x, 3)?) != DType::F32 {
         return Err(OpError::model(format!("needs floats of 32 bits, got {}", cx.ty(x))).operand(x));
@@ -353,8 +353,8 @@ pub fn rounded_whole(cx: &mut Lowering, x: Value) -> Result {
     Ok(rounded(cx, x, &[0, 1, 2])?)
 }
 
-/// Weights `[D, I, gates·H]` of 8 bits, with a scale and zero point for each direction, or each column, as `[D,
-/// gates·H, I]` in f32.
+/// Dequantises 8-bit weights `[D, I, gates·H]`, with a scale and a zero point per direction or per column, to
+/// `[D, gates·H, I]` in f32.
 pub fn dequantized_weights(cx: &mut Lowering, w: Value, scale: Value, zero: Option<Value>) -> Result {
     if !matches!(cx.dtype(cx.require_rank(w, 3)?), DType::I8 | DType::U8) {
         return Err(OpError::model(format!("needs integers of 8 bits, got {}", cx.ty(w))).operand(w));
@@ -384,7 +384,8 @@ pub fn dequantized_weights(cx: &mut Lowering, w: Value, scale: Value, zero: Opti
     Ok(cx.transpose(w, &[0, 2, 1])?)
 }
 
-/// All positions `[T, D, B, H]`, then the last output `[D, B, H]` and, of an LSTM, the last cell.
+/// The outputs at all positions `[T, D, B, H]`, then the last output `[D, B, H]` and, for an LSTM, the last cell
+/// state.
 pub fn recurrent(cx: &mut Lowering, given: &Operands, p: &Recurrent) -> Lowered {
     let mut o = *given;
     for v in [o.x, o.w, o.r] {

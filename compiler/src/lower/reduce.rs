@@ -3,7 +3,7 @@
 use super::{Lowering, Result};
 use wgfc_ir::{BinaryOp, Body, Class, DType, ReduceOp, UnaryOp, Value};
 
-/// The combination of elements.
+/// The combination of the reduced elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// Their sum, product, maximum or minimum.
@@ -22,8 +22,8 @@ pub enum Reduction {
     LogSumExp,
 }
 
-/// Along axes, which stay with extent 1 where `keepdims` says so. Without axes (`None`) every element is
-/// reduced alone.
+/// Reduces along axes, which are kept with extent 1 if `keepdims`. If `axes` is `None`, every element is reduced on
+/// its own.
 pub fn reduce(
     cx: &mut Lowering,
     reduction: Reduction,
@@ -67,7 +67,7 @@ pub fn reduce(
     }
 }
 
-/// A function of floats; integers are converted, and the result truncated.
+/// Applies a function of floats; integers are converted to f32, and the result is truncated.
 fn of_floats(cx: &mut Lowering, x: Value, op: UnaryOp) -> Result {
     let dtype = cx.dtype(x);
     let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };
@@ -75,7 +75,7 @@ fn of_floats(cx: &mut Lowering, x: Value, op: UnaryOp) -> Result {
     Ok(cx.cast(y, dtype)?)
 }
 
-/// `m + ln Σ exp(x − m)` with the largest `m`, or 0 where that is infinite.
+/// `m + ln Σ exp(x − m)`, where `m` is the largest element, or 0 if that is infinite.
 fn log_sum_exp(cx: &mut Lowering, x: Value, axes: &[usize], keepdims: bool) -> Result {
     let dtype = cx.dtype(x);
     let x = if dtype.is_float() { cx.widened(x)? } else { cx.cast(x, DType::F32)? };

@@ -1,11 +1,12 @@
-//! Resizing: interpolation along one axis after another.
+//! Resizing as interpolation along one axis after another.
 
 use super::interpolate::{Axis, Coordinates, Mode, Resize, dynamic, fixed};
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
 
-/// Neighbours that may be listed for one axis while compiling; a run finds those of longer ones.
+/// The maximum size of an axis' table of neighbours that is made while compiling; larger ones are computed at run
+/// time.
 const MAX_TABLE: f64 = (1 << 20) as f64;
 
 /// `x` with some axes resized, one after another.
@@ -40,7 +41,8 @@ pub fn resize(cx: &mut Lowering, x: Value, r: &Resize, axes: &[Axis]) -> Result 
     Ok(cx.cast(y, dtype)?)
 }
 
-/// Bytes, as torch resizes them: one axis after another from the last, by weights of 16 bits, and each time rounded to bytes.
+/// Resizes bytes as torch does: axis by axis from the last, with 16-bit fixed-point weights, rounding to bytes after
+/// each axis.
 pub fn resize_bytes(cx: &mut Lowering, x: Value, r: &Resize, axes: &[Axis]) -> Result {
     let mut y = x;
     for a in axes.iter().rev() {
@@ -81,7 +83,7 @@ pub fn scaled(extent: &Dim, scale: f64) -> Result<Dim> {
     }
 }
 
-/// Axes that are scaled by these factors.
+/// Axes resized by these scale factors.
 pub fn by_scales(cx: &Lowering, x: Value, axes: &[usize], scales: &[f64]) -> Result<Vec<Axis>> {
     let shape = cx.shape(x);
     axes.iter()
@@ -93,18 +95,18 @@ pub fn by_scales(cx: &Lowering, x: Value, axes: &[usize], scales: &[f64]) -> Res
         .collect()
 }
 
-/// Whether axes are all scaled by the same factor.
+/// The treatment of the aspect ratio if sizes are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
-    /// Each by its own.
+    /// Each axis is scaled by its own factor.
     Stretch,
-    /// By the least, so that none is longer than asked for.
+    /// All axes are scaled by the smallest factor, so that none exceeds its size.
     NotLarger,
-    /// By the greatest, so that none is shorter.
+    /// All axes are scaled by the largest factor, so that none is below its size.
     NotSmaller,
 }
 
-/// Axes that get these extents.
+/// Axes resized to these extents.
 pub fn by_sizes(cx: &Lowering, x: Value, axes: &[usize], sizes: &[Dim], aspect: Aspect) -> Result<Vec<Axis>> {
     let shape = cx.shape(x);
     if let Some(bad) = sizes.iter().find(|s| s.as_const().is_some_and(|s| s < 0)) {

@@ -1,4 +1,5 @@
-//! Regions of images: samples of them, averaged or their largest; the largest elements of their bins.
+//! Pooling of regions of interest: the mean or the maximum of samples (RoI align), and the maximum of bins (RoI
+//! pooling).
 
 use super::sample::{Mode, Padding, Sampled, weighted};
 use super::shape::with_extents;
@@ -9,30 +10,31 @@ use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, UnaryOp as U,
 /// Parameters of [`align`].
 #[derive(Clone, Copy, Debug)]
 pub struct Align {
-    /// Height and width of the result.
+    /// The height and width of the result.
     pub out: [i64; 2],
-    /// Samples along each axis of a bin; `None`: as many as a bin has elements, rounded up.
+    /// The number of samples along each axis of a bin; `None` stands for the number of elements in the bin, rounded
+    /// up.
     pub samples: Option<i64>,
-    /// The factor of the bounds of regions.
+    /// The factor by which the bounds of regions are multiplied.
     pub scale: f64,
-    /// Whether bounds are positions of elements' edges, not of their centres.
+    /// Whether bounds refer to the edges of elements rather than to their centres.
     pub half_pixel: bool,
-    /// The largest sample, not the mean.
+    /// Whether the largest sample is taken rather than the mean.
     pub largest: bool,
 }
 
-/// Samples along one axis.
+/// The sample positions along one axis.
 struct Samples {
     /// `[regions, bins, samples]`, f32.
     positions: Value,
-    /// How many there are at most.
+    /// The maximum number of samples in a bin.
     most: i64,
-    /// How many of them each region has, `[regions, 1, 1]`, f32, where that differs.
+    /// The number of samples in a bin of each region, `[regions, 1, 1]`, f32, if it varies.
     count: Option<Value>,
 }
 
 impl Align {
-    /// Along one axis of this extent; `rois [R, 4]` has its bounds in these columns.
+    /// The samples along an axis of this extent; `columns` are those of the bounds in `rois [R, 4]`.
     fn samples(
         &self,
         cx: &mut Lowering,
@@ -59,10 +61,10 @@ impl Align {
         let bin = cx.binary_scalar(B::Div, size, bins as f64)?;
         let (most, count) = match (self.samples, extent.as_const()) {
             (Some(n), _) => (n, None),
-            // A region is at most as large as the input.
+            // A region is assumed to be at most as large as the input.
             (None, Some(extent)) => {
                 let most = (extent.max(1) + bins - 1) / bins;
-                // A quotient that is whole must not come out above it.
+                // The factor keeps an exact quotient from being rounded up to the next integer.
                 let n = cx.binary_scalar(B::Mul, bin, 1.0 - 1e-6)?;
                 let n = cx.unary(U::Ceil, n)?;
                 let n = cx.binary_scalar(B::Max, n, 0.0)?;
@@ -93,8 +95,8 @@ impl Align {
     }
 }
 
-/// The aligned regions `rois [R, 4]` (first column and row, last column and row), each of the image that `batch [R]`
-/// numbers in `x [N, C, h, w]`: `[R, C, out…]`.
+/// Pools the regions `rois [R, 4]` (first column, first row, last column, last row), each of the image `batch [R]` in
+/// `x [N, C, h, w]`, to `[R, C, out…]`.
 pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Align) -> Result {
     let sx = cx.shape(cx.require_rank(x, 4)?);
     let sr = [cx.shape(cx.require_rank(rois, 2)?)[0].clone(), 4i64.into()];
@@ -105,7 +107,7 @@ pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Alig
     cx.require_equal(&of_batch, &sr[0]);
     let largest = pool.largest;
     let rois = cx.cast(rois, DType::F32)?;
-    // Result: region, channel, bins, samples, taps.
+    // The axes of the samples: region, channel, bins, samples, taps.
     let mut shape = vec![sr[0].clone(), sx[1].clone()];
     shape.extend(pool.out.map(Dim::from));
     let (mut taps, mut samples) = (vec![], vec![]);
@@ -122,7 +124,7 @@ pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Alig
             align_corners: false,
         };
         let mut t = axis.taps(cx, at)?;
-        // More than an element outside, nothing is sampled.
+        // Positions more than one element outside of the input contribute nothing.
         let limit = cx.dim_scalar(&extent, DType::F32)?;
         let (above, below) = (cx.binary_scalar(B::Ge, at, -1.0)?, cx.binary(B::Le, at, limit)?);
         let inside = cx.binary(B::And, above, below)?;
@@ -148,7 +150,7 @@ pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Alig
         let count = cx.binary_scalar(B::Max, count, 1.0)?;
         y = cx.binary(B::Div, y, count)?;
     } else if samples[0].count.is_some() {
-        // A region without samples.
+        // A region without samples gives 0.
         let some = cx.binary_scalar(B::Gt, count, 0.0)?;
         let zero = cx.scalar(DType::F32, 0.0);
         y = cx.select(some, y, zero)?;
@@ -157,7 +159,7 @@ pub fn align(cx: &mut Lowering, x: Value, rois: Value, batch: Value, pool: &Alig
     Ok(cx.cast(y, dtype)?)
 }
 
-/// `parts [region, channel, bins, samples, taps]` of the first samples, as many as `counts` say; else `other`.
+/// `parts [region, channel, bins, samples, taps]` for the first `counts` samples; `other` for the remaining ones.
 fn only(cx: &mut Lowering, parts: Value, counts: [Value; 2], other: f64) -> Result {
     let mut f = Body::default();
     let (x, rows, columns) = (f.arg(0), f.arg(1), f.arg(2));
@@ -177,8 +179,8 @@ fn only(cx: &mut Lowering, parts: Value, counts: [Value; 2], other: f64) -> Resu
     Ok(cx.map(f.0, &args)?)
 }
 
-/// The bounds `[regions, bins]` of bins along one axis: the first place, and the one behind the last. Whole
-/// numbers, i32: a quotient of floats just beside one would move a bound.
+/// The bounds `[regions, bins]` of bins along one axis: the first position, and the one after the last. They are
+/// computed on integers (i32), because the rounding error of a float quotient could move a bound.
 fn bounds(cx: &mut Lowering, [first, last]: [Value; 2], bins: i64, extent: &Dim) -> Result<[Value; 2]> {
     let size = cx.binary(B::Sub, last, first)?;
     let size = cx.binary_scalar(B::Add, size, 1.0)?;
@@ -197,8 +199,8 @@ fn bounds(cx: &mut Lowering, [first, last]: [Value; 2], bins: i64, extent: &Dim)
     Ok([bound(Poly::var(1), 0)?, bound(&Poly::var(1) + 1, bins - 1)?])
 }
 
-/// The largest element of each bin of regions `[R, 5]`: number in the batch, then bounds that belong to
-/// them. Every place of the input is looked at for every bin.
+/// The largest element of each bin of the regions `[R, 5]`: batch index, then inclusive bounds. Every position of the
+/// input is visited for every bin.
 pub fn max_pool(cx: &mut Lowering, x: Value, rois: Value, [height, width]: [i64; 2], scale: f64) -> Result {
     let (dtype, sx) = (cx.dtype(x), cx.shape(cx.require_rank(x, 4)?));
     let regions = cx.shape(cx.require_rank(rois, 2)?)[0].clone();
@@ -220,7 +222,7 @@ pub fn max_pool(cx: &mut Lowering, x: Value, rois: Value, [height, width]: [i64;
     let batch = cx.squeeze(batch, &[1])?;
     let batch = cx.cast(batch, DType::I32)?;
 
-    // Region, channel, bins, places.
+    // Region, channel, bins, input positions.
     let one = Dim::ONE;
     let shape = vec![regions, sx[1].clone(), one.clone(), one, sx[2].clone(), sx[3].clone()];
     let mut index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
@@ -250,7 +252,7 @@ pub fn max_pool(cx: &mut Lowering, x: Value, rois: Value, [height, width]: [i64;
     }
     let parts = cx.map(f.0, &args)?;
     let y = cx.reduce(ReduceOp::Max, parts, &[4, 5], false)?;
-    // A bin of no places.
+    // An empty bin gives 0.
     let mut empty = None;
     for ([low, high], axes) in [(rows, [1, 3]), (columns, [1, 2])] {
         let none = cx.binary(B::Ge, low, high)?;

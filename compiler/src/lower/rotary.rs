@@ -59,7 +59,7 @@ pub fn rotate(cx: &mut Lowering, x: Value, cos: Value, sin: Value, interleaved: 
     Ok(cx.concat(&parts, 3)?)
 }
 
-/// Rows of a table `[positions, r]` at `[batch, s]`, as `[batch, 1, s, r]`.
+/// The rows of a table `[positions, r]` at the positions `[batch, s]`, as `[batch, 1, s, r]`.
 pub fn rows(cx: &mut Lowering, table: Value, at: Value) -> Result {
     if cx.rank(table) != 2 || cx.rank(at) != 2 {
         let e = format!("needs a table and positions of rank 2, got {} and {}", cx.ty(table), cx.ty(at));
@@ -69,7 +69,7 @@ pub fn rows(cx: &mut Lowering, table: Value, at: Value) -> Result {
     Ok(cx.unsqueeze(rows, &[1])?)
 }
 
-/// `first + i` for every position of `[batch, s]`; `first` is of one element.
+/// The positions `first + i`, `[batch, s]`; `first` has one element.
 pub fn consecutive(cx: &mut Lowering, first: Value, batch: &Dim, s: &Dim) -> Result {
     if let [n] = &cx.shape(first)[..] {
         if n.as_const().is_some_and(|n| n != 1) {

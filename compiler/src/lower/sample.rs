@@ -1,7 +1,7 @@
 //! Sampling at computed positions, and grids of them.
 //!
-//! A position has neighbours along each axis, its *taps*: an index and a weight each. A sample is a sum
-//! over the taps of all axes of gathered elements times weights.
+//! A position has neighbours along each axis, its *taps*, each with an index and a weight. A sample is a sum of
+//! gathered elements times weights over the taps of all axes.
 
 use super::interpolate::{cubic_kernel, linear_kernel};
 use super::shape::with_extents;
@@ -9,52 +9,52 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Op, Poly, ReduceOp, UnaryOp as U, Value};
 
-/// Which neighbours count.
+/// The interpolation mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
-    /// The nearest one.
+    /// The nearest neighbour.
     Nearest,
-    /// Two, by their distance.
+    /// Linear interpolation of two neighbours.
     Linear,
-    /// Four, by a cubic of their distance.
+    /// Cubic interpolation of four neighbours.
     Cubic,
 }
 
-/// The elements outside.
+/// The values of elements outside of the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Padding {
     /// Zeros.
     Zeros,
     /// The nearest element.
     Border,
-    /// The input again, reflected.
+    /// Reflections of the input.
     Reflection,
 }
 
-/// An axis that is sampled.
+/// A sampled axis.
 #[derive(Clone, Debug)]
 pub struct Sampled {
-    /// Its elements.
+    /// Its extent.
     pub extent: Dim,
-    /// Which neighbours count.
+    /// The interpolation mode.
     pub mode: Mode,
-    /// The elements outside.
+    /// The values of elements outside of the input.
     pub padding: Padding,
-    /// Reflect at the centres of the outermost elements, not at their edges.
+    /// Whether reflection is at the centres of the outermost elements rather than at their edges.
     pub align_corners: bool,
 }
 
-/// The neighbours of positions `[p…]`: index (i32, inside) and weight (f32), both `[p…, taps]`.
+/// The taps of positions `[p…]`: indices (i32, within the axis) and weights (f32), both `[p…, taps]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Taps {
-    /// Where they are.
+    /// The indices.
     pub index: Value,
-    /// How much they count.
+    /// The weights.
     pub weight: Value,
 }
 
 impl Sampled {
-    /// The neighbours of positions `at`, f32.
+    /// The taps of the positions `at`, f32.
     pub fn taps(&self, cx: &mut Lowering, at: Value) -> Result<Taps> {
         let at = if self.mode == Mode::Nearest { cx.unary(U::Round, at)? } else { at };
         let at = self.moved_inside(cx, at)?;
@@ -95,7 +95,8 @@ impl Sampled {
         Ok(Taps { index: cx.cast(place, DType::I32)?, weight })
     }
 
-    /// The neighbours of positions `at`, of which weights are by how much they change with the position.
+    /// The taps of the positions `at`, with the derivatives of the weights with respect to the position instead of the
+    /// weights.
     fn slopes(&self, cx: &mut Lowering, at: Value) -> Result<Taps> {
         let mut taps = self.taps(cx, at)?;
         let shape = cx.shape(taps.weight);
@@ -106,7 +107,7 @@ impl Sampled {
         }
         let moved = self.moved_inside(cx, at)?;
         let last = self.last(cx)?;
-        // The weight of the lower neighbour falls, that of the upper one rises.
+        // The weight of the lower neighbour falls with the position, that of the upper one rises.
         let mut weight = cx.iota(&shape, &(Poly::var(rank) * 2) - 1, DType::F32)?;
         let zero = cx.scalar(DType::F32, 0.0);
         if self.padding == Padding::Zeros {
@@ -119,7 +120,7 @@ impl Sampled {
             taps.weight = cx.select(inside, weight, zero)?;
             return Ok(taps);
         }
-        // Where the position is moved to the border nothing changes.
+        // Where the position is clamped to the border, the derivative is 0.
         let source = if self.padding == Padding::Border { at } else { moved };
         let (above, below) = (cx.binary_scalar(B::Gt, source, 0.0)?, cx.binary(B::Lt, source, last)?);
         let inside = cx.binary(B::And, above, below)?;
@@ -145,7 +146,7 @@ impl Sampled {
         Ok(taps)
     }
 
-    /// The first mirror, and how far the other one is from it.
+    /// The position of the first mirror, and the distance to the second one.
     fn mirrors(&self) -> (f64, Dim) {
         match self.align_corners {
             true => (0.0, (&self.extent - &Dim::ONE).max_of(&Dim::ONE, &[])),
@@ -160,7 +161,7 @@ impl Sampled {
     fn moved_inside(&self, cx: &mut Lowering, at: Value) -> Result {
         match self.padding {
             Padding::Zeros => Ok(at),
-            // As PyTorch: the neighbours of a position outside are brought inside one by one.
+            // As in PyTorch, taps outside of the input are clamped individually.
             Padding::Border if self.mode == Mode::Cubic => Ok(at),
             Padding::Border => {
                 let last = self.last(cx)?;
@@ -171,7 +172,7 @@ impl Sampled {
         }
     }
 
-    /// Thrown back at the borders as often as it takes.
+    /// The position reflected at the borders as often as needed.
     fn reflected(&self, cx: &mut Lowering, at: Value) -> Result {
         let (low, span) = self.mirrors();
         let span = cx.dim_scalar(&span, DType::F32)?;
@@ -189,13 +190,13 @@ impl Sampled {
     }
 }
 
-/// `v` as a tensor of `shape` that reads `v` at `index`.
+/// `v` read at `index`, as a tensor of `shape`.
 pub fn spread(cx: &mut Lowering, v: Value, shape: &[Dim], index: &[Poly]) -> Result {
     Ok(cx.view(v, shape.to_vec(), index.to_vec())?)
 }
 
-/// Elements of `x` gathered at `lead` along its first axes and at the taps along the others, times
-/// the taps' weights, in f32: a tensor of `shape`. `at` says where each axis' taps are read.
+/// Elements of `x` times the weights of the taps, in f32, as a tensor of `shape`: `x` is gathered at `lead` along its
+/// first axes and at the taps along the others. `at` are the indices at which each axis' taps are read.
 pub fn weighted(
     cx: &mut Lowering,
     x: Value,
@@ -223,16 +224,16 @@ pub fn weighted(
 /// Parameters of [`grid_sample`].
 #[derive(Clone, Copy, Debug)]
 pub struct GridSample {
-    /// Which neighbours count.
+    /// The interpolation mode.
     pub mode: Mode,
-    /// The elements outside.
+    /// The values of elements outside of the input.
     pub padding: Padding,
-    /// Whether -1 and 1 are the centres of the outermost elements, not their edges.
+    /// Whether -1 and 1 are the centres of the outermost elements rather than their edges.
     pub align_corners: bool,
 }
 
-/// The coordinates along spatial axis `i` that a grid of shape `sg` names in `x` of shape `sx`, and their index for an element of a tensor by
-/// batch, channel, places and taps.
+/// The positions along spatial axis `i` of `x` (of shape `sx`) that a grid of shape `sg` selects, and their index for
+/// a tensor with batch, channel, position and tap axes.
 fn named(
     cx: &mut Lowering,
     grid: Value,
@@ -243,7 +244,7 @@ fn named(
 ) -> Result<(Value, Vec<Poly>)> {
     let n = sx.len() - 2;
     let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
-    // The grid's last axis names the spatial axes from the last to the first.
+    // The last axis of the grid lists the spatial axes from the last to the first.
     let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
     index.push(Poly::from(n - 1 - i));
     let at = spread(cx, grid, &places, &index)?;
@@ -252,7 +253,8 @@ fn named(
     Ok((at, batch_and_places.map(Poly::var).collect()))
 }
 
-/// `x [N, C, spatial…]` at the places of `grid [N, out…, axes]`, coordinates in `-1..=1`, the last axis first.
+/// Samples `x [N, C, spatial…]` at the positions `grid [N, out…, axes]`, coordinates in `-1..=1`, those of the last
+/// axis first.
 pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> Result {
     let (sx, mut sg) = (cx.shape(x), cx.shape(grid));
     let rank = sx.len();
@@ -265,7 +267,7 @@ pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> 
     cx.require_equal(&sx[0], &sg[0]);
     let GridSample { mode, padding, align_corners } = *p;
     let grid = cx.cast(grid, DType::F32)?;
-    // Result: batch, channel, places, then a tap axis for each spatial axis.
+    // Batch, channel, output positions, then a tap axis for each spatial axis.
     let mut out = vec![sx[0].clone(), sx[1].clone()];
     out.extend(sg[1..=n].iter().cloned());
     let mut shape = out.clone();
@@ -283,7 +285,8 @@ pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> 
     Ok(cx.cast(y, dtype)?)
 }
 
-/// The gradients of [`grid_sample`]: of `x`, to which each place of `grad` gives what it took of it, and of the grid.
+/// The gradients of [`grid_sample`] with respect to `x`, to which `grad` is scattered with the weights of the taps,
+/// and to the grid.
 pub fn grid_sample_backward(
     cx: &mut Lowering,
     grad: Value,
@@ -300,7 +303,7 @@ pub fn grid_sample_backward(
     let GridSample { mode, padding, align_corners } = *p;
     let (grid_type, grid) = (cx.dtype(grid), cx.cast(grid, DType::F32)?);
     let (grad, x) = (cx.cast(grad, DType::F32)?, cx.cast(x, DType::F32)?);
-    // Batch, channel, places, then a tap axis for each spatial axis.
+    // Batch, channel, output positions, then a tap axis for each spatial axis.
     let mut shape = vec![sx[0].clone(), sx[1].clone()];
     shape.extend(sg[1..=n].iter().cloned());
     let (mut taps, mut slopes) = (vec![], vec![]);
@@ -326,7 +329,7 @@ pub fn grid_sample_backward(
     let none = cx.full(&sx, wgfc_ir::Scalar::from_f64(DType::F32, 0.0))?;
     let inputs = [vec![none, share], inputs].concat();
     let of_x = cx.push(Op::Scatter { reduce: Some(ReduceOp::Sum), index }, &inputs)?;
-    // Along an axis of the grid, the last spatial one first.
+    // The gradient along each coordinate of the grid, that of the last spatial axis first.
     let inner: Vec<usize> = std::iter::once(1).chain(2 + n..2 + 2 * n).collect();
     let mut parts = vec![];
     for i in (0..n).rev() {
@@ -345,7 +348,7 @@ pub fn grid_sample_backward(
     Ok([cx.cast(of_x, dtype)?, cx.cast(of_grid, grid_type)?])
 }
 
-/// A coordinate of `-1..=1` as a position along `extent`.
+/// Converts a coordinate in `-1..=1` to a position along `extent`.
 fn denormalised(cx: &mut Lowering, at: Value, extent: &Dim, align_corners: bool) -> Result {
     let at = cx.binary_scalar(B::Add, at, 1.0)?;
     let span = if align_corners { extent - &Dim::ONE } else { extent.clone() };
@@ -355,8 +358,8 @@ fn denormalised(cx: &mut Lowering, at: Value, extent: &Dim, align_corners: bool)
     Ok(cx.binary_scalar(B::Mul, at, 0.5)?)
 }
 
-/// `theta [N, d, d + 1]` times the homogeneous coordinates of every place of a tensor of that size, `[N, C,
-/// spatial…]`.
+/// `theta [N, d, d + 1]` times the homogeneous coordinates of every position of a tensor of shape `size`,
+/// `[N, C, spatial…]`.
 pub fn affine_grid(cx: &mut Lowering, theta: Value, size: &[Dim], align: bool) -> Result {
     cx.require_rank(theta, 3)?;
     let n = size.len().saturating_sub(2);
@@ -374,7 +377,7 @@ pub fn affine_grid(cx: &mut Lowering, theta: Value, size: &[Dim], align: bool) -
     };
     let mut y = column(cx, n)?;
     for i in 0..n {
-        // Coordinate 0 is along the last axis.
+        // Coordinate 0 belongs to the last axis.
         let axis = n - i;
         let extent = &shape[axis];
         let (count, span) = if align {

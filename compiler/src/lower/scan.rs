@@ -1,14 +1,14 @@
-//! Combinations along an axis up to each element.
+//! Running combinations along an axis (prefix scans).
 
 use super::{Lowering, OpError, Result, special};
 use wgfc_ir::{BinaryOp as B, Body, DType, Op, Poly, ReduceOp, Scalar, UnaryOp as U, Value};
 
-/// The combination of the elements up to each.
+/// The combination of all elements up to each one, itself included.
 pub fn running(cx: &mut Lowering, x: Value, axis: usize, op: ReduceOp) -> Result {
     Ok(cx.push(Op::PrefixScan { op, axis, exclusive: false, reverse: false }, &[x])?)
 }
 
-/// The largest or smallest element up to each, and the last place where it stands (i32).
+/// The running maximum or minimum, and the last position of it (i32).
 pub fn extreme(cx: &mut Lowering, x: Value, axis: usize, op: ReduceOp) -> Result<[Value; 2]> {
     let dtype = cx.dtype(x);
     let wide = if dtype == DType::Bool { cx.cast(x, DType::I32)? } else { x };
@@ -17,7 +17,7 @@ pub fn extreme(cx: &mut Lowering, x: Value, axis: usize, op: ReduceOp) -> Result
     let (x0, best0, here, first) = (f.arg(0), f.arg(1), f.index(Poly::var(axis)), f.i32(0));
     let mut stands = f.binary(B::Eq, x0, best0);
     if dtype.is_float() {
-        // An element behind a NaN is NaN as well.
+        // The running extreme after a NaN is NaN as well.
         let nan = f.unary(U::IsNan, x0);
         stands = f.binary(B::Or, stands, nan);
     }
@@ -27,7 +27,7 @@ pub fn extreme(cx: &mut Lowering, x: Value, axis: usize, op: ReduceOp) -> Result
     Ok([cx.cast(best, dtype)?, places])
 }
 
-/// `ln Σ eˣ` of the elements up to each: in each round the sums of neighbours, which span twice as many.
+/// The running `ln Σ eˣ`, by doubling: each round adds the sums of neighbours, which then span twice as many elements.
 pub fn log_sum_exp(cx: &mut Lowering, x: Value, axis: usize) -> Result {
     let (shape, dtype) = (cx.shape(x), cx.dtype(x));
     let Some(n) = shape[axis].as_const() else {

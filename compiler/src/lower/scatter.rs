@@ -1,11 +1,11 @@
-//! Writing at indexed places.
+//! Writing at indexed positions.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{BinaryOp, DType, Dim, Op, Poly, ReduceOp, ScalarFn, ScalarNode, Value};
 
-/// Updates written at their own places but along an axis, where each goes to its index: instead of what is
-/// there, or combined with it.
+/// ScatterElements: each index selects the position along an axis to which the update is written; the other
+/// coordinates are those of the update. Updates replace the elements of `data`, or are combined with them.
 pub fn elements(
     cx: &mut Lowering,
     [data, idx, updates]: [Value; 3],
@@ -14,7 +14,7 @@ pub fn elements(
 ) -> Result {
     let idx = cx.require_indices(idx)?;
     let rank = cx.rank(data);
-    // No updates may have any number of axes.
+    // Without updates the ranks need not match.
     if cx.rank(idx) == cx.rank(updates) && cx.shape(idx).iter().any(|d| d.is(0)) {
         return Ok(data);
     }
@@ -36,7 +36,7 @@ pub fn elements(
     Ok(cx.push(Op::Scatter { reduce, index }, &[data, updates, idx])?)
 }
 
-/// The last axis of the indices is a position along the data's first axes.
+/// ScatterND: the last axis of the indices holds coordinates along the first axes of the data.
 pub fn places(cx: &mut Lowering, [data, idx, updates]: [Value; 3], reduce: Option<ReduceOp>) -> Result {
     let idx = cx.require_indices(idx)?;
     let (sd, si, su) = (cx.shape(data), cx.shape(idx), cx.shape(updates));
@@ -68,8 +68,8 @@ pub fn places(cx: &mut Lowering, [data, idx, updates]: [Value; 3], reduce: Optio
     Ok(cx.push(Op::Scatter { reduce, index }, &[data, updates, idx])?)
 }
 
-/// Updates written at the positions along an axis from where `start` says: a number for each element of the
-/// batch, or 0. What is beyond the end begins at the front again, or is not written.
+/// Writes updates at consecutive positions along an axis, starting at one position per batch element, or at 0.
+/// Positions beyond the end wrap around to the front, or are not written.
 pub fn rows(
     cx: &mut Lowering,
     data: Value,

@@ -1,16 +1,16 @@
-//! Places in sorted sequences.
+//! Positions in sorted sequences.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Body, DType, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
-/// Sequences of at most so many elements are looked at as a whole.
+/// Sequences with at most this many elements are searched by comparing all of them.
 const SHORT: i64 = 64;
 
-/// How many elements of a sorted sequence are before each value (i32): those less than it, or with `right` those that are not
-/// greater.
+/// The number of elements of a sorted sequence before each value (i32): those less than it or, with `right`, those
+/// less than or equal to it.
 ///
-/// The sequence lies along the last axis. Its other axes, if it has any, are those of the values.
+/// The sequence lies along the last axis. Its other axes, if there are any, must be those of the values.
 pub fn place(cx: &mut Lowering, sequence: Value, values: Value, right: bool) -> Result {
     let (ss, sv) = (cx.shape(sequence), cx.shape(values));
     let rank = ss.len();
@@ -25,7 +25,7 @@ pub fn place(cx: &mut Lowering, sequence: Value, values: Value, right: bool) -> 
     if n.is(0) {
         return Ok(cx.full(&sv, Scalar::from_i64(DType::I32, 0))?);
     }
-    // All elements are before a NaN.
+    // NaN is greater than all elements.
     let behind = if right { B::Gt } else { B::Ge };
     if n.as_const().is_some_and(|n| n <= SHORT) {
         let mut all = sv.clone();

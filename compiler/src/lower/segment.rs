@@ -1,11 +1,11 @@
-//! Neighbours along an axis that are combined in groups.
+//! Reductions of segments along an axis, and scatters with a reduction.
 
 use super::search::place;
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
 
-/// How a group is combined.
+/// The reduction of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combined {
     /// Sum, product, maximum or minimum.
@@ -14,8 +14,8 @@ pub enum Combined {
     Mean,
 }
 
-/// The first `n` places along the last axis in groups that end where `ends [lead…, groups]` says: the number of the group of
-/// each place (i32, `[lead…, n]`). Behind the last end it is the number of groups.
+/// The segment number of each of the first `n` positions along the last axis (i32, `[lead…, n]`), where the segments
+/// end at `ends [lead…, groups]`. Positions after the last end get the number of segments.
 pub fn numbers(cx: &mut Lowering, ends: Value, n: &Dim) -> Result {
     let mut shape = cx.shape(ends);
     let Some(last) = shape.last_mut() else { return Err(OpError::model("needs an axis").operand(ends)) };
@@ -26,8 +26,8 @@ pub fn numbers(cx: &mut Lowering, ends: Value, n: &Dim) -> Result {
     place(cx, ends, at, true)
 }
 
-/// The elements along an axis combined with those of their group, and with `initial`. `group` has the axes up to that one; a
-/// number that is not below `count` is no group.
+/// Reduces the elements along an axis by segment, together with `initial`. `group` has the axes up to and including
+/// that one; elements with a number of at least `count` belong to no segment.
 pub fn combine(
     cx: &mut Lowering,
     x: Value,
@@ -49,8 +49,8 @@ pub fn combine(
     Ok(cx.push(Op::Scatter { reduce: Some(op), index }, &[none, x, group])?)
 }
 
-/// Groups of neighbours along an axis, of which `begins` and `ends` have the axes up to that one. Of an empty group it is
-/// `initial`, or what combining nothing gives; the mean of nothing is no number.
+/// Reduces segments of adjacent elements along an axis; `begins` and `ends` have the axes up to and including that
+/// one. An empty segment gives `initial`, or the identity of the reduction; its mean is NaN.
 pub fn reduce(
     cx: &mut Lowering,
     x: Value,
@@ -82,8 +82,9 @@ pub fn reduce(
     Ok(cx.map(f.0, &[y, len])?)
 }
 
-/// Elements of `source` combined with those of `x` at their own places but along an axis, where each goes to its index. Indices of one
-/// axis are for slices. What is there is combined, too, or replaced where anything goes.
+/// Scatters elements of `source` into `x` with a reduction: the index replaces the coordinate along an axis. Indices
+/// of rank 1 select whole slices. Old elements take part in the reduction if `with_old`, else they are replaced where
+/// anything is written.
 pub fn scatter(
     cx: &mut Lowering,
     [x, index, source]: [Value; 3],
@@ -104,7 +105,7 @@ pub fn scatter(
         from[axis] = cx.shape(cx.require_rank(index, 1)?)[0].clone();
         at = vec![Poly::var(axis)];
     }
-    // The beginning of a longer source.
+    // The leading part of a source that is longer than the index.
     let source = cx.view(source, from.clone(), (0..dims.len()).map(Poly::var).collect())?;
     let mut to: Vec<GatherAxis> = (0..dims.len()).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
     to[axis] = GatherAxis::Data { input: 2, at };

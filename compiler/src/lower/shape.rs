@@ -1,10 +1,10 @@
-//! Changes of a tensor's shape that leave its elements in order, and joins.
+//! Reshapes, which keep the order of elements, and concatenation.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::show;
 use wgfc_ir::{Dim, Poly, Value};
 
-/// Under another shape. An extent of -1 is what remains.
+/// Reshapes `x`; an extent of -1 stands for the remaining number of elements.
 pub fn reshape(cx: &mut Lowering, x: Value, want: &[Dim]) -> Result {
     let from = cx.shape(x);
     let mut shape: Vec<Dim> = vec![];
@@ -42,7 +42,7 @@ pub fn reshape(cx: &mut Lowering, x: Value, want: &[Dim]) -> Result {
     Ok(cx.reshape(x, shape)?)
 }
 
-/// The tensor and the wanted shape broadcast against each other.
+/// Broadcasts the tensor and the wanted shape against each other.
 pub fn expand(cx: &mut Lowering, x: Value, want: &[Dim]) -> Result {
     let from = cx.shape(x);
     let rank = from.len().max(want.len());
@@ -64,14 +64,14 @@ pub fn expand(cx: &mut Lowering, x: Value, want: &[Dim]) -> Result {
     Ok(cx.expand(x, &shape)?)
 }
 
-/// As a matrix: the axes before `axis`, which may be the rank, and those from it on.
+/// Reshapes to a matrix: the axes before `axis`, which may be the rank, and the remaining axes.
 pub fn flatten(cx: &mut Lowering, x: Value, axis: usize) -> Result {
     let dims = cx.shape(x);
     let (a, b): (Dim, Dim) = (dims[..axis].iter().product(), dims[axis..].iter().product());
     Ok(cx.reshape(x, vec![a, b])?)
 }
 
-/// `x` with extents that must equal those of `shape` called the same.
+/// `x` with its extents required to equal those of `shape`, and given the same expressions.
 pub fn with_extents(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     let have = cx.shape(x);
     let known = |d: &Dim| d.as_const().is_some();
@@ -86,7 +86,7 @@ pub fn with_extents(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     Ok(cx.view(x, shape.to_vec(), index)?)
 }
 
-/// Tensors, at least one, joined along an axis.
+/// Concatenates one or more tensors along an axis.
 pub fn concat(cx: &mut Lowering, xs: &[Value], axis: usize) -> Result {
     let first = xs.first().map(|x| cx.ty(*x).clone()).ok_or("needs at least one input")?;
     let mut common = first.shape.clone();

@@ -1,4 +1,4 @@
-//! Tensors of sizes, which are computed while compiling, and the sizes that a tensor can have.
+//! Tensors that hold sizes and are computed while compiling, and the limits of a tensor's sizes.
 
 use wgfc_ir::build::Built;
 use wgfc_ir::tensor::checked_numel;
@@ -6,11 +6,11 @@ use wgfc_ir::{
     Atom, BinaryOp, Builder, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType,
 };
 
-/// Axes a tensor may have.
+/// The maximum rank of a tensor.
 const MAX_RANK: usize = 32;
 
-/// Whether an expression is below 31 bits whatever its symbols are, none of which is beyond 2²⁹: index
-/// expressions are computed in 32 bits.
+/// Whether an expression fits into 31 bits for all values of its symbols up to 2²⁹: index expressions are computed in
+/// 32 bits.
 pub(super) fn is_short(p: &Poly) -> bool {
     if let Some(c) = p.as_const() {
         return i32::try_from(c).is_ok();
@@ -33,8 +33,8 @@ pub(super) fn is_short(p: &Poly) -> bool {
     })
 }
 
-/// A tensor whose elements are expressions of dimensions: a constant, or a map without operands.
-/// `Err` when it is a long list of expressions.
+/// A tensor whose elements are expressions of dimensions: a constant, or a map without operands. Fails if there are
+/// too many expressions.
 pub(super) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dtype: DType) -> Built {
     if let Some(c) = elements.iter().map(Poly::as_const).collect::<Option<Vec<_>>>() {
         let s: Vec<Scalar> = c.iter().map(|v| Scalar::from_i64(dtype, *v)).collect();
@@ -81,10 +81,10 @@ pub(super) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dt
     b.push(Op::Map { body: f, shape: dims }, &[])
 }
 
-/// Refuses dimensions that cannot be: too many, negative, or of more elements than there can be.
+/// Rejects impossible dimensions: too many, negative, or with too many elements in total.
 ///
 /// # Errors
-/// The fault of the dimensions.
+/// Describes the first impossible dimension.
 pub fn check_dims(ty: &TensorType) -> Result<(), String> {
     if ty.rank() > MAX_RANK {
         return Err(format!("{} dimensions; at most {MAX_RANK} are possible", ty.rank()));

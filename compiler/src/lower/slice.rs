@@ -1,14 +1,14 @@
-//! Slices: starts and ends are numbers, expressions of dimensions, or what a run computes.
+//! Slices whose starts and ends are constants, expressions of dimensions, or values computed at run time.
 
 use super::{Lowering, OpError, Result, Size};
 use wgfc_ir::build::Built;
 use wgfc_ir::{Atom, BinaryOp, Body, DType, Dim, Poly, Value};
 
-/// Beyond this a bound means "to the end".
+/// Bounds of at least this magnitude mean "to the end".
 const FAR: i64 = 1 << 40;
 
-/// The elements from `start` to before `end` along an axis, every `step`th: as numpy has it, positions count
-/// from the end where they are negative, and are brought into the axis.
+/// Every `step`th element from `start` to before `end` along an axis, as in numpy: negative positions count from the
+/// end, and positions are clamped to the axis.
 pub fn slice(cx: &mut Lowering, x: Value, axis: usize, start: &Size, end: &Size, step: i64) -> Result {
     let extent = cx.shape(x)[axis].clone();
     let (start, len) = match (start, end) {
@@ -24,7 +24,7 @@ pub fn slice(cx: &mut Lowering, x: Value, axis: usize, start: &Size, end: &Size,
     Ok(cx.slice(x, axis, &start, step, &len)?)
 }
 
-/// [`range`] of bounds that a run computes: its results are computed symbols.
+/// [`range`] for bounds computed at run time: its results are computed symbols.
 fn computed_range(
     cx: &mut Lowering,
     start: &Size,
@@ -45,14 +45,14 @@ fn computed_range(
     let span = f.binary(BinaryOp::Add, span, rest);
     f.binary(BinaryOp::Div, span, by);
     let len = cx.map(f.0, &[start, end])?;
-    // The start of an empty slice that runs backwards may be -1.
+    // The start of an empty backward slice may be -1.
     let first = cx.binary_scalar(BinaryOp::Max, start, 0.0)?;
     let len = cx.computed_size(len, extent.ceil_div(step.abs()));
     Ok((cx.computed_as("_from", first, extent.clone()), len))
 }
 
-/// A position, counted from the end when negative, brought into the axis, whose end is after its last element
-/// or, backwards, before its first.
+/// A position (negative ones count from the end) clamped to the axis, with the end after the last element or,
+/// backwards, before the first one.
 fn position(cx: &mut Lowering, bound: &Size, forwards: bool, extent: &Dim) -> Built {
     let v = match bound {
         Size::Known(p) => match p.as_const() {
@@ -76,13 +76,13 @@ fn position(cx: &mut Lowering, bound: &Size, forwards: bool, extent: &Dim) -> Bu
     cx.map(f.0, &[v, n])
 }
 
-/// The first position and the number of elements that `start:end:step` picks of `extent`, which is taken to be
-/// at least `least`: 1 for a symbol that hardly is 0, so that `x[1:]` and `x[-1:]` need no clamping.
+/// The first position and the number of elements that `start:end:step` selects from `extent`, which is assumed to be
+/// at least `least`. `least` is 1 for a symbol that is hardly ever 0, so that `x[1:]` and `x[-1:]` need no clamping.
 fn range(start: &Poly, end: &Poly, step: i64, extent: &Dim, least: i64) -> Result<(Poly, Dim)> {
     if step == 0 || step.unsigned_abs() > FAR as u64 {
         return Err(OpError::model(format!("step {step}")));
     }
-    // The bounds that a position is clamped to.
+    // The range to which a position is clamped.
     let (low, high) =
         if step > 0 { (Poly::ZERO, extent.clone()) } else { (Poly::constant(-1), extent - &Poly::ONE) };
     let first = clamp(start, extent, if step > 0 { &Poly::ZERO } else { &low }, &high, least)?;
@@ -93,7 +93,7 @@ fn range(start: &Poly, end: &Poly, step: i64, extent: &Dim, least: i64) -> Resul
     Ok((first, len))
 }
 
-/// A length that could only be negative for the degenerate extents that are not met, as it is; others clamped.
+/// A length clamped to at least 0, unless it can only be negative for extents below `least`.
 fn positive(len: Dim, least: i64) -> Dim {
     if len.proves_nonneg(&[]) || (&len + least).proves_nonneg(&[]) {
         len
@@ -102,7 +102,7 @@ fn positive(len: Dim, least: i64) -> Dim {
     }
 }
 
-/// A position, counted from the end when negative, brought into `low..=high`.
+/// A position (negative ones count from the end) clamped to `low..=high`.
 fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<Poly> {
     let p = match v.as_const() {
         Some(c) if c >= FAR => return Ok(high.clone()),
@@ -111,7 +111,7 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<
         Some(_) => v.clone(),
         None if v.proves_nonneg(&[]) => v.clone(),
         None if (&-v - 1).proves_nonneg(&[]) => extent + v,
-        // From the end or from 0, it is the first position.
+        // The position `-extent`, counted from the end or equal to 0, is the first one.
         None if (-v).proves_nonneg(&[]) && (extent + v).is(0) => Poly::ZERO,
         None if least > 0 && is_positive(&-v) => extent + v,
         None => v + &(extent * &is_negative(v)),
@@ -126,7 +126,7 @@ pub fn is_negative(p: &Poly) -> Poly {
     (-p).max_of(&Dim::ZERO, &[]).min_of(&Dim::ONE, &[])
 }
 
-/// Whether this is at least 1 where all symbols are.
+/// Whether the expression is at least 1 whenever all symbols are.
 fn is_positive(p: &Poly) -> bool {
     let one_more = |a: &Atom| matches!(a, Atom::Sym(_)).then(|| &Poly::atom(a.clone()) + 1);
     (&p.subst(&one_more, &[]) - 1).proves_nonneg(&[])
@@ -143,7 +143,7 @@ mod tests {
                     for step in [-3i64, -2, -1, 1, 2, 3] {
                         let c = Poly::constant;
                         let (first, len) = range(&c(start), &c(end), step, &c(extent), 0).unwrap();
-                        // Count by walking.
+                        // Counts by walking.
                         let norm = |v: i64| if v < 0 { v + extent } else { v };
                         let (lo, hi) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
                         let mut at = norm(start).clamp(lo, hi);
@@ -175,7 +175,7 @@ mod tests {
             ("-seq", all, "past + seq"),
         ];
         for (start, end, extent) in cases {
-            // Extents that are computed can be 0.
+            // Computed extents can be 0.
             let (first, len) = range(&p(start), &p(end), 1, &p(extent), 0).unwrap();
             for values in (0..6 * 6 * 6).map(|i| [i % 6, i / 6 % 6, i / 36]) {
                 let of = |name: &str| Some(values[["seq", "past", "n"].iter().position(|s| *s == name)?]);

@@ -1,14 +1,14 @@
-//! Softmax and its logarithm.
+//! Softmax and log-softmax.
 
 use super::{Lowering, Result};
 use wgfc_ir::{Dim, Op, Value};
 
-/// Along one axis.
+/// The softmax along one axis.
 pub fn along(cx: &mut Lowering, x: Value, axis: usize, log: bool) -> Result {
     Ok(cx.push(Op::Softmax { axis, log }, &[x])?)
 }
 
-/// Over all axes from `axis` on at once; it may be the rank.
+/// The softmax over all axes from `axis` on together; `axis` may be the rank.
 pub fn from_axis(cx: &mut Lowering, x: Value, axis: usize, log: bool) -> Result {
     let dims = cx.shape(x);
     if axis == dims.len() {

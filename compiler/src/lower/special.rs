@@ -1,6 +1,6 @@
-//! Special functions of single elements: those of `wgfc_ir::special`, and what is a few operators of them.
+//! Elementwise special functions: those of `wgfc_ir::special`, and functions composed of a few operators.
 //!
-//! Operands are floats, those of two operands of one type, and broadcast. Narrow ones are computed in f32.
+//! Operands are floats; two operands have the same type and broadcast. Types narrower than f32 are computed in f32.
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +23,14 @@ fn floats(cx: &Lowering, xs: &[Value]) -> Result<DType> {
     Ok(dtype)
 }
 
-/// A function of one operand.
+/// A special function of one operand.
 pub fn function(cx: &mut Lowering, f: Special, x: Value) -> Result {
     floats(cx, &[x])?;
     Ok(cx.unary(U::Special(f), x)?)
 }
 
-/// A function of two operands, in the order in which [`Special2`] has them: `Zeta(s, q)`, `GammaP(a, x)`,
-/// `Atan2(y, x)`, polynomials of an argument and a degree.
+/// A special function of two operands, in the order of [`Special2`]: `Zeta(s, q)`, `GammaP(a, x)`, `Atan2(y, x)`,
+/// polynomials of an argument and a degree.
 pub fn function2(cx: &mut Lowering, f: Special2, a: Value, b: Value) -> Result {
     floats(cx, &[a, b])?;
     Ok(cx.binary(B::Special(f), a, b)?)
@@ -51,7 +51,7 @@ pub fn polygamma(cx: &mut Lowering, n: i64, x: Value) -> Result {
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let order = f.number(wide, n as f64 + 1.0);
     let zeta = f.binary(B::Special(Special2::Zeta), order, x1);
-    // Beyond 170! it is infinite in every type.
+    // A factorial above 170! is infinite in every type.
     let factorial: f64 = (1..=n.min(200)).map(|k| k as f64).product();
     let factor = f.number(wide, if n % 2 == 0 { -factorial } else { factorial });
     let y = f.binary(B::Mul, zeta, factor);
@@ -61,7 +61,7 @@ pub fn polygamma(cx: &mut Lowering, n: i64, x: Value) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// A polynomial of Chebyshev at 2x − 1: `f` is [`Special2::ChebyshevT`] to [`Special2::ChebyshevW`].
+/// A shifted Chebyshev polynomial, evaluated at 2x − 1: `f` is [`Special2::ChebyshevT`] to [`Special2::ChebyshevW`].
 pub fn shifted(cx: &mut Lowering, f: Special2, x: Value, degree: Value) -> Result {
     let x = cx.binary_scalar(B::Mul, x, 2.0)?;
     let x = cx.binary_scalar(B::Sub, x, 1.0)?;
@@ -74,14 +74,14 @@ pub fn sinc(cx: &mut Lowering, x: Value) -> Result {
     function(cx, Special::SphericalJ0, scaled)
 }
 
-/// The cumulative function of the normal distribution.
+/// The cumulative distribution function of the normal distribution.
 pub fn ndtr(cx: &mut Lowering, x: Value) -> Result {
     let t = cx.binary_scalar(B::Mul, x, -FRAC_1_SQRT_2)?;
     let y = function(cx, Special::Erfc, t)?;
     Ok(cx.binary_scalar(B::Mul, y, 0.5)?)
 }
 
-/// −x·ln x: 0 at 0, −∞ below.
+/// −x·ln x; 0 at 0, and −∞ for negative x.
 pub fn entropy(cx: &mut Lowering, x: Value) -> Result {
     let dtype = floats(cx, &[x])?;
     let mut f = Body::default();
@@ -96,7 +96,7 @@ pub fn entropy(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// A logarithm that is multiplied.
+/// The logarithm in [`x_log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logarithm {
     /// ln y.
@@ -105,7 +105,7 @@ pub enum Logarithm {
     OfOnePlus,
 }
 
-/// x·ln y or x·ln(1 + y): 0 where x is 0 and y a number.
+/// x·ln y or x·ln(1 + y); 0 where x is 0 and y is not NaN.
 pub fn x_log(cx: &mut Lowering, x: Value, y: Value, which: Logarithm) -> Result {
     let dtype = floats(cx, &[x, y])?;
     let mut f = Body::default();
@@ -119,7 +119,7 @@ pub fn x_log(cx: &mut Lowering, x: Value, y: Value, which: Logarithm) -> Result 
     Ok(cx.map(f.0, &[x, y])?)
 }
 
-/// The base of exponentials that are added.
+/// The base of [`log_add_exp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// e.
@@ -144,7 +144,7 @@ pub fn log_add_exp(cx: &mut Lowering, a: Value, b: Value, base: Base) -> Result 
         rest = f.binary(B::Mul, rest, scale);
     }
     let sum = f.binary(B::Add, largest, rest);
-    // Two equal infinities have no difference.
+    // The difference of two equal infinities is NaN, so the result is the infinity itself.
     let same = f.binary(B::Eq, x, y);
     let infinite = f.unary(U::IsInf, x);
     let whole = f.binary(B::And, same, infinite);
@@ -152,7 +152,7 @@ pub fn log_add_exp(cx: &mut Lowering, a: Value, b: Value, base: Base) -> Result 
     Ok(cx.map(f.0, &[a, b])?)
 }
 
-/// Bool: the sign is negative, also that of −0 and of NaN.
+/// Whether the sign bit is set, also for −0 and NaN: bool.
 pub fn sign_bit(cx: &mut Lowering, x: Value) -> Result {
     let dtype = cx.dtype(x);
     let mut f = Body::default();
@@ -171,7 +171,7 @@ pub fn sign_bit(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// Whether the sign of a float is negative.
+/// Whether the sign bit of a float is set.
 fn negative(f: &mut Body, x: u32) -> u32 {
     let x = f.cast(DType::F32, x);
     let bits = f.bitcast(DType::I32, x);
@@ -179,7 +179,7 @@ fn negative(f: &mut Body, x: u32) -> u32 {
     f.binary(B::Lt, bits, zero)
 }
 
-/// The magnitude of `a` with the sign of `b`, also where that is −0 or NaN.
+/// The magnitude of `a` with the sign of `b`, also if `b` is −0 or NaN.
 pub fn copy_sign(cx: &mut Lowering, a: Value, b: Value) -> Result {
     floats(cx, &[a, b])?;
     let mut f = Body::default();
@@ -191,7 +191,7 @@ pub fn copy_sign(cx: &mut Lowering, a: Value, b: Value) -> Result {
     Ok(cx.map(f.0, &[a, b])?)
 }
 
-/// The type as which the bits of f32, f16 and bf16 are read.
+/// The integer type that holds the bits of f32, f16 and bf16.
 fn bits_type(cx: &Lowering, x: Value, what: &str) -> Result<DType> {
     match cx.dtype(x) {
         DType::F32 => Ok(DType::U32),
@@ -203,7 +203,7 @@ fn bits_type(cx: &Lowering, x: Value, what: &str) -> Result<DType> {
     }
 }
 
-/// The number of the type that comes after `a` on the way to `b`.
+/// The next representable number after `a` towards `b`.
 pub fn next_after(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let dtype = floats(cx, &[a, b])?;
     let bits = bits_type(cx, a, "the next number")?;
@@ -212,7 +212,7 @@ pub fn next_after(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let sign = f.u32(1 << (bits.bits() - 1));
     let magnitude = f.u32((1 << (bits.bits() - 1)) - 1);
     let (zero, one, minus) = (f.i32(0), f.i32(1), f.i32(-1));
-    // Integers in the order of the numbers.
+    // Integers whose order is that of the floats.
     let [x, y] = operands.map(|x| {
         let raw = f.bitcast(bits, x);
         let raw = f.cast(DType::U32, raw);
@@ -234,7 +234,7 @@ pub fn next_after(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let raw = f.select(below, negated, size);
     let raw = f.cast(bits, raw);
     let number = f.bitcast(dtype, raw);
-    // Where they are equal the second, whose zero may have another sign.
+    // Equal operands give the second one, which may be a zero of the other sign.
     let same = f.binary(B::Eq, x, y);
     let number = f.select(same, operands[1], number);
     let [nan_a, nan_b] = operands.map(|x| f.unary(U::IsNan, x));
@@ -244,12 +244,12 @@ pub fn next_after(cx: &mut Lowering, a: Value, b: Value) -> Result {
     Ok(cx.map(f.0, &[a, b])?)
 }
 
-/// A float as mantissa · 2^exponent: the mantissa from ½ to 1 or 0, and the exponent, an i32. Infinities and NaN are their
-/// own mantissas, with the exponent 0.
+/// Decomposes a float into mantissa · 2^exponent: the mantissa is 0 or from ½ to 1, the exponent is an i32. Infinities
+/// and NaN are their own mantissas, with exponent 0.
 pub fn mantissa_and_exponent(cx: &mut Lowering, x: Value) -> Result<(Value, Value)> {
     let dtype = floats(cx, &[x])?;
     bits_type(cx, x, "the mantissa")?;
-    // Numbers below the normal ones are made larger before.
+    // Subnormal numbers are scaled up first.
     let parts = |f: &mut Body| {
         let x = f.arg(0);
         let x = f.cast(DType::F32, x);
@@ -304,7 +304,7 @@ pub fn gcd(cx: &mut Lowering, a: Value, b: Value) -> Result {
     Ok(cx.binary(B::Gcd, a, b)?)
 }
 
-/// The least common multiple: 0 where either is.
+/// The least common multiple; 0 if either operand is 0.
 pub fn lcm(cx: &mut Lowering, a: Value, b: Value) -> Result {
     let dtype = integers(cx, a, b)?;
     let mut f = Body::default();

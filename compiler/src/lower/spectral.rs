@@ -1,9 +1,9 @@
-//! Operators before and after a spectrum: windows, the weights of the mel scale.
+//! Operators around a spectrum: window functions and mel filter banks.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Poly, UnaryOp, Value};
 
-/// `a₀ − a₁·cos(2πn/N) + a₂·cos(4πn/N)` with `N` the size, or one less where it is symmetric.
+/// The window `a₀ − a₁·cos(2πn/N) + a₂·cos(4πn/N)`, where N is the size or, for a symmetric window, the size minus 1.
 pub fn window(cx: &mut Lowering, a: [f64; 3], size: &Dim, periodic: bool, to: DType) -> Result {
     if size.as_const().is_some_and(|n| n < 0) {
         return Err(OpError::model(format!("a window of size {size}")).param("size"));
@@ -31,11 +31,11 @@ pub fn window(cx: &mut Lowering, a: [f64; 3], size: &Dim, periodic: bool, to: DT
     Ok(cx.map_to(f.0, &[], vec![size.clone()])?)
 }
 
-/// Triangles on the mel scale, `[spectrum bins, mel bins]`: column `i` rises from edge `i` to 1 at edge `i + 1` and
-/// falls to 0 at edge `i + 2`. Edges lie at even distances in mel, `2595·log₁₀(1 + hertz/700)`, and are rounded down
-/// to bins of the spectrum.
+/// A bank of triangular filters on the mel scale, `[spectrum bins, mel bins]`: column `i` rises from edge `i` to 1 at
+/// edge `i + 1` and falls to 0 at edge `i + 2`. The edges are evenly spaced in mel, `2595·log₁₀(1 + hertz/700)`, and
+/// rounded down to spectrum bins.
 ///
-/// `given` are the sample rate and the lowest and highest frequency, in hertz, of one element each.
+/// `given` are the sample rate and the lowest and highest frequencies in hertz, each with one element.
 pub fn mel_weights(cx: &mut Lowering, bins: &Dim, length: &Dim, given: [Value; 3], to: DType) -> Result {
     let mut numbers = vec![];
     for v in given {
@@ -78,7 +78,7 @@ pub fn mel_weights(cx: &mut Lowering, bins: &Dim, length: &Dim, given: [Value; 3
     });
     let j = f.index(Poly::var(0));
     let j = f.cast(DType::F32, j);
-    // Both widths are at least 1 where they divide.
+    // Both widths are clamped to at least 1, so that they can be divided by.
     let mut side = |from: u32, to: u32, top: u32, bottom: u32| {
         let (width, part) = (f.binary(BinaryOp::Sub, to, from), f.binary(BinaryOp::Sub, top, bottom));
         let width = f.binary(BinaryOp::Max, width, one);

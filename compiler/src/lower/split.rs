@@ -1,9 +1,9 @@
-//! Cutting, repeating and padding along axes.
+//! Splitting, repeating and padding along axes, triangles, and blocks of channels.
 
 use super::{Lowered, Lowering, OpError, Result, Size};
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Value};
 
-/// The parts of these sizes along an axis.
+/// Splits an axis into parts of these sizes.
 pub fn split(cx: &mut Lowering, x: Value, axis: usize, sizes: &[Dim]) -> Lowered {
     let extent = cx.shape(x)[axis].clone();
     let total: Dim = sizes.iter().cloned().sum();
@@ -23,7 +23,7 @@ pub fn split(cx: &mut Lowering, x: Value, axis: usize, sizes: &[Dim]) -> Lowered
     Ok(out)
 }
 
-/// Each axis as often as its number says.
+/// Repeats each axis by its number of repeats.
 pub fn tile(cx: &mut Lowering, x: Value, repeats: &[Dim]) -> Result {
     let from = cx.shape(x);
     if repeats.len() != from.len() {
@@ -38,7 +38,7 @@ pub fn tile(cx: &mut Lowering, x: Value, repeats: &[Dim]) -> Result {
     Ok(cx.view(x, shape, index)?)
 }
 
-/// The elements where a tensor is padded.
+/// The values of padding elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Padding {
     /// A number of the tensor's type.
@@ -47,13 +47,13 @@ pub enum Padding {
     Value(Value),
     /// The nearest element.
     Edge,
-    /// The element as far inside of the first or last one.
+    /// The element mirrored at the first or last one, which is not repeated.
     Reflect,
-    /// The tensor again.
+    /// The tensor repeated periodically.
     Wrap,
 }
 
-/// So much before and after each axis; less than 0 is cut away.
+/// Pads each axis by `before` and `after` elements; negative numbers crop.
 pub fn pad(cx: &mut Lowering, x: Value, before: &[Dim], after: &[Dim], padding: Padding) -> Result {
     let mode = match padding {
         Padding::Constant(fill) => return Ok(cx.pad(x, before, after, fill)?),
@@ -91,7 +91,7 @@ pub fn pad(cx: &mut Lowering, x: Value, before: &[Dim], after: &[Dim], padding: 
     Ok(cx.view(x, shape, index)?)
 }
 
-/// Pads with a value that only a run knows.
+/// Pads with a value that is only known at run time.
 fn pad_with(cx: &mut Lowering, x: Value, before: &[Dim], after: &[Dim], value: Value) -> Result {
     if cx.dtype(value) != cx.dtype(x) || !matches!(cx.ty(value).numel().as_const(), Some(1) | None) {
         let e = OpError::model(format!("a value of type {} for {}", cx.ty(value), cx.ty(x)));
@@ -106,7 +106,7 @@ fn pad_with(cx: &mut Lowering, x: Value, before: &[Dim], after: &[Dim], value: V
     Ok(cx.select(inside, x, value)?)
 }
 
-/// The triangle below or above diagonal `k` of matrices, zero elsewhere.
+/// The upper or lower triangle of matrices from diagonal `k` on; zero elsewhere.
 pub fn triangle(cx: &mut Lowering, x: Value, k: &Size, upper: bool) -> Result {
     let shape = cx.shape(x);
     let rank = shape.len();
@@ -125,17 +125,17 @@ pub fn triangle(cx: &mut Lowering, x: Value, k: &Size, upper: bool) -> Result {
     Ok(cx.select(keep, x, empty)?)
 }
 
-/// Whether index expressions, of 32 bits, reach a diagonal.
+/// Whether a diagonal is in the range of 32-bit index expressions.
 pub fn is_near(k: &Poly) -> bool {
     k.as_const().is_none_or(|k| k.unsigned_abs() < 1 << 30)
 }
 
-/// Where the numbers of a place in a block stand among the channels.
+/// The position of the block axes among the channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// Before the channel: depth, column, row.
+    /// Before the channel (`DCR`: depth, column, row).
     First,
-    /// Behind it.
+    /// After the channel (`CRD`).
     Last,
 }
 

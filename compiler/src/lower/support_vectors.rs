@@ -1,9 +1,9 @@
-//! Support vector machines: a kernel between records and support vectors, of which sums are decisions.
+//! Support vector machines: weighted sums of kernels between records and support vectors.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Op, Poly, ReduceOp, Tensor, UnaryOp as U, Value};
 
-/// A function of two vectors.
+/// A kernel function of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
     /// `x·s`.
@@ -31,13 +31,14 @@ pub enum Kernel {
     },
 }
 
-/// Sums of kernels of each record `x [N, F]` with all of `vectors [V, F]`, weighted: `[N, P]` with `weights [V, P]`.
+/// The weighted sums of the kernels of each record `x [N, F]` with all support vectors `[V, F]`: `[N, P]` for
+/// `weights [V, P]`.
 ///
-/// Sums of a linear kernel are products of the records with sums of the vectors. These are made in f64: weights may be large and
-/// cancel each other, of which a sum over kernels that are rounded to f32 leaves few digits.
+/// For a linear kernel these are products of the records with weighted sums of the vectors, which are computed in f64:
+/// weights may be large and cancel, and a sum over kernels rounded to f32 would leave few correct digits.
 ///
 /// # Errors
-/// Where records have another number of features.
+/// If the records have another number of features than the vectors.
 pub fn sums(
     cx: &mut Lowering,
     x: Value,
@@ -95,13 +96,13 @@ fn kernel(cx: &mut Lowering, x: Value, vectors: Value, k: Kernel) -> Result {
     })
 }
 
-/// The pairs of so many classes, in the order of their decisions.
+/// All pairs of classes, in the order of their decisions.
 pub fn pairs(classes: usize) -> Vec<(usize, usize)> {
     (0..classes).flat_map(|i| (i + 1..classes).map(move |j| (i, j))).collect()
 }
 
-/// The class of each record that most decisions `[N, pairs]` are for, the first of several, as an i64: a decision above 0 is for the first of
-/// its pair.
+/// The class of each record (i64) with the most votes, the first one in a tie. Each of the decisions `[N, pairs]`
+/// votes for the first class of its pair if it is positive, else for the second.
 pub fn elected(cx: &mut Lowering, decisions: Value, classes: usize) -> Result {
     let pairs = pairs(classes);
     let table = |f: &dyn Fn(usize, (usize, usize)) -> bool| {
@@ -118,11 +119,12 @@ pub fn elected(cx: &mut Lowering, decisions: Value, classes: usize) -> Result {
     Ok(cx.squeeze(best, &[1])?)
 }
 
-/// The most classes whose probabilities are coupled: the steps of an iteration are written out.
+/// The maximum number of classes whose probabilities are coupled: the steps of an iteration are unrolled.
 const MOST_COUPLED: usize = 32;
 
-/// Probabilities of classes `[N, K]` from those of the first class of each pair `[N, pairs]`: the second method of Wu, Lin and Weng,
-/// *Probability Estimates for Multi-class Classification by Pairwise Coupling*, JMLR 5, 2004, stopped as LIBSVM stops it.
+/// The probabilities of the classes `[N, K]` from the pairwise probabilities `[N, pairs]` of the first class of each
+/// pair: the second method of Wu, Lin and Weng, *Probability Estimates for Multi-class Classification by Pairwise
+/// Coupling*, JMLR 5, 2004, with the stopping criterion of LIBSVM.
 pub fn coupled(cx: &mut Lowering, first: Value, classes: usize) -> Result {
     if classes > MOST_COUPLED {
         let e = format!(
@@ -132,7 +134,7 @@ pub fn coupled(cx: &mut Lowering, first: Value, classes: usize) -> Result {
     }
     let pairs = pairs(classes);
     let records = cx.shape(first)[0].clone();
-    // That of t against j, for all t and j.
+    // The pairwise probability of t against j, for all t and j.
     let second = {
         let one = cx.scalar(DType::F32, 1.0);
         cx.binary(B::Sub, one, first)?
@@ -166,7 +168,7 @@ pub fn coupled(cx: &mut Lowering, first: Value, classes: usize) -> Result {
     cx.repeated(classes.max(100), p, q, |cx, p, q| couple(cx, p, q, classes))
 }
 
-/// An iteration of [`coupled`], which leaves `p` as it is once it is near enough.
+/// An iteration of [`coupled`], which leaves `p` unchanged once it has converged.
 fn couple(cx: &mut Lowering, p: Value, q: Value, classes: usize) -> Result {
     let near = 0.005 / classes as f64;
     let before = p;
@@ -188,7 +190,7 @@ fn couple(cx: &mut Lowering, p: Value, q: Value, classes: usize) -> Result {
         let gap = cx.binary(B::Sub, pqp, own)?;
         let diff = cx.binary(B::Div, gap, at)?;
         let grown = cx.binary_scalar(B::Add, diff, 1.0)?;
-        // pᵀQp, Qp and p after p_t has grown by `diff` and all are divided by the new sum.
+        // Updates pᵀQp, Qp and p after p_t has grown by `diff` and all have been divided by the new sum.
         let a = cx.binary(B::Mul, diff, at)?;
         let twice = cx.binary_scalar(B::Mul, own, 2.0)?;
         let a = cx.binary(B::Add, a, twice)?;
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
     use crate::lower::testing::{tensor, values};
 
-    /// Two vectors that are all but equal, with weights that cancel: a kernel rounded to f32 is off by more than the sum.
+    /// Two nearly equal vectors with cancelling weights: the error of a kernel rounded to f32 exceeds the sum.
     #[test]
     fn sums_of_linear_kernels_keep_their_digits() {
         let (x, near) = ([1000.1f32, 2000.3], [[300.1f32, 400.7], [300.1003, 400.7004]]);

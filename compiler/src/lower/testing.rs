@@ -1,17 +1,17 @@
-//! Tools that tests of lowerings share: a graph of nothing but constants, evaluated.
+//! Helpers for tests of lowerings: graphs of constants, evaluated.
 
 use super::{Lowered, Lowering};
 use std::collections::BTreeMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Border, DType, Graph, Scalar, Tensor};
 
-/// A tensor of these numbers.
+/// A tensor with these elements.
 pub fn tensor(dtype: DType, shape: &[usize], v: &[f64]) -> Tensor {
     let v: Vec<Scalar> = v.iter().map(|v| Scalar::from_f64(dtype, *v)).collect();
     Tensor::from_scalars(dtype, shape.to_vec(), &v)
 }
 
-/// The values of a graph of nothing but constants.
+/// The outputs of a graph of constants.
 pub fn values(f: impl FnOnce(&mut Lowering) -> Lowered) -> Vec<Vec<f64>> {
     let mut g = Graph::new();
     let mut cx = Lowering::new(&mut g);

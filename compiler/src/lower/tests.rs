@@ -1,4 +1,4 @@
-//! Words that the folder must not know, and a test that it lowers without a model.
+//! Tests that lowering is independent of the source format and works without a model.
 
 use super::conv::{Conv, conv};
 use super::window::{Padding, Window};
@@ -17,7 +17,7 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Another format adds decoding only: nothing here reads a message, an attribute or a version of an operator.
+/// A source format only adds decoding: no file here reads a message, an attribute or an operator version.
 #[test]
 fn lowering_knows_no_format() {
     let mut files = vec![];
@@ -39,7 +39,7 @@ fn input(g: &mut Graph, name: &str, dtype: DType, dims: &[&str]) -> Value {
     g.add_input(name, TensorType::new(dtype, dims))
 }
 
-/// A format's duties for an operator: say where it is, and call with values and parameters.
+/// A source format sets the place of an operator and calls its function with values and parameters.
 #[test]
 fn operators_are_lowered_without_a_model() {
     let mut g = Graph::new();
@@ -53,7 +53,7 @@ fn operators_are_lowered_without_a_model() {
     assert_eq!(cx.ty(y).to_string(), "f32[n, 4, 9, h + 1]");
     assert_eq!(cx.graph.node(y.node).origin, ["layer1/conv".into()]);
 
-    // A size that a run computes is called after the result.
+    // A size computed at run time is named after the result.
     cx.at(Place::new("layer2/nonzero", "places"));
     let places = chosen::non_zero(&mut cx, y).unwrap();
     assert_eq!(cx.ty(places).to_string(), "i64[4, n_places]");
@@ -61,7 +61,7 @@ fn operators_are_lowered_without_a_model() {
     wgfc_ir::verify::verify(&g).unwrap();
 }
 
-/// An error says of which operand or parameter it is; a format says that in its own words.
+/// An error says which operand or parameter it is about; the source format translates that.
 #[test]
 fn errors_say_what_they_are_about() {
     let mut g = Graph::new();
@@ -74,12 +74,12 @@ fn errors_say_what_they_are_about() {
     let p = Conv { window: Window::plain(2), groups: 1 };
     assert_eq!(part(conv(&mut cx, x, w, None, &p)), Some(Part::Param("strides")));
     assert_eq!(part(gather::gather(&mut cx, x, w, 0)), Some(Part::Operand(w)));
-    // Branches and bodies compute no sizes, and the inputs are noted with whose values they could.
+    // Branches and bodies compute no sizes; the inputs whose values would be needed are recorded.
     assert_eq!(part(chosen::non_zero(&mut cx, x)), Some(Part::Operand(x)));
     assert_eq!(Vec::from_iter(cx.finish().data_inputs), ["x"]);
 }
 
-/// The kernel of attention holds a value of at most 256 elements; wider ones are products and a softmax.
+/// The attention kernel holds values of at most 256 elements; wider ones are lowered to products and a softmax.
 #[test]
 fn attention_of_wide_values_is_products() {
     for (width, raised) in [("256", 1), ("257", 0)] {

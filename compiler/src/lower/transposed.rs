@@ -1,12 +1,14 @@
-//! Operators that undo unfolding: transposed convolutions, sums of windows, unpooling.
+//! Operators that reverse unfolding: transposed convolutions, sums of windows (col2im), and unpooling.
 //!
-//! Along each axis element `k` of window `i` lies at `i·stride + k·dilation − before`. Read the other way, each
-//! place meets element `k` of window `q / stride`, where `q = place + before − k·dilation` is a multiple of the
-//! stride: an axis of extent 1, read at `q mod stride`, is outside where it is none.
+//! Along each axis, element `k` of window `i` lies at position `i·stride + k·dilation − before`. Conversely, a
+//! position receives element `k` of window `q / stride`, where `q = position + before − k·dilation` is a multiple of
+//! the stride. This condition is checked by reading an extra axis of extent 1 at `q mod stride`: an index other than 0
+//! is out of bounds and gives the fill value.
 //!
-//! A transposed convolution without dilation meets only elements of one phase: with `place + before = stride·q + p` those
-//! are `k = stride·j + p`, of windows `q − j`. So it is a convolution of stride 1 with a result for each phase, and
-//! windows of `⌈kernel / stride⌉`: no term is multiplied by a zero between elements.
+//! In a transposed convolution without dilation, a position receives only elements of one phase: with
+//! `position + before = stride·q + p` they are `k = stride·j + p` of windows `q − j`. It is therefore computed as a
+//! convolution of stride 1 with windows of `⌈kernel / stride⌉` elements and one result per phase, without multiplying
+//! by the zeros between elements.
 
 use super::conv::{channel_bias, share};
 use super::window::{Padding, require_list};
@@ -19,14 +21,15 @@ struct Axis {
     stride: i64,
     dilation: i64,
     before: Dim,
-    /// Elements in a window.
+    /// The extent of the window.
     kernel: Dim,
-    /// Places of the result.
+    /// The extent of the result.
     out: Dim,
 }
 
-/// The elements that each place of the result meets: `x [lead…, (kernel…,) windows…]` gives `[lead…, out…, kernel…]`, 0
-/// where nothing lies. With `own` each element of a window has a value of its own, else all have one.
+/// The elements that each position of the result receives: `x [lead…, (kernel…,) windows…]` gives
+/// `[lead…, out…, kernel…]`, 0 where there is none. With `own` each element of a window has a value of its own, else
+/// all elements share one.
 fn met(cx: &mut Lowering, x: Value, lead: usize, axes: &[Axis], own: bool) -> Result {
     let s = cx.shape(x);
     let n = axes.len();
@@ -54,24 +57,24 @@ fn met(cx: &mut Lowering, x: Value, lead: usize, axes: &[Axis], own: bool) -> Re
     Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
 }
 
-/// Parameters of [`conv_transpose`], one value for each spatial axis. Lists of another length are errors.
+/// Parameters of [`conv_transpose`], one value per spatial axis. Lists of another length are errors.
 #[derive(Clone, Debug)]
 pub struct ConvTranspose {
-    /// Distances between windows.
+    /// The distances between windows.
     pub strides: Vec<i64>,
-    /// Distances between elements of a window.
+    /// The distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// The elements that are cut away around the result.
+    /// The number of elements that are cropped around the result.
     pub padding: Padding,
-    /// Places behind the last window.
+    /// Extra positions after the last window.
     pub output_padding: Vec<i64>,
-    /// The extents of the result, which decide how much is cut away.
+    /// The extents of the result, from which the cropping follows.
     pub output_shape: Option<Vec<i64>>,
-    /// Channels are convolved in this many groups.
+    /// The number of groups of channels.
     pub groups: i64,
 }
 
-/// Padding before, and the extents of the result.
+/// The cropping before, and the extents of the result.
 fn placed(spatial: &[Dim], kernel: &[Dim], p: &ConvTranspose) -> Result<Vec<Axis>> {
     let n = spatial.len();
     require_list(&p.strides, "strides", n, 1)?;
@@ -114,12 +117,13 @@ fn placed(spatial: &[Dim], kernel: &[Dim], p: &ConvTranspose) -> Result<Vec<Axis
     Ok(axes)
 }
 
-/// Labels: batch 0, group 1, input channel 2, output channel 3, then `n` each for places, kernel and phases.
+/// Labels: batch 0, group 1, input channel 2, output channel 3, then `n` each for positions, kernel and phases.
 fn labels(n: usize, which: usize) -> Vec<u8> {
     (0..n).map(|i| 4 + (which * n + i) as u8).collect()
 }
 
-/// `x [N, (G,) C, spatial…]` and `w [(G,) C, M, kernel…]` give `[N, (G,) M, out…]`, by all elements of a window for each place.
+/// `x [N, (G,) C, spatial…]` and `w [(G,) C, M, kernel…]` give `[N, (G,) M, out…]`, visiting all elements of a window
+/// for each position.
 fn all_windows(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]) -> Result {
     let met = met(cx, x, lead, axes, false)?;
     let (places, kernel) = (labels(axes.len(), 0), labels(axes.len(), 1));
@@ -132,12 +136,12 @@ fn all_windows(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]
     Ok(cx.push(Op::Contract(contract), &[met, w])?)
 }
 
-/// The transposed convolution by phases of the stride, without dilation.
+/// The transposed convolution without dilation, separately for each phase of the stride.
 fn phases(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]) -> Result {
     let n = axes.len();
     let (sx, sw) = (cx.shape(x), cx.shape(w));
     let fill = Some(Scalar::from_f64(cx.dtype(x), 0.0));
-    // The first `q`, how many there are, and elements of a window of a phase.
+    // The first `q`, the number of them, and the number of elements of a window in one phase.
     let first: Vec<Dim> = axes.iter().map(|a| a.before.div(&a.stride.into(), &[])).collect();
     let last = |a: &Axis| (&(&a.before + &a.out) - 1).div(&a.stride.into(), &[]);
     let count: Vec<Dim> = axes.iter().zip(&first).map(|(a, q)| &(&last(a) - q) + 1).collect();
@@ -214,18 +218,18 @@ pub fn conv_transpose(
     }
 }
 
-/// How windows lie in an image that they are put back into.
+/// The layout of windows in the image into which they are summed.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Distances between windows.
+    /// The distances between windows.
     pub strides: Vec<i64>,
-    /// Distances between elements of a window.
+    /// The distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// Elements around the image: before all axes, then behind all.
+    /// Padding around the image: before all axes, then after all axes.
     pub pads: Vec<i64>,
 }
 
-/// Windows `[N, C·kernel, count]` of extents `block` summed where they lie in an image.
+/// Sums windows `[N, C·kernel, count]` of extents `block` at their positions in an image.
 pub fn col2im(cx: &mut Lowering, x: Value, image: &[Dim], block: &[Dim], p: &Layout) -> Result {
     let sx = cx.shape(cx.require_rank(x, 3)?);
     let n = image.len();
@@ -259,8 +263,8 @@ pub fn col2im(cx: &mut Lowering, x: Value, image: &[Dim], block: &[Dim], p: &Lay
     Ok(cx.reduce(ReduceOp::Sum, met, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?)
 }
 
-/// Elements at the places where a maximum of windows of extents `kernel` was found, 0 elsewhere. The result
-/// has the extents that the windows cover, or these.
+/// Writes elements to the positions at which max pooling found them, 0 elsewhere. The result has the given extents, or
+/// those that windows of extents `kernel` cover.
 pub fn max_unpool(
     cx: &mut Lowering,
     x: Value,

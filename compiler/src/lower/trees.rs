@@ -1,4 +1,5 @@
-//! Decision trees, all of a model's at once: a place in each tree for each record, which a loop moves down.
+//! Decision trees. All trees of a model are evaluated together: a loop moves each record from node to node in every
+//! tree.
 
 use super::{Lowering, OpError, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,62 +7,62 @@ use wgfc_ir::{
     BinaryOp as B, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, UnaryOp as U, Value,
 };
 
-/// How a node compares its feature with its number.
+/// The comparison of a feature with the threshold of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Test {
-    /// At most.
+    /// Feature ≤ threshold.
     Leq,
-    /// Below.
+    /// Feature < threshold.
     Lt,
-    /// At least.
+    /// Feature ≥ threshold.
     Gte,
-    /// Above.
+    /// Feature > threshold.
     Gt,
-    /// Equal.
+    /// Feature = threshold.
     Eq,
-    /// Unequal.
+    /// Feature ≠ threshold.
     Neq,
 }
 
-/// Where a branch of a node leads.
+/// The target of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// To a node, by its position.
+    /// A node, by its index.
     Node(usize),
-    /// To a leaf, by its number.
+    /// A leaf, by its number.
     Leaf(usize),
 }
 
-/// A node that is no leaf.
+/// An inner node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Branch {
-    /// The feature that it looks at.
+    /// The index of the compared feature.
     pub feature: usize,
-    /// How it is compared.
+    /// The comparison.
     pub test: Test,
-    /// The number that the feature is compared with.
+    /// The threshold.
     pub split: f64,
-    /// Whether NaN takes the branch `yes`, whatever the test says.
+    /// Whether NaN takes the branch `yes`, whatever the test.
     pub missing: bool,
-    /// The branch where the test holds.
+    /// The target if the test holds.
     pub yes: Next,
-    /// The other.
+    /// The target otherwise.
     pub no: Next,
 }
 
-/// Trees that share their nodes.
+/// Decision trees whose nodes are in one list.
 #[derive(Clone, Debug, Default)]
 pub struct Forest {
-    /// The nodes.
+    /// The inner nodes.
     pub branches: Vec<Branch>,
-    /// How many leaves there are.
+    /// The number of leaves.
     pub leaves: usize,
     /// The root of each tree.
     pub roots: Vec<Next>,
 }
 
 impl Forest {
-    /// The place of a node or a leaf: leaves follow nodes.
+    /// The combined index of a node or a leaf: leaves follow the nodes.
     fn place(&self, n: Next) -> usize {
         match n {
             Next::Node(i) => i,
@@ -69,10 +70,10 @@ impl Forest {
         }
     }
 
-    /// The branches on the longest way from a root to a leaf.
+    /// The number of branches on the longest path from a root to a leaf.
     ///
     /// # Errors
-    /// Where a branch leads nowhere, or back to a node before it.
+    /// If a target does not exist, or the branches form a cycle.
     pub fn depth(&self) -> Result<usize> {
         let count = self.branches.len();
         for n in self.branches.iter().flat_map(|b| [b.yes, b.no]).chain(self.roots.iter().copied()) {
@@ -86,7 +87,7 @@ impl Forest {
                 _ => {}
             }
         }
-        // The depth below each node, `None` while those below it are looked at.
+        // The depth below each node; `Some(None)` while the nodes below it are visited.
         let mut below: Vec<Option<Option<usize>>> = vec![None; count];
         for start in self.roots.iter() {
             let Next::Node(start) = *start else { continue };
@@ -127,7 +128,7 @@ impl Forest {
         Ok(self.roots.iter().map(depth).max().unwrap_or(0))
     }
 
-    /// The tree of each leaf, `None` of those that no tree has; `None` altogether where trees share a node or a leaf.
+    /// The tree of each leaf, `None` for a leaf in no tree. `None` altogether if trees share a node or a leaf.
     fn trees(&self) -> Option<Vec<Option<usize>>> {
         let mut tree: Vec<Option<usize>> = vec![None; self.branches.len() + self.leaves];
         for (t, root) in self.roots.iter().enumerate() {
@@ -145,7 +146,7 @@ impl Forest {
     }
 }
 
-/// The number of the leaf, an i32, that each record of `x [N, F]` comes to in each tree: `[N, T]`.
+/// The number (i32) of the leaf that each record of `x [N, F]` reaches in each tree: `[N, T]`.
 pub fn leaves(cx: &mut Lowering, x: Value, f: &Forest) -> Result {
     let depth = f.depth()?;
     let shape = cx.shape(x);
@@ -172,13 +173,13 @@ pub fn leaves(cx: &mut Lowering, x: Value, f: &Forest) -> Result {
     Ok(cx.binary(B::Sub, at, first)?)
 }
 
-/// A vector of i32.
+/// An i32 vector.
 fn integers(cx: &mut Lowering, v: impl Iterator<Item = usize>) -> Value {
     let v: Vec<Scalar> = v.map(|v| Scalar::from_i64(DType::I32, v as i64)).collect();
     cx.constant(Tensor::from_scalars(DType::I32, vec![v.len()], &v))
 }
 
-/// One branch further. Leaves lead to themselves.
+/// Moves each record one branch down. Leaves are their own targets.
 fn step(cx: &mut Lowering, x: Value, at: Value, f: &Forest) -> Result {
     let dtype = cx.dtype(x);
     let leaf = |i: usize| f.place(Next::Leaf(i));
@@ -251,32 +252,32 @@ fn step(cx: &mut Lowering, x: Value, at: Value, f: &Forest) -> Result {
     Ok(cx.map(body.0, &args)?)
 }
 
-/// Numbers of leaves for targets.
+/// The weights of the leaves for each target.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
-    /// A leaf, a target, and what the leaf gives to it.
+    /// Triples of a leaf, a target, and the weight that the leaf adds to the target.
     pub given: Vec<(usize, usize, f64)>,
-    /// How many targets there are.
+    /// The number of targets.
     pub targets: usize,
 }
 
-/// How the numbers of all trees are combined.
+/// The combination of the weights of all trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
-    /// Sum.
+    /// The sum.
     Sum,
-    /// Sum, divided by the number of trees.
+    /// The sum, divided by the number of trees.
     Average,
-    /// The least.
+    /// The minimum.
     Min,
-    /// The greatest.
+    /// The maximum.
     Max,
 }
 
-/// The most elements of a table of leaves by targets.
+/// The maximum number of elements of a table of leaves by targets.
 const MOST_WEIGHTS: usize = 1 << 28;
 
-/// A row of a table for each leaf, gathered and reduced over trees: `[N, targets]`.
+/// The table rows of the reached leaves, reduced over the trees: `[N, targets]`.
 fn gathered(cx: &mut Lowering, leaf: Value, table: Tensor, op: ReduceOp) -> Result {
     let table = cx.constant(table);
     let rows = cx.take(table, leaf, 0)?;
@@ -306,8 +307,9 @@ impl Weights {
         Ok(Tensor::from_scalars(dtype, vec![leaves, self.targets], &all))
     }
 
-    /// Whether each record gets a number for each target, whatever leaves it comes to: some tree gives it in each of its leaves. Of trees
-    /// that share nodes this is said only where all leaves give to all targets.
+    /// Whether each record gets a weight for each target, whatever leaves it reaches: for each target some tree has a
+    /// weight in all of its leaves. For trees that share nodes this is only true if all leaves have weights for all
+    /// targets.
     pub fn always_given(&self, f: &Forest) -> bool {
         let mut given: Vec<(usize, usize)> =
             self.given.iter().map(|(leaf, target, _)| (*target, *leaf)).collect();
@@ -327,13 +329,13 @@ impl Weights {
         always.into_iter().all(|a| a)
     }
 
-    /// Whether each of so many leaves gives a number to some target.
+    /// Whether each of the first `leaves` leaves has a weight for some target.
     pub fn given_by_each_leaf(&self, leaves: usize) -> bool {
         let given: BTreeSet<usize> = self.given.iter().map(|(leaf, ..)| *leaf).collect();
         (0..leaves).all(|leaf| given.contains(&leaf))
     }
 
-    /// Whether a record got a number for each target: a bool `[N, targets]`.
+    /// Whether a record gets a weight for each target: a bool `[N, targets]`.
     pub fn are_given(&self, cx: &mut Lowering, leaf: Value, leaves: usize) -> Result {
         let ones = self.given.iter().map(|(leaf, target, _)| (*leaf, *target, 1.0)).collect();
         let ones = Weights { given: ones, targets: self.targets };
@@ -342,7 +344,8 @@ impl Weights {
         Ok(cx.binary_scalar(B::Gt, count, 0.0)?)
     }
 
-    /// The combined weights of each target, 0 where no leaf has one: `[N, targets]`, from the [`leaves`] of the records.
+    /// The combined weights of each target, 0 where no leaf has one: `[N, targets]`, from the [`leaves`] that the
+    /// records reach.
     pub fn aggregated(
         &self,
         cx: &mut Lowering,
@@ -375,7 +378,7 @@ impl Weights {
 mod tests {
     use super::*;
 
-    /// Many trees that are one: what is looked at grows with the nodes, not with nodes times trees.
+    /// Many roots of one shared tree: the work grows with the number of nodes, not with nodes times trees.
     #[test]
     fn shared_nodes_are_seen_once() {
         let n = 200_000;
@@ -395,7 +398,7 @@ mod tests {
         assert!(w.always_given(&f));
         w.given.pop();
         assert!(!w.always_given(&f));
-        // A tree alone, of which each leaf gives to the second target, and one leaf to the first.
+        // A single tree whose leaves all have a weight for the second target, and one leaf also for the first.
         f.roots.truncate(1);
         w = Weights { given: (0..=n).map(|i| (i, 1, 1.0)).collect(), targets: 2 };
         assert!(!w.always_given(&f));

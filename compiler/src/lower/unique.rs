@@ -1,7 +1,7 @@
-//! Each element, or slice along an axis, once.
+//! Unique elements, or unique slices along an axis.
 //!
-//! Equal elements stand together once sorted. Where one begins, a group begins; a running sum of the
-//! beginnings numbers the groups.
+//! After sorting, equal elements are adjacent. A group begins at each element that differs from the one before it, and
+//! a running sum of these beginnings numbers the groups.
 
 use super::chosen::{Chosen, chosen, placed};
 use super::{Lowering, Result};
@@ -11,28 +11,29 @@ use wgfc_ir::{
     Value,
 };
 
-/// An order of things that may be equal.
+/// The sorted order of items that may be equal.
 struct Sorted {
-    /// Which thing stands at each place, `i32 [count]`; of equal ones the first is first.
+    /// The item at each position, `i32 [count]`; equal items keep their order.
     order: Value,
-    /// Whether it differs from the one before it, `bool [count]`.
+    /// Whether each item differs from the one before it, `bool [count]`.
     differs: Value,
 }
 
-/// The elements that are left once each stands there once.
+/// The results of [`unique`] and [`consecutive`].
 #[derive(Clone, Copy, Debug)]
 pub struct Unique {
-    /// The elements, or slices.
+    /// The unique elements or slices.
     pub values: Value,
-    /// Where each stands first (i64).
+    /// The first position of each (i64).
     pub first: Value,
-    /// Which of them each of `x` is (i64).
+    /// The index in `values` of each element or slice of `x` (i64).
     pub inverse: Value,
-    /// How often each stands there (i64).
+    /// The number of occurrences of each (i64).
     pub counts: Value,
 }
 
-/// The unique elements, or slices along an axis: in ascending order, or in that in which they come.
+/// The unique elements, or slices along an axis: in ascending order if `sorted_order`, else in the order of their
+/// first occurrence.
 pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bool) -> Result<Unique> {
     cx.require_open_sizes(x)?;
     let (x, axis) = sliced(cx, x, axis)?;
@@ -41,7 +42,7 @@ pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bo
     let sorted = if cx.rank(x) == 1 { sort(cx, keys)? } else { sort_slices(cx, keys, axis)? };
     let [mut first, mut inverse, mut counts] = groups(cx, sorted, &count)?;
     if !sorted_order {
-        // In the order of the first of each group, whose place is that among all firsts.
+        // Orders the groups by their first items, whose rank among all first items becomes the group's number.
         let of_mine = cx.take(first, inverse, 0)?;
         let here = cx.iota(std::slice::from_ref(&count), Poly::var(0), DType::I32)?;
         let is_first = cx.binary(BinaryOp::Eq, of_mine, here)?;
@@ -56,7 +57,7 @@ pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bo
     found(cx, x, axis, [first, inverse, counts])
 }
 
-/// The first of neighbours that are equal, or of such slices along an axis. NaN is like no other.
+/// The first of each run of equal adjacent elements, or of such slices along an axis. NaN differs from everything.
 pub fn consecutive(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Result<Unique> {
     cx.require_open_sizes(x)?;
     let (x, axis) = sliced(cx, x, axis)?;
@@ -89,7 +90,7 @@ pub fn consecutive(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Result<U
     found(cx, x, axis, of_groups)
 }
 
-/// The axis along which there are slices; without one all elements in order.
+/// The axis of the slices; without one, all elements are flattened to a vector.
 fn sliced(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Built<(Value, usize)> {
     match axis {
         Some(axis) => Ok((x, axis)),
@@ -100,7 +101,7 @@ fn sliced(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Built<(Value, usi
     }
 }
 
-/// Where each group stands first, which of them each thing is in, how many are in each (all i32).
+/// The first item of each group, the group of each item, and the size of each group (all i32).
 fn groups(cx: &mut Lowering, sorted: Sorted, count: &Dim) -> Built<[Value; 3]> {
     let Chosen { places: begins, running } = chosen(cx, sorted.differs, count.clone())?;
     let groups = cx.shape(begins)[0].clone();
@@ -108,7 +109,7 @@ fn groups(cx: &mut Lowering, sorted: Sorted, count: &Dim) -> Built<[Value; 3]> {
     let group = cx.binary(BinaryOp::Sub, running, one)?;
     let inverse = placed(cx, group, sorted.order, count.clone())?;
     let first = cx.take(sorted.order, begins, 0)?;
-    // To where the next group begins, or to the end.
+    // A group ends where the next one begins, or at the end.
     let (next, fill) = (&Poly::var(0) + 1, Some(Scalar::from_i64(DType::I32, 0)));
     let next = cx.push(Op::View { shape: vec![groups.clone()], index: vec![next], fill }, &[begins])?;
     let mut f = Body::default();
@@ -127,7 +128,7 @@ fn found(cx: &mut Lowering, x: Value, axis: usize, of: [Value; 3]) -> Result<Uni
     Ok(Unique { values, first: first?, inverse: inverse?, counts: counts? })
 }
 
-/// Integers that compare as the elements do.
+/// Integers whose order is that of the elements.
 fn keys(cx: &mut Lowering, x: Value) -> Built {
     let t = cx.dtype(x);
     let mut f = Body::default();
@@ -153,7 +154,7 @@ fn sort(cx: &mut Lowering, keys: Value) -> Built<Sorted> {
     Ok(Sorted { order, differs: differs(cx, sorted)? })
 }
 
-/// Slices compare as their elements do where they first differ.
+/// Sorts slices lexicographically.
 fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let shape = cx.shape(keys);
     let n = shape[axis].clone();
@@ -167,8 +168,8 @@ fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     sort(cx, key)
 }
 
-/// A key for each slice, of which `keys [columns, n]` has the elements: two columns become one whose keys are those of their
-/// pairs, until one is left.
+/// One key per slice, from its elements `keys [columns, n]`: pairs of columns are combined to one column with the keys
+/// of the pairs until one column is left.
 fn joined_columns(cx: &mut Lowering, mut keys: Value, mut columns: i64) -> Built {
     let n = cx.shape(keys)[1].clone();
     if columns == 0 {
@@ -200,7 +201,7 @@ fn joined_columns(cx: &mut Lowering, mut keys: Value, mut columns: i64) -> Built
     cx.reshape(keys, vec![n])
 }
 
-/// Instead of each key of a row, how many different keys (i32) there are up to it in order.
+/// Replaces each key of a row by the number (i32) of distinct keys up to it in sorted order.
 fn numbered(cx: &mut Lowering, keys: Value) -> Built {
     let shape = cx.shape(keys);
     let node = cx.push(Op::TopK { axis: 1, k: shape[1].clone(), largest: false }, &[keys])?.node;
@@ -215,7 +216,7 @@ fn numbered(cx: &mut Lowering, keys: Value) -> Built {
     cx.push(Op::Place { shape, index }, &[number, order])
 }
 
-/// Whether an element is another than the one before it along the last axis; the first is.
+/// Whether each element differs from the one before it along the last axis; true for the first one.
 fn differs(cx: &mut Lowering, sorted: Value) -> Built {
     let shape = cx.shape(sorted);
     let last = shape.len() - 1;
@@ -231,8 +232,8 @@ fn differs(cx: &mut Lowering, sorted: Value) -> Built {
     cx.map(f.0, &[sorted, before])
 }
 
-/// [`sort_slices`] of which nobody knows how long they are: they are put in the order of one element after another, from the last
-/// to the first.
+/// [`sort_slices`] for slices of unknown length: a stable sort by one element after another, from the last to the
+/// first.
 fn slices_by_elements(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let shape = cx.shape(keys);
     let n = shape[axis].clone();
@@ -281,7 +282,8 @@ mod tests {
     use std::collections::BTreeMap;
     use wgfc_ir::{Tensor, eval};
 
-    /// The slices of an axis in order, each once, with where it is first, which each slice is, and how often each is there.
+    /// The distinct slices of an axis in order, with the first position of each, the index of each slice among them,
+    /// and the number of occurrences.
     fn distinct(x: &Tensor, n: usize, slice: impl Fn(usize) -> Vec<usize>) -> [Vec<i64>; 3] {
         let all = x.scalars().unwrap();
         let one = |a: &Scalar, b: &Scalar| match a.dtype {
@@ -330,7 +332,7 @@ mod tests {
                     let values: Vec<Scalar> = (0..2 * n * columns)
                         .map(|_| {
                             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                            // Columns in which most slices agree, so that later ones decide.
+                            // Columns in which most slices agree, so that later columns decide.
                             let v = ((seed >> 33) % 7) as i64;
                             match v {
                                 _ if dtype.is_float() => Scalar::from_f64(

@@ -1,51 +1,51 @@
-//! Sliding windows: what convolutions and pools have in common.
+//! Sliding windows, as used by convolutions and pools.
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::build::WindowAxis;
 use wgfc_ir::{Dim, Op, Poly, Scalar, Value};
 
-/// How windows lie over the spatial axes of a tensor, one value for each axis. Lists of another length are
+/// The layout of windows over the spatial axes of a tensor, with one value per axis. Lists of another length are
 /// errors.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// Distances between windows.
+    /// The distances between windows.
     pub strides: Vec<i64>,
-    /// Distances between elements of a window.
+    /// The distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// The elements around the tensor.
+    /// The padding around the tensor.
     pub padding: Padding,
-    /// The number of windows is rounded up: the last one may end behind the padding.
+    /// Whether the number of windows is rounded up: the last one may end after the padding.
     pub ceil: bool,
 }
 
-/// The elements around a tensor that windows slide over.
+/// The padding around a tensor over which windows slide.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
-    /// Numbers of elements: those before each axis, then those behind each.
+    /// The numbers of elements before each axis, then those after each axis.
     Explicit(Vec<i64>),
-    /// Padding for `ceil(extent / stride)` windows; of an odd number of elements, one more lies behind.
+    /// Padding for `ceil(extent / stride)` windows; if the total is odd, the extra element is after the axis.
     SameUpper,
-    /// Padding for `ceil(extent / stride)` windows; of an odd number of elements, one more lies before.
+    /// Padding for `ceil(extent / stride)` windows; if the total is odd, the extra element is before the axis.
     SameLower,
-    /// None.
+    /// No padding.
     Valid,
 }
 
 impl Padding {
-    /// Padding by one number around every one of `n` axes.
+    /// Padding by `elements` on both sides of `n` axes.
     pub fn around(n: usize, elements: i64) -> Padding {
         Padding::Explicit(vec![elements; 2 * n])
     }
 }
 
 impl Window {
-    /// One element after another, of `n` spatial axes, without padding.
+    /// Windows with strides and dilations of 1 over `n` spatial axes, without padding.
     pub fn plain(n: usize) -> Window {
         Window { strides: vec![1; n], dilations: vec![1; n], padding: Padding::around(n, 0), ceil: false }
     }
 }
 
-/// A list of `len` values of at least `least`, or an error about the parameter of that name.
+/// Checks that a list has `len` values of at least `least`; the error is about the parameter `name`.
 pub fn require_list(list: &[i64], name: &'static str, len: usize, least: i64) -> Result<()> {
     if list.len() != len {
         return Err(OpError::model(format!("{} values, not {len}", list.len())).param(name));
@@ -56,20 +56,20 @@ pub fn require_list(list: &[i64], name: &'static str, len: usize, least: i64) ->
     }
 }
 
-/// Windows over extents.
+/// Windows over given extents.
 #[derive(Clone, Debug)]
 pub struct Windows {
-    /// Extents of the window.
+    /// The extents of the window.
     pub kernel: Vec<Dim>,
-    /// Distances between windows.
+    /// The distances between windows.
     pub strides: Vec<i64>,
-    /// Distances between elements of a window.
+    /// The distances between elements of a window.
     pub dilations: Vec<i64>,
-    /// Padding before.
+    /// The padding before each axis.
     pub before: Vec<Dim>,
-    /// Padding after.
+    /// The padding after each axis.
     pub after: Vec<Dim>,
-    /// Numbers of windows.
+    /// The number of windows along each axis.
     pub out: Vec<Dim>,
 }
 
@@ -155,8 +155,9 @@ impl Windows {
     }
 }
 
-/// Windows of `size` elements along `axis`, each beginning `before` elements before its position, as a new last axis. Elements outside
-/// of the tensor are 0; the new axis is shorter than `size` if no window has so many elements inside.
+/// Windows of `size` elements along `axis`, each starting `before` elements before its position, as a new last axis.
+/// Elements outside of the tensor are 0. The new axis is shorter than `size` if no window has that many elements
+/// inside of the tensor.
 pub fn along(cx: &mut Lowering, x: Value, axis: usize, size: i64, before: i64) -> Result {
     let mut shape = cx.shape(x);
     let rank = shape.len();

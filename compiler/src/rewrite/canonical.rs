@@ -1,12 +1,12 @@
-//! Clean-ups that need no search, so that equal computations look equal.
+//! Clean-ups without a search, which give equal computations the same form.
 //!
-//! - what has no elements is made without operands ([`super::empty`]);
-//! - equal nodes become one;
-//! - a view of a view becomes one view, and identity views go;
-//! - an operand that is only broadcast is read as it is, since maps broadcast themselves;
+//! - tensors without elements become fills without operands ([`super::empty`]);
+//! - equal nodes are merged;
+//! - views of views are composed, and identity views are removed;
+//! - operands of maps that are only broadcast are read directly, because maps broadcast their operands;
 //! - rank-0 constants move into the bodies that read them;
-//! - what depends on constants only is computed ([`super::fold`]);
-//! - what no output depends on goes.
+//! - expressions of constants are computed ([`super::fold`]);
+//! - nodes on which no output depends are removed.
 
 use super::empty;
 use super::fold;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{Data, Tensor};
 use wgfc_ir::{Graph, Node, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
 
-/// Constants of at most this many bytes are compared by their bytes: a bound on the compiler's time.
+/// The maximum size in bytes of constants that are compared by their bytes, which bounds the compile time.
 const SMALL: usize = 256;
 
-/// Cleans until nothing changes. Keeps the type of every value that stays.
+/// Cleans until nothing changes. The types of all remaining values are kept.
 pub fn clean(graph: &mut Graph) -> Result<(), String> {
     loop {
         let mut changed = empty::remove(graph)?;
@@ -39,7 +39,7 @@ pub(super) fn topo(graph: &Graph) -> Result<Vec<NodeId>, String> {
     graph.topo().map_err(|n| format!("the graph has a cycle through `{}`", graph.node(n).label()))
 }
 
-/// A hash of what a node computes, of its operator and operands; `None` for what is never shared.
+/// A hash of a node's operator and operands; `None` for nodes that are never merged.
 fn hash(node: &Node) -> Option<u64> {
     let mut state = FxHasher::default();
     node.inputs.hash(&mut state);
@@ -67,7 +67,7 @@ fn is_small(t: &Tensor) -> bool {
     t.byte_len().is_some_and(|l| l <= SMALL)
 }
 
-/// Whether two nodes of one hash compute the same.
+/// Whether two nodes with the same hash compute the same values.
 fn same(a: &Node, b: &Node) -> bool {
     let ops = match (&a.op, &b.op) {
         (Op::Const(a), Op::Const(b)) if !is_small(a) => {
@@ -78,7 +78,7 @@ fn same(a: &Node, b: &Node) -> bool {
     ops && a.inputs == b.inputs
 }
 
-/// Merges nodes with the same operator and operands (common subexpressions).
+/// Merges nodes with the same operator and operands (common subexpression elimination).
 fn common(graph: &mut Graph) -> Result<bool, String> {
     let mut seen: FxHashMap<u64, Vec<NodeId>> = FxHashMap::default();
     let mut changed = false;
@@ -91,7 +91,7 @@ fn common(graph: &mut Graph) -> Result<bool, String> {
             continue;
         };
         let ports = node.outputs.len() as u32;
-        // Merging with a node that is already dead is no change.
+        // Merging with a node that is already dead is not a change.
         for port in 0..ports {
             let (old, new) = (Value { node: n, port }, Value { node: first, port });
             let used = graph.is_output(old) || !graph.uses(old).is_empty();
@@ -111,7 +111,7 @@ fn common(graph: &mut Graph) -> Result<bool, String> {
     Ok(changed)
 }
 
-/// Composes views, drops identities, and lets maps do their own broadcasting.
+/// Composes views, removes identities, and lets maps broadcast their operands.
 fn views(graph: &mut Graph) -> bool {
     let mut changed = false;
     let Ok(order) = topo(graph) else { return false };
@@ -158,7 +158,7 @@ fn views(graph: &mut Graph) -> bool {
     changed
 }
 
-/// Gives `x` the name that the value of `n`, which it replaces, has in the model.
+/// Gives `x` the model's name of the value of `n`, which `x` replaces.
 fn name_after(graph: &mut Graph, x: Value, n: NodeId) {
     let name = graph.node(n).names.first().cloned().flatten();
     if let Some(slot) = graph.node_mut(x.node).names.get_mut(x.port as usize)
@@ -168,7 +168,7 @@ fn name_after(graph: &mut Graph, x: Value, n: NodeId) {
     }
 }
 
-/// Brings constants of one element into the bodies that read them, where their rank does not matter.
+/// Inlines constants of one element into the bodies that read them, if their rank does not matter.
 fn inline_scalars(graph: &mut Graph) -> bool {
     let mut changed = false;
     for n in graph.node_ids().collect::<Vec<_>>() {
@@ -201,7 +201,7 @@ fn inline_scalars(graph: &mut Graph) -> bool {
     changed
 }
 
-/// The element of a constant that has one.
+/// The element of a constant with a single element.
 pub(super) fn one_element(graph: &Graph, v: Value) -> Option<Scalar> {
     match &graph.node(v.node).op {
         Op::Const(t) => single(t),
@@ -213,7 +213,7 @@ fn single(t: &Tensor) -> Option<Scalar> {
     (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten()
 }
 
-/// `body` with node `to[i]` in place of argument `i`; equal nodes become one.
+/// `body` with argument `i` replaced by node `to[i]`; equal nodes are merged.
 fn with_args(body: &ScalarFn, to: &[ScalarNode]) -> ScalarFn {
     let mut out = ScalarFn::default();
     let mut at: Vec<u32> = vec![];
@@ -229,7 +229,7 @@ fn with_args(body: &ScalarFn, to: &[ScalarNode]) -> ScalarFn {
             ScalarNode::Cast(t, a) => ScalarNode::Cast(*t, r(a)),
             ScalarNode::Bitcast(t, a) => ScalarNode::Bitcast(*t, r(a)),
         };
-        // The result is the last node, even where it equals an earlier one.
+        // The result must be the last node, even if it equals an earlier one.
         at.push(if i == last && out.nodes.contains(&n) && out.nodes.last() != Some(&n) {
             out.nodes.push(n);
             out.nodes.len() as u32 - 1

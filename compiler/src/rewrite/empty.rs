@@ -1,8 +1,8 @@
-//! Tensors that have no elements, whatever the symbols are, and what reads them.
+//! Tensors without elements, whatever the symbols are, and their readers.
 //!
-//! An extent that is the constant 0 leaves nothing to compute. Such a value becomes a fill without operands, which
-//! makes no kernel ([`crate::fuse`]), and what combines its elements becomes what combining none gives:
-//! no template needs to know an extent of 0.
+//! If an extent is the constant 0, there is nothing to compute. Such a value becomes a fill without operands, for
+//! which no kernel is generated ([`crate::fuse`]), and a reduction of it becomes the identity of the reduction: no
+//! template has to handle an extent of 0.
 
 use super::canonical::topo;
 use wgfc_ir::build::Builder;
@@ -13,7 +13,7 @@ pub fn is_empty(ty: &TensorType) -> bool {
     ty.shape.iter().any(|d| d.is(0))
 }
 
-/// Replaces what is empty, and what is known because an operand is; whether there was any.
+/// Replaces empty values, and values that are known because an operand is empty; returns whether there were any.
 pub fn remove(graph: &mut Graph) -> Result<bool, String> {
     if !graph.node_ids().any(|n| graph.node(n).outputs.iter().any(is_empty)) {
         return Ok(false);
@@ -42,7 +42,7 @@ pub fn remove(graph: &mut Graph) -> Result<bool, String> {
     Ok(changed)
 }
 
-/// Inputs, constants, and what [`known`] makes.
+/// Whether the operator is an input, a constant, or a replacement made by [`known`].
 fn is_fill(op: &Op, operands: usize) -> bool {
     match op {
         Op::Input | Op::Const(_) => true,
@@ -51,7 +51,7 @@ fn is_fill(op: &Op, operands: usize) -> bool {
     }
 }
 
-/// The replacement of a value of node `n`, when that is empty or follows from an empty operand.
+/// The replacement of a value of node `n`, if it is empty or follows from an empty operand.
 fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String> {
     let ty = graph.ty(v).clone();
     if is_empty(&ty) {
@@ -67,7 +67,7 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
         Op::Reduce { op, .. } => op.identity(ty.dtype),
         Op::Contract(_) => Scalar::from_i64(ty.dtype, 0),
         Op::View { fill: Some(f), .. } => *f,
-        // Where a run has elements to read, there are none.
+        // If the operand has no elements, no element can be read in a run.
         Op::View { .. } | Op::Gather { .. } if empty[0] => Scalar::from_i64(ty.dtype, 0),
         Op::ArgReduce { .. } => Scalar::from_i64(ty.dtype, 0),
         Op::Attention { .. } if empty[2] => Scalar::from_i64(ty.dtype, 0),
@@ -80,9 +80,9 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
             b.origin = b.graph.node(n).origin.clone();
             return b.concat(&rest, axis).map(Some);
         }
-        // Nothing is written. Indices without elements mean updates without elements.
+        // Nothing is written. Indices without elements imply updates without elements.
         Op::Scatter { .. } if !empty[0] => return Ok(first),
-        // Without steps, what is carried stays what it was.
+        // Without iterations, the carried values are unchanged.
         Op::Scan { carried, scanned, .. }
             if empty.iter().skip(*carried).take(*scanned).any(|e| *e) && (v.port as usize) < *carried =>
         {
@@ -97,7 +97,7 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
     fill(graph, n, &ty, scalar).map(Some)
 }
 
-/// Attention whose queries and keys have no elements: all scores are 0 but for the mask.
+/// Attention whose queries and keys have width 0: all scores are 0 except for the mask.
 fn flat_scores(graph: &mut Graph, n: NodeId) -> Result<Value, String> {
     let node = graph.node(n).clone();
     let mut inputs = node.inputs;

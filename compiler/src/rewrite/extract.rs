@@ -1,10 +1,10 @@
-//! Choosing one term for each e-class.
+//! Extraction: the choice of one term for each e-class.
 //!
-//! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum
-//! over the *set* of e-classes it needs. Every term but a leaf costs something, so that no class
-//! is ever chosen to need itself. What is shared between the choices of *different* classes is seen
-//! only afterwards: single choices are exchanged while that makes the whole region cheaper, and those together that can
-//! share an expensive term none of them needs alone.
+//! It is greedy from the leaves up, and counts shared subterms once: the cost of a choice is the sum over the *set* of
+//! e-classes that it needs. Every term except a leaf has a positive cost, so that no class is chosen to need itself.
+//! Sharing between the choices of *different* classes is considered afterwards: single choices are exchanged while
+//! that makes the whole region cheaper, and choices that can share an expensive term are exchanged together, even if
+//! none of them gains alone.
 
 use super::term::{Head, Term, Terms, decode};
 use super::views::elements;
@@ -13,13 +13,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
 
-/// Constant terms of at most this many elements are computed by the compiler: a bound on its time and memory.
+/// The maximum number of elements of constant terms that are computed while compiling, which bounds time and memory.
 pub const MAX_FOLDED: f64 = (64 << 20) as f64;
 
-/// The cost of one term without its operands: elements moved, and arithmetic in units of that.
-/// Elementwise operators and views will be fused and cost no traffic of their own. Eight multiply-adds count as an
-/// element moved, as on GPUs; that does not follow from the device, so that a model is rewritten the same way for all of
-/// them. Symbols count as they are expected.
+/// The cost of one term without its operands: the elements moved, and arithmetic in the same unit. Elementwise
+/// operators and views will be fused and have no traffic of their own. Eight multiply-adds cost as much as moving one
+/// element, as on GPUs; this does not depend on the device, so that a model is rewritten in the same way for all
+/// devices. Symbols have their expected values.
 fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     const STEP: f64 = 1.0;
     let facts = &g[class].data;
@@ -34,7 +34,7 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     }
     let expect = &g.analysis.expect;
     let out = elements(facts.ty.as_ref()?, expect);
-    // Joined constants are not copied.
+    // Concatenated constants are not copied.
     if facts.konst && (out <= MAX_FOLDED || term.head == Head::Join) {
         return Some(1e-3);
     }
@@ -61,7 +61,7 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     )
 }
 
-/// Arithmetic of a scalar operator, in additions.
+/// The arithmetic cost of a scalar operator, in additions.
 fn weight(n: &ScalarNode) -> f64 {
     match n {
         ScalarNode::Arg(_) | ScalarNode::Const(_) => 0.0,
@@ -77,7 +77,7 @@ fn weight(n: &ScalarNode) -> f64 {
     }
 }
 
-/// The choice for one class: the term, and everything it needs with what each costs.
+/// The choice for one class: the term, and all classes that it needs with their costs.
 struct Choice {
     term: Term,
     total: f64,
@@ -114,8 +114,9 @@ pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     chosen
 }
 
-/// Exchanges the products of each merged one for its slices where the whole becomes cheaper. A member alone never does, as it would pay for
-/// the merged product, so all of them are exchanged at once: the time is linear in the members.
+/// Replaces the members of each merged product by its slices if that makes the whole region cheaper. A single member
+/// never gains, because it would pay for the whole merged product, so all members are exchanged at once; the time is
+/// linear in their number.
 fn merge(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, _)) = whole(g, roots, chosen) else { return };
     for j in &g.analysis.joined {
@@ -140,8 +141,8 @@ fn merge(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// Exchanges choices that together become cheaper by an expensive term that none of them needs: two products of one operand
-/// with a constant that is scaled in two ways, where one product and two scales are less.
+/// Exchanges choices that together become cheaper by sharing an expensive term that none of them needs alone: for two
+/// products of one operand with a constant scaled in two ways, one product and two scales are cheaper.
 fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, mut needed)) = whole(g, roots, chosen) else { return };
     let expensive = |id: Id, term: &Term| cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE);
@@ -189,7 +190,7 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The classes whose choices need `shared`, itself among them.
+/// The classes whose choices need `shared`, including itself.
 fn needing(g: &Terms, shared: Id, chosen: &FxHashMap<Id, Term>) -> FxHashSet<Id> {
     let mut readers: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for (id, term) in chosen {
@@ -209,12 +210,12 @@ fn needing(g: &Terms, shared: Id, chosen: &FxHashMap<Id, Term>) -> FxHashSet<Id>
     all
 }
 
-/// A term is worth sharing if it is this part of the whole cost.
+/// The minimum share of the whole cost that makes a term worth sharing.
 const EXPENSIVE: f64 = 1e-2;
-/// Rounds of exchanges; each looks at every alternative once.
+/// The number of rounds of exchanges; each considers every alternative once.
 const ROUNDS: usize = 3;
 
-/// Exchanges single choices while the whole becomes cheaper.
+/// Exchanges single choices while that makes the whole region cheaper.
 fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, _)) = whole(g, roots, chosen) else { return };
     for _ in 0..ROUNDS {
@@ -248,7 +249,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
+/// The cost of everything that the roots need, and the needed classes; `None` if a class needs itself.
 pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
     let mut done: FxHashMap<Id, bool> = FxHashMap::default();
     let mut order = vec![];
@@ -284,7 +285,7 @@ pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Op
 fn consider(g: &Terms, best: &FxHashMap<Id, Choice>, id: Id, node: &Term, own: f64) -> Option<Choice> {
     let term = node.clone().map_children(|c| g.find(c));
     let mut needs = BTreeMap::new();
-    // Joined constants are one constant, however many parts they have.
+    // Concatenated constants count as one constant, however many parts they have.
     let one = term.head == Head::Join && g[id].data.konst;
     for c in term.args.iter().filter(|_| !one) {
         for (k, v) in &best.get(c)?.needs {

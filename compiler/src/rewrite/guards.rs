@@ -1,4 +1,4 @@
-//! Conditions of rules, and right-hand sides that are code instead of a pattern.
+//! Guards of rules, and right-hand sides that are code instead of a pattern.
 
 use super::number::{Exponents, Number};
 use super::term::{Attr, Facts, Head, Term, Terms, attr, attr_of, lit};
@@ -27,12 +27,12 @@ pub fn konst(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.konst
 }
-/// `v` is one known value everywhere and broadcasts without adding axes.
+/// `v` has the same known value everywhere and rank 0, so that it broadcasts without adding axes.
 pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.value.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
 }
-/// The constant `v` has no element that is an infinity or NaN, and is not −0, with which the rules do not compute.
+/// The constant `v` has no infinite or NaN element and is not −0; rules do not compute with such values.
 pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| is_finite(&g[s[v]].data)
@@ -43,7 +43,7 @@ fn is_finite(f: &Facts) -> bool {
     int || f.value.as_ref().map_or(f.magnitudes.is_some(), |v| v.rational().is_some())
 }
 
-/// The products of elements of the constants `a` and `b` are normal numbers of their type.
+/// All products of an element of the constant `a` and one of `b` are normal numbers of their type.
 pub fn normal_product(a: &str, b: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (a, b) = (var(a), var(b));
     move |g, root, s| {
@@ -60,7 +60,7 @@ pub fn normal_product(a: &str, b: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bo
     }
 }
 
-/// The reciprocals of the elements of the constant `c` are normal numbers of their type, but for those of 0.
+/// The reciprocals of all non-zero elements of the constant `c` are normal numbers of their type.
 pub fn normal_reciprocal(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let c = var(c);
     move |g, root, s| {
@@ -74,9 +74,10 @@ pub fn normal_reciprocal(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + u
     }
 }
 
-/// The constants `c` and `k` that are added to `x` (`c` is subtracted where `minus`) may be added first. A rounded sum of constants is off
-/// by more than the steps that it replaces where `x` nearly cancels it, so the sum is exact, or `x` is a [`product`].
-/// Constants of opposite signs stay apart: adding and subtracting a large number is how a model rounds.
+/// The constants `c` and `k` that are added to `x` (`c` is subtracted if `minus`) may be added to each other first. If
+/// `x` nearly cancels their sum, a rounded sum of constants has a larger error than the original steps, so the sum
+/// must be exact, or `x` a [`product`]. Constants of opposite signs are not combined: models round by adding and
+/// subtracting a large number.
 pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (x, c, k) = (var(x), var(c), var(k));
     move |g, root, s| {
@@ -97,8 +98,8 @@ pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id,
     }
 }
 
-/// The factor `c` may come before or after a sum of products: neither can leave the range of the type, unless the
-/// other does by far. A factor of 16-bit floats stays where it is: models put it where the sum does not overflow.
+/// The factor `c` may be moved across a sum of products: neither position can leave the range of the type, unless the
+/// other nearly does. A factor of 16-bit floats is not moved: models put it where the sum does not overflow.
 pub fn moderate(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     const MOST: i64 = 32;
     let c = var(c);
@@ -110,8 +111,8 @@ pub fn moderate(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     }
 }
 
-/// `v` is a product of matrices, times a constant or moved. Its terms were rounded before they were summed, so that
-/// multiplying them loses no more than multiplying the sum does.
+/// `v` is a matrix product, possibly times a constant or moved by a view. Its terms were rounded before they were
+/// summed, so that multiplying the terms loses no more than multiplying the sum.
 pub fn product(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.product
@@ -124,21 +125,21 @@ pub fn same_mul(m: &str, c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + u
         ty(g, s[c]).is_some() && ty(g, root).is_some_and(|t| t.shape == m.shape)
     }
 }
-/// `v` has the type of what the rule replaces.
+/// `v` has the type of the replaced term.
 pub fn same_type(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, root, s| ty(g, root).is_some() && ty(g, root) == ty(g, s[v])
 }
-/// The replaced tensor is a float.
+/// The replaced term is a float.
 pub fn float() -> impl Fn(&mut Terms, Id, &Subst) -> bool {
     move |g, root, _| ty(g, root).is_some_and(|t| t.dtype.is_float())
 }
-/// `v` is one known value everywhere and a finite power of two, as is its reciprocal.
+/// `v` has the same known value everywhere: a finite power of two, as is its reciprocal.
 pub fn power_of_two(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.value.as_ref().is_some_and(|c| exact_reciprocal(c).is_some())
 }
-/// Every value of `x` survives the conversion to the type `t` and back.
+/// Every value of `x` is preserved by the conversion to type `t` and back.
 pub fn widens(x: &str, t: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (x, t) = (var(x), var(t));
     move |g, _, s| {
@@ -146,8 +147,8 @@ pub fn widens(x: &str, t: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use
         ty(g, s[x]).is_some_and(|x| lossless(x.dtype, *to))
     }
 }
-/// `b` should be the first operand of the commutative operator of which `a` is: it has the shape of
-/// the result where `a` has not, or it is no constant where `a` is one. Never true both ways.
+/// `b` should be the first operand of the commutative operator whose first operand is `a`: it has the shape of the
+/// result and `a` does not, or `a` is a constant and `b` is not. Never true in both directions.
 pub fn goes_first(b: &str, a: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (b, a) = (var(b), var(a));
     move |g, root, s| {
@@ -178,7 +179,7 @@ fn lossless(from: DType, to: DType) -> bool {
     }
 }
 
-/// `1/c`, where that is a power of two as `c` is, both normal in the type.
+/// `1/c` if both are powers of two and normal in the type.
 fn exact_reciprocal(c: &Number) -> Option<Number> {
     c.rational()?;
     let v = c.exact()?.as_f64();
@@ -203,7 +204,8 @@ where
         _: Symbol,
     ) -> Vec<Id> {
         match (self.0)(g, root, s) {
-            // A term that does not type, or not as what it replaces, is a bug of the rule and harmless.
+            // A term without a type, or with another type than the replaced one, indicates a bug in the rule and is
+            // ignored.
             Some(id) if ty(g, id).is_some() && ty(g, id) == ty(g, root) && g.union(root, id) => vec![id],
             _ => vec![],
         }
@@ -220,7 +222,7 @@ pub fn times_reciprocal(x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst
     })
 }
 
-/// `outer` after `inner`, as one view of `x`.
+/// The composition of the view `inner` and then `outer`, as one view of `x`.
 pub fn composed(
     outer: &str,
     inner: &str,
@@ -241,7 +243,7 @@ pub fn composed(
     })
 }
 
-/// `x`, where the view `m` of it is the identity.
+/// `x`, if its view `m` is the identity.
 pub fn unless_moved(m: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (m, x) = (var(m), var(x));
     Make(move |g: &mut Terms, _, s: &Subst| {
@@ -250,7 +252,7 @@ pub fn unless_moved(m: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) ->
     })
 }
 
-/// `(view m (mul x c))` as `(mul (view m x) c)`, for one value `c` and a view without fill.
+/// `(view m (mul x c))` as `(mul (view m x) c)`, for a constant `c` with one value and a view without fill.
 pub fn mul_after_view(
     m: &str,
     x: &str,
@@ -269,7 +271,7 @@ pub fn mul_after_view(
     })
 }
 
-/// The axes of a result of shape `out` along which `s`, aligned at the last axis, varies: pairs of
+/// The axes along which a tensor of shape `s`, aligned at the last axis, varies in a result of shape `out`: pairs of
 /// an axis of `s` and one of the result.
 fn varying(s: &[Dim], out: usize) -> Option<Vec<(usize, usize)>> {
     let skip = out.checked_sub(s.len())?;
@@ -278,8 +280,8 @@ fn varying(s: &[Dim], out: usize) -> Option<Vec<(usize, usize)>> {
 
 /// `(mul (view m y) c)` as `(view m (mul y c'))` for a constant `c`.
 ///
-/// Each axis along which `c` varies must be some whole axes of `y`, in row-major order: the channel
-/// axis of a convolution's result is its groups and the channels of a group.
+/// Each axis along which `c` varies must consist of whole axes of `y`, in row-major order: the channel axis of a
+/// convolution's result consists of its groups and the channels of a group.
 pub fn mul_before_view(
     m: &str,
     y: &str,
@@ -321,7 +323,7 @@ pub fn mul_before_view(
     })
 }
 
-/// `c` through `map`; as a rank-0 constant where it is one value.
+/// The constant `c` viewed through `map`, as a rank-0 constant if it has one value.
 fn reread(g: &mut Terms, c: Id, map: ViewMap) -> Option<Id> {
     if let Some(v) = g[c].data.value.clone() {
         return Some(lit(g, v));
@@ -366,8 +368,9 @@ pub fn mul_into_operand(
     })
 }
 
-/// Whether a value is known to be a multiple by one number. A product of such an operand is equal to a product without the factor, whose
-/// operands can take any other; those of this one would take powers of it without end: `(a · c) @ (b / c)` is `a @ b`.
+/// Whether a value is known to be a multiple by a single number. A product with such an operand equals a product
+/// without the factor, whose operands can take other factors; if this product took them itself, it would collect
+/// powers of the factor without end: `(a · c) @ (b / c)` is `a @ b`.
 fn scaled(g: &Terms, v: Id) -> bool {
     let one = |id: Id| g[id].data.value.is_some() && ty(g, id).is_some_and(|t| t.rank() == 0);
     let by_one =
@@ -375,19 +378,20 @@ fn scaled(g: &Terms, v: Id) -> bool {
     g[v].nodes.iter().any(by_one)
 }
 
-/// Whether the elements of a constant operand times `c` keep their precision. Of an operand that is computed, [`moderate`] decides.
+/// Whether the elements of a constant operand times `c` keep their precision. For a computed operand, [`moderate`]
+/// decides.
 fn scalable(operand: &Facts, c: &Facts) -> bool {
     let Some(dtype) = operand.ty.as_ref().map(|t| t.dtype) else { return false };
     match (operand.magnitudes, c.magnitudes) {
         (Some(w), Some(c)) => w.times(c).fit(dtype) && w.stay_normal(c, dtype),
         (None, _) if operand.konst && dtype.is_float() => false,
-        // All zeros.
+        // All elements are 0.
         _ => true,
     }
 }
 
-/// `(reduce.sum axes (contract l a b))` with sums taken as early as they can be: along what only one operand has, of that
-/// operand; along what both have, in the contraction.
+/// `(reduce.sum axes (contract l a b))` with sums taken as early as possible: over labels of only one operand, in that
+/// operand; over labels of both, in the contraction.
 pub fn sum_of_product(
     axes: &str,
     l: &str,
@@ -396,7 +400,7 @@ pub fn sum_of_product(
 ) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (axes, l, a, b) = (var(axes), var(l), var(a), var(b));
     Make(move |g: &mut Terms, root, s: &Subst| {
-        // A sum of f16 may be beyond the type where its products are not.
+        // A sum of f16 may overflow where its products do not.
         let dtype = ty(g, root)?.dtype;
         if dtype.is_float() && dtype.bits() < 32 {
             return None;
@@ -432,7 +436,7 @@ pub fn sum_of_product(
     })
 }
 
-/// `(softmax axis x)` for the one axis of the reduction `axes`.
+/// `(softmax axis x)` if the reduction `axes` has a single axis.
 pub fn softmax_over(
     axes: &str,
     x: &str,
@@ -457,7 +461,7 @@ pub fn log_softmax(axis: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) 
     })
 }
 
-/// `(div sum n)` for a factor `r` that is `1/n`.
+/// `(div sum n)`, if the factor `r` is `1/n`.
 pub fn mean_over(
     axes: &str,
     x: &str,
@@ -481,7 +485,7 @@ pub fn mean_over(
     })
 }
 
-/// A number that is known while compiling: a constant, or a dimension brought in as an index map.
+/// A number known while compiling: a constant, or a dimension given by an index map.
 fn number(g: &Terms, id: Id) -> Option<Poly> {
     if let Some(n) = &g[id].data.value {
         let v = n.exact()?.as_f64();
@@ -501,7 +505,7 @@ fn number(g: &Terms, id: Id) -> Option<Poly> {
     })
 }
 
-/// The norm of `x` over `axes`, where `n` is their extent and `eps` a positive constant.
+/// The norm of `x` over `axes`, if `n` is the product of their extents and `eps` a positive constant.
 pub fn norm_over(
     kind: NormKind,
     axes: &str,

@@ -1,16 +1,16 @@
 //! Rewrites of the graph.
 //!
-//! 0. [`branches`] and [`unroll`] write out conditions and short scans.
-//! 1. [`canonical`] cleans up, so that equal computations look equal.
+//! 0. [`branches`] and [`unroll`] flatten conditions and unroll short scans.
+//! 1. [`canonical`] cleans up, so that equal computations have the same form.
 //! 2. [`recognise`] finds the raised operators that a pattern cannot describe.
 //! 3. [`flattened`] moves reshapes behind products.
-//! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
+//! 4. [`region`] saturates the graph with the [`rules`], region by region; then [`recognise`] runs again.
 //! 5. [`region`] saturates the products that share an operand with the rule that merges them ([`products`]).
-//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts rows in order.
-//! 7. [`winograd`] makes products of fewer multiplications of convolutions, [`long_sums`] cuts the sums of products.
+//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] sorts rows.
+//! 7. [`winograd`] computes convolutions with fewer multiplications, [`long_sums`] cuts the sums of products.
 //!
-//! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
-//! an order that the graph determines: the same graph always gives the same result.
+//! Rules are bounded by rounds and terms, never by time, and all passes visit nodes in an order determined by the
+//! graph: the same graph always gives the same result.
 
 pub mod branches;
 pub mod canonical;
@@ -40,37 +40,37 @@ use wgfc_ir::{Graph, NodeId, Op};
 /// Figures about a [`rewrite`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteReport {
-    /// Nodes before, inputs and constants included.
+    /// The number of nodes before, including inputs and constants.
     pub nodes_before: usize,
-    /// Nodes of the graph after the rewrites.
+    /// The number of nodes after the rewrites.
     pub nodes_after: usize,
-    /// Conditions (`If`) that were replaced by both branches and a selection.
+    /// The number of conditions (`If`) replaced by both branches and a selection.
     pub branches: usize,
-    /// Scans that were unrolled.
+    /// The number of unrolled scans.
     pub unrolled: usize,
     /// Figures about saturation with the rules.
     pub rules: region::Outcome,
-    /// Guards against NaN removed.
+    /// The number of removed guards against NaN.
     pub nan_guards: usize,
-    /// Attentions recognised.
+    /// The number of recognised attentions.
     pub attentions: usize,
-    /// Groups of products merged: how many products each had.
+    /// The number of products in each merged group.
     pub merged: Vec<usize>,
-    /// Reductions whose rows were cut into parts.
+    /// The number of reductions whose rows were cut into parts.
     pub rows_cut: usize,
-    /// Convolutions by fewer multiplications.
+    /// The number of convolutions computed with fewer multiplications.
     pub transformed: usize,
-    /// Products whose sums were cut into slices.
+    /// The number of products whose sums were cut into slices.
     pub sums_cut: usize,
-    /// Orders that are made by sorting.
+    /// The number of TopKs computed by sorting.
     pub sorted: usize,
 }
 
 /// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
 ///
-/// With [`Fusion::None`] only the clean-ups are done, with [`Fusion::Elementwise`] also the exact
-/// rules, with [`Fusion::Full`] everything that `options.without` leaves. Fails only
-/// if the graph is malformed or a rule is wrong.
+/// With [`Fusion::None`] only the clean-ups run, with [`Fusion::Elementwise`] also the exact rules, with
+/// [`Fusion::Full`] everything that `options.without` does not exclude. Fails only if the graph is malformed or a rule
+/// is wrong.
 pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
     stages(graph, options, false, &mut report).map_err(Diagnostic::internal)?;
@@ -99,7 +99,7 @@ fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
     Ok(())
 }
 
-/// Runs the stages on a graph, `inside` of another or not.
+/// Runs the stages on a graph, which may be a subgraph (`inside`) of another.
 fn stages(
     graph: &mut Graph,
     options: &Options,
@@ -124,7 +124,7 @@ fn stages(
     if options.fusion == Fusion::None {
         return Ok(());
     }
-    // Before scales move into weights, which then differ.
+    // This comes before scales are folded into weights, which would then differ.
     if approximate {
         recognised(graph, report)?;
     }
@@ -150,7 +150,7 @@ fn stages(
     Ok(())
 }
 
-/// The raised operators that no rule finds.
+/// Recognises the raised operators that no rule finds.
 fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
     report.nan_guards += recognise::nan_guard::remove(graph)?;
     report.attentions += recognise::attention::recognise(graph)?;

@@ -1,9 +1,9 @@
-//! Saturating a graph region by region.
+//! Saturation of a graph, region by region.
 //!
-//! Nodes are taken in a depth-first order from the outputs, in which a layer's nodes stand together.
-//! That order is cut where few values are live, and each piece is saturated on its own; a piece
-//! that equals an earlier one (but for its weights) takes over that one's solution. So the time is
-//! linear in the depth of a model, and the time of a deep stack of one layer hardly grows at all.
+//! Nodes are taken in a depth-first order from the outputs, in which the nodes of a layer are close to each other.
+//! That order is cut where few values are live, and each region is saturated on its own; a region that equals an
+//! earlier one (except for its weights) reuses its solution. The time is therefore linear in the depth of a model, and
+//! grows little with the depth of a stack of equal layers.
 
 use super::canonical::topo;
 use super::extract::extract;
@@ -25,47 +25,48 @@ mod rule_docs;
 #[cfg(test)]
 mod rule_tests;
 
-/// A region has at least and at most this many nodes (the last may have fewer).
+/// The minimum and the maximum number of nodes of a region (the last one may have fewer).
 const REGION: (usize, usize) = (60, 150);
-/// Rounds of rule application to one region.
+/// The maximum number of rounds of rule application to one region.
 const MAX_ROUNDS: usize = 12;
-/// An e-graph may grow to this many terms for each node of the region.
+/// The maximum number of terms of an e-graph for each node of the region.
 const GROWTH: usize = 60;
-/// A node keeps at most this many of the model's names that it stands for.
+/// The maximum number of the model's names that a node keeps.
 const MAX_ORIGINS: usize = 16;
 
 /// The result of saturating a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Regions of the graph.
+    /// The number of regions of the graph.
     pub regions: usize,
-    /// Regions that were saturated, the others being equal to one of them.
+    /// The number of regions that were saturated; the others equal one of them.
     pub distinct: usize,
-    /// Regions whose e-graph reached a limit.
+    /// The number of regions whose e-graph reached a limit.
     pub limited: usize,
-    /// How often each rule found something new, in the distinct regions.
+    /// The number of times that each rule found something new in the distinct regions.
     pub fired: BTreeMap<String, usize>,
-    /// Terms of the e-graphs of the distinct regions.
+    /// The number of terms of the e-graphs of the distinct regions.
     pub terms: usize,
-    /// The merged products that were chosen: of how many products each is.
+    /// The number of members of each merged product that was chosen.
     pub merged: Vec<usize>,
 }
 
-/// Rewrites `graph` by `rules`, keeping the types of all values that other nodes or the outputs read.
+/// Rewrites `graph` with `rules`, keeping the types of all values that other nodes or the outputs read.
 pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let order = depth_first(graph);
     let regions = cut(graph, &order);
     saturate_each(graph, regions, rules, expect, true)
 }
 
-/// Rewrites by `rules` the products that read one value, a region for each such value. Layers far apart may read the same: an encoder's
-/// result, the embedding of a time. The rules do not compute with constants, whose elements are not looked at.
+/// Rewrites products that share an operand with `rules`, one region for each shared value. Layers far apart may read
+/// the same value, such as an encoder's result or a time embedding. The rules do not compute with constants, whose
+/// elements are not read.
 pub fn saturate_products(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let regions = products_of_one_operand(graph)?;
     saturate_each(graph, regions, rules, expect, false)
 }
 
-/// Rewrites region by region; `computing` says whether the rules compute with constants.
+/// Rewrites region by region; `computing` states whether the rules compute with constants.
 fn saturate_each(
     graph: &mut Graph,
     regions: Vec<Vec<NodeId>>,
@@ -94,7 +95,7 @@ fn saturate_each(
     Ok(outcome)
 }
 
-/// Every node the results depend on, operands first, each as late as its first reader allows.
+/// Every node on which the results depend, operands first, each as late as its first reader allows.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = vec![];
     let mut search = DfsPostOrder::empty(graph.operands());
@@ -105,7 +106,7 @@ fn depth_first(graph: &Graph) -> Vec<NodeId> {
     order
 }
 
-/// Pieces of `order` between places where few values are live.
+/// Cuts `order` into pieces at positions where few values are live.
 fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     let order: Vec<NodeId> =
         order.iter().copied().filter(|n| !matches!(graph.node(*n).op, Op::Input | Op::Const(_))).collect();
@@ -118,7 +119,7 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
             }
         }
     }
-    // live[i]: values made at or before i that something after i reads.
+    // live[i]: the number of values made at or before i that something after i reads.
     let mut change = vec![0i64; order.len() + 1];
     for (p, l) in last_use.iter().enumerate() {
         change[p] += 1;
@@ -143,8 +144,8 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     pieces.into_iter().filter(|p| !p.is_empty()).collect()
 }
 
-/// For each value that is no constant and that several products read, in the order of their first products: these, what makes their other operands of constants, and the sums
-/// with constants that read them.
+/// For each non-constant value that several products read, in the order of their first products: these products, the
+/// nodes that compute their other operands from constants, and the sums with constants that read the products.
 fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
     let order = topo(graph)?;
     let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
@@ -188,21 +189,21 @@ fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
     Ok(regions.into_iter().map(|(_, region)| region).collect())
 }
 
-/// The target of an operand.
+/// The source of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ref {
-    /// A value from outside, by its number.
+    /// A value from outside the region, by its number.
     Leaf(usize),
     /// A node of the region, or a step of its solution.
     Made(usize),
 }
 
-/// A region without its identity: equal regions have equal keys.
+/// A region in a normal form: equal regions have equal keys.
 struct Form {
     key: String,
     nodes: Vec<NodeId>,
     operands: Vec<Vec<Ref>>,
-    /// The nodes that are read outside the region.
+    /// The nodes whose values are read outside the region.
     roots: Vec<usize>,
     /// The values from outside, in order of first use.
     leaves: Vec<Value>,
@@ -210,7 +211,7 @@ struct Form {
 }
 
 impl Form {
-    /// The magnitudes of constants are among the facts if rules are `computing` with them.
+    /// The magnitudes of constants are part of the key if rules are `computing` with them.
     fn new(graph: &Graph, members: Vec<NodeId>, computing: bool) -> Form {
         let nodes: Vec<NodeId> = members.into_iter().filter(|n| is_term(graph.node(*n))).collect();
         let made: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
@@ -256,7 +257,7 @@ impl Form {
     }
 }
 
-/// Whether one operand of one node is all that reads a value.
+/// Whether a value is read by exactly one operand and is not an output.
 fn alone(graph: &Graph, v: Value) -> bool {
     graph.uses(v).len() == 1 && !graph.is_output(v)
 }
@@ -280,20 +281,20 @@ fn leaf(graph: &Graph, v: Value, computing: bool) -> Leaf {
 struct Step {
     op: Op,
     operands: Vec<Ref>,
-    /// The region's node that already is this.
+    /// The node of the region that is equal to this step.
     kept: Option<usize>,
-    /// The region's node whose value this is, if there is one.
+    /// The node of the region whose value this step computes, if there is one.
     stands_for: Option<usize>,
-    /// The region's nodes that went into it.
+    /// The nodes of the region that were absorbed in this step.
     absorbed: Vec<usize>,
 }
 
-/// The new form of a region.
+/// The rewritten form of a region.
 struct Solution {
     steps: Vec<Step>,
     /// Parallel to the form's roots.
     roots: Vec<Ref>,
-    /// For each merged product how many it is of.
+    /// For each merged product, the number of its members.
     merged: Vec<usize>,
 }
 
@@ -344,7 +345,7 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
     Ok(Loaded { g, terms, ids })
 }
 
-/// Reads the factor of a sum over n elements that is `1/n`, but for its rounding, as `1/n`.
+/// Replaces the factor of a mean (a sum over n elements times a rounded `1/n`) by the exact `1/n`.
 fn mean(g: &mut Terms, t: &mut Term) {
     let (Head::Binary(BinaryOp::Mul), [a, b]) = (t.head, t.args.as_slice()) else { return };
     let (sum, factor, at) = if g[*a].data.value.is_some() { (*b, *a, 0) } else { (*a, *b, 1) };
@@ -357,7 +358,7 @@ fn mean(g: &mut Terms, t: &mut Term) {
     }
 }
 
-/// The number of elements of which each element of a term is the sum.
+/// The number of elements that are summed for each element of a term.
 fn summed(g: &Terms, t: &Term) -> Option<i64> {
     let (Head::Reduce(ReduceOp::Sum), [axes, x]) = (t.head, t.args.as_slice()) else { return None };
     let Attr::Axes(axes) = term::attr_of(g, *axes)? else { return None };
@@ -383,7 +384,8 @@ fn solve(
     assemble(&g, form, &chosen, &terms, &ids)
 }
 
-/// Applies rules until nothing changes; true when a limit stopped it. Two unequal constants that become equal are an error.
+/// Applies rules until nothing changes; returns true if a limit was reached. It is an error if two unequal constants
+/// become equal.
 fn run(
     g: &mut Terms,
     rules: &[Rule],
@@ -416,7 +418,7 @@ fn run(
     Ok(true)
 }
 
-/// Fails where rules made two unequal constants equal.
+/// Fails if rules made two unequal constants equal.
 fn consistent(g: &Terms, fired: &BTreeMap<String, usize>) -> Result<(), String> {
     match &g.analysis.contradiction {
         None => Ok(()),
@@ -427,7 +429,7 @@ fn consistent(g: &Terms, fired: &BTreeMap<String, usize>) -> Result<(), String> 
     }
 }
 
-/// The chosen terms as steps, operands first.
+/// Converts the chosen terms to steps, operands first.
 fn assemble(
     g: &Terms,
     form: &Form,
@@ -442,7 +444,7 @@ fn assemble(
     let mut steps: Vec<Step> = vec![];
     let mut made: FxHashMap<Id, Ref> = FxHashMap::default();
     let mut stack: Vec<(Id, bool)> = vec![];
-    // Slices of merged products come in the order of the products.
+    // The slices of merged products are ordered like the products.
     let wanted: Vec<Id> = form.roots.iter().map(|r| g.find(ids[*r])).collect();
     let members = g.analysis.joined.iter().flat_map(|j| &j.members);
     let results: FxHashSet<Id> = wanted.iter().copied().collect();
@@ -489,7 +491,7 @@ fn assemble(
     }
     let root = |id: &Id| made.get(id).copied().ok_or("a root without a term");
     let roots = wanted.iter().map(root).collect::<Result<Vec<_>, _>>()?;
-    // A merged product, its weight and its sum have the names of all that it is of.
+    // A merged product, its weight and its sum get the names of all members.
     let mut merged = vec![];
     let mut counted = vec![];
     let mut in_product: Vec<bool> = vec![false; ids.len()];
@@ -516,7 +518,7 @@ fn assemble(
             }
         }
     }
-    // The names of a removed node go to its reader.
+    // The names of a removed node are added to its reader.
     let mut into: Vec<Option<usize>> = vec![None; ids.len()];
     let mut reader: Vec<Option<usize>> = vec![None; ids.len()];
     for (i, operands) in form.operands.iter().enumerate().rev() {
@@ -541,7 +543,7 @@ fn assemble(
     Ok(Solution { steps, roots, merged })
 }
 
-/// Puts the solution in the region's place.
+/// Replaces the region in the graph by the solution.
 fn replay(graph: &mut Graph, form: &Form, solution: &Solution) -> Result<(), String> {
     let mut made: Vec<Value> = vec![];
     let value = |made: &[Value], r: &Ref| match r {

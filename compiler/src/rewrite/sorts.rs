@@ -1,12 +1,12 @@
-//! The order of long rows: a workgroup sorts a part of a row, and sorted parts are merged.
+//! Sorting of long rows: a workgroup sorts a part of a row, and sorted parts are merged.
 //!
-//! The sorted keys have 64 bits, `order(x) · 2³² + position`, where `order` is an unsigned integer that compares as the
-//! elements do: no two are equal, the first of equal elements comes first, and the position is at hand when the order is
-//! known. The values are then read at their positions.
+//! The sorted keys have 64 bits, `order(x) · 2³² + position`, where `order` is an unsigned integer whose order is that
+//! of the elements: no two keys are equal, the first of equal elements comes first, and sorting yields the positions.
+//! The values are then read at their positions.
 //!
-//! - Few of a row: of each part the first few stay, and their order is made in turn.
-//! - All: sorted parts are merged to longer ones until one is left.
-//! - Elements of 64 bits: first by their low words, then, in that order, by their high words.
+//! - For few elements of a row: the first few of each part are kept, and these are sorted in turn.
+//! - For all elements: sorted parts are merged to longer ones until one is left.
+//! - For elements of 64 bits: a stable sort by the low words, then one by the high words.
 
 use super::canonical::topo;
 use crate::device::DeviceProfile;
@@ -15,21 +15,23 @@ use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
-/// Up to this length elements count those before them.
+/// Up to this length, the rank of an element is computed by counting the elements before it.
 pub const SHORT: i64 = 32;
-/// The length up to which elements count those before them in the body of a loop, where a workgroup that runs a lane needs no dispatch for it.
+/// The limit for counting in the body of a loop, where a workgroup that runs a lane needs no further dispatch for
+/// counting.
 pub const SHORT_IN_LOOPS: i64 = 1 << 10;
-/// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
-/// more passes.
+/// The number of runs that one pass merges, for rows of known length and for others: more runs must be searched one
+/// after another, fewer need more passes.
 const RUNS: i64 = 2;
 const RUNS_OF_ANY: i64 = 128;
-/// Keys are left behind where this share of what a workgroup sorts is kept, or less.
+/// Keys are dropped if at most one in this many of the keys that a workgroup sorts is kept.
 const FEW: i64 = 4;
-/// A workgroup goes through so many times what it sorts at most, and there are so many workgroups for each core otherwise.
+/// The maximum number of blocks that a workgroup sorts in turn, and the number of workgroups per core that is aimed at
+/// otherwise.
 const THROUGH: i64 = 16;
 const BUSY: f64 = 4.0;
 
-/// Replaces the orders of rows longer than `short`; returns how many.
+/// Replaces TopKs over rows longer than `short`; returns their number.
 pub fn expand(graph: &mut Graph, device: &DeviceProfile, short: i64) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
@@ -54,15 +56,15 @@ pub fn expand(graph: &mut Graph, device: &DeviceProfile, short: i64) -> Result<u
     Ok(count)
 }
 
-/// A row's elements that are to be put in order.
+/// The sort of the rows of one tensor.
 struct Sorter<'g> {
     b: Builder<'g>,
     axis: usize,
-    /// Keys that a workgroup sorts.
+    /// The number of keys that a workgroup sorts at a time.
     block: i64,
-    /// Elements of a row at most.
+    /// The maximum number of elements of a row.
     most: i64,
-    /// Keys of all rows that a workgroup goes through, where it leaves most behind.
+    /// The number of keys of all rows that a workgroup processes if it drops most of them.
     share: i64,
 }
 
@@ -102,7 +104,7 @@ fn sorted(
     Ok([values, s.b.cast(positions, DType::I64)?])
 }
 
-/// Which part of an element a key has.
+/// The part of an element that is in a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     Only,
@@ -111,7 +113,7 @@ enum Word {
 }
 
 impl Sorter<'_> {
-    /// `order(x) · 2³² + position`, least first.
+    /// The keys `order(x) · 2³² + position`, which are sorted in ascending order.
     fn keys(&mut self, x: Value, word: Word, largest: bool) -> Built {
         let t = self.b.dtype(x);
         let mut f = Body::default();
@@ -146,7 +148,7 @@ impl Sorter<'_> {
         self.b.map(f.0, &[x])
     }
 
-    /// The positions (i32) that the `k` least keys name, in order.
+    /// The positions (i32) in the `k` smallest keys, in order.
     fn order(&mut self, keys: Value, k: &Dim) -> Built {
         let (axis, block) = (self.axis, self.block);
         let (mut keys, mut most) = (keys, self.most);
@@ -156,7 +158,7 @@ impl Sorter<'_> {
             s.b.push(Op::Sort { axis, sorted, part, keep }, &[keys])
         };
         let open = len.as_const().is_none();
-        // Numbers of parts of parts are to fit 31 bits.
+        // The numbers of parts of parts must fit in 31 bits.
         let few = few.filter(|_| !open || most < 1 << 26);
         if let Some(k) = few {
             let k = k.max(1);
@@ -202,7 +204,7 @@ impl Sorter<'_> {
     }
 }
 
-/// A part that holds `n` keys.
+/// The size of a part that holds `n` keys: a power of two.
 fn span(n: i64) -> i64 {
     (n.max(16) as u64).next_power_of_two() as i64
 }

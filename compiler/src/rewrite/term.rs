@@ -1,8 +1,8 @@
 //! The language of the e-graph: core operators as terms.
 //!
-//! Attributes (index maps, axes, contraction labels, element types) are leaves, interned in a
-//! [`Table`]; so a pattern binds them like any operand. A [`Map`](Op::Map) of one scalar operator
-//! is a term of that operator, and its shape is the one its operands broadcast to:
+//! Attributes (index maps, axes, contraction labels, element types) are leaves interned in a [`Table`], so that
+//! patterns bind them like operands. A [`Map`](Op::Map) with one scalar operator is a term of that operator; its shape
+//! is the one to which its operands broadcast:
 //!
 //! ```text
 //! (mul ?a ?b)   (select ?c ?a ?b)   (cast ?type ?a)   (map ?body ?a ...)
@@ -10,7 +10,7 @@
 //! (join ?axis ?a ...)   (softmax ?axis ?a)   (norm.rms ?axes ?epsilon ?a)   (norm.layer ?axes ?epsilon ?a)
 //! ```
 //!
-//! Any other operator of one result is opaque: rules see that it is there and what it reads.
+//! Any other operator with one result is opaque: rules only see its existence and its operands.
 
 use super::number::{Exponents, Number};
 use super::views::{ViewMap, broadcast};
@@ -50,7 +50,7 @@ pub enum Head {
     Reduce(ReduceOp),
     /// `(contract ?labels ?a ?b)`.
     Contract,
-    /// `(join ?axis ?a ...)`: operands one behind the other along an axis.
+    /// `(join ?axis ?a ...)`: the concatenation of the operands along an axis.
     Join,
     /// `(softmax ?axis ?a)`.
     Softmax,
@@ -153,28 +153,28 @@ pub enum Attr {
     Body(ScalarFn, Vec<Dim>),
     /// The attributes of a view.
     View(ViewMap),
-    /// The axes of a reduction or normalisation, the axis of a concatenation.
+    /// The axes of a reduction or normalisation, or the axis of a concatenation.
     Axes(Vec<usize>),
-    /// The epsilon of a normalisation, the bits of an `f32`.
+    /// The epsilon of a normalisation, as the bits of an `f32`.
     Epsilon(u32),
     /// The labels of a contraction.
     Labels(Contract),
-    /// A softmax: the axis, and whether it is the logarithm.
+    /// The axis of a softmax, and whether the result is its logarithm.
     Softmax(usize, bool),
 }
 
-/// The facts known of a value from outside the region.
+/// The known facts about a value from outside the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Element type and shape.
+    /// The element type and the shape.
     pub ty: TensorType,
     /// Whether it is a constant.
     pub konst: bool,
-    /// The value of its elements, if it is a constant with one element.
+    /// The value of its element, if it is a constant with one element.
     pub scalar: Option<Scalar>,
     /// The magnitudes of its elements, if it is a constant with which rules may compute.
     pub magnitudes: Option<Exponents>,
-    /// Whether one operand of one node is all that reads it.
+    /// Whether it is read by exactly one operand of one node.
     pub alone: bool,
 }
 
@@ -183,31 +183,32 @@ pub struct Leaf {
 pub struct Joined {
     /// The merged product.
     pub product: Id,
-    /// Everything that was added for it but the slices: weights, the product, its bias.
+    /// Everything that was added for it except the slices: weights, the product, its bias.
     pub made: Vec<Id>,
-    /// The products, and their sums with a bias.
+    /// The merged products, and their sums with a bias.
     pub members: Vec<(Id, Option<Id>)>,
 }
 
-/// The facts that the terms of an e-class have in common.
+/// The facts that hold for all terms of an e-class.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The type; `None` for attributes and for terms that no typing rule accepts.
+    /// The type; `None` for attributes and for ill-typed terms.
     pub ty: Option<Arc<TensorType>>,
-    /// The attribute, for a leaf that is one.
+    /// The attribute, if the class is one.
     pub attr: Option<u32>,
-    /// Whether it depends on constants only.
+    /// Whether it depends only on constants.
     pub konst: bool,
-    /// The value of all its elements, where they are one known constant.
+    /// The value of its elements, if all are the same known constant.
     pub value: Option<Number>,
-    /// The magnitudes of its elements, where it is a constant with which rules may compute.
+    /// The magnitudes of its elements, if it is a constant with which rules may compute.
     pub magnitudes: Option<Exponents>,
-    /// Whether it is a product of matrices, times a constant or moved: a sum of rounded terms that a factor can be folded into.
+    /// Whether it is a matrix product, possibly times a constant or moved by a view: a sum of rounded terms into which
+    /// a factor can be folded.
     pub product: bool,
 }
 
 impl Facts {
-    /// Whether its type has the constant that it is, as far as is known.
+    /// Whether its type can represent the constant, as far as is known.
     pub fn representable(&self) -> bool {
         let Some(ty) = self.ty.as_ref().filter(|_| self.konst) else { return true };
         match &self.value {
@@ -223,15 +224,15 @@ pub struct Table {
     pub(super) attrs: IndexSet<Attr, FxBuildHasher>,
     /// The values that the region reads from outside.
     pub leaves: Vec<Leaf>,
-    /// Operators that no rule looks into.
+    /// Operators that are opaque to the rules.
     pub opaque: Vec<Op>,
     /// Expected values of symbols.
     pub expect: Expected,
-    /// The classes of nodes and leaves that more than one operand of one node reads.
+    /// The classes of nodes and leaves that are read by more than one operand of one node.
     pub shared: Vec<Id>,
     /// Products that were merged.
     pub joined: Vec<Joined>,
-    /// Two unequal constants that the rules made equal: one of the rules is wrong.
+    /// Two unequal constants that the rules made equal, which means that a rule is wrong.
     pub contradiction: Option<(Number, Number)>,
 }
 
@@ -243,7 +244,7 @@ impl Table {
     pub fn intern(&mut self, a: Attr) -> u32 {
         self.attrs.insert_full(a).0 as u32
     }
-    /// The attribute of that number.
+    /// The attribute with this number.
     pub fn attr(&self, i: u32) -> Option<&Attr> {
         self.attrs.get_index(i as usize)
     }
@@ -267,12 +268,12 @@ pub fn lit(g: &mut Terms, n: Number) -> Id {
     g.add(Term::new(Head::Lit(i), []))
 }
 
-/// The attribute that an e-class is.
+/// The attribute of an e-class, if it is one.
 pub fn attr_of(g: &Terms, id: Id) -> Option<&Attr> {
     g.analysis.attr(g[id].data.attr?)
 }
 
-/// The operator of a term and the operands it reads; `None` for leaves, attributes and nonsense.
+/// The operator and the operands of a term; `None` for leaves, attributes and ill-formed terms.
 ///
 /// Rank-0 constants among the operands of a map become constants of its body.
 pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts) -> Option<(Op, Vec<Id>)> {
@@ -347,14 +348,14 @@ pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts
     })
 }
 
-/// Whether a node is a term: not an input or constant, and of one result without subgraphs.
+/// Whether a node can be a term: not an input or constant, with one result and without subgraphs.
 pub fn is_term(node: &Node) -> bool {
     let outside =
         matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::While { .. } | Op::Scan { .. });
     !outside && node.outputs.len() == 1
 }
 
-/// The term of a node of one result that reads `inputs`.
+/// The term of a node with one result that reads `inputs`.
 pub fn encode(g: &mut Terms, op: &Op, inputs: &[Id]) -> Term {
     let (head, attrs): (Head, Vec<Attr>) = match op {
         Op::Map { body, shape } => {
@@ -384,7 +385,7 @@ pub fn encode(g: &mut Terms, op: &Op, inputs: &[Id]) -> Term {
     Term { head, args }
 }
 
-/// A map whose body is one scalar operator of operands and constants, as a term of that operator.
+/// A map whose body is one scalar operator on operands and constants, as a term of that operator.
 fn single(g: &mut Terms, body: &ScalarFn, shape: &[Dim], inputs: &[Id]) -> Option<Term> {
     let (last, leaves) = body.nodes.split_last()?;
     if !leaves.iter().all(|n| matches!(n, ScalarNode::Arg(_) | ScalarNode::Const(_))) {
@@ -490,20 +491,20 @@ impl Analysis<Term> for Table {
             | first(&mut a.magnitudes, b.magnitudes)
     }
 
-    /// A rank-0 term of a known value is that constant.
+    /// A rank-0 term with a known value becomes that constant.
     fn modify(g: &mut Terms, id: Id) {
         let f = &g[id].data;
         let rank0 = |n: &&Number| f.ty.as_ref().is_some_and(|t| t.rank() == 0 && t.dtype == n.dtype());
         if let Some(n) = f.value.as_ref().filter(rank0).cloned() {
             let c = lit(g, n);
             g.union(id, c);
-            // No rule has anything to say of how a constant came about.
+            // The other terms are removed, because rules need not see how a constant was computed.
             g[id].nodes.retain(|t| matches!(t.head, Head::Lit(_)));
         }
     }
 }
 
-/// The fact that is known of either of two equal terms.
+/// Merges a fact that is known of either of two equal terms.
 fn first<T>(a: &mut Option<T>, b: Option<T>) -> DidMerge {
     let did = DidMerge(a.is_none() && b.is_some(), a.is_some() && b.is_none());
     if a.is_none() {
@@ -512,10 +513,10 @@ fn first<T>(a: &mut Option<T>, b: Option<T>) -> DidMerge {
     did
 }
 
-/// The value of all elements of a term of type `to`, where those of its operands are known.
+/// The value of all elements of a term of type `to`, if those of its operands are known.
 ///
-/// Floats are computed as rationals; of functions that leave them nothing is known. Integers and bools are computed as the
-/// evaluator does, where the term has no axes.
+/// Floats are computed as rationals; results that are not rational are unknown. Integers and bools are computed like
+/// the evaluator does, for terms of rank 0.
 fn value(head: Head, op: &Op, to: DType, operands: &[&Facts]) -> Option<Number> {
     let values = operands.iter().map(|f| f.value.as_ref()).collect::<Option<Vec<_>>>()?;
     match (head, values.as_slice()) {
@@ -529,7 +530,7 @@ fn value(head: Head, op: &Op, to: DType, operands: &[&Facts]) -> Option<Number> 
     }
 }
 
-/// The magnitudes of the elements of a constant term, where those of its operands are known.
+/// The magnitudes of the elements of a constant term, if those of its operands are known.
 fn magnitudes(head: Head, op: &Op, operands: &[&Facts]) -> Option<Exponents> {
     let known = operands.iter().map(|f| f.magnitudes).collect::<Option<Vec<_>>>()?;
     match (head, known.as_slice()) {

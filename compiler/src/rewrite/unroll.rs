@@ -1,21 +1,21 @@
-//! Scans of a single iteration are unrolled, and in the body of another loop those of a known, small
-//! number: a lane repeats them inside a step.
+//! Unrolls scans of a single iteration and, in the body of another loop, scans with a known, small number of
+//! iterations: a lane repeats them inside a step.
 
 use super::canonical::topo;
 use std::collections::HashMap;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
 
-/// The most iterations in the body of another loop, and the most nodes that all that are written out may
-/// make: loops in loops multiply. They bound the time of a compilation, on any device.
+/// The maximum number of iterations in the body of another loop, and the maximum number of nodes created by unrolling,
+/// because nested loops multiply. They bound the compile time for any device.
 pub const ITERATIONS: i64 = 64;
 const NODES: usize = 4096;
 
-/// Writes out what has at most `iterations`; returns how many scans.
+/// Unrolls scans with at most `iterations` iterations; returns their number.
 pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     let mut count = 0;
     let mut room = NODES;
-    // A scan in the body of another is one of the graph's once that is written out.
+    // A scan in the body of another one becomes a scan of the graph once that is unrolled.
     while let Some((n, length, made)) = next(graph, iterations, room)? {
         room -= made;
         let new = write_out(graph, n, length)?;
@@ -34,17 +34,17 @@ pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     Ok(count)
 }
 
-/// The next scan to write out, its length, and the nodes that it takes of the room.
+/// The next scan to unroll, its length, and the number of nodes that count against the limit.
 fn next(graph: &Graph, iterations: i64, room: usize) -> Result<Option<(NodeId, i64, usize)>, String> {
     for n in topo(graph)? {
         let Op::Scan { body, carried, .. } = &graph.node(n).op else { continue };
         let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
         let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
-        // A symbol has one value.
+        // The bodies of unrolled scans cannot compute symbols, which have only one value.
         let Some(l) = length.filter(|l| (1..=iterations).contains(l) && body.computed.is_empty()) else {
             continue;
         };
-        // A single iteration is written out whatever its size.
+        // A single iteration is unrolled whatever its size.
         let made = if l == 1 { 0 } else { times(l, nodes(body)) };
         let all = if l == 1 { 0 } else { times(l, written_out(body, iterations)) };
         if all <= room {
@@ -58,8 +58,8 @@ fn times(count: i64, nodes: usize) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(nodes)
 }
 
-/// The nodes that writing out a body takes, where the scans inside that are short enough are written out in each copy:
-/// otherwise each copy would bring scans that are written out on their own.
+/// The number of nodes that unrolling a body takes, including the unrolling of short scans inside it in each copy:
+/// otherwise each copy would contain scans that are unrolled later.
 fn written_out(body: &Graph, iterations: i64) -> usize {
     let inside = |n: NodeId| match &body.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
@@ -77,7 +77,7 @@ fn written_out(body: &Graph, iterations: i64) -> usize {
     body.node_ids().fold(0usize, |sum, n| sum.saturating_add(inside(n)).saturating_add(1))
 }
 
-/// The nodes of a graph and of those inside.
+/// The number of nodes of a graph, including its subgraphs.
 fn nodes(g: &Graph) -> usize {
     let inside = |n: NodeId| match &g.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
@@ -129,7 +129,7 @@ fn write_out(graph: &mut Graph, n: NodeId, length: i64) -> Result<Vec<Value>, St
     Ok(state)
 }
 
-/// The body's nodes, reading `given` for its inputs; constants are copied once. Returns its outputs.
+/// Copies the body's nodes once, with `given` in place of its inputs. Returns its outputs.
 pub(super) fn copy(
     graph: &mut Graph,
     body: &Graph,

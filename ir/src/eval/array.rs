@@ -1,4 +1,4 @@
-//! Arrays as the evaluator holds them: one vector of the type that computes the elements.
+//! Arrays of the evaluator: a vector of the type in which the elements are computed.
 
 use super::EvalError;
 use crate::dtype::{Class, DType, Reg};
@@ -8,8 +8,8 @@ use crate::tensor::Tensor;
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Elements of one type. Narrow integers live in `I32` and `U32`, narrow floats in `F32`, always
-/// holding a value that their own type has.
+/// Elements of one type. Narrow integers are held as `I32` and `U32`, narrow floats as `F32`, always with values that
+/// their own type can represent.
 #[derive(Clone, Debug)]
 pub(super) enum Buf {
     F32(Vec<f32>),
@@ -48,22 +48,22 @@ pub(super) trait Elem: Copy + Default + PartialOrd + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     /// The low 64 bits as an integer; floats are truncated.
     fn to_bits(self) -> u64;
-    /// The integer; the nearest one for floats beyond the ends.
+    /// The value as an integer; floats out of range give the nearest integer in range.
     fn to_int(self) -> i64 {
         self.to_bits() as i64
     }
-    /// The lowest 32 bits. Of floats beyond −2³¹ and 2³² the nearest of these.
+    /// The lowest 32 bits. Floats are clamped to −2³¹..2³² first.
     fn to_word(self) -> u32 {
         self.to_bits() as u32
     }
     fn plus(self, o: Self) -> Self;
     fn times(self, o: Self) -> Self;
     fn is_nan(self) -> bool;
-    /// The larger; NaN if either is.
+    /// The larger operand; NaN if either is NaN.
     fn larger(self, o: Self) -> Self {
         if self.is_nan() || (!o.is_nan() && self >= o) { self } else { o }
     }
-    /// The smaller; NaN if either is.
+    /// The smaller operand; NaN if either is NaN.
     fn smaller(self, o: Self) -> Self {
         if self.is_nan() || (!o.is_nan() && self <= o) { self } else { o }
     }
@@ -204,7 +204,7 @@ impl Buf {
         }
     }
 
-    /// `n` times one value.
+    /// `n` copies of one value.
     pub(super) fn full(s: Scalar, n: usize) -> Buf {
         let s = storage::from_raw(s.dtype, storage::to_raw(s.dtype, s));
         let mut b = Buf::zeros(s.dtype, n);
@@ -233,7 +233,7 @@ pub(super) fn wrap_ints(dtype: DType, b: &mut Buf) {
     }
 }
 
-/// Makes every element one that `dtype` has: integers wrap, floats round.
+/// Makes every element representable in `dtype`: integers wrap, floats round.
 pub(super) fn narrow(dtype: DType, b: &mut Buf) {
     match b {
         Buf::F32(v) => narrow_f32(dtype, v),
@@ -252,7 +252,7 @@ pub(super) fn narrow_f32(dtype: DType, v: &mut [f32]) {
     }
 }
 
-/// A dense row-major array; copies share their elements.
+/// A dense row-major array; clones share their elements.
 #[derive(Clone, Debug)]
 pub(super) struct Array {
     pub dtype: DType,
@@ -270,7 +270,7 @@ impl Array {
         self.data.len()
     }
 
-    /// Bytes of its elements as they are held.
+    /// The bytes of its elements in the evaluator's representation.
     pub(super) fn bytes(&self) -> u64 {
         each!(&*self.data, v => size_of_val(v.as_slice()) as u64)
     }
@@ -333,7 +333,7 @@ impl Array {
         Some(each!(&*self.data, v => v.iter().map(|x| x.to_bits() as i64).collect()))
     }
 
-    /// The only element as a bool.
+    /// The only element, as a bool.
     pub(super) fn truth(&self) -> Result<bool, EvalError> {
         match &*self.data {
             Buf::Bool(v) if v.len() == 1 => Ok(v[0]),
@@ -370,14 +370,14 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     s
 }
 
-/// Splits an axis from the rest: how many slices before it, its extent, how many elements after it.
+/// Splits a shape at an axis: the number of slices before it, its extent, and the number of elements after it.
 pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
-    // An empty tensor may have other extents whose product overflows.
+    // The other extents of an empty tensor may have a product that overflows.
     let n = |s: &[usize]| s.iter().fold(1, |n: usize, d| n.wrapping_mul(*d));
     (n(&shape[..axis]), shape[axis], n(&shape[axis + 1..]))
 }
 
-/// Packed bytes as elements, wherever they lie.
+/// Packed bytes as elements, whatever their alignment.
 fn pods<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
     let mut v = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     bytemuck::cast_slice_mut(&mut v).copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Contract: brought to `[batch, m, k] × [batch, k, n]`, and summed in order or by `gemm`.
+//! Contract: the operands are permuted to `[batch, m, k] × [batch, k, n]`, and summed in order or by `gemm`.
 
 use super::array::{Array, Buf, Elem, each, narrow, strides};
 use super::index::{copy_walk, merge};
@@ -6,7 +6,7 @@ use super::{Env, EvalError, par};
 use crate::op::Contract;
 use std::collections::BTreeMap;
 
-/// `x` with axis `i` of the result being axis `order[i]`.
+/// The transpose of `x` in which axis `i` is axis `order[i]` of `x`.
 pub(super) fn permuted(x: &Array, order: &[usize]) -> Array {
     let s = x.strides();
     let walk = merge(order.iter().map(|a| (x.shape[*a], s[*a])));
@@ -19,7 +19,7 @@ pub(super) fn permuted(x: &Array, order: &[usize]) -> Array {
     Array::new(x.dtype, order.iter().map(|a| x.shape[*a]).collect(), out)
 }
 
-/// An operand as matrices: where each batch begins, and the distances between rows and columns.
+/// An operand as matrices: the start of each batch element, and the strides of rows and columns.
 pub(super) struct Matrices {
     x: Array,
     pub(super) starts: Vec<usize>,
@@ -96,7 +96,7 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
         }
     }
     narrow(a.dtype, &mut out);
-    // The computed result has its axes in the order batch, m, n.
+    // The product has its axes in the order batch, m, n.
     let order: Vec<u8> = [batch, m, n].concat();
     let computed = Array::new(a.dtype, order.iter().map(|l| extent[l]).collect(), out);
     let places: Vec<usize> = c.out.iter().filter_map(|l| order.iter().position(|m| m == l)).collect();
@@ -108,7 +108,7 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
     Ok(permuted(&computed, &places))
 }
 
-/// Sums in order of `k`, without fused multiply-adds: the same bits on every machine.
+/// Sums in the order of `k` without fused multiply-adds, which gives the same bits on every machine.
 fn in_order<T: Elem>(
     x: &[T],
     a: &Matrices,

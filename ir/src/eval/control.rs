@@ -1,4 +1,4 @@
-//! If, While and Scan: subgraphs evaluated in an environment that starts from the outer one.
+//! If, While and Scan: subgraphs are evaluated in an environment derived from the outer one.
 
 use super::array::{Array, Buf, around, each};
 use super::{Env, EvalError, evaluate_arrays};
@@ -114,7 +114,7 @@ pub(super) fn scan(
     Ok(state)
 }
 
-/// The memory of a slice that is kept until all are stacked, in elements of 8 bytes.
+/// The memory of a slice that is kept until it is stacked, in elements of 8 bytes.
 fn slice_room(a: &Array) -> usize {
     a.numel() + 16
 }
@@ -126,7 +126,7 @@ fn slice(x: &Array, i: usize) -> Array {
     Array::new(x.dtype, x.shape[1..].to_vec(), data)
 }
 
-/// The slices joined along a new axis 0; `ty` is the type of one.
+/// Stacks slices along a new axis 0; `ty` is the type of one slice.
 fn stack(slices: &[Array], ty: &TensorType, env: &Env) -> Result<Array, EvalError> {
     let one = match slices.first() {
         Some(s) => s.shape.clone(),

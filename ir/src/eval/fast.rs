@@ -1,4 +1,4 @@
-//! Matrix products with vector units and threads, whose last bits depend on the machine.
+//! Matrix products with vector units and threads. Their last bits depend on the machine.
 
 use super::array::Elem;
 use super::contract::Matrices;
@@ -15,7 +15,7 @@ pub(super) fn products<T: Elem>(
 ) {
     let work = nm * nn * nk;
     let split = nb > 1 && work < 1 << 22;
-    // Several small products make one task.
+    // Several small products are grouped in one task.
     let group = if split { ((1 << 18) / work.max(1)).clamp(1, nb) } else { nb };
     par::chunks(out, group * nm * nn, |g, chunk| {
         for (i, dst) in chunk.chunks_mut(nm * nn).enumerate() {

@@ -1,4 +1,4 @@
-//! Index expressions made fast: tables where each term depends on one variable, a tree otherwise.
+//! Compiled index expressions: tables if each term depends on one variable, an expression tree otherwise.
 
 use super::{Env, EvalError};
 use crate::poly::{Atom, Poly};
@@ -86,7 +86,7 @@ impl Expr {
     }
 }
 
-/// The expression with the symbols' values in it, simplified over the domain `shape`.
+/// The expression with symbols replaced by their values, simplified over the domain `shape`.
 pub(super) fn concrete(p: &Poly, shape: &[usize], env: &Env) -> Poly {
     let domain: Vec<Poly> = shape.iter().map(|d| Poly::from(*d)).collect();
     p.subst(
@@ -152,7 +152,7 @@ impl Index {
         }
     }
 
-    /// The least and greatest value over the (not empty) domain; exact for tables, unknown for trees.
+    /// The minimum and maximum over a non-empty domain: exact for tables, `None` for trees.
     pub(crate) fn range(&self) -> Option<(i64, i64)> {
         match self {
             Index::Tables { base, tables } => {
@@ -168,7 +168,7 @@ impl Index {
     }
 }
 
-/// Moves `point` to the next one in row-major order; wraps to the origin after the last.
+/// Moves `point` to the next one in row-major order; after the last point it wraps to the origin.
 pub(super) fn advance(point: &mut [usize], shape: &[usize]) {
     for d in (0..shape.len()).rev() {
         point[d] += 1;
@@ -189,10 +189,10 @@ pub(super) fn point_at(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     p
 }
 
-/// An extent and the distance in memory between neighbours along it.
+/// For each axis, the extent and the distance in memory between neighbours.
 pub(super) type Walk = Vec<(usize, usize)>;
 
-/// Merges neighbouring axes that are walked as one, and drops axes of extent 1.
+/// Merges adjacent axes that can be walked as one, and drops axes of extent 1.
 pub(super) fn merge(axes: impl DoubleEndedIterator<Item = (usize, usize)>) -> Walk {
     let mut out: Walk = vec![];
     for (d, s) in axes.rev().filter(|(d, _)| *d != 1) {

@@ -1,4 +1,4 @@
-//! Indices that point outside their axis.
+//! Reports of indices that are out of range.
 
 use super::Env;
 use super::array::Array;
@@ -7,35 +7,35 @@ use crate::graph::Node;
 use crate::op::{GatherAxis, Op};
 use std::collections::BTreeMap;
 
-/// How many are kept of each node; the others are counted.
+/// The number of indices kept for each node; the others are only counted.
 const KEPT: usize = 4;
 
 /// An index outside its axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
-    /// Where in the tensor of indices it stands.
+    /// Its position in the tensor of indices.
     pub position: Vec<usize>,
     /// The index.
     pub value: i64,
-    /// The extent of the axis: indices from `-extent` to `extent - 1` are inside.
+    /// The extent of the axis: indices from `-extent` to `extent - 1` are in range.
     pub extent: usize,
 }
 
-/// The indices of one node of the model that are outside their axes.
+/// The indices of one node of the model that are out of range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutOfRanges {
     /// The first few of them.
     pub first: Vec<OutOfRange>,
-    /// How many there are.
+    /// The total number of them.
     pub count: usize,
-    /// Whether elements are written to these places, which drops them; what reads takes the nearest element.
+    /// Whether the indices are written to, which drops the updates; reads are clamped to the nearest element.
     pub writes: bool,
 }
 
 /// The indices out of range, by the name of the model's node.
 pub type Found = BTreeMap<String, OutOfRanges>;
 
-/// Adds the indices of a node that are outside.
+/// Records the indices of a node that are out of range.
 pub(super) fn look(node: &Node, args: &[&Array], env: &Env, found: &mut Found) {
     let (index, extents, writes) = match &node.op {
         Op::Gather { index, .. } => (index, args[0].shape.clone(), false),
@@ -49,7 +49,7 @@ pub(super) fn look(node: &Node, args: &[&Array], env: &Env, found: &mut Found) {
     for (axis, extent) in index.iter().zip(extents) {
         let GatherAxis::Data { input, at } = axis else { continue };
         let Some((indices, values)) = args.get(*input).and_then(|a| Some((*a, a.ints()?))) else { continue };
-        // The position for this axis, among several positions in a row.
+        // The coordinate of this axis, if the index tensor holds several coordinates per position.
         let fixed: Vec<Option<i64>> = at.iter().map(|p| concrete(p, &[], env).as_const()).collect();
         let reach = i64::try_from(extent).unwrap_or(i64::MAX);
         let mut position = vec![0; indices.shape.len()];

@@ -1,4 +1,4 @@
-//! Map: bodies evaluated a column of elements at a time.
+//! Map: bodies are evaluated for a column of elements at a time.
 
 use super::array::{Array, Buf, Elem, each, narrow};
 use super::index::{Index, Walk, advance, copy_walk, merge, point_at};
@@ -6,15 +6,15 @@ use super::{Env, EvalError, par, scalar};
 use crate::dtype::DType;
 use crate::scalar::{ScalarFn, ScalarNode};
 
-/// Elements evaluated at once: small enough for every column to stay in the cache.
+/// The number of elements evaluated together: small enough for every column to stay in the cache.
 const COLUMN: usize = 1024;
-/// Elements that one thread takes at a time.
+/// The number of elements in a task of one thread.
 const BLOCK: usize = 16 * COLUMN;
 
 enum Step<'a> {
-    /// Made once, before the first column.
+    /// Computed once, before the first column.
     Fixed,
-    /// Not read by anything.
+    /// Not read by any node.
     Dead,
     Arg(&'a Array, Walk),
     Index(Index),
@@ -127,7 +127,7 @@ fn run(
     true
 }
 
-/// Which nodes the result depends on.
+/// For each node, whether the result depends on it.
 fn live(body: &ScalarFn) -> Vec<bool> {
     let mut live = vec![false; body.nodes.len()];
     if let Some(l) = live.last_mut() {

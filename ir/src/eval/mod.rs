@@ -1,7 +1,7 @@
-//! The reference evaluator: what a graph means, computed on the host.
+//! The reference evaluator, which defines the meaning of a graph and computes it on the host.
 //!
-//! [`evaluate`] is the oracle that generated kernels are compared with, and what runs a model where
-//! there is no GPU. Its arithmetic:
+//! [`evaluate`] is the oracle with which generated kernels are compared, and it runs models without a GPU. Its
+//! arithmetic:
 //!
 //! - f32 and narrower floats compute in f32, element by element; f64 in f64. A narrow float is
 //!   rounded when a node's result is stored and by a cast, not between the scalar operators of a body.
@@ -44,30 +44,32 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The most elements one tensor may have.
+/// The maximum number of elements of a tensor.
 pub const MAX_ELEMENTS: usize = 1 << 31;
-/// The most iterations that one while or scan may run.
+/// The maximum number of iterations of one while or scan.
 pub const MAX_ITERATIONS: usize = 1 << 24;
-/// The most iterations of loops among constants, where there is nobody to ask for more.
+/// The maximum number of loop iterations in constant folding, where the user cannot raise the limit.
 const CONSTANT_ITERATIONS: u64 = 1 << 20;
-/// A node takes as long as making so many elements does, about.
+/// The work that each node counts for in addition to its elements.
 const NODE: u64 = 32;
-/// Work of a loop's body that one iteration may take on average: as many elements made, or products summed.
+/// The average work that one iteration of a loop may take, in elements computed or products summed.
 const ITERATION_WORK: u64 = 1 << 16;
 
 /// The limits of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the tensors that are alive at one time, 8 for each element that is being made.
+    /// The bytes of the tensors that are alive at one time, with 8 bytes for each element of a tensor that is being
+    /// computed.
     pub bytes: u64,
-    /// Elements made, and products summed, in all. Each node counts as some besides, also where nothing has elements.
+    /// The total work: the number of elements computed and products summed, plus a constant for each node.
     pub work: u64,
-    /// Iterations of all loops together, those of a loop in a loop as often as it runs, with 65,536 elements of work each on average. A loop
-    /// of a known length that would take more is refused before it begins, or where its work is what is too much, after its first iteration.
+    /// The total number of loop iterations, where those of an inner loop count each time that it runs; on average each
+    /// may take 65,536 elements of work. A loop of known length that would exceed the limit is refused before it
+    /// begins or, if its work exceeds it, after its first iteration.
     pub iterations: u64,
 }
 
-/// How far an evaluation is, for another thread to look at.
+/// The progress of an evaluation, which another thread may read.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -76,34 +78,35 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nodes of the graph that are evaluated.
+    /// The number of nodes of the graph that have been evaluated.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
-    /// Nodes of the graph, those in its loops and branches left out.
+    /// The number of nodes of the graph, without those of loop bodies and branches.
     pub fn nodes(&self) -> u64 {
         self.nodes.load(Ordering::Relaxed)
     }
-    /// Iterations of loops that have begun.
+    /// The number of loop iterations that have begun.
     pub fn iterations(&self) -> u64 {
         self.iterations.load(Ordering::Relaxed)
     }
 }
 
 impl Default for Limits {
-    /// 8 GiB, and any work and iterations.
+    /// 8 GiB, with unlimited work and iterations.
     fn default() -> Limits {
         Limits { bytes: 8 << 30, work: u64::MAX, iterations: u64::MAX }
     }
 }
 
-/// Why a graph could not be evaluated.
+/// The reason for which a graph cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct EvalError {
-    /// The model's node that the error is about, or the node of the graph if it has no name, if it is about one.
+    /// The name of the model's node that the error is about, or of the graph's node if that has none; `None` if it is
+    /// not about a node.
     pub node: Option<String>,
-    /// The reason, in words that fit after the node's name.
+    /// The reason, meant to follow the node's name.
     pub message: String,
 }
 
@@ -114,7 +117,7 @@ impl EvalError {
     fn in_node(self, n: &Node) -> EvalError {
         let node = format!("{} ({})", n.label(), n.op.name());
         EvalError {
-            // An error in a subgraph already names the inner node.
+            // For an error in a subgraph, `node` is the inner node.
             message: match &self.node {
                 Some(inner) => format!("in node \"{inner}\": {}", self.message),
                 None => self.message,
@@ -133,11 +136,11 @@ impl fmt::Display for EvalError {
     }
 }
 
-/// The values of symbols, and the budget that is left.
+/// The values of symbols, and the remaining budget.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
-    /// Where indices outside their axes are noted, if they are to be.
+    /// The indices out of range, if they are to be recorded.
     found: Option<Arc<Mutex<Found>>>,
     limits: Limits,
     /// Whether products are summed in order, as they always are without threads and vector units.
@@ -146,15 +149,15 @@ pub(crate) struct Env {
         expect(dead_code, reason = "as said")
     )]
     in_order: bool,
-    /// Bytes of the tensors that are alive.
+    /// The bytes of the tensors that are alive.
     held: u64,
     worked: Arc<AtomicU64>,
     iterated: Arc<AtomicU64>,
-    /// Work in loops, where this is the environment of one.
+    /// The work done in loops, if this is the environment of a loop body.
     looped: Option<Arc<AtomicU64>>,
-    /// Told of the nodes, where this is the environment of the whole graph.
+    /// Receives the progress, if this is the environment of the whole graph.
     progress: Option<Arc<Progress>>,
-    /// How often the body is evaluated that this is the environment of, in the loops of known lengths around it.
+    /// The number of times that this body is evaluated in the enclosing loops of known length.
     times: Option<u64>,
 }
 
@@ -198,7 +201,7 @@ impl Env {
         self.spend(n as u64)?;
         Ok(n)
     }
-    /// Whether there is memory for `n` more elements.
+    /// Fails unless there is memory for `n` more elements.
     fn room(&self, n: usize) -> Result<(), EvalError> {
         let bytes = 8 * n as u64;
         let limit = self.limits.bytes;
@@ -211,7 +214,7 @@ impl Env {
                 mb(limit)
             )));
         }
-        // Asks for the memory, which is not touched, and gives it back: what follows cannot fail to get it.
+        // Reserves the memory without touching it and releases it again, so that a failure is reported here.
         if n > 1 << 20 && Vec::<u64>::new().try_reserve_exact(n).is_err() {
             return Err(EvalError::at(format!("there is no memory for {} MB", bytes >> 20)));
         }
@@ -231,7 +234,8 @@ impl Env {
         }
         Ok(())
     }
-    /// The environment of the body of a loop of so many iterations, where the loop may have them; of a number that is not known, `None`.
+    /// The environment of the body of a loop of `length` iterations, `None` if that is unknown. Fails if the loop
+    /// exceeds the limit.
     fn of_loop(&self, length: Option<usize>) -> Result<Env, EvalError> {
         let times = self.times.unwrap_or(1).saturating_mul(length.unwrap_or(1) as u64);
         if times > self.limits.iterations {
@@ -240,11 +244,11 @@ impl Env {
         let looped = Some(self.looped.clone().unwrap_or_default());
         Ok(Env { times: Some(times), looped, ..self.clone() })
     }
-    /// Work in loops up to here.
+    /// The work done in loops so far.
     fn looped(&self) -> u64 {
         self.looped.as_ref().map_or(0, |l| l.load(Ordering::Relaxed))
     }
-    /// Whether so much work may be done in each iteration of a loop of a known length, whose environment this is.
+    /// Fails unless each iteration of the loop of known length with this environment may do this much work.
     fn foresee(&self, work: u64) -> Result<(), EvalError> {
         match self.times.unwrap_or(1).saturating_mul(work) <= self.loop_work() {
             true => Ok(()),
@@ -277,8 +281,8 @@ impl Env {
         Err(EvalError::at(format!("more than {MAX_ITERATIONS} iterations")))
     }
 
-    /// Finds the one unknown symbol in which `d = actual` is linear. `Ok(true)` when the equation
-    /// now holds, `Ok(false)` when too much is unknown.
+    /// Determines the one unknown symbol in which `d = actual` is linear. `Ok(true)` if the equation holds then,
+    /// `Ok(false)` if too many symbols are unknown.
     fn solve(&mut self, d: &Dim, actual: i64) -> Result<bool, EvalError> {
         match (self.value(d), symbols::solve(d, actual, &|s| self.symbol(s))) {
             (Some(v), _) if v != actual => Err(EvalError::at(format!("`{d}` is {v} and must be {actual}"))),
@@ -309,14 +313,14 @@ impl Env {
     }
 }
 
-/// Evaluates `graph` on named inputs; the result has the graph's outputs in order. States have their initial contents.
+/// Evaluates `graph` on named inputs and returns its outputs in order. States have their initial contents.
 ///
-/// Input shapes bind the symbols: an extent that is linear in one symbol not yet known determines it.
+/// Input shapes bind the symbols: an extent that is linear in one unknown symbol determines it.
 pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
     evaluate_from(graph, inputs, &mut StateValues::default())
 }
 
-/// [`evaluate`], stopped where it would take more than `limits`.
+/// [`evaluate`], which fails if it exceeds `limits`.
 pub fn evaluate_within(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -325,8 +329,8 @@ pub fn evaluate_within(
     evaluate_from_within(graph, inputs, &mut StateValues::default(), limits)
 }
 
-/// [`evaluate`] of constants, for compilers: the same bits on every machine, as products are summed in order, which
-/// takes longer.
+/// [`evaluate`] for constant folding: the result has the same bits on every machine, because products are summed in
+/// order, which is slower.
 pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
     let limits = Limits { iterations: CONSTANT_ITERATIONS, ..Limits::default() };
     let env = Env { in_order: true, limits, ..Env::default() };
@@ -336,15 +340,15 @@ pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
 /// The contents of the states of a graph between two runs.
 #[derive(Clone, Debug, Default)]
 pub struct StateValues {
-    /// By name, with the capacity's shape; the initial contents where absent.
+    /// The tensors by name, with the capacity's shape; a missing one has its initial contents.
     pub tensors: BTreeMap<String, Tensor>,
-    /// By symbol, the capacities that are no numbers. All must be there.
+    /// The symbolic capacities by symbol. All must be present.
     pub capacities: BTreeMap<String, i64>,
-    /// By symbol, the positions in use; 0 where absent.
+    /// The number of positions in use, by symbol; a missing one is 0.
     pub lengths: BTreeMap<String, i64>,
 }
 
-/// [`evaluate`] with states, which are those of the next run once it has succeeded and untouched before.
+/// [`evaluate`] with states, which are updated for the next run if it succeeds and left unchanged if it fails.
 pub fn evaluate_from(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -353,7 +357,7 @@ pub fn evaluate_from(
     evaluate_in(graph, inputs, states, Env::default())
 }
 
-/// [`evaluate_from`], stopped where it would take more than `limits`.
+/// [`evaluate_from`], which fails if it exceeds `limits`.
 pub fn evaluate_from_within(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -363,7 +367,7 @@ pub fn evaluate_from_within(
     evaluate_in(graph, inputs, states, Env { limits, ..Env::default() })
 }
 
-/// [`evaluate_from_within`] that can be watched from another thread. `progress` begins anew.
+/// [`evaluate_from_within`] with progress reports for another thread. `progress` is reset first.
 pub fn evaluate_watched(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -379,7 +383,7 @@ pub fn evaluate_watched(
     evaluate_in(graph, inputs, states, env)
 }
 
-/// [`evaluate`], and the indices of gathers and scatters that are outside their axes, by node.
+/// [`evaluate`] that also returns the indices of gathers and scatters that are out of range, by node.
 pub fn evaluate_checked(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -476,7 +480,7 @@ fn evaluate_in(
     Ok(outputs)
 }
 
-/// The tensor that is computed with for an optional input: see [`optional`].
+/// The tensor with which an optional input is evaluated: see [`optional`].
 fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result<Tensor, EvalError> {
     let shape = optional::shape(given.map(|t| t.shape.as_slice()), ty.rank());
     let shape =
@@ -487,12 +491,12 @@ fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result
     })
 }
 
-/// Evaluates a graph without states on its inputs in order.
+/// Evaluates a graph without states on its inputs, in order.
 fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<Array>, EvalError> {
     evaluate_all(graph, args, vec![], &mut Env { progress: None, ..outer.clone() })
 }
 
-/// Evaluates a graph on its inputs and states in order; gives [`Graph::results`].
+/// Evaluates a graph on its inputs and states, in order, and returns its [`Graph::results`].
 fn evaluate_all(
     graph: &Graph,
     args: Vec<Array>,
@@ -564,7 +568,7 @@ fn port(node: NodeId, port: usize) -> Value {
     Value { node, port: port as u32 }
 }
 
-/// Gives a computed symbol its value.
+/// Assigns a computed symbol its value.
 fn compute(c: &Computed, value: Option<&Array>, env: &mut Env) -> Result<(), EvalError> {
     let value = value.and_then(Array::ints).and_then(|v| v.first().copied());
     let value = value.ok_or_else(|| EvalError::at(format!("`{}` is not computed", c.symbol)))?;
@@ -598,7 +602,7 @@ fn check_constraint(c: &crate::graph::Constraint, env: &Env) -> Result<(), EvalE
     Ok(())
 }
 
-/// Binds the symbols that the inputs' shapes and the constraints determine.
+/// Binds the symbols that input shapes and constraints determine.
 fn bind(graph: &Graph, args: &[Array], env: &mut Env) -> Result<(), EvalError> {
     let constraints: Vec<Dim> =
         graph.constraints.iter().filter(|c| !graph.is_late(c)).map(|c| &c.a - &c.b).collect();
@@ -634,7 +638,7 @@ fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Ve
     if let Some(mut found) = env.found.as_ref().and_then(|f| f.lock().ok()) {
         indices::look(node, &args, env, &mut found);
     }
-    // Results whose shapes are known before have room.
+    // Checks the memory for results whose shapes are known in advance.
     for ty in &node.outputs {
         if let Ok(shape) = env.shape(&ty.shape) {
             env.numel(&shape)?;
@@ -653,7 +657,7 @@ fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Ve
     Ok(outputs)
 }
 
-/// Checks that evaluation of the operator takes for granted: number and ranks of operands.
+/// Checks the number and ranks of operands, on which the evaluation of operators relies.
 fn precheck(node: &Node, args: &[&Array]) -> Result<(), EvalError> {
     let types: Vec<TensorType> = args
         .iter()
@@ -661,7 +665,7 @@ fn precheck(node: &Node, args: &[&Array]) -> Result<(), EvalError> {
         .collect();
     let refs: Vec<&TensorType> = types.iter().collect();
     match &node.op {
-        // Their symbols have values only in the environment.
+        // Only the environment has the values of these operators' symbols.
         Op::Input | Op::Const(_) | Op::Map { .. } | Op::If { .. } | Op::While { .. } | Op::Scan { .. } => {
             Ok(())
         }

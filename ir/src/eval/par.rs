@@ -1,9 +1,10 @@
-//! Threads where there are any.
+//! Data-parallel loops, with threads if they are available.
 
-/// Elements below which a task is not worth a thread.
+/// The minimum number of elements of a task.
 const TASK: usize = 1 << 14;
 
-/// Calls `f(i, chunk)` for each `size` elements of `data`, `i` counting chunks, possibly at once.
+/// Calls `f(i, chunk)` for each chunk of `size` elements of `data`, where `i` is the chunk's number; calls may run in
+/// parallel.
 pub(super) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Send + Sync) {
     let size = size.max(1);
     let per_task = TASK.div_ceil(size);

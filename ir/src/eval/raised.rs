@@ -1,4 +1,4 @@
-//! Softmax, Norm and Attention, in f64 and rounded once.
+//! Softmax, Norm and Attention, computed in f64 and rounded once.
 
 use super::array::{Array, around};
 use super::contract::permuted;
@@ -62,7 +62,7 @@ pub(super) fn attention(
         return Err(EvalError::at("needs operands of rank 2 at least".into()));
     }
     let dtype = q.dtype;
-    // Wide enough that only the result is rounded to a narrow type.
+    // Widened so that only the result is rounded to a narrow type.
     let wide = |x: &Array| {
         let dtype = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         Array { dtype, ..x.clone() }
@@ -87,7 +87,7 @@ pub(super) fn attention(
         for (j, x) in row.iter_mut().enumerate() {
             let m = mask.as_ref().map_or(0.0, |m| m[i * len + j]);
             let score = *x * f64::from(scale) + m;
-            // In f32 nothing that is added to the least number changes it.
+            // Adding any score to the least finite f32 leaves it unchanged in f32.
             let least = (score as f32) <= f32::MIN;
             *x = match least {
                 true if empty_is_zero => f64::NEG_INFINITY,

@@ -22,9 +22,9 @@ pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize], env: &Env) -> Resu
     for a in axes {
         shape[*a] = 1;
     }
-    // A result of no elements may be large.
+    // The memory is checked first: a result of a reduction without elements may be large.
     let n = env.numel(&shape)?;
-    // The reduced axes go last, unless they already are one run in the middle.
+    // The reduced axes are moved to the end, unless they are already adjacent.
     let run = axes.windows(2).all(|w| w[1] == w[0] + 1);
     let (x, extent, after) = match axes {
         [first, .., last] | [first @ last] if run => {
@@ -41,7 +41,7 @@ pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize], env: &Env) -> Resu
         }
     };
     let mut out = Buf::full(op.identity(x.dtype), n);
-    // Float sums run in f64 and are rounded once: the best answer there is in the element type.
+    // Float sums are computed in f64 and rounded once, which is as accurate as the element type allows.
     if let (Buf::F32(src), Buf::F32(out), ReduceOp::Sum | ReduceOp::Prod) = (&*x.data, &mut out, op) {
         let first = if op == ReduceOp::Sum { 0.0 } else { 1.0 };
         let mut acc = vec![0f64; after];
@@ -175,7 +175,7 @@ fn top_rows<T: Elem>(
             let at = |i: usize| src[(b * extent + i) * after + a];
             order.clear();
             order.extend(0..extent);
-            // Stable, so that of equal elements the first wins; NaN counts as the greatest.
+            // A stable sort, so that the first of equal elements wins; NaN counts as the greatest.
             order.sort_by(|i, j| {
                 let (x, y) = (at(*i), at(*j));
                 let o = x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan()));

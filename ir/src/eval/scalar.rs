@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::storage;
 
-/// `op(a)` as [`evaluate`](super::evaluate) computes it; `None` where the operand's type has no such operator.
+/// `op(a)` as [`evaluate`](super::evaluate) computes it; `None` if the operator is not defined for the operand's type.
 pub fn unary_scalar(op: UnaryOp, a: Scalar) -> Option<Scalar> {
     let dtype = *ScalarFn::unary(op).types(&[a.dtype]).ok()?.last()?;
     let mut out = Buf::zeros(dtype, 1);
@@ -13,7 +13,8 @@ pub fn unary_scalar(op: UnaryOp, a: Scalar) -> Option<Scalar> {
     only(dtype, &out)
 }
 
-/// `op(a, b)` as [`evaluate`](super::evaluate) computes it; `None` where the types differ or have no such operator.
+/// `op(a, b)` as [`evaluate`](super::evaluate) computes it; `None` if the types differ or the operator is not defined
+/// for them.
 pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
     let dtype = *ScalarFn::binary(op).types(&[a.dtype, b.dtype]).ok()?.last()?;
     let mut out = Buf::zeros(dtype, 1);
@@ -21,7 +22,7 @@ pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
     only(dtype, &out)
 }
 
-/// `a` converted to a type, as [`evaluate`](super::evaluate) does it.
+/// `a` converted to another type, as [`evaluate`](super::evaluate) does it.
 pub fn cast_scalar(to: DType, a: Scalar) -> Option<Scalar> {
     let mut out = Buf::zeros(to, 1);
     cast(to, &Buf::full(a, 1), &mut out);
@@ -115,7 +116,7 @@ macro_rules! int_unary {
     }};
 }
 
-/// `out = op(a)`, `dtype` being the type of `out`.
+/// `out = op(a)`, where `dtype` is the type of `out`.
 pub(super) fn unary(op: UnaryOp, dtype: DType, a: &Buf, out: &mut Buf) {
     match a {
         Buf::F32(a) => float_unary!(op, a, &mut *out, f32, libm::erff),
@@ -237,7 +238,7 @@ fn compare<T: Elem>(op: BinaryOp, a: &[T], b: &[T], out: &mut [bool]) {
     }
 }
 
-/// `out = op(a, b)`, `dtype` being the type of the operands.
+/// `out = op(a, b)`, where `dtype` is the type of the operands.
 pub(super) fn binary(op: BinaryOp, dtype: DType, a: &Buf, b: &Buf, out: &mut Buf) {
     if op.is_comparison() {
         if let Buf::Bool(o) = out {
@@ -297,7 +298,7 @@ pub(super) fn cast(to: DType, a: &Buf, out: &mut Buf) {
     narrow(to, out);
 }
 
-/// `out` = the stored bits of `a` as another type.
+/// `out` = the stored bits of `a` reinterpreted as another type.
 pub(super) fn bitcast(from: DType, to: DType, a: &Buf, out: &mut Buf) {
     match (a, out) {
         (Buf::F32(a), Buf::U32(o)) if from == DType::F32 => map1(a, o, f32::to_bits),

@@ -1,4 +1,4 @@
-//! View, Gather, Scatter, Place, Concat: elements read and written elsewhere.
+//! View, Gather, Scatter, Place and Concat: operators that move elements.
 
 use super::array::{Array, Buf, Elem, around, each, narrow, strides};
 use super::index::{Index, advance, concrete, point_at};
@@ -10,7 +10,7 @@ use crate::storage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Elements that one thread takes at a time.
+/// The number of elements in a task of one thread.
 const BLOCK: usize = 1 << 15;
 
 pub(super) fn view(
@@ -49,7 +49,7 @@ pub(super) fn view(
     }
 }
 
-/// Whether the view reads the elements in the order in which they lie.
+/// Whether the view reads the elements in their order in memory.
 fn is_reshape(x: &Array, shape: &[usize], index: &[Poly], env: &Env) -> bool {
     let flat = |strides: Vec<usize>, index: &[Poly]| -> Poly {
         index.iter().zip(strides).map(|(p, s)| p * &Poly::from(s)).sum()
@@ -85,7 +85,7 @@ fn copy<T: Elem>(
         });
         return;
     }
-    // Offsets along the last axis, shared by all rows, and which axes of the operand move along it.
+    // The offsets along the last axis, shared by all rows, and the axes of the operand that move along it.
     let stride = strides(from);
     let mut along = vec![0i64; inner];
     let mut moving: Vec<(usize, &[i64])> = vec![];
@@ -145,7 +145,7 @@ fn copy<T: Elem>(
     });
 }
 
-/// Point by point, for any index expressions.
+/// Copies point by point, for arbitrary index expressions.
 #[expect(clippy::too_many_arguments, reason = "one loop shared by two callers")]
 fn copy_points<T: Elem>(
     src: &[T],
@@ -208,7 +208,7 @@ fn compile(
 }
 
 impl Axis {
-    /// The position before negative values are counted from the end; `Err` says what is wrong.
+    /// The index before negative values are counted from the end.
     fn at(&self, point: &[usize], extent: usize) -> Result<i64, EvalError> {
         let zero = || EvalError::at("an index expression divides by zero".into());
         match self {

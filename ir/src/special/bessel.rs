@@ -1,4 +1,4 @@
-//! Functions of Bessel and Airy.
+//! Bessel and Airy functions.
 
 use super::horner;
 use std::f64::consts::PI;
@@ -26,8 +26,8 @@ pub(super) fn spherical_j0(x: f64) -> f64 {
     }
 }
 
-/// Iᵥ(x)·e⁻ˣ for x ≥ 0 and v of 0 or 1: the power series (DLMF 10.25.2), whose terms have one sign, then the asymptotic one
-/// (10.40.1).
+/// Iᵥ(x)·e⁻ˣ for x ≥ 0 and v of 0 or 1: by the power series (DLMF 10.25.2), whose terms all have the same sign, and
+/// for large x by the asymptotic series (10.40.1).
 fn i_scaled(v: f64, x: f64) -> f64 {
     if x.is_nan() || x.is_infinite() {
         return if x.is_nan() { x } else { 0.0 };
@@ -74,7 +74,7 @@ fn k_scaled(v: f64, x: f64) -> f64 {
     if x == 0.0 || x.is_infinite() {
         return if x == 0.0 { f64::INFINITY } else { 0.0 };
     }
-    // The integrand is as wide as 1/√x where x is large.
+    // For large x, the width of the integrand is proportional to 1/√x.
     let h = 0.125 / (1.0 + x / 16.0).sqrt();
     let mut sum = 0.5;
     for k in 1..20_000 {
@@ -101,7 +101,7 @@ pub(super) fn k1(x: f64) -> f64 {
     if x.is_infinite() && x > 0.0 { 0.0 } else { k1e(x) * (-x).exp() }
 }
 
-/// By K of order ⅓ (DLMF 9.6.2), the Maclaurin series (9.4.1), and the asymptotic expansion (9.7.9).
+/// Computed from K of order ⅓ (DLMF 9.6.2), the Maclaurin series (9.4.1), and the asymptotic expansion (9.7.9).
 pub(super) fn airy_ai(x: f64) -> f64 {
     if x.is_nan() || x.is_infinite() {
         return f64::NAN;
@@ -122,7 +122,7 @@ pub(super) fn airy_ai(x: f64) -> f64 {
         }
         return 0.355_028_053_887_817_2 * sum_f - 0.258_819_403_792_806_8 * sum_g;
     }
-    // u₀ to u₉ of DLMF 9.7.2.
+    // The coefficients u₀ to u₉ of DLMF 9.7.2.
     let mut u = [1.0; 10];
     for k in 1..10 {
         let n = k as f64;

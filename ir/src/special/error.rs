@@ -1,4 +1,4 @@
-//! The error function and its relatives.
+//! The error function and related functions.
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -6,7 +6,7 @@ const SQRT_PI: f64 = 1.772_453_850_905_516;
 
 pub(super) use libm::erfc;
 
-/// Beyond 25 by the asymptotic series (DLMF 7.12.1).
+/// Above 25 it is computed by the asymptotic series (DLMF 7.12.1).
 pub(super) fn erfcx(x: f64) -> f64 {
     if x < 25.0 {
         return (x * x).exp() * erfc(x);
@@ -15,12 +15,12 @@ pub(super) fn erfcx(x: f64) -> f64 {
     super::horner(t, &[105.0, -15.0, 3.0, -1.0, 1.0]) / (x * SQRT_PI)
 }
 
-/// The `y` with erfc(y) = q, for 0 < q ≤ 1, by Newton's method from a bound that is never too large.
+/// The `y` with erfc(y) = q, for 0 < q ≤ 1, by Newton's method from a lower bound.
 fn erfc_inverse(q: f64) -> f64 {
-    // The logarithm of erfc is concave: from below no step goes too far.
+    // The logarithm of erfc is concave, so no step from below overshoots.
     let mut y = 0.0;
     for _ in 0..200 {
-        // erfc(y) by its scaled form, which does not underflow.
+        // erfc(y) in its scaled form, which does not underflow.
         let scaled = erfcx(y);
         let step = (scaled.ln() - y * y - q.ln()) * scaled * SQRT_PI / 2.0;
         y += step;

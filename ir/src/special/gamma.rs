@@ -1,8 +1,8 @@
-//! The gamma function and its relatives.
+//! The gamma function and related functions.
 
 use std::f64::consts::PI;
 
-/// B₂ to B₂₀, the numbers of Bernoulli.
+/// The Bernoulli numbers B₂ to B₂₀.
 const BERNOULLI: [f64; 10] = [
     1.0 / 6.0,
     -1.0 / 30.0,
@@ -20,7 +20,7 @@ pub(super) fn log_gamma(x: f64) -> f64 {
     if x.is_infinite() { f64::INFINITY } else { libm::lgamma(x) }
 }
 
-/// Beyond 15 by the asymptotic series (DLMF 5.11.2), below by recurrence, left of 0 by reflection.
+/// Above 15 by the asymptotic series (DLMF 5.11.2), below by the recurrence, for negative x by reflection.
 pub(super) fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return f64::INFINITY.copysign(-x);
@@ -38,8 +38,9 @@ pub(super) fn digamma(x: f64) -> f64 {
     sum + x.ln() - 0.5 / x - series
 }
 
-/// The sum of the first terms and Euler's and Maclaurin's formula for the others (DLMF 25.11.5). Left of 0 terms of both
-/// signs meet: ζ(s, q) = ζ(s, f) ± (ζ(s, g) − ζ(s, 1 − q)), where f and g are how far the whole numbers below and above q are.
+/// The sum of the first terms, and the Euler-Maclaurin formula for the rest (DLMF 25.11.5). For negative q the terms
+/// have both signs: ζ(s, q) = ζ(s, f) ± (ζ(s, g) − ζ(s, 1 − q)), where f and g are the distances of q from the
+/// integers below and above it.
 pub(super) fn zeta(s: f64, q: f64) -> f64 {
     if s == 1.0 {
         return f64::INFINITY;
@@ -74,7 +75,7 @@ pub(super) fn zeta(s: f64, q: f64) -> f64 {
     sum
 }
 
-/// Which of both parts a function is.
+/// The lower or the upper incomplete gamma function.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Lower,
@@ -88,7 +89,7 @@ pub(super) fn gamma_q(a: f64, x: f64) -> f64 {
     incomplete(a, x, Part::Upper)
 }
 
-/// By the series (DLMF 8.7.1) below `a`, the continued fraction (8.9.2) above.
+/// By the series (DLMF 8.7.1) for x below `a`, by the continued fraction (8.9.2) above.
 fn incomplete(a: f64, x: f64, part: Part) -> f64 {
     let of = |p: f64| if part == Part::Lower { p } else { 1.0 - p };
     if a.is_nan() || x.is_nan() || a < 0.0 || x < 0.0 || (a == 0.0 && x == 0.0) {
@@ -106,7 +107,7 @@ fn incomplete(a: f64, x: f64, part: Part) -> f64 {
     let log = a * x.ln() - x - libm::lgamma(a + 1.0);
     if x < 1.0 || x < a {
         if part == Part::Upper && a < 1.0 {
-            // 1 − P where P is near 1: Q = 1 − xᵃ/Γ(1 + a) − xᵃ/Γ(1 + a)·Σ a·(−x)ⁿ/(n!·(a + n)).
+            // The complement of P near 1: Q = 1 − xᵃ/Γ(1 + a) − xᵃ/Γ(1 + a)·Σ a·(−x)ⁿ/(n!·(a + n)).
             let front = a * x.ln() - libm::lgamma(a + 1.0);
             let (mut term, mut sum) = (1.0, 0.0);
             for n in 1..200 {

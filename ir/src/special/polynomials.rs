@@ -1,11 +1,12 @@
 //! Orthogonal polynomials by their recurrences (DLMF 18.9).
 
-/// The highest degree.
+/// The highest supported degree.
 const MOST: f64 = 4096.0;
-/// Beyond this degree Hermite's polynomials leave f32 nearly everywhere.
+/// The highest degree of Hermite polynomials, which overflow f32 nearly everywhere above it.
 const MOST_HERMITE: f64 = 128.0;
 
-/// From the values of degrees 0 and 1, and what follows degrees k − 1 and k.
+/// Evaluates degree `n` by a recurrence, from the values of degrees 0 and 1; `next` computes the next degree from
+/// degrees k − 1 and k.
 fn recur(n: f64, most: f64, first: f64, next: impl Fn(f64, f64, f64) -> f64) -> f64 {
     let n = n.trunc();
     if n < 0.0 {

@@ -1,9 +1,9 @@
-//! Outputs of a graph as real numbers, and how far the rounding of its steps may move them.
+//! The outputs of a graph as real numbers, and bounds for the rounding errors of a device.
 //!
-//! The graph is evaluated in f64, then a few more times with every intermediate result moved at random by as much as a device may
-//! round it. How far the outputs are apart shows how much rounding matters where: a sum that cancels may be far off, a
-//! product may not. (Stochastic arithmetic, after J. Vignes, "A stochastic arithmetic for reliable scientific computation",
-//! Mathematics and Computers in Simulation 35, 1993.)
+//! The graph is evaluated in f64, then a few more times with every intermediate result perturbed at random by as much
+//! as a device may round it. The spread of the outputs shows how much rounding matters in each place: a sum with
+//! cancellation may have a large error, a product may not. (Stochastic arithmetic, after J. Vignes, "A stochastic
+//! arithmetic for reliable scientific computation", Mathematics and Computers in Simulation 35, 1993.)
 
 use super::Wide;
 use crate::build::Builder;
@@ -17,28 +17,28 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// An output in f64 (or of the integers that it has), and how far each element may be off.
+/// An output in f64 (or as integers), and the permitted error of each element.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    /// The type that the graph says.
+    /// The type of the output in the graph.
     pub dtype: DType,
-    /// The values.
+    /// The reference values.
     pub want: Tensor,
-    /// How far an element may be from them.
+    /// The permitted error of each element.
     pub error: Vec<f64>,
 }
 
-/// Evaluations with results moved at random.
+/// The number of perturbed evaluations.
 const SAMPLES: u64 = 5;
-/// How many times as far as the samples an element may be off.
+/// The permitted error as a multiple of the spread of the samples.
 const SLACK: f64 = 6.0;
 
-/// The outputs of a graph whose floats all stay within the range of normal numbers of their types.
+/// Evaluates a graph whose floats must all stay within the range of normal numbers of their types.
 ///
 /// # Errors
-/// A float that leaves that range, an integer that depends on rounding, or a graph that cannot be evaluated.
+/// If a float leaves that range, an integer depends on rounding, or the graph cannot be evaluated.
 pub fn bounded(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Bounded>, String> {
-    // Norms and softmax are rounded at each of their steps.
+    // Norms and softmax are lowered, because each of their steps rounds.
     let lowered = &mut graph.clone();
     lower_raised(lowered);
     let graph = &*lowered;
@@ -91,10 +91,10 @@ pub fn bounded(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<B
 }
 
 impl Bounded {
-    /// Whether a tensor is as near as it must be.
+    /// Checks that a tensor is within the permitted errors.
     ///
     /// # Errors
-    /// The first difference.
+    /// Describes the first difference.
     pub fn check(&self, got: &Tensor) -> Result<(), String> {
         if got.dtype != self.dtype || got.shape != self.want.shape {
             return Err(format!(
@@ -125,7 +125,7 @@ impl Bounded {
     }
 }
 
-/// The difference of 1 and the next number of the type; f64 is computed in f32.
+/// The distance from 1 to the next number of the type; f64 is computed in f32.
 fn unit(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f64::powi(2.0, -10),
@@ -133,7 +133,7 @@ fn unit(dtype: DType) -> f64 {
         _ => f64::powi(2.0, -23),
     }
 }
-/// The smallest normal number of the type. Below it, a device may give 0.
+/// The smallest normal number of the type; a device may flush smaller numbers to 0.
 fn least(dtype: DType) -> f64 {
     if dtype == DType::F16 { f64::powi(2.0, -14) } else { f64::from(f32::MIN_POSITIVE) }
 }
@@ -141,7 +141,7 @@ fn most(dtype: DType) -> f64 {
     if dtype == DType::F16 { 65504.0 } else { f64::from(f32::MAX) }
 }
 
-/// Fails where an element is beyond half the range of the type, or below twice its smallest normal number and not 0.
+/// Fails if an element exceeds half the range of the type, or is below twice its smallest normal number and not 0.
 fn within(dtype: DType, t: &Tensor) -> Result<(), String> {
     let inside = |v: f64| v == 0.0 || (2.0 * least(dtype)..=most(dtype) / 2.0).contains(&v.abs());
     match t.scalars().ok_or("absent")?.iter().find(|s| !inside(s.as_f64())) {
@@ -150,14 +150,14 @@ fn within(dtype: DType, t: &Tensor) -> Result<(), String> {
     }
 }
 
-/// The graph with every float that is computed moved, and every float that a sum is made of.
+/// The graph with every computed float, and every summand of a sum, perturbed.
 fn moved(graph: &Graph, wide: &Graph, nodes: &[NodeId], sample: u64) -> Result<Graph, String> {
     let mut g = wide.clone();
     let mut number = sample * 1_000;
     for n in nodes {
         let dtype = graph.ty((*n).into()).dtype;
         let steps = match &graph.node(*n).op {
-            // Drivers make `(x - a) * c` the sum `x * c - a * c`, which is off as if x were.
+            // Drivers may turn `(x - a) * c` into `x * c - a * c`, whose error is as if `x` had been rounded.
             Op::Input => 1.0,
             Op::Const(_) | Op::View { .. } | Op::Concat { .. } | Op::Gather { .. } => continue,
             Op::Map { body, .. } => body.nodes.iter().map(ulps).fold(0.0, f64::max),
@@ -186,8 +186,8 @@ fn moved(graph: &Graph, wide: &Graph, nodes: &[NodeId], sample: u64) -> Result<G
     Ok(g)
 }
 
-/// How many units in the last place a device may be off: WGSL's "Accuracy of Concrete Floating Point Expressions", half again
-/// for functions of which it says more than a few.
+/// The permitted error of a device in units in the last place: WGSL's "Accuracy of Concrete Floating Point
+/// Expressions", with 50 % more for functions for which it permits more than a few units.
 fn ulps(n: &ScalarNode) -> f64 {
     use UnaryOp::*;
     match n {
@@ -200,7 +200,7 @@ fn ulps(n: &ScalarNode) -> f64 {
     }
 }
 
-/// `v`, each element times 1 and at most `by` more or less.
+/// `v` with each element multiplied by a random factor between `1 - by` and `1 + by`.
 fn shaken(g: &mut Graph, v: Value, by: f64, number: u64) -> Result<Value, String> {
     let mut b = Builder::new(g, "moved");
     let shape = b.shape(v);
@@ -213,7 +213,7 @@ fn shaken(g: &mut Graph, v: Value, by: f64, number: u64) -> Result<Value, String
     let x = f.push(ScalarNode::Arg(0));
     let at = f.push(ScalarNode::Index(at));
     let at = f.push(ScalarNode::Cast(DType::F64, at));
-    // The digits of a sine far behind the point look random.
+    // The late digits of a sine serve as a pseudorandom number.
     let (fast, far, by, half) = (
         constant(&mut f, 78.233),
         constant(&mut f, 43_758.545_3),

@@ -1,4 +1,4 @@
-//! Random chains of operators with constants that meet their inverses.
+//! Random chains of operators with constants, some followed by their inverses.
 
 use super::{Bounded, Config, Made, Maker, Rng, bounded, random_tensor};
 use crate::build::Builder;
@@ -11,15 +11,15 @@ use crate::scalar::{BinaryOp, Scalar, ScalarNode, UnaryOp};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// Constants that models have, and some that reach far.
+/// Constants that occur in models, and some of extreme magnitude.
 const CONSTANTS: &[f64] = &[
     2.0, 3.0, 255.0, 100.0, 0.5, 0.1, 1e-3, 7.0, 127.5, 1e4, 0.485, 0.229, 1e-5, 6.0, 1.702, 1e9, 1e-9, 1e15,
     1e-15,
 ];
 const INTEGERS: &[f64] = &[2.0, 3.0, 5.0, 7.0, 1.0, 100.0, 4.0];
-/// How far an element may be off, of the largest. Beyond, results are what rounding makes of them.
+/// The maximum permitted error relative to the largest element; results beyond it are dominated by rounding.
 const MOST_OFF: f64 = 0.25;
-/// How far elements may be off before an exponential is taken of them.
+/// The maximum permitted error of the operand of an exponential.
 const MOST_BEFORE_EXP: f64 = 0.25;
 const TYPES: &[DType] = &[
     DType::F32,
@@ -35,8 +35,8 @@ const TYPES: &[DType] = &[
     DType::U32,
 ];
 
-/// A chain of operators, most of them with a constant, and inputs for it, all determined by the seed. Its floats stay within the
-/// range of their types, so that [`bounded`] says what it gives; integers wrap.
+/// A chain of operators, most of them with a constant, and inputs for it, all determined by the seed. Floats stay
+/// within the range of their types, so that [`bounded`] can evaluate it; integers wrap.
 pub fn random_chain(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     let mut graph = Graph::new();
     let mut rng = Rng::new(seed ^ 0x6368_6169_6e73);
@@ -88,14 +88,14 @@ pub fn random_chain(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     (graph, inputs)
 }
 
-/// The largest error, and the largest element, of the one output.
+/// The largest error and the largest element of the only output.
 fn largest(of: &[Bounded]) -> Option<(f64, f64)> {
     let b = of.first()?;
     let size = b.want.scalars()?.iter().map(|s| s.as_f64().abs()).fold(0.0, f64::max);
     Some((b.error.iter().copied().fold(0.0, f64::max), size))
 }
 
-/// Whether the operator has an exponential in it, before which errors are absolute.
+/// Whether the operator contains an exponential, before which errors are absolute.
 fn saturates(op: &Op) -> bool {
     let exp = |n: &ScalarNode| matches!(n, ScalarNode::Unary(UnaryOp::Tanh | UnaryOp::Sigmoid, _));
     matches!(op, Op::Softmax { .. }) || matches!(op, Op::Map { body, .. } if body.nodes.iter().any(exp))
@@ -142,7 +142,7 @@ impl Maker<'_> {
                 }
             }
             18 => {
-                // With an earlier value of the chain.
+                // Combines it with an earlier value of the chain.
                 let shape = self.b.shape(x);
                 let same = |v: &&Value| self.b.dtype(**v) == dtype && self.b.shape(**v) == shape;
                 let others: Vec<Value> = self.values.iter().filter(same).copied().collect();
@@ -154,7 +154,7 @@ impl Maker<'_> {
         }
     }
 
-    /// `x · c`, `x / c`, `x + c`, `x − c`, `c − x` or `c / x`: one value or one along the last axis.
+    /// `x · c`, `x / c`, `x + c`, `x − c`, `c − x` or `c / x`, where `c` is one value or a vector along the last axis.
     fn with_constant(&mut self, x: Value, dtype: DType, palette: &[f64]) -> Made {
         let from = if dtype.is_float() { palette } else { INTEGERS };
         let mut c = *self.rng.pick(from).ok_or("no constant")?;
@@ -185,7 +185,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A product with a constant matrix, before or after its last axis.
+    /// A product of the last axis with a constant matrix, which is the left or the right operand.
     fn with_weight(&mut self, x: Value, dtype: DType) -> Made {
         let k = self.b.shape(x).last().and_then(Dim::as_const).ok_or("a free extent")? as usize;
         let n = 1 + self.rng.below(9);
@@ -199,7 +199,7 @@ impl Maker<'_> {
     }
 }
 
-/// Multiples of 1/64, which are 0 or normal in every type.
+/// Rounds to multiples of 1/64, which are 0 or normal in every type.
 fn in_steps(t: &Tensor) -> Tensor {
     let v: Vec<Scalar> = (t.scalars().unwrap_or_default().iter())
         .map(|s| Scalar::from_f64(t.dtype, (s.as_f64() * 64.0).round() / 64.0))

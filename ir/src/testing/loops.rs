@@ -1,4 +1,4 @@
-//! Random loops: a random graph as the body.
+//! Random loops whose body is a random graph.
 
 use super::{Config, Rng, random_graph, random_tensor};
 use crate::build::{Builder, Built};
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// graph's inputs are carried, some scanned, and the others captured.
 ///
 /// # Errors
-/// A graph that cannot be made a body.
+/// If the graph cannot be made a loop body.
 pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String, Tensor>), String> {
-    // Bodies compute no sizes.
+    // Sizes cannot be computed in loop bodies.
     let config = &Config { sized: false, ..config.clone() };
     let (mut body, given) = random_graph(seed, config);
     let mut rng = Rng::new(seed ^ 0x6c6f_6f70);
@@ -70,7 +70,7 @@ pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String
         body.inputs = [t, go].into_iter().chain(carried.clone()).chain(captured).collect();
         body.outputs = outputs;
         let mut b = Builder::new(&mut graph, "loop");
-        // Where the number of the iteration ends it, there need be no count.
+        // A loop that ends by its iteration number needs no trip count.
         let counted = carried.is_empty() || seed.is_multiple_of(2);
         let trips = if counted && (seed >> 3) & 1 == 1 { i64::MAX } else { length as i64 };
         let mut all = vec![b.int(DType::I64, trips), b.constant(Tensor::scalar(Scalar::bool(true)))];
@@ -99,7 +99,7 @@ pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String
     Ok((graph, inputs))
 }
 
-/// `x/2 + tanh(y)/4`: stays in bounds.
+/// `x/2 + tanh(y)/4`, which stays bounded.
 fn after(b: &mut Builder<'_>, x: Value, y: Option<Value>) -> Built {
     let half = b.binary_scalar(BinaryOp::Mul, x, 0.5)?;
     let Some(y) = y else { return Ok(half) };
@@ -108,7 +108,7 @@ fn after(b: &mut Builder<'_>, x: Value, y: Option<Value>) -> Built {
     b.binary(BinaryOp::Add, half, y)
 }
 
-/// Whether a loop goes on: by its count, or by the largest of a carried value.
+/// The condition of a loop: on its iteration number, or on the largest element of a carried value.
 fn goes_on(b: &mut Builder<'_>, number: Value, carried: Option<&Border>, seed: u64) -> Built {
     let count = b.int(DType::I64, (seed % 4) as i64);
     let few = b.binary(BinaryOp::Lt, number, count)?;

@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 const SYMBOLS: [&str; 3] = ["n", "m", "k"];
 const TYPES: [DType; 7] =
     [DType::F16, DType::BF16, DType::I8, DType::U8, DType::Bool, DType::I16, DType::U16];
-/// Floats stay within, so that all of them are exact multiples of a quarter.
+/// The bound of floats, which keeps all of them exact multiples of a quarter.
 const MOST: f64 = 8.0;
 
-/// A graph of slices, concatenations, padding, scatters and selections, most of them with symbolic extents, which are 1 to 9, and inputs for it, all
-/// determined by the seed. All values are exact, so that two ways of computing it give the same bits.
+/// A graph of slices, concatenations, padding, scatters and selections, most of them with symbolic extents from 1 to
+/// 9, and inputs for it, all determined by the seed. All values are exact, so that any two correct evaluations give
+/// the same bits.
 pub fn random_packed(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     let mut graph = Graph::new();
     let mut rng = Rng::new(seed ^ 0x7061_636b);
@@ -70,7 +71,7 @@ pub fn random_packed(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     (graph, inputs)
 }
 
-/// Multiples of a quarter.
+/// Rounds to multiples of a quarter.
 fn exact(t: &Tensor) -> Tensor {
     if !t.dtype.is_float() {
         return t.clone();
@@ -90,12 +91,12 @@ impl Maker<'_> {
         }
     }
 
-    /// An extent at the least, where all symbols are 1.
+    /// An extent when all symbols are 1.
     fn least(d: &Dim) -> i64 {
         d.eval_syms(&|_| Some(1)).unwrap_or(1)
     }
 
-    /// Whether an extent is 1 or more for all sizes: a sum of positive terms.
+    /// Whether an extent is at least 1 for all sizes, checked at the corners of their range.
     fn positive(d: &Dim) -> bool {
         (0..1 << SYMBOLS.len()).all(|set: usize| {
             let large = |s: &str| SYMBOLS.iter().position(|t| *t == s).is_some_and(|i| set >> i & 1 == 1);
@@ -103,9 +104,9 @@ impl Maker<'_> {
         })
     }
 
-    /// Where a window along an axis begins, and how long it is.
+    /// The start and the length of a window along an axis.
     fn window(&mut self, extent: &Dim) -> (Poly, Dim) {
-        // A sum is an extent that was concatenated or padded: one of its terms.
+        // An extent that is a sum results from concatenation or padding; the window is one of its terms.
         if self.rng.one_in(2) {
             for s in SYMBOLS {
                 let rest = extent - &Dim::sym(s);
@@ -124,7 +125,7 @@ impl Maker<'_> {
         let most = Self::least(extent) - start;
         let end = if most > 1 && self.rng.one_in(2) { self.rng.below(most as usize) as i64 } else { 0 };
         match self.rng.below(3) {
-            // A known part of an extent that is not.
+            // A window of constant length in a symbolic extent.
             0 => (Poly::constant(start), Dim::from(most.max(1))),
             _ => (Poly::constant(start), &(extent - start) - end),
         }
@@ -183,7 +184,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Another value of the same shape, or a number in all places.
+    /// Another value of the same shape, or a constant for all elements.
     fn like(&mut self, x: Value, dtype: DType) -> Made {
         let shape = self.b.shape(x);
         let same = |v: &&Value| self.b.dtype(**v) == dtype && self.b.shape(**v) == shape && **v != x;
@@ -206,7 +207,7 @@ impl Maker<'_> {
         }
     }
 
-    /// `x` with other values in a window: as parts that are joined, or written over it.
+    /// `x` with other values in a window: by concatenating the parts, or by writing over it.
     fn overwritten(&mut self, x: Value, dtype: DType) -> Made {
         let axis = self.axis(x)?;
         let shape = self.b.shape(x);
@@ -243,18 +244,18 @@ impl Maker<'_> {
         self.b.concat(&parts, axis)
     }
 
-    /// Updates at places that data says.
+    /// Updates at positions that come from data.
     fn scattered(&mut self, x: Value, dtype: DType) -> Made {
         let axis = self.axis(x)?;
         let shape = self.b.shape(x);
         let combine = [None, Some(ReduceOp::Max), Some(ReduceOp::Min)][self.rng.below(3)];
-        // Each place at most once, some of them outside.
+        // Each position occurs at most once; some are out of range.
         let count = 1 + self.rng.below(5);
         let mut places: Vec<i64> = (-3..8).collect();
         for i in (1..places.len()).rev() {
             places.swap(i, self.rng.below(i + 1));
         }
-        // Places counted from the end may be those counted from the front.
+        // Negative positions may coincide with positive ones, so only the latter are kept.
         places.retain(|p| *p >= 0);
         places.truncate(count);
         let mut want = shape.clone();
@@ -268,7 +269,7 @@ impl Maker<'_> {
 
     fn cast(&mut self, x: Value, dtype: DType) -> Made {
         let to = match dtype.class() {
-            // A negative number has no unsigned integer.
+            // Negative numbers do not convert to unsigned integers.
             Class::Float => [DType::F16, DType::BF16, DType::F32, DType::I8, DType::I16][self.rng.below(5)],
             _ => [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::Bool][self.rng.below(6)],
         };

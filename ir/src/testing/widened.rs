@@ -1,4 +1,4 @@
-//! A graph whose floats have a wider type.
+//! A graph with its floats replaced by a wider type.
 
 use crate::dtype::DType;
 use crate::graph::Graph;
@@ -6,13 +6,13 @@ use crate::op::Op;
 use crate::scalar::{Scalar, ScalarFn, ScalarNode};
 use crate::tensor::Tensor;
 
-/// The type that narrower floats become, and what happens to conversions to those.
+/// The type that replaces narrower floats, and the treatment of conversions to these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wide {
     /// f16 and bf16 become f32; a conversion to one of them still rounds to it.
     ///
-    /// The evaluator rounds what a node of f16 or bf16 gives; a kernel rounds what it stores, and which of a model's
-    /// values that are is a matter of fusion. How far the two evaluations are apart bounds what that rounding does to a result.
+    /// The evaluator rounds the result of each f16 or bf16 node; a kernel rounds only stored values, which depend on
+    /// fusion. The distance between the two evaluations bounds the effect of that rounding on a result.
     F32,
     /// f16, bf16 and f32 become f64, and no conversion among floats rounds.
     F64,
@@ -32,7 +32,7 @@ impl Wide {
         if self.widens(c.dtype) { Scalar::from_f64(self.dtype(), c.as_f64()) } else { c }
     }
 
-    /// A tensor of the wider type; `None` where its values are absent.
+    /// A tensor converted to the wider type; `None` if its values are absent.
     pub fn tensor(self, t: &Tensor) -> Option<Tensor> {
         if !self.widens(t.dtype) {
             return Some(t.clone());
@@ -41,14 +41,14 @@ impl Wide {
         Some(Tensor::from_scalars(self.dtype(), t.shape.clone(), &v))
     }
 
-    /// The graph in which narrower floats have the wider type; `None` where it has none of them.
+    /// The graph with narrower floats replaced by the wider type; `None` if it has none.
     pub fn graph(self, graph: &Graph) -> Option<Graph> {
         let mut g = graph.clone();
         widen(self, &mut g)?.then_some(g)
     }
 }
 
-/// The function with wider floats.
+/// The scalar function with wider floats.
 fn wide_function(wide: Wide, f: &ScalarFn, arguments: &[DType]) -> Option<ScalarFn> {
     let types = f.types(arguments).ok()?;
     let mut out = ScalarFn::default();
@@ -85,7 +85,7 @@ fn wide_function(wide: Wide, f: &ScalarFn, arguments: &[DType]) -> Option<Scalar
     Some(out)
 }
 
-/// Whether there was something to widen; `None` where it cannot be.
+/// Whether anything was widened; `None` if the graph cannot be widened.
 fn widen(wide: Wide, g: &mut Graph) -> Option<bool> {
     let mut changed = false;
     for n in g.topo().ok()? {
@@ -101,7 +101,7 @@ fn widen(wide: Wide, g: &mut Graph) -> Option<bool> {
         }
         g.node_mut(n).op = op;
     }
-    // Functions last: their operands' types are still those of the graph.
+    // Functions are replaced last, because they need the original types of their operands.
     let functions = g.topo().ok()?.into_iter().filter_map(|n| match &g.node(n).op {
         Op::Map { body, .. } => {
             let arguments: Vec<DType> = g.node(n).inputs.iter().map(|v| g.ty(*v).dtype).collect();
@@ -125,7 +125,8 @@ fn widen(wide: Wide, g: &mut Graph) -> Option<bool> {
     Some(changed)
 }
 
-/// `want`, moved towards `got` by what rounding between nodes may do: `wide` is the same without it.
+/// `want`, moved towards `got` by at most the effect of rounding between nodes: `wide` is the result without that
+/// rounding.
 pub fn towards(want: &Tensor, wide: &Tensor, got: &Tensor) -> Option<Tensor> {
     if want.shape != wide.shape || want.shape != got.shape || want.dtype != got.dtype {
         return None;

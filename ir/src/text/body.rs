@@ -1,4 +1,4 @@
-//! Bodies of Maps: scalar expressions as text.
+//! Bodies of Maps as text.
 
 use super::parser::{Parsed, Parser};
 use super::print::scalar;
@@ -14,7 +14,7 @@ fn operands(n: &ScalarNode) -> Vec<u32> {
     }
 }
 
-/// A body: nodes with several readers are named by `let`, the others nest.
+/// Prints a body: nodes with several readers are named by `let`, all others are nested.
 pub(super) fn print_body(body: &ScalarFn) -> String {
     let n = body.nodes.len();
     let mut readers = vec![0usize; n];
@@ -75,7 +75,7 @@ impl Parser<'_> {
         let root = self.expr(&mut body, &lets)?;
         self.expect("}")?;
         if root as usize + 1 != body.nodes.len() {
-            // The result is the last node; an equal one earlier must be repeated.
+            // The result must be the last node; if an equal node exists earlier, it is repeated.
             let again = body.nodes[root as usize].clone();
             body.nodes.push(again);
         }

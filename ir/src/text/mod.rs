@@ -1,4 +1,4 @@
-//! Graphs as text: printed for people, parsed for tests.
+//! Graphs as text: printed for inspection, parsed for tests.
 //!
 //! ```text
 //! graph (x: %0) -> (y: %3) {
@@ -10,13 +10,13 @@
 //! }
 //! ```
 //!
-//! `state cache: %0 -> %7 axis 2 from past by seq` names a tensor that stays from run to run: what it is
-//! before and what it becomes; where it is filled along an axis, from which length by how many positions.
+//! `state cache: %0 -> %7 axis 2 from past by seq` declares a tensor that is kept from run to run, with its old and
+//! new contents and, if it grows along an axis, the symbol for its length and the number of positions added per run.
 //! `state total: %0 -> %7 initial [0.5, 1.0]` has contents before the first run, printed like a constant.
 //!
-//! A line is a node: its results, the operator with its attributes, its operands, the types of the
-//! results, their names in the model (`as "x"`, `_` for none), the model's nodes it came from (`@`).
-//! Between brackets and braces `%0` is a variable of the domain; elsewhere it is a value.
+//! Each line is a node: its results, the operator with its attributes, its operands, the types of the results, their
+//! names in the model (`as "x"`, `_` for none), and the model's nodes from which it was made (`@`). Inside brackets
+//! and braces `%0` is a variable of the domain; elsewhere it is a value.
 //!
 //! - In a body `a0` is an operand, `t0` a shared node, `1.5:f32` a constant, `index(%0 + 1)` a position.
 //! - `contract [bmk, bkn -> bmn]` names axes by letters.
@@ -24,7 +24,7 @@
 //! - Constants of up to 64 elements are printed in full; a larger one prints as `const hash …` and one
 //!   without values as `const absent`; both are parsed as absent. `//` begins a comment.
 //!
-//! Nodes come in topological order and are numbered from 0, so text depends on meaning only.
+//! Nodes are printed in topological order and numbered from 0, so that the text depends only on the meaning.
 
 mod body;
 mod parse;
@@ -39,10 +39,10 @@ pub use print::{constant, print, quoted, scalar};
 
 use std::fmt;
 
-/// The most elements of a constant that are printed.
+/// The maximum number of elements of a constant that are printed.
 pub const INLINE_ELEMENTS: usize = 64;
 
-/// Where and why text is not a graph.
+/// The position and the reason of a syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
     /// Line, counted from 1.

@@ -1,4 +1,4 @@
-//! Text to graph.
+//! Parsing of graphs.
 
 use super::TextError;
 use super::parser::{Parsed, Parser};
@@ -9,16 +9,16 @@ use crate::tensor::{Tensor, checked_numel};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The graph that the text describes. Types are taken as written: a graph that the verifier refuses can be parsed.
+/// Parses a graph. Types are taken as written: the result need not pass the verifier.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     Parser::whole(text, Parser::graph)
 }
 
-/// A name, the number of a value, and where that stands.
+/// A name, the number of a value, and its position in the text.
 type Named = (Arc<str>, usize, usize);
 
-/// A state: what it is before and after, how it grows, and where its initial contents are, if it has any and they
-/// are known.
+/// A state: its old and new contents, its growth, and the position in the text of its initial contents, if it has any
+/// and they are not absent.
 type Kept = (Named, Named, Option<Growth>, Option<Option<usize>>);
 
 impl Parser<'_> {
@@ -143,7 +143,7 @@ impl Parser<'_> {
         self.space();
         let start = self.at;
         let name = self.word("an operator")?;
-        // The numbers of a constant come before its type.
+        // The numbers of a constant come before its type, so they are parsed later.
         let mut constant = None;
         let op = match name {
             "const" => {
@@ -210,7 +210,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Skips a constant's values: where they are, or `None` when absent.
+    /// Skips the values of a constant and returns their position, or `None` if they are absent.
     fn constant_start(&mut self) -> Parsed<Option<usize>> {
         if self.eat_word("absent") {
             return Ok(None);

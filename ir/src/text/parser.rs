@@ -1,4 +1,4 @@
-//! The parts of which the text forms of graphs and of kernel graphs are made: words, numbers, strings, types, dimensions.
+//! The common parser of the text forms of graphs and of kernel graphs: words, numbers, strings, types and dimensions.
 
 use super::TextError;
 use crate::dtype::{Class, DType};
@@ -8,26 +8,26 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// The deepest nesting of subgraphs and of expressions.
+/// The maximum nesting depth of subgraphs and of expressions.
 const MAX_DEPTH: usize = 200;
 
-/// Reads text piece by piece: what the text forms of graphs and of kernel graphs share. Comments (`//`) count as space.
+/// A parser for the text forms of graphs and of kernel graphs. Comments (`//`) count as space.
 #[derive(Debug)]
 pub struct Parser<'a> {
     text: &'a str,
-    /// Where it stands, in bytes; where an error is reported.
+    /// The position in bytes, at which errors are reported.
     pub at: usize,
     depth: usize,
 }
 
-/// The fault; the place is where the parser stands.
+/// The result of a parser, or a message about the current position.
 pub type Parsed<T> = Result<T, String>;
 
 impl<'a> Parser<'a> {
-    /// All of a text, which `f` reads.
+    /// Parses a whole text with `f`.
     ///
     /// # Errors
-    /// Where `f` stopped and why, or that there is more.
+    /// If `f` fails, or text remains after it.
     pub fn whole<T>(text: &'a str, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Result<T, TextError> {
         let mut p = Parser { text, at: 0, depth: 0 };
         let parsed = f(&mut p).and_then(|v| if p.is_at_end() { Ok(v) } else { Err(p.unexpected("the end")) });
@@ -58,7 +58,7 @@ impl<'a> Parser<'a> {
             self.at += trimmed.find('\n').unwrap_or(trimmed.len());
         }
     }
-    /// The error that `wanted` is not what comes next.
+    /// The message that `wanted` was expected at the current position.
     pub fn unexpected(&mut self, wanted: &str) -> String {
         self.space();
         match self.rest().split_whitespace().next() {
@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
             None => format!("expected {wanted}, found the end"),
         }
     }
-    /// Takes the punctuation if it is next.
+    /// Consumes the punctuation if it comes next.
     pub fn eat(&mut self, t: &str) -> bool {
         self.space();
         let hit = self.rest().starts_with(t);
@@ -75,18 +75,18 @@ impl<'a> Parser<'a> {
         }
         hit
     }
-    /// Takes the punctuation, which must be next.
+    /// Consumes the punctuation, which must come next.
     pub fn expect(&mut self, t: &str) -> Parsed<()> {
         if self.eat(t) { Ok(()) } else { Err(self.unexpected(&format!("`{t}`"))) }
     }
-    /// The word that is next, without taking it.
+    /// The next word, which is not consumed.
     pub fn peek(&mut self) -> &'a str {
         self.space();
         let rest = self.rest();
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
         &rest[..end]
     }
-    /// Takes the word if it is next.
+    /// Consumes the word if it comes next.
     pub fn eat_word(&mut self, w: &str) -> bool {
         let hit = self.peek() == w;
         if hit {
@@ -94,11 +94,11 @@ impl<'a> Parser<'a> {
         }
         hit
     }
-    /// Takes the word, which must be next.
+    /// Consumes the word, which must come next.
     pub fn expect_word(&mut self, w: &str) -> Parsed<()> {
         if self.eat_word(w) { Ok(()) } else { Err(self.unexpected(&format!("`{w}`"))) }
     }
-    /// Takes the next word, which must be there; `what` says what it is.
+    /// Consumes the next word; `what` describes it in the error if there is none.
     pub fn word(&mut self, what: &str) -> Parsed<&'a str> {
         let w = self.peek();
         if w.is_empty() {
@@ -107,7 +107,7 @@ impl<'a> Parser<'a> {
         self.at += w.len();
         Ok(w)
     }
-    /// A number of decimal digits.
+    /// An unsigned decimal number.
     pub fn integer(&mut self) -> Parsed<usize> {
         let w = self.peek();
         let n = w.parse().map_err(|_| self.unexpected("a number"))?;
@@ -163,7 +163,7 @@ impl<'a> Parser<'a> {
             }
         }
     }
-    /// A symbolic integer: up to the first of `stops` outside parentheses.
+    /// A symbolic integer, up to the first of `stops` outside of parentheses.
     pub fn poly(&mut self, stops: &str) -> Parsed<Poly> {
         self.space();
         let rest = self.rest();
@@ -188,11 +188,11 @@ impl<'a> Parser<'a> {
         self.at += end;
         Ok(p)
     }
-    /// Symbolic integers in brackets.
+    /// A list of symbolic integers in brackets.
     pub fn polys(&mut self) -> Parsed<Vec<Poly>> {
         self.list("[", "]", |p| p.poly(",]"))
     }
-    /// Takes an element type, which must be next.
+    /// Consumes an element type, which must come next.
     pub fn dtype(&mut self) -> Parsed<DType> {
         let start = self.at;
         let w = self.word("an element type")?;
@@ -225,7 +225,7 @@ impl<'a> Parser<'a> {
             format!("`{t}` is not a number")
         })
     }
-    /// A number of the type.
+    /// A number of this type.
     pub fn number(&mut self, dtype: DType) -> Parsed<Scalar> {
         let start = self.at;
         let t = self.literal()?;
@@ -241,7 +241,7 @@ impl<'a> Parser<'a> {
             format!("`{t}` is not a number of type {dtype}")
         })
     }
-    /// A number with its type.
+    /// A number followed by its type.
     pub fn scalar(&mut self) -> Parsed<Scalar> {
         if let w @ ("true" | "false") = self.peek() {
             self.at += w.len();
@@ -258,7 +258,7 @@ impl<'a> Parser<'a> {
         Ok(s)
     }
 
-    /// Does `f` a level deeper.
+    /// Calls `f` one nesting level deeper.
     pub fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -269,7 +269,7 @@ impl<'a> Parser<'a> {
         r
     }
 
-    /// A name: a word, or anything in quotes.
+    /// A name: a word, or any quoted string.
     pub fn name(&mut self) -> Parsed<Arc<str>> {
         self.space();
         if self.rest().starts_with('"') { self.string() } else { Ok(self.word("a name")?.into()) }

@@ -1,4 +1,4 @@
-//! Graph to text.
+//! Printing of graphs.
 
 use super::INLINE_ELEMENTS;
 use super::body::print_body;
@@ -25,7 +25,7 @@ macro_rules! put {
 }
 
 fn print_graph(g: &Graph, depth: usize, out: &mut String) {
-    // A cycle has no order; the arena's serves for looking at it.
+    // The nodes of a graph with a cycle, which has no topological order, are printed in the order of their ids.
     let order: Vec<NodeId> = g.topo().unwrap_or_else(|_| g.node_ids().collect());
     let mut number: HashMap<Value, usize> = HashMap::new();
     for id in &order {
@@ -169,7 +169,7 @@ fn print_const(t: &Tensor, out: &mut String) {
     put!(out, " {}", constant(t));
 }
 
-/// The values of a constant: in brackets if they are few, else `hash …`; `absent` where they are not known.
+/// The values of a constant: in brackets if there are few, else `hash …`; `absent` if they are unknown.
 pub fn constant(t: &Tensor) -> String {
     match t.byte_len() {
         None => "absent".into(),

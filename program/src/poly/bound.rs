@@ -1,14 +1,14 @@
-//! Facts that are certain over a domain: bounds, and which of two is the larger.
+//! Facts that hold over a whole domain: bounds, and comparisons of two expressions.
 
 use super::{Atom, Domain, MAX_EXTENT, Poly, Repr, STANDS_FOR};
 
 impl Poly {
-    /// Whether `0 <= self < d` is certain over the domain.
+    /// Whether `0 <= self < d` is proven over the domain.
     pub fn in_range(&self, d: &Poly, domain: &Domain) -> bool {
         self.proves_nonneg(domain) && (&(d - self) - &Poly::ONE).proves_nonneg(domain)
     }
 
-    /// Whether `self >= 0` is certain over the domain (symbols are at least 0; an empty domain proves all).
+    /// Whether `self >= 0` is proven over the domain (symbols are at least 0; an empty domain proves everything).
     pub fn proves_nonneg(&self, domain: &Domain) -> bool {
         match self.as_const() {
             Some(c) => c >= 0,
@@ -16,12 +16,12 @@ impl Poly {
         }
     }
 
-    /// An inclusive bound over symbols only, with the domain variables eliminated.
+    /// An inclusive upper bound over symbols only, with the domain variables eliminated.
     pub fn upper_bound(&self, domain: &Domain) -> Option<Poly> {
         self.bound(domain, true, 0)
     }
 
-    /// The inclusive lower bound likewise.
+    /// An inclusive lower bound over symbols only, with the domain variables eliminated.
     pub fn lower_bound(&self, domain: &Domain) -> Option<Poly> {
         self.bound(domain, false, 0)
     }
@@ -39,7 +39,7 @@ impl Poly {
             let want_upper = upper == (*c > 0);
             let mut p = Poly::constant(*c);
             for a in m {
-                // Factors of a product are only bounded independently when none can be negative.
+                // Factors of a product are only bounded independently if none can be negative.
                 let b = atom_bound(a, domain, want_upper, depth + 1)?;
                 if m.len() > 1 && !matches!(a, Atom::Sym(_)) {
                     let lo = atom_bound(a, domain, false, depth + 1)?;
@@ -54,7 +54,7 @@ impl Poly {
         Some(sum)
     }
 
-    /// Non-negative for every assignment of non-negative symbols, by the signs of its coefficients.
+    /// Whether it is non-negative for all non-negative symbols, judged by the signs of its coefficients.
     fn nonneg_syms(&self) -> bool {
         match &self.0 {
             Repr::Const(c) => *c >= 0,
@@ -62,11 +62,11 @@ impl Poly {
         }
     }
 
-    /// The larger of two.
+    /// The larger of two expressions.
     pub fn max_of(&self, o: &Poly, domain: &Domain) -> Poly {
         self.extreme(o, domain, true)
     }
-    /// The smaller of two.
+    /// The smaller of two expressions.
     pub fn min_of(&self, o: &Poly, domain: &Domain) -> Poly {
         self.extreme(o, domain, false)
     }
@@ -95,7 +95,7 @@ impl Poly {
         kept.into_iter().rev().reduce(both).unwrap_or(Poly::ZERO)
     }
 
-    /// The operands of the largest (smallest).
+    /// The operands of a nested maximum (`larger`) or minimum.
     fn operands(&self, larger: bool, out: &mut Vec<Poly>) {
         match self.as_atom() {
             Some(Atom::Max(a, b)) if larger => [a, b].into_iter().for_each(|x| x.operands(larger, out)),
@@ -104,8 +104,8 @@ impl Poly {
         }
     }
 
-    /// Between which numbers it lies, symbols being at most [`MAX_EXTENT`]. `None` where it depends on
-    /// more than symbols, or they are beyond what is counted.
+    /// The range of its values, with symbols at most [`MAX_EXTENT`]. `None` if it depends on anything but such
+    /// symbols, or the range overflows.
     fn range(&self) -> Option<(i128, i128)> {
         let Repr::Sum(t) = &self.0 else { return self.as_const().map(|c| (c.into(), c.into())) };
         let (mut low, mut high) = (0i128, 0i128);
@@ -124,7 +124,7 @@ impl Poly {
 
 fn atom_range(a: &Atom) -> Option<(i128, i128)> {
     Some(match a {
-        // Symbols that stand for expressions are only known not to be negative.
+        // A symbol that stands for an expression is only known to be non-negative.
         Atom::Sym(s) if s.starts_with(STANDS_FOR) => return None,
         Atom::Sym(_) => (0, MAX_EXTENT.into()),
         Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,
@@ -180,7 +180,7 @@ fn atom_bound(a: &Atom, domain: &Domain, upper: bool, depth: usize) -> Option<Po
             if !d.vars().is_empty() {
                 return None;
             }
-            // Simplifying asks for bounds again: of what holds none that is soon done.
+            // Simplification asks for bounds again; for plain expressions that recursion is short.
             Some(if b.is_plain() { b.div(d, &[]) } else { Poly::atom(Atom::Div(b, d.clone())) })
         }
         Atom::Max(x, y) => {

@@ -1,10 +1,11 @@
-//! Floor division and its remainder, simplified by what the domain's extents prove.
+//! Floor division and its remainder, simplified by facts that follow from the domain's extents.
 
 use super::{Atom, Domain, Monomial, Poly, Repr};
 use std::cmp::Ordering;
 
 impl Poly {
-    /// The greatest common divisor `n` of all coefficients but the constant, and the constant's remainder in `0..n`; 0 and 0 of a constant.
+    /// The greatest common divisor `n` of all coefficients except the constant term, and the constant's remainder in
+    /// `0..n`; `(0, 0)` for a constant.
     pub fn divisor_and_remainder(&self) -> (i64, i64) {
         let terms = self.terms();
         let constant = terms.iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| *c);
@@ -26,7 +27,7 @@ impl Poly {
             terms.sort_by(|a, b| mono_order(&b.0, &a.0));
             let step = terms.iter().find_map(|(m, c)| {
                 let rest = mono_div(m, lead)?;
-                // Floor towards the remainder that is nearest zero from above.
+                // Floor division, so that the remainder is not negative.
                 let k = c.div_euclid(*lead_c);
                 (k != 0 && (c.rem_euclid(*lead_c) == 0 || (lead.is_empty() && m.is_empty())))
                     .then_some((rest, k))
@@ -39,7 +40,7 @@ impl Poly {
         (q, r)
     }
 
-    /// Floor division by a positive `d`, simplified by what the domain's extents prove.
+    /// Floor division by a positive `d`, simplified by facts that follow from the domain's extents.
     pub fn div(&self, d: &Poly, domain: &Domain) -> Poly {
         if d.is(1) {
             return self.clone();
@@ -62,7 +63,7 @@ impl Poly {
         if g > 1 {
             return &q + &r.scale_down(g).div(&d.scale_down(g), domain);
         }
-        // Terms that are multiples of g, which divides d, with the rest in 0..g, drop the rest.
+        // If all other terms lie in 0..g, and g divides d, the terms that are multiples of g determine the quotient.
         for (_, k) in r.terms() {
             let g = gcd(content, k);
             if g > 1 {
@@ -149,7 +150,7 @@ impl Poly {
         })
     }
 
-    /// The symbols, none of which is negative, that every term has as a factor.
+    /// The symbols that are factors of every term; symbols are not negative.
     fn common_symbols(&self) -> Vec<Atom> {
         let terms = self.terms();
         let Some(((first, _), rest)) = terms.split_first() else { return vec![] };
@@ -159,7 +160,7 @@ impl Poly {
         atoms
     }
 
-    /// The sum of the terms that have the factor `g`, without it, and the sum of the others.
+    /// The sum of the terms with the factor `g`, divided by it, and the sum of the others.
     fn divided_by_factor(&self, g: &Atom) -> (Poly, Poly) {
         let (mut of, mut rest) = (vec![], vec![]);
         for (m, c) in self.terms() {
@@ -171,7 +172,7 @@ impl Poly {
         (Poly::from_terms(of.into_iter().collect()), Poly::from_terms(rest.into_iter().collect()))
     }
 
-    /// The greatest common divisor of all coefficients, the constant with them.
+    /// The greatest common divisor of all coefficients, including the constant term.
     fn content(&self) -> i64 {
         self.terms().iter().fold(0, |g, (_, k)| gcd(g, *k))
     }
@@ -220,7 +221,7 @@ impl Poly {
         self
     }
 
-    /// The sum with `scale · (x % d)` and `scale · d · ((x/d) % e)` as one remainder.
+    /// The sum with `scale · (x % d)` and `scale · d · ((x/d) % e)` merged to one remainder.
     fn joined_modulo(&self, scale: &Poly, x: &Poly, d: &Poly) -> Option<Poly> {
         let c = d.as_const()?;
         let quotient = x.div(d, &[]);

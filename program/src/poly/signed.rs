@@ -1,12 +1,13 @@
-//! Division and rounding of operands of any sign, comparisons as 0 or 1, bits: each as a sum of products of the atoms that there are.
+//! Division and rounding for operands of any sign, comparisons as 0 or 1, and bit masks, each expressed with the
+//! existing atoms.
 //!
-//! Atoms divide by positive numbers only. A divisor that is certainly negative changes sides; one of which the sign is not
-//! known divides `x·d` by `d·d`. A division by 0 has no value.
+//! Atoms only divide by positive numbers. For a divisor that is known to be negative, both signs are flipped; if the
+//! sign of the divisor `d` is unknown, `x·d` is divided by `d·d`. A division by 0 has no value.
 
 use super::{Atom, Poly};
 
 impl Poly {
-    /// A quotient `x / d` with a divisor that is positive where it is not 0.
+    /// A quotient equal to `self / d` whose divisor is positive unless it is 0: its dividend and divisor.
     fn over_positive(&self, d: &Poly) -> (Poly, Poly) {
         let certain = |d: &Poly| match d.as_const() {
             Some(c) => c > 0,
@@ -19,7 +20,7 @@ impl Poly {
         }
     }
 
-    /// `⌊self / d⌋`, as Python divides integers.
+    /// `⌊self / d⌋`, like Python's integer division.
     pub fn floor_div(&self, d: &Poly) -> Poly {
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
             && b != 0
@@ -40,7 +41,7 @@ impl Poly {
         -&(-self).floor_div(d)
     }
 
-    /// `self − d·⌊self / d⌋`, as Python's `%`: its sign is that of `d`.
+    /// `self − d·⌊self / d⌋`, like Python's `%`: its sign is that of `d`.
     pub fn floor_mod(&self, d: &Poly) -> Poly {
         match d.as_const() {
             Some(c) if c > 0 => self.modulo(d, &[]),
@@ -68,12 +69,12 @@ impl Poly {
         }
     }
 
-    /// `self − d·trunc(self / d)`, as C's `%`: its sign is that of `self`.
+    /// `self − d·trunc(self / d)`, like C's `%`: its sign is that of `self`.
     pub fn trunc_mod(&self, d: &Poly) -> Poly {
         self - &(d * &self.trunc_div(d))
     }
 
-    /// `self / d`, rounded to the nearest integer, of two as near ones to the even one.
+    /// `self / d`, rounded to the nearest integer, ties to even.
     pub fn round_div(&self, d: &Poly) -> Poly {
         if let Some(q) = self.exact_quotient(d) {
             return q;
@@ -89,7 +90,7 @@ impl Poly {
         &nearest - &(&tie * &odd)
     }
 
-    /// The quotient, where `d` divides every term.
+    /// The quotient, if `d` divides every term.
     fn exact_quotient(&self, d: &Poly) -> Option<Poly> {
         if d.is(0) || d.is_too_large() || self.is_too_large() {
             return None;
@@ -98,7 +99,7 @@ impl Poly {
         r.is(0).then_some(q)
     }
 
-    /// Floor division by a divisor that is positive or 0; by 0 it stays an atom without a value.
+    /// Floor division by a divisor that is positive or 0; a division by 0 remains as an atom without a value.
     fn quotient(&self, d: &Poly) -> Poly {
         if d.is(0) {
             return Poly::atom(Atom::Div(self.clone(), d.clone()));
@@ -106,17 +107,17 @@ impl Poly {
         self.div(d, &[])
     }
 
-    /// The larger of it and its opposite.
+    /// The absolute value.
     pub fn magnitude(&self) -> Poly {
         self.max_of(&-self, &[])
     }
 
-    /// 1 where it is above 0, else 0.
+    /// 1 if it is above 0, else 0.
     pub fn above_zero(&self) -> Poly {
         self.max_of(&Poly::ZERO, &[]).min_of(&Poly::ONE, &[])
     }
 
-    /// 1 where it is 0, else 0.
+    /// 1 if it is 0, else 0.
     pub fn is_zero(&self) -> Poly {
         match self.as_const() {
             Some(c) => Poly::constant(i64::from(c == 0)),
@@ -124,7 +125,7 @@ impl Poly {
         }
     }
 
-    /// The bits that it has in common with a number that is not negative.
+    /// The bitwise AND with a mask, which must not be negative.
     pub fn bit_and(&self, mask: i64) -> Option<Poly> {
         if mask < 0 {
             return None;
@@ -138,7 +139,7 @@ impl Poly {
                 k += 1;
                 continue;
             }
-            // Neighbouring bits are one remainder.
+            // A run of adjacent bits is one remainder.
             let field = match ones {
                 1 => bit(k),
                 n => self.div(&Poly::constant(1 << k), &[]).modulo(&Poly::constant(1i64 << n.min(62)), &[]),
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Numbers from a seed.
+    /// A sequence of pseudorandom numbers.
     struct Draw(u64);
 
     impl Draw {
@@ -170,7 +171,7 @@ mod tests {
         }
     }
 
-    /// An expression over sizes as it is written.
+    /// An expression over sizes, as an unsimplified tree.
     #[derive(Debug)]
     enum Written {
         Size(&'static str),
@@ -194,7 +195,7 @@ mod tests {
                 let (a, b) = (written(draw, depth - 1), written(draw, depth - 1));
                 let b = match (op, b) {
                     ("**", _) => Written::Number(draw.next(4) as i64),
-                    // Most divisors are numbers, as in models.
+                    // Most divisors are constants, as in models.
                     ("//" | "%" | "trunc" | "rem" | "ceil" | "round", b) if draw.next(3) == 0 => b,
                     ("//" | "%" | "trunc" | "rem" | "ceil" | "round", _) => Written::Number(draw.number()),
                     (_, b) => b,
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// As a polynomial.
+    /// Converts the tree to a polynomial.
     fn made(w: &Written) -> Poly {
         match w {
             Written::Size(s) => Poly::sym(s),
@@ -235,7 +236,7 @@ mod tests {
         }
     }
 
-    /// In 128 bits, step by step; `None` where it divides by 0 or is beyond what is compared.
+    /// Evaluates the tree directly in 128 bits; `None` on division by 0, or beyond the compared range.
     fn direct(w: &Written, sizes: &BTreeMap<&str, i128>) -> Option<i128> {
         let floor = |a: i128, b: i128| a.div_euclid(b) - i128::from(b < 0 && a % b != 0);
         let v = match w {
@@ -287,7 +288,7 @@ mod tests {
             if p.is_too_large() {
                 continue;
             }
-            // The text in a plan and what is read from it are the same.
+            // The text of a plan, parsed again, must have the same value.
             let read = Poly::parse(&p.to_string());
             for (n, m) in [(0, 0), (1, 1), (2, 3), (3, 2), (5, 9), (12, 7), (13, 64), (60, 1), (97, 30)] {
                 let sizes = BTreeMap::from([("n", n), ("m", m)]);

@@ -1,11 +1,11 @@
-//! The text form of polynomials: printed, parsed, and how they are serialised.
+//! The text form of polynomials: printing, parsing and serialisation.
 
 use super::{Atom, Poly};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 impl Poly {
-    /// Reads the text form. Names are `[A-Za-z_][A-Za-z0-9_.]*`.
+    /// Parses the text form. Names are `[A-Za-z_][A-Za-z0-9_.]*`.
     pub fn parse(s: &str) -> Result<Poly, String> {
         let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
         let v = p.sum()?;
@@ -35,7 +35,7 @@ impl fmt::Display for Atom {
     }
 }
 
-/// An operand of a division: in parentheses, unless it is a single thing.
+/// An operand of a division, printed in parentheses unless it is a single term.
 struct Factor<'a>(&'a Poly);
 
 impl fmt::Display for Factor<'_> {
@@ -54,7 +54,7 @@ impl fmt::Display for Poly {
         if terms.is_empty() {
             return f.write_str("0");
         }
-        // The constant goes last, as people write it.
+        // The constant term is printed last.
         terms.sort_by_key(|(m, _)| m.is_empty());
         for (i, (m, c)) in terms.iter().enumerate() {
             match (i, *c < 0) {

@@ -1,19 +1,20 @@
-//! Cholesky's factor of symmetric positive definite matrices.
+//! The Cholesky factorisation of symmetric positive definite matrices.
 
 use super::steps::{Steps, first_failure, identity, pick, square, transposed, wide};
 use super::triangular::{Triangular, solve_triangular};
 use crate::lower::{Lowering, Result};
 use wgfc_ir::{BinaryOp as B, Body, Dim, Poly, Scalar, UnaryOp as U, Value};
 
-/// The factor, and for each matrix (i32) 0 or the order of the first leading minor that is not positive.
+/// The factors, and for each matrix whether the factorisation succeeded.
 pub struct Cholesky {
     /// L with A = L·Lᵀ, or U with A = Uᵀ·U.
     pub factor: Value,
-    /// The order of the minor.
+    /// For each matrix (i32) 0, or the order of the first leading minor that is not positive.
     pub info: Value,
 }
 
-/// The factor of A, of which only the triangle that is asked for is read. Where a minor is not positive, the factor is not to be used.
+/// The Cholesky factor of A, of which only the selected triangle is read. If a leading minor is not positive, the
+/// factor is invalid.
 pub fn cholesky(cx: &mut Lowering, a: Value, upper: bool) -> Result<Cholesky> {
     let (batch, n) = square(cx, a)?;
     let dtype = cx.dtype(a);
@@ -30,7 +31,7 @@ pub fn cholesky(cx: &mut Lowering, a: Value, upper: bool) -> Result<Cholesky> {
         let below = pick(cx, a, column, j)?;
         let square = pick(cx, below, row, j)?;
         let root = cx.unary(U::Sqrt, square)?;
-        // Column j of L: 0 above the diagonal.
+        // Column j of L; elements above the diagonal are 0.
         let mut f = Body::default();
         let (x, d, j_, i) = (f.arg(0), f.arg(1), f.arg(2), f.index(Poly::var(row)));
         let zero = f.number(t, 0.0);
@@ -68,7 +69,7 @@ pub fn cholesky(cx: &mut Lowering, a: Value, upper: bool) -> Result<Cholesky> {
     Ok(Cholesky { factor, info: cx.squeeze(done[1], &[row, column])? })
 }
 
-/// X with A·X = B, of Cholesky's factor of A.
+/// Solves A·X = B, given the Cholesky factor of A.
 pub fn cholesky_solve(cx: &mut Lowering, b: Value, factor: Value, upper: bool) -> Result {
     let plain = Triangular { upper, ..Triangular::default() };
     let flipped = Triangular { transposed: true, ..plain };
@@ -77,7 +78,7 @@ pub fn cholesky_solve(cx: &mut Lowering, b: Value, factor: Value, upper: bool) -
     solve_triangular(cx, factor, y, second)
 }
 
-/// The inverse of A, of Cholesky's factor of A.
+/// The inverse of A, given the Cholesky factor of A.
 pub fn cholesky_inverse(cx: &mut Lowering, factor: Value, upper: bool) -> Result {
     square(cx, factor)?;
     let shape = cx.shape(factor);

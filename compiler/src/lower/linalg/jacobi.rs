@@ -1,26 +1,28 @@
-//! Eigenvalues of symmetric matrices and singular values by Jacobi's rotations.
+//! Eigenvalues of symmetric matrices and singular values by Jacobi rotations.
 //!
-//! In a round every column meets another, and all pairs are rotated at once; after a sweep, in which each has met each, the next
-//! begins. Off the diagonal what is left shrinks quadratically: [`SWEEPS`] are enough for matrices of some hundred
-//! columns in f32. Singular values are those of the columns that rotations from the right make orthogonal (Hestenes), so that small
-//! ones are as exact as large ones.
+//! In each round the columns are paired, and all pairs are rotated at once. A sweep is a sequence of rounds in which
+//! each column is paired with each other one. The off-diagonal elements shrink quadratically: [`SWEEPS`] sweeps are
+//! enough for matrices of some hundred columns in f32. Singular values are the norms of the columns after rotations
+//! from the right have made them orthogonal (one-sided Jacobi, Hestenes), so that small ones are as accurate as large
+//! ones.
 //!
-//! Vectors are unique up to their signs, and only where their values differ: signs are not those of LAPACK.
+//! Vectors are unique only for distinct values, and only up to their signs, which may differ from those of LAPACK.
 
 use super::steps::{Steps, identity, matrix, square, transposed, wide};
 use super::{qr, rows};
 use crate::lower::{Lowering, Result};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp as U, Value};
 
-/// How often each column meets each other: cyclic orders take 6 to 10 sweeps for f32.
+/// The number of sweeps: cyclic orders converge in 6 to 10 sweeps for f32.
 const SWEEPS: i64 = 12;
 
-/// The rounds of a sweep over `n` columns. Of an odd number one column rests in each.
+/// The number of rounds in a sweep over `n` columns. If `n` is odd, one column is unpaired in each round.
 fn rounds(n: &Dim) -> Dim {
     &(&n.ceil_div(2) * 2) - 1
 }
 
-/// Column `i`'s partner in a round of step `step`, or itself: i + j = 2·round (mod rounds), and who would be alone meets the last.
+/// The partner of column `i` in the round of step `step`, or `i` itself: pairs satisfy i + j = 2·round (mod rounds),
+/// and the column left over is paired with the last one.
 fn partner(f: &mut Body, i: u32, step: u32, n: &Dim) -> u32 {
     let (all, end) = (f.index(rounds(n)), f.index(n.clone()));
     let round = f.binary(B::Rem, step, all);
@@ -36,8 +38,8 @@ fn partner(f: &mut Body, i: u32, step: u32, n: &Dim) -> u32 {
     f.select(there, j, i)
 }
 
-/// The element of each row of square matrices (or of rows `[…, 1, n]`, each the same) in the column of the row's number, or of its
-/// partner where there is a step: `[…, n, 1]`.
+/// For each row of square matrices (or of rows `[…, 1, n]`, which are broadcast) the element in the column with the
+/// row's number, or in the column of its partner if a step is given: `[…, n, 1]`.
 fn of_rows(cx: &mut Lowering, x: Value, n: &Dim, step: Option<Value>) -> Result {
     let (row, column) = (cx.rank(x) - 2, cx.rank(x) - 1);
     let mut f = Body::default();
@@ -58,7 +60,7 @@ fn of_rows(cx: &mut Lowering, x: Value, n: &Dim, step: Option<Value>) -> Result 
     Ok(cx.reduce(ReduceOp::Sum, one, &[column], true)?)
 }
 
-/// Symmetric matrices of one triangle, the upper or the lower.
+/// Symmetric matrices built from one triangle, the upper or the lower.
 fn mirrored(cx: &mut Lowering, a: Value, upper: bool) -> Result {
     let row = cx.rank(a) - 2;
     let flipped = transposed(cx, a)?;
@@ -69,13 +71,13 @@ fn mirrored(cx: &mut Lowering, a: Value, upper: bool) -> Result {
     Ok(cx.map(f.0, &[a, flipped])?)
 }
 
-/// The rotations J of a round with which Jᵀ·S·J is zero for each pair, of symmetric matrices S.
+/// The rotations J of a round for which the elements of Jᵀ·S·J at each pair are zero, for symmetric matrices S.
 fn rotations(cx: &mut Lowering, s: Value, step: Value) -> Result {
     let (batch, n) = square(cx, s)?;
     let t = cx.dtype(s);
     let (row, column) = (batch, batch + 1);
     let own = of_rows(cx, s, &n, None)?;
-    // Both of a pair must see one element, or they turn by different angles.
+    // Both columns of a pair must use the same off-diagonal element, or they would rotate by different angles.
     let even = mirrored(cx, s, true)?;
     let both = of_rows(cx, even, &n, Some(step))?;
     let flat = transposed(cx, own)?;
@@ -126,7 +128,7 @@ fn rotations(cx: &mut Lowering, s: Value, step: Value) -> Result {
     Ok(cx.map_to(f.0, &[cosine, sine, step], shape)?)
 }
 
-/// Values `[…, n]` in order, and the columns of the matrices in the same order.
+/// Sorts the values `[…, n]`, and the columns of the matrices in the same order.
 fn sorted(
     cx: &mut Lowering,
     values: Value,
@@ -139,7 +141,7 @@ fn sorted(
     let [values, order] = [0, 1].map(|port| Value { node, port });
     let mut out = vec![];
     for m in matrices {
-        // Columns are gathered as rows, for whole rows are read.
+        // Columns are gathered as rows of the transpose, because a gather reads whole rows.
         let flat = transposed(cx, *m)?;
         let at = cx.unsqueeze(order, &[axis + 1])?;
         let picked = rows(cx, flat, at)?;
@@ -148,8 +150,8 @@ fn sorted(
     Ok((values, out))
 }
 
-/// The eigenvalues `[…, n]` of symmetric matrices, of which one triangle is read, from the smallest to the largest, and their eigenvectors as
-/// columns.
+/// The eigenvalues `[…, n]` of symmetric matrices in ascending order, and their eigenvectors as columns. Only the
+/// selected triangle is read.
 pub fn eigen(cx: &mut Lowering, a: Value, upper: bool) -> Result<(Value, Value)> {
     let (batch, n) = square(cx, a)?;
     let dtype = cx.dtype(a);
@@ -176,18 +178,18 @@ pub fn eigen(cx: &mut Lowering, a: Value, upper: bool) -> Result<(Value, Value)>
     Ok((cx.cast(values, dtype)?, cx.cast(vectors[0], dtype)?))
 }
 
-/// A = U·diag(S)·Vᵀ.
+/// The singular value decomposition A = U·diag(S)·Vᵀ.
 #[derive(Clone, Copy, Debug)]
 pub struct Singular {
-    /// `[…, m, k]`, k the smaller of m and n; or `[…, m, m]`.
+    /// U: `[…, m, k]` with k = min(m, n), or `[…, m, m]` if full.
     pub u: Value,
-    /// From the largest to the smallest, `[…, k]`.
+    /// The singular values in descending order, `[…, k]`.
     pub s: Value,
-    /// `[…, k, n]`, or `[…, n, n]`: Vᵀ.
+    /// Vᵀ: `[…, k, n]`, or `[…, n, n]` if full.
     pub vt: Value,
 }
 
-/// Singular values, and vectors of them, of `full` matrices also of the rest.
+/// The singular value decomposition; if `full`, with complete orthogonal bases U and V.
 pub fn singular(cx: &mut Lowering, a: Value, full: bool) -> Result<Singular> {
     let (batch, m, n) = matrix(cx, a)?;
     let (dtype, shape) = (cx.dtype(a), cx.shape(a));
@@ -201,7 +203,7 @@ pub fn singular(cx: &mut Lowering, a: Value, full: bool) -> Result<Singular> {
         let none = [&shape[..batch], &[Dim::ZERO]].concat();
         return Ok(Singular { u, s: cx.full(&none, Scalar::from_f64(dtype, 0.0))?, vt });
     }
-    // Rotations turn the fewer columns.
+    // Rotations act on the shorter side, so matrices with fewer rows than columns are transposed.
     let is_low = m != n && m.min_of(&n, &[]) == m;
     if is_low {
         let flipped = transposed(cx, a)?;
@@ -210,7 +212,7 @@ pub fn singular(cx: &mut Lowering, a: Value, full: bool) -> Result<Singular> {
     }
     let a = wide(cx, a)?;
     let t = cx.dtype(a);
-    // Squares of elements neither overflow nor vanish.
+    // Scales the elements so that their squares neither overflow nor underflow.
     let size = cx.unary(U::Abs, a)?;
     let most = cx.reduce(ReduceOp::Max, size, &[batch, batch + 1], true)?;
     let mut f = Body::default();
@@ -241,8 +243,9 @@ pub fn singular(cx: &mut Lowering, a: Value, full: bool) -> Result<Singular> {
     Ok(Singular { u: cx.cast(u, dtype)?, s: cx.cast(s, dtype)?, vt: cx.cast(vt, dtype)? })
 }
 
-/// Orthogonal columns `w` (m × n), of the lengths `s`, with the length 1. For those that are nearly 0 beside the first, and for the rest of a
-/// `full` basis, what Householder's reflections give is orthogonal to all others.
+/// Normalises orthogonal columns `w` (m × n) of lengths `s`. Columns that are nearly 0 relative to the first one, and
+/// the additional columns of a `full` basis, are replaced by columns of the orthogonal matrix of Householder
+/// reflections, which are orthogonal to all others.
 fn left(cx: &mut Lowering, w: Value, s: Value, full: bool) -> Result {
     let (batch, m, n) = matrix(cx, w)?;
     let t = cx.dtype(w);
@@ -265,14 +268,15 @@ fn left(cx: &mut Lowering, w: Value, s: Value, full: bool) -> Result {
     let index = (0..batch + 2).map(Poly::var).collect();
     let fill = Some(Scalar::from_f64(t, 0.0));
     let unit = cx.push(Op::View { shape, index, fill }, &[unit])?;
-    // A column of zeros is none.
+    // A column of zeros has no direction, so it is replaced.
     let squares = cx.binary(B::Mul, unit, unit)?;
     let length = cx.reduce(ReduceOp::Sum, squares, &[batch], true)?;
     let some = cx.binary_scalar(B::Gt, length, 0.5)?;
     Ok(cx.select(some, unit, q)?)
 }
 
-/// V·diag(values)·Vᵀ, or U·diag(values)·Vᵀ: the columns of the first, values `[…, k]`, and the rows of the second.
+/// V·diag(values)·Vᵀ or U·diag(values)·Vᵀ: the first factor by columns, the values `[…, k]`, and the last factor by
+/// rows.
 pub fn composed(cx: &mut Lowering, u: Value, values: Value, vt: Value) -> Result {
     let rank = cx.rank(u);
     let row = cx.unsqueeze(values, &[rank - 2])?;
@@ -280,7 +284,7 @@ pub fn composed(cx: &mut Lowering, u: Value, values: Value, vt: Value) -> Result
     Ok(cx.matmul(scaled, vt)?)
 }
 
-/// The inverse of what is larger than the limits say, 0 elsewhere: of values `[…, k]` in the order of their sizes.
+/// The inverses of the values `[…, k]` whose `sizes` exceed the limits, 0 for the others.
 fn inverted(cx: &mut Lowering, values: Value, sizes: Value, limits: Limits) -> Result {
     let t = cx.dtype(values);
     let axis = cx.rank(values) - 1;
@@ -302,17 +306,17 @@ fn inverted(cx: &mut Lowering, values: Value, sizes: Value, limits: Limits) -> R
     Ok(cx.map(f.0, &[values, sizes, most, absolute, relative])?)
 }
 
-/// Singular values that count as 0: at most `absolute`, and at most the share `relative` of the largest. Of any shape that
-/// broadcasts to the batch.
+/// Limits below which singular values count as 0: at most `absolute`, or at most `relative` times the largest one.
+/// Their shapes must broadcast to the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// A float.
+    /// An absolute limit, a float.
     pub absolute: Value,
-    /// A float.
+    /// A limit relative to the largest singular value, a float.
     pub relative: Value,
 }
 
-/// Moore and Penrose's inverse.
+/// The Moore-Penrose pseudoinverse.
 pub fn pseudo_inverse(cx: &mut Lowering, a: Value, limits: Limits, symmetric: bool) -> Result {
     let (_, m, n) = matrix(cx, a)?;
     if m.is(0) || n.is(0) {
@@ -335,7 +339,7 @@ pub fn pseudo_inverse(cx: &mut Lowering, a: Value, limits: Limits, symmetric: bo
     Ok(cx.cast(y, dtype)?)
 }
 
-/// A = U·H: U of orthogonal columns, H symmetric and positive.
+/// The polar decomposition A = U·H: U has orthogonal columns, H is symmetric positive semidefinite.
 pub fn polar(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     let d = singular(cx, a, false)?;
     let u = cx.matmul(d.u, d.vt)?;
@@ -343,7 +347,7 @@ pub fn polar(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     Ok((u, composed(cx, v, d.s, d.vt)?))
 }
 
-/// The symmetric root of symmetric matrices that are not negative.
+/// The symmetric square root of symmetric positive semidefinite matrices.
 pub fn symmetric_root(cx: &mut Lowering, a: Value) -> Result {
     let (values, vectors) = eigen(cx, a, false)?;
     let t = cx.dtype(values);
@@ -356,12 +360,13 @@ pub fn symmetric_root(cx: &mut Lowering, a: Value) -> Result {
     composed(cx, vectors, roots, flipped)
 }
 
-/// How often a matrix is halved at most before its exponential is summed: for norms up to 2³⁰.
+/// The maximum number of times a matrix is halved before its exponential series is summed: enough for norms up to 2³⁰.
 const HALVINGS: i64 = 30;
-/// The terms of the sum, of a matrix with a norm below 2: what is left out is below f32's precision.
+/// The number of terms of the series for a matrix with a norm below 2; the remainder is below the precision of f32.
 const TERMS: i64 = 16;
 
-/// Σ Aⁱ/i!: of A/2ᵏ, squared k times, with the k that brings the norm below 2.
+/// The matrix exponential Σ Aⁱ/i! by scaling and squaring: the series of A/2ᵏ, squared k times, where k brings the
+/// norm below 2.
 pub fn exponential(cx: &mut Lowering, a: Value) -> Result {
     let (batch, n) = square(cx, a)?;
     if n.is(0) {
@@ -373,7 +378,7 @@ pub fn exponential(cx: &mut Lowering, a: Value) -> Result {
     let size = cx.unary(U::Abs, a)?;
     let sums = cx.reduce(ReduceOp::Sum, size, &[batch], true)?;
     let norm = cx.reduce(ReduceOp::Max, sums, &[batch + 1], true)?;
-    // The exponent of the norm, by its bits.
+    // The exponent of the norm, read from its bits.
     let mut f = Body::default();
     let x = f.arg(0);
     let bits = f.bitcast(DType::I32, x);
@@ -391,7 +396,7 @@ pub fn exponential(cx: &mut Lowering, a: Value) -> Result {
     let factor = f.cast(t, factor);
     f.binary(B::Mul, x, factor);
     let small = cx.map(f.0, &[a, halvings])?;
-    // 1 + A(1 + A/2(1 + A/3(…))).
+    // Horner's scheme: 1 + A(1 + A/2(1 + A/3(…))).
     let shape = cx.shape(a);
     let one = identity(cx, &shape, t)?;
     let sum = Steps { count: TERMS.into(), reversed: true, carried: &[one, small], sliced: &[] };

@@ -1,27 +1,27 @@
-//! Gauss' elimination with partial pivoting, and what follows from it.
+//! LU factorisation with partial pivoting, linear systems, inverses and determinants.
 
 use super::steps::{Steps, first_failure, identity, matrix, pick, square, together, transposed, wide};
 use super::triangular::{Triangular, solve_triangular};
 use crate::lower::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp as U, Value};
 
-/// P·A = L·U of m × n matrices in one.
+/// The factorisation P·A = L·U of m × n matrices, with L and U in one matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
-    /// U on and above the diagonal, L below; its diagonal are ones.
+    /// U on and above the diagonal, L below it; the diagonal of L is all ones.
     pub lu: Value,
-    /// i32: with which row each of the first min(m, n) was exchanged in turn, counted from 1.
+    /// i32: for each of the first min(m, n) rows in turn, the row with which it was exchanged, counted from 1.
     pub pivots: Value,
-    /// i32 for each matrix: 0, or the first pivot that is 0, counted from 1.
+    /// i32 for each matrix: 0, or the index of the first zero pivot, counted from 1.
     pub info: Value,
 }
 
-/// The smaller extent of matrices, which is the number of pivots.
+/// The number of pivots, min(m, n).
 fn smaller(m: &Dim, n: &Dim) -> Dim {
     if m == n { m.clone() } else { m.min_of(n, &[]) }
 }
 
-/// The factors of matrices. Without `pivoting` rows stay where they are, and the pivots are the numbers of rows.
+/// The LU factors of matrices. Without `pivoting` rows are not exchanged, and each pivot is its own row number.
 pub fn lu_factor(cx: &mut Lowering, a: Value, pivoting: bool) -> Result<Factors> {
     let (batch, m, n) = matrix(cx, a)?;
     let dtype = cx.dtype(a);
@@ -52,7 +52,7 @@ pub fn lu_factor(cx: &mut Lowering, a: Value, pivoting: bool) -> Result<Factors>
         };
         let (mine, other) = (pick(cx, a, row, p)?, pick(cx, a, row, j)?);
         let (pivot, first) = (pick(cx, mine, column, j)?, pick(cx, other, column, j)?);
-        // The multiples of the pivot's row that rows below have.
+        // The multiples of the pivot row that are subtracted from the rows below.
         let mut f = Body::default();
         let (x, pivot_, first_) = (f.arg(0), f.arg(1), f.arg(2));
         let (p_, j_, i, zero) = (f.arg(3), f.arg(4), f.index(Poly::var(row)), f.number(t, 0.0));
@@ -86,7 +86,7 @@ pub fn lu_factor(cx: &mut Lowering, a: Value, pivoting: bool) -> Result<Factors>
         let place = cx.squeeze(place, &[row, column])?;
         Ok((vec![next, info], vec![place]))
     })?;
-    // The pivots' axis goes behind those of the batch.
+    // Moves the pivot axis behind the batch axes.
     let order: Vec<usize> = (1..=batch).chain([0]).collect();
     Ok(Factors {
         lu: cx.cast(done[0], dtype)?,
@@ -95,7 +95,7 @@ pub fn lu_factor(cx: &mut Lowering, a: Value, pivoting: bool) -> Result<Factors>
     })
 }
 
-/// Rows exchanged as pivots say, or back.
+/// Applies the row exchanges of the pivots, or reverts them if `back`.
 fn exchanged(cx: &mut Lowering, b: Value, pivots: Value, back: bool) -> Result {
     let (row, ..) = matrix(cx, b)?;
     let shape = cx.shape(pivots);
@@ -125,7 +125,7 @@ fn exchanged(cx: &mut Lowering, b: Value, pivots: Value, back: bool) -> Result {
     Ok(done[0])
 }
 
-/// The P (of `dtype`) with A = P·L·U, for pivots of m × n matrices.
+/// The permutation matrix P (of type `dtype`) with A = P·L·U, from the pivots of m × n matrices.
 pub fn permutation(cx: &mut Lowering, pivots: Value, m: &Dim, dtype: DType) -> Result {
     let mut shape = cx.shape(pivots);
     shape.pop();
@@ -136,7 +136,7 @@ pub fn permutation(cx: &mut Lowering, pivots: Value, m: &Dim, dtype: DType) -> R
     Ok(cx.cast(p, dtype)?)
 }
 
-/// L (m × k) and U (k × n) of factors in one, where k is the smaller of m and n.
+/// Splits combined factors into L (m × k) and U (k × n), where k = min(m, n).
 pub fn lu_parts(cx: &mut Lowering, lu: Value) -> Result<(Value, Value)> {
     let (batch, m, n) = matrix(cx, lu)?;
     let (row, column) = (batch, batch + 1);
@@ -160,16 +160,16 @@ pub fn lu_parts(cx: &mut Lowering, lu: Value) -> Result<(Value, Value)> {
     Ok((part(cx, column, true)?, part(cx, row, false)?))
 }
 
-/// Which equation is solved.
+/// The form of the linear system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Equation {
-    /// The transpose of A is meant.
+    /// Whether A is replaced by its transpose.
     pub transposed: bool,
-    /// X·A = B, not A·X = B.
+    /// Whether the system is X·A = B rather than A·X = B.
     pub right: bool,
 }
 
-/// X with A·X = B, of the factors of A.
+/// Solves A·X = B, given the LU factors of A.
 pub fn lu_solve(cx: &mut Lowering, lu: Value, pivots: Value, b: Value, p: Equation) -> Result {
     if p.right {
         let b = transposed(cx, b)?;
@@ -180,7 +180,7 @@ pub fn lu_solve(cx: &mut Lowering, lu: Value, pivots: Value, b: Value, p: Equati
     let dtype = cx.dtype(b);
     let (lu, b) = together(cx, lu, b)?;
     let (lu, b) = (wide(cx, lu)?, wide(cx, b)?);
-    // Pivots of fewer batch axes broadcast.
+    // The pivots broadcast over missing batch axes.
     let lower = Triangular { unit: true, transposed: p.transposed, ..Triangular::default() };
     let upper = Triangular { upper: true, transposed: p.transposed, ..Triangular::default() };
     let x = if p.transposed {
@@ -195,7 +195,7 @@ pub fn lu_solve(cx: &mut Lowering, lu: Value, pivots: Value, b: Value, p: Equati
     Ok(cx.cast(x, dtype)?)
 }
 
-/// X with A·X = B and the factors of A.
+/// Solves A·X = B; also returns the LU factors of A.
 pub fn solve(cx: &mut Lowering, a: Value, b: Value, right: bool) -> Result<(Value, Factors)> {
     square(cx, a)?;
     let f = lu_factor(cx, a, true)?;
@@ -203,7 +203,7 @@ pub fn solve(cx: &mut Lowering, a: Value, b: Value, right: bool) -> Result<(Valu
     Ok((x, f))
 }
 
-/// The inverse, and for each matrix (i32) 0 or the first pivot that is 0, counted from 1.
+/// The inverse, and for each matrix (i32) 0 or the index of the first zero pivot, counted from 1.
 pub fn inverse(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     square(cx, a)?;
     let (shape, dtype) = (cx.shape(a), cx.dtype(a));
@@ -212,7 +212,7 @@ pub fn inverse(cx: &mut Lowering, a: Value) -> Result<(Value, Value)> {
     Ok((x, f.info))
 }
 
-/// The diagonal of which the determinant is made: its sign, and the logarithm of its magnitude or the magnitude itself.
+/// The signs and the elements of the diagonal, from which the determinant is computed.
 struct Diagonal {
     sign: Value,
     elements: Value,
@@ -227,7 +227,7 @@ fn diagonal(cx: &mut Lowering, f: &Factors) -> Result<Diagonal> {
     shape.push(n);
     let index = (0..=batch).chain([batch]).map(Poly::var).collect();
     let elements = cx.view(lu, shape, index)?;
-    // Each exchange of two rows turns the sign.
+    // Each exchange of two rows flips the sign.
     let mut g = Body::default();
     let (p, x, i, one) = (g.arg(0), g.arg(1), g.index(Poly::var(batch)), g.i32(1));
     let here = g.binary(B::Add, i, one);
@@ -241,7 +241,7 @@ fn diagonal(cx: &mut Lowering, f: &Factors) -> Result<Diagonal> {
     Ok(Diagonal { sign, elements })
 }
 
-/// The determinant of factored matrices.
+/// The determinant, given the LU factors.
 pub fn determinant(cx: &mut Lowering, f: &Factors) -> Result {
     let dtype = cx.dtype(f.lu);
     let d = diagonal(cx, f)?;
@@ -252,7 +252,7 @@ pub fn determinant(cx: &mut Lowering, f: &Factors) -> Result {
     Ok(cx.cast(y, dtype)?)
 }
 
-/// The sign of the determinant of factored matrices, and the logarithm of its magnitude.
+/// The sign of the determinant and the logarithm of its magnitude, given the LU factors.
 pub fn log_determinant(cx: &mut Lowering, f: &Factors) -> Result<(Value, Value)> {
     let dtype = cx.dtype(f.lu);
     let d = diagonal(cx, f)?;

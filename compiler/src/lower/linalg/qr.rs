@@ -1,4 +1,4 @@
-//! Householder's reflections.
+//! QR factorisation by Householder reflections.
 
 use super::steps::{Steps, identity, matrix, pick, together, transposed, wide};
 use crate::lower::{Lowering, OpError, Result};
@@ -7,13 +7,13 @@ use wgfc_ir::{BinaryOp as B, Body, Dim, Poly, ReduceOp, UnaryOp as U, Value};
 /// Reflections I − τ·v·vᵀ, one for each of the first min(m, n) columns of m × n matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Reflections {
-    /// R on and above the diagonal, the vectors v below, which have 1 on it.
+    /// R on and above the diagonal, and the vectors v below it; the element of v on the diagonal is 1.
     pub vectors: Value,
-    /// Their τ.
+    /// The factors τ.
     pub tau: Value,
 }
 
-/// A = Q·R, Q as reflections.
+/// The factorisation A = Q·R, with Q as a product of reflections.
 pub fn reflections(cx: &mut Lowering, a: Value) -> Result<Reflections> {
     let (batch, m, n) = matrix(cx, a)?;
     let dtype = cx.dtype(a);
@@ -34,7 +34,7 @@ pub fn reflections(cx: &mut Lowering, a: Value) -> Result<Reflections> {
         let shape = cx.shape(below);
         let squares = cx.map_to(f.0, &[below, j], shape)?;
         let tail = cx.reduce(ReduceOp::Sum, squares, &[row], true)?;
-        // Where there is nothing below, nothing is reflected.
+        // If all elements below the diagonal are 0, there is no reflection.
         let mut f = Body::default();
         let (al, ta, zero) = (f.arg(0), f.arg(1), f.number(t, 0.0));
         let square = f.binary(B::Mul, al, al);
@@ -90,16 +90,16 @@ pub fn reflections(cx: &mut Lowering, a: Value) -> Result<Reflections> {
     Ok(Reflections { vectors: cx.cast(done[0], dtype)?, tau: cx.cast(tau, dtype)? })
 }
 
-/// How reflections are applied.
+/// The way in which Q is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Qᵀ, not Q.
+    /// Whether Qᵀ is applied instead of Q.
     pub transposed: bool,
-    /// C·Q, not Q·C.
+    /// Whether the product is C·Q rather than Q·C.
     pub right: bool,
 }
 
-/// The product of the matrix Q of reflections (m × m) and C.
+/// The product of C and the matrix Q (m × m) that the reflections represent.
 pub fn apply(cx: &mut Lowering, q: &Reflections, c: Value, p: Applied) -> Result {
     if p.right {
         let c = transposed(cx, c)?;
@@ -119,7 +119,7 @@ pub fn apply(cx: &mut Lowering, q: &Reflections, c: Value, p: Applied) -> Result
         return Err(OpError::model(format!("factors of reflections {}", cx.ty(q.tau))).operand(q.tau));
     };
     let count = cx.shape(q.tau)[axis].clone();
-    // One vector for each τ.
+    // Only the vectors that have a τ are used.
     let last = cx.rank(q.vectors) - 1;
     let vectors = cx.slice(q.vectors, last, &Poly::ZERO, 1, &count)?;
     let (vectors, c) = together(cx, vectors, c)?;
@@ -173,7 +173,7 @@ pub fn triangle_of(cx: &mut Lowering, q: &Reflections, rows: &Dim) -> Result {
     Ok(cx.map(f.0, &[x])?)
 }
 
-/// Q (m × k) and R (k × n) of m × n matrices: k is the smaller of m and n, or m where they are `complete`.
+/// Q (m × k) and R (k × n) of m × n matrices, where k is min(m, n), or m if `complete`.
 pub fn qr(cx: &mut Lowering, a: Value, complete: bool) -> Result<(Value, Value)> {
     let (_, m, n) = matrix(cx, a)?;
     let k = if complete || m == n { m } else { m.min_of(&n, &[]) };

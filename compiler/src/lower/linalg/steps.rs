@@ -1,12 +1,12 @@
-//! Algorithms over the columns of matrices as loops: a step picks rows and columns by masks, so that matrices of a batch are
-//! lanes of one kernel.
+//! Loops over the columns of matrices. Each step selects rows and columns with masks, so that all matrices of a batch
+//! are computed by the same kernel.
 
 use crate::lower::{Lowered, Lowering, OpError, Result};
 use wgfc_ir::{
     BinaryOp as B, Body, Border, DType, Dim, Graph, Op, Poly, ReduceOp, Scalar, TensorType, Value,
 };
 
-/// The batch axes, and the extents of the last two axes of matrices of floats.
+/// The number of batch axes, and the extents of the last two axes. The type must be a float.
 pub(super) fn matrix(cx: &Lowering, x: Value) -> Result<(usize, Dim, Dim)> {
     let shape = cx.shape(x);
     match shape.len().checked_sub(2).filter(|_| cx.dtype(x).is_float()) {
@@ -15,7 +15,7 @@ pub(super) fn matrix(cx: &Lowering, x: Value) -> Result<(usize, Dim, Dim)> {
     }
 }
 
-/// The number of axes and the extent of square matrices.
+/// The number of batch axes and the extent of square matrices.
 pub(super) fn square(cx: &mut Lowering, x: Value) -> Result<(usize, Dim)> {
     let (batch, m, n) = matrix(cx, x)?;
     if let (Some(a), Some(b)) = (m.as_const(), n.as_const())
@@ -27,12 +27,12 @@ pub(super) fn square(cx: &mut Lowering, x: Value) -> Result<(usize, Dim)> {
     Ok((batch, if n.as_const().is_some() { n } else { m }))
 }
 
-/// At least f32.
+/// Converts types narrower than f32 to f32.
 pub(super) fn wide(cx: &mut Lowering, x: Value) -> Result {
     if cx.dtype(x).bits() < 32 { Ok(cx.cast(x, DType::F32)?) } else { Ok(x) }
 }
 
-/// Rows as columns.
+/// The transpose of matrices.
 pub(super) fn transposed(cx: &mut Lowering, x: Value) -> Result {
     let rank = matrix(cx, x)?.0 + 2;
     let mut order: Vec<usize> = (0..rank).collect();
@@ -40,7 +40,7 @@ pub(super) fn transposed(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.transpose(x, &order)?)
 }
 
-/// Ones where the row is the column, of this shape.
+/// Identity matrices of this shape.
 pub(super) fn identity(cx: &mut Lowering, shape: &[Dim], dtype: DType) -> Result {
     let rank = shape.len();
     let mut f = Body::default();
@@ -51,7 +51,7 @@ pub(super) fn identity(cx: &mut Lowering, shape: &[Dim], dtype: DType) -> Result
     Ok(cx.map_to(f.0, &[], shape.to_vec())?)
 }
 
-/// Operands whose matrices have as many of each batch axis: axes are put in front, and the second is repeated.
+/// Broadcasts the batch axes: missing axes are put in front, and the second operand is repeated.
 pub(super) fn together(cx: &mut Lowering, a: Value, b: Value) -> Result<(Value, Value)> {
     let mut one = |x: Value| -> Result {
         let (batch, ..) = matrix(cx, x)?;
@@ -70,16 +70,16 @@ pub(super) fn together(cx: &mut Lowering, a: Value, b: Value) -> Result<(Value, 
     Ok((to(a)?, to(b)?))
 }
 
-/// The arguments of a step: its number (i32), the carried values, and its slices.
+/// The arguments of a step: its number (i32), the carried values, and the slices.
 pub(super) struct Step<'a> {
     pub number: Value,
     pub carried: &'a [Value],
     pub slices: &'a [Value],
 }
 
-/// A loop of `count` steps, from the last to the first where it is `reversed`. `sliced` are values with an axis that long, of
-/// which each step gets its slice without the axis. The body returns what is carried and results of the step, which are
-/// stacked in front, in the order of the numbers.
+/// A loop of `count` steps, from the last to the first if `reversed`. Each value of `sliced` has an axis of extent
+/// `count`, and each step gets its slice without that axis. The body returns the carried values, and results that are
+/// stacked along a new first axis in the order of the step numbers.
 pub(super) struct Steps<'a> {
     pub count: Dim,
     pub reversed: bool,
@@ -131,7 +131,8 @@ impl Steps<'_> {
     }
 }
 
-/// The slice at place `at` (an i32 that broadcasts) along an axis, which keeps the extent 1: a sum of one element and zeros.
+/// The slice at position `at` (an i32 that broadcasts) along an axis, which is kept with extent 1. It is computed as a
+/// masked sum.
 pub(super) fn pick(cx: &mut Lowering, x: Value, axis: usize, at: Value) -> Result {
     let mut f = Body::default();
     let (v, at_, i) = (f.arg(0), f.arg(1), f.index(Poly::var(axis)));
@@ -143,7 +144,7 @@ pub(super) fn pick(cx: &mut Lowering, x: Value, axis: usize, at: Value) -> Resul
     Ok(cx.reduce(ReduceOp::Sum, one, &[axis], true)?)
 }
 
-/// The first step (from 1 on) at which something failed so far: `before` unless it is 0.
+/// The number (from 1 on) of the first failed step so far: `before` unless that is 0.
 pub(super) fn first_failure(cx: &mut Lowering, before: Value, failed: Value, number: Value) -> Result {
     let mut f = Body::default();
     let (before_, failed_, number_) = (f.arg(0), f.arg(1), f.arg(2));

@@ -1,4 +1,5 @@
-//! Products of factors equal the factored matrix, and solutions satisfy their equations: in batches, in the evaluator.
+//! Products of factors equal the factored matrix, and solutions satisfy their equations, for batches, in the
+//! evaluator.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -6,14 +7,14 @@ use wgfc_ir::eval::evaluate;
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{Border, Graph, Tensor};
 
-/// Matrices of numbers in −1..1.
+/// Matrices of random numbers between −1 and 1.
 fn random(cx: &mut Lowering, seed: u64, shape: &[usize]) -> Value {
     let mut rng = Rng::new(seed);
     let v: Vec<f32> = (0..shape.iter().product()).map(|_| rng.unit()).collect();
     cx.constant(Tensor::from_f32(shape.to_vec(), &v))
 }
 
-/// Symmetric ones with positive eigenvalues: A·Aᵀ + I.
+/// Symmetric matrices with positive eigenvalues: A·Aᵀ + I.
 fn positive(cx: &mut Lowering, seed: u64, shape: &[usize]) -> Value {
     let a = random(cx, seed, shape);
     let t = steps::transposed(cx, a).unwrap();
@@ -23,7 +24,7 @@ fn positive(cx: &mut Lowering, seed: u64, shape: &[usize]) -> Value {
     cx.binary(BinaryOp::Add, product, one).unwrap()
 }
 
-/// The values that a function makes.
+/// The values that `f` computes.
 fn values(f: impl FnOnce(&mut Lowering) -> Result<Vec<Value>>) -> Vec<Tensor> {
     let mut g = Graph::new();
     let mut cx = Lowering::new(&mut g);
@@ -34,7 +35,7 @@ fn values(f: impl FnOnce(&mut Lowering) -> Result<Vec<Value>>) -> Vec<Tensor> {
     evaluate(&g, &BTreeMap::new()).unwrap()
 }
 
-/// Asserts that the two values of each pair that a function makes are equal within 2e-4.
+/// Asserts that the two values of each pair that `f` computes are equal within 2e-4.
 fn pairs(f: impl FnOnce(&mut Lowering) -> Result<Vec<(Value, Value)>>) {
     let all = values(|cx| Ok(f(cx)?.into_iter().flat_map(|(a, b)| [a, b]).collect()));
     for (i, pair) in all.chunks(2).enumerate() {
@@ -71,7 +72,7 @@ fn factors_of_cholesky() {
             Ok(vec![(product, a), (again, b), (one, identity)])
         });
     }
-    // The second minor is not positive; the other triangle is not read.
+    // The second leading minor is not positive; the NaN is in the triangle that is not read.
     let got = values(|cx| {
         let a = cx.constant(Tensor::from_f32(vec![2, 2, 2], &[1.0, f32::NAN, 2.0, 1.0, 4.0, 9.0, 2.0, 5.0]));
         let c = cholesky(cx, a, false)?;
@@ -92,7 +93,7 @@ fn triangular_equations() {
         };
         pairs(|cx| {
             let a = random(cx, 3, &[2, 1, 4, 4]);
-            // A large diagonal, of which nothing is read where it stands for ones.
+            // A large diagonal, which is not read if the diagonal counts as ones.
             let mut f = Body::default();
             let (x, i, j) = (f.arg(0), f.index(Poly::var(2)), f.index(Poly::var(3)));
             let (zero, four) = (f.f32(0.0), f.f32(4.0));
@@ -135,7 +136,7 @@ fn factors_of_elimination() {
             let small = cx.binary_scalar(BinaryOp::Max, size, 1.0)?;
             let shape = cx.shape(small);
             let one = cx.full(&shape, Scalar::from_f64(DType::F32, 1.0))?;
-            // No factor is larger than 1: the largest pivot was taken.
+            // With partial pivoting no element of L is larger than 1 in magnitude.
             Ok(vec![(product, a), (small, one)])
         });
     }
@@ -164,7 +165,7 @@ fn factors_of_elimination() {
         let product = cx.binary(BinaryOp::Mul, sign, size)?;
         Ok(vec![(one, identity), (d, known), (product, known)])
     });
-    // A column of zeros, and a pivot that is exchanged.
+    // A column of zeros, and a matrix that needs a row exchange.
     let got = values(|cx| {
         let a = cx.constant(Tensor::from_f32(vec![2, 2, 2], &[0.0, 1.0, 0.0, 2.0, 1.0, 2.0, -4.0, 2.0]));
         let f = lu_factor(cx, a, true)?;
@@ -222,7 +223,7 @@ fn what_is_no_matrix_is_refused() {
     assert!(solve(&mut cx, s, v, false).is_err());
 }
 
-/// The product of the columns of a matrix with one another, which is one where they are orthogonal.
+/// The Gram matrix of the columns, which is the identity if they are orthonormal.
 fn gram(cx: &mut Lowering, q: Value) -> (Value, Value) {
     let t = steps::transposed(cx, q).unwrap();
     let product = cx.matmul(t, q).unwrap();
@@ -235,7 +236,7 @@ fn eigenvectors_diagonalise() {
     for n in [1, 2, 5, 8, 13, 64] {
         for upper in [false, true] {
             pairs(|cx| {
-                // The other triangle does not count.
+                // The other triangle is not read.
                 let a = positive(cx, n as u64, &[2, n, n]);
                 let four = cx.scalar(DType::F32, if n == 64 { 100.0 } else { 4.0 });
                 let a = cx.binary(BinaryOp::Div, a, four)?;
@@ -273,7 +274,7 @@ fn singular_vectors_make_the_matrix() {
     }
 }
 
-/// Vectors of a matrix of rank 2, and of zeros, are orthogonal all the same.
+/// The singular vectors of a matrix of rank 2, and of a zero matrix, are still orthogonal.
 #[test]
 fn singular_vectors_of_matrices_that_lack_rank() {
     for scale in [1.0, 0.0, 1e-30] {

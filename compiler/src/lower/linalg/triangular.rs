@@ -1,23 +1,23 @@
-//! Equations with triangular matrices.
+//! Triangular linear systems.
 
 use super::steps::{Steps, matrix, pick, square, together, transposed, wide};
 use crate::lower::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, Body, Poly, Value};
 
-/// Which triangle of a matrix is meant, and on which side of the unknowns it stands.
+/// The triangle of a matrix that is used, and the side of the unknowns on which the matrix stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Triangular {
-    /// The elements above the diagonal, not those below.
+    /// Whether the upper triangle is used rather than the lower one.
     pub upper: bool,
-    /// The transpose of the triangle is meant.
+    /// Whether the triangle is transposed.
     pub transposed: bool,
-    /// The diagonal is taken for ones, whatever it has.
+    /// Whether the diagonal counts as ones and is not read.
     pub unit: bool,
-    /// X·A = B, not A·X = B.
+    /// Whether the system is X·A = B rather than A·X = B.
     pub right: bool,
 }
 
-/// X with A·X = B, by substitution; batch axes broadcast. Of A only the triangle is read.
+/// Solves A·X = B by substitution; batch axes broadcast. Only the selected triangle of A is read.
 pub fn solve_triangular(cx: &mut Lowering, a: Value, b: Value, p: Triangular) -> Result {
     if p.right {
         // Aᵀ·Xᵀ = Bᵀ.
@@ -48,7 +48,7 @@ pub fn solve_triangular(cx: &mut Lowering, a: Value, b: Value, p: Triangular) ->
     let done = loops.lower(cx, |cx, s| {
         let (x, j) = (s.carried[0], s.number);
         let t = cx.dtype(x);
-        // Column j of the matrix as a column.
+        // Column j of A as an `[…, n, 1]` column.
         let axis = cx.rank(s.slices[0]);
         let column = cx.unsqueeze(s.slices[0], &[axis])?;
         let mut mine = pick(cx, x, row, j)?;

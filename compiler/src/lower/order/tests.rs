@@ -1,11 +1,11 @@
-//! Order, what is combined up to each element, and runs, against plain loops.
+//! Sorting, running combinations and runs of equal elements, compared with plain loops.
 
 use super::super::testing::{tensor, values};
 use super::super::{scan, unique};
 use super::*;
 use wgfc_ir::Tensor;
 
-/// Numbers of which several are equal, and one is none.
+/// Numbers with several duplicates and one NaN.
 fn numbers() -> Vec<f64> {
     let mut v: Vec<f64> = (0..23).map(|i| f64::from(i * 7 % 11) - 4.0).collect();
     v[17] = f64::NAN;

@@ -1,4 +1,4 @@
-//! Distributions: shares of many numbers, and what must be true of each.
+//! Distributions: frequencies in large samples, and properties that each must have.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn what_is_drawn_once_follows_the_weights() {
     assert!(v.chunks(3).all(|r| r[0] != r[1] && r[1] != r[2] && r[0] != r[2] && !r.contains(&3.0)));
 }
 
-/// Numbers that a run with this seed and offset draws, by operators of these names.
+/// The numbers that operators of these names draw in a run with this seed and offset.
 fn of_run(names: &[&str], seed: i64, offset: i64) -> Vec<Vec<f64>> {
     let mut g = Graph::new();
     let mut cx = Lowering::new(&mut g);
@@ -96,7 +96,7 @@ fn of_run(names: &[&str], seed: i64, offset: i64) -> Vec<Vec<f64>> {
     y.iter().map(numbers).collect()
 }
 
-/// How far two rows of even numbers go together.
+/// The correlation of two sequences of uniform numbers in `[0, 1)`.
 fn correlation(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - 0.5) * (b - 0.5)).sum::<f64>() * 12.0 / a.len() as f64
 }
@@ -117,9 +117,9 @@ fn runs_and_operators_are_independent() {
         a.iter().for_each(|x| counts[(x * 64.0) as usize] += 1.0);
         let expected = N as f64 / 64.0;
         let chi: f64 = counts.iter().map(|c: &f64| (c - expected).powi(2) / expected).sum();
-        // 63 degrees of freedom: one in ten thousand is beyond 111.
+        // With 63 degrees of freedom the statistic exceeds 111 with a probability of one in ten thousand.
         assert!(chi < 111.0, "{chi}");
-        // Five deviations, also of rows that are moved by one.
+        // Five standard deviations, also for sequences shifted by one element.
         let most = 5.0 / (N as f64).sqrt();
         for b in &all[..i] {
             for (a, b) in [(&a[..], &b[..]), (&a[1..], &b[..]), (&a[..], &b[1..])] {
@@ -129,7 +129,7 @@ fn runs_and_operators_are_independent() {
     }
 }
 
-/// The numbers that one place draws in many runs one after another are a sequence.
+/// The numbers drawn at one position in consecutive runs are a random sequence.
 #[test]
 fn offsets_are_a_sequence_of_its_own() {
     let mut g = Graph::new();

@@ -1,4 +1,4 @@
-//! Sums and squares of narrow floats are those of f32, rounded once.
+//! Sums and squares of narrow floats equal those computed in f32 and rounded once.
 
 use super::super::testing::{tensor, values};
 use super::super::window::{Padding, Window, Windows};
@@ -8,7 +8,7 @@ use wgfc_ir::Dim;
 
 const NARROW: [DType; 2] = [DType::F16, DType::BF16];
 
-/// A function of a tensor of 1,600 times 60, as a batch of one channel; the results are of its type and all the same.
+/// Applies `f` to a `[1, 1, 40, 40]` tensor of 60s. The results must have its type and all be equal.
 fn of_sixties(dtype: DType, f: impl Fn(&mut Lowering, Value) -> Result) -> f64 {
     let y = values(|cx| {
         let x = cx.constant(tensor(dtype, &[1, 1, 40, 40], &[60.0; 1600]));
@@ -49,7 +49,7 @@ fn reductions_of_narrow_floats_do_not_overflow() {
             }),
             60_000.0,
         );
-        // A row of 60,000 squared, over a window of 3 of 1 channel.
+        // A row of 60,000s, squared, with a window of 3 channels over a single one.
         let p = norm::LocalResponse { size: 3, alpha: 3e-6, beta: 0.5, bias: 0.0 };
         close(
             of_sixties(dtype, |cx, x| {
@@ -95,10 +95,10 @@ fn pools_of_narrow_floats_do_not_overflow() {
     }
 }
 
-/// Windows far larger than what they lie over read what is inside of it, not the padding.
+/// Windows far larger than their tensor read the elements inside of it, not the padding.
 #[test]
 fn windows_larger_than_their_tensor_end_with_it() {
-    // Extents of the window, strides, dilations, padding around.
+    // Window extents, strides, dilations, and padding on all sides.
     let cases = [
         ([5001, 7002], [1, 1], [1, 1], [2500, 3501]),
         ([20, 9], [3, 2], [2, 3], [19, 12]),

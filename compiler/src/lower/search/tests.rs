@@ -1,4 +1,4 @@
-//! Searches of all kinds against counting, and what is made of them.
+//! Searches compared with counting, and the operators built on them.
 
 use super::super::testing::{tensor, values};
 use super::super::{histogram, segment};

@@ -1,4 +1,4 @@
-//! The evaluator's results; kernels are compared with it by `compiler/tests/it/special.rs` and the self-test.
+//! Results of the evaluator; `compiler/tests/it/special.rs` and the self-test compare the kernels with it.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ fn constants(cx: &mut Lowering, xs: &[(DType, &[f64])]) -> Vec<Value> {
     xs.iter().map(|x| cx.constant(tensor(x))).collect()
 }
 
-/// The values of a function of constants.
+/// The values of a function applied to constants.
 fn values(xs: &[(DType, &[f64])], f: impl FnOnce(&mut Lowering, &[Value]) -> Result) -> Vec<f64> {
     let mut g = Graph::new();
     let mut cx = Lowering::new(&mut g);
@@ -39,7 +39,7 @@ const NAN: f64 = f64::NAN;
 #[test]
 fn compositions() {
     let x: &[f64] = &[0.5, 2.25, -1.5];
-    // ψ, ψ′, ψ″ by DLMF 5.15 in mpmath.
+    // ψ, ψ′ and ψ″ by DLMF 5.15, computed with mpmath.
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 0, v[0])), &[-1.963510026, 0.5725464666, 0.7031566406]);
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 1, v[0])), &[4.934802201, 0.5573291545, 9.379246645]);
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 2, v[0])), &[-16.82879664, -0.3037399375, -0.2362040516]);

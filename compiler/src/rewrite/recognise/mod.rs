@@ -1,4 +1,4 @@
-//! Raised operators that no pattern of fixed shape finds: matchers along the flow of data.
+//! Recognition of raised operators that no pattern of fixed shape finds: matchers that follow the data flow.
 
 pub mod attention;
 pub mod nan_guard;

@@ -1,4 +1,4 @@
-//! The scores of an attention under their masks and scales, and the masks as they are added.
+//! The scores of an attention below their masks and scales, and the masks in additive form.
 
 use super::simple::{Simple, factor, simple};
 use crate::rewrite::views::ViewMap;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use wgfc_ir::lower::{finite_is_seen, unseen};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, Value};
 
-/// The scores under their masks and scales. A `place` is the view that reads a value at positions of the
-/// probabilities, `[batch…, s, t]`.
+/// The scores below their masks and scales. `place` is the view that reads a value at positions of the probabilities,
+/// `[batch…, s, t]`.
 pub struct Scores {
     /// The product of queries and keys.
     pub contract: Contract,
-    /// Its operands.
+    /// The operands of that product.
     pub inputs: (Value, Value),
-    /// Where it is read.
+    /// The view through which it is read.
     pub place: ViewMap,
-    /// The operations on them, in this order.
+    /// The masks applied to the scores, in this order.
     pub mask: Vec<Mask>,
-    /// The product of the factors.
+    /// The product of all scale factors.
     pub scale: f64,
-    /// The nodes that compute all this, without the masks.
+    /// The nodes that compute the scores, without the masks.
     pub absorbed: Vec<NodeId>,
 }
 
-/// Something added to the scores, or put in their place.
+/// A tensor that is added to the scores, or a number that replaces some of them.
 pub struct Mask {
     kind: Kind,
     value: Value,
@@ -31,21 +31,21 @@ pub struct Mask {
 }
 
 enum Kind {
-    /// A tensor that is added as it is.
+    /// The tensor is added.
     Add,
-    /// This scalar where the condition holds (or fails), the score elsewhere.
+    /// The scalar replaces the score where the condition holds (or, with `otherwise`, fails).
     Where { otherwise: bool, value: Scalar },
 }
 
-/// A finite number below this keeps its value when ordinary numbers are added.
+/// A finite number below this bound absorbs ordinary numbers that are added to it.
 const ABSORBS: f64 = -1e30;
 
-/// Whether `v` is read only once, and is no output.
+/// Whether `v` is read exactly once and is not an output.
 pub fn private(graph: &Graph, v: Value) -> bool {
     !graph.is_output(v) && graph.uses(v).len() == 1
 }
 
-/// Peels masks, views and scales off the scores `v`.
+/// Strips masks, views and scales from the scores `v`.
 pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<Scores> {
     if depth > 12 {
         return None;
@@ -70,7 +70,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
     }
     let shape = &graph.ty(v).shape;
     let deeper = |x: Value| {
-        // A tensor that broadcasts to the scores is not the scores.
+        // A tensor that is broadcast to the scores cannot be the scores themselves.
         let fits = &graph.ty(x).shape == shape && private(graph, x);
         fits.then(|| scores(graph, x, place.clone(), depth + 1)).flatten()
     };
@@ -85,7 +85,8 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
                 (None, Some(f)) => (f, *a),
                 _ => return None,
             };
-            // The weights of a row in which all are chosen are those of the added scores.
+            // A row in which all scores are replaced gets its weights from the added mask, unless the constant absorbs
+            // it.
             if f.mask.iter().filter_map(Mask::chosen).any(|c| c > ABSORBS) {
                 return None;
             }
@@ -93,7 +94,8 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
             f
         }
         Simple::Choose { condition, x, constant, swapped } => {
-            // Only a constant that no score reaches leaves no weight, and of two the rows in which all are chosen know which is greater.
+            // The constant must be below all scores, so that replaced scores have no weight. Two masks must have the
+            // same constant, because the larger one would win in rows in which all scores are replaced.
             if constant.as_f64() > -1e4 {
                 return None;
             }
@@ -108,7 +110,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
         s => {
             let (x, c) = factor(s)?;
             let mut f = deeper(x)?;
-            // (scores + mask)·c is another thing.
+            // `(scores + mask)·c` is not matched.
             if !f.mask.is_empty() {
                 return None;
             }
@@ -120,8 +122,8 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
     Some(found)
 }
 
-/// The view of a tensor of shape `of`, which broadcasts to a value of shape `to` that is read at `place`. Axes along which it
-/// does not vary have extent 1.
+/// The view of a tensor of shape `of` that broadcasts to a value of shape `to`, which is read at `place`. Axes along
+/// which the tensor does not vary have extent 1.
 fn broadcast(of: &[Dim], to: &[Dim], place: &ViewMap) -> Option<ViewMap> {
     let skip = to.len().checked_sub(of.len())?;
     let index: Vec<Poly> =
@@ -134,12 +136,12 @@ fn broadcast(of: &[Dim], to: &[Dim], place: &ViewMap) -> Option<ViewMap> {
 }
 
 impl Mask {
-    /// Its shape at positions of the probabilities.
+    /// The shape of the mask at positions of the probabilities.
     pub fn shape(&self) -> &[Dim] {
         &self.place.shape
     }
 
-    /// The number that is put in the place of scores.
+    /// The number that replaces scores, if there is one.
     fn chosen(&self) -> Option<f64> {
         match self.kind {
             Kind::Add => None,
@@ -147,7 +149,8 @@ impl Mask {
         }
     }
 
-    /// The scores added after `before`, of type `dtype`. With `empty_is_zero` as such an attention has it.
+    /// The mask as numbers to add to the scores, combined with `before`, of type `dtype`; with `empty_is_zero` in the
+    /// form that such an attention expects.
     pub fn build(
         &self,
         graph: &mut Graph,
@@ -194,14 +197,14 @@ impl Mask {
     }
 }
 
-/// The type in which masks are added to scores of queries of type `dtype`: f32 where the scores were, or where masks have numbers
-/// that absorb any score.
+/// The type in which masks are added, for queries of type `dtype`: f32 if the scores were f32, or if masks contain
+/// numbers that absorb any score.
 pub fn mask_type(graph: &Graph, masks: &[Mask], dtype: DType) -> DType {
     let exact = |m: &Mask| matches!(m.kind, Kind::Add) && graph.ty(m.value).dtype == dtype;
     if matches!(dtype, DType::F32 | DType::F64) || masks.iter().all(exact) { dtype } else { DType::F32 }
 }
 
-/// A map of operands that broadcast.
+/// A map of operands that broadcast against each other.
 fn map(graph: &mut Graph, body: ScalarFn, inputs: &[Value], origin: &[Arc<str>]) -> Result<Value, String> {
     let shape = crate::rewrite::views::broadcast(inputs.iter().map(|v| graph.ty(*v).shape.as_slice()))
         .ok_or("masks that do not broadcast")?;

@@ -1,12 +1,12 @@
-//! Maps of one scalar operator, as matchers see them.
+//! A simplified form of maps with one scalar operator, for matchers.
 
 use wgfc_ir::{BinaryOp, Graph, Op, Scalar, ScalarNode, UnaryOp, Value};
 
-/// The parts of a map of one scalar operator.
+/// The parts of a map with one scalar operator.
 pub enum Simple {
     /// A function of one operand.
     Unary(UnaryOp, Value),
-    /// To another type.
+    /// A conversion to another type.
     Cast(Value),
     /// A function of an operand and a constant.
     Scalar(BinaryOp, Value, f64),
@@ -16,7 +16,7 @@ pub enum Simple {
     Choose {
         /// The condition that decides.
         condition: Value,
-        /// The operand that is chosen where the condition holds, or fails.
+        /// The operand that is chosen where the condition holds or, if `swapped`, fails.
         x: Value,
         /// The value that is chosen elsewhere.
         constant: Scalar,
@@ -25,7 +25,7 @@ pub enum Simple {
     },
 }
 
-/// The operator of `v`, where it is a map of one over operands and constants.
+/// The operator of `v`, if it is a map with one scalar operator on operands and constants.
 pub fn simple(graph: &Graph, v: Value) -> Option<Simple> {
     let node = graph.node(v.node);
     let Op::Map { body, .. } = &node.op else { return None };
@@ -63,7 +63,7 @@ pub fn simple(graph: &Graph, v: Value) -> Option<Simple> {
     }
 }
 
-/// The factor of a product or quotient with a constant.
+/// The operand and the factor of a product or quotient with a constant.
 pub fn factor(s: &Simple) -> Option<(Value, f64)> {
     match s {
         Simple::Scalar(BinaryOp::Mul, x, c) => Some((*x, *c)),

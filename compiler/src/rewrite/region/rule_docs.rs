@@ -6,7 +6,7 @@ use crate::rewrite::{rules, views::ViewMap};
 use wgfc_ir::ScalarNode;
 use wgfc_ir::tensor::Tensor;
 
-/// Rewrites that are no rules: where, an example, and why.
+/// Rewrites that are not rules: the file, an example, and the reason.
 const PASSES: &[(&str, &str, &str)] = &[
     (
         "`canonical.rs`, `fold.rs`, `empty.rs`",
@@ -45,7 +45,7 @@ const PASSES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A rule as it stands in `rules.rs`.
+/// A rule in the text of `rules.rs`.
 struct Source {
     name: String,
     equation: String,
@@ -75,7 +75,7 @@ fn sources(table: &str) -> Vec<Source> {
         let call = &call[..=end(call)];
         rest = &rest[rest.find(call).unwrap() + call.len()..];
         let name = call.split('"').nth(1).unwrap().to_owned();
-        // Behind `=>` stand a pattern or code, then guards.
+        // After `=>` come a pattern or code, then guards.
         let guard = if macro_call {
             let right = call.split_once("=>").unwrap().1.trim();
             let after = match right.strip_prefix('"') {
@@ -98,7 +98,7 @@ fn sources(table: &str) -> Vec<Source> {
     out
 }
 
-/// Where the parenthesis closes with which `text` starts.
+/// The position of the parenthesis that closes the one with which `text` starts.
 fn end(text: &str) -> usize {
     let (mut depth, mut quoted) = (0, false);
     for (i, c) in text.char_indices() {
@@ -115,14 +115,14 @@ fn end(text: &str) -> usize {
     panic!("a rule without an end: {text}");
 }
 
-/// Names of the values of an example.
+/// The names of the values of an example.
 struct Names {
     values: BTreeMap<Value, String>,
     constants: Vec<(String, Tensor)>,
 }
 
 impl Names {
-    /// A constant that two others are joined to.
+    /// The name of a constant that is the concatenation of two others.
     fn joined(&self, t: &Tensor) -> Option<String> {
         let pairs = self.constants.iter().flat_map(|a| self.constants.iter().map(move |b| (a, b)));
         pairs.flat_map(|p| (0..t.shape.len()).map(move |axis| (p, axis))).find_map(|((a, b), axis)| {
@@ -132,14 +132,14 @@ impl Names {
     }
 }
 
-/// A value as the expressions of [`CASES`] are written.
+/// A value in the notation of [`CASES`].
 fn shown(graph: &Graph, v: Value, names: &Names) -> String {
     if let Some(name) = names.values.get(&v) {
         return name.clone();
     }
     let node = graph.node(v.node);
     let axes = |axes: &[usize]| axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    // Labels that a rule makes are numbers.
+    // Labels created by a rule are printed as letters.
     let letter = |l: &u8| if *l < b'a' { (b'a' + l) as char } else { *l as char };
     let text = |labels: &[u8]| labels.iter().map(letter).collect::<String>();
     let head = match &node.op {
@@ -188,7 +188,8 @@ fn shown(graph: &Graph, v: Value, names: &Names) -> String {
     format!("({head} {})", operands.join(" "))
 }
 
-/// The expression that the rule makes of the example: the one that is chosen, or the shortest other one where the example is cheapest.
+/// The expression that the rule makes of the example: the chosen one, or the shortest alternative if the example
+/// itself is the cheapest.
 fn after(rule: &Rule, text: &str) -> String {
     let (graph, values) = Expr::named(text);
     let constant = |(v, name): (&Value, &String)| match &graph.node(v.node).op {

@@ -1,4 +1,5 @@
-//! Each rule: an expression where it fires, one where it must not, and every term it equates evaluated.
+//! For each rule: an expression where it fires, one where it must not, and an evaluation of every term that it
+//! equates.
 
 use super::*;
 use crate::rewrite::extract::whole;
@@ -6,7 +7,7 @@ use crate::rewrite::rules::{approx, exact, raise, share};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{Builder, DType, Dim, Poly, Scalar, UnaryOp};
 
-/// `rule`, where it fires, where it must not.
+/// The rule, an expression where it fires, and one where it must not.
 ///
 /// Operands: `x y p` f32[3, 7] (`p` positive), `v` f32[7], `r` f32[3, 1], `z` f32[7, 5], `h` f16[3, 7], `e` 0.01 as f16,
 /// `i j` i32[3, 7], `b` bool[3, 7]; constants `w u` f32[7, 5], `c d` f32[7], `n` f32[5], `q` f32[3, 7],
@@ -182,7 +183,7 @@ impl<'a> Expr<'a> {
         (e.graph, e.inputs)
     }
 
-    /// The graph, and what its inputs and constants are called.
+    /// The graph, and the names of its inputs and constants.
     pub(super) fn named(text: &'a str) -> (Graph, BTreeMap<Value, String>) {
         let e = Expr::parsed(text);
         (e.graph, e.named.into_iter().map(|(name, v)| (v, name)).collect())
@@ -302,7 +303,8 @@ fn view(spec: &str) -> Op {
     Op::View { shape: polys(parts[0]), index: polys(parts[1]), fill }
 }
 
-/// The rules that fire when `rules` run to the end, and a graph for every term of every class that the result needs.
+/// The rules that fire when `rules` run to saturation, and a graph for every term of every class that the result
+/// needs.
 pub(super) fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
     let members = depth_first(graph);
     let form = Form::new(graph, members, true);
@@ -386,7 +388,8 @@ fn all_rules_together_saturate_and_keep_the_values() {
     }
 }
 
-/// Chains of operators with constants, many of which cancel, mean what they mean in real numbers, up to the rounding of each step.
+/// Chains of operators with constants, many of which cancel, keep their meaning in real numbers, up to the rounding of
+/// each step.
 #[test]
 fn chains_with_constants_keep_their_meaning() {
     let rules: Vec<Rule> = [exact(), approx(), raise()].into_iter().flatten().collect();
@@ -399,7 +402,7 @@ fn chains_with_constants_keep_their_meaning() {
         let mut steps = vec![];
         for i in 0..2 + pick(0, 4) {
             let op = pick(2 * i + 1, 5);
-            // Constants come again, so that they meet their inverses.
+            // Constants are repeated, so that they meet their inverses.
             let c = constants[(pick(2 * i + 2, 4) + pick(15, constants.len())) % constants.len()];
             if op == 1 && c == 0.0 {
                 continue;
@@ -433,7 +436,8 @@ fn chains_with_constants_keep_their_meaning() {
     }
 }
 
-/// Factors that cancel, before, in and behind products, and zeros of either sign, of which x plus any sum of multiples is x.
+/// Factors that cancel before, in and after products, and zeros of either sign, to which multiples can be added
+/// without end.
 #[test]
 fn regions_with_factors_that_cancel_saturate() {
     let rules: Vec<Rule> = [exact(), approx(), raise()].into_iter().flatten().collect();
@@ -454,7 +458,7 @@ fn regions_with_factors_that_cancel_saturate() {
     }
 }
 
-/// A rule that is wrong makes two constants equal, which is seen.
+/// A wrong rule that makes two constants equal is detected.
 #[test]
 fn unequal_constants_in_one_class_are_an_error() {
     let wrong: Rule = egg::rewrite!("wrong"; "(mul ?x ?c)" => "?c");

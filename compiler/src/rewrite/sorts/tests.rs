@@ -1,7 +1,7 @@
 use super::*;
 use wgfc_ir::{Border, Scalar, Tensor, TensorType, eval};
 
-/// Elements of which many are equal, with both zeros, infinities and NaN.
+/// Elements with many duplicates, both zeros, infinities and NaN.
 fn mixed(n: usize) -> Vec<f32> {
     let mut v: Vec<f32> = (0..n).map(|i| ((i * 7919) % 211) as f32 - 105.0).collect();
     for (i, special) in
