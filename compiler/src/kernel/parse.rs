@@ -271,7 +271,7 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
     })
 }
 
-/// Which parts of a family have been read.
+/// The parts of a family that have been read.
 #[derive(Default)]
 struct Parts {
     accs: usize,

@@ -93,7 +93,7 @@ fn seen(body: &Body, mask: ExprId, depth: usize, half: &mut bool) -> (Vec<(ExprI
     }
 }
 
-/// A constant, through conversions of floats.
+/// The constant value of an expression, through conversions of floats.
 fn constant(body: &Body, e: ExprId) -> Option<f64> {
     match body.expr(e) {
         Expr::Const(s) => Some(s.as_f64()),

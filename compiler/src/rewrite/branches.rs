@@ -1,5 +1,5 @@
-//! Conditions that depend on data become a selection between the results of both branches: operators have no effects, and
-//! loads stay inside their buffers in the branch that is not taken too.
+//! Data-dependent conditions become a selection between the results of both branches: operators have no side effects, and loads stay
+//! inside their buffers also in the branch that is not taken.
 
 use super::canonical::topo;
 use super::unroll::copy;
@@ -84,7 +84,7 @@ mod tests {
                 ("y".to_owned(), Tensor::from_f32(vec![3, 2], &[2.0, 0.5, 0.25, 0.0, 3.0, -1.0])),
             ]
             .into();
-            // 0 / 0 is computed and not taken.
+            // 0 / 0 is computed, but not selected.
             let (want, got) = (eval::evaluate(&g, &values).unwrap(), eval::evaluate(&flat, &values).unwrap());
             assert_eq!(want[0].to_f32s().map(bits), got[0].to_f32s().map(bits));
         }

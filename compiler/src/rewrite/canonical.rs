@@ -1,12 +1,12 @@
 //! Clean-ups that need no search, so that equal computations look equal.
 //!
-//! - what has no elements is made without operands ([`super::empty`]);
-//! - equal nodes become one;
-//! - a view of a view becomes one view, and identity views go;
-//! - an operand that is only broadcast is read as it is, since maps broadcast themselves;
+//! - values without elements lose their operands ([`super::empty`]);
+//! - equal nodes are merged;
+//! - a view of a view becomes one view, and identity views are removed;
+//! - an operand that is only broadcast is read directly, since maps broadcast themselves;
 //! - rank-0 constants move into the bodies that read them;
-//! - what depends on constants only is computed ([`super::fold`]);
-//! - what no output depends on goes.
+//! - values that depend on constants only are computed ([`super::fold`]);
+//! - nodes that no output depends on are removed.
 
 use super::empty;
 use super::fold;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{Data, Tensor};
 use wgfc_ir::{Graph, Node, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
 
-/// Constants of at most this many bytes are compared by their bytes: a bound on the compiler's time.
+/// The largest constants in bytes that are compared by content: a bound on compile time.
 const SMALL: usize = 256;
 
-/// Cleans until nothing changes. Keeps the type of every value that stays.
+/// Cleans until nothing changes. Keeps the type of every remaining value.
 pub fn clean(graph: &mut Graph) -> Result<(), String> {
     loop {
         let mut changed = empty::remove(graph)?;
@@ -39,7 +39,7 @@ pub(super) fn topo(graph: &Graph) -> Result<Vec<NodeId>, String> {
     graph.topo().map_err(|n| format!("the graph has a cycle through `{}`", graph.node(n).label()))
 }
 
-/// A hash of what a node computes, of its operator and operands; `None` for what is never shared.
+/// A hash of a node's operator and operands; `None` for nodes that are never shared.
 fn hash(node: &Node) -> Option<u64> {
     let mut state = FxHasher::default();
     node.inputs.hash(&mut state);
@@ -67,7 +67,7 @@ fn is_small(t: &Tensor) -> bool {
     t.byte_len().is_some_and(|l| l <= SMALL)
 }
 
-/// Whether two nodes of one hash compute the same.
+/// Whether two nodes with equal hashes compute the same value.
 fn same(a: &Node, b: &Node) -> bool {
     let ops = match (&a.op, &b.op) {
         (Op::Const(a), Op::Const(b)) if !is_small(a) => {
@@ -158,7 +158,7 @@ fn views(graph: &mut Graph) -> bool {
     changed
 }
 
-/// Gives `x` the name that the value of `n`, which it replaces, has in the model.
+/// Gives `x` the model's name of the value of `n` that it replaces, unless it has one.
 fn name_after(graph: &mut Graph, x: Value, n: NodeId) {
     let name = graph.node(n).names.first().cloned().flatten();
     if let Some(slot) = graph.node_mut(x.node).names.get_mut(x.port as usize)
@@ -168,7 +168,7 @@ fn name_after(graph: &mut Graph, x: Value, n: NodeId) {
     }
 }
 
-/// Brings constants of one element into the bodies that read them, where their rank does not matter.
+/// Moves constants of one element into the bodies that read them, where their rank does not matter.
 fn inline_scalars(graph: &mut Graph) -> bool {
     let mut changed = false;
     for n in graph.node_ids().collect::<Vec<_>>() {
@@ -201,7 +201,7 @@ fn inline_scalars(graph: &mut Graph) -> bool {
     changed
 }
 
-/// The element of a constant that has one.
+/// The element of a constant with exactly one.
 pub(super) fn one_element(graph: &Graph, v: Value) -> Option<Scalar> {
     match &graph.node(v.node).op {
         Op::Const(t) => single(t),
@@ -213,7 +213,7 @@ fn single(t: &Tensor) -> Option<Scalar> {
     (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten()
 }
 
-/// `body` with node `to[i]` in place of argument `i`; equal nodes become one.
+/// `body` with node `to[i]` in place of argument `i`; equal nodes are merged.
 fn with_args(body: &ScalarFn, to: &[ScalarNode]) -> ScalarFn {
     let mut out = ScalarFn::default();
     let mut at: Vec<u32> = vec![];

@@ -1,19 +1,18 @@
-//! Tensors that have no elements, whatever the symbols are, and what reads them.
+//! Tensors without elements for all values of the symbols, and the nodes that read them.
 //!
-//! An extent that is the constant 0 leaves nothing to compute. Such a value becomes a fill without operands, which
-//! makes no kernel ([`crate::fuse`]), and what combines its elements becomes what combining none gives:
-//! no template needs to know an extent of 0.
+//! An extent that is the constant 0 leaves nothing to compute. Such a value becomes a fill without operands, which makes no kernel
+//! ([`crate::fuse`]), and a reduction of it becomes the identity of the reduction: no template needs to handle an extent of 0.
 
 use super::canonical::topo;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Scalar, ScalarFn, ScalarNode, TensorType, Value};
 
-/// Whether a type has no elements, whatever the symbols are.
+/// Whether a type has no elements for all values of the symbols.
 pub fn is_empty(ty: &TensorType) -> bool {
     ty.shape.iter().any(|d| d.is(0))
 }
 
-/// Replaces what is empty, and what is known because an operand is; whether there was any.
+/// Replaces values that are empty, or known because an operand is. Returns whether there were any.
 pub fn remove(graph: &mut Graph) -> Result<bool, String> {
     if !graph.node_ids().any(|n| graph.node(n).outputs.iter().any(is_empty)) {
         return Ok(false);
@@ -42,7 +41,7 @@ pub fn remove(graph: &mut Graph) -> Result<bool, String> {
     Ok(changed)
 }
 
-/// Inputs, constants, and what [`known`] makes.
+/// Inputs, constants, and fills as made by [`known`].
 fn is_fill(op: &Op, operands: usize) -> bool {
     match op {
         Op::Input | Op::Const(_) => true,
@@ -51,7 +50,7 @@ fn is_fill(op: &Op, operands: usize) -> bool {
     }
 }
 
-/// The replacement of a value of node `n`, when that is empty or follows from an empty operand.
+/// The replacement of a value of node `n` if it is empty or follows from an empty operand.
 fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String> {
     let ty = graph.ty(v).clone();
     if is_empty(&ty) {
@@ -67,7 +66,7 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
         Op::Reduce { op, .. } => op.identity(ty.dtype),
         Op::Contract(_) => Scalar::from_i64(ty.dtype, 0),
         Op::View { fill: Some(f), .. } => *f,
-        // Where a run has elements to read, there are none.
+        // No element of the operand can be read, as there is none.
         Op::View { .. } | Op::Gather { .. } if empty[0] => Scalar::from_i64(ty.dtype, 0),
         Op::ArgReduce { .. } => Scalar::from_i64(ty.dtype, 0),
         Op::Attention { .. } if empty[2] => Scalar::from_i64(ty.dtype, 0),
@@ -80,9 +79,9 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
             b.origin = b.graph.node(n).origin.clone();
             return b.concat(&rest, axis).map(Some);
         }
-        // Nothing is written. Indices without elements mean updates without elements.
+        // Nothing is written. Indices without elements imply updates without elements.
         Op::Scatter { .. } if !empty[0] => return Ok(first),
-        // Without steps, what is carried stays what it was.
+        // Without steps, carried values keep their initial values.
         Op::Scan { carried, scanned, .. }
             if empty.iter().skip(*carried).take(*scanned).any(|e| *e) && (v.port as usize) < *carried =>
         {
@@ -97,7 +96,7 @@ fn known(graph: &mut Graph, n: NodeId, v: Value) -> Result<Option<Value>, String
     fill(graph, n, &ty, scalar).map(Some)
 }
 
-/// Attention whose queries and keys have no elements: all scores are 0 but for the mask.
+/// Attention whose queries and keys have no elements: all scores are 0, plus the mask.
 fn flat_scores(graph: &mut Graph, n: NodeId) -> Result<Value, String> {
     let node = graph.node(n).clone();
     let mut inputs = node.inputs;

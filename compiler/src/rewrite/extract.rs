@@ -1,10 +1,9 @@
 //! Choosing one term for each e-class.
 //!
-//! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum
-//! over the *set* of e-classes it needs. Every term but a leaf costs something, so that no class
-//! is ever chosen to need itself. What is shared between the choices of *different* classes is seen
-//! only afterwards: single choices are exchanged while that makes the whole region cheaper, and those together that can
-//! share an expensive term none of them needs alone.
+//! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum over the *set* of e-classes it needs.
+//! Every term but a leaf costs something, so that no class is ever chosen to need itself. Sharing between the choices of *different*
+//! classes is considered afterwards: single choices are exchanged while that makes the whole region cheaper, and so are groups of choices
+//! that can share an expensive term which none of them uses alone.
 
 use super::term::{Head, Term, Terms, decode};
 use super::views::elements;
@@ -13,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
 
-/// Constant terms of at most this many elements are computed by the compiler: a bound on its time and memory.
+/// The most elements of a constant term that the compiler computes: a bound on its time and memory.
 pub const MAX_FOLDED: f64 = (64 << 20) as f64;
 
 /// The cost of one term without its operands: elements moved, and arithmetic in units of that.
@@ -61,7 +60,7 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     )
 }
 
-/// Arithmetic of a scalar operator, in additions.
+/// The arithmetic of a scalar operator, in additions.
 fn weight(n: &ScalarNode) -> f64 {
     match n {
         ScalarNode::Arg(_) | ScalarNode::Const(_) => 0.0,
@@ -77,14 +76,14 @@ fn weight(n: &ScalarNode) -> f64 {
     }
 }
 
-/// The choice for one class: the term, and everything it needs with what each costs.
+/// The choice for one class: the term, its total cost, and the cost of each class that it needs.
 struct Choice {
     term: Term,
     total: f64,
     needs: BTreeMap<Id, f64>,
 }
 
-/// The chosen term of every class that has one, for a region with these results; children are canonical ids.
+/// The chosen term of every class that has one, for a region with the results `roots`; children are canonical ids.
 pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     let mut classes: Vec<Id> = g.classes().map(|c| c.id).collect();
     classes.sort_unstable();
@@ -114,8 +113,8 @@ pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     chosen
 }
 
-/// Exchanges the products of each merged one for its slices where the whole becomes cheaper. A member alone never does, as it would pay for
-/// the merged product, so all of them are exchanged at once: the time is linear in the members.
+/// Replaces merged products' members by slices where the whole becomes cheaper. Exchanging a single member never does, as it would pay
+/// for the merged product; so all of them are exchanged at once, in time linear in the members.
 fn merge(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, _)) = whole(g, roots, chosen) else { return };
     for j in &g.analysis.joined {
@@ -140,8 +139,8 @@ fn merge(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// Exchanges choices that together become cheaper by an expensive term that none of them needs: two products of one operand
-/// with a constant that is scaled in two ways, where one product and two scales are less.
+/// Exchanges several choices that together become cheaper by an expensive term which none of them uses alone: two products of one operand
+/// with a constant scaled in two ways become one product and two scales.
 fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     let Some((mut total, mut needed)) = whole(g, roots, chosen) else { return };
     let expensive = |id: Id, term: &Term| cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE);
@@ -189,7 +188,7 @@ fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The classes whose choices need `shared`, itself among them.
+/// The classes whose choices need `shared`, including itself.
 fn needing(g: &Terms, shared: Id, chosen: &FxHashMap<Id, Term>) -> FxHashSet<Id> {
     let mut readers: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
     for (id, term) in chosen {
@@ -209,9 +208,9 @@ fn needing(g: &Terms, shared: Id, chosen: &FxHashMap<Id, Term>) -> FxHashSet<Id>
     all
 }
 
-/// A term is worth sharing if it is this part of the whole cost.
+/// The least share of the whole cost at which a term is worth sharing.
 const EXPENSIVE: f64 = 1e-2;
-/// Rounds of exchanges; each looks at every alternative once.
+/// Rounds of exchanges; each tries every alternative once.
 const ROUNDS: usize = 3;
 
 /// Exchanges single choices while the whole becomes cheaper.
@@ -248,7 +247,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
     }
 }
 
-/// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
+/// The cost of everything that the roots need, and the needed classes; `None` if a class needs itself.
 pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
     let mut done: FxHashMap<Id, bool> = FxHashMap::default();
     let mut order = vec![];

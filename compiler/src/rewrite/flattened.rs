@@ -1,18 +1,18 @@
-//! Views before products that only merge, drop or repeat axes.
+//! Moves views that only merge, drop or repeat axes behind products.
 //!
-//! `view(x)·w → view(x·w)`, where the view merges axes that w does not have, or drops one of extent 1: frameworks flatten
-//! batch and sequence before a product of matrices, which then could not see a norm behind the view. An operand that is the same
-//! along a batch axis is read without it: a weight that was expanded to a batch is one weight.
+//! `view(x)·w → view(x·w)`, where the view merges axes that w does not have, or drops one of extent 1: frameworks flatten batch and
+//! sequence before a matrix product, which hides a norm before the view. An operand that is constant along a batch axis is read without
+//! it: a weight that was expanded to a batch is one weight.
 //!
-//! `map(view(y), c) → view(map(y, c))` for these views, where c does not vary along the merged axes: so biases and activations
-//! follow the product, and the view meets the one that takes the axes apart again.
+//! `map(view(y), c) → view(map(y, c))` for these views, where c does not vary along the merged axes: so biases and activations follow the
+//! product, and the view meets the one that splits the axes again.
 
 use super::canonical::topo;
 use super::views::ViewMap;
 use wgfc_ir::build::reshape_index;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, ScalarNode, Value};
 
-/// Rewrites the operands of products; returns how many.
+/// Rewrites the operands of products. Returns how many were rewritten.
 pub fn unflatten(graph: &mut Graph) -> Result<usize, String> {
     let mut found = 0;
     for n in topo(graph)? {
@@ -35,7 +35,7 @@ pub fn unflatten(graph: &mut Graph) -> Result<usize, String> {
     Ok(found)
 }
 
-/// Makes `reader`, a map, read what the view `view` is of; returns the view of the map instead of the reader.
+/// Makes `reader`, a map, read the operand of `view`. Returns the view of the new map that replaces it.
 fn sink(graph: &mut Graph, view: NodeId, reader: NodeId) -> Result<Option<NodeId>, String> {
     let node = graph.node(reader).clone();
     let (Op::Map { body, shape }, Some(map)) = (&node.op, ViewMap::of(&graph.node(view).op)) else {
@@ -43,7 +43,7 @@ fn sink(graph: &mut Graph, view: NodeId, reader: NodeId) -> Result<Option<NodeId
     };
     let indexed = body.nodes.iter().any(|n| matches!(n, ScalarNode::Index(_)));
     let of = graph.ty(graph.node(view).inputs[0]).shape.clone();
-    // Axes at the end that are the same before and behind the view.
+    // Trailing axes that the view passes through.
     let last = |i: usize| of[of.len() - i] == map.shape[map.shape.len() - i];
     let passed = |i: usize| map.index[of.len() - i].as_var() == Some(map.shape.len() - i);
     let same = (1..=of.len().min(map.shape.len())).take_while(|i| last(*i) && passed(*i)).count();
@@ -69,15 +69,15 @@ fn sink(graph: &mut Graph, view: NodeId, reader: NodeId) -> Result<Option<NodeId
     Ok(Some(result))
 }
 
-/// An operand with other axes.
+/// An operand with split axes.
 struct Apart {
     x: Value,
-    /// How `x` is read; `None` where as it is.
+    /// The view of `x` that is read; `None` if `x` is read directly.
     view: Option<ViewMap>,
     labels: Vec<u8>,
-    /// For each label of the result what stands for it, with the extents.
+    /// For each label of the result, the labels that replace it, with their extents.
     split: Vec<(u8, Vec<(u8, Dim)>)>,
-    /// Labels of extent 1, which stand before one of the others.
+    /// Labels of extent 1, each with the label before which it is inserted.
     units: Vec<(u8, u8)>,
 }
 
@@ -127,7 +127,7 @@ impl Apart {
             |(e, i): (usize, Option<Poly>)| i.unwrap_or_else(|| map.index[e].subst_vars(&vars, &shape));
         let index: Vec<Poly> = index.into_iter().enumerate().map(read).collect();
 
-        // Axes of extent 1 in front that the view drops; all others must be read as they are.
+        // Leading axes of extent 1 that the view drops; all other axes must be read directly.
         let front = (0..of.len()).take_while(|e| of[*e].is(1) && index[*e].is(0)).count();
         let rest = (front..of.len()).all(|e| index[e].as_var() == Some(e - front));
         let as_it_is = rest && shape.len() + front == of.len() && shape[..] == of[front..];
@@ -150,7 +150,7 @@ impl Apart {
         Some(Apart { x, view, labels, split, units })
     }
 
-    /// The new product, and the view that puts its axes together again.
+    /// The new product, and the view that merges its axes again.
     fn replace(self, graph: &mut Graph, n: NodeId, which: usize) -> Result<(NodeId, Option<NodeId>), String> {
         let node = graph.node(n).clone();
         let Op::Contract(c) = &node.op else { return Ok((n, None)) };
@@ -198,7 +198,7 @@ impl Apart {
     }
 }
 
-/// Whether the axes `parts` of an operand of shape `of` are the axis `j` of the view in row-major order, and nothing else.
+/// Whether the axes `parts` of an operand of shape `of` are exactly axis `j` of the view in row-major order.
 fn merges(map: &ViewMap, of: &[Dim], j: usize, parts: &[usize]) -> bool {
     let (mut stride, mut read) = (Poly::ONE, Poly::ZERO);
     for e in parts.iter().rev() {
@@ -211,10 +211,10 @@ fn merges(map: &ViewMap, of: &[Dim], j: usize, parts: &[usize]) -> bool {
     stride == map.shape[j] && read.subst(&|_| None, &map.shape) == Poly::var(j)
 }
 
-/// How many nodes before a value may stand between it and constants.
+/// The most nodes between a value and the constants that it depends on.
 const DEPTH: usize = 4;
 
-/// Whether `v` depends on constants only, as far as a few views and maps.
+/// Whether `v` depends on constants only, through at most `depth` views and maps.
 fn constant(graph: &Graph, v: Value, depth: usize) -> bool {
     let node = graph.node(v.node);
     match &node.op {

@@ -1,8 +1,7 @@
 //! Constant folding, by the reference evaluator.
 //!
-//! Folding must not make a program larger: a result may take as many bytes as its operands that
-//! nothing else reads, and a little more. So the expansion of a scalar stays an expression, and a
-//! view of a weight stays a view, which becomes part of a load.
+//! Folding must not make a program larger: a result may take as many bytes as those of its operands that nothing else reads, and a little
+//! more. So the expansion of a scalar stays an expression, and a view of a weight stays a view, which is folded into a load.
 
 use super::canonical::topo;
 use super::extract::MAX_FOLDED;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{Tensor, checked_numel};
 use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value};
 
-/// A result of at most this many bytes is always made, even where it is larger than what it is made of.
+/// The largest result in bytes that is always computed, even if it is larger than its operands.
 const SMALL: usize = 4096;
 
 /// The value of a rank-0 map of constants.
@@ -41,7 +40,7 @@ fn closed(op: &Op) -> bool {
     }
 }
 
-/// Computes `op` of constants.
+/// Evaluates `op` on constants.
 fn evaluate(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
     let mut g = Graph::new();
     let inputs: Vec<Value> = operands.iter().map(|t| add(&mut g, t.clone(), &[]).into()).collect();
@@ -50,8 +49,8 @@ fn evaluate(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
     wgfc_ir::eval::evaluate_in_order(&g).ok()?.pop()
 }
 
-/// The concatenation of constants and of views of constants; `None` of anything else. Joined constants are not copied, where whole
-/// bytes are joined.
+/// The concatenation of constants and of views of constants; `None` for other operands. Constants are joined without a copy if the parts
+/// are whole bytes.
 pub(super) fn joined(graph: &Graph, op: &Op, operands: &[Value]) -> Option<Arc<Tensor>> {
     let Op::Concat { axis } = op else { return None };
     let part = |v: &Value| {
@@ -86,7 +85,7 @@ pub(super) fn add(graph: &mut Graph, t: Arc<Tensor>, origin: &[Arc<str>]) -> wgf
     graph.add_node(node)
 }
 
-/// Computes what depends on constants only; absent constants make absent ones.
+/// Computes values that depend on constants only. Absent constants give absent results.
 pub fn constants(graph: &mut Graph) -> Result<bool, String> {
     let mut changed = false;
     for n in topo(graph)? {
@@ -105,7 +104,7 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
         let Some(numel) = checked_numel(&shape) else { continue };
         let bytes = ty.dtype.bytes_for(numel);
         let moved = matches!(node.op, Op::View { .. });
-        // Memory of operands that only this node reads is freed when the result comes.
+        // The memory of operands that only this node reads is freed.
         let freed: usize = node
             .inputs
             .iter()
@@ -135,11 +134,11 @@ pub fn constants(graph: &mut Graph) -> Result<bool, String> {
     Ok(changed)
 }
 
-/// Elements read or written, or products summed.
+/// Elements read or written; for a product, the products summed.
 fn work(op: &Op, operands: &[Arc<Tensor>], out: usize) -> f64 {
     let read: f64 = operands.iter().map(|t| t.numel() as f64).sum();
     match (op, operands) {
-        // At most every element of one with every element of the other.
+        // At most every element of one operand with every element of the other.
         (Op::Contract(_), [a, b]) => a.numel() as f64 * b.numel() as f64,
         _ => read.max(out as f64),
     }
