@@ -32,7 +32,7 @@ pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.value.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
 }
-/// The constant `v` has no element that is an infinity or NaN, and is not −0, with which the rules do not compute.
+/// The constant `v` has no element that is an infinity, NaN or −0, with which the rules do not compute.
 pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| is_finite(&g[s[v]].data)
@@ -60,7 +60,7 @@ pub fn normal_product(a: &str, b: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bo
     }
 }
 
-/// The reciprocals of the elements of the constant `c` are normal numbers of their type, but for those of 0.
+/// The reciprocals of the elements of the constant `c`, except those of 0, are normal numbers of their type.
 pub fn normal_reciprocal(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let c = var(c);
     move |g, root, s| {
@@ -74,9 +74,9 @@ pub fn normal_reciprocal(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + u
     }
 }
 
-/// The constants `c` and `k` that are added to `x` (`c` is subtracted where `minus`) may be added first. A rounded sum of constants is off
-/// by more than the steps that it replaces where `x` nearly cancels it, so the sum is exact, or `x` is a [`product`].
-/// Constants of opposite signs stay apart: adding and subtracting a large number is how a model rounds.
+/// The constants `c` and `k` that are added to `x` (`c` is subtracted if `minus`) may be added to each other first. Where `x` nearly
+/// cancels a rounded sum of constants, its error exceeds that of the steps that it replaces, so the sum must be exact, or `x` a
+/// [`product`]. Constants of opposite signs stay apart: adding and subtracting a large number is a model's way of rounding.
 pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (x, c, k) = (var(x), var(c), var(k));
     move |g, root, s| {
@@ -97,8 +97,8 @@ pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id,
     }
 }
 
-/// The factor `c` may come before or after a sum of products: neither can leave the range of the type, unless the
-/// other does by far. A factor of 16-bit floats stays where it is: models put it where the sum does not overflow.
+/// The factor `c` may be moved before or after a sum of products, without leaving the range of the type in one place but not in the
+/// other. A factor of 16-bit floats is not moved: models put it where the sum does not overflow.
 pub fn moderate(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     const MOST: i64 = 32;
     let c = var(c);
@@ -110,8 +110,8 @@ pub fn moderate(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     }
 }
 
-/// `v` is a product of matrices, times a constant or moved. Its terms were rounded before they were summed, so that
-/// multiplying them loses no more than multiplying the sum does.
+/// `v` is a matrix product, possibly times a constant or moved by views. Its terms were rounded before they were summed, so that
+/// multiplying the terms loses no more precision than multiplying the sum.
 pub fn product(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.product
@@ -124,7 +124,7 @@ pub fn same_mul(m: &str, c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + u
         ty(g, s[c]).is_some() && ty(g, root).is_some_and(|t| t.shape == m.shape)
     }
 }
-/// `v` has the type of what the rule replaces.
+/// `v` has the type of the replaced term.
 pub fn same_type(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, root, s| ty(g, root).is_some() && ty(g, root) == ty(g, s[v])
@@ -146,8 +146,8 @@ pub fn widens(x: &str, t: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use
         ty(g, s[x]).is_some_and(|x| lossless(x.dtype, *to))
     }
 }
-/// `b` should be the first operand of the commutative operator of which `a` is: it has the shape of
-/// the result where `a` has not, or it is no constant where `a` is one. Never true both ways.
+/// `b` should be the first operand of the commutative operator whose first operand is `a`: it has the shape of the result while `a` has
+/// not, or `a` is a constant while `b` is not. Never true both ways.
 pub fn goes_first(b: &str, a: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (b, a) = (var(b), var(a));
     move |g, root, s| {
@@ -178,7 +178,7 @@ fn lossless(from: DType, to: DType) -> bool {
     }
 }
 
-/// `1/c`, where that is a power of two as `c` is, both normal in the type.
+/// `1/c` if `c` is a power of two, and both are normal in the type.
 fn exact_reciprocal(c: &Number) -> Option<Number> {
     c.rational()?;
     let v = c.exact()?.as_f64();
@@ -187,7 +187,7 @@ fn exact_reciprocal(c: &Number) -> Option<Number> {
     two.then(|| Scalar::from_f64(c.dtype(), 1.0 / v).into())
 }
 
-/// A right-hand side in code: the e-class equal to the matched one, or `None` not to fire.
+/// A right-hand side in code: the e-class that equals the matched one, or `None` if the rule does not apply.
 pub struct Make<F>(pub F);
 
 impl<F> Applier<Term, super::term::Table> for Make<F>
@@ -203,7 +203,7 @@ where
         _: Symbol,
     ) -> Vec<Id> {
         match (self.0)(g, root, s) {
-            // A term that does not type, or not as what it replaces, is a bug of the rule and harmless.
+            // A term without a type, or of another type than the one it replaces, is a bug of the rule, and is ignored.
             Some(id) if ty(g, id).is_some() && ty(g, id) == ty(g, root) && g.union(root, id) => vec![id],
             _ => vec![],
         }
@@ -321,7 +321,7 @@ pub fn mul_before_view(
     })
 }
 
-/// `c` through `map`; as a rank-0 constant where it is one value.
+/// `c` through the view `map`; a rank-0 constant if it is a single value.
 fn reread(g: &mut Terms, c: Id, map: ViewMap) -> Option<Id> {
     if let Some(v) = g[c].data.value.clone() {
         return Some(lit(g, v));
@@ -366,8 +366,9 @@ pub fn mul_into_operand(
     })
 }
 
-/// Whether a value is known to be a multiple by one number. A product of such an operand is equal to a product without the factor, whose
-/// operands can take any other; those of this one would take powers of it without end: `(a · c) @ (b / c)` is `a @ b`.
+/// Whether a value is known to be a multiple by a single number. A product with such an operand equals a product without the factor,
+/// whose operands can take any other factor; moving further factors into this operand would produce endless powers: `(a · c) @ (b / c)`
+/// is `a @ b`.
 fn scaled(g: &Terms, v: Id) -> bool {
     let one = |id: Id| g[id].data.value.is_some() && ty(g, id).is_some_and(|t| t.rank() == 0);
     let by_one =
@@ -375,7 +376,7 @@ fn scaled(g: &Terms, v: Id) -> bool {
     g[v].nodes.iter().any(by_one)
 }
 
-/// Whether the elements of a constant operand times `c` keep their precision. Of an operand that is computed, [`moderate`] decides.
+/// Whether the elements of a constant operand times `c` keep their precision. For a computed operand, [`moderate`] decides.
 fn scalable(operand: &Facts, c: &Facts) -> bool {
     let Some(dtype) = operand.ty.as_ref().map(|t| t.dtype) else { return false };
     match (operand.magnitudes, c.magnitudes) {
@@ -386,8 +387,8 @@ fn scalable(operand: &Facts, c: &Facts) -> bool {
     }
 }
 
-/// `(reduce.sum axes (contract l a b))` with sums taken as early as they can be: along what only one operand has, of that
-/// operand; along what both have, in the contraction.
+/// `(reduce.sum axes (contract l a b))` with sums taken as early as possible: along axes of only one operand, in that operand; along axes
+/// of both, in the contraction.
 pub fn sum_of_product(
     axes: &str,
     l: &str,
@@ -396,7 +397,7 @@ pub fn sum_of_product(
 ) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (axes, l, a, b) = (var(axes), var(l), var(a), var(b));
     Make(move |g: &mut Terms, root, s: &Subst| {
-        // A sum of f16 may be beyond the type where its products are not.
+        // A sum in f16 may overflow where its terms do not.
         let dtype = ty(g, root)?.dtype;
         if dtype.is_float() && dtype.bits() < 32 {
             return None;
@@ -481,7 +482,7 @@ pub fn mean_over(
     })
 }
 
-/// A number that is known while compiling: a constant, or a dimension brought in as an index map.
+/// An integer that is known at compile time: a constant, or a dimension that comes from an index expression.
 fn number(g: &Terms, id: Id) -> Option<Poly> {
     if let Some(n) = &g[id].data.value {
         let v = n.exact()?.as_f64();

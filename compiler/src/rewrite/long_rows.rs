@@ -1,8 +1,8 @@
-//! Few long rows: a workgroup a row would leave a device idle, so a row is cut into parts.
+//! Splits few long rows into parts, since one workgroup per row would leave most of a device idle.
 //!
-//! The position of an extreme element is found by one reduction of keys that sort as the elements do,
-//! ties by position: `key = order(x) · 2³² + position`, the position complemented where the first of
-//! equal elements is wanted. `order` flips a float's sign bit, and all bits of negative ones.
+//! The position of the maximum (or minimum) is found by one reduction over keys in the order of the elements, with ties broken by
+//! position: `key = order(x) · 2³² + position`. The position is complemented if the first of equal elements is wanted. `order` flips a
+//! float's sign bit, and all bits of negative floats.
 
 use super::canonical::topo;
 use crate::device::Speeds;
@@ -14,7 +14,7 @@ use wgfc_ir::{
 /// Elements of a part: four for each invocation of a workgroup of 256.
 const PART: i64 = 1024;
 
-/// Cuts the rows of ArgReduces; returns how many.
+/// Splits the rows of ArgReduces. Returns how many nodes were replaced.
 pub fn cut(graph: &mut Graph, speeds: &Speeds) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
@@ -36,7 +36,7 @@ fn cut_arg(graph: &mut Graph, n: NodeId, speeds: &Speeds) -> Result<Option<Value
     let ty = graph.ty(x).clone();
     let (Some(len), Some(all)) = (ty.shape[axis].as_const(), ty.numel().as_const()) else { return Ok(None) };
     let float = matches!(ty.dtype, DType::F32 | DType::F16 | DType::BF16);
-    // Rows that leave seven of eight cores idle, and take a workgroup longer than another dispatch takes.
+    // Rows that leave seven of eight cores idle, and that take a workgroup longer than another dispatch.
     let few = all / len.max(1) <= (speeds.cores / 8.0) as i64;
     let long = speeds.little_bytes() / 4;
     if !float || !few || !(long.max(PART + 1)..=i64::from(i32::MAX)).contains(&len) {
@@ -51,7 +51,7 @@ fn build(b: &mut Builder, x: Value, shape: &[Dim], axis: usize, largest: bool, l
     let len = shape[axis].clone();
     let x = b.cast(x, DType::F32)?;
     let keys = b.map_to(key(axis, largest, last), &[x], shape.to_vec())?;
-    // [.., parts, PART, ..], of which the last part may be short.
+    // [.., parts, PART, ..]; the last part may be shorter.
     let parts = len.ceil_div(PART);
     let mut cut = shape.to_vec();
     cut.splice(axis..=axis, [parts, PART.into()]);
@@ -79,7 +79,7 @@ fn key(axis: usize, largest: bool, last: bool) -> ScalarFn {
     let x = f.arg(0);
     let mut order = f.float_order(x);
     if !largest {
-        // NaN comes before all numbers, here too.
+        // NaN comes before all numbers for the minimum, too.
         let (nan, top) = (f.unary(UnaryOp::IsNan, x), f.u32(i64::from(u32::MAX)));
         let least = f.flipped(order, u32::MAX);
         order = f.select(nan, top, least);
@@ -118,7 +118,7 @@ mod tests {
             g.outputs.push(Border { name: "y".into(), value: y.into() });
             let inputs = [("x".to_owned(), x.clone())].into();
             let want = eval::evaluate(&g, &inputs).unwrap();
-            // Rows that keep the cores busy stay whole, and those that are read in no time.
+            // Rows that keep the cores busy stay whole, and so do rows that take less time than a dispatch.
             let few_cores = Speeds { cores: 8.0 * rows as f64 - 1.0, ..Speeds::PORTABLE };
             assert_eq!(cut(&mut g, &few_cores).unwrap(), 0);
             let slow_dispatch = Speeds { dispatch_cost: 1e-3, ..Speeds::PORTABLE };

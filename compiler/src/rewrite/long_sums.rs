@@ -1,11 +1,11 @@
-//! Few long sums: the results of a product whose tiles would leave a device idle are added up of slices.
+//! Splits the sum of a product whose tiles would leave most of a device idle into slices (split-K).
 //!
 //! ```text
 //! sum over k of a[m, k] · b[k, n]   →   sum over s of (sum over k of a[m, s·K + k] · b[s·K + k, n])
 //! ```
 //!
-//! The inner sums are one product with the slices as a batch, in f32; what follows the product follows the outer sum. The order
-//! in which terms are added changes.
+//! The inner sums are one product in f32 with the slices as a batch axis; the epilogue is applied to the outer sum. The order in which
+//! terms are added changes.
 
 use super::canonical::topo;
 use crate::device::DeviceProfile;
@@ -15,15 +15,15 @@ use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 
-/// Terms of a slice at least.
+/// The least number of terms of a slice.
 const LEAST: i64 = 128;
-/// Slices at most.
+/// The most slices.
 const MOST: i64 = 256;
-/// The part of the estimated time of adding up slices that it takes behind matrix units: slices are in caches, and kernels
-/// follow each other. A fit to models timed on an H100.
+/// The share of the estimated time of adding slices that it takes after a product on matrix units: slices are in caches, and kernels
+/// overlap. A fit to models timed on an H100.
 const CACHED: f64 = 0.4;
 
-/// Cuts the sums of products; returns of how many. `rounded`: operands of f32 are rounded for matrix units.
+/// Splits the sums of products. Returns how many were split. `rounded` says that f32 operands are rounded for matrix units.
 pub fn cut(
     graph: &mut Graph,
     device: &DeviceProfile,
@@ -45,7 +45,7 @@ pub fn cut(
     Ok(count)
 }
 
-/// The label that is cut, and into how many slices, where that is estimated to take less time.
+/// The label whose sum is split, and the number of slices, if that is estimated to be faster.
 fn slices(
     graph: &Graph,
     n: NodeId,
@@ -67,10 +67,10 @@ fn slices(
     let product = |labels: &[u8]| labels.iter().map(|l| extent(*l)).product::<Dim>();
     let [batch, m, n, k] = [c.batch(), c.m(), c.n(), c.k()].map(|l| product(&l));
     let depth = k.as_const().filter(|k| *k >= 2 * LEAST)?;
-    // Products with few rows or columns share out their sums in a workgroup.
+    // Products with few rows or columns split their sums within a workgroup.
     let [rows, cols, all] = [&m, &n, &batch].map(|d| expect.extent(d));
     let half = [0, 1].iter().all(|i| graph.ty(node.inputs[*i]).dtype == DType::F16 || rounded);
-    // Tiles of which there are enough: those for matrix units are larger, and two are under way on a core.
+    // The number of tiles that suffices: tiles for matrix units are larger, and a core runs two of them at a time.
     let tiles = |edge: f64| all * (rows / edge).ceil() * (cols / edge).ceil();
     let enough = if half { tiles(128.0) / 2.0 } else { tiles(64.0) };
     if rows <= 8.0 || cols <= 8.0 || enough >= device.speeds.cores {
@@ -81,7 +81,7 @@ fn slices(
     let time = |slices: i64| {
         let terms = depth / slices;
         let fours = [terms % 4 == 0, n.modulo(&4_i64.into(), &[]).is(0)];
-        // The slices of convolutions are of channels, which are innermost for matrix units.
+        // The sums of convolutions are split along channels, which are innermost for matrix units.
         let own = whole / slices;
         let eights = half && own % 8 == 0 && n.modulo(&8_i64.into(), &[]).is(0);
         let p = Problem {
@@ -109,11 +109,11 @@ fn slices(
     let part = if half { CACHED } else { 1.0 };
     let timed = possible.filter_map(|s| Some((time(s)? + part * added(results, s, device), s)));
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    // A time that is only estimated to be a little shorter may be longer.
+    // An estimate that is only slightly shorter may be slower in fact.
     (least * 1.1 < time(1)?).then_some((label, best))
 }
 
-/// Cycles for writing the slices of so many results, and reading them in another dispatch.
+/// The cycles for writing the slices of this many results, and reading them in another dispatch.
 fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
     let speeds = &device.speeds;
     speeds.dispatch_cycles()
@@ -121,7 +121,7 @@ fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
         + speeds.memory_latency
 }
 
-/// The estimated cycles of a product, with its sums in slices where that takes less.
+/// The estimated cycles of a product, with its sums split if that is faster.
 pub(super) fn least(p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
     let time = |p: &Problem| {
         let all = products::candidates(p, device, expect).into_iter();
@@ -146,7 +146,7 @@ fn build(b: &mut Builder, c: &Contract, inputs: [Value; 2], label: u8, slices: i
         let place = &(Poly::var(at) * &terms) + &Poly::var(at + 1);
         shape.splice(at..=at, [slices.into(), terms]);
         labels.insert(at, slice);
-        // Windows stay one view, whose index tells them from channels.
+        // Windows stay one view, whose index separates them from channels.
         let Op::View { index, fill, .. } = &b.graph.node(x.node).op else {
             return Ok((b.reshape(x, shape)?, labels));
         };
@@ -183,7 +183,7 @@ mod tests {
             let c = Contract { a: vec![0, 2], b: vec![2, 1], out: vec![0, 1] };
             let z = g.push(Op::Contract(c), &[x, y], &[]).unwrap();
             g.outputs.push(Border { name: "z".into(), value: z.into() });
-            // Whose sums are exact.
+            // The sums are exact.
             let tensor = |shape: [usize; 2], f: usize| {
                 let n = shape[0] * shape[1];
                 let values: Vec<f32> = (0..n).map(|i| ((i * f) % 13) as f32 / 8.0 - 0.75).collect();
@@ -211,7 +211,7 @@ mod tests {
 }
 ";
         let mut g = wgfc_ir::text::parse(text).unwrap();
-        // Whose sums are exact.
+        // The sums are exact.
         let tensor = |shape: &[usize], f: usize| {
             let n = shape.iter().product::<usize>();
             let values: Vec<f32> = (0..n).map(|i| ((i * f) % 13) as f32 / 8.0 - 0.75).collect();
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(cut(&mut g, &device, &Expected::default(), false).unwrap(), 1);
         wgfc_ir::verify::verify(&g).unwrap();
         assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want);
-        // The windows stay one view of the input, behind the slices of its channels.
+        // The windows stay one view of the input, after the slices of its channels.
         let views: Vec<&Op> = g.node_ids().map(|n| &g.node(n).op).collect();
         let unfolds = |op: &&&Op| matches!(op, Op::View { shape, fill: Some(_), .. } if shape.len() == 7);
         assert_eq!(views.iter().filter(unfolds).count(), 1);

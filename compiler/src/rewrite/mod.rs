@@ -1,13 +1,13 @@
 //! Rewrites of the graph.
 //!
-//! 0. [`branches`] and [`unroll`] write out conditions and short scans.
+//! 0. [`branches`] and [`unroll`] expand conditions and short scans.
 //! 1. [`canonical`] cleans up, so that equal computations look equal.
-//! 2. [`recognise`] finds the raised operators that a pattern cannot describe.
+//! 2. [`recognise`] finds the high-level operators that no pattern describes.
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
 //! 5. [`region`] saturates the products that share an operand with the rule that merges them ([`products`]).
-//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts rows in order.
-//! 7. [`winograd`] makes products of fewer multiplications of convolutions, [`long_sums`] cuts the sums of products.
+//! 6. [`long_rows`] and [`parts`] split long rows into parts, [`sorts`] sorts rows.
+//! 7. [`winograd`] replaces convolutions by products with fewer multiplications, [`long_sums`] splits the sums of products.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -54,15 +54,15 @@ pub struct RewriteReport {
     pub nan_guards: usize,
     /// Attentions recognised.
     pub attentions: usize,
-    /// Groups of products merged: how many products each had.
+    /// The number of products in each group that was merged.
     pub merged: Vec<usize>,
-    /// Reductions whose rows were cut into parts.
+    /// Reductions whose rows were split into parts.
     pub rows_cut: usize,
-    /// Convolutions by fewer multiplications.
+    /// Convolutions replaced by Winograd's form.
     pub transformed: usize,
-    /// Products whose sums were cut into slices.
+    /// Products whose sums were split into slices.
     pub sums_cut: usize,
-    /// Orders that are made by sorting.
+    /// TopKs that were replaced by sorts.
     pub sorted: usize,
 }
 
@@ -99,7 +99,7 @@ fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
     Ok(())
 }
 
-/// Runs the stages on a graph, `inside` of another or not.
+/// Runs the stages on a graph; `inside` says that it is the body of another graph's node.
 fn stages(
     graph: &mut Graph,
     options: &Options,
@@ -124,7 +124,7 @@ fn stages(
     if options.fusion == Fusion::None {
         return Ok(());
     }
-    // Before scales move into weights, which then differ.
+    // This comes before scales move into weights, which then differ.
     if approximate {
         recognised(graph, report)?;
     }
@@ -150,7 +150,7 @@ fn stages(
     Ok(())
 }
 
-/// The raised operators that no rule finds.
+/// Recognises the high-level operators that no rule finds.
 fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
     report.nan_guards += recognise::nan_guard::remove(graph)?;
     report.attentions += recognise::attention::recognise(graph)?;

@@ -1,9 +1,9 @@
 //! Constants of the e-graph.
 //!
-//! Rules combine constants: `(x · c) · k` is `x · (c · k)`. With rounded constants that is no equality, and saturation
-//! derives anything from equalities that are none: where `c · k` rounds to 1 though it is not 1, x equals x times any power of
-//! it. So a float constant of the e-graph is the *rational number* that it stands for, rules compute with
-//! rationals, and a constant is rounded once, when a term is chosen. `1 / 3` is a third there, and a third times 3 is 1.
+//! Rules combine constants: `(x · c) · k` becomes `x · (c · k)`. With rounded constants this is not an equality, and saturation derives
+//! anything from false equalities: if `c · k` is rounded to 1 but is not 1, x equals x times any power of it. So a float constant of the
+//! e-graph is the *rational number* that it stands for: rules compute with rationals, and a constant is rounded once, when a term is
+//! chosen. There `1 / 3` is exactly a third, and a third times 3 is 1.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -11,20 +11,20 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 use std::fmt;
 use wgfc_ir::{BinaryOp, DType, Scalar, UnaryOp};
 
-/// Numerator and denominator of a [`Number`] have at most this many bits together. Any two `f64` can be added.
+/// The most bits of a [`Number`]'s numerator and denominator together; enough to add any two `f64`.
 const MAX_BITS: u64 = 8192;
 
-/// A constant, without rounding where it is a float.
+/// A constant; floats are exact rationals.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Number {
     /// A float's value.
     Real(DType, BigRational),
-    /// An integer or a bool; −0, an infinity, NaN and any float that its type does not have, with which no rule computes.
+    /// An integer or a bool; also −0, an infinity, NaN and any float that its type cannot represent, with which no rule computes.
     Bits(Scalar),
 }
 
 impl Number {
-    /// A rational of a float type; `None` for other types, and where it has too many bits.
+    /// A rational of a float type; `None` for other types, or if it has too many bits.
     pub fn real(dtype: DType, value: BigRational) -> Option<Number> {
         let bits = value.numer().bits() + value.denom().bits();
         (normal(dtype).is_some() && bits <= MAX_BITS).then_some(Number::Real(dtype, value))
@@ -51,7 +51,7 @@ impl Number {
         }
     }
 
-    /// The value, where it is a rational.
+    /// The value if it is a rational.
     pub fn rational(&self) -> Option<&BigRational> {
         match self {
             Number::Real(_, value) => Some(value),
@@ -59,7 +59,7 @@ impl Number {
         }
     }
 
-    /// Whether it equals `x`, a number that every float type has.
+    /// Whether it equals `x`, a number that every float type represents.
     pub fn is(&self, x: f64) -> bool {
         match self {
             Number::Real(_, value) => BigRational::from_float(x).is_some_and(|x| *value == x),
@@ -67,8 +67,7 @@ impl Number {
         }
     }
 
-    /// The nearest element of the type; `None` where the type has none that is nearly it: beyond its largest number, or
-    /// inexact below its smallest normal one.
+    /// The nearest number of the type; `None` if it is beyond the largest number of the type, or inexact below the smallest normal one.
     pub fn rounded(&self) -> Option<Scalar> {
         let (dtype, value) = match self {
             Number::Real(dtype, value) => (*dtype, value),
@@ -81,24 +80,24 @@ impl Number {
         (v.abs() <= most && (v.abs() >= least || exact())).then_some(near)
     }
 
-    /// The element of the type that it is; `None` where it is none.
+    /// The equal number of the type; `None` if there is none.
     pub fn exact(&self) -> Option<Scalar> {
         let s = self.rounded()?;
         (Number::from(s) == *self).then_some(s)
     }
 
-    /// The exponents of two between which its magnitude lies; `None` for 0 and what is no rational.
+    /// Bounds of its magnitude as exponents of two; `None` for 0 and for non-rationals.
     pub fn exponents(&self) -> Option<Exponents> {
         let value = self.rational().filter(|v| !v.is_zero())?;
         let about = value.numer().bits() as i64 - value.denom().bits() as i64;
         Some(Exponents { least: about - 1, most: about + 1, zero: false })
     }
 
-    /// A unary operator of it; `None` where the result is no rational.
+    /// The result of a unary operator; `None` if it is not rational.
     pub fn unary(op: UnaryOp, x: &Number) -> Option<Number> {
         let v = x.rational()?;
         let value = match op {
-            // The sign of 0 is not known here.
+            // The sign of 0 is not represented.
             UnaryOp::Neg if !v.is_zero() => -v,
             UnaryOp::Abs => v.abs(),
             UnaryOp::Recip if !v.is_zero() => v.recip(),
@@ -107,7 +106,7 @@ impl Number {
         Number::real(x.dtype(), value)
     }
 
-    /// A binary operator of both; `None` where the result is no rational.
+    /// The result of a binary operator; `None` if it is not rational.
     pub fn binary(op: BinaryOp, x: &Number, y: &Number) -> Option<Number> {
         let (a, b) = (x.rational()?, y.rational()?);
         let value = match op {
@@ -149,8 +148,8 @@ impl fmt::Debug for Number {
     }
 }
 
-/// The smallest normal and the largest number of a float type; `None` for types with which rules do not compute.
-/// 64-bit floats are computed in 32 bits.
+/// The smallest normal and the largest number of a float type; `None` for types with which rules do not compute. 64-bit floats are
+/// computed in 32 bits.
 fn normal(dtype: DType) -> Option<(f64, f64)> {
     match dtype {
         DType::F32 | DType::BF16 | DType::F64 => Some((f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX))),
@@ -159,19 +158,19 @@ fn normal(dtype: DType) -> Option<(f64, f64)> {
     }
 }
 
-/// Bounds of the magnitudes of a constant's elements that are not 0: at least 2 to the `least`, less than 2 to the `most`.
+/// Bounds of the magnitudes of a constant's non-zero elements: at least 2 to the `least`, less than 2 to the `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exponents {
-    /// The exponent that no element but 0 is below.
+    /// The exponent of a lower bound of all non-zero magnitudes.
     pub least: i64,
-    /// The exponent that every element is below.
+    /// The exponent of an upper bound of all magnitudes.
     pub most: i64,
     /// Whether elements may be 0.
     pub zero: bool,
 }
 
 impl Exponents {
-    /// Bounds that are assumed of weights whose values are not at hand.
+    /// Bounds assumed for weights whose values are not available.
     pub const ASSUMED: Exponents = Exponents { least: -24, most: 8, zero: false };
 
     /// Bounds of the products of an element of each.
@@ -190,21 +189,21 @@ impl Exponents {
     pub fn sqrt(self) -> Exponents {
         Exponents { least: self.least.div_euclid(2), most: (self.most + 1).div_euclid(2), zero: self.zero }
     }
-    /// Whether the type has such numbers.
+    /// Whether numbers within the bounds are in the range of the type.
     pub fn fit(self, dtype: DType) -> bool {
         normal(dtype).is_none_or(|(_, most)| self.most <= most.log2().ceil() as i64)
     }
-    /// Whether the largest of such numbers times the least of `o` are normal numbers of the type, with a bit to spare.
+    /// Whether the largest of these numbers times the least of `o` is a normal number of the type, with a bit to spare.
     pub fn stay_normal(self, o: Exponents, dtype: DType) -> bool {
         normal(dtype).is_none_or(|(least, _)| self.most + o.least > least.log2() as i64 + 2)
     }
-    /// Whether none of such numbers is below the normal ones of the type.
+    /// Whether none of these numbers is subnormal in the type.
     pub fn are_normal(self, dtype: DType) -> bool {
         normal(dtype).is_none_or(|(least, _)| self.least >= least.log2() as i64)
     }
 
-    /// Bounds of the elements of a tensor; `None` where one is no number, or rules do not compute with the type.
-    /// Elements that are absent or elsewhere are not looked at.
+    /// Bounds of the elements of a tensor; `None` if one is not finite, or if rules do not compute with the type. Absent and external
+    /// elements are not examined.
     pub fn of(t: &wgfc_ir::Tensor) -> Option<Exponents> {
         normal(t.dtype)?;
         if !t.is_present() || t.is_remote() {
@@ -228,14 +227,14 @@ impl Exponents {
         if seen[special] {
             return None;
         }
-        // The exponent 0 is that of zeros and of subnormal numbers, which are as near to 0 as makes no difference here.
+        // The exponent 0 is that of zeros and of subnormal numbers, which are close enough to 0 here.
         let first = seen.iter().skip(1).position(|s| *s).map_or(1, |i| i as i64 + 1);
         let last = seen.iter().skip(1).rposition(|s| *s).map_or(1, |i| i as i64 + 1);
         Some(Exponents { least: first - bias, most: last + 1 - bias, zero: seen[0] })
     }
 }
 
-/// Which exponents occur among the elements of a tensor.
+/// The exponents that occur among the elements of a tensor.
 fn seen<const N: usize>(elements: &[[u8; N]], exponent: impl Fn(&[u8; N]) -> u32) -> Vec<bool> {
     let mut seen = vec![false; 2048];
     for e in elements {
@@ -262,7 +261,7 @@ mod tests {
                 Some(Scalar::from_f64(DType::F32, 1.0 / f32(n).rounded().unwrap().as_f64()))
             );
         }
-        // 10 times what 0.1 is rounded to rounds to 1, and is not 1.
+        // 10 times the rounded value of 0.1 rounds to 1, but is not 1.
         let near = Number::binary(BinaryOp::Mul, &f32(0.1), &f32(10.0)).unwrap();
         assert!(!near.is(1.0));
         assert_eq!(near.rounded(), f32(1.0).rounded());

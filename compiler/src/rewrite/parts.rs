@@ -1,10 +1,10 @@
-//! Few long rows in parts: what a workgroup a row would do while others have nothing to do.
+//! Splits few long rows into parts, so that all workgroups share the work of a row.
 //!
-//! - A `Reduce` combines parts, then what they came to.
-//! - A `PrefixScan` combines parts, runs along what they came to, and then along each part from what comes before it.
-//! - A `Softmax` has the largest and the sum of each part, then those of the row.
+//! - A `Reduce` reduces the parts, then their results.
+//! - A `PrefixScan` reduces the parts, scans their results, and then scans each part with the result of the parts before it.
+//! - A `Softmax` computes the maximum and the sum of each part, then those of the row.
 //!
-//! Sums of halves are made in f32. A row whose extent parts do not divide is filled up with what changes nothing.
+//! Sums of 16-bit floats are computed in f32. A row whose length is not a multiple of the part is padded with the identity.
 
 use super::canonical::topo;
 use crate::device::Speeds;
@@ -15,14 +15,14 @@ use wgfc_ir::{
 
 /// Workgroups that keep a core busy.
 const BUSY: f64 = 8.0;
-/// Rows that lie side by side, of which a workgroup takes so many.
+/// The number of interleaved rows that one workgroup takes.
 const BESIDE: i64 = 128;
-/// Positions of a part of a prefix scan, where rows lie one behind the other.
+/// Positions of a part of a prefix scan, for contiguous rows.
 const SCANNED: i64 = 4096;
-/// Elements that a lane combines at least, where rows lie side by side.
+/// The least number of elements that a lane combines, for interleaved rows.
 const ALONG: i64 = 32;
 
-/// Cuts the rows of Reduces, PrefixScans and Softmaxes; returns how many.
+/// Splits the rows of Reduces, PrefixScans and Softmaxes. Returns how many nodes were replaced.
 pub fn cut(graph: &mut Graph, speeds: &Speeds) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
@@ -53,14 +53,14 @@ pub fn cut(graph: &mut Graph, speeds: &Speeds) -> Result<usize, String> {
     Ok(count)
 }
 
-/// Rows as they lie in memory.
+/// The rows of a tensor as they lie in memory.
 #[derive(Clone, Copy, Debug)]
 struct Rows {
-    /// How many.
+    /// The number of rows.
     count: i64,
-    /// Positions of each.
+    /// Positions of a row.
     len: i64,
-    /// Whether they lie side by side.
+    /// Whether rows are interleaved: neighbours in memory belong to different rows.
     across: bool,
     /// Bytes of an element.
     bytes: i64,
@@ -78,13 +78,13 @@ impl Rows {
         (count > 0 && len > 0).then_some(Rows { count, len, across, bytes })
     }
 
-    /// Workgroups that they are for.
+    /// The number of workgroups without splitting.
     fn workgroups(&self) -> i64 {
         if self.across { (self.count as u64).div_ceil(BESIDE as u64) as i64 } else { self.count }
     }
 
-    /// In how many parts each should be, if in any, where each of `passes` reads it all: in parts all workgroups share the
-    /// memory, which otherwise only those that there are rows for do.
+    /// The number of parts of each row, if splitting is faster. Each of `passes` reads all elements: with parts, all workgroups share the
+    /// bandwidth, otherwise only as many as there are rows for.
     fn parts(&self, speeds: &Speeds, passes: f64, dispatches: f64) -> Option<i64> {
         let groups = self.workgroups() as f64;
         let all = (self.count * self.len * self.bytes) as f64 * passes;
@@ -98,7 +98,7 @@ impl Rows {
     }
 }
 
-/// A length near `len / parts` that divides `len`, where there is one.
+/// A part length near `len / parts`, a divisor of `len` if there is one.
 fn part_len(len: i64, parts: i64) -> i64 {
     let wanted = (len / parts.max(1)).max(1);
     let divides = |p: &i64| *p > 1 && len % *p == 0;
@@ -107,7 +107,7 @@ fn part_len(len: i64, parts: i64) -> i64 {
     best.unwrap_or(wanted)
 }
 
-/// `x` with the axis as two: parts, and the positions of a part; `fill` where the last lacks some.
+/// `x` with the axis split into parts and positions within a part; the last part is padded with `fill`.
 fn in_parts(b: &mut Builder, x: Value, axis: usize, part: i64, fill: Scalar) -> Built {
     let mut shape = b.shape(x);
     let len = shape[axis].clone();
@@ -147,14 +147,14 @@ fn reduce(
     let Some(rows) = Rows::of(graph, x, axes).filter(|_| takes(t)) else { return Ok(None) };
     let Some(parts) = rows.parts(speeds, 1.0, 1.0) else { return Ok(None) };
     let shape = graph.ty(x).static_shape().unwrap_or_default();
-    // The outermost axis of which there is something to share.
+    // The outermost axis that is long enough to be split.
     let Some(axis) = axes.iter().copied().find(|a| shape[*a] >= 8) else { return Ok(None) };
     let (extent, origin) = (shape[axis] as i64, origin(graph, n));
     let out = graph.ty(n.into()).shape.clone();
     let mut b = Builder::new(graph, &origin);
     let x = b.cast(x, wide(t))?;
     let y = if axes.len() > 1 && extent <= 2 * parts {
-        // Each position of it is a part.
+        // Each position along this axis is a part.
         let others: Vec<usize> = axes.iter().copied().filter(|a| *a != axis).collect();
         let each = b.reduce(op, x, &others, true)?;
         b.reduce(op, each, &[axis], true)?
@@ -187,7 +187,7 @@ fn prefix_scan(
     let Some(rows) = Rows::of(graph, x, &[axis]).filter(|_| takes(t)) else { return Ok(None) };
     let groups = rows.workgroups();
     let beside = (speeds.resident / 64.0) as i64;
-    // An invocation for each row is not enough by far where rows lie side by side.
+    // For interleaved rows, one invocation per row is far too few.
     let few = if rows.across { groups * BESIDE < beside * 16 } else { true };
     let Some(parts) = rows.parts(speeds, 3.0, 2.0).filter(|_| few) else { return Ok(None) };
     let wanted = if rows.across {
@@ -213,7 +213,7 @@ fn prefix_scan(
     };
     let y = b.binary(with, before, inside)?;
     let y = b.cast(y, t)?;
-    // Back to one axis.
+    // Merges both axes again.
     let back = |d: usize| match d.cmp(&axis) {
         std::cmp::Ordering::Less => vec![Poly::var(d)],
         std::cmp::Ordering::Equal => {
@@ -246,7 +246,7 @@ fn softmax(
     let none = Scalar::from_f64(f, f64::NEG_INFINITY);
     let cut = in_parts(&mut b, x, axis, part, none)?;
     let tops = b.reduce(ReduceOp::Max, cut, &[axis + 1], true)?;
-    // The sum of a part of nothing but -∞ is 0.
+    // The sum of a part that is all −∞ is 0.
     let mut body = Body::default();
     let (x0, top) = (body.arg(0), body.arg(1));
     let (least, zero) = (body.f32(f64::NEG_INFINITY), body.f32(0.0));
@@ -266,7 +266,7 @@ fn softmax(
     let apart = body.binary(B::Sub, shift, top_0);
     let by = body.unary(U::Exp, apart);
     let scaled = body.binary(B::Mul, sum, by);
-    // Whatever that is of nothing.
+    // If the whole row is −∞, the sum is not scaled.
     body.select(empty, sum, scaled);
     let shape = b.shape(sums);
     let scaled = b.map_to(body.0, &[sums, tops, top], shape)?;

@@ -1,11 +1,12 @@
 //! Products of one operand as one product: Q, K and V; gate and up.
 //!
-//! `x @ w₁ + b₁` and `x @ w₂ + b₂` are slices of `y = x @ [w₁ w₂] + [b₁ b₂]`. Products without a bias have one that changes nothing
-//! where others have one. The rule takes all products of an e-class that can be joined, not pairs of them, of which there would be
-//! a merged product for every subset.
+//! `x @ w₁ + b₁` and `x @ w₂ + b₂` are slices of `y = x @ [w₁ w₂] + [b₁ b₂]`. If some products have a bias, the others get one that
+//! changes nothing. The rule takes all products of an e-class that can be merged at once, instead of pairs, which would give a merged
+//! product for every subset.
 //!
-//! Nothing is copied that stays needed: each weight is a constant that only its product reads, or made from such constants alike
-//! (dequantised, transposed). Then the products read `x` once, in one dispatch, and the slices become part of the loads of their readers.
+//! No weight is duplicated: each is a constant that only its product reads, or is computed from such constants in the same way
+//! (dequantised, transposed). The merged product reads `x` once, in one dispatch, and the slices are folded into the loads of their
+//! readers.
 
 use super::guards::ty;
 use super::term::{Attr, Head, Joined, Table, Term, Terms, attr, attr_of, lit};
@@ -15,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 use wgfc_ir::{BinaryOp, Contract, Dim, Poly, Scalar, ScalarNode};
 
-/// How many terms may stand between a weight and the constants that it is made from.
+/// The most terms between a weight and the constants that it is computed from.
 const DEPTH: usize = 8;
 
 /// The left-hand and the right-hand side of the rule. No merged weight exceeds `max_bytes`.
@@ -33,29 +34,29 @@ struct Product {
     bytes: usize,
 }
 
-/// The properties that products that can be merged have in common, other than the shared operand.
+/// The properties, besides the shared operand, that mergeable products have in common.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
-    /// [`numbered`].
+    /// The contraction as [`numbered`].
     contract: Contract,
-    /// Which operand is shared.
+    /// Whether the first operand is shared.
     first: bool,
     /// The [description](Made::text) of the weight.
     weight: String,
 }
 
-/// How a weight is made from constants.
+/// The computation of a weight from constants.
 struct Made {
-    /// Equal for weights that can be [joined](join) along their axis, whose extent is left out.
+    /// A description that is equal for weights that can be [joined](join) along their axis, whose extent it omits.
     text: String,
     /// The bytes of the constants.
     bytes: usize,
-    /// The term of the class that this was read from.
+    /// The term of the class that was described.
     term: Term,
 }
 
-/// The product's own label in the operand that is not shared, and its axis there; `None` where a label of all three operands would make
-/// the weights' extents depend on the batch.
+/// The product's own label in the operand that is not shared, and its axis there. `None` if a label occurs in both operands and the
+/// result, as the weights' extents would then depend on the batch.
 fn own(c: &Contract, first: bool) -> Option<(u8, usize)> {
     let (lx, lw) = if first { (&c.a, &c.b) } else { (&c.b, &c.a) };
     let alone: Vec<usize> = (0..lw.len()).filter(|i| !lx.contains(&lw[*i])).collect();
@@ -74,7 +75,7 @@ fn numbered(c: &Contract, first: bool) -> Contract {
     Contract { a: renamed(&c.a), b: renamed(&c.b), out: renamed(&c.out) }
 }
 
-/// How the weight `id` is made, whose parts are joined along `axis`; `None` for anything that cannot be joined.
+/// The computation of the weight `id`, to be joined along `axis`; `None` if it cannot be joined.
 fn made(g: &Terms, shared: &FxHashSet<Id>, id: Id, axis: usize, depth: usize) -> Option<Made> {
     if depth == 0 || shared.contains(&id) {
         return None;
@@ -99,7 +100,7 @@ fn made_by(
         Head::Leaf(l) if g.analysis.leaves.get(l as usize)?.konst => {
             let dims = t.static_shape()?;
             let inner: usize = dims[axis + 1..].iter().product();
-            // Packed elements are joined by whole bytes.
+            // Packed elements can only be joined by whole bytes.
             if t.dtype.bits() < 8 && (axis > 0 || !(inner * t.dtype.bits()).is_multiple_of(8)) {
                 return None;
             }
@@ -127,7 +128,7 @@ fn made_by(
                         bytes += of.bytes;
                         varies = true;
                     }
-                    // Operands that are the same for all.
+                    // Operands that all parts share.
                     None => write!(text, "{} ", g.find(*x)).ok()?,
                 }
             }
@@ -139,7 +140,7 @@ fn made_by(
     Some(Made { text, bytes, term: term.clone() })
 }
 
-/// The scalar function of an elementwise term as text, and the operands; `None` where it depends on positions.
+/// The scalar function of an elementwise term as text, and its operands; `None` if it depends on positions.
 fn elementwise<'a>(g: &Terms, term: &'a Term) -> Option<(String, &'a [Id])> {
     match term.head {
         Head::Map => {
@@ -152,20 +153,20 @@ fn elementwise<'a>(g: &Terms, term: &'a Term) -> Option<(String, &'a [Id])> {
     }
 }
 
-/// Which axis of an operand pairs with axis `axis` of an elementwise result of rank `rank`, if it has extent there.
+/// The axis of an operand that broadcasting pairs with axis `axis` of an elementwise result of rank `rank`; `None` if its extent is 1.
 fn own_axis(operand: &[Dim], rank: usize, axis: usize) -> Option<usize> {
     let i = (operand.len() + axis).checked_sub(rank)?;
     (!operand[i].is(1)).then_some(i)
 }
 
-/// Which axis of its operand a view reads along its own axis `axis`, whole and in order.
+/// The axis of its operand that a view reads along its own axis `axis`, completely and in order.
 fn view_axis(map: &ViewMap, from: &[Dim], axis: usize) -> Option<usize> {
     let mut along = (0..from.len()).filter(|i| map.index[*i].vars().contains(&axis));
     let (i, None) = (along.next()?, along.next()) else { return None };
     (map.fill.is_none() && map.index[i].as_var() == Some(axis) && from[i] == map.shape[axis]).then_some(i)
 }
 
-/// Weights that are [made] alike, joined along an axis. Adds to `added` what was added.
+/// Joins weights that are [made] in the same way along an axis. Appends the new classes to `added`.
 fn join(g: &mut Terms, shared: &FxHashSet<Id>, parts: &[Id], axis: usize, added: &mut Vec<Id>) -> Option<Id> {
     let terms: Vec<Term> =
         parts.iter().map(|p| Some(made(g, shared, g.find(*p), axis, DEPTH)?.term)).collect::<Option<_>>()?;
@@ -212,7 +213,8 @@ fn concatenation(g: &mut Terms, axis: usize, parts: &[Id]) -> Id {
     g.add(Term::new(Head::Join, [axis].into_iter().chain(parts.iter().copied()).collect::<Vec<_>>()))
 }
 
-/// The sum of a product that nothing else reads and a constant that varies along the product's axis `own` only: its class, and the constant.
+/// The sum of a product and a constant that varies only along the product's axis `own`, if nothing else reads the product: the sum's
+/// class, and the constant.
 fn bias(g: &Terms, shared: &FxHashSet<Id>, product: Id, own: usize) -> Option<(Id, Id)> {
     if shared.contains(&product) {
         return None;
@@ -249,7 +251,7 @@ fn bias(g: &Terms, shared: &FxHashSet<Id>, product: Id, own: usize) -> Option<(I
 }
 
 impl Sharing {
-    /// The groups of products that read `x`.
+    /// The groups of mergeable products that read `x`.
     fn groups(&self, g: &Terms, shared: &FxHashSet<Id>, x: Id) -> Vec<Vec<Product>> {
         if g[x].data.konst || g[x].data.ty.is_none() {
             return vec![];
@@ -303,7 +305,7 @@ impl Sharing {
     }
 }
 
-/// The classes that something else than one term of the region reads.
+/// The classes that are read by anything but a single term of the region.
 fn shared(g: &Terms) -> FxHashSet<Id> {
     g.analysis.shared.iter().map(|id| g.find(*id)).collect()
 }
@@ -343,7 +345,7 @@ impl Applier<Term, Table> for Sharing {
     }
 }
 
-/// Adds the merged product of a group of products, labels and weights, and its slices to their classes.
+/// Adds the merged product of a group (products, labels and weights), and its slices to the products' classes.
 fn merge(g: &mut Terms, x: Id, group: &[(Id, Id, Id)]) -> Option<Vec<Id>> {
     let shared = shared(g);
     let (_, labels, weight) = *group.first()?;
@@ -373,7 +375,7 @@ fn merge(g: &mut Terms, x: Id, group: &[(Id, Id, Id)]) -> Option<Vec<Id>> {
             shape[along] = extent.clone();
             rows.push(match b {
                 Some((_, c)) => {
-                    // Axes of extent 1 in front may be more or fewer.
+                    // The number of leading axes of extent 1 may differ.
                     let from = ty(g, *c)?.shape.clone();
                     let back = from.len() - (rank - at);
                     let mut index = vec![Poly::ZERO; from.len()];
@@ -381,7 +383,7 @@ fn merge(g: &mut Terms, x: Id, group: &[(Id, Id, Id)]) -> Option<Vec<Id>> {
                     moved(g, *c, ViewMap { shape, index, fill: None })?
                 }
                 None => {
-                    // The identity of the addition: 0 would make -0 a 0.
+                    // −0 is the identity of addition: 0 would turn −0 into 0.
                     let none = lit(g, Scalar::from_f64(t.dtype, -0.0).into());
                     moved(g, none, ViewMap { shape, index: vec![], fill: None })?
                 }

@@ -1,7 +1,7 @@
 use super::*;
 use wgfc_ir::{Border, Tensor, TensorType, eval};
 
-/// Parts where there is the least reason.
+/// Speeds with which rows are split as often as possible.
 const EAGER: Speeds = Speeds { dispatch_cost: 1e-9, workgroup_bandwidth: 1e9, ..Speeds::DISCRETE };
 
 fn same(dtype: DType, shape: &[usize], op: Op, v: &dyn Fn(usize) -> f64) {
@@ -31,7 +31,7 @@ fn same(dtype: DType, shape: &[usize], op: Op, v: &dyn Fn(usize) -> f64) {
 
 #[test]
 fn columns_count_together() {
-    // A column has few bytes; what lies beside it is read by the same workgroup.
+    // A column has few bytes; the columns beside it are read by the same workgroup.
     let fast = Speeds { workgroup_bandwidth: 2.0 * Speeds::DISCRETE.workgroup_bandwidth, ..Speeds::DISCRETE };
     let mut g = Graph::new();
     let x = g.add_input("x", TensorType::new(DType::F32, [4096usize, 4096].map(Dim::from).to_vec()));
