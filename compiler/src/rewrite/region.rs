@@ -1,9 +1,8 @@
 //! Saturating a graph region by region.
 //!
-//! Nodes are taken in a depth-first order from the outputs, in which a layer's nodes stand together.
-//! That order is cut where few values are live, and each piece is saturated on its own; a piece
-//! that equals an earlier one (but for its weights) takes over that one's solution. So the time is
-//! linear in the depth of a model, and the time of a deep stack of one layer hardly grows at all.
+//! Nodes are taken in depth-first order from the outputs, in which a layer's nodes are adjacent. That order is cut where few values are
+//! live, and each piece is saturated on its own. A piece that equals an earlier one, except for its weights, takes over that one's
+//! solution. So the time is linear in the depth of a model, and repeated layers cost hardly any time.
 
 use super::canonical::topo;
 use super::extract::extract;
@@ -25,13 +24,13 @@ mod rule_docs;
 #[cfg(test)]
 mod rule_tests;
 
-/// A region has at least and at most this many nodes (the last may have fewer).
+/// The least and the most nodes of a region; the last region may have fewer.
 const REGION: (usize, usize) = (60, 150);
-/// Rounds of rule application to one region.
+/// The most rounds of rule application to one region.
 const MAX_ROUNDS: usize = 12;
-/// An e-graph may grow to this many terms for each node of the region.
+/// The most terms of an e-graph for each node of the region.
 const GROWTH: usize = 60;
-/// A node keeps at most this many of the model's names that it stands for.
+/// The most names of the model's nodes that a node keeps.
 const MAX_ORIGINS: usize = 16;
 
 /// The result of saturating a region.
@@ -47,7 +46,7 @@ pub struct Outcome {
     pub fired: BTreeMap<String, usize>,
     /// Terms of the e-graphs of the distinct regions.
     pub terms: usize,
-    /// The merged products that were chosen: of how many products each is.
+    /// The number of products in each merged product that was chosen.
     pub merged: Vec<usize>,
 }
 
@@ -58,14 +57,14 @@ pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<
     saturate_each(graph, regions, rules, expect, true)
 }
 
-/// Rewrites by `rules` the products that read one value, a region for each such value. Layers far apart may read the same: an encoder's
-/// result, the embedding of a time. The rules do not compute with constants, whose elements are not looked at.
+/// Rewrites the products that read one value by `rules`, with a region for each such value. Layers far apart may read the same value,
+/// such as an encoder's result or a time embedding. The rules do not compute with constants, whose elements are not examined.
 pub fn saturate_products(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let regions = products_of_one_operand(graph)?;
     saturate_each(graph, regions, rules, expect, false)
 }
 
-/// Rewrites region by region; `computing` says whether the rules compute with constants.
+/// Rewrites each region; `computing` says whether the rules compute with constants.
 fn saturate_each(
     graph: &mut Graph,
     regions: Vec<Vec<NodeId>>,
@@ -94,7 +93,7 @@ fn saturate_each(
     Ok(outcome)
 }
 
-/// Every node the results depend on, operands first, each as late as its first reader allows.
+/// All nodes that the results depend on, operands first, each as late as its first reader allows.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = vec![];
     let mut search = DfsPostOrder::empty(graph.operands());
@@ -105,7 +104,7 @@ fn depth_first(graph: &Graph) -> Vec<NodeId> {
     order
 }
 
-/// Pieces of `order` between places where few values are live.
+/// Pieces of `order`, cut where few values are live.
 fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     let order: Vec<NodeId> =
         order.iter().copied().filter(|n| !matches!(graph.node(*n).op, Op::Input | Op::Const(_))).collect();
@@ -118,7 +117,7 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
             }
         }
     }
-    // live[i]: values made at or before i that something after i reads.
+    // live[i]: values computed at or before i that a later node reads.
     let mut change = vec![0i64; order.len() + 1];
     for (p, l) in last_use.iter().enumerate() {
         change[p] += 1;
@@ -143,8 +142,8 @@ fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
     pieces.into_iter().filter(|p| !p.is_empty()).collect()
 }
 
-/// For each value that is no constant and that several products read, in the order of their first products: these, what makes their other operands of constants, and the sums
-/// with constants that read them.
+/// A region for each non-constant value that several products read, in the order of the values' first products: these products, the
+/// nodes that compute their other operands from constants, and the sums with constants that read the products.
 fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
     let order = topo(graph)?;
     let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
@@ -188,7 +187,7 @@ fn products_of_one_operand(graph: &Graph) -> Result<Vec<Vec<NodeId>>, String> {
     Ok(regions.into_iter().map(|(_, region)| region).collect())
 }
 
-/// The target of an operand.
+/// The source of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ref {
     /// A value from outside, by its number.
@@ -210,7 +209,7 @@ struct Form {
 }
 
 impl Form {
-    /// The magnitudes of constants are among the facts if rules are `computing` with them.
+    /// The form of a region; the magnitudes of constants are included if rules are `computing` with them.
     fn new(graph: &Graph, members: Vec<NodeId>, computing: bool) -> Form {
         let nodes: Vec<NodeId> = members.into_iter().filter(|n| is_term(graph.node(*n))).collect();
         let made: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
@@ -256,7 +255,7 @@ impl Form {
     }
 }
 
-/// Whether one operand of one node is all that reads a value.
+/// Whether a value has exactly one reader.
 fn alone(graph: &Graph, v: Value) -> bool {
     graph.uses(v).len() == 1 && !graph.is_output(v)
 }
@@ -280,20 +279,20 @@ fn leaf(graph: &Graph, v: Value, computing: bool) -> Leaf {
 struct Step {
     op: Op,
     operands: Vec<Ref>,
-    /// The region's node that already is this.
+    /// The region's node that is identical to this.
     kept: Option<usize>,
     /// The region's node whose value this is, if there is one.
     stands_for: Option<usize>,
-    /// The region's nodes that went into it.
+    /// The region's nodes that were merged into it.
     absorbed: Vec<usize>,
 }
 
 /// The new form of a region.
 struct Solution {
     steps: Vec<Step>,
-    /// Parallel to the form's roots.
+    /// The sources of the form's roots, in their order.
     roots: Vec<Ref>,
-    /// For each merged product how many it is of.
+    /// The number of products in each merged product.
     merged: Vec<usize>,
 }
 
@@ -344,7 +343,7 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
     Ok(Loaded { g, terms, ids })
 }
 
-/// Reads the factor of a sum over n elements that is `1/n`, but for its rounding, as `1/n`.
+/// Treats the factor of a sum over n elements as exactly `1/n` if it is that after rounding.
 fn mean(g: &mut Terms, t: &mut Term) {
     let (Head::Binary(BinaryOp::Mul), [a, b]) = (t.head, t.args.as_slice()) else { return };
     let (sum, factor, at) = if g[*a].data.value.is_some() { (*b, *a, 0) } else { (*a, *b, 1) };
@@ -357,7 +356,7 @@ fn mean(g: &mut Terms, t: &mut Term) {
     }
 }
 
-/// The number of elements of which each element of a term is the sum.
+/// The number of elements that each element of a term sums.
 fn summed(g: &Terms, t: &Term) -> Option<i64> {
     let (Head::Reduce(ReduceOp::Sum), [axes, x]) = (t.head, t.args.as_slice()) else { return None };
     let Attr::Axes(axes) = term::attr_of(g, *axes)? else { return None };
@@ -383,7 +382,7 @@ fn solve(
     assemble(&g, form, &chosen, &terms, &ids)
 }
 
-/// Applies rules until nothing changes; true when a limit stopped it. Two unequal constants that become equal are an error.
+/// Applies rules until nothing changes. True if a limit stopped it. An error if two unequal constants become equal.
 fn run(
     g: &mut Terms,
     rules: &[Rule],
@@ -416,7 +415,7 @@ fn run(
     Ok(true)
 }
 
-/// Fails where rules made two unequal constants equal.
+/// An error if rules made two unequal constants equal.
 fn consistent(g: &Terms, fired: &BTreeMap<String, usize>) -> Result<(), String> {
     match &g.analysis.contradiction {
         None => Ok(()),
@@ -489,7 +488,7 @@ fn assemble(
     }
     let root = |id: &Id| made.get(id).copied().ok_or("a root without a term");
     let roots = wanted.iter().map(root).collect::<Result<Vec<_>, _>>()?;
-    // A merged product, its weight and its sum have the names of all that it is of.
+    // A merged product, its weight and its sum get the names of all their members.
     let mut merged = vec![];
     let mut counted = vec![];
     let mut in_product: Vec<bool> = vec![false; ids.len()];
@@ -541,7 +540,7 @@ fn assemble(
     Ok(Solution { steps, roots, merged })
 }
 
-/// Puts the solution in the region's place.
+/// Replaces the region by the solution.
 fn replay(graph: &mut Graph, form: &Form, solution: &Solution) -> Result<(), String> {
     let mut made: Vec<Value> = vec![];
     let value = |made: &[Value], r: &Ref| match r {

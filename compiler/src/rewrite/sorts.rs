@@ -1,12 +1,11 @@
-//! The order of long rows: a workgroup sorts a part of a row, and sorted parts are merged.
+//! Sorting of long rows: a workgroup sorts a part of a row, and sorted parts are merged.
 //!
-//! The sorted keys have 64 bits, `order(x) · 2³² + position`, where `order` is an unsigned integer that compares as the
-//! elements do: no two are equal, the first of equal elements comes first, and the position is at hand when the order is
-//! known. The values are then read at their positions.
+//! Keys have 64 bits, `order(x) · 2³² + position`, where `order` maps elements to unsigned integers of the same order. No two keys are
+//! equal, the first of equal elements comes first, and a sorted key gives the position, at which the value is then read.
 //!
-//! - Few of a row: of each part the first few stay, and their order is made in turn.
-//! - All: sorted parts are merged to longer ones until one is left.
-//! - Elements of 64 bits: first by their low words, then, in that order, by their high words.
+//! - Few elements of a row: the first few of each part are kept, and these are sorted in turn.
+//! - All elements: sorted parts are merged to longer ones until one is left.
+//! - 64-bit elements: sorted by their low words first, then stably by their high words.
 
 use super::canonical::topo;
 use crate::device::DeviceProfile;
@@ -15,21 +14,21 @@ use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
-/// Up to this length elements count those before them.
+/// The longest row that is sorted by counting, for each element, those before it.
 pub const SHORT: i64 = 32;
-/// The length up to which elements count those before them in the body of a loop, where a workgroup that runs a lane needs no dispatch for it.
+/// The longest row that is sorted by counting in the body of a loop, where a workgroup that runs a lane needs no dispatch for it.
 pub const SHORT_IN_LOOPS: i64 = 1 << 10;
-/// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
-/// more passes.
+/// The runs that one pass merges, for rows of constant length and for others: more runs are searched one after another, fewer take more
+/// passes.
 const RUNS: i64 = 2;
 const RUNS_OF_ANY: i64 = 128;
-/// Keys are left behind where this share of what a workgroup sorts is kept, or less.
+/// Keys are dropped early if at most this fraction (one in [`FEW`]) of a workgroup's keys is kept.
 const FEW: i64 = 4;
-/// A workgroup goes through so many times what it sorts at most, and there are so many workgroups for each core otherwise.
+/// The most blocks that a workgroup goes through, and the workgroups per core that are aimed at otherwise.
 const THROUGH: i64 = 16;
 const BUSY: f64 = 4.0;
 
-/// Replaces the orders of rows longer than `short`; returns how many.
+/// Replaces the sorts of rows longer than `short`. Returns how many were replaced.
 pub fn expand(graph: &mut Graph, device: &DeviceProfile, short: i64) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
@@ -54,15 +53,15 @@ pub fn expand(graph: &mut Graph, device: &DeviceProfile, short: i64) -> Result<u
     Ok(count)
 }
 
-/// A row's elements that are to be put in order.
+/// The sort of a tensor's rows.
 struct Sorter<'g> {
     b: Builder<'g>,
     axis: usize,
     /// Keys that a workgroup sorts.
     block: i64,
-    /// Elements of a row at most.
+    /// The most elements of a row.
     most: i64,
-    /// Keys of all rows that a workgroup goes through, where it leaves most behind.
+    /// Keys of all rows for each workgroup, if it drops most of them.
     share: i64,
 }
 
@@ -102,7 +101,7 @@ fn sorted(
     Ok([values, s.b.cast(positions, DType::I64)?])
 }
 
-/// Which part of an element a key has.
+/// The part of an element that a key contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     Only,
@@ -111,7 +110,7 @@ enum Word {
 }
 
 impl Sorter<'_> {
-    /// `order(x) · 2³² + position`, least first.
+    /// The keys `order(x) · 2³² + position`, to be sorted in ascending order.
     fn keys(&mut self, x: Value, word: Word, largest: bool) -> Built {
         let t = self.b.dtype(x);
         let mut f = Body::default();
@@ -146,7 +145,7 @@ impl Sorter<'_> {
         self.b.map(f.0, &[x])
     }
 
-    /// The positions (i32) that the `k` least keys name, in order.
+    /// The positions (i32) in the `k` least keys, in order.
     fn order(&mut self, keys: Value, k: &Dim) -> Built {
         let (axis, block) = (self.axis, self.block);
         let (mut keys, mut most) = (keys, self.most);
@@ -156,7 +155,7 @@ impl Sorter<'_> {
             s.b.push(Op::Sort { axis, sorted, part, keep }, &[keys])
         };
         let open = len.as_const().is_none();
-        // Numbers of parts of parts are to fit 31 bits.
+        // The numbers of parts must fit 31 bits.
         let few = few.filter(|_| !open || most < 1 << 26);
         if let Some(k) = few {
             let k = k.max(1);
@@ -202,7 +201,7 @@ impl Sorter<'_> {
     }
 }
 
-/// A part that holds `n` keys.
+/// The size of a part that holds `n` keys.
 fn span(n: i64) -> i64 {
     (n.max(16) as u64).next_power_of_two() as i64
 }

@@ -10,7 +10,7 @@
 //! (join ?axis ?a ...)   (softmax ?axis ?a)   (norm.rms ?axes ?epsilon ?a)   (norm.layer ?axes ?epsilon ?a)
 //! ```
 //!
-//! Any other operator of one result is opaque: rules see that it is there and what it reads.
+//! Any other operator with one result is opaque: rules see only its presence and its operands.
 
 use super::number::{Exponents, Number};
 use super::views::{ViewMap, broadcast};
@@ -50,7 +50,7 @@ pub enum Head {
     Reduce(ReduceOp),
     /// `(contract ?labels ?a ?b)`.
     Contract,
-    /// `(join ?axis ?a ...)`: operands one behind the other along an axis.
+    /// `(join ?axis ?a ...)`: the operands concatenated along an axis.
     Join,
     /// `(softmax ?axis ?a)`.
     Softmax,
@@ -172,9 +172,9 @@ pub struct Leaf {
     pub konst: bool,
     /// The value of its elements, if it is a constant with one element.
     pub scalar: Option<Scalar>,
-    /// The magnitudes of its elements, if it is a constant with which rules may compute.
+    /// The magnitudes of its elements, if rules may compute with it.
     pub magnitudes: Option<Exponents>,
-    /// Whether one operand of one node is all that reads it.
+    /// Whether it has exactly one reader.
     pub alone: bool,
 }
 
@@ -183,9 +183,9 @@ pub struct Leaf {
 pub struct Joined {
     /// The merged product.
     pub product: Id,
-    /// Everything that was added for it but the slices: weights, the product, its bias.
+    /// All classes added for it except the slices: weights, the product, its bias.
     pub made: Vec<Id>,
-    /// The products, and their sums with a bias.
+    /// The merged products, each with its sum with a bias.
     pub members: Vec<(Id, Option<Id>)>,
 }
 
@@ -198,16 +198,16 @@ pub struct Facts {
     pub attr: Option<u32>,
     /// Whether it depends on constants only.
     pub konst: bool,
-    /// The value of all its elements, where they are one known constant.
+    /// The value of all its elements, if they are one known constant.
     pub value: Option<Number>,
-    /// The magnitudes of its elements, where it is a constant with which rules may compute.
+    /// The magnitudes of its elements, if it is a constant with which rules may compute.
     pub magnitudes: Option<Exponents>,
-    /// Whether it is a product of matrices, times a constant or moved: a sum of rounded terms that a factor can be folded into.
+    /// Whether it is a matrix product, possibly times a constant or moved: a sum of rounded terms into which a factor can be folded.
     pub product: bool,
 }
 
 impl Facts {
-    /// Whether its type has the constant that it is, as far as is known.
+    /// Whether its type can represent its constant value, as far as is known.
     pub fn representable(&self) -> bool {
         let Some(ty) = self.ty.as_ref().filter(|_| self.konst) else { return true };
         match &self.value {
@@ -223,15 +223,15 @@ pub struct Table {
     pub(super) attrs: IndexSet<Attr, FxBuildHasher>,
     /// The values that the region reads from outside.
     pub leaves: Vec<Leaf>,
-    /// Operators that no rule looks into.
+    /// Operators that rules treat as opaque.
     pub opaque: Vec<Op>,
     /// Expected values of symbols.
     pub expect: Expected,
-    /// The classes of nodes and leaves that more than one operand of one node reads.
+    /// The classes of nodes and leaves with more than one reader.
     pub shared: Vec<Id>,
     /// Products that were merged.
     pub joined: Vec<Joined>,
-    /// Two unequal constants that the rules made equal: one of the rules is wrong.
+    /// Two unequal constants that the rules made equal, which means that a rule is wrong.
     pub contradiction: Option<(Number, Number)>,
 }
 
@@ -272,7 +272,7 @@ pub fn attr_of(g: &Terms, id: Id) -> Option<&Attr> {
     g.analysis.attr(g[id].data.attr?)
 }
 
-/// The operator of a term and the operands it reads; `None` for leaves, attributes and nonsense.
+/// The operator of a term and its operands; `None` for leaves, attributes and ill-formed terms.
 ///
 /// Rank-0 constants among the operands of a map become constants of its body.
 pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts) -> Option<(Op, Vec<Id>)> {
@@ -490,20 +490,20 @@ impl Analysis<Term> for Table {
             | first(&mut a.magnitudes, b.magnitudes)
     }
 
-    /// A rank-0 term of a known value is that constant.
+    /// Adds the constant to the class of a rank-0 term of known value.
     fn modify(g: &mut Terms, id: Id) {
         let f = &g[id].data;
         let rank0 = |n: &&Number| f.ty.as_ref().is_some_and(|t| t.rank() == 0 && t.dtype == n.dtype());
         if let Some(n) = f.value.as_ref().filter(rank0).cloned() {
             let c = lit(g, n);
             g.union(id, c);
-            // No rule has anything to say of how a constant came about.
+            // No rule needs to know how a constant was computed.
             g[id].nodes.retain(|t| matches!(t.head, Head::Lit(_)));
         }
     }
 }
 
-/// The fact that is known of either of two equal terms.
+/// The fact known of either of two equal terms.
 fn first<T>(a: &mut Option<T>, b: Option<T>) -> DidMerge {
     let did = DidMerge(a.is_none() && b.is_some(), a.is_some() && b.is_none());
     if a.is_none() {
@@ -512,10 +512,10 @@ fn first<T>(a: &mut Option<T>, b: Option<T>) -> DidMerge {
     did
 }
 
-/// The value of all elements of a term of type `to`, where those of its operands are known.
+/// The value of all elements of a term of type `to`, if those of its operands are known.
 ///
-/// Floats are computed as rationals; of functions that leave them nothing is known. Integers and bools are computed as the
-/// evaluator does, where the term has no axes.
+/// Floats are computed as rationals; functions with irrational results are unknown. Integers and bools are computed as by the evaluator,
+/// if the term has rank 0.
 fn value(head: Head, op: &Op, to: DType, operands: &[&Facts]) -> Option<Number> {
     let values = operands.iter().map(|f| f.value.as_ref()).collect::<Option<Vec<_>>>()?;
     match (head, values.as_slice()) {
@@ -529,7 +529,7 @@ fn value(head: Head, op: &Op, to: DType, operands: &[&Facts]) -> Option<Number> 
     }
 }
 
-/// The magnitudes of the elements of a constant term, where those of its operands are known.
+/// The magnitudes of the elements of a constant term, if those of its operands are known.
 fn magnitudes(head: Head, op: &Op, operands: &[&Facts]) -> Option<Exponents> {
     let known = operands.iter().map(|f| f.magnitudes).collect::<Option<Vec<_>>>()?;
     match (head, known.as_slice()) {

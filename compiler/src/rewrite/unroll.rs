@@ -1,21 +1,21 @@
-//! Scans of a single iteration are unrolled, and in the body of another loop those of a known, small
-//! number: a lane repeats them inside a step.
+//! Unrolls scans with a single iteration, and scans with few iterations in the body of another loop, which a lane would repeat within a
+//! step.
 
 use super::canonical::topo;
 use std::collections::HashMap;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
 
-/// The most iterations in the body of another loop, and the most nodes that all that are written out may
-/// make: loops in loops multiply. They bound the time of a compilation, on any device.
+/// The most iterations of an unrolled scan in the body of another loop, and the most nodes that all unrolled scans may add, since nested
+/// loops multiply. Both bound the compile time on any device.
 pub const ITERATIONS: i64 = 64;
 const NODES: usize = 4096;
 
-/// Writes out what has at most `iterations`; returns how many scans.
+/// Unrolls scans of at most `iterations`. Returns how many were unrolled.
 pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     let mut count = 0;
     let mut room = NODES;
-    // A scan in the body of another is one of the graph's once that is written out.
+    // A scan in the body of an unrolled scan becomes one of the graph.
     while let Some((n, length, made)) = next(graph, iterations, room)? {
         room -= made;
         let new = write_out(graph, n, length)?;
@@ -34,17 +34,17 @@ pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     Ok(count)
 }
 
-/// The next scan to write out, its length, and the nodes that it takes of the room.
+/// The next scan to unroll, its length, and the nodes that it takes from `room`.
 fn next(graph: &Graph, iterations: i64, room: usize) -> Result<Option<(NodeId, i64, usize)>, String> {
     for n in topo(graph)? {
         let Op::Scan { body, carried, .. } = &graph.node(n).op else { continue };
         let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
         let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
-        // A symbol has one value.
+        // A computed symbol has only one value.
         let Some(l) = length.filter(|l| (1..=iterations).contains(l) && body.computed.is_empty()) else {
             continue;
         };
-        // A single iteration is written out whatever its size.
+        // A single iteration is unrolled whatever its size.
         let made = if l == 1 { 0 } else { times(l, nodes(body)) };
         let all = if l == 1 { 0 } else { times(l, written_out(body, iterations)) };
         if all <= room {
@@ -58,8 +58,7 @@ fn times(count: i64, nodes: usize) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(nodes)
 }
 
-/// The nodes that writing out a body takes, where the scans inside that are short enough are written out in each copy:
-/// otherwise each copy would bring scans that are written out on their own.
+/// The nodes that unrolling a body adds, including those of short inner scans, which are unrolled in each copy.
 fn written_out(body: &Graph, iterations: i64) -> usize {
     let inside = |n: NodeId| match &body.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
@@ -77,7 +76,7 @@ fn written_out(body: &Graph, iterations: i64) -> usize {
     body.node_ids().fold(0usize, |sum, n| sum.saturating_add(inside(n)).saturating_add(1))
 }
 
-/// The nodes of a graph and of those inside.
+/// The nodes of a graph, including those of its subgraphs.
 fn nodes(g: &Graph) -> usize {
     let inside = |n: NodeId| match &g.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
@@ -129,7 +128,7 @@ fn write_out(graph: &mut Graph, n: NodeId, length: i64) -> Result<Vec<Value>, St
     Ok(state)
 }
 
-/// The body's nodes, reading `given` for its inputs; constants are copied once. Returns its outputs.
+/// Copies the body's nodes, reading `given` for its inputs; constants are copied once. Returns its outputs.
 pub(super) fn copy(
     graph: &mut Graph,
     body: &Graph,
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
     use wgfc_ir::{BinaryOp, Border, DType, Dim, Tensor, TensorType, eval};
 
-    /// Running sums of `x` from `s`, times `w`, forwards and backwards.
+    /// A running sum of `x` from `s`, times `w`, forwards and backwards.
     #[test]
     fn results_stay() {
         let ty = |shape: &[i64]| {

@@ -3,8 +3,8 @@
 use crate::schedule::cost::Expected;
 use wgfc_ir::{Dim, Op, Poly, Scalar, TensorType};
 
-/// Beyond this many characters an index map is not composed further: two loads of simple maps are
-/// cheaper than one of a map that cannot be simplified.
+/// The size beyond which an index map is not composed further: two loads with simple maps are cheaper than one with a map that cannot be
+/// simplified.
 const MAX_TEXT: usize = 400;
 
 /// The attributes of an [`Op::View`].
@@ -14,12 +14,12 @@ pub struct ViewMap {
     pub shape: Vec<Dim>,
     /// One expression per axis of the operand, over the variables of `shape`.
     pub index: Vec<Poly>,
-    /// The value outside the operand; `None` promises that `index` never is.
+    /// The value for indices outside the operand; `None` asserts that `index` is always inside.
     pub fill: Option<Scalar>,
 }
 
 impl ViewMap {
-    /// The view that a node's operator is, if it is one.
+    /// The view of a node's operator, if it is one.
     pub fn of(op: &Op) -> Option<ViewMap> {
         match op {
             Op::View { shape, index, fill } => {
@@ -34,12 +34,12 @@ impl ViewMap {
         Op::View { shape: self.shape, index: self.index, fill: self.fill }
     }
 
-    /// The view that reads its operand as it is.
+    /// The identity view.
     pub fn identity(shape: &[Dim]) -> ViewMap {
         ViewMap { shape: shape.to_vec(), index: (0..shape.len()).map(Poly::var).collect(), fill: None }
     }
 
-    /// The view whose result has axis `perm[i]` of an operand of shape `of` as its axis `i`.
+    /// The view whose axis `i` is axis `perm[i]` of an operand of shape `of`.
     pub fn permutation(of: &[Dim], perm: &[usize]) -> ViewMap {
         let mut index = vec![Poly::ZERO; of.len()];
         for (i, p) in perm.iter().enumerate() {
@@ -48,14 +48,13 @@ impl ViewMap {
         ViewMap { shape: perm.iter().map(|p| of[*p].clone()).collect(), index, fill: None }
     }
 
-    /// Whether it reads an operand of shape `of` as it is. An axis of extent 1 may be read at 0 or
-    /// at its variable: both are the same place.
+    /// Whether it is the identity on an operand of shape `of`. An axis of extent 1 may be read at 0 or at its variable, which are equal.
     pub fn is_identity(&self, of: &[Dim]) -> bool {
         self.shape == of
             && self.index.iter().enumerate().all(|(i, p)| p.as_var() == Some(i) || (of[i].is(1) && p.is(0)))
     }
 
-    /// Whether it does no more to an operand of shape `of` than broadcasting aligned at the last axis does.
+    /// Whether its effect on an operand of shape `of` is that of broadcasting aligned at the last axis.
     pub fn is_broadcast(&self, of: &[Dim]) -> bool {
         let Some(skip) = self.shape.len().checked_sub(of.len()) else { return false };
         self.index.iter().zip(of).enumerate().all(|(i, (p, d))| {
@@ -64,7 +63,7 @@ impl ViewMap {
         })
     }
 
-    /// Which axes' expressions are not certain to stay inside an operand of shape `of`.
+    /// The axes whose index is not proven to be inside an operand of shape `of`.
     fn loose(&self, of: &[Dim]) -> Vec<usize> {
         match self.fill {
             None => vec![],
@@ -72,11 +71,10 @@ impl ViewMap {
         }
     }
 
-    /// `outer` after `self`, as one view of an operand of shape `of`; `None` where that is no view,
-    /// or one too large to be worth it.
+    /// `outer` applied after `self`, as one view of an operand of shape `of`; `None` if that is not a view, or too large to be worth it.
     ///
-    /// A fill of `self` stays as it is. A fill of `outer` needs that whatever is outside `self`'s
-    /// result is outside the operand too, which `self` grants for the axes it passes through.
+    /// A fill of `self` is kept. A fill of `outer` requires that indices outside `self`'s result are outside the operand too, which holds
+    /// for axes that `self` passes through.
     pub fn then(&self, outer: &ViewMap, of: &[Dim]) -> Option<ViewMap> {
         let mut fill = self.fill;
         for j in outer.loose(&self.shape) {
@@ -104,7 +102,7 @@ impl ViewMap {
         of.is_empty()
     }
 
-    /// This view with its fill dropped where the index is certain to stay inside.
+    /// This view without its fill if the index is proven to be inside.
     pub fn tightened(mut self, of: &[Dim]) -> ViewMap {
         if self.fill.is_some() && self.loose(of).is_empty() {
             self.fill = None;
@@ -129,7 +127,7 @@ pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a [Dim]> + Clone) -> Option<
     Some(out)
 }
 
-/// The number of elements, with symbols as they are expected.
+/// The number of elements, with the expected values of symbols.
 pub fn elements(t: &TensorType, expect: &Expected) -> f64 {
     t.shape.iter().map(|d| expect.estimate(d) as f64).product()
 }
@@ -184,7 +182,7 @@ mod tests {
         assert_eq!(both.index, [Poly::var(1), Poly::parse("%0 - 1").unwrap()]);
         assert_eq!(both.fill, zero);
         assert_eq!(reshape("5 7", "35").then(&pad("35", 0), &of), None);
-        // Another fill inside does not become one view.
+        // A different inner fill prevents composition.
         let one = ViewMap { fill: Some(Scalar::from_f64(DType::F32, 1.0)), ..pad("5 7", 0) };
         assert_eq!(one.then(&pad("7 7", 0), &of), None);
     }

@@ -1,12 +1,12 @@
-//! Convolutions of windows of 3 × 3 by fewer multiplications (Winograd's F(2 × 2, 3 × 3)).
+//! Convolutions with windows of 3 × 3 by fewer multiplications (Winograd's F(2 × 2, 3 × 3)).
 //!
 //! ```text
 //! sum over c, i, j of x[c, h + i, w + j] · g[o, c, i, j]   →   Aᵀ (sum over c of (Bᵀ d[c] B) ⊙ (G g[o, c] Gᵀ)) A
 //! ```
 //!
-//! of each tile of 2 × 2 results, where `d` are the 4 × 4 elements that it reads: 16 products for 36. The products of all tiles at one of
-//! the 16 positions are a product of matrices. Both transforms go through memory, so that a convolution needs many channels. The
-//! weights' transform is computed while compiling.
+//! for each tile of 2 × 2 results, where `d` are the 4 × 4 elements that it reads: 16 products instead of 36. The products of all tiles
+//! at one of the 16 positions are a matrix product. Both transforms go through memory, so that a convolution needs many channels to gain.
+//! Weights are transformed at compile time.
 
 use super::canonical::topo;
 use super::long_sums;
@@ -23,42 +23,42 @@ use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, Value,
 };
 
-/// Elements of a tile's window along an axis, and its results.
+/// Elements of a tile's window along an axis, and results of a tile along an axis.
 const WINDOW: i64 = 4;
 const RESULTS: i64 = 2;
 /// Rows of `Bᵀ` and `G`, of which the third have the other sign.
 const G: [[f64; 3]; 4] = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [-0.5, 0.5, -0.5], [0.0, 0.0, 1.0]];
-/// Bytes of the weights of a convolution at most: whoever compiles holds them, and what they become.
+/// The most bytes of a convolution's weights: the compiler holds them and their transform in memory.
 const MOST_BYTES: usize = 64 << 20;
-/// The part of the estimated time that must be saved at least: estimates are no better.
+/// The least share of the estimated time that must be saved, since estimates are not more accurate than this.
 const LEAST_GAIN: f64 = 0.15;
-/// Operations that make an element of either transform, beside its loads and its store.
+/// Operations per element of either transform, besides its loads and its store.
 const OPERATIONS: f64 = 24.0;
 
-/// A convolution, as the graph has it.
+/// A convolution in the graph.
 struct Conv {
     contract: Contract,
     /// The convolved tensor, and the weights.
     inputs: [Value; 2],
     weights: Arc<Tensor>,
-    /// The shape of what is convolved.
+    /// The shape of the convolved tensor.
     from: Vec<Dim>,
-    /// The shape of the unfolding view, and the index along each axis of what it unfolds.
+    /// The shape of the unfolding view, and the index along each axis of the convolved tensor.
     shape: Vec<Dim>,
     index: Vec<Poly>,
-    /// Axes of the view along which results lie, and elements of windows.
+    /// The view's axes of the output positions, and those within windows.
     places: [usize; 2],
     within: [usize; 2],
-    /// Axes of what is unfolded along which both run.
+    /// The spatial axes of the convolved tensor.
     spatial: [usize; 2],
 }
 
-/// Replaces convolutions where that is estimated to take less time; returns how many.
+/// Replaces convolutions where that is estimated to be faster. Returns how many were replaced.
 pub fn transform(graph: &mut Graph, device: &DeviceProfile, expect: &Expected) -> Result<usize, String> {
     replace(graph, &|c| c.pays(device, expect))
 }
 
-/// Replaces all convolutions that can be computed this way; returns how many.
+/// Replaces all convolutions for which the form is possible. Returns how many were replaced.
 pub fn transform_all(graph: &mut Graph) -> Result<usize, String> {
     replace(graph, &|_| true)
 }
@@ -98,7 +98,7 @@ impl Conv {
         }
         let from = graph.node(unfolded.node).inputs[0];
         let at = |labels: &[u8], l: u8| labels.iter().position(|x| *x == l);
-        // Windows of three, of which the channels are the rest.
+        // Windows of three elements; the remaining summed axes are channels.
         let (mut spatial, mut places, mut within) = (vec![], vec![], vec![]);
         for (axis, p) in index.iter().enumerate() {
             let inside = p
@@ -126,7 +126,7 @@ impl Conv {
             within: within.try_into().ok()?,
             spatial: spatial.try_into().ok()?,
         };
-        // No other axis is read along them.
+        // No other axis depends on these variables.
         let own = |v: &usize| conv.places.contains(v) || conv.within.contains(v);
         let others = (0..index.len()).filter(|a| !conv.spatial.contains(a));
         let apart = others.into_iter().all(|a| !index[a].vars().iter().any(own));
@@ -134,12 +134,12 @@ impl Conv {
         (apart && rows && c.k().len() == 3 && c.n().len() == 1 && c.b.len() == 4).then_some(conv)
     }
 
-    /// Tiles along an axis of results.
+    /// The number of tiles along an axis of results.
     fn tiles(&self, i: usize) -> Dim {
         self.shape[self.places[i]].ceil_div(RESULTS)
     }
 
-    /// Whether it is estimated to take less time this way.
+    /// Whether this form is estimated to be faster.
     fn pays(&self, device: &DeviceProfile, expect: &Expected) -> bool {
         let c = &self.contract;
         let extent = |labels: &[u8], but: &[usize]| -> Dim {
@@ -199,7 +199,7 @@ impl Conv {
         let c = &self.contract;
         let next = c.a.iter().chain(&c.b).max().map_or(0, |l| l + 1);
         let ours = [next, next + 1];
-        // Both positions in a tile, what is summed, then what results lie along.
+        // Both positions within a tile, the summed axes, then the axes of results.
         let summed: Vec<usize> = (0..self.shape.len())
             .filter(|v| !self.within.contains(v) && c.k().contains(&self.label(*v)))
             .collect();
@@ -235,7 +235,7 @@ impl Conv {
         for second in [[false, false], [false, true], [true, false], [true, true]] {
             parts.push(read(b, second)?);
         }
-        // Bᵀ d B, of which each element has two terms along an axis.
+        // Bᵀ d B, each element of which has two terms along an axis.
         let mut f = ScalarFn::default();
         let [p, q, r, s] = [0, 1, 2, 3].map(|i| f.push(ScalarNode::Arg(i)));
         let one = f.push(ScalarNode::Const(Scalar::from_i64(DType::I32, 1)));
@@ -252,7 +252,7 @@ impl Conv {
         join(first, second, plus[0]);
         let d = b.push(Op::Map { body: f, shape: shape.clone() }, &parts)?;
 
-        // Convolutions share weights.
+        // Convolutions may share weights.
         let key = (Arc::as_ptr(&self.weights) as usize, c.clone());
         let u = match known.get(&key) {
             Some(u) => *u,
@@ -267,7 +267,7 @@ impl Conv {
         let out: Vec<u8> = ours.into_iter().chain(m_axes.clone()).collect();
         let m = b.push(Op::Contract(Contract { a, b: weights, out }), &[d, u])?;
 
-        // Aᵀ m A, of which each element has three terms along an axis.
+        // Aᵀ m A, each element of which has three terms along an axis.
         let result: Vec<Dim> = c
             .out
             .iter()
@@ -313,7 +313,7 @@ impl Conv {
         b.push(Op::Map { body: f, shape: result }, &parts)
     }
 
-    /// `G g Gᵀ` of all weights, `[4, 4, outputs, summed…]`, computed when its bytes are asked for.
+    /// `G g Gᵀ` of all weights, `[4, 4, outputs, summed…]`, computed when its bytes are first read.
     fn transformed(&self, summed: &[usize]) -> Built<Tensor> {
         let c = &self.contract;
         let at = |l: u8| c.b.iter().position(|x| *x == l).ok_or("a label of the weights");
@@ -347,10 +347,10 @@ impl Conv {
 /// Transformed weights.
 struct Transformed {
     of: Arc<Tensor>,
-    /// Elements along each axis but those of a window, and between neighbours there.
+    /// Elements along each axis except those of a window, and the strides of these axes.
     counts: Vec<usize>,
     from: Vec<usize>,
-    /// Elements between neighbours of a window.
+    /// The strides within a window.
     within: [usize; 2],
     bytes: OnceLock<Vec<u8>>,
 }
@@ -381,7 +381,7 @@ impl AsRef<[u8]> for Transformed {
     }
 }
 
-/// A variable of the view as one of the transformed elements'.
+/// A variable of the view as one of the transformed elements.
 fn own(a: &Atom, to: &dyn Fn(usize) -> Option<usize>) -> Option<Poly> {
     match a {
         Atom::Var(v) => Some(Poly::var(to(*v as usize)?)),
@@ -400,7 +400,7 @@ mod tests {
     use wgfc_ir::testing::Rng;
     use wgfc_ir::{eval, text, verify};
 
-    /// A convolution of `x [n, c, h, w]` with weights of a name, padded by one before and by `behind`.
+    /// A convolution of `x [n, c, h, w]` with named weights, padded by one on the leading and by `behind` on the trailing side.
     fn graph(c: usize, o: usize, h: i64, w: i64, behind: i64, weights: &Tensor) -> Graph {
         let (oh, ow) = (h - 1 + behind, w - 1 + behind);
         let text = format!(
@@ -486,8 +486,7 @@ mod tests {
         assert_eq!([count(256, "discrete"), count(16, "discrete")], [1, 0]);
     }
 
-    /// The nodes behind a convolution in a block of a residual network are computed where its results are put together, and
-    /// these are computed once.
+    /// The epilogue of a convolution in a residual block is computed where its results are combined, and the results are computed once.
     #[test]
     fn a_convolution_is_three_kernels() {
         let source = "graph (x: %0, w: %1, v: %2, r: %3) -> (y: %9) {

@@ -1,13 +1,12 @@
 //! `softmax(q·kᵀ·scale + mask)·v` → [`Op::Attention`].
 //!
-//! The match follows the data, not the shapes of terms: a [`Contract`] names its axes, so whatever
-//! order and grouping the exporter chose becomes a view of `q`, `k` or `v` that puts the axes in
-//! order, composed with the views that are there already. Views between the two products (batches and heads as one
-//! axis, and apart again) are followed from the probabilities back to the scores. Scales may stand on the scores, on `q`,
-//! on `k`, or on several; heads that share keys and values (GQA) are views too. Of a softmax that is guarded against
-//! rows that see nothing (`unseen`), such rows are 0.
+//! The match follows the data, not the shapes of terms: a [`Contract`] names its axes, so whatever order and grouping the exporter chose
+//! becomes a view of `q`, `k` or `v` that orders the axes, composed with the views that are already there. Views between the two products
+//! (which merge batches and heads into one axis and split it again) are followed from the probabilities back to the scores. Scales may be
+//! applied to the scores, to `q`, to `k`, or to several; heads that share keys and values (GQA) are views too. If the softmax is guarded
+//! against rows without a visible key (`unseen`), the result of such rows is 0.
 //!
-//! Not matched: a scale outside the mask's sum, dropout, a softmax whose result others read.
+//! Not matched: a scale after the mask is added, dropout, a softmax whose result has other readers.
 
 use super::scores::{Mask, Scores, mask_type, scores};
 use super::simple::{Simple, factor, simple};
@@ -19,7 +18,7 @@ use std::sync::Arc;
 use wgfc_ir::op::broadcasts_to;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 
-/// Replaces attentions; returns how many.
+/// Replaces attentions. Returns how many were replaced.
 pub fn recognise(graph: &mut Graph) -> Result<usize, String> {
     let mut found = 0;
     for n in topo(graph)? {
@@ -32,8 +31,8 @@ pub fn recognise(graph: &mut Graph) -> Result<usize, String> {
     Ok(found)
 }
 
-/// Makes factors of the queries and keys of attentions that are there already factors of their scores; returns how many
-/// changed. In weights they would keep products apart that read the same.
+/// Moves factors of the queries and keys of existing attentions into their scale. Returns how many changed. Within weights they would
+/// prevent merging products that read the same operand.
 pub fn scales(graph: &mut Graph) -> Result<usize, String> {
     let mut changed = 0;
     for n in topo(graph)? {
@@ -70,20 +69,20 @@ struct Match {
     mask: Vec<Mask>,
     scale: f64,
     empty_is_zero: bool,
-    /// The view that puts `[batch…, s, e]` into the order of the contraction's result.
+    /// The view that reorders `[batch…, s, e]` to the contraction's result.
     out: ViewMap,
     absorbed: Vec<NodeId>,
 }
 
-/// A value and how its axes are put in order.
+/// A value and the view that orders its axes.
 struct Operand {
     value: Value,
     view: ViewMap,
 }
 
 impl Operand {
-    /// Composes the views before the value and, where a `scale` is given, multiplies factors into it, as long as views put nothing
-    /// but zeros beside the value.
+    /// Composes the views before the value, and if a `scale` is given, multiplies factors into it as long as views pad the value with
+    /// zeros only.
     fn simplify(mut self, graph: &Graph, mut scale: Option<&mut f64>, absorbed: &mut Vec<NodeId>) -> Operand {
         loop {
             let v = self.value;
@@ -109,7 +108,7 @@ impl Operand {
         }
     }
 
-    /// The value with its axes in order.
+    /// The value with its axes reordered.
     fn build(&self, graph: &mut Graph, origin: &[Arc<str>]) -> Result<Value, String> {
         if self.view.is_identity(&graph.ty(self.value).shape) {
             return Ok(self.value);
@@ -118,7 +117,7 @@ impl Operand {
     }
 }
 
-/// Operand `x` with axes `labels`, of which `place` says where they are read, as axes of the extents `shape`.
+/// Operand `x` with axes `labels` as a view of shape `shape`; `place` gives the index along each label.
 fn arranged(x: Value, labels: &[u8], place: impl Fn(u8) -> Option<Poly>, shape: Vec<Dim>) -> Option<Operand> {
     let index = labels.iter().map(|l| place(*l)).collect::<Option<Vec<_>>>()?;
     Some(Operand { value: x, view: ViewMap { shape, index, fill: None } })
@@ -130,7 +129,7 @@ fn match_at(graph: &Graph, n: NodeId) -> Option<Match> {
     (0..2).find_map(|which| {
         let (p, v) = (node.inputs[which], node.inputs[1 - which]);
         let (lp, lv) = if which == 0 { (&pv.a, &pv.b) } else { (&pv.b, &pv.a) };
-        // The queries' axis is one that the values do not have; of several the others are batches.
+        // The queries' axis is one that the values do not have; further such axes are batches.
         let own: Vec<u8> = lp.iter().copied().filter(|l| !lv.contains(l)).collect();
         own.iter().rev().find_map(|s| match_with(graph, n, pv, (p, lp), (v, lv), *s))
     })
@@ -139,13 +138,13 @@ fn match_at(graph: &Graph, n: NodeId) -> Option<Match> {
 /// The nodes between the scores and the second product.
 struct Probabilities {
     scores: Value,
-    /// Where the scores are read.
+    /// The view through which the scores are read.
     place: ViewMap,
     empty_is_zero: bool,
     absorbed: Vec<NodeId>,
 }
 
-/// Peels views, casts and a guard off the probabilities `p` that `n` reads, and the softmax.
+/// Peels views, casts, a guard and the softmax off the probabilities `p`, which `n` reads.
 fn probabilities(graph: &Graph, n: NodeId, p: Value, place: ViewMap) -> Option<Probabilities> {
     let (mut p, mut place) = (p, place);
     let mut absorbed = vec![];
@@ -181,7 +180,7 @@ fn probabilities(graph: &Graph, n: NodeId, p: Value, place: ViewMap) -> Option<P
             place = view.then(&place, &graph.ty(p).shape).filter(|v| v.fill.is_none())?;
             continue;
         }
-        // Probabilities narrowed to the type of v.
+        // Probabilities cast to the type of v.
         if let Some(Simple::Cast(x)) = simple(graph, p)
             && graph.ty(x).dtype.is_float()
         {
@@ -218,7 +217,7 @@ fn match_with(
     if !lp.contains(&t_label) || !pv.out.contains(&s_label) {
         return None;
     }
-    // Positions of the probabilities in this order: batch…, s, t.
+    // Positions of the probabilities in the order batch…, s, t.
     let batch: Vec<u8> = lp.iter().copied().filter(|l| ![s_label, t_label].contains(l)).collect();
     let order: Vec<u8> = batch.iter().copied().chain([s_label, t_label]).collect();
     let extent = |x: Value, labels: &[u8], l: u8| {
@@ -239,7 +238,7 @@ fn match_with(
     let q = arranged(q.0, q.1, q.2, with([domain[si].clone(), d.clone()]))?;
     let k = arranged(k.0, k.1, k.2, with([domain[ti].clone(), d]))?;
 
-    // The second product: t is summed over, s and the batch axes stay, e is new.
+    // The second product: t is summed, s and the batch axes remain, e is new.
     let e: Vec<u8> = lv.iter().copied().filter(|l| !lp.contains(l)).collect();
     let [e] = e[..] else { return None };
     let width = extent(v, lv, e)?;
@@ -276,11 +275,11 @@ fn match_with(
     })
 }
 
-/// An operand of the first product, its labels, and where each is read.
+/// An operand of the first product, its labels, and the index along each.
 type Placed<'a> = (Value, &'a [u8], Box<dyn Fn(u8) -> Option<Poly> + 'a>);
 
-/// Which operand of the scores brings the queries and which the keys, and the width of both. `at` is where queries
-/// and keys are among the positions.
+/// The operand of the scores that holds the queries, the one that holds the keys, and the width of both. `at` gives the numbers of the
+/// queries' and keys' positions.
 fn queries_and_keys<'a>(
     graph: &Graph,
     s: &'a Scores,
@@ -300,7 +299,7 @@ fn queries_and_keys<'a>(
         (Some(ls), Some(lt)) => (ls, lt, false),
         _ => (find(at.0, b, a)?, find(at.1, a, b)?, true),
     };
-    // Where the other labels are read does not depend on the query or the key.
+    // The indices of the other labels must not depend on the query or the key.
     let apart = out.iter().zip(&s.place.index).all(|(l, p)| {
         let vars = p.vars();
         *l == ls || *l == lt || !(vars.contains(&at.0) || vars.contains(&at.1))

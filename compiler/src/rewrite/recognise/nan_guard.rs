@@ -1,9 +1,8 @@
 //! `if is_nan(s) { z } else { s }` → `s`, where `s` is a softmax that cannot be NaN.
 //!
-//! Exporters write the guard because a row of scores that are all −∞ gives 0/0. Whether a row can
-//! be −∞ is decided by where infinities come from: constants, and graph inputs on their way through
-//! elementwise and moving operators and sums. Products and norms of the model's data are taken
-//! to be finite, as implementations of WGSL may take all arithmetic to be.
+//! Exporters write the guard because a row of scores that are all −∞ gives 0/0. Whether a row can be −∞ is decided by the origin of
+//! infinities: constants, and graph inputs that pass through elementwise and moving operators and sums. Products and norms of the model's
+//! data are assumed to be finite, as implementations of WGSL may assume of all arithmetic.
 
 use crate::rewrite::canonical::topo;
 use rustc_hash::FxHashMap;
@@ -11,21 +10,21 @@ use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ReduceOp, ScalarNode, UnaryOp, Value}
 
 /// A constant of more elements than this is not searched for infinities.
 const MAX_SEARCHED: usize = 1 << 24;
-/// Data is taken to be smaller than this.
+/// Data is assumed to be smaller than this.
 const ORDINARY: f64 = 1e30;
 
-/// How large the elements of a value may be.
+/// A bound on the elements of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Size {
-    /// As data is: sums and products of it are finite.
+    /// As large as ordinary data: sums and products of it are finite.
     Ordinary,
-    /// Finite, but up to the largest number: a sum with ordinary data is finite, of two is not.
+    /// Finite, but up to the largest number: a sum with ordinary data is finite, a sum of two may not be.
     Finite,
-    /// Perhaps infinite or NaN.
+    /// Possibly infinite or NaN.
     Unknown,
 }
 
-/// Removes guards; returns how many.
+/// Removes guards. Returns how many were removed.
 pub fn remove(graph: &mut Graph) -> Result<usize, String> {
     let mut sizes = FxHashMap::default();
     let mut removed = 0;
@@ -53,7 +52,7 @@ fn guarded(graph: &Graph, n: NodeId) -> Option<Value> {
     {
         return None;
     }
-    // The condition is is_nan of the same value, here or in a node of its own.
+    // The condition is is_nan of the same value, in this node or a separate one.
     let asks = match body.nodes.get(*c as usize)? {
         ScalarNode::Unary(UnaryOp::IsNan, a) => match body.nodes.get(*a as usize)? {
             ScalarNode::Arg(a) => *node.inputs.get(*a as usize)?,
@@ -75,7 +74,7 @@ fn guarded(graph: &Graph, n: NodeId) -> Option<Value> {
     (asks == softmax).then_some(softmax)
 }
 
-/// How large the elements of `v` may be. Not recursive: graphs may be deep.
+/// A bound on the elements of `v`. Not recursive, as graphs may be deep.
 fn size(graph: &Graph, v: Value, known: &mut FxHashMap<Value, Size>) -> Size {
     let mut open = vec![v];
     while let Some(v) = open.pop() {
@@ -102,7 +101,7 @@ fn size(graph: &Graph, v: Value, known: &mut FxHashMap<Value, Size>) -> Size {
     known.get(&v).copied().unwrap_or(Size::Unknown)
 }
 
-/// The size of a node's value, where those of its inputs are known.
+/// The bound of a node's value, given those of its inputs.
 fn of_node(graph: &Graph, v: Value, known: &FxHashMap<Value, Size>) -> Size {
     if !graph.ty(v).dtype.is_float() {
         return Size::Ordinary;
@@ -115,7 +114,7 @@ fn of_node(graph: &Graph, v: Value, known: &FxHashMap<Value, Size>) -> Size {
             Size::Ordinary
         }
         Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. } => first(),
-        // A sum of infinities is infinite, one of large numbers may be.
+        // A sum of infinities is infinite, and one of large numbers may be.
         Op::Reduce { .. } | Op::PrefixScan { .. } => {
             if first() == Size::Ordinary {
                 Size::Ordinary

@@ -1,4 +1,4 @@
-//! The scores of an attention under their masks and scales, and the masks as they are added.
+//! The scores of an attention below their masks and scales, and the masks as tensors to add.
 
 use super::simple::{Simple, factor, simple};
 use crate::rewrite::views::ViewMap;
@@ -6,24 +6,23 @@ use std::sync::Arc;
 use wgfc_ir::lower::{finite_is_seen, unseen};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, Value};
 
-/// The scores under their masks and scales. A `place` is the view that reads a value at positions of the
-/// probabilities, `[batch…, s, t]`.
+/// The scores below their masks and scales. A `place` is a view that reads a value at positions of the probabilities, `[batch…, s, t]`.
 pub struct Scores {
     /// The product of queries and keys.
     pub contract: Contract,
     /// Its operands.
     pub inputs: (Value, Value),
-    /// Where it is read.
+    /// The view through which it is read.
     pub place: ViewMap,
-    /// The operations on them, in this order.
+    /// The masks, in order of application.
     pub mask: Vec<Mask>,
     /// The product of the factors.
     pub scale: f64,
-    /// The nodes that compute all this, without the masks.
+    /// The nodes that compute the scores, without the masks.
     pub absorbed: Vec<NodeId>,
 }
 
-/// Something added to the scores, or put in their place.
+/// A mask: a tensor added to the scores, or a condition that replaces them.
 pub struct Mask {
     kind: Kind,
     value: Value,
@@ -33,14 +32,14 @@ pub struct Mask {
 enum Kind {
     /// A tensor that is added as it is.
     Add,
-    /// This scalar where the condition holds (or fails), the score elsewhere.
+    /// The scalar where the condition holds (or fails, if `otherwise`), and the score elsewhere.
     Where { otherwise: bool, value: Scalar },
 }
 
 /// A finite number below this keeps its value when ordinary numbers are added.
 const ABSORBS: f64 = -1e30;
 
-/// Whether `v` is read only once, and is no output.
+/// Whether `v` is read only once and is not an output.
 pub fn private(graph: &Graph, v: Value) -> bool {
     !graph.is_output(v) && graph.uses(v).len() == 1
 }
@@ -85,7 +84,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
                 (None, Some(f)) => (f, *a),
                 _ => return None,
             };
-            // The weights of a row in which all are chosen are those of the added scores.
+            // The weights of a row in which all scores are replaced are those of the scores added afterwards.
             if f.mask.iter().filter_map(Mask::chosen).any(|c| c > ABSORBS) {
                 return None;
             }
@@ -93,7 +92,8 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
             f
         }
         Simple::Choose { condition, x, constant, swapped } => {
-            // Only a constant that no score reaches leaves no weight, and of two the rows in which all are chosen know which is greater.
+            // The constant must be so low that no score reaches it and it leaves no weight. Two different constants would matter in rows
+            // in which all scores are replaced.
             if constant.as_f64() > -1e4 {
                 return None;
             }
@@ -108,7 +108,7 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
         s => {
             let (x, c) = factor(s)?;
             let mut f = deeper(x)?;
-            // (scores + mask)·c is another thing.
+            // (scores + mask)·c cannot be expressed.
             if !f.mask.is_empty() {
                 return None;
             }
@@ -120,8 +120,8 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
     Some(found)
 }
 
-/// The view of a tensor of shape `of`, which broadcasts to a value of shape `to` that is read at `place`. Axes along which it
-/// does not vary have extent 1.
+/// The view of a tensor of shape `of` that broadcasts to a value of shape `to` read at `place`. Axes along which it does not vary have
+/// extent 1.
 fn broadcast(of: &[Dim], to: &[Dim], place: &ViewMap) -> Option<ViewMap> {
     let skip = to.len().checked_sub(of.len())?;
     let index: Vec<Poly> =
@@ -139,7 +139,7 @@ impl Mask {
         &self.place.shape
     }
 
-    /// The number that is put in the place of scores.
+    /// The number that replaces scores.
     fn chosen(&self) -> Option<f64> {
         match self.kind {
             Kind::Add => None,
@@ -147,7 +147,7 @@ impl Mask {
         }
     }
 
-    /// The scores added after `before`, of type `dtype`. With `empty_is_zero` as such an attention has it.
+    /// The mask added to `before`, of type `dtype`. `empty_is_zero` is that of the attention.
     pub fn build(
         &self,
         graph: &mut Graph,
@@ -194,8 +194,8 @@ impl Mask {
     }
 }
 
-/// The type in which masks are added to scores of queries of type `dtype`: f32 where the scores were, or where masks have numbers
-/// that absorb any score.
+/// The type in which masks are added to scores of queries of type `dtype`: f32 if the scores were, or if masks hold numbers that absorb
+/// any score.
 pub fn mask_type(graph: &Graph, masks: &[Mask], dtype: DType) -> DType {
     let exact = |m: &Mask| matches!(m.kind, Kind::Add) && graph.ty(m.value).dtype == dtype;
     if matches!(dtype, DType::F32 | DType::F64) || masks.iter().all(exact) { dtype } else { DType::F32 }

@@ -1,4 +1,4 @@
-//! Maps of one scalar operator, as matchers see them.
+//! Maps of a single scalar operator, for matchers.
 
 use wgfc_ir::{BinaryOp, Graph, Op, Scalar, ScalarNode, UnaryOp, Value};
 
@@ -6,7 +6,7 @@ use wgfc_ir::{BinaryOp, Graph, Op, Scalar, ScalarNode, UnaryOp, Value};
 pub enum Simple {
     /// A function of one operand.
     Unary(UnaryOp, Value),
-    /// To another type.
+    /// A conversion to another type.
     Cast(Value),
     /// A function of an operand and a constant.
     Scalar(BinaryOp, Value, f64),
@@ -16,16 +16,16 @@ pub enum Simple {
     Choose {
         /// The condition that decides.
         condition: Value,
-        /// The operand that is chosen where the condition holds, or fails.
+        /// The operand that is selected where the condition holds, or fails if `swapped`.
         x: Value,
-        /// The value that is chosen elsewhere.
+        /// The value that is selected elsewhere.
         constant: Scalar,
         /// Whether the operand is chosen where the condition fails.
         swapped: bool,
     },
 }
 
-/// The operator of `v`, where it is a map of one over operands and constants.
+/// The operator of `v`, if it is a map of a single operator over operands and constants.
 pub fn simple(graph: &Graph, v: Value) -> Option<Simple> {
     let node = graph.node(v.node);
     let Op::Map { body, .. } = &node.op else { return None };
@@ -63,7 +63,7 @@ pub fn simple(graph: &Graph, v: Value) -> Option<Simple> {
     }
 }
 
-/// The factor of a product or quotient with a constant.
+/// The factor and the operand of a product or quotient with a constant.
 pub fn factor(s: &Simple) -> Option<(Value, f64)> {
     match s {
         Simple::Scalar(BinaryOp::Mul, x, c) => Some((*x, *c)),

@@ -1,4 +1,4 @@
-//! Guards of softmaxes against rows that see nothing.
+//! Guards of softmaxes against rows without a visible key.
 //!
 //! `if all(scores = −∞) { 0 } else { softmax(scores) }` is what PyTorch's attention decomposes to;
 //! `if is_nan(softmax(scores)) { 0 } else { softmax(scores) }` is what exporters write for it.
@@ -6,17 +6,17 @@
 use super::simple::{Simple, simple};
 use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ReduceOp, UnaryOp, Value};
 
-/// A guard that makes rows without a finite score 0.
+/// A guard that sets rows without a finite score to 0.
 pub struct Guard {
     /// The guarded value: a softmax, perhaps behind casts and views.
     pub softmax: Value,
-    /// The scores whose rows are tested; `None` where it is the softmax that is tested for NaN.
+    /// The scores whose rows are tested; `None` if the softmax is tested for NaN.
     pub scores: Option<Value>,
     /// The nodes that compute the condition.
     pub nodes: Vec<NodeId>,
 }
 
-/// The guard that `v` is.
+/// The guard that `v` computes.
 pub fn guard(graph: &Graph, v: Value) -> Option<Guard> {
     let Simple::Choose { condition, x, constant, swapped } = simple(graph, v)? else { return None };
     if constant.as_f64() != 0.0 {
@@ -31,7 +31,7 @@ pub fn guard(graph: &Graph, v: Value) -> Option<Guard> {
     Some(Guard { softmax: x, scores: Some(scores), nodes })
 }
 
-/// The scores of which `v` says, for each row, whether all are −∞ (or, unless `holds`, whether not all are).
+/// The scores for which `v` tells whether all of a row are −∞ (or not all, unless `holds`).
 fn empty_rows(graph: &Graph, v: Value, mut holds: bool, nodes: &mut Vec<NodeId>) -> Option<Value> {
     let mut v = v;
     while let Some(Simple::Unary(UnaryOp::Not, x)) = simple(graph, v) {
@@ -46,13 +46,13 @@ fn empty_rows(graph: &Graph, v: Value, mut holds: bool, nodes: &mut Vec<NodeId>)
         _ => return None,
     };
     let x = *node.inputs.first()?;
-    // All are −∞, or not any is something else.
+    // All are −∞, or none is another value.
     (all == holds && axes[..] == [graph.ty(x).rank().checked_sub(1)?]).then_some(())?;
     nodes.push(v.node);
     infinite(graph, x, holds, nodes)
 }
 
-/// The scores of which `v` says whether each is −∞ (or, unless `holds`, whether it is not).
+/// The scores for which `v` tells whether each is −∞ (or is not, unless `holds`).
 fn infinite(graph: &Graph, v: Value, mut holds: bool, nodes: &mut Vec<NodeId>) -> Option<Value> {
     let mut v = v;
     while let Some(Simple::Unary(UnaryOp::Not, x)) = simple(graph, v) {
