@@ -2,7 +2,7 @@
 //!
 //! 0. [`branches`] and [`unroll`] expand conditions and short scans.
 //! 1. [`canonical`] cleans up, so that equal computations look equal.
-//! 2. [`recognise`] finds the high-level operators that no pattern describes.
+//! 2. [`recognise`] finds the raised operators that no pattern describes.
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
 //! 5. [`region`] saturates the products that share an operand with the rule that merges them ([`products`]).
@@ -150,7 +150,7 @@ fn stages(
     Ok(())
 }
 
-/// Recognises the high-level operators that no rule finds.
+/// Recognises the raised operators that no rule finds.
 fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
     report.nan_guards += recognise::nan_guard::remove(graph)?;
     report.attentions += recognise::attention::recognise(graph)?;

@@ -19,9 +19,9 @@ use wgfc_ir::{Atom, Contract, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Val
 /// An element of a value, made at each position of a kernel's domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// The point exists where each of these lies in `0..extent`.
+    /// Its position in the value, over the kernel's variables.
     pub at: Vec<Poly>,
-    /// It exists where each of these lies in `0..extent`.
+    /// The point exists where each of these lies in `0..extent`.
     pub when: Vec<(Poly, Dim)>,
     /// The point of each operand that it comes from; `None` for operands that are read from elsewhere.
     pub from: Vec<Option<usize>>,

@@ -5,7 +5,6 @@
 //! weights that a loop needs in another order, tables. The size of programs grows little ([`GROWTH`]), and the work is bounded
 //! ([`MOST_WORK`]).
 //!
-//!
 //! A float whose rounding depends on the device is computed either at compile time or by the device, never both: of the coordinate `x`, a
 //! fraction `x - floor(x)` from the compiler and a `floor(x)` from the device could belong to neighbouring integers.
 

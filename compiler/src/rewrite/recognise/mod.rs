@@ -1,4 +1,4 @@
-//! High-level operators that no pattern of fixed shape finds: matchers along the flow of data.
+//! Raised operators that no pattern of fixed shape finds: matchers along the flow of data.
 
 pub mod attention;
 pub mod nan_guard;
