@@ -46,12 +46,12 @@
 //! others may depend: an expression that is read only where a condition is true may be arbitrary elsewhere.
 //!
 //! # Stores
-//! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that
-//! stores of indices that come from data (`@`) may meet, of which one stands. A kernel may write a tensor *in place*, that is, one
-//! whose memory it also reads, if each element is read only by the point that writes it, and before that: [`in_place`] says
-//! which order of reading and writing a kernel has, and [`verify()`] refuses a kernel that needs another. `= sum e4` combines with what is there in any
-//! order ([`combines`]), and of what it writes the kernel reads nothing. The value has the tensor's type; one of f32 that is
-//! stored as f16 is rounded as the device does that, to one of its two neighbours.
+//! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that stores at
+//! offsets from data (`@`) may coincide, in which case one of the values remains. A kernel may write a tensor *in place*, that is, one
+//! whose memory it also reads, if each element is read only by the point that writes it, and before that: [`in_place`] defines the order
+//! of reads and writes of a kernel, and [`verify()`] rejects a kernel that needs another order. `= sum e4` combines with the old value in
+//! any order ([`combines`]); the kernel then reads nothing of the tensor. The value has the tensor's type; an f32 that is stored as f16
+//! is rounded by the device to one of its two neighbours.
 //!
 //! # Text
 //! ```text
@@ -69,12 +69,12 @@
 //!   acc0 = sum(e2): f32
 //!   row t2[%0] = e5
 //! ```
-//! Tensors come first, one a line: type, kind ([`TensorKind`]), name. `compute n = t3` and `bound n = 2*m` say of a
-//! symbol where it is computed and what it is at most. Kernels and their expressions are numbered from 0; `@` names the model's nodes. `repeat 3..7
+//! Tensors come first, one per line: type, kind ([`TensorKind`]), name. `compute n = t3` and `bound n = 2*m` give the tensor that holds a
+//! computed symbol, and its upper bound. Kernels and their expressions are numbered from 0; `@` names the model's nodes. `repeat 3..7
 //! times [n] keeps [t2] until t5 rounds 100 as "why"` comes last.
 //!
-//! Printing what was parsed gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are printed in full, others
-//! as `const hash …`, which is parsed as [`TensorKind::Withheld`].
+//! Printing a parsed graph gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are
+//! printed in full, others as `const hash …`, which is parsed as [`TensorKind::Withheld`].
 
 pub mod bindings;
 mod body;
