@@ -266,7 +266,7 @@ fn softmax(
     let apart = body.binary(B::Sub, shift, top_0);
     let by = body.unary(U::Exp, apart);
     let scaled = body.binary(B::Mul, sum, by);
-    // If the whole row is −∞, the sum is not scaled.
+    // The sum of such a part is not scaled, as the factor could be NaN.
     body.select(empty, sum, scaled);
     let shape = b.shape(sums);
     let scaled = b.map_to(body.0, &[sums, tops, top], shape)?;
