@@ -91,10 +91,10 @@ fn fields(what: &str) -> Vec<(&'static str, Kind)> {
 }
 
 impl DeviceProfile {
-    /// The JSON form. `device` says for people which device it is.
+    /// The JSON form. `device` is a description of the device for readers of the file.
     ///
     /// # Errors
-    /// None that is known of.
+    /// None known.
     pub fn to_json(&self, device: Option<&str>) -> Result<String, String> {
         let mut limits = object(serde_json::to_value(self))?;
         let speeds = limits.remove("speeds").ok_or("a profile without speeds")?;
@@ -108,7 +108,7 @@ impl DeviceProfile {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// The fault of the file, in words that follow its name; for a field, the values that it may have.
+    /// A description of the fault, to be printed after the file's name; for a field, with the allowed values.
     pub fn from_json(text: &[u8]) -> Result<DeviceProfile, String> {
         let file: Value = serde_json::from_slice(text)
             .map_err(|e| format!("is not a device profile: {}", json_in_words(&e)))?;
@@ -144,7 +144,7 @@ fn object(v: Result<Value, serde_json::Error>) -> Result<Map<String, Value>, Str
     }
 }
 
-/// Takes over what a part of a file says.
+/// Overwrites the fields that a section of a file gives.
 fn overwrite(into: &mut Map<String, Value>, part: &str, given: Option<&Value>) -> Result<(), String> {
     let Some(given) = given else { return Ok(()) };
     let given = given.as_object().ok_or_else(|| format!("`{part}` is {given}; it must be an object"))?;
@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn profiles() -> impl Strategy<Value = DeviceProfile> {
-        // As many digits as measurements have: JSON's readers may be off in the last bit of seventeen.
+        // As many digits as measurements have: JSON readers may be off in the last bit with seventeen digits.
         let speed =
             || (1..10_000u32, -12..15i32).prop_map(|(m, e)| format!("{m}e{e}").parse::<f64>().unwrap());
         let speeds = proptest::collection::vec(speed(), SPEEDS.len()).prop_map(|v| {

@@ -1,4 +1,4 @@
-//! The tools with which the kernels of all units are built: results stored where they lie, copies, fills.
+//! Helpers shared by the builders of all units: stores of the epilogue, copy kernels and fill kernels.
 
 use super::origins;
 use crate::fuse::points::{self, Point};
@@ -43,7 +43,7 @@ pub fn copy_of(from: TensorId, to: TensorId, tensors: &[KernelTensor], nodes: Ve
     Kernel { family: Family::Map(Map { elements: ty.numel() }), body, stores, nodes }
 }
 
-/// A kernel that writes one number.
+/// A kernel that writes one scalar.
 pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<Arc<str>>) -> Kernel {
     let mut body = Body::default();
     let value = body.push(Expr::Const(s), s.dtype);
@@ -68,8 +68,8 @@ pub(super) fn tensor_of(tensors: &mut Tensors, v: Value) -> Result<TensorId, Str
     }
 }
 
-/// Pushes the anchor's results, `values` at the positions `at`, through the unit's members and stores
-/// what leaves the unit.
+/// Applies the unit's members to the anchor's results, which are `values` at the positions `at`, and returns the stores of the unit's
+/// outputs.
 pub(super) fn epilogue(
     graph: &Graph,
     unit: &Unit,
@@ -145,7 +145,7 @@ pub(super) fn follow_up(
             stores.extend(all);
             continue;
         }
-        // A value that a loop stores in every step is no result of its last one.
+        // A loop's epilogue does not have the values that the loop stores in every step.
         let Some((found, values)) = here.get(v) else {
             if v.node == unit.anchor {
                 continue;
@@ -162,7 +162,7 @@ pub(super) fn follow_up(
     Ok(stores)
 }
 
-/// Whether a point exists; nothing where it always does.
+/// The condition under which a point exists; `None` if it always does.
 fn existence(p: &mut P, point: &Point) -> Option<ExprId> {
     let mut guard = None;
     for (i, d) in &point.when {

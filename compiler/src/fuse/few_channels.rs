@@ -1,14 +1,14 @@
-//! Convolutions of few channels on matrix units: what is convolved is copied first.
+//! Convolutions of few channels on matrix units, by way of a padded copy of the input.
 //!
-//! Three channels of an image are no vector: sums over channels and windows would read one element at a time. In the copy, channels lie
-//! innermost with zeros beside them, so that what a window reads of a row is one stretch of memory, and eight neighbours of it are a
-//! vector wherever the window lies. Weights get zeros at the same places, while compiling.
+//! With three channels, as in an image, sums over channels and windows would read one element at a time. In the copy the channels are
+//! innermost and padded with zeros, so that the elements that a window reads of a row are contiguous, and every eight of them can be
+//! loaded as a vector. Weights are padded with zeros at the same places, at compile time if they are constants.
 //!
 //! ```text
 //! sum over c, i, j of x[c, 2h + i, 2w + j] · g[o, c, i, j]   →   sum over i, t of copy[2h + i, 8w + t] · g'[o, i, t]
 //! ```
 //!
-//! for four channels in the copy, where `t` counts channels and then places.
+//! for four channels in the copy, where `t` runs over window columns, and over channels within each.
 
 use crate::options::{Options, Precision};
 use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
@@ -17,32 +17,32 @@ use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Atom, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, Value};
 
-/// Elements of a vector.
+/// Elements of a vector load.
 const EIGHT: i64 = FETCH as i64;
-/// The part of the estimated time that must be saved at least: estimates are no better.
+/// The least share of the estimated time that must be saved, since estimates are not more accurate than this.
 const LEAST_GAIN: f64 = 0.15;
-/// Strides, dilations and extents of windows are looked at up to this: what they are multiplied to fits 64 bits.
+/// The largest stride, dilation or extent of a window that is considered, so that products of them fit 64 bits.
 const MOST: i64 = 1 << 20;
 
-/// An axis along which windows lie.
+/// A spatial axis of the convolution.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// The axis of what is convolved.
+    /// The axis of the convolution's input.
     axis: usize,
-    /// The variable of the results, which of them are how far apart, and how many there are.
+    /// The view's variable that is the output position along the axis, the stride between outputs, and the number of outputs.
     place: usize,
     stride: i64,
     places: i64,
-    /// The variable within a window, how far apart its elements are, and how many there are.
+    /// The view's variable within a window, the dilation, and the elements of a window.
     within: usize,
     dilation: i64,
     elements: i64,
-    /// Where the first window begins.
+    /// The position of the first window; negative with padding.
     first: i64,
 }
 
 impl Window {
-    /// Elements that all windows of so many elements reach over.
+    /// The extent of the input that all windows cover if each has `elements` elements.
     fn reach(&self, elements: i64) -> i64 {
         self.stride * (self.places - 1) + self.dilation * (elements - 1) + 1
     }
@@ -53,28 +53,28 @@ struct Conv {
     contract: Contract,
     x: Value,
     weights: Value,
-    /// The extents of what is convolved, and of the unfolding view.
+    /// The shape of the input, and that of the unfolding view.
     from: Vec<Dim>,
     shape: Vec<Dim>,
-    /// Axes that the view takes as they are, with their variables.
+    /// Input axes that the view passes through, each with its variable.
     outer: Vec<(usize, usize)>,
-    /// The axes of windows; the last is innermost in the copy.
+    /// The spatial axes; the last one is innermost in the copy.
     windows: Vec<Window>,
-    /// The axis of the channels, their variable, and how many there are.
+    /// The channel axis, its variable, and the number of channels.
     channels: (usize, usize, i64),
 }
 
-/// How the copy is laid out.
+/// The layout of the copy.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
-    /// Channels with those that are zero.
+    /// Channels with padding.
     channels: i64,
-    /// Elements of a window along the innermost axis, likewise.
+    /// Elements of a window along the innermost axis, with padding.
     elements: i64,
 }
 
-/// Gives convolutions of few channels a copy of what they convolve where that is estimated to take less time. Returns the values that
-/// must be in memory.
+/// Gives convolutions of few channels a padded copy of their input where that is estimated to be faster. Returns the values that must be
+/// in memory.
 pub(super) fn copy(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
     if !options.profile.cooperative_matrix || !options.profile.f16 {
         return Ok(vec![]);
@@ -168,12 +168,12 @@ impl Conv {
         })
     }
 
-    /// The window whose elements lie beside each other in the copy, and the others.
+    /// The window whose elements are contiguous in the copy, and the other windows.
     fn innermost(&self) -> Option<(&Window, &[Window])> {
         self.windows.split_last()
     }
 
-    /// The layout of fewest terms in which a window always begins at a vector.
+    /// The layout with the fewest terms in which every window starts at a multiple of a vector.
     fn layout(&self) -> Option<Layout> {
         let (w, _) = self.innermost()?;
         let possible = [1, 2, 4, EIGHT].into_iter().filter_map(|channels| {
@@ -182,11 +182,11 @@ impl Conv {
             let elements = (w.elements + together - 1) / together * together;
             (fits && (w.dilation == 1 || together == 1)).then_some(Layout { channels, elements })
         });
-        // Elements of a window that are further apart are no stretch.
+        // The elements of a dilated window are not contiguous.
         possible.filter(|_| w.dilation == 1).min_by_key(|l| l.channels * l.elements)
     }
 
-    /// Whether it is estimated to take less time this way.
+    /// Whether the convolution of the copy is estimated to be faster.
     fn pays(&self, l: &Layout, graph: &Graph, options: &Options) -> bool {
         let (device, expect) = (&options.profile, &options.expect);
         let Some((_, others)) = self.innermost() else { return false };
@@ -220,28 +220,28 @@ impl Conv {
         let (speeds, images) = (&device.speeds, expect.extent(&images));
         let read: f64 = self.from.iter().map(|d| expect.extent(d)).product();
         let written = images * self.extents(l).into_iter().map(|n| n as f64).product::<f64>();
-        // Weights that are no constants are copied, too.
+        // Weights that are not constants need a copy at run time, too.
         let copies = if matches!(graph.node(self.weights.node).op, Op::Const(_)) { 1.0 } else { 2.0 };
         let copied = (4.0 * read + 2.0 * written) / speeds.bytes_per_cycle()
             + copies * (speeds.dispatch_cycles() + speeds.memory_latency);
         time(window * l.elements * l.channels, true) + copied < time(own, false) * (1.0 - LEAST_GAIN)
     }
 
-    /// Extents of the copy along the windows' axes; the innermost also counts channels.
+    /// Extents of the copy along the spatial axes; the innermost also runs over channels.
     fn extents(&self, l: &Layout) -> Vec<i64> {
         let last = self.windows.len() - 1;
         let of = |(i, w): (usize, &Window)| {
             if i < last {
                 return w.reach(w.elements);
             }
-            // Rows are whole vectors.
+            // Each row is padded to whole vectors.
             let together = EIGHT / l.channels;
             (w.reach(l.elements) + together - 1) / together * together * l.channels
         };
         self.windows.iter().enumerate().map(of).collect()
     }
 
-    /// The convolution, and what must be in memory: the copy and the weights.
+    /// Builds the new convolution. Returns it and the values that must be in memory: the copy of the input and the padded weights.
     fn build(&self, b: &mut Builder, l: Layout) -> Built<(Value, [Value; 2])> {
         let c = &self.contract;
         let (inner, others) = self.innermost().ok_or("a convolution without windows")?;
@@ -264,7 +264,7 @@ impl Conv {
         let zero = fill(self.x, b);
         let copy = b.push(Op::View { shape, index, fill: zero }, &[self.x])?;
 
-        // Results' variables, then those within windows, of which the last counts channels too.
+        // The variables of the outputs come first, then those within windows; the last also runs over channels.
         let places: Vec<usize> = (0..self.shape.len()).filter(|v| c.out.contains(&c.a[*v])).collect();
         let at = |v: usize| places.iter().position(|p| *p == v).unwrap_or(0);
         let mut shape: Vec<Dim> = places.iter().map(|v| self.shape[*v].clone()).collect();
@@ -306,7 +306,7 @@ impl Conv {
     }
 }
 
-/// Variables with their factors, and what is added, of a sum of these.
+/// The variables with their factors, and the constant term, of a linear expression; `None` if it is not linear.
 fn linear(p: &Poly) -> Option<(Vec<(usize, i64)>, i64)> {
     let (mut terms, mut constant) = (vec![], 0);
     for (atoms, factor) in p.terms() {
@@ -325,7 +325,7 @@ mod tests {
     use wgfc_ir::testing::{Rng, random_tensor};
     use wgfc_ir::{eval, text, verify};
 
-    /// A convolution of `x [n, c, h, w]` with `w [o, c, i, j]`, of these strides and dilations, padded by two before and behind.
+    /// A convolution of `x [n, c, h, w]` with `w [o, c, i, j]` with these strides and dilations, padded by two on each side.
     fn graph(dims: [i64; 6], strides: [i64; 2], dilations: [i64; 2]) -> Graph {
         let [c, h, w, o, i, j] = dims;
         let places = |n: i64, k: i64, a: usize| (n + 4 - dilations[a] * (k - 1) - 1) / strides[a] + 1;

@@ -1,9 +1,8 @@
-//! States that a kernel writes where it reads them.
+//! States that a kernel updates in place.
 //!
-//! The new contents of a state are copied to it when all have read the old contents. No copy is needed where the
-//! kernel that computes it reads of the old contents only the element that it replaces, before it does
-//! ([`conflicts`]). Two copies are where what a state
-//! becomes is itself what states were, and could not be read any more: of two states that change places.
+//! The new contents of a state are copied to it after all readers have read the old contents. No copy is needed where the kernel that
+//! computes the new contents reads only the old element that it replaces, before it writes it ([`conflicts`]). A second copy is needed
+//! where the new contents of a state are the old contents of another one, as when two states are swapped.
 
 use super::split::Block;
 use super::{Computed, Touched};
@@ -14,8 +13,9 @@ use petgraph::algo::toposort;
 use rustc_hash::FxHashSet;
 use wgfc_ir::Value;
 
-/// Orders values and where they are copied to, and says which a kernel may [write](write) there itself: those come last, since
-/// what is copied before then reads what the kernel writes, wherever it is. Of several states that become one value it is the first.
+/// Orders the values to copy and their destinations, and marks those that a kernel may [write](write) to the destination itself. The
+/// marked ones come last, since the copies before them read what those kernels write. Of several states that become one value, only the
+/// first is marked.
 pub(super) fn ordered(copies: Vec<(Value, TensorId)>, tensors: &Tensors<'_>) -> Vec<(Value, TensorId, bool)> {
     let mut seen: FxHashSet<Value> = FxHashSet::default();
     let (mut others, mut states, mut written) = (vec![], vec![], vec![]);
@@ -36,7 +36,7 @@ pub(super) fn ordered(copies: Vec<(Value, TensorId)>, tensors: &Tensors<'_>) -> 
     others
 }
 
-/// The states of which a kernel reads what they were.
+/// The states whose old contents are among these tensors.
 fn olds(reads: impl Iterator<Item = TensorId>, tensors: &[KernelTensor]) -> FxHashSet<usize> {
     let old = |t: TensorId| match tensors[t].kind {
         TensorKind::State { state, after: false, .. } => Some(state),
@@ -45,7 +45,7 @@ fn olds(reads: impl Iterator<Item = TensorId>, tensors: &[KernelTensor]) -> FxHa
     reads.filter_map(old).collect()
 }
 
-/// The states of which any kernel reads what they were.
+/// The states whose old contents any kernel reads.
 pub(super) fn read_before(
     kernels: &[Kernel],
     blocks: &[Block],
@@ -54,8 +54,8 @@ pub(super) fn read_before(
     olds(kernels.iter().flat_map(Kernel::reads).chain(blocks.iter().flat_map(Block::reads)), tensors)
 }
 
-/// Whether a copy to a state reads what a state was which must be written before: its own, or one that another kernel writes,
-/// which in turn reads what this one overwrites. Then it takes what it copies from a tensor of its own.
+/// Whether a copy to a state reads old contents of a state that must be overwritten before it runs: its own, or one that another kernel
+/// writes which in turn reads what this copy overwrites. The copy must then read from an intermediate tensor.
 pub(super) fn must_wait(
     copy: &Kernel,
     kernels: &[Kernel],
@@ -84,8 +84,8 @@ pub(super) fn must_wait(
     states.iter().any(|s| reads.contains(s)) || toposort(&order, None).is_err()
 }
 
-/// Makes the kernel that computes `v` write it to `to`, what state `state` becomes; whether it could.
-/// `kernels` are all that read or write either.
+/// Makes the kernel that computes `v` write it to `to`, the new contents of state `state`. Returns whether that is possible. `kernels`
+/// are all kernels that read or write either tensor.
 pub(super) fn write(
     kernels: &mut [Kernel],
     tensors: &Tensors<'_>,
@@ -124,7 +124,7 @@ pub(super) fn write(
             *k = k.renumbered(&here);
         }
     }
-    // Whoever reads the old contents runs before, which may be too early for what else it reads.
+    // Readers of the old contents must run before the writer, which can contradict their other dependences.
     let touched = |k: &Kernel| Touched { reads: k.reads(), writes: k.writes(), symbols: k.symbols() };
     let parts: Vec<Touched> = kernels.iter().map(touched).collect();
     let order = super::constraints(&parts, &tensors.list, computed);

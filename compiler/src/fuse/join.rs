@@ -1,8 +1,8 @@
 //! Joining elementwise kernels of one domain that read the same memory into one dispatch.
 //!
-//! Neither can depend on the other: what one writes it would have to read itself, and what computes a symbol
-//! that the other uses comes before both. Small kernels of which one reads more than the other are joined too, where what it reads beyond
-//! that does not come from the other: they take as long as a dispatch does.
+//! Two kernels are joined only if neither depends on the other, through tensors or through computed symbols. Small kernels, whose time is
+//! mostly that of the dispatch, are also joined if one reads more than the other, provided that these further reads do not depend on the
+//! other.
 
 use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Map, TensorId, TensorKind, renumbered};
 use petgraph::visit::{Dfs, GraphBase, IntoNeighbors};
@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::Dim;
 
-/// Kernels that are looked at for whether one depends on another; what is not known by then may be so.
+/// The most kernels that a search for a dependence visits; beyond that a dependence is assumed.
 const MOST_LOOKED_AT: usize = 64;
-/// Small kernels before one that it may be joined with.
+/// The most small kernels that are tried as partners for one.
 const MOST_CANDIDATES: usize = 8;
 
-/// Joins what binds no more than `max_buffers` storage buffers; a kernel is small with `little` elements. What writes one of the states of which what they were is
-/// `read` runs late and alone: what it would be joined with may have to run early.
+/// Joins kernels as long as the result binds no more than `max_buffers` storage buffers; a kernel of at most `little` elements is small.
+/// A kernel that writes a state whose old contents are `read` is not joined: it must run late, and its partner may have to run early.
 pub fn join(
     kernels: Vec<Kernel>,
     tensors: &[KernelTensor],
@@ -26,7 +26,7 @@ pub fn join(
     max_buffers: usize,
     little: i64,
 ) -> Vec<Kernel> {
-    // A copy and what writes over it depend on each other by the memory they share.
+    // A copy and the kernel that overwrites it depend on each other through the memory they share.
     let shared: FxHashSet<TensorId> = (tensors.iter().enumerate())
         .filter_map(|(i, t)| match t.kind {
             TensorKind::Under(over) => Some([i, over]),
@@ -93,7 +93,7 @@ pub fn join(
     out
 }
 
-/// Why others come before a kernel.
+/// The dependences of a kernel.
 struct Before {
     /// The tensors that it reads, in order.
     reads: Vec<TensorId>,
@@ -103,12 +103,12 @@ struct Before {
     more: bool,
 }
 
-/// The order in which kernels come.
+/// The dependences of all kernels.
 struct Order<'a> {
     tensors: &'a [KernelTensor],
     kernels: Vec<Before>,
     writers: FxHashMap<TensorId, Vec<usize>>,
-    /// The present place of each kernel that was looked at, and the kernels that were joined in each place.
+    /// The current position of each kernel visited so far, and the kernels joined at each position.
     place: Vec<usize>,
     together: Vec<Vec<usize>>,
 }
@@ -134,20 +134,20 @@ impl<'a> Order<'a> {
         Order { tensors, kernels: all, writers, place: vec![], together: vec![] }
     }
 
-    /// Looks at the next kernel, alone in the last place.
+    /// Starts the next kernel, alone at the last position.
     fn begin(&mut self, kernel: usize, place: usize) {
         self.place.push(place);
         self.together.truncate(place);
         self.together.push(vec![kernel]);
     }
 
-    /// Puts the kernel that is looked at into an earlier place.
+    /// Moves a kernel to an earlier position.
     fn put(&mut self, kernel: usize, place: usize) {
         self.place[kernel] = place;
         self.together[place].push(kernel);
     }
 
-    /// The tensors that the kernels in one place read.
+    /// The tensors that the kernels at one position read.
     fn reads_at(&self, place: usize) -> Vec<TensorId> {
         let mut reads: Vec<TensorId> =
             self.together[place].iter().flat_map(|k| &self.kernels[*k].reads).copied().collect();
@@ -156,13 +156,13 @@ impl<'a> Order<'a> {
         reads
     }
 
-    /// Whether one of these tensors may come from the kernels in a place.
+    /// Whether one of these tensors may depend on the kernels at a position.
     fn may_depend(&self, on: &[TensorId], place: usize) -> bool {
         let unknown = |t: &TensorId| match self.tensors[*t].kind {
             _ if self.writers.contains_key(t) => false,
             TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => false,
             TensorKind::State { after: false, .. } => false,
-            // Results of a loop of several kernels.
+            // Results of a split loop.
             _ => true,
         };
         let start = self.writers_of(on).collect();
@@ -177,7 +177,7 @@ impl<'a> Order<'a> {
             })
     }
 
-    /// The kernels that write one of these tensors, and those they were joined with: these come after what each of them reads.
+    /// The kernels that write one of these tensors, and the kernels joined with them, whose dependences they share.
     fn writers_of<'t>(
         &'t self,
         tensors: impl IntoIterator<Item = &'t TensorId>,
@@ -205,7 +205,7 @@ impl<'o> IntoNeighbors for &'o Order<'_> {
     }
 }
 
-/// Adds the stores of `other`, whose domain is the same.
+/// Adds the stores of `other`, which must have the same domain.
 fn absorb(kernel: &mut Kernel, other: &Kernel) {
     let domain = kernel.domain();
     let mut ids: Vec<ExprId> = vec![];

@@ -1,4 +1,4 @@
-//! Kernels kept from one grouping to the next: a unit that is the same, and reads what is where it was, is not built again.
+//! Kernels kept from one grouping attempt to the next: a unit is not rebuilt if it and the sources of its operands are unchanged.
 
 use crate::fuse::pulling::Source;
 use crate::fuse::tensors::Tensors;
@@ -10,22 +10,22 @@ use wgfc_ir::{NodeId, Op, Value};
 /// A kernel, and the values inlined into it with their expressions.
 pub(super) type Made = (Kernel, Vec<(Value, ExprId)>);
 
-/// The kernels that units became, by their anchors.
+/// The kernels built for units, by the units' anchors.
 #[derive(Default)]
 pub(super) struct Kept(FxHashMap<NodeId, Entry>);
 
 struct Entry {
     unit: Unit,
-    /// The values whose place was asked for, in order, and what they were.
+    /// The values whose source was asked for, in order, with the sources returned.
     asked: Vec<(Value, Source)>,
     made: Made,
 }
 
 impl Kept {
-    /// The kernels that the unit became before, over the present tensors.
+    /// The kernel built for this unit before, with the current tensor numbers; `None` if it cannot be reused.
     pub(super) fn again(&self, unit: &Unit, tensors: &mut Tensors) -> Option<Made> {
         let entry = self.0.get(&unit.anchor).filter(|e| e.unit == *unit)?;
-        // Where a constant is does not change, and asking for it may give it a tensor.
+        // The source of a constant never changes; asking for it may create its tensor.
         let constant = |v: &Value| matches!(tensors.graph.node(v.node).op, Op::Const(_));
         let others: Vec<&(Value, Source)> = entry.asked.iter().filter(|(v, _)| !constant(v)).collect();
         if others.into_iter().any(|(v, before)| tensors.source(*v).kind() != before.kind()) {
@@ -43,8 +43,8 @@ impl Kept {
         Some((kernel, inlined.clone()))
     }
 
-    /// Keeps what a unit became, unless it has tensors that hold no value of the graph. `asked` are the values whose place
-    /// was asked for, and what they were.
+    /// Keeps the kernel of a unit, unless it uses tensors that hold no value of the graph. `asked` are the values whose source was asked
+    /// for, with the sources.
     pub(super) fn keep(&mut self, unit: &Unit, asked: Vec<(Value, Source)>, made: Made) {
         let known: FxHashSet<TensorId> = asked.iter().flat_map(|(_, s)| s.tensors()).collect();
         let mut used = made.0.reads().into_iter().chain(made.0.writes());
@@ -64,7 +64,7 @@ mod tests {
     use crate::kernel::TensorKind;
     use wgfc_ir::{Graph, text};
 
-    /// `z = exp(x) + c` as one unit, `y = exp(x)` inlined unless it is `held`; the tensors of `others` come first.
+    /// `z = exp(x) + c` as one unit, with `y = exp(x)` inlined unless it is `held`; `others` further tensors come first.
     fn tensors(graph: &Graph, others: usize, held: bool) -> Tensors<'_> {
         let mut tensors = Tensors::new(graph, 1 << 20);
         let [x, y, z] = [0, 1, 3].map(|i| Value::from(NodeId::new(i)));

@@ -1,4 +1,4 @@
-//! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
+//! Builds the kernel of one unit: pulls the anchor's operands and applies the epilogue to its result.
 
 use super::scatter;
 use crate::fuse::build::{Built, P, acc, epilogue, finish, tensor_of};
@@ -17,7 +17,7 @@ use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar, UnaryOp, Value,
 };
 
-/// So many parts of attention are put together by one invocation.
+/// The most parts of attention that one invocation combines.
 const FEW_PARTS: u32 = 16;
 
 /// The kernel of a unit, and the values inlined into it with their expressions.
@@ -86,7 +86,8 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     finish(graph, unit, p, Family::Map(Map { elements }), stores)
 }
 
-/// Attention's results from those of its parts, a row for each: `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with `wᵢ = exp(highestᵢ − the highest of all)`.
+/// A kernel that combines the partial results of attention, one row for each result: `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with
+/// `wᵢ = exp(highestᵢ − the maximum of all)`.
 fn join<'a>(graph: &'a Graph, unit: &Unit, parts: &Parts, tensors: &mut Tensors<'a>) -> Built {
     let v = Value::from(unit.anchor);
     let ty = graph.ty(v).clone();
@@ -110,7 +111,7 @@ fn join<'a>(graph: &'a Graph, unit: &Unit, parts: &Parts, tensors: &mut Tensors<
     finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
-/// A row program whose result has the shape of its operand.
+/// A row-wise kernel whose result has the shape of its operand.
 fn row<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -193,7 +194,7 @@ fn reduce<'a>(
     let (rows, len, index) = rows_of(&ty.shape, axes);
     let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let value = p.pull(node.inputs[0], &index, None)?;
-    // Float sums accumulate in f32 whatever is stored.
+    // Float sums accumulate in f32, whatever the storage type.
     let accumulate = if ty.dtype.is_float() { DType::F32 } else { ty.dtype };
     let value = if matches!(kind, ReduceKind::Arg { .. }) { value } else { p.cast(value, accumulate) };
     let out = node.outputs[0].dtype;
@@ -275,7 +276,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     finish(graph, unit, p, Family::Matmul(Matmul { batch, m, n, k, a, b, sums }), stores)
 }
 
-/// An operand of a product, which is made in f32, without a rounding that only storing it would need.
+/// An operand of a product in f32, without a rounding that only storing it would require.
 fn widened(p: &mut P, e: ExprId) -> ExprId {
     match *p.body().expr(e) {
         Expr::Cast(to, x) if to.is_float() && p.body().dtype(x) == DType::F32 => x,
@@ -283,7 +284,7 @@ fn widened(p: &mut P, e: ExprId) -> ExprId {
     }
 }
 
-/// Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).
+/// For integer products the domain is rows (batch, m, n) and columns (k).
 fn integer_contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
     let out = node.outputs[0].dtype;
@@ -393,8 +394,8 @@ fn sort<'a>(
     finish(graph, unit, p, Family::Sort(Sort { rows, len, places, sorted, part, keep, key }), stores)
 }
 
-/// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an
-/// order of all there is, places would be left over.
+/// Each element counts the elements that precede it in the order, which gives its rank. NaN counts as the greatest: without a total order
+/// some ranks would stay empty.
 fn top_k<'a>(
     graph: &'a Graph,
     unit: &Unit,

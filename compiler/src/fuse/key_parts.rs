@@ -1,47 +1,47 @@
-//! Attention whose keys are shared out: into how many parts, and who puts their results together.
+//! Attention whose keys are split: into how many parts, and which kernel combines the partial results.
 //!
-//! One query leaves a device idle unless its keys are shared out over several workgroups. Products with few rows put a few parts
-//! together as they read them; for many parts, and for other readers, that is a kernel of its own.
+//! With one query a device is mostly idle unless the keys are split over several workgroups. Products with few rows combine a few parts
+//! while they read them; for many parts, and for other readers, a separate kernel does.
 
 use crate::fuse::points::is_thin;
 use crate::options::{Options, Technique};
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Dim, Graph, NodeId, Op, ScalarFn, ScalarNode, Value};
 
-/// Bytes of keys and values of 64 f32.
+/// Bytes of one key and one value of 64 f32 each.
 const KEY_BYTES: i64 = 2 * 64 * 4;
-/// Products put so many parts together at most, in each of their invocations.
+/// The most parts that a product combines, in each of its invocations.
 const MOST_OF_PRODUCTS: i64 = 32;
-/// And so many even where heads, mostly eight or more, take parts of the device already.
+/// The most parts that a product combines where the heads, mostly eight or more, already occupy part of the device.
 const FEW_OF_PRODUCTS: i64 = 16;
-/// Kernels of their own do so with so many.
+/// The most parts that a separate kernel combines.
 const MOST: i64 = 64;
-/// From so many on their number is a multiple of four.
+/// From this number of parts on, the number is a multiple of four.
 const FOURS: i64 = 8;
-/// How many times as long as a dispatch the reading of the keys of one head must take that another kernel is worth it.
+/// A separate kernel pays when reading one head's keys takes at least this many dispatch times.
 const WORTH: f64 = 4.0;
 
-/// The parts of attention over parts of its keys that are looked at.
+/// The properties of an attention by which its keys are split.
 struct Shared {
     /// Workgroups that read the same keys.
     groups: i64,
-    /// Sequences at once: all axes before the heads.
+    /// Sequences of the batch: the product of all axes before the heads.
     sequences: i64,
     /// Heads of all sequences.
     heads: i64,
-    /// How many keys there may be; `None` where only a run knows.
+    /// The most keys there may be; `None` where it is known only at run time.
     room: Option<i64>,
 }
 
 impl Shared {
-    /// The parts of attention with one query.
+    /// The properties of an attention with one query; `None` for any other.
     fn of(graph: &Graph, anchor: NodeId, options: &Options) -> Option<Shared> {
         let node = graph.node(anchor);
         let Op::Attention { .. } = node.op else { return None };
         let shape = &graph.ty(anchor.into()).shape;
         shape.len().checked_sub(2).and_then(|i| shape.get(i)).filter(|s| s.is(1))?;
         let speeds = &options.profile.speeds;
-        // Each part makes as many results, which are read in no time.
+        // Each part has as many results as the attention, which must be few enough to cost next to nothing to read.
         let results = shape.iter().cloned().product::<Dim>();
         let results = results.as_const().filter(|n| *n <= speeds.little_bytes() / 4)?;
         let heads = results / shape.last().and_then(Dim::as_const)?.max(1);
@@ -56,7 +56,7 @@ impl Shared {
         let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
         let known = shape.iter().filter_map(Dim::as_const).max().unwrap_or(0);
         let room = known.max(expected.unwrap_or(0));
-        // All axes but the keys themselves and their elements.
+        // All axes but those of the keys and of their elements.
         let mut numbers: Vec<i64> = shape.iter().filter_map(Dim::as_const).collect();
         numbers.pop();
         if known == room && !open {
@@ -67,7 +67,7 @@ impl Shared {
         Some(Shared { groups, sequences, heads, room: (!open || expected.is_some()).then_some(room) })
     }
 
-    /// How many parts a kernel of its own puts together at most: one for each core, in fours, which are read as vectors.
+    /// The most parts that a separate kernel combines: one per core, in multiples of four, which are read as vectors.
     fn most(&self, cores: i64) -> i64 {
         match cores / self.groups {
             few if few < FOURS => few.max(1),
@@ -75,14 +75,14 @@ impl Shared {
         }
     }
 
-    /// How many parts there are where readers take `most`, and where only a run knows how many keys there are, `few`.
+    /// The number of parts where readers combine at most `most`; `few` where the number of keys is known only at run time.
     fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
         let keys = (options.profile.speeds.little_bytes() / KEY_BYTES).max(1);
         self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
     }
 }
 
-/// Into how many parts the keys are shared out, where `banned` has a value that must be in memory as it is.
+/// The number of parts the keys are split into. `banned` says which values must be in memory as they are.
 pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &dyn Fn(Value) -> bool) -> u32 {
     let Some(shared) = Shared::of(graph, anchor, options) else { return 1 };
     let v = Value::from(anchor);
@@ -94,7 +94,7 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
         return shared.parts(options, shared.most(cores), 1);
     }
     if shared.sequences > 1 {
-        // Each of a product's workgroups puts together all rows: a few parts take longer there than they save here.
+        // Each workgroup of a product combines all rows: with many parts that costs more than splitting saves.
         let most = (FEW_OF_PRODUCTS / shared.sequences.pow(2)).max(1);
         let parts = (cores / shared.heads.max(1)).clamp(1, most);
         return if readers_are_thin(graph, v) { shared.parts(options, parts, parts) } else { 1 };
@@ -104,7 +104,8 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     if readers_are_thin(graph, v) { shared.parts(options, most, few) } else { 1 }
 }
 
-/// Gives attention whose readers cannot put parts together a copy of its results that does. Returns the copies, which must be in memory.
+/// Gives attention whose readers cannot combine parts a copy of its results, whose kernel combines them. Returns the copies, which must
+/// be in memory.
 pub(super) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
     let mut copies = vec![];
     if !options.fuses(Technique::KeyParts) {
@@ -134,19 +135,19 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     slow && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
-/// The copy that puts the parts of `v` together.
+/// The copy that combines the parts of `v`, if it has one.
 fn joined(graph: &Graph, v: Value, banned: &dyn Fn(Value) -> bool) -> Option<Value> {
     let [(n, 0)] = graph.uses(v)[..] else { return None };
     let Op::Map { body, .. } = &graph.node(n).op else { return None };
     (is_copy(body) && banned(n.into())).then(|| n.into())
 }
 
-/// Whether a function gives its argument back.
+/// Whether a function returns its argument unchanged.
 pub(super) fn is_copy(body: &ScalarFn) -> bool {
     body.nodes == [ScalarNode::Arg(0)]
 }
 
-/// Whether only products with few rows read a value, through views at most.
+/// Whether all readers of a value are products with few rows, possibly through views.
 fn readers_are_thin(graph: &Graph, v: Value) -> bool {
     let uses = graph.uses(v);
     !uses.is_empty()

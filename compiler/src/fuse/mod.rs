@@ -1,9 +1,9 @@
 //! Fusion: from the graph of operators to the graph of kernels.
 //!
-//! [`grouping`] decides which values get memory; each unit then becomes a [`Kernel`]: what it reads is
-//! *pulled* through everything inlined ([`pulling`]), what follows its anchor is *pushed* to the stores,
-//! its results followed point by point ([`points`]) through inverted views ([`points::invert`]). A kernel that binds more buffers than the device has is split by
-//! giving one of its inner values memory and deciding again.
+//! [`grouping`] decides which values get memory; each unit then becomes a [`Kernel`]. The anchor's operands are *pulled* through the
+//! inlined values ([`pulling`]). The anchor's results are *pushed* through the members to the stores: they are followed point by point
+//! ([`points`]), through inverted views ([`points::invert`]). If a kernel binds more buffers than the device allows, one of its inlined
+//! values gets memory and the grouping is repeated.
 
 mod build;
 mod few_channels;
@@ -62,7 +62,7 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         scatter::ordered::lower(&mut graph, options).map_err(Diagnostic::internal)?;
     }
     if options.fusion == Fusion::Full && nested {
-        // Orders of rows stay whole in the bodies of loops, as those of short rows need no kernel of their own there.
+        // Sorts of rows stay whole in the bodies of loops, since sorts of short rows need no kernel of their own there.
         sorts::expand(&mut graph, &options.profile, sorts::SHORT).map_err(Diagnostic::internal)?;
     }
     prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
@@ -141,7 +141,7 @@ fn too_large(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
         .help("fix dimensions with --dim NAME=VALUE, which makes what is computed of them simpler")
 }
 
-/// How each loop is shared out over lanes, where that is possible and wanted, and why it is split elsewhere.
+/// The mapping to lanes of each loop, where one is possible and wanted; for the other loops the reason why they are split.
 fn map_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
     let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
     for n in graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })) {
@@ -188,7 +188,7 @@ fn split_wide_concats(graph: &Graph, max_buffers: usize) -> Result<Graph, Errors
     Ok(g)
 }
 
-/// An output that is another value in another shape is that value: its elements lie in the same order.
+/// Replaces an output that is a reshape of another value by that value: its elements are in the same order.
 fn look_through(graph: &mut Graph) {
     let taken = |graph: &Graph, v: Value| {
         graph.is_output(v)
@@ -219,7 +219,7 @@ pub(crate) fn is_reshape(graph: &Graph, n: NodeId) -> bool {
     same_order && from.iter().product::<Dim>() == shape.iter().product::<Dim>()
 }
 
-/// Builds all kernels; `None` when one had to be split and `bans` says how.
+/// Builds all kernels; `None` if a kernel had to be split, with `bans` extended accordingly.
 fn build(
     graph: &Graph,
     outputs: &[TensorType],
@@ -237,7 +237,7 @@ fn build(
         let kind = TensorKind::State { state, grows: s.growth.is_some(), after: false };
         tensors.add(Some(s.before), graph.ty(s.before).clone(), kind);
     }
-    // A value that several outputs want, or that is an input or a constant, is copied.
+    // A value that is several outputs, or an input or a constant, is copied.
     let mut copies: Vec<(Value, TensorId)> = vec![];
     let made: rustc_hash::FxHashSet<Value> =
         grouping.units.iter().flat_map(|u| u.outputs.iter().copied()).collect();
@@ -251,7 +251,7 @@ fn build(
             copies.push((b.value, t));
         }
     }
-    // The new contents of a state are written to it at once where that is possible, else copied at the end.
+    // The new contents of a state are written to it directly where possible, else copied at the end.
     for (state, s) in graph.states.iter().enumerate() {
         let ty = graph.ty(s.after).clone();
         let kind = TensorKind::State { state, grows: s.growth.is_some(), after: true };
@@ -275,10 +275,10 @@ fn build(
         }
     }
     let mut kernels = vec![];
-    // The unit of each of the first kernels, the values it asked for, and those inlined.
+    // The unit of each of the first kernels, the values whose source it asked for, and the inlined values.
     let mut made = vec![];
     let mut blocks = vec![];
-    // Kernels that copy what others read or write.
+    // Kernels that copy tensors which others read or write.
     let mut beside = vec![];
     let mut errors = vec![];
     let mut again = false;
@@ -298,7 +298,7 @@ fn build(
                 .map(|b| b.narrow(options, &mut tensors))
             {
                 Ok(Ok(b)) => blocks.push(b),
-                // The parts hand on in buffers what is carried, more than one kernel would bind.
+                // The parts of a loop hand on the carried values in buffers, which can be more than one kernel binds.
                 Ok(Err(wide)) => {
                     split(graph, u, &wide, &[], bans, most);
                     again = true;
@@ -307,7 +307,7 @@ fn build(
             }
             continue;
         }
-        // Tensors that were asked for before belong to no kernel.
+        // Sources that were asked for earlier belong to no kernel.
         tensors.take_asked();
         let built = match kept.again(u, &mut tensors) {
             Some(built) => Ok(built),
@@ -436,8 +436,8 @@ fn count_bindings(k: &Kernel) -> usize {
     t.len()
 }
 
-/// Bans what makes a kernel too wide: of the inlined values those that read most, until what is left fits, else the last
-/// member absorbed.
+/// Bans decisions of a kernel that binds too many buffers: the inlined values that load the most tensors get memory until the rest fits;
+/// without any, the last absorbed member is banned.
 fn split(
     graph: &Graph,
     unit: &unit::Unit,
@@ -464,7 +464,7 @@ fn split(
         .max_by_key(|(n, v, _)| (*n, std::cmp::Reverse(v.node)));
     if let Some((n, v, first)) = best {
         bans.materialise.insert(v);
-        // Where that is not enough, others that read as much as any in the same go.
+        // If that is not enough, further values that load at least as many are banned at the same time.
         let mut bound = count_bindings(kernel).saturating_sub(n - 1);
         let values: FxHashMap<u32, Value> = candidates.iter().map(|(v, e)| (*e, *v)).collect();
         loaded(&kernel.body, &candidates, |e, n| {
@@ -483,7 +483,7 @@ fn split(
     }
 }
 
-/// So many tensors are as good as more where the value is sought that reads most.
+/// Values that load at least this many tensors count as equal in the search for the one that loads the most.
 const MANY: usize = 6;
 
 /// The loads of an expression: tensors, and expressions that become some.
@@ -493,8 +493,8 @@ enum Loaded {
     Value(u32),
 }
 
-/// The loads of expressions of which values are made, of each [`MANY`] at most. An expression that is `kept`, of which it is
-/// told how many it loads, is loaded by others.
+/// The loads of the expressions of values, at most [`MANY`] of each. `kept` decides, given the number of an expression's loads,
+/// whether it gets memory; it is then one load of its readers.
 fn loaded(
     body: &crate::kernel::Body,
     values: &[(Value, u32)],
@@ -518,18 +518,18 @@ fn loaded(
     of
 }
 
-/// The accesses that order one of the parts of a program.
+/// The accesses of a kernel or block that determine its order.
 struct Touched {
     reads: Vec<TensorId>,
     writes: Vec<TensorId>,
     symbols: BTreeSet<Arc<str>>,
 }
 
-/// The values that compute symbols.
+/// The computed symbols, each with the tensor that holds it.
 type Computed = [(Arc<str>, TensorId)];
 
-/// Which parts must run before which: who writes what one reads, who reads what one overwrites, and who
-/// computes the symbols that one uses.
+/// The order in which kernels and blocks must run: writers before readers, readers before overwriters, and the kernels that compute
+/// symbols before those that use them.
 fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed) -> DiGraph<usize, ()> {
     let mut g = DiGraph::<usize, ()>::new();
     let ids: Vec<_> = (0..parts.len()).map(|i| g.add_node(i)).collect();
@@ -566,8 +566,8 @@ fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed)
     g
 }
 
-/// Orders kernels so that what one reads was written before, and not yet written over, and that the symbols
-/// it uses are computed; those of one block stay together. Of kernels that may come next, that of the model's earlier nodes does.
+/// Orders kernels so that each runs after the writers of what it reads and before it is overwritten, and after the kernels that compute
+/// its symbols; the kernels of a block stay together. Among kernels that could run next, the one of the model's earliest nodes is chosen.
 fn sort(
     kernels: Vec<split::Block>,
     tensors: &[KernelTensor],
@@ -599,7 +599,7 @@ fn sort(
     Ok((all, repeats))
 }
 
-/// The model's nodes that a list of nodes came from, each once.
+/// The names of the model's nodes that these nodes came from, each once.
 pub(crate) fn origins(graph: &Graph, nodes: impl Iterator<Item = NodeId>) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     for n in nodes {

@@ -1,8 +1,8 @@
-//! Packing small tensors that a kernel reads or writes into one, so that they take one binding.
+//! Packing of small tensors of a kernel into one, so that they take one binding.
 //!
-//! [`pack`] does so with constants, when the model is compiled. [`gather`] does it with other tensors too: small kernels before copy what
-//! is read into one tensor, and others behind copy what is written from one. A loop stays one kernel by that, where it would
-//! be dispatched step by step otherwise.
+//! [`pack`] packs constants at compile time. [`gather`] also packs other tensors: small kernels copy inputs into the packed tensor
+//! beforehand, and others copy results out of it afterwards. That way a loop stays one kernel that would be split into one dispatch per
+//! step otherwise.
 
 use crate::fuse::count_bindings;
 use crate::fuse::tensors::Tensors;
@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType};
 
-/// Constants of at most so many elements are small: packing copies them once for each kernel.
+/// The most elements of a small constant: packing copies it once for each kernel.
 const SMALL: usize = 1 << 15;
-/// Elements that a constant's place is a multiple of, so that it can be read in vectors.
+/// The alignment of a packed tensor in elements, so that it can be read in vectors.
 const ALIGN: usize = 8;
 
-/// Packs the small constants of the type of which there are most; `None` when that frees no binding.
+/// Packs the small constants of the most frequent element type; `None` if that frees no binding.
 pub(super) fn pack(kernel: &Kernel, tensors: &mut Tensors) -> Option<Kernel> {
     let mut by_type: BTreeMap<DType, Vec<(TensorId, Arc<Tensor>)>> = BTreeMap::new();
     for t in kernel.reads() {
@@ -57,26 +57,26 @@ pub(super) fn pack(kernel: &Kernel, tensors: &mut Tensors) -> Option<Kernel> {
 
 /// The kernels that pack and unpack tensors beside a kernel.
 pub(super) struct Gathered {
-    /// Kernels that fill what is read, and kernels that read what is written.
+    /// Kernels that fill the packed inputs, and kernels that copy packed results out.
     pub before: Vec<Kernel>,
     pub after: Vec<Kernel>,
-    /// The tensor in which another one is, and from where on.
+    /// For each packed tensor, the tensor it is in and the offset of its first element.
     pub places: BTreeMap<TensorId, (TensorId, i64)>,
 }
 
-/// The properties that tensors which can share one have in common.
+/// The properties that tensors must share to be packed together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
-    /// Whether the kernel reads them, and writes them.
+    /// Whether the kernel reads the tensor, and whether it writes it.
     read: bool,
     written: bool,
-    /// Whether any of the kernels writes them.
+    /// Whether any of the kernels writes the tensor.
     made: bool,
     dtype: DType,
 }
 
-/// Packs small tensors, of no more than `little` bytes, until number `wide` of the kernels binds `most`; `None` where it cannot. The
-/// kernels run one after another, and those for which `fixed` holds stay.
+/// Packs small tensors, of at most `little` bytes, until kernel number `wide` binds at most `most` tensors; `None` if that is impossible.
+/// The kernels run one after another. Tensors that are `fixed` are not packed.
 pub(super) fn gather(
     kernels: &mut [Kernel],
     wide: usize,
@@ -154,7 +154,7 @@ pub(super) fn gather(
 }
 
 impl Gathered {
-    /// A kernel that reads and writes tensors where they are packed.
+    /// The kernel with its accesses to packed tensors redirected.
     fn moved(&self, k: &Kernel) -> Kernel {
         k.moved(&|t, offset| match self.places.get(&t) {
             Some((packed, start)) => (*packed, offset + &Poly::constant(*start)),
@@ -163,7 +163,7 @@ impl Gathered {
     }
 }
 
-/// A kernel that puts tensors into parts of one, which begin at `starts`.
+/// A kernel that copies tensors into parts of one tensor, which begin at `starts`.
 fn filled(to: TensorId, parts: &[(i64, TensorId)], starts: &[i64], dtype: DType, reader: &Kernel) -> Kernel {
     let mut body = Body::default();
     let place = Poly::var(0);
@@ -197,7 +197,7 @@ fn filled(to: TensorId, parts: &[(i64, TensorId)], starts: &[i64], dtype: DType,
     Kernel { family, body, stores, nodes: reader.nodes.clone() }
 }
 
-/// A kernel that copies a part of a tensor into one of its own.
+/// A kernel that copies a part of a tensor into a tensor of its own.
 fn taken((from, start): (TensorId, i64), to: TensorId, len: i64, dtype: DType, writer: &Kernel) -> Kernel {
     let mut body = Body::default();
     let offset = &Poly::var(0) + &Poly::constant(start);

@@ -1,16 +1,16 @@
-//! Scatters: every update goes to its place, in a time that grows with their number, or, where there are few, every
-//! element looks for its own.
+//! Scatters: each update is written to its element, in time proportional to their number; with few updates, each element looks for its
+//! own instead.
 //!
-//! Updates that combine meet in any order. So what they do to an element is an operation on integers, whose result is
-//! the same in every order ([`combines`]), to which [`lower`] brings all others:
+//! Updates that combine are applied in arbitrary order. Their combination is therefore an integer operation, whose result does not depend
+//! on the order ([`combines`]); [`lower`] converts all others to such operations:
 //!
-//! - The largest of floats is that of integers that sort as they do, of 64-bit integers that of the high words, then
-//!   that of the low words beside it.
-//! - A sum of floats is one of multiples of a power of two that is as small as 64 bits allow for the greatest exponent
-//!   that an element meets: the result is rounded once, and more exact than adding floats one after another.
-//! - A product is one of sums: of logarithms ([`product`]).
+//! - The maximum of floats is that of integers in the same order. The maximum of 64-bit integers is that of their high words, followed by
+//!   that of the low words with this high word.
+//! - A sum of floats is a sum of multiples of a power of two, the smallest that 64 bits allow for the greatest exponent among an
+//!   element's terms: the result is rounded once, and is more accurate than a sequential sum of floats.
+//! - A product is a sum of logarithms ([`product`]).
 //!
-//! Where indices choose whole rows it may take less time to put the updates in order first: [`ordered`].
+//! Where indices select whole rows it can be faster to sort the updates first: [`ordered`].
 
 pub mod ordered;
 mod product;
@@ -26,7 +26,7 @@ use wgfc_ir::{
     BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, UnaryOp, Value,
 };
 
-/// Every element of the result looks through the updates for those that are its own.
+/// Every element of the result looks through the updates for its own.
 pub fn scan<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -104,8 +104,8 @@ pub fn scan<'a>(
     finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
-/// Every update goes to its place, or combines with what is there; the rest stays. Which of two updates of one place
-/// stands that replace it is open.
+/// Every update is written to its element, or combined with it; other elements are unchanged. Of several updates that replace the same
+/// element, an arbitrary one remains.
 pub fn place<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -132,13 +132,13 @@ pub fn place<'a>(
     )
 }
 
-/// Brings the scatters of many updates that combine to a form in which they meet in any order.
+/// Converts scatters of many combining updates to a form in which the order of the updates is arbitrary.
 pub fn lower(graph: &mut Graph) -> Result<(), String> {
     for n in graph.node_ids().collect::<Vec<_>>() {
         let node = graph.node(n).clone();
         let Op::Scatter { reduce: Some(how), index } = &node.op else { continue };
         let dtype = node.outputs[0].dtype;
-        // An index that is also an operand is of no model.
+        // An index operand that is also the data or the updates occurs in no model.
         let plain = |a: &GatherAxis| !matches!(a, GatherAxis::Data { input: 0..2, .. });
         if combines(*how, dtype) || !index.iter().all(plain) || !is_large(graph, n, index) {
             continue;
@@ -172,7 +172,7 @@ pub fn lower(graph: &mut Graph) -> Result<(), String> {
     Ok(())
 }
 
-/// One scatter.
+/// The lowering of one scatter.
 struct Lowering<'g> {
     b: Builder<'g>,
     inputs: Vec<Value>,
@@ -187,7 +187,7 @@ impl Lowering<'_> {
         self.b.push(Op::Scatter { reduce: Some(how), index: self.index.to_vec() }, &inputs)
     }
 
-    /// The elements of `x`, of the data's shape, at the place of each update; where that is outside they are arbitrary.
+    /// For each update, the element of `x`, which has the data's shape, at its position; arbitrary where that is out of bounds.
     fn at_places(&mut self, x: Value) -> Made {
         let shape = self.b.shape(self.inputs[1]);
         let mut inputs = self.inputs[1..].to_vec();
@@ -205,20 +205,20 @@ impl Lowering<'_> {
         Ok((self.b.cast(data, dtype)?, self.b.cast(updates, dtype)?))
     }
 
-    /// As numbers of another type.
+    /// The scatter computed in another type.
     fn as_type(&mut self, dtype: DType) -> Made {
         let (data, updates) = self.operands(dtype)?;
         self.scatter(self.how, data, updates)
     }
 
-    /// The largest or smallest float.
+    /// The maximum or minimum of floats.
     fn float_extreme(&mut self) -> Made {
         let (data, updates) = self.operands(DType::F32)?;
         let mut key = Body::default();
         let x = key.arg(0);
         let bits = key.bitcast(DType::I32, x);
         let number = ordered(&mut key, bits);
-        // The last of all keys: the bits of NaN, and so is what they are of.
+        // NaN gets the last of all keys, whose bits as a float are also NaN.
         let last = if self.how == ReduceOp::Max { i32::MAX } else { i32::MIN };
         let (none, last) = (key.unary(UnaryOp::IsNan, x), key.i32(i64::from(last)));
         key.select(none, last, number);
@@ -232,7 +232,7 @@ impl Lowering<'_> {
         self.b.map(back.0, &[keys])
     }
 
-    /// The largest or smallest of 64-bit integers: the high word, then the low words beside it.
+    /// The maximum or minimum of 64-bit integers: the high words, then the low words with that high word.
     fn wide_extreme(&mut self) -> Made {
         let (data, updates) = (self.inputs[0], self.inputs[1]);
         let dtype = self.b.dtype(data);
@@ -262,7 +262,7 @@ impl Lowering<'_> {
         self.b.map(f.0, &[high, low])
     }
 
-    /// Each number times the product of its updates, which are added as `parts`.
+    /// Each element times the product of its updates, computed by adding their `parts`.
     fn product(&mut self, parts: Parts, data: Value, updates: Value) -> Made {
         let shape = self.b.shape(data);
         let mut sums = vec![];
@@ -276,7 +276,7 @@ impl Lowering<'_> {
         self.b.binary(B::Mul, data, product)
     }
 
-    /// A sum of floats, of which at most `most` updates meet.
+    /// A sum of floats; at most `most` updates go to one element.
     fn float_sum(&mut self, most: &Dim) -> Made {
         let (data, updates) = self.operands(DType::F32)?;
         let mut f = Body::default();
@@ -292,7 +292,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Integers that sort as the floats of the bits `x`, and back.
+/// Maps the bits of a float to an integer of the same order, and back.
 fn ordered(f: &mut Body, x: u32) -> u32 {
     let (by, mask) = (f.i32(31), f.i32(i64::from(i32::MAX)));
     let sign = f.binary(B::Shr, x, by);
@@ -300,12 +300,12 @@ fn ordered(f: &mut Body, x: u32) -> u32 {
     f.binary(B::Xor, x, flips)
 }
 
-/// The greatest biased exponent, of infinities and NaN.
+/// The biased exponent of infinities and NaN.
 const SPECIAL: i64 = 255;
-/// Bits of a float's significand behind the first.
+/// The fraction bits of a float's significand.
 const FRACTION: i64 = 23;
 
-/// The biased exponent of operand 0, of subnormal numbers 1: the last node, an `i32`.
+/// The biased exponent of operand 0 as an `i32`, the last node; 1 for subnormal numbers.
 fn exponent(f: &mut Body) -> u32 {
     let x = f.arg(0);
     let bits = f.bitcast(DType::U32, x);
@@ -317,13 +317,13 @@ fn exponent(f: &mut Body) -> u32 {
     f.binary(B::Max, e, one)
 }
 
-/// How many bits a number of the greatest exponent has behind its first, so that a sum of it and `most` others fits.
+/// The fraction bits of a number with the greatest exponent, such that a sum of it and `most` others fits 64 bits.
 fn places(f: &mut Body, most: &Dim) -> u32 {
     let all = f.i32(61);
     let count = f.index(most.clone());
     let one = f.i32(1);
     let count = f.binary(B::Max, count, one);
-    // The exponent of a float that is no less: one more than there are bits in the number.
+    // The exponent of the count, plus one, is enough bits for the carry.
     let count = f.cast(DType::F32, count);
     let bits = f.bitcast(DType::I32, count);
     let by = f.i32(FRACTION);
@@ -333,8 +333,9 @@ fn places(f: &mut Body, most: &Dim) -> u32 {
     f.binary(B::Sub, all, taken)
 }
 
-/// A float as a number of `2^(greatest exponent − places)`, rounded to the nearest; operands: it and the greatest exponent
-/// that its element meets. Where that is of infinities or NaN it is 1 for +∞, 2³² for −∞, both for NaN and 0 for numbers.
+/// A float as a multiple of `2^(greatest exponent − places)`, rounded to nearest. Operands: the float, and the greatest exponent among
+/// the terms of its element. If that exponent is that of infinities and NaN, the result is 1 for +∞, 2³² for −∞, both added for NaN, and
+/// 0 for finite numbers.
 fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     let mut f = Body::default();
     let own = exponent(&mut f);
@@ -350,7 +351,7 @@ fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     let subnormal = f.binary(B::Eq, biased, zero);
     let first = f.select(subnormal, zero, hidden);
     let significand = f.binary(B::Or, fraction, first);
-    // Bits to the left, or, of a number that is too small for that, to the right and rounded: 31 leave nothing of it.
+    // The left shift, or for a small number the right shift with rounding: a shift by 31 leaves nothing of it.
     let by = f.i32(FRACTION);
     let up = f.binary(B::Sub, places, by);
     let down = f.binary(B::Sub, greatest, own);
@@ -373,7 +374,7 @@ fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     let number = f.select(positive, number, negated);
     let (number, left) = (f.cast(DType::I64, number), f.cast(DType::I64, left));
     let number = f.binary(B::Shl, number, left);
-    // Keys of values that are NaN.
+    // The keys of infinities and NaN.
     let is_number = f.binary(B::Ne, biased, all_ones);
     let infinite = f.binary(B::Eq, fraction, zero);
     let wide = |f: &mut Body, v| f.int(DType::I64, v);
@@ -388,7 +389,7 @@ fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     f.0
 }
 
-/// The float that a sum of [`fixed_point`] numbers stands for; operands: it and the greatest exponent.
+/// The float represented by a sum of [`fixed_point`] numbers. Operands: the sum and the greatest exponent.
 fn floating(most: &Dim) -> wgfc_ir::ScalarFn {
     let mut f = Body::default();
     let (sum, greatest) = (f.arg(0), f.arg(1));
@@ -397,7 +398,7 @@ fn floating(most: &Dim) -> wgfc_ir::ScalarFn {
     let bias = f.i32(127);
     let scale = f.binary(B::Sub, greatest, bias);
     let scale = f.binary(B::Sub, scale, places);
-    // The power of two may be none that a float has: two that are.
+    // The power of two may be outside the range of floats; it is applied as two factors within the range.
     let (one, by) = (f.i32(1), f.i32(FRACTION));
     let first = f.binary(B::Shr, scale, one);
     let second = f.binary(B::Sub, scale, first);

@@ -1,4 +1,4 @@
-//! The memory that kernels read and write.
+//! The tensors that kernels read and write.
 
 use crate::fuse::pulling::{self, Resolver, Source};
 use crate::kernel::{Body, ExprId, KernelTensor, TensorId, TensorKind};
@@ -6,16 +6,16 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::{Dim, Graph, Op, Poly, Tensor, TensorType, Value};
 
-/// The tensors made so far and which values they hold.
+/// The tensors made so far and the values they hold.
 pub(crate) struct Tensors<'a> {
     pub(super) graph: &'a Graph,
     pub(super) list: Vec<KernelTensor>,
     pub(super) of: FxHashMap<Value, TensorId>,
     pub(super) cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
     pub(super) parts: FxHashMap<Value, pulling::Parts>,
-    /// The value that should get memory, as a kernel that computes it grows too large.
+    /// A value that should get memory, since a kernel that computes it grows too large.
     pub(super) wanted: Option<Value>,
-    /// Whether one did.
+    /// Whether a kernel grew too large.
     pub(super) too_large: bool,
     pub(super) max_binding_bytes: usize,
     /// The values whose source was asked for since [`Tensors::take_asked`] was last called.
@@ -23,7 +23,7 @@ pub(crate) struct Tensors<'a> {
 }
 
 impl<'a> Tensors<'a> {
-    /// None yet.
+    /// An empty set of tensors.
     pub(super) fn new(graph: &'a Graph, max_binding_bytes: usize) -> Tensors<'a> {
         Tensors {
             graph,
@@ -48,7 +48,7 @@ impl<'a> Tensors<'a> {
         id
     }
 
-    /// Memory for attention in parts.
+    /// Adds the tensors of attention with split keys.
     pub(super) fn add_parts(&mut self, v: Value, count: u32) {
         let shape = &self.graph.ty(v).shape;
         let count_dim = Dim::from(i64::from(count));
@@ -64,7 +64,7 @@ impl<'a> Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    /// Where a value of the graph comes from.
+    /// The source of a value of the graph.
     pub(super) fn source(&mut self, v: Value) -> Source {
         let source = match (self.parts.get(&v), &self.graph.node(v.node).op) {
             (Some(parts), _) => Source::Parts(*parts),
@@ -82,7 +82,7 @@ impl Tensors<'_> {
         std::mem::take(&mut self.asked)
     }
 
-    /// The tensor with all of a value, where it is in memory.
+    /// The tensor that holds all of a value, if it is in memory.
     pub(super) fn tensor(&mut self, v: Value) -> Option<TensorId> {
         if let Some(t) = self.of.get(&v) {
             return Some(*t);
@@ -94,7 +94,7 @@ impl Tensors<'_> {
         }
     }
 
-    /// The tensors of a constant that one binding cannot hold.
+    /// The tensors of a constant that is too large for one binding.
     fn segments(&mut self, v: Value, t: &Tensor) -> Vec<(TensorId, i64)> {
         if let Some(s) = self.cut.get(&v) {
             return s.clone();
@@ -115,14 +115,14 @@ impl Tensors<'_> {
     }
 }
 
-/// A kernel that is being built, its operands in memory.
+/// A resolver for a kernel whose operands are in memory.
 pub(crate) struct InMemory<'t, 'a> {
     pub(super) tensors: &'t mut Tensors<'a>,
     pub(super) body: Body,
 }
 
 impl<'t, 'a> InMemory<'t, 'a> {
-    /// Nothing of it yet.
+    /// A resolver with an empty body.
     pub(super) fn new(tensors: &'t mut Tensors<'a>) -> InMemory<'t, 'a> {
         InMemory { tensors, body: Body::default() }
     }

@@ -1,16 +1,16 @@
-//! Units: the nodes that one kernel computes, and what kind of kernel a node asks for.
+//! Units: the nodes that one kernel computes, and the kernel family that a node requires.
 
 use crate::kernel::combines;
 use rustc_hash::FxHashSet;
 use wgfc_ir::{Dim, GatherAxis, Graph, NodeId, Op, Value};
 
-/// How a product's columns are shared out: position `u` has columns
-/// `u / stride · (parts · stride) + i · stride + u % stride` for `i` in `0..parts`.
+/// The split of a product's columns over positions: position `u` has the columns `u / stride · (parts · stride) + i · stride + u %
+/// stride` for `i` in `0..parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Columns of a position.
     pub parts: i64,
-    /// How far apart they are.
+    /// The distance between them.
     pub stride: i64,
 }
 
@@ -25,26 +25,26 @@ pub type UnitId = usize;
 /// The nodes of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// The node that the kernel iterates for.
+    /// The node that determines the kernel's family and domain.
     pub anchor: NodeId,
-    /// How a product's columns are shared out.
+    /// The split of a product's columns over positions.
     pub split: Split,
-    /// Parts that attention's keys are cut into, for the readers to put together.
+    /// The number of parts of attention's keys; readers combine the parts.
     pub parts: u32,
-    /// Nodes absorbed behind it, producers first.
+    /// Nodes absorbed into the epilogue, producers first.
     pub members: Vec<NodeId>,
     /// The values it writes.
     pub outputs: Vec<Value>,
 }
 
-/// The decisions.
+/// The result of grouping.
 #[derive(Clone, Debug, Default)]
 pub struct Grouping {
-    /// The kernels to be, anchors in topological order.
+    /// The units, in topological order of their anchors.
     pub units: Vec<Unit>,
 }
 
-/// The groupings that an earlier attempt found impossible.
+/// The decisions that an earlier attempt found impossible.
 #[derive(Clone, Debug, Default)]
 pub struct Bans {
     /// Values that must be in memory.
@@ -56,7 +56,7 @@ pub struct Bans {
 }
 
 impl Bans {
-    /// How many there are.
+    /// The number of bans.
     pub fn count(&self) -> usize {
         self.materialise.len() + self.absorb.len() + self.one_kernel.len()
     }
@@ -82,10 +82,10 @@ pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
     anchor && !is_small(graph, n)
 }
 
-/// Elements that are combined where the result is read: as many as a vector holds.
+/// The most elements that are combined by the reader itself: as many as a vector holds.
 const FEW: i64 = 4;
 
-/// Whether the node combines a few elements only, which needs no kernel of its own kind.
+/// Whether the node combines only a few elements, which needs no kernel of its own family.
 pub fn is_small(graph: &Graph, n: NodeId) -> bool {
     let node = graph.node(n);
     let axes = match &node.op {
@@ -103,12 +103,12 @@ pub fn is_pointwise(graph: &Graph, n: NodeId) -> bool {
     matches!(graph.node(n).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. }) || is_small(graph, n)
 }
 
-/// So many times may elements look at updates, all together: about once for each invocation that a large GPU has under
-/// way. It does not follow from the device, as it is asked where none is known; the other form is right for all sizes.
+/// The most updates that the elements look at in total, where each element looks for its own: about one for each invocation resident
+/// on a large GPU. It is a constant, since it is needed where no device is known; the other form is correct for all sizes.
 const FEW_LOOKS: i64 = 1 << 18;
 
-/// Where the updates of an element can be: for each axis of the updates the axis of the data whose position it has, of
-/// those that look through all the others none.
+/// For each axis of the updates, the axis of the data whose position it shares; `None` for axes along which an element must look at all
+/// updates.
 pub fn fixed(index: &[GatherAxis], rank: usize) -> Vec<Option<usize>> {
     let mut out = vec![None; rank];
     for (axis, ax) in index.iter().enumerate() {
@@ -122,20 +122,20 @@ pub fn fixed(index: &[GatherAxis], rank: usize) -> Vec<Option<usize>> {
     out
 }
 
-/// How many updates can go to one element.
+/// The number of updates that can go to one element.
 pub fn searched(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> Dim {
     let shape = &graph.ty(graph.node(n).inputs[1]).shape;
     let fixed = fixed(index, shape.len());
     shape.iter().zip(fixed).filter(|(_, f)| f.is_none()).map(|(d, _)| d.clone()).product()
 }
 
-/// Whether there are more updates than elements should look at.
+/// Whether there are more updates than each element should look at.
 pub fn is_large(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> bool {
     let looks = &graph.ty(graph.node(n).inputs[0]).numel() * &searched(graph, n, index);
     looks.as_const().is_none_or(|p| p > FEW_LOOKS)
 }
 
-/// Whether a scatter is a copy of its data, over which every update then writes its place or combines with it.
+/// Whether a scatter copies its data and then writes or combines each update in place.
 pub fn is_linear(graph: &Graph, n: NodeId) -> bool {
     let node = graph.node(n);
     let Op::Scatter { reduce, index } = &node.op else { return false };

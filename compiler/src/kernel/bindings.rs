@@ -1,11 +1,11 @@
-//! How a kernel's tensors are declared: one binding each, in an encoding that its element type and its accesses allow.
+//! The declarations of a kernel's tensors: one binding each, in an encoding that the element type and the accesses allow.
 
 use super::{Family, Kernel, KernelGraph, KernelTensor, Store, TensorId};
 use crate::Diagnostic;
 use wgfc_ir::program::Access;
 use wgfc_ir::{DType, Poly};
 
-/// How a tensor is declared.
+/// The declaration of a tensor in WGSL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// `array<f32>`, `array<i32>`, `array<u32>`.
@@ -16,15 +16,15 @@ pub enum Encoding {
     Pairs,
     /// `array<f16>`.
     Half,
-    /// `array<u32>` of which each word packs several elements.
+    /// `array<u32>`, each word of which packs several elements.
     Packed,
-    /// `array<atomic<u32>>`, likewise.
+    /// `array<atomic<u32>>`, each word of which packs several elements.
     Atomic,
-    /// `array<atomic<i32>>` or `array<atomic<u32>>`, of which each element is one word or two: stores combine.
+    /// `array<atomic<i32>>` or `array<atomic<u32>>`, where each element is one word or two: stores combine with the old value.
     Combined,
     /// `array<vec4<f32>>` and the like, of the given number of words (1: `array<u32>`): loads and stores are whole vectors.
     Vector(u32),
-    /// `array<vec4<f16>>` or of two, written only.
+    /// `array<vec4<f16>>` or `array<vec2<f16>>`, written only.
     Halves(u32),
 }
 
@@ -35,14 +35,14 @@ pub struct Binding {
     pub tensor: TensorId,
     /// Its element type.
     pub dtype: DType,
-    /// How it is used.
+    /// Whether it is read or written.
     pub access: Access,
     /// How it is declared.
     pub encoding: Encoding,
 }
 
 impl Binding {
-    /// Elements of a vector, where it is declared as such.
+    /// Elements of a vector, if it is declared as an array of vectors.
     pub fn vector(&self) -> Option<u32> {
         match self.encoding {
             Encoding::Vector(words) => Some(words * per_word(self.dtype)),
@@ -62,11 +62,11 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// The bindings of a kernel on a device that has `f16` or not. A store of a packed type whose offset is `%0` may be written a
-    /// word at a time where `whole_words` says that the family does that; all others go through atomics.
+    /// The bindings of a kernel on a device with or without `f16`. A store of a packed type at offset `%0` may write whole words if
+    /// `whole_words` says that the family does so; all others use atomics.
     ///
     /// # Errors
-    /// `Unsupported` where a tensor has more elements than 31 bits number; `Internal` where one does not exist.
+    /// `Unsupported` if a tensor has too many elements for 31-bit offsets; `Internal` if a tensor does not exist.
     pub fn of(
         kernel: &Kernel,
         graph: &KernelGraph,
@@ -94,7 +94,7 @@ impl Bindings {
             let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
             let written = own().next().is_some();
             let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
-            // The last word of fewer elements may be written as a whole where nothing else is in it.
+            // The last word may be written as a whole if it holds no elements of another value.
             let ends = match &kernel.family {
                 Family::Map(map) => {
                     let word = i64::from(per_word(dtype).max(1));
@@ -116,10 +116,10 @@ impl Bindings {
         Ok(Bindings { list })
     }
 
-    /// The binding of a tensor: its number and description.
+    /// The binding of a tensor, with its number.
     ///
     /// # Errors
-    /// `Internal` where it is not bound.
+    /// `Internal` if the tensor is not bound.
     pub fn find(&self, tensor: TensorId) -> Result<(usize, Binding), Diagnostic> {
         self.list
             .iter()
@@ -129,8 +129,8 @@ impl Bindings {
             .ok_or_else(|| Diagnostic::internal(format!("tensor {tensor} is not bound")))
     }
 
-    /// Declares a tensor that is only read, or only written whole vectors at a time, as an array of vectors of
-    /// `elements`. False where that is not possible.
+    /// Declares a tensor as an array of vectors of `elements`; it must be only read, or only written in whole vectors. False if that is
+    /// not possible.
     pub fn declare_vectors(&mut self, graph: &KernelGraph, tensor: TensorId, elements: u32) -> bool {
         let Some(b) = self.list.iter_mut().find(|b| b.tensor == tensor) else { return false };
         let Some(t) = graph.tensors.get(tensor) else { return false };
@@ -141,13 +141,13 @@ impl Bindings {
             Encoding::Vector(_) | Encoding::Halves(_) | Encoding::Pairs => b.encoding,
             _ => Encoding::Vector(bits / 32),
         };
-        // The last word of packed elements is there whole.
+        // The last word of packed elements is always allocated as a whole.
         let word = bits == 32 && elements > 1;
         let whole = word || component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
         bits.is_multiple_of(32) && whole && b.vector() == Some(elements)
     }
 
-    /// Declares a tensor of 64 bits an element that is only read, or only written, as vectors of two. False where that is not
+    /// Declares a tensor of 64-bit elements that is only read, or only written, as an array of vectors of two. False if that is not
     /// possible.
     pub fn declare_pairs(&mut self, graph: &KernelGraph, tensor: TensorId) -> bool {
         let Some(b) = self.list.iter_mut().find(|b| b.tensor == tensor) else { return false };
@@ -164,7 +164,7 @@ impl Bindings {
     }
 }
 
-/// Whether the offsets are, in order, the elements of one vector.
+/// Whether the offsets are, in order, those of the elements of one vector.
 pub fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -> bool {
     let count = offsets.len() as u32;
     let mut vector = None;
@@ -174,7 +174,7 @@ pub fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -> bool 
     })
 }
 
-/// An offset as `per · vector + component`, if the component is the same whatever the variables are.
+/// An offset as `per · vector + component`, if the component is the same for all values of the variables.
 pub fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
     let per = i64::from(per);
     let mut lane = 0;

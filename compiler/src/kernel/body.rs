@@ -47,7 +47,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// This body over other operands: `of` numbers expressions anew, `index` rewrites index expressions.
+    /// This expression with its operands renumbered by `of` and its index expressions rewritten by `index`.
     pub fn mapped(&self, of: impl Fn(ExprId) -> ExprId, mut index: impl FnMut(&Poly) -> Poly) -> Expr {
         match self {
             Expr::Const(_) | Expr::Acc(_) => self.clone(),
@@ -75,7 +75,7 @@ impl Expr {
     }
 }
 
-/// An index expression whose data are numbered anew.
+/// An index expression with its data renumbered.
 pub fn renumbered(p: &Poly, of: impl Fn(ExprId) -> ExprId, domain: &[Dim]) -> Poly {
     if p.data().is_empty() {
         return p.clone();
@@ -87,7 +87,7 @@ pub fn renumbered(p: &Poly, of: impl Fn(ExprId) -> ExprId, domain: &[Dim]) -> Po
     p.subst(&rename, domain)
 }
 
-/// An arena of expressions, operands before users, equal ones once.
+/// An arena of expressions without duplicates, operands before users.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     exprs: Vec<(Expr, DType)>,
@@ -95,8 +95,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// The operand that is an operation's result whatever it is, to the bit: `a` of `a · 1`, `a / 1` and `a − 0`, and of
-    /// integers `a + 0`.
+    /// The operand that equals an operation's result bit for bit: `a` of `a · 1`, `a / 1` and `a − 0`, and for integers of `a + 0`.
     pub fn unchanged(&self, op: BinaryOp, a: ExprId, b: ExprId) -> Option<ExprId> {
         let number = |e: ExprId, n: i64| match self.expr(e) {
             Expr::Const(s) if s.dtype.is_float() => s.bits == (n as f64).to_bits(),
@@ -113,7 +112,7 @@ impl Body {
         }
     }
 
-    /// Adds an expression of element type `dtype`, or finds the equal one.
+    /// Adds an expression of element type `dtype`, or returns the equal one.
     pub fn push(&mut self, e: Expr, dtype: DType) -> ExprId {
         if let Some(id) = self.known.get(&e) {
             return *id;
@@ -127,7 +126,7 @@ impl Body {
         self.exprs.push((e, dtype));
         id
     }
-    /// Reads from elsewhere: `to` gives the new place of an element of a tensor.
+    /// Redirects loads: `to` maps an element of a tensor to its new place.
     pub(super) fn move_loads(&mut self, to: &dyn Fn(TensorId, &Poly) -> (TensorId, Poly)) {
         for (e, _) in &mut self.exprs {
             if let Expr::Load { tensor, offset, .. } = e {
@@ -148,7 +147,7 @@ impl Body {
     pub fn dtype(&self, id: ExprId) -> DType {
         self.exprs[id as usize].1
     }
-    /// How many there are.
+    /// The number of expressions.
     pub fn len(&self) -> usize {
         self.exprs.len()
     }
@@ -160,7 +159,7 @@ impl Body {
     pub fn iter(&self) -> impl Iterator<Item = (ExprId, &Expr, DType)> {
         self.exprs.iter().enumerate().map(|(i, (e, t))| (i as ExprId, e, *t))
     }
-    /// The expressions that one reads directly, those inside its index expressions included.
+    /// The expressions that one reads directly, including those inside its index expressions.
     pub fn operands(&self, id: ExprId) -> Vec<ExprId> {
         match self.expr(id) {
             Expr::Const(_) | Expr::Acc(_) => vec![],

@@ -16,7 +16,7 @@ pub fn acc_bit(i: u32) -> Deps {
     1 << (8 + i.min(54))
 }
 
-/// Arrays in workgroup memory, which every stage changes.
+/// The bit of arrays in workgroup memory, which every stage may change.
 pub const SHARED: Deps = 1 << 63;
 
 /// The dependences of each expression of a kernel.
@@ -59,8 +59,8 @@ impl Dependence {
     }
 }
 
-/// Whether an index expression has the values of `n` neighbours where variable `i` has its first `n`: so it is with that of
-/// the innermost of several axes that the variable counts through.
+/// Whether an index expression takes consecutive values for the first `n` values of variable `i`, as the innermost of several axes that
+/// the variable is split into does.
 pub fn lie_side_by_side(p: &Poly, i: usize, n: i64, domain: &[Dim]) -> bool {
     let at = |v: i64| {
         let vars: Vec<Poly> =

@@ -1,4 +1,4 @@
-//! The families of kernels: what each has beside its expressions and stores.
+//! The families of kernels: the fields that each has beside the body and stores.
 
 use super::{ExprId, Store};
 use wgfc_ir::{DType, Dim};
@@ -6,7 +6,7 @@ use wgfc_ir::{DType, Dim};
 /// One reduction of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduction {
-    /// How elements combine.
+    /// The operation that combines elements.
     pub kind: ReduceKind,
     /// The reduced value, over `%0` and `%1`; may use earlier results as `Acc`.
     pub value: ExprId,
@@ -19,14 +19,14 @@ pub struct Reduction {
 pub struct Array {
     /// Its element type.
     pub dtype: DType,
-    /// How many elements.
+    /// The number of elements.
     pub len: u32,
 }
 
-/// The work of a workgroup's invocations before they wait for each other: all elements of some values.
+/// The work of a workgroup's invocations between two barriers: all elements of some values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// How many elements.
+    /// The number of elements.
     pub elements: u32,
     /// The combination for each of them.
     pub combined: Option<Combined>,
@@ -39,15 +39,15 @@ pub struct Stage {
 /// The terms that a stage combines for an element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combined {
-    /// How many terms.
+    /// The number of terms.
     pub terms: u32,
-    /// The result is `Acc` of this number, of which each kernel has one only.
+    /// The number of the `Acc` that holds the result; no other stage of the kernel has the same.
     pub acc: u32,
-    /// How.
+    /// The reduction of the terms.
     pub reduction: Reduction,
 }
 
-/// An element of an array in workgroup memory that is written.
+/// A write of a stage's element to an array in workgroup memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Which array; the element is that of the stage.
@@ -75,21 +75,21 @@ impl Reduction {
     }
 }
 
-/// Some of the steps of a [`Family::Loop`]: a dispatch that takes long may be ended by the driver.
+/// A range of the steps of a [`Family::Loop`], for loops that one dispatch might run too long for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The first step (i32), over nothing.
+    /// The number of the first step (i32), which depends on no variable.
     pub first: ExprId,
-    /// How many there are at most.
+    /// The most steps.
     pub most: u32,
 }
 
 /// A value that a lane of a [`Family::Loop`] carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
-    /// Before the first step, over the lanes' variables.
+    /// The value before the first step, over the lanes' variables.
     pub init: ExprId,
-    /// After a step, over all variables and what is carried into the step.
+    /// The value after a step, over all variables and the carried values before it.
     pub next: ExprId,
 }
 
@@ -134,87 +134,87 @@ pub struct Row {
     pub rows: Dim,
     /// Positions of a row.
     pub len: Dim,
-    /// In order.
+    /// The reductions, in order.
     pub reductions: Vec<Reduction>,
-    /// Written once a row, over `%0` and the results.
+    /// Stores once per row, over `%0` and the results.
     pub row_stores: Vec<Store>,
 }
 
-/// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
+/// A prefix scan of each row: `Acc(0)` at `%1` combines the positions up to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrefixScan {
     /// Number of rows.
     pub rows: Dim,
     /// Positions of a row.
     pub len: Dim,
-    /// `Sum`, `Prod`, ….
+    /// The reduction, such as `Sum` or `Prod`.
     pub reduction: Reduction,
-    /// The position itself is left out.
+    /// Whether the position itself is left out.
     pub exclusive: bool,
-    /// From the end.
+    /// Whether positions are combined from the end.
     pub reverse: bool,
 }
 
-/// Parts of rows, each in order.
+/// Rows cut into parts, each of which is sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sort {
     /// Number of rows.
     pub rows: Dim,
     /// Positions of a row.
     pub len: Dim,
-    /// Places of a row: `len`, or `keep` for each part.
+    /// Places of a row in the result: `len`, or `keep` for each part.
     pub places: Dim,
-    /// So many neighbours of a part are in order already.
+    /// The length of runs within a part that are sorted already.
     pub sorted: i64,
     /// Positions of a part; the last of a row may have fewer.
     pub part: i64,
-    /// So many of a part are kept.
+    /// The number of elements of a part that are kept.
     pub keep: i64,
     /// The key (u64) at `%0` and `%1`: the least comes first. `Acc(0)` is the key at place `%2`.
     pub key: ExprId,
 }
 
-/// Steps that every lane repeats on its own.
+/// A loop that every lane runs in one invocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
     /// Extents of the lanes' axes, a variable each.
     pub lanes: Vec<Dim>,
-    /// How many steps; the variable behind those of the lanes counts them.
+    /// The number of steps; its variable follows those of the lanes.
     pub steps: Dim,
-    /// Which of them, where they are not all.
+    /// The range of steps, unless all are run.
     pub part: Option<Part>,
     /// The values that a lane carries from step to step: `Acc(i)`.
     pub carries: Vec<Carry>,
-    /// A lane may stop before a step in which this, over the lanes and what is carried, is false:
-    /// nothing changes any more.
+    /// A condition over the lanes and the carried values. A lane may stop before a step in which it is false, since nothing changes after
+    /// that.
     pub alive: Option<ExprId>,
-    /// Written in every step.
+    /// Stores of every step.
     pub step_stores: Vec<Store>,
 }
 
-/// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
+/// A loop that a workgroup runs for each lane, with the carried values in workgroup memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagedLoop {
     /// Extents of the lanes' axes, a variable each.
     pub lanes: Vec<Dim>,
-    /// How many steps; the variable behind those of the lanes counts them, the next two are a stage's element
-    /// and term.
+    /// The number of steps; its variable follows those of the lanes, and is followed by those of a stage's element and term.
     pub steps: Dim,
-    /// Which of them, where they are not all.
+    /// The range of steps, unless all are run.
     pub part: Option<Part>,
-    /// The arrays.
+    /// The arrays in workgroup memory.
     pub arrays: Vec<Array>,
-    /// Before the first step.
+    /// Stages before the first step.
     pub first: Vec<Stage>,
-    /// In each step, one after another.
+    /// Stages of each step, in order.
     pub each: Vec<Stage>,
-    /// After the last step.
+    /// Stages after the last step.
     pub last: Vec<Stage>,
-    /// An array of one bool: before a step in which it is false the lane may stop, nothing changes any more.
+    /// The array of one bool that is false before a step at which the lane may stop, since nothing changes after that.
     pub alive: Option<u32>,
-    /// Where the workgroups that share a lane meet, if several do: its first word there. Nothing is stored.
+    /// The words through which several workgroups that share a lane synchronise: the offset of the lane's first word. Nothing is stored
+    /// by it.
     pub meet: Option<Store>,
-    /// Why a lane takes a workgroup.
+    /// The reason why a lane takes a workgroup.
     pub why: String,
 }
 
@@ -227,13 +227,13 @@ pub struct Matmul {
     pub m: Dim,
     /// Columns.
     pub n: Dim,
-    /// Summed over.
+    /// The summed extent.
     pub k: Dim,
     /// First operand, over `%0 %1 %3`.
     pub a: ExprId,
     /// Second operands, over `%0 %3 %2`; several only where [`thin`] holds.
     pub b: Vec<ExprId>,
-    /// Summed over k beside the products, over `%0 %1 %3`; only where [`thin`] holds.
+    /// Values summed over k beside the products, over `%0 %1 %3`; only if [`thin`] holds.
     pub sums: Vec<ExprId>,
 }
 
@@ -250,23 +250,22 @@ pub struct Attention {
     pub d: Dim,
     /// Width of values.
     pub e: Dim,
-    /// Over `%0 %1 %3`.
+    /// Queries, over `%0 %1 %3`.
     pub q: ExprId,
-    /// Over `%0 %2 %3`.
+    /// Keys, over `%0 %2 %3`.
     pub k: ExprId,
-    /// Over `%0 %2 %4`.
+    /// Values, over `%0 %2 %4`.
     pub v: ExprId,
     /// Added to the scaled scores, over `%0 %1 %2`.
     pub mask: Option<ExprId>,
-    /// Scores are multiplied by it.
+    /// The factor of the scores.
     pub scale: f32,
-    /// Keys whose score is the least finite number or less have no weight; a query without others gives 0.
+    /// Whether keys whose score is at most the least finite number have no weight; a query without other keys gives 0.
     pub empty_is_zero: bool,
-    /// Equal parts of the keys (the last ones shorter). Of more than one, which needs few queries,
-    /// each has results of its own: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
+    /// The number of equal parts of the keys; the last ones may be shorter. With several parts, which requires few queries, each part has
+    /// its own results: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
     pub parts: u32,
-    /// Written once for each query and part: `Acc(1)`, the highest score, and `Acc(2)`,
-    /// `Σₜ exp(score − Acc(1))`.
+    /// Stores once per query and part, of `Acc(1)`, the highest score, and `Acc(2)`, `Σₜ exp(score − Acc(1))`.
     pub part_stores: Vec<Store>,
 }
 
@@ -277,13 +276,13 @@ pub enum Family {
     Map(Map),
     /// Reductions over rows.
     Row(Row),
-    /// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
+    /// A prefix scan of each row: `Acc(0)` at `%1` combines the positions up to it.
     PrefixScan(PrefixScan),
-    /// Parts of rows, each in order.
+    /// Rows cut into parts, each of which is sorted.
     Sort(Sort),
-    /// Steps that every lane repeats on its own.
+    /// A loop that every lane runs in one invocation.
     Loop(Loop),
-    /// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
+    /// A loop that a workgroup runs for each lane, with the carried values in workgroup memory.
     StagedLoop(StagedLoop),
     /// Products of matrices that share their first operand, accumulated in f32.
     Matmul(Matmul),
@@ -291,13 +290,13 @@ pub enum Family {
     Attention(Attention),
 }
 
-/// Whether a product has few rows enough for every workgroup to make all of them.
+/// Whether a product has so few rows that every workgroup computes all of them.
 pub fn thin(batch: &Dim, m: &Dim) -> bool {
     batch.is(1) && m.as_const().is_some_and(|m| (1..=8).contains(&m))
 }
 
-/// The references of a [`Family`], by reference (`iter`) or by mutable reference (`iter_mut`): the one place that knows
-/// which fields of a family are expressions and which are stores.
+/// The expressions and stores of a [`Family`], by reference (`iter`) or by mutable reference (`iter_mut`): the only code that knows which
+/// fields of a family are expressions and which are stores.
 macro_rules! parts {
     ($family:expr, $iter:ident) => {{
         let (mut exprs, mut stores) = (vec![], vec![]);
@@ -379,13 +378,13 @@ impl Family {
         }
     }
 
-    /// The expressions that are evaluated for the family itself, those of stores not included, and the family's own
-    /// stores: once a row or part, in every step or stage.
+    /// The expressions that the family itself evaluates, without those of stores, and the family's own stores: those once per row or
+    /// part, or in every step or stage.
     pub fn parts(&self) -> (Vec<&ExprId>, Vec<&Store>) {
         parts!(self, iter)
     }
 
-    /// [`Family::parts`] to be changed.
+    /// [`Family::parts`] by mutable reference.
     pub fn parts_mut(&mut self) -> (Vec<&mut ExprId>, Vec<&mut Store>) {
         parts!(self, iter_mut)
     }

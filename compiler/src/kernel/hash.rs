@@ -7,13 +7,13 @@ use super::{
 use rustc_hash::FxHashMap;
 use wgfc_ir::{Atom, DType, Dim, Poly, Scalar};
 
-/// Whether kernels over states of different capacities are the same kernel.
+/// Whether kernels that differ only in the capacities of states have the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capacity {
-    /// No: their text differs.
+    /// They differ.
     Counts,
-    /// Yes: shapes of states that grow, where in them a kernel reads and writes, and comparisons with their extents do not
-    /// count. For what a choice that holds for any capacity is kept under.
+    /// They are the same: shapes of growing states, offsets into them, and comparisons with their extents are ignored. For caching
+    /// choices that hold for any capacity.
     Ignored,
 }
 
@@ -29,11 +29,11 @@ impl Kernel {
         all
     }
 
-    /// A hash of all that a kernel does: equal for kernels that differ in the names of nodes, in which tensors of equal
-    /// types they read and write, and in expressions that they do not evaluate. `all` are the graph's tensors.
+    /// A hash of a kernel's behaviour. Kernels have equal hashes if they differ only in node names, in the numbers of tensors of equal
+    /// types, and in expressions that are not evaluated. `all` are the graph's tensors.
     ///
-    /// It is FNV-1a of 128 bits over a fixed encoding, the same on all machines and from version to version while
-    /// the IR stays as it is. That two kernels of a program that differ have the same is not expected to happen.
+    /// It is the 128-bit FNV-1a hash of a fixed encoding, equal on all machines and in all versions with the same IR. Collisions between
+    /// the kernels of a program are not expected.
     pub fn structural_hash(&self, all: &[KernelTensor], capacity: Capacity) -> u128 {
         let mut h = Structure::new(self, all, capacity);
         h.kernel(self);
@@ -48,7 +48,7 @@ struct Structure<'k> {
     tensors: Vec<TensorId>,
     order: Vec<ExprId>,
     number: FxHashMap<ExprId, usize>,
-    /// Extents of states, where they do not count.
+    /// Extents of states that are ignored.
     extents: Vec<Dim>,
 }
 
@@ -64,7 +64,7 @@ impl<'k> Structure<'k> {
         h
     }
 
-    /// Whether it is a state with a capacity, which does not count.
+    /// Whether the tensor is a growing state whose capacity is ignored.
     fn is_open(&self, t: TensorId) -> bool {
         let grows = matches!(self.all.get(t).map(|t| &t.kind), Some(TensorKind::State { grows: true, .. }));
         grows && self.capacity == Capacity::Ignored

@@ -1,17 +1,17 @@
-//! Kernels that write memory which they read.
+//! Kernels that write memory that they also read.
 //!
-//! Points of a kernel are computed in any order, so an element that one point writes must be read by no other point. Its own
-//! point may read it, but only before it writes it. This module says which order that is, for the verifier and for whoever
-//! wants to make a kernel write in place; code generation keeps it:
+//! Points of a kernel are computed in any order, so an element that one point writes must not be read by another point. The point itself
+//! may read it, but only before it writes it. This module defines the order within a kernel, for the verifier and for fusion, which makes
+//! kernels write in place; code generation guarantees it:
 //!
-//! - At a point, all that its stores read is read before the first of them writes: [`Place`]s are evaluated one after
-//!   another, and in a place, stores come last.
-//! - The position of a `prefix_scan` is combined before it is stored, also where its own value is left out.
-//! - A `row` has [`passes`]. Within a pass, each position is combined before it is stored. Other positions of the row may be
-//!   stored by then, so a position may be read again only in the pass of its store or in earlier ones. Stores once a row
-//!   come last, but no invocation waits for the others after the last pass.
-//! - A lane of a `loop` is one invocation. In a `staged_loop` all invocations wait for each other after each stage.
-//! - In other families no point waits for another one.
+//! - At a point, all loads of its stores come before the first of these stores: [`Place`]s are evaluated one after another, and in a
+//!   place, stores come last.
+//! - A position of a `prefix_scan` is combined before it is stored, also if the scan is exclusive.
+//! - A `row` has [`passes`]. Within a pass, each position is combined before it is stored. Other positions of the row may be stored by
+//!   then, so a position may be read again only in the pass of its store or in earlier ones. Stores once per row come last, but there is
+//!   no barrier after the last pass.
+//! - A lane of a `loop` is one invocation. A `staged_loop` has a barrier after each stage.
+//! - In other families no point waits for another.
 
 use super::dependence::Dependence;
 use super::passes::passes;
@@ -19,16 +19,16 @@ use super::places::Place;
 use super::{Expr, ExprId, Family, Kernel, KernelTensor, Row, Store, TensorId, TensorKind};
 use wgfc_ir::Poly;
 
-/// Memory that tensors share.
+/// The memory of a tensor, which several tensors may share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Tensor(TensorId),
     State(usize),
 }
 
-/// The memory of a tensor: a state is one before and after, and a copy lies under what is written over it.
+/// The memory of a tensor: a state's tensors before and after a run share it, and so do a copy and the tensor written over it.
 fn memory(mut t: TensorId, tensors: &[KernelTensor]) -> Memory {
-    // A chain of tensors that lie under each other is no longer than the list.
+    // A chain of such tensors is no longer than the list.
     for _ in 0..tensors.len() {
         match tensors.get(t).map(|t| &t.kind) {
             Some(TensorKind::Under(over)) => t = *over,
@@ -47,7 +47,7 @@ struct Read<'k> {
     guard: Option<ExprId>,
 }
 
-/// The loads of a kernel, among those that some expressions need, of the memory that it writes.
+/// The loads that some expressions need and that read memory which the kernel writes.
 pub fn reads_of_written(kernel: &Kernel, roots: &[ExprId], tensors: &[KernelTensor]) -> Vec<ExprId> {
     reads(kernel, roots, tensors).into_iter().map(|r| r.id).collect()
 }
@@ -64,7 +64,7 @@ fn reads<'k>(kernel: &'k Kernel, roots: &[ExprId], tensors: &[KernelTensor]) -> 
     body.reachable(roots).into_iter().filter_map(read).collect()
 }
 
-/// Loads that may find what the kernel itself has written, each in words.
+/// Descriptions of the loads that may find a value which the kernel itself has written.
 pub fn conflicts(kernel: &Kernel, tensors: &[KernelTensor]) -> Vec<String> {
     let found = reads(kernel, &kernel.roots(), tensors);
     if found.is_empty() {
@@ -76,7 +76,7 @@ pub fn conflicts(kernel: &Kernel, tensors: &[KernelTensor]) -> Vec<String> {
     for read in &found {
         let place_of = |s: &Store| places.iter().position(|p| p.stores.iter().any(|x| std::ptr::eq(*x, s)));
         let same = |s: &&Store| memory(s.tensor, tensors) == memory(read.tensor, tensors);
-        // Nothing is stored where workgroups meet, so that has no place.
+        // Nothing is stored where workgroups synchronise, so that store has no place.
         let stores: Vec<(usize, &Store)> = places
             .iter()
             .flat_map(|p| &p.stores)
@@ -88,10 +88,10 @@ pub fn conflicts(kernel: &Kernel, tensors: &[KernelTensor]) -> Vec<String> {
             let whenever = s.guard.is_none() || s.guard == read.guard;
             s.offset == *read.offset && s.offset.data().is_empty() && whenever
         };
-        // Stores write different elements, so that of a read element only its own store is of concern.
+        // Stores write distinct elements, so that only the store of the read element itself matters.
         let concern = match stores.iter().find(|(_, s)| own(s)) {
             Some(s) => vec![*s],
-            // With one point there is no other.
+            // A kernel of one point has no other points.
             None if order.single => stores,
             None => {
                 let at = stores.first().map_or(String::new(), |(_, s)| format!(" at [{}]", s.offset));
@@ -122,7 +122,7 @@ pub fn conflicts(kernel: &Kernel, tensors: &[KernelTensor]) -> Vec<String> {
 struct Order<'k> {
     kernel: &'k Kernel,
     places: usize,
-    /// Whether there is one point only.
+    /// Whether the kernel has only one point.
     single: bool,
     /// In a row kernel, the pass of each reduction and of each store of positions.
     reductions: Vec<usize>,
@@ -145,7 +145,7 @@ impl<'k> Order<'k> {
         order
     }
 
-    /// Whether what `root` reads in a place is read before a store writes it.
+    /// Whether the loads of `root` in a place come before a store.
     fn is_before(&self, (i, place, root): (usize, &Place<'_>, ExprId), (j, store): (usize, &Store)) -> bool {
         match &self.kernel.family {
             Family::Row(_) => {
@@ -159,7 +159,7 @@ impl<'k> Order<'k> {
                 };
                 match (i, j) {
                     (i, j) if i < once && j == once => true,
-                    // Results of earlier reductions are at hand in the place of one.
+                    // In the place of a reduction, the results of earlier reductions are available.
                     (i, j) if i < once && j == last => {
                         self.reductions.get(place.results.len()) <= pass(store)
                     }
@@ -180,7 +180,7 @@ impl<'k> Order<'k> {
 mod tests {
     use crate::kernel::{parse, verify};
 
-    /// The verifier's answer for a kernel that writes a state of 3 rows of 7 elements, t1, and also an output, t2.
+    /// The verifier's errors for a kernel that writes t1, a state of 3 rows of 7 elements, and the output t2.
     fn refused(kernel: &str) -> String {
         let tensors = "t0: f32[3, 7] state 0\nt1: f32[3, 7] state 0 updated\nt2: f32[3, 7] output 0\n\
                        t3: i32[21] input 0\nt4: f32[3] state 1\nt5: f32[3] state 1 updated\n\nkernel 0 ";
@@ -201,15 +201,15 @@ mod tests {
             map("20 - %0", "%0"),
             "kernel 0: e1 reads t0[-%0 + 20], which another point may have written at [%0]"
         );
-        // Two points may store to one place that data say.
+        // Two points may store to the same element given by data.
         assert!(map("@0", "@0").contains("another point"));
         assert!(map("@0", "%0").contains("another point"));
-        // A written element is read itself as what the state becomes, or was.
+        // A written element is read through the tensor of the new or the old contents.
         assert!(
             refused("map [20]\n  e0: f32 = t1[%0 + 1]\n  t1[%0] = e0").contains("another point"),
             "the same tensor"
         );
-        // Only where the element is written it is known that no other point writes it.
+        // Only the guard of the store guarantees that no other point writes the element.
         let guarded = |guard: &str| {
             refused(&format!(
                 "map [21]\n  e0: i32 = index(%0)\n  e1: i32 = 7:i32\n  e2: bool = lt(e0, e1)\n  \
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_position_is_not_combined_after_it_is_stored() {
-        // The second reduction reads again what the first pass has stored.
+        // The second reduction reads elements again that the first pass has stored.
         let row = |value: &str| {
             refused(&format!(
                 "row [3, 7]\n  e0: f32 = t0[7*%0 + %1]\n  e1: f32 = acc0\n  e2: f32 = sub(e0, e1)\n  e3: f32 = acc1\n  \
@@ -240,7 +240,7 @@ mod tests {
             row("e5"),
             "kernel 0: e0 reads t0[7*%0 + %1] in a position after it may have been written"
         );
-        // Stores of positions are not ordered among passes either.
+        // Stores of positions are not ordered between passes either.
         let later = refused(
             "row [3, 7]\n  e0: f32 = t0[7*%0 + %1]\n  e1: f32 = 1.0:f32\n  e2: f32 = acc0\n  e3: f32 = add(e0, e2)\n  \
              acc0 = sum(e1): f32\n  t1[7*%0 + %1] = e1\n  t2[7*%0 + %1] = e3",
@@ -271,13 +271,13 @@ mod tests {
         };
         assert_eq!(looped("e1", "e2"), "");
         assert_eq!(looped("e4", "e5"), "");
-        // After its own step.
+        // A read after the last step of the same lane.
         let after = refused(
             "loop [3] steps [1]\n  e0: f32 = t4[%0]\n  e1: f32 = acc0\n  e2: f32 = 1.0:f32\n  acc0 = e2 then e1\n  \
              step t5[%0] = e1\n  t2[%0] = e0",
         );
         assert!(after.contains("e0 reads t4[%0] in a lane after"), "{after}");
-        // A later stage.
+        // A read in a later stage.
         let staged = |each: &str| {
             refused(&format!(
                 "staged_loop [3] steps [1] as \"x\"\n  e0: f32 = t0[7*%0 + %2]\n  e1: f32 = s0[%2]\n  \

@@ -1,16 +1,16 @@
-//! How long the text of expressions is once a driver has inlined the functions that it calls.
+//! The number of instructions of expressions after a driver has inlined the functions that they call.
 //!
-//! Drivers take a time over a kernel that grows faster than its text: software drivers about half a second over ten thousand
-//! instructions, and half a minute over a hundred thousand.
+//! A driver's compile time grows faster than the length of a kernel: software drivers take about half a second for ten thousand
+//! instructions, and half a minute for a hundred thousand.
 
 use super::{Body, Expr, ExprId};
 use wgfc_codegen_templates::library::instructions;
 use wgfc_ir::{BinaryOp, DType, Reg, UnaryOp};
 
-/// Instructions of an invocation beyond which a kernel is not made longer so that it runs faster.
+/// The most instructions of an invocation up to which a kernel is lengthened to run faster.
 pub const MOST_INSTRUCTIONS: usize = 2048;
 
-/// Instructions of evaluating the roots, each expression once.
+/// The number of instructions that evaluate the roots, each expression once.
 pub fn of(body: &Body, roots: &[ExprId]) -> usize {
     body.reachable(roots).into_iter().map(|id| of_expr(body, id)).fold(0, usize::saturating_add)
 }
@@ -33,13 +33,13 @@ pub fn of_expr(body: &Body, id: ExprId) -> usize {
     }
 }
 
-/// The function that divides a 64-bit integer by a constant of at most 24 bits, which takes few instructions, and the divisor.
+/// The function for the division of a 64-bit integer by a constant of at most 24 bits, which takes few instructions, and the divisor.
 pub fn short_divisor(op: BinaryOp, reg: Reg, divisor: &Expr) -> Option<(String, u32)> {
     let Expr::Const(c) = divisor else { return None };
     Some((short_division(op, reg, c.bits)?, c.bits as u32))
 }
 
-/// The function for the division by a constant with these bits, where that takes few instructions.
+/// The function for the division by a constant with these bits; `None` if the division takes many instructions.
 pub fn short_division(op: BinaryOp, reg: Reg, bits: u64) -> Option<String> {
     let digits = match bits {
         1..=0x1_0000 => "short",
@@ -66,7 +66,7 @@ fn suffix(reg: Reg) -> &'static str {
     }
 }
 
-/// The instructions of the first of these functions that there is; else it is an instruction.
+/// The number of instructions of the first of these functions that exists; 1 if none does.
 fn named<const N: usize>(names: [String; N]) -> usize {
     names.iter().find_map(|n| instructions(n)).unwrap_or(1)
 }
@@ -108,7 +108,7 @@ fn of_cast(from: DType, to: DType) -> usize {
 mod tests {
     use super::*;
 
-    /// The shortest and the longest of the functions that follow products in models, and of those that should be few.
+    /// The shortest and the longest functions that follow products in models, and functions of which there should be few.
     #[test]
     fn activations_are_short_and_angles_are_long() {
         let (unary, binary) = (|op| of_unary(op, Reg::F32), |op| of_binary(op, Reg::I64));

@@ -46,12 +46,12 @@
 //! others may depend: an expression that is read only where a condition is true may be arbitrary elsewhere.
 //!
 //! # Stores
-//! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that
-//! stores of indices that come from data (`@`) may meet, of which one stands. A kernel may write a tensor *in place*, that is, one
-//! whose memory it also reads, if each element is read only by the point that writes it, and before that: [`in_place`] says
-//! which order of reading and writing a kernel has, and [`verify()`] refuses a kernel that needs another. `= sum e4` combines with what is there in any
-//! order ([`combines`]), and of what it writes the kernel reads nothing. The value has the tensor's type; one of f32 that is
-//! stored as f16 is rounded as the device does that, to one of its two neighbours.
+//! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that stores at
+//! offsets from data (`@`) may coincide, in which case one of the values remains. A kernel may write a tensor *in place*, that is, one
+//! whose memory it also reads, if each element is read only by the point that writes it, and before that: [`in_place`] defines the order
+//! of reads and writes of a kernel, and [`verify()`] rejects a kernel that needs another order. `= sum e4` combines with the old value in
+//! any order ([`combines`]); the kernel then reads nothing of the tensor. The value has the tensor's type; an f32 that is stored as f16
+//! is rounded by the device to one of its two neighbours.
 //!
 //! # Text
 //! ```text
@@ -69,12 +69,12 @@
 //!   acc0 = sum(e2): f32
 //!   row t2[%0] = e5
 //! ```
-//! Tensors come first, one a line: type, kind ([`TensorKind`]), name. `compute n = t3` and `bound n = 2*m` say of a
-//! symbol where it is computed and what it is at most. Kernels and their expressions are numbered from 0; `@` names the model's nodes. `repeat 3..7
+//! Tensors come first, one per line: type, kind ([`TensorKind`]), name. `compute n = t3` and `bound n = 2*m` give the tensor that holds a
+//! computed symbol, and its upper bound. Kernels and their expressions are numbered from 0; `@` names the model's nodes. `repeat 3..7
 //! times [n] keeps [t2] until t5 rounds 100 as "why"` comes last.
 //!
-//! Printing what was parsed gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are printed in full, others
-//! as `const hash …`, which is parsed as [`TensorKind::Withheld`].
+//! Printing a parsed graph gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are
+//! printed in full, others as `const hash …`, which is parsed as [`TensorKind::Withheld`].
 
 pub mod bindings;
 mod body;
@@ -120,14 +120,14 @@ pub struct Store {
     pub offset: Poly,
     /// The stored value, of the tensor's element type, or f32 that is rounded to f16.
     pub value: ExprId,
-    /// When it is written; always if absent.
+    /// The condition under which it is written; always if absent.
     pub guard: Option<ExprId>,
-    /// How it combines with what is there, instead of replacing it: an operation in whose results the order of the
-    /// stores makes no difference ([`combines`]). The kernel reads nothing of the tensor.
+    /// The operation that combines the value with the old one, instead of replacing it. Its result must not depend on the order of the
+    /// stores ([`combines`]), and the kernel must not read the tensor.
     pub combine: Option<ReduceOp>,
 }
 
-/// Whether stores of `t` can combine with what is there: integers of 32 bits, and sums of those of 64.
+/// Whether stores of type `t` can combine with the old value: 32-bit integers, and sums of 64-bit integers.
 pub fn combines(op: ReduceOp, t: DType) -> bool {
     match op {
         ReduceOp::Sum => matches!(t, DType::I32 | DType::U32 | DType::I64 | DType::U64),
@@ -143,7 +143,7 @@ impl Store {
     }
 }
 
-/// One dispatch to be.
+/// A kernel, which becomes one dispatch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// Its kind.
@@ -179,20 +179,19 @@ pub enum TensorKind {
     /// A constant that a text leaves out: the hash of its bytes. Such kernels can be looked at and verified; their
     /// program has no values for it.
     Withheld(u64),
-    /// State `state` of the graph. What it is before a run and what it becomes are two tensors that
-    /// share their memory: who reads the first comes before who writes the second.
+    /// State `state` of the graph. Its contents before and after a run are two tensors that share their memory: readers of the first come
+    /// before the writer of the second.
     State {
         /// Which state.
         state: usize,
-        /// Whether it is filled along an axis, of whose extent a [`Capacity`] may be independent.
+        /// Whether it grows along an axis, whose extent a hash may ignore ([`Capacity`]).
         grows: bool,
-        /// Whether it is the new contents.
+        /// Whether it is the contents after the run.
         after: bool,
     },
-    /// Made and read by kernels only.
+    /// Written and read by kernels only.
     Intermediate,
-    /// A tensor in the memory of another one before that is written: its writer comes first, and nothing
-    /// reads it.
+    /// A tensor that shares the memory of another one, before that is written: its writer comes first, and nothing reads it.
     Under(TensorId),
 }
 
@@ -203,7 +202,7 @@ pub struct KernelGraph {
     pub tensors: Vec<KernelTensor>,
     /// The kernels.
     pub kernels: Vec<Kernel>,
-    /// Kernels that run again and again; of two that overlap, the one inside is the later.
+    /// Ranges of kernels that run repeatedly; of two nested ranges, the inner one comes later in the list.
     pub repeats: Vec<Repeat>,
     /// The tensor that holds the value of each computed symbol.
     pub computed: Vec<(Arc<str>, TensorId)>,
@@ -211,32 +210,32 @@ pub struct KernelGraph {
     pub bounds: Bounds,
 }
 
-/// Kernels that run one after another, all of them several times.
+/// A range of kernels that runs several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// Which.
+    /// The range.
     pub kernels: std::ops::Range<usize>,
-    /// How often.
+    /// The number of times.
     pub times: Dim,
-    /// The tensors that they leave for the next time, and those that all times fill together.
+    /// The tensors that are kept from one time to the next, and those to which every time adds.
     pub keeps: Vec<TensorId>,
-    /// Why they are not one kernel.
+    /// The reason why they are not one kernel.
     pub why: String,
-    /// The end of the repeat, where `times` is only a round.
+    /// The condition that ends the repetition, if `times` is only one round.
     pub until: Option<Until>,
 }
 
-/// The end of kernels that run in rounds.
+/// The condition that ends kernels that run in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until {
-    /// An i32 that is 0 after the round in which they ended.
+    /// An i32 that is 0 after the round in which the kernels ended.
     pub word: TensorId,
-    /// Rounds after which it is an error that they have not.
+    /// The number of rounds after which it is an error that they have not ended.
     pub rounds: u64,
 }
 
 impl Store {
-    /// This store with another body's expressions: `of` numbers expressions anew, `index` rewrites index expressions.
+    /// This store over another body: `of` renumbers expressions, `index` rewrites index expressions.
     pub fn mapped(&self, of: impl Fn(ExprId) -> ExprId, mut index: impl FnMut(&Poly) -> Poly) -> Store {
         let (offset, value, guard) = (index(&self.offset), of(self.value), self.guard.map(of));
         Store { offset, value, guard, ..self.clone() }
@@ -259,12 +258,12 @@ impl Kernel {
         out
     }
 
-    /// All stores, those once a row or part, or in every step or stage, first.
+    /// All stores; those once per row or part, or in every step or stage, come first.
     pub fn all_stores(&self) -> impl Iterator<Item = &Store> {
         self.family.parts().1.into_iter().chain(&self.stores)
     }
 
-    /// [`Kernel::all_stores`] to be changed.
+    /// [`Kernel::all_stores`] by mutable reference.
     pub fn all_stores_mut(&mut self) -> impl Iterator<Item = &mut Store> {
         self.family.parts_mut().1.into_iter().chain(&mut self.stores)
     }
@@ -300,12 +299,12 @@ impl Kernel {
         out
     }
 
-    /// This kernel with its tensors numbered otherwise.
+    /// This kernel with its tensors renumbered.
     pub fn renumbered(&self, number: &dyn Fn(TensorId) -> TensorId) -> Kernel {
         self.moved(&|t, offset| (number(t), offset.clone()))
     }
 
-    /// This kernel reading and writing elsewhere: `to` gives the new place of an element of a tensor.
+    /// This kernel with its accesses redirected: `to` maps an element of a tensor to its new place.
     pub fn moved(&self, to: &dyn Fn(TensorId, &Poly) -> (TensorId, Poly)) -> Kernel {
         let mut k = self.clone();
         k.body.move_loads(to);
@@ -315,8 +314,7 @@ impl Kernel {
         k
     }
 
-    /// This kernel over `body`, in which `of` is the number of each expression and `index` makes the new index
-    /// expression of a store.
+    /// This kernel over `body`, in which `of` gives the number of each expression and `index` rewrites the index expressions of stores.
     pub fn over(
         &self,
         body: Body,

@@ -11,11 +11,10 @@ use wgfc_ir::tensor::{Tensor, checked_numel};
 use wgfc_ir::text::{Parsed, Parser, TextError};
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, ReduceOp, TensorType, UnaryOp};
 
-/// The kernel graph that a text describes. What it means is not looked at, so that a graph that the verifier refuses
-/// can be parsed.
+/// Parses a kernel graph. Only the syntax is checked, so that graphs which the verifier rejects can be parsed.
 ///
 /// # Errors
-/// Where the text is none, with the line, the column and what was expected there.
+/// Syntax errors, each with the line, the column and the expected token.
 pub fn parse(text: &str) -> Result<KernelGraph, TextError> {
     Parser::whole(text, graph)
 }
@@ -90,7 +89,7 @@ fn bracketed(p: &mut Parser<'_>) -> Parsed<Poly> {
     Ok(d)
 }
 
-/// The rest of a line after `t0`.
+/// A tensor: the rest of a line after `t0`.
 fn tensor(p: &mut Parser<'_>) -> Parsed<KernelTensor> {
     p.expect(":")?;
     p.space();
@@ -135,7 +134,7 @@ fn constant(p: &mut Parser<'_>, ty: &TensorType, types_at: usize) -> Parsed<Tens
     Ok(TensorKind::Const(Arc::new(tensor)))
 }
 
-/// The rest of a line after `repeat`.
+/// A repeat: the rest of a line after `repeat`.
 fn repeat(p: &mut Parser<'_>) -> Parsed<Repeat> {
     let first = p.integer()?;
     p.expect("..")?;
@@ -159,7 +158,7 @@ fn repeat(p: &mut Parser<'_>) -> Parsed<Repeat> {
 struct Reader<'p, 'a> {
     p: &'p mut Parser<'a>,
     body: Body,
-    /// The expression of each name.
+    /// The expression of each number in the text.
     named: FxHashMap<usize, ExprId>,
 }
 
@@ -188,7 +187,7 @@ fn kernel(p: &mut Parser<'_>) -> Parsed<Kernel> {
     Ok(Kernel { family, body: r.body, stores, nodes })
 }
 
-/// The family with the extents of its variables; what it evaluates comes in statements.
+/// The family with the extents of its variables; its expressions follow in statements.
 fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
     p.space();
     let at = p.at;
@@ -272,7 +271,7 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
     })
 }
 
-/// Which parts of a family have been read.
+/// The parts of a family that have been read.
 #[derive(Default)]
 struct Parts {
     accs: usize,
@@ -294,7 +293,7 @@ impl Parts {
 }
 
 impl Reader<'_, '_> {
-    /// Reads a statement, if there is another.
+    /// Reads the next statement; false if there is none.
     fn statement(&mut self, f: &mut Family, stores: &mut Vec<Store>, seen: &mut Parts) -> Parsed<bool> {
         let word = self.p.peek();
         let start = self.p.at;
@@ -315,7 +314,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// Statements that only some families have.
+    /// A statement that only some families have.
     fn of_family(&mut self, f: &mut Family, word: &str) -> Parsed<bool> {
         let start = self.p.at;
         self.p.at += word.len();
@@ -354,7 +353,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// The rest of a line after `acc0 =`.
+    /// A result of the family: the rest of a line after `acc0 =`.
     fn result(&mut self, f: &mut Family, seen: &mut Parts) -> Parsed<()> {
         match f {
             Family::Row(f) => f.reductions.push(self.reduction()?),
@@ -426,7 +425,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// An expression that has been read.
+    /// A reference to an expression that has been read.
     fn operand(&mut self) -> Parsed<ExprId> {
         self.p.space();
         let start = self.p.at;
@@ -441,7 +440,7 @@ impl Reader<'_, '_> {
         Ok(reference(self.p, "s", "an array")? as u32)
     }
 
-    /// An index expression up to `close`, its data by their names.
+    /// An index expression up to `close`, with data referred to by name.
     fn index(&mut self, close: &str) -> Parsed<Poly> {
         self.p.space();
         let start = self.p.at;
@@ -517,7 +516,7 @@ impl Reader<'_, '_> {
         Ok(Reduction { kind, value, dtype: self.p.dtype()? })
     }
 
-    /// The rest of a line after `first`, `each` or `last`.
+    /// A stage: the rest of a line after `first`, `each` or `last`.
     fn stage(&mut self) -> Parsed<Stage> {
         self.p.expect("[")?;
         let elements = number(self.p)?;
@@ -545,7 +544,7 @@ impl Reader<'_, '_> {
         Ok(s)
     }
 
-    /// The rest of a line after the name of an expression, which stands at `start`.
+    /// An expression: the rest of a line after its name, which is at `start`.
     fn expression(&mut self, name: usize, start: usize) -> Parsed<()> {
         if self.named.contains_key(&name) {
             self.p.at = start;

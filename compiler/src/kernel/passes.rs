@@ -1,12 +1,12 @@
-//! The passes in which a row's reductions and stores are made.
+//! The passes over a row that compute its reductions and stores.
 
 use super::dependence::{Dependence, Deps, acc_bit};
 use super::{ExprId, ReduceKind, Reduction, Store};
 
-/// One pass over the row: the reductions and the stores (groups of `width` neighbours, by number) that it makes.
+/// One pass over the row: the numbers of its reductions and stores, in groups of `width` neighbours.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
-    /// Reductions whose results are known behind it.
+    /// Reductions whose results are known after the pass.
     pub reductions: Vec<usize>,
     /// Stores.
     pub stores: Vec<usize>,
@@ -35,10 +35,10 @@ pub fn group<T>(all: &[T], i: usize, width: usize) -> &[T] {
     all.get(i * width..(i + 1) * width).unwrap_or_default()
 }
 
-/// Which passes there are: each reduction and each store as early as it can be. Both are `width` neighbours each.
+/// The passes of a row, with each reduction and store in the earliest possible one. Both come in groups of `width` neighbours.
 pub fn passes(deps: &Dependence, reductions: &[Reduction], stores: &[Store], width: usize) -> Vec<Pass> {
     let mut passes = vec![Pass::default()];
-    // The pass whose end gives result i.
+    // For each result, the pass after which it is known.
     let mut known_after: Vec<usize> = vec![];
     let first_pass = |needs: Deps, known_after: &[usize]| {
         let needed = known_after.iter().enumerate().filter(|(i, _)| needs & acc_bit(*i as u32) != 0);

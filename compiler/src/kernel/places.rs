@@ -1,4 +1,4 @@
-//! Where a kernel evaluates its expressions: over which variables, and with which results at hand.
+//! The places at which a kernel evaluates its expressions, each with its variables and available results.
 
 use super::{
     Attention, Carry, ExprId, Family, Kernel, Loop, Map, Matmul, PrefixScan, ReduceKind, Reduction, Row,
@@ -24,10 +24,10 @@ pub struct Place<'k> {
     pub name: &'static str,
     /// The extent of each variable that has a value here.
     pub extents: Vec<Option<Dim>>,
-    /// Variables that have a value whenever the kernel runs: what is evaluated for none of the others' values may be
-    /// evaluated for these.
+    /// Variables that have a value whenever the kernel runs. An expression that depends on none of the other variables may be evaluated
+    /// even if those have no values.
     pub outer: Vec<usize>,
-    /// The results at hand.
+    /// The available results.
     pub results: Vec<Result<'k>>,
     /// Expressions, with the type that each must have if that is known.
     pub exprs: Vec<(ExprId, Option<DType>)>,
@@ -41,7 +41,7 @@ impl<'k> Place<'k> {
         let outer = outer.to_vec();
         Place { name, extents, outer, results: vec![], exprs: vec![], stores: vec![] }
     }
-    /// The extents of its variables; of those without a value 0.
+    /// The extents of its variables; 0 for those without a value.
     pub fn domain(&self) -> Vec<Dim> {
         self.extents.iter().map(|d| d.clone().unwrap_or_default()).collect()
     }
@@ -57,7 +57,7 @@ impl<'k> Place<'k> {
         self.results.extend(results);
         self
     }
-    /// A value that is reduced.
+    /// Adds the expressions of a reduction.
     fn reduces(self, r: &Reduction) -> Place<'k> {
         let dtype = (!matches!(r.kind, ReduceKind::Arg { .. })).then_some(r.dtype);
         let when = match r.kind {
@@ -66,7 +66,7 @@ impl<'k> Place<'k> {
         };
         self.evaluates([(r.value, dtype)]).evaluates(when)
     }
-    /// All that is evaluated here.
+    /// All expressions that are evaluated here.
     pub fn roots(&self) -> Vec<ExprId> {
         let stores = self.stores.iter().flat_map(|s| s.reads());
         self.exprs.iter().map(|e| e.0).chain(stores).collect()

@@ -105,7 +105,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A kernel's expressions with the numbers that they are shown with: those that it evaluates, in order.
+/// A kernel's evaluated expressions in order, with the numbers under which they are printed.
 struct Shown<'k> {
     body: &'k Body,
     order: Vec<ExprId>,
@@ -127,7 +127,7 @@ impl Shown<'_> {
         format!("e{}", self.number(id))
     }
 
-    /// An index expression. That later expressions have greater numbers before and after keeps its terms in order.
+    /// An index expression with its data renumbered. Renumbering preserves the order of the numbers, and thereby the order of the terms.
     fn index(&self, p: &Poly) -> String {
         let text = p.to_string();
         let mut parts = text.split('@');

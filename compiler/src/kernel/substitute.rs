@@ -1,12 +1,12 @@
-//! Kernels over other variables.
+//! Replacement of a kernel's variables.
 
 use super::{Body, Expr, ExprId, Kernel, renumbered};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly};
 
-/// The variable of a product that is summed over.
+/// The summed variable of a product.
 pub const K: usize = 3;
 
-/// The kernel with its stores over `body`, to which what they need is added.
+/// The kernel with its stores moved to `body`, to which their expressions are added.
 pub fn moved_stores(kernel: &Kernel, mut body: Body) -> Kernel {
     let mut new = kernel.clone();
     let domain = kernel.domain();
@@ -23,8 +23,8 @@ pub fn moved_stores(kernel: &Kernel, mut body: Body) -> Kernel {
     new
 }
 
-/// Copies what the roots need into another arena with variable `%i` replaced by `vars[i]`; gives the
-/// new number of each expression copied.
+/// Copies the roots and all that they depend on into another arena, with variable `%i` replaced by `vars[i]`. Returns the new number of
+/// each copied expression.
 pub fn substitute(
     from: &Body,
     to: &mut Body,
@@ -57,8 +57,8 @@ pub fn substitute_results(
     ids
 }
 
-/// A comparison `n·p + r < c` or `n·p + r ≥ c` of an index and a number as one of `n·p`, so that it is the same expression for all
-/// neighbours of a vector that it says the same of.
+/// Rewrites a comparison `n·p + r < c` or `n·p + r ≥ c` of an index with a constant as one of `n·p`, so that it is the same expression
+/// for all elements of a vector for which it has the same value.
 fn without_remainder(e: Expr, to: &mut Body) -> Expr {
     let Expr::Binary(op @ (BinaryOp::Lt | BinaryOp::Ge), a, b) = e else { return e };
     let (Expr::Index(p), Some(c)) = (to.expr(a), number(to.expr(b))) else { return e };
@@ -91,8 +91,8 @@ pub fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -
     p.subst(&new, domain)
 }
 
-/// Rewrites sums of index terms with and without variable `step` so that the terms with and those
-/// without are expressions of their own.
+/// Splits sums of index terms into the terms with and those without variable `step`, each an expression of its own, so that the latter
+/// can be hoisted out of a loop.
 pub fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
     let domain = kernel.domain();
     let mut body = Body::default();
@@ -113,7 +113,7 @@ pub fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
             if with.is(0) || without.as_const().is_some() {
                 return renamed(p);
             }
-            // Terms with `step` that also depend on a line stay where they are.
+            // Terms with `step` that also depend on other variables or data are not split off.
             let (mut pure, mut mixed) = (Poly::ZERO, Poly::ZERO);
             for (m, c) in with.terms() {
                 let t = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));

@@ -1,10 +1,9 @@
-//! Checks of the conditions that emission relies on.
+//! Verification of the conditions that code generation relies on.
 //!
-//! After [`verify`] has passed, every expression has the type that its operands give it and comes behind them; each place
-//! of a kernel reads only variables and results that it has; tensors exist and are written by those who may; what a kernel
-//! writes [in place](super::in_place) no other point of it reads, nor its own point afterwards; what the
-//! families, repeats and computed symbols ask for holds. Whether offsets are inside their tensors is another question,
-//! which [`bounds`](super::bounds) answers.
+//! After [`verify`] has passed, every expression has the type that follows from its operands and comes after them; each place of a kernel
+//! reads only variables and results that are available there; tensors exist and have permitted writers; what a kernel writes [in
+//! place](super::in_place) is not read by another point, nor by its own point afterwards; and the conditions of families, repeats and
+//! computed symbols hold. Whether offsets are inside their tensors is a separate question, which [`bounds`](super::bounds) answers.
 
 use super::in_place;
 use super::{
@@ -14,7 +13,7 @@ use crate::kernel::places::Place;
 use rustc_hash::FxHashSet;
 use wgfc_ir::{DType, Dim, Poly, UnaryOp};
 
-/// Checks a kernel graph; `Err` lists everything that is wrong, each with its place.
+/// Verifies a kernel graph; `Err` lists all errors, each with its place.
 pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
     let mut errors = vec![];
     for (i, t) in graph.tensors.iter().enumerate() {
@@ -49,7 +48,7 @@ pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Whether it is a size: over symbols only.
+/// Whether it is a size, that is, an expression over symbols only.
 fn is_dim(d: &Dim) -> bool {
     !d.is_too_large() && d.vars().is_empty() && d.data().is_empty()
 }
@@ -90,7 +89,7 @@ fn program(graph: &KernelGraph, errors: &mut Vec<String>) {
             errors.push(format!("symbol `{symbol}` is computed without a bound"));
         }
     }
-    // A tensor that is read must have been written, at the latest by a kernel of the same repeat.
+    // A tensor must be written before it is read, at the latest by a kernel of the same repeat.
     let mut written: FxHashSet<TensorId> = FxHashSet::default();
     for (i, k) in graph.kernels.iter().enumerate() {
         let around = graph.repeats.iter().filter(|r| r.kernels.contains(&i)).flat_map(|r| r.kernels.clone());
@@ -224,7 +223,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Data in index expressions are `i32`.
+    /// Checks that data in index expressions are `i32`.
     fn data(&mut self, p: &Poly, place: &str) {
         for e in p.data() {
             let dtype = self.kernel.body.dtype(e);
@@ -300,7 +299,7 @@ impl Verifier<'_> {
         })
     }
 
-    /// Conditions of some families only.
+    /// Checks conditions that only some families have.
     fn family(&mut self) {
         match &self.kernel.family {
             Family::Matmul(m) => {

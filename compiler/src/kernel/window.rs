@@ -1,23 +1,22 @@
-//! Which keys a mask of attention leaves, as far as it compares positions.
+//! The window of keys that an attention mask leaves visible, as far as the mask compares positions.
 //!
-//! A key is hidden by the least finite number of f32, to which every score is added in vain, or by that of f16, which is beyond all
+//! A mask hides a key with the least finite number of f32, which absorbs any score added to it, or with that of f16, which is below all
 //! scores of a query that sees a key.
 
 use super::bounds::compared;
 use super::{Attention, Body, Expr, ExprId, Family, Kernel};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly, UnaryOp};
 
-/// The keys that are hidden of query `%1` of problem `%0`: all before `from` and behind `to`. Each bound is linear in `%1`, and reads
-/// nothing.
+/// The keys visible to query `%1` of problem `%0`: none before `from` or after `to`. Each bound is linear in `%1` and contains no data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// The first key that may be seen: the last of these.
+    /// Lower bounds of the visible keys, all of which hold.
     pub from: Vec<Poly>,
-    /// The last key that may be seen: the first of these.
+    /// Upper bounds of the visible keys, all of which hold.
     pub to: Vec<Poly>,
-    /// The mask of the keys between is 0.
+    /// Whether the mask is 0 for all keys within the bounds.
     pub exact: bool,
-    /// Some are hidden by the least finite number of f16: of a query that sees none the scores still differ.
+    /// Whether keys may be hidden by the least finite number of f16: the scores of a query that sees no key then still differ.
     pub half: bool,
 }
 
@@ -44,21 +43,22 @@ impl Window {
         window
     }
 
-    /// Whether it leaves keys out.
+    /// Whether it excludes any keys.
     pub fn is_bounded(&self) -> bool {
         !self.from.is_empty() || !self.to.is_empty()
     }
 
-    /// Whether queries that see none of the keys that it leaves must go through all of them.
+    /// Whether queries that see no key within the bounds must be computed again over all keys.
     pub fn again(&self, empty_is_zero: bool) -> bool {
         self.is_bounded() && (self.half || !empty_is_zero)
     }
 }
 
-/// How deep masks are looked into.
+/// The greatest depth of mask expressions that is examined.
 const DEPTH: usize = 16;
 
-/// The conditions that are true (or false) wherever a mask hides nothing, and whether it is 0 there. Sets `half` where it hides by f16's least.
+/// The conditions that are true (or false) wherever the mask hides nothing, and whether the mask is 0 there. Sets `half` if it hides keys
+/// with the least number of f16.
 fn seen(body: &Body, mask: ExprId, depth: usize, half: &mut bool) -> (Vec<(ExprId, bool)>, bool) {
     let low = |e: ExprId, half: &mut bool| match constant(body, e) {
         Some(c) if c == LEAST_HALF => {
@@ -93,7 +93,7 @@ fn seen(body: &Body, mask: ExprId, depth: usize, half: &mut bool) -> (Vec<(ExprI
     }
 }
 
-/// A constant, through conversions of floats.
+/// The constant value of an expression, through conversions of floats.
 fn constant(body: &Body, e: ExprId) -> Option<f64> {
     match body.expr(e) {
         Expr::Const(s) => Some(s.as_f64()),
@@ -102,7 +102,7 @@ fn constant(body: &Body, e: ExprId) -> Option<f64> {
     }
 }
 
-/// Adds the bounds that follow where `e` is `truth`. Whether it is so wherever they hold.
+/// Adds the bounds that hold where `e` is `truth`. Returns whether the bounds also imply that.
 fn holds_only_if(body: &Body, e: ExprId, truth: bool, window: &mut Window) -> bool {
     match body.expr(e) {
         Expr::Const(s) => (s.bits != 0) == truth,
@@ -122,7 +122,7 @@ fn holds_only_if(body: &Body, e: ExprId, truth: bool, window: &mut Window) -> bo
 }
 
 impl Window {
-    /// Adds the bound that `p`, of the query and the key, is not negative. False where that is none.
+    /// Adds the bound that `p`, over the query and the key, is non-negative. False if it cannot be expressed as one.
     fn add(&mut self, p: &Poly) -> bool {
         let (mut rest, mut factor) = (Poly::ZERO, 0);
         for (m, c) in p.terms() {
@@ -145,7 +145,7 @@ impl Window {
     }
 }
 
-/// Whether `%1` occurs in no power but the first, and in no quotient or extreme.
+/// Whether `%1` occurs only in the first power and not inside quotients or extremes.
 fn linear(p: &Poly) -> bool {
     p.terms().iter().all(|(m, _)| {
         let inside = |a: &Atom| !matches!(a, Atom::Var(1)) && Poly::atom(a.clone()).vars().contains(&1);
@@ -187,7 +187,7 @@ mod tests {
         let causal = |rest: &[&'static str]| window(&[&CAUSAL[..], rest].concat());
         let found = causal(&["e8: f32 = select(e7, e3, e4)"]);
         assert_eq!(found, "from [] to [past + %1] exact");
-        // A negated mask, with the keys close to the query alone, and a bias.
+        // A negated mask that also excludes keys far before the query, and a bias.
         let found = causal(&[
             "e8: i32 = index(past + %1 - 15)",
             "e9: bool = lt(e5, e8)",
@@ -198,7 +198,7 @@ mod tests {
             "e14: f32 = add(e13, e12)",
         ]);
         assert_eq!(found, "from [past + %1 - 15] to [past + %1]");
-        // A mask that is read says nothing of positions, the condition beside it does.
+        // A mask that is read gives no bounds, but the condition beside it does.
         let found = causal(&[
             "e8: f32 = t2[%2]",
             "e9: bool = gt(e8, e3)",

@@ -1,4 +1,4 @@
-//! The axes of a tensor, and the indices along them that an offset stands for.
+//! The axes of a tensor, and the conversion between offsets and indices along the axes.
 
 use crate::kernel::bounds::compared;
 use crate::kernel::{Body, ExprId};
@@ -8,12 +8,12 @@ use wgfc_ir::{Atom, Dim, Poly};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Axes {
     pub extents: Vec<Dim>,
-    /// Elements from one index to the next in the usual order.
+    /// Elements between consecutive indices in row-major order.
     pub strides: Vec<i64>,
 }
 
 impl Axes {
-    /// The axes of a shape of which all but the first extent are numbers.
+    /// The axes of a shape; `None` unless all extents but the first are constant.
     pub fn of(shape: &[Dim]) -> Option<Axes> {
         let extents: Vec<Dim> = shape.iter().filter(|d| !d.is(1)).cloned().collect();
         let mut strides = vec![1i64; extents.len()];
@@ -23,7 +23,7 @@ impl Axes {
         Some(Axes { extents, strides })
     }
 
-    /// Elements from one index to the next where axis `last` lies innermost.
+    /// The strides if axis `last` is innermost.
     pub fn moved_strides(&self, last: usize) -> Vec<i64> {
         let mut strides = vec![1i64; self.extents.len()];
         let mut each = self.extents[last].as_const().unwrap_or(1);
@@ -34,7 +34,7 @@ impl Axes {
         strides
     }
 
-    /// The shape with axis `last` innermost, of as many axes as before.
+    /// The shape with axis `last` innermost, padded to the same number of axes.
     pub fn moved_shape(&self, shape: &[Dim], last: usize) -> Vec<Dim> {
         let ones = vec![Dim::ONE; shape.len() - self.extents.len()];
         let others = (0..self.extents.len()).filter(|i| *i != last);
@@ -44,8 +44,8 @@ impl Axes {
         new
     }
 
-    /// The index along each axis of an offset, each certain to be inside of its axis where the guard holds; but for the first
-    /// one where its extent is no number: it stays the outermost.
+    /// The index along each axis that an offset stands for. Each is proven to be inside its axis where the guard holds, except for the
+    /// outermost axis if its extent is symbolic, which always stays outermost.
     pub fn indices(
         &self,
         offset: &Poly,
@@ -73,14 +73,14 @@ impl Axes {
         (usize::from(first)..indices.len()).all(inside).then_some(indices)
     }
 
-    /// Adds an index along an axis, what is beyond its end along those before it.
+    /// Adds an index along an axis; its excess over the extent is carried to the axes before it.
     fn place(&self, indices: &mut [Poly], axis: usize, index: &Poly, domain: &[Dim]) {
         let extent = &self.extents[axis];
         if axis == 0 || index.in_range(extent, domain) {
             indices[axis] = &indices[axis] + index;
             return;
         }
-        // The dividend of a remainder gives simpler parts.
+        // Splitting the dividend of a remainder gives simpler parts.
         let (high, low) = match index.as_atom() {
             Some(Atom::Mod(x, d)) if d.modulo(extent, &[]).is(0) => {
                 (x.div(extent, domain).modulo(&d.div(extent, &[]), domain), x.modulo(extent, domain))
@@ -95,11 +95,11 @@ impl Axes {
     pub fn offset(&self, indices: &[Poly], last: usize, domain: &[Dim]) -> Poly {
         let strides = self.moved_strides(last);
         let sum = indices.iter().zip(strides).fold(Poly::ZERO, |sum, (i, s)| &sum + &(i * s));
-        // Quotients and remainders that came apart join again.
+        // Quotients and remainders that were split are merged again.
         sum.subst(&|_| None, domain)
     }
 
-    /// The usual offset of the element at a place in the order with axis `last` innermost.
+    /// The row-major offset of the element at offset `place` of the order with axis `last` innermost.
     pub fn usual(&self, place: &Poly, last: usize, domain: &[Dim]) -> Poly {
         let strides = self.moved_strides(last);
         let mut sum = Poly::ZERO;
@@ -112,14 +112,14 @@ impl Axes {
         sum
     }
 
-    /// The axes that may lie innermost instead of the last one.
+    /// The axes that can be innermost instead of the last one.
     pub fn candidates(&self) -> std::ops::Range<usize> {
         let first = self.extents.first().is_some_and(|d| d.as_const().is_none());
         usize::from(first)..self.extents.len().saturating_sub(1)
     }
 }
 
-/// Whether an index is certain to be at least 0 and below an extent where a guard holds.
+/// Whether an index is proven to be in `0..extent` where a guard holds.
 fn inside(index: &Poly, extent: &Dim, body: &Body, guard: Option<ExprId>, domain: &[Dim]) -> bool {
     let compared = guard.map_or_else(Vec::new, |g| compared(body, g, true));
     let least = index.proves_nonneg(domain) || compared.iter().any(|(small, large)| large - small == *index);

@@ -1,4 +1,4 @@
-//! Copies of inputs, which cannot be moved themselves, for products that read them one element at a time.
+//! Copies of inputs, which cannot be reordered themselves, for products that would read them one element at a time.
 
 use super::axes::Axes;
 use super::search::{Known, LEAST_GAIN, Search, gathering};
@@ -64,7 +64,8 @@ pub(super) fn worth_copying(
     reads
 }
 
-/// The graph with copies of inputs that these kernels read instead: kernels and tensors of their own, the former before all others.
+/// The graph with copies of inputs, which the given kernels read instead. The copies have new tensors, and their kernels come before all
+/// others.
 pub(super) fn with_copies(graph: &KernelGraph, inputs: &[Read]) -> KernelGraph {
     let mut new = graph.clone();
     let mut copies = vec![];

@@ -1,4 +1,4 @@
-//! Which orders the kernels take the least estimated time in.
+//! The search for the orders with the least estimated time of all kernels.
 
 use super::axes::Axes;
 use super::{Fitted, Indices, Order, movable, moved_kernel};
@@ -8,20 +8,20 @@ use crate::schedule::{Context, maps};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// The part of the estimated time that a change of orders must save at least: estimates are no better.
+/// The least share of the estimated time that a change of orders must save, since estimates are not more accurate than this.
 pub(super) const LEAST_GAIN: f64 = 0.15;
-/// Times that every tensor's order is looked at again.
+/// The number of passes over all tensors' orders.
 const ROUNDS: usize = 3;
-/// Loads and stores of a map that reads most of what it reads several times.
+/// The number of accesses beyond which a map is assumed to read most elements several times.
 const MANY_READS: usize = 8;
-/// Bytes of memory that are read or written together.
+/// Bytes of a memory transaction.
 const SECTOR: f64 = 32.0;
 
 /// The state of the search.
 pub(super) struct Search<'a> {
     cx: Context<'a>,
     fitted: Fitted<'a>,
-    /// The axes of tensors that may be moved.
+    /// The axes of tensors that can be reordered.
     axes: Vec<Option<Axes>>,
     /// The indices of each kernel.
     indices: Vec<Indices>,
@@ -29,17 +29,17 @@ pub(super) struct Search<'a> {
     known: &'a mut Known,
 }
 
-/// Estimates of kernels on a device that several searches share.
+/// Estimates for kernels on one device, shared by several searches.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Their estimated times, by their structures and the orders of their tensors.
+    /// The estimated times, by the kernels' hashes and the orders of their tensors.
     times: FxHashMap<(u128, Vec<Order>), f64>,
-    /// Sums that are written out for the estimate.
+    /// Sums that were unrolled for the estimate.
     sums: products::window::Known,
 }
 
 impl<'a> Search<'a> {
-    /// `known` is of the same device.
+    /// A search on the device that `known` is for.
     pub fn new(cx: Context<'a>, fitted: Fitted<'a>, known: &'a mut Known) -> Search<'a> {
         let (axes, indices) = movable(cx.graph);
         let hash = |k: &Kernel| k.structural_hash(&cx.graph.tensors, Capacity::Counts);
@@ -54,7 +54,7 @@ impl<'a> Search<'a> {
             return none;
         }
         let usual = self.total(&none);
-        // Nothing else gains enough.
+        // If little time is spent on products that gather elements, no order gains enough.
         let gathered = gathering(self.cx.graph);
         let gathered: f64 = gathered.into_iter().map(|k| self.cycles(k, &none)).sum();
         if gathered < usual * LEAST_GAIN {
@@ -74,7 +74,7 @@ impl<'a> Search<'a> {
         best.1
     }
 
-    /// The results of all products with the axis innermost that a variable counts, its rows or columns.
+    /// The order in which all products' results have the axis innermost that the variable `var`, of rows or columns, runs along.
     fn along(&self, var: usize) -> Vec<Order> {
         let mut orders = vec![None; self.axes.len()];
         for (k, indices) in self.cx.graph.kernels.iter().zip(&self.indices) {
@@ -90,8 +90,8 @@ impl<'a> Search<'a> {
         orders
     }
 
-    /// Gives tensors that kernels go over together with one whose order is another than usual the axis innermost that the same
-    /// index counts.
+    /// Extends an order to further tensors: where a kernel accesses a reordered tensor, the other tensors get the axis innermost that has
+    /// the same index.
     fn follow(&self, orders: &mut [Order]) {
         for indices in &self.indices {
             let moved = indices.iter().filter_map(|((t, _), i)| orders[*t].map(|axis| &i[axis]));
@@ -104,20 +104,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves tensors in their usual order that a kernel could not have otherwise.
+    /// Resets the orders of tensors for which a kernel would be impossible.
     fn without_impossible(&mut self, orders: &mut [Order]) {
         for k in 0..self.indices.len() {
             if self.cycles(k, orders).is_infinite() {
                 self.cx.graph.kernels[k].tensors().into_iter().for_each(|t| orders[t] = None);
             }
         }
-        // A kernel may have become impossible by what another one wanted.
+        // A kernel may have become impossible by a reset for another one.
         if (0..self.indices.len()).any(|k| self.cycles(k, orders).is_infinite()) {
             orders.fill(None);
         }
     }
 
-    /// Changes the order of single tensors as long as that saves time.
+    /// Changes the orders of single tensors as long as that saves time.
     fn improve(&mut self, orders: &mut [Order]) {
         let mut users: Vec<Vec<usize>> = vec![vec![]; orders.len()];
         for (i, k) in self.cx.graph.kernels.iter().enumerate() {
@@ -134,7 +134,7 @@ impl<'a> Search<'a> {
                     }
                     let before: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
                     orders[t] = order;
-                    // An order that certainly takes longer is not estimated closely.
+                    // An order that certainly takes longer is not estimated in detail.
                     let least: f64 = users[t].iter().map(|k| self.least(*k, orders)).sum();
                     let mut after = || users[t].iter().map(|k| self.cycles(*k, orders)).sum::<f64>();
                     match least <= before && after() < before {
@@ -153,12 +153,12 @@ impl<'a> Search<'a> {
         (0..self.indices.len()).map(|k| self.cycles(k, orders)).sum()
     }
 
-    /// The total time with every tensor in its usual order.
+    /// The total time with all tensors in row-major order.
     pub fn usual(&mut self) -> f64 {
         self.total(&vec![None; self.axes.len()])
     }
 
-    /// The estimated time of a kernel; infinite where its families have no good way.
+    /// The estimated time of a kernel; infinite if it has no good schedule.
     fn cycles(&mut self, k: usize, orders: &[Order]) -> f64 {
         let key = self.key(k, orders);
         if let Some(known) = self.known.times.get(&key) {
@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
         cycles
     }
 
-    /// A time that a kernel takes at least: of a product, of which to estimate more takes long, that of its memory.
+    /// A lower bound of a kernel's time: for a product, whose full estimate is slow, the time of its memory traffic.
     fn least(&self, k: usize, orders: &[Order]) -> f64 {
         let product = matches!(self.cx.graph.kernels[k].family, Family::Matmul(_));
         match self.known.times.get(&self.key(k, orders)) {
@@ -190,7 +190,7 @@ impl<'a> Search<'a> {
         (self.hashes[k], tensors.into_iter().map(|t| orders[t]).collect())
     }
 
-    /// The kernel with its tensors in these orders, unless it has no good way then.
+    /// The kernel with its tensors in these orders; `None` if it has no good schedule then.
     fn moved(&self, k: usize, orders: &[Order]) -> Option<Kernel> {
         let kernel = &self.cx.graph.kernels[k];
         let usual = kernel.tensors().into_iter().all(|t| orders[t].is_none());
@@ -199,7 +199,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The products that read an operand's elements one by one. Each structure is looked at once, as many layers have the same.
+/// The products that read an operand's elements one by one. Each kernel hash is examined once, as many layers share one.
 pub(super) fn gathering(graph: &KernelGraph) -> Vec<usize> {
     let gathers = |k: &Kernel| problem::operand_fours(k).is_some_and(|fours| !fours.iter().all(|f| *f));
     let mut known: FxHashMap<u128, bool> = FxHashMap::default();
@@ -213,14 +213,14 @@ pub(super) fn gathering(graph: &KernelGraph) -> Vec<usize> {
         .collect()
 }
 
-/// Whether neighbours in memory are of different products, which no schedule reads as vectors.
+/// Whether neighbours in memory belong to different products of a batch, which no schedule reads as vectors.
 pub(super) fn along_batch(k: &Kernel) -> bool {
     let Family::Matmul(m) = &k.family else { return false };
     let along = |p: &Poly| step(p, 0) == Some(1) && step(p, 1) != Some(1) && step(p, 2) != Some(1);
     !m.batch.is(1) && accesses(k).iter().any(|(_, p)| along(p))
 }
 
-/// How far the first two values of a variable are apart in an offset.
+/// The difference of an offset between the first two values of a variable.
 fn step(p: &Poly, var: usize) -> Option<i64> {
     let at = |i: i64| {
         p.eval(&|a| match a {
@@ -242,7 +242,7 @@ fn accesses(k: &Kernel) -> Vec<(TensorId, &Poly)> {
     loads.chain(k.all_stores().map(|s| (s.tensor, &s.offset))).collect()
 }
 
-/// Bytes that an element takes: where neighbours are read one by one, of a sector each.
+/// Bytes of traffic per element: a whole sector if neighbours are read one by one.
 fn scattered((t, p): &(TensorId, &Poly), along: &[usize], cx: &Context) -> f64 {
     let bytes = cx.graph.tensors.get(*t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
     let near = along.iter().filter_map(|v| step(p, *v)).any(|s| (s as f64) * bytes < SECTOR && s > 0);
@@ -250,7 +250,7 @@ fn scattered((t, p): &(TensorId, &Poly), along: &[usize], cx: &Context) -> f64 {
     if near || same { bytes } else { SECTOR }
 }
 
-/// Cycles in which a product's results, and what they are combined with, are written and read.
+/// The cycles for writing a product's results and reading the operands of its epilogue.
 fn beside_product(k: &Kernel, cx: &Context) -> Option<f64> {
     let (rows, cols) = problem::sides(k)?;
     let Family::Matmul(m) = &k.family else { return None };
@@ -265,7 +265,7 @@ fn beside_product(k: &Kernel, cx: &Context) -> Option<f64> {
     Some(batch * m * n * bytes / cx.device.speeds.bytes_per_cycle())
 }
 
-/// Estimated cycles of a kernel whose family may be moved; of others 0.
+/// The estimated cycles of a kernel whose tensors may be reordered; 0 for other families.
 fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f64 {
     let memory = cx.device.speeds.bytes_per_cycle();
     let extent = |d: &Dim| cx.expect.extent(d);
@@ -278,7 +278,7 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
             products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(beside)
         }
         Family::Map(_) if accesses(k).len() > MANY_READS => {
-            // Elements that are read again and again come from a cache.
+            // Elements that are read repeatedly come from a cache.
             let points: f64 = k.domain().iter().map(extent).product();
             let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits()) as f64;
             let all = accesses(k);
@@ -293,7 +293,7 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
             let domain = k.domain();
             let points: f64 = domain.iter().map(extent).product();
             let along: Vec<usize> = (0..domain.len()).collect();
-            // Elements that are read across go through workgroup memory.
+            // Elements that are read across the order of the map go through workgroup memory.
             let map = matches!(k.family, Family::Map(_)).then(|| maps::choose(k, cx));
             if let Some(Ok(maps::Map::Tiled(_))) = map {
                 let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());
@@ -359,9 +359,9 @@ kernel 1 map [480]
             orders[2] = Some(order);
             assert!(search.cycles(0, &orders).is_finite());
         }
-        // Sums are written out for rows, and for columns where results lie along them.
+        // Sums are unrolled for rows, and for columns if results lie along them.
         assert!(search.known.sums.count() <= 2 * written);
-        // The next search knows the estimates of the one before.
+        // The next search uses the estimates of the one before.
         search.choose();
         let times = known.times.len();
         Search::new(cx(), &same, &mut known).choose();

@@ -1,9 +1,9 @@
-//! Between which numbers the values of kernels lie.
+//! The ranges of values in kernels.
 //!
-//! Three ranges are known of each expression. One is proven: it follows from constants, positions, types and functions that are
-//! bounded. Another is typical: what it is where nothing is proven and what comes from memory or from sums lies
-//! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0. The third is what it is where such values lie within 1: if
-//! that is large, constants make it so, and not the product of many bounds.
+//! Three ranges are known of each expression. The first is proven: it follows from constants, positions, types and bounded functions. The
+//! second is typical: it assumes that values from memory and sums of which nothing is proven lie within [`TYPICAL`]. So `x · 1e5` is
+//! typically up to 1.6e6, though it may be 0. The third assumes that such values lie within 1: if it is large, that is because of
+//! constants, not because of a product of many bounds.
 
 use super::{LITTLE, MOST, TYPICAL};
 use crate::kernel::{
@@ -13,47 +13,47 @@ use rustc_hash::FxHashMap;
 use wgfc_ir::halved::Loss;
 use wgfc_ir::{BinaryOp, Class, DType, Dim, Scalar, UnaryOp};
 
-/// The least and the greatest number.
+/// The lower and the upper end of a range.
 type Range = (f64, f64);
 
 const ALL: Range = (f64::NEG_INFINITY, f64::INFINITY);
 const USUAL: Range = (-TYPICAL, TYPICAL);
 const UNIT: Range = (-1.0, 1.0);
-/// Elements of the largest constant of integers that is looked at.
+/// The largest integer constant whose elements are examined.
 const MOST_INTEGERS: usize = 1 << 16;
 
 /// The facts known of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// It lies in this range, or is no number.
+    /// The value lies in this range, or is NaN.
     pub proven: Range,
-    /// It lies in this one if what is read and summed is of usual size.
+    /// The value lies in this range if values read and summed are within [`TYPICAL`].
     pub typical: Range,
-    /// And in this one if that is at most 1.
+    /// The value lies in this range if values read and summed are within 1.
     pub unit: Range,
     /// It is a whole number.
     pub whole: bool,
-    /// It grows as a square or an exponential of something.
+    /// It contains a square or an exponential of something.
     pub square: bool,
-    /// It is the bits of something else.
+    /// It is a reinterpretation of other bits.
     pub bits: bool,
 }
 
 impl Value {
-    /// A value of this range for certain.
+    /// A value proven to be in this range.
     fn within(low: f64, high: f64) -> Value {
         let range = (low, high);
         Value { proven: range, typical: range, unit: range, whole: false, square: false, bits: false }
     }
-    /// Anything, of usual size.
+    /// An unknown value of typical size.
     fn unknown() -> Value {
         Value { typical: USUAL, unit: UNIT, ..Value::within(ALL.0, ALL.1) }
     }
-    /// A whole number of this range for certain.
+    /// A whole number proven to be in this range.
     fn whole(low: f64, high: f64) -> Value {
         Value { whole: true, ..Value::within(low, high) }
     }
-    /// Whatever a type holds.
+    /// Any value of a type.
     fn of_type(t: DType) -> Value {
         match t.class() {
             Class::Float => Value::unknown(),
@@ -62,7 +62,8 @@ impl Value {
             Class::Uint => Value::whole(0.0, 2f64.powi(t.bits() as i32)),
         }
     }
-    /// As it is read again: usual where nothing is proven, unless constants make it large. Infinities are in f16 too.
+    /// The value when it is read again: of typical size if nothing is proven, unless constants make it large. Infinities exist in f16,
+    /// too.
     fn stored(self) -> Value {
         let proven = self.proven;
         if proven.0.is_finite() && proven.1.is_finite() {
@@ -77,7 +78,7 @@ impl Value {
         };
         Value { typical: within(self.typical, USUAL), unit: within(self.unit, UNIT), ..self }
     }
-    /// One of both.
+    /// The union of both values' ranges.
     fn or(self, o: Value) -> Value {
         Value {
             proven: hull(self.proven, o.proven),
@@ -88,11 +89,11 @@ impl Value {
             bits: self.bits || o.bits,
         }
     }
-    /// All ranges through a function of them.
+    /// The value with a function applied to each of its ranges.
     fn map(self, f: impl Fn(Range) -> Range) -> Value {
         self.with(self, |r, _| f(r))
     }
-    /// All ranges of two values through a function of them.
+    /// The value with a function applied to each pair of ranges.
     fn with(self, o: Value, f: impl Fn(Range, Range) -> Range) -> Value {
         let proven = ordered(f(self.proven, o.proven), ALL);
         let typical = clip(ordered(f(self.typical, o.typical), USUAL), proven);
@@ -106,17 +107,17 @@ fn hull(a: Range, b: Range) -> Range {
     (a.0.min(b.0), a.1.max(b.1))
 }
 
-/// `otherwise` where an end is no number.
+/// `otherwise` if an end is NaN.
 fn ordered(r: Range, otherwise: Range) -> Range {
     if r.0 <= r.1 { r } else { otherwise }
 }
 
-/// The part of `r` inside of `of`, or the end that is nearest.
+/// `r` clamped to `of`.
 fn clip(r: Range, of: Range) -> Range {
     (r.0.clamp(of.0, of.1), r.1.clamp(of.0, of.1))
 }
 
-/// The hull of a function's values at the corners, for those that are monotonic in each operand.
+/// The range of a function that is monotonic in each operand, from its values at the corners.
 fn corners(a: Range, b: Range, f: impl Fn(f64, f64) -> f64) -> Range {
     let all = [f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)];
     if all.iter().any(|v| v.is_nan()) {
@@ -125,12 +126,12 @@ fn corners(a: Range, b: Range, f: impl Fn(f64, f64) -> f64) -> Range {
     all.into_iter().fold((f64::INFINITY, f64::NEG_INFINITY), |r, v| (r.0.min(v), r.1.max(v)))
 }
 
-/// A product, where 0 times what has no bound is 0.
+/// A product, where 0 times infinity is 0.
 fn times(x: f64, y: f64) -> f64 {
     if x == 0.0 || y == 0.0 { 0.0 } else { x * y }
 }
 
-/// The facts known of tensors, from kernel to kernel.
+/// The facts known of tensors, updated from kernel to kernel.
 pub struct Values<'g> {
     graph: &'g KernelGraph,
     losses: FxHashMap<TensorId, Loss>,
@@ -138,7 +139,7 @@ pub struct Values<'g> {
 }
 
 impl<'g> Values<'g> {
-    /// The values of constants. Constants in files that are elsewhere are not read, unless they are small.
+    /// The values of constants. Constants in external files are read only if they are small.
     pub fn new(graph: &'g KernelGraph) -> Values<'g> {
         let (mut losses, mut known) = (FxHashMap::default(), FxHashMap::default());
         let mut looked_at: FxHashMap<usize, Option<Loss>> = FxHashMap::default();
@@ -162,14 +163,14 @@ impl<'g> Values<'g> {
         Values { graph, losses, known }
     }
 
-    /// The loss in f16 of each constant of f32 whose values are known.
+    /// The loss in f16 of each f32 constant whose values are known.
     pub fn losses(&self) -> Vec<(TensorId, Loss)> {
         let mut all: Vec<(TensorId, Loss)> = self.losses.iter().map(|(t, l)| (*t, *l)).collect();
         all.sort_by_key(|(t, _)| *t);
         all
     }
 
-    /// The values of all expressions of the next kernel. Its stores are known from then on.
+    /// The values of all expressions of the next kernel; the values that it stores become known.
     pub fn kernel(&mut self, k: &Kernel) -> Vec<Value> {
         let domain = k.domain();
         let mut all: Vec<Value> = vec![];
@@ -265,7 +266,7 @@ impl<'g> Values<'g> {
     }
 }
 
-/// The expression that is padded by a constant: a window of a maximum has more than padding.
+/// The expression that is padded by a constant: a window of a maximum contains more than padding.
 fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
     let Expr::Select(c, a, b) = *body.expr(e) else { return None };
     let constant = |e: ExprId| matches!(body.expr(e), Expr::Const(_));
@@ -281,7 +282,7 @@ fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
     }
 }
 
-/// A sum of usual size, but where the usual size times a constant is larger.
+/// A sum of typical size, or larger if constants make its terms larger.
 fn sum_of_products(a: Value, b: Value) -> Value {
     let one = a.stored().with(b.stored(), |x, y| corners(x, y, times));
     let larger =
@@ -328,8 +329,8 @@ fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
     }
 }
 
-/// A quotient, of which nothing is known where the divisor may be 0. A divisor of usual size is taken as large as it may be: the
-/// root of a variance is seldom that of the least number added to it.
+/// A quotient; nothing is known of it if the divisor may be 0. A divisor of typical size is assumed to be as large as possible: the root
+/// of a variance is seldom just that of the epsilon added to it.
 fn quotient(a: Value, b: Value) -> Value {
     let apart = |y: Range| y.0 > 0.0 || y.1 < 0.0;
     let over = |x: Range, y: Range| {
@@ -385,7 +386,7 @@ mod tests {
     use super::*;
     use crate::kernel::parse;
 
-    /// The value stored last by the last kernel of a text.
+    /// The last value stored by the last kernel of a text.
     fn last(text: &str) -> Value {
         let graph = parse(text).unwrap();
         let mut values = Values::new(&graph);
@@ -413,7 +414,7 @@ mod tests {
         assert!(v.typical.1 > MOST && v.proven == ALL);
         let v = map("e0: f32 = t0[%0]\ne1: f32 = 1e-6:f32\ne2: f32 = div(e0, e1)\nt1[%0] = e2");
         assert!(v.typical.1 > MOST && v.stored().typical == v.typical);
-        // A norm with a small number added, and a product of many bounds.
+        // A norm with an epsilon, and a product of many bounds.
         let norm = "e0: f32 = t0[%0]\ne1: f32 = mul(e0, e0)\ne2: f32 = 1e-12:f32\ne3: f32 = add(e1, e2)";
         let v = map(&format!("{norm}\ne4: f32 = sqrt(e3)\ne5: f32 = div(e0, e4)\nt1[%0] = e5"));
         assert!(v.typical.1 < MOST);

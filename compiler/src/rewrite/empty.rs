@@ -8,7 +8,7 @@ use super::canonical::topo;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Scalar, ScalarFn, ScalarNode, TensorType, Value};
 
-/// Whether a type has no elements, whatever the symbols are.
+/// Whether a type has no elements for all values of the symbols.
 pub fn is_empty(ty: &TensorType) -> bool {
     ty.shape.iter().any(|d| d.is(0))
 }

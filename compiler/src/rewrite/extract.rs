@@ -84,7 +84,7 @@ struct Choice {
     needs: BTreeMap<Id, f64>,
 }
 
-/// The chosen term of every class that has one, for a region with these results; children are canonical ids.
+/// The chosen term of every class that has one, for a region with the results `roots`; children are canonical ids.
 pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     let mut classes: Vec<Id> = g.classes().map(|c| c.id).collect();
     classes.sort_unstable();

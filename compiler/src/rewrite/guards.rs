@@ -188,7 +188,7 @@ fn exact_reciprocal(c: &Number) -> Option<Number> {
     two.then(|| Scalar::from_f64(c.dtype(), 1.0 / v).into())
 }
 
-/// A right-hand side in code: the e-class equal to the matched one, or `None` not to fire.
+/// A right-hand side in code: the e-class that equals the matched one, or `None` if the rule does not apply.
 pub struct Make<F>(pub F);
 
 impl<F> Applier<Term, super::term::Table> for Make<F>

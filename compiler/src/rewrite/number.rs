@@ -151,8 +151,8 @@ impl fmt::Debug for Number {
     }
 }
 
-/// The smallest normal and the largest number of a float type; `None` for types with which rules do not compute.
-/// 64-bit floats are computed in 32 bits.
+/// The smallest normal and the largest number of a float type; `None` for types with which rules do not compute. 64-bit floats are
+/// computed in 32 bits.
 fn normal(dtype: DType) -> Option<(f64, f64)> {
     match dtype {
         DType::F32 | DType::BF16 | DType::F64 => Some((f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX))),

@@ -37,7 +37,7 @@ struct Product {
 /// The properties that mergeable products must share, besides the common operand.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
-    /// [`numbered`].
+    /// The contraction as [`numbered`].
     contract: Contract,
     /// Whether the first operand is the shared one.
     first: bool,

@@ -292,7 +292,7 @@ struct Step {
 /// The rewritten form of a region.
 struct Solution {
     steps: Vec<Step>,
-    /// Parallel to the form's roots.
+    /// The sources of the form's roots, in their order.
     roots: Vec<Ref>,
     /// For each merged product, the number of its members.
     merged: Vec<usize>,

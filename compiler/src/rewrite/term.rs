@@ -172,7 +172,7 @@ pub struct Leaf {
     pub konst: bool,
     /// The value of its element, if it is a constant with one element.
     pub scalar: Option<Scalar>,
-    /// The magnitudes of its elements, if it is a constant with which rules may compute.
+    /// The magnitudes of its elements, if rules may compute with it.
     pub magnitudes: Option<Exponents>,
     /// Whether it is read by exactly one operand of one node.
     pub alone: bool,

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use wgfc_ir::{BinaryOp, Border, DType, Dim, Tensor, TensorType, eval};
 
-    /// Running sums of `x` from `s`, times `w`, forwards and backwards.
+    /// A running sum of `x` from `s`, times `w`, forwards and backwards.
     #[test]
     fn results_stay() {
         let ty = |shape: &[i64]| {

@@ -486,8 +486,7 @@ mod tests {
         assert_eq!([count(256, "discrete"), count(16, "discrete")], [1, 0]);
     }
 
-    /// The nodes behind a convolution in a block of a residual network are computed where its results are put together, and
-    /// these are computed once.
+    /// The epilogue of a convolution in a residual block is computed where its results are combined, and the results are computed once.
     #[test]
     fn a_convolution_is_three_kernels() {
         let source = "graph (x: %0, w: %1, v: %2, r: %3) -> (y: %9) {

@@ -1,10 +1,10 @@
-//! Scalar operators on what is known of elements.
+//! Scalar operators on partially known elements.
 
 use super::Elem;
 use wgfc_ir::eval::{binary_scalar, cast_scalar, unary_scalar};
 use wgfc_ir::{BinaryOp, Class, DType, Poly, Scalar, UnaryOp};
 
-/// Coefficients stay below this, so that no sum or product of them has saturated.
+/// Coefficients stay below this limit, so that no sum or product of them has saturated.
 const LARGEST: u128 = 1 << 62;
 
 pub(super) fn from_scalar(s: Scalar) -> Elem {
@@ -32,7 +32,7 @@ fn known(s: Option<Scalar>) -> Elem {
     s.map_or(Elem::Unknown, from_scalar)
 }
 
-/// The sum of the coefficients' magnitudes.
+/// The sum of the coefficients' absolute values.
 fn weight(p: &Poly) -> u128 {
     p.terms().iter().map(|(_, c)| u128::from(c.unsigned_abs())).sum()
 }
@@ -53,7 +53,7 @@ fn power(x: &Poly, k: i64) -> Option<Poly> {
     (0..k).try_fold(Poly::ONE, |p, _| mul(&p, x))
 }
 
-/// An expression as an integer of type `dtype`: of those narrower than 32 bits nothing is known.
+/// An expression as an integer of type `dtype`; unknown for types narrower than 32 bits, unless it is constant.
 fn integer(p: Option<Poly>, dtype: DType) -> Elem {
     let Some(p) = p else { return Elem::Unknown };
     if let Some(c) = p.as_const() {
@@ -92,7 +92,7 @@ fn ratio(p: Option<Poly>, den: i64, dtype: DType) -> Elem {
     }
 }
 
-/// Whether floats of that type round sizes that are usual, which expressions do not.
+/// Whether floats of the type round sizes that are common, where expressions are exact.
 fn is_narrow(dtype: DType) -> bool {
     dtype.bits() < 32
 }
@@ -157,7 +157,7 @@ pub(super) fn unary(op: UnaryOp, a: &Elem, ty: DType) -> Elem {
     }
 }
 
-/// The square root of a square.
+/// The square root of an expression that is a perfect square.
 fn root(p: &Poly, den: i64, ty: DType) -> Elem {
     let whole = |v: i64| {
         let r = v.isqrt();
@@ -186,7 +186,7 @@ pub(super) fn binary(op: BinaryOp, a: &Elem, b: &Elem, ty: DType) -> Elem {
     }
     match (a, b) {
         (Elem::Int(x), Elem::Int(y)) => int_binary(op, x, y, ty),
-        // Anything times zero, and or with a decided side.
+        // Zero times anything is zero, and `and` and `or` may be decided by one side.
         (Elem::Unknown, Elem::Int(k)) | (Elem::Int(k), Elem::Unknown) => match op {
             Mul if k.is(0) => Elem::Int(Poly::ZERO),
             And if k.is(0) && ty == DType::Bool => truth(false),
@@ -231,7 +231,7 @@ fn fractions(op: BinaryOp, (p, m): (Poly, i64), (q, n): (Poly, i64), ty: DType) 
     }
 }
 
-/// `x / y`: by a constant, or where one is a multiple of the other.
+/// `x / y` for a constant divisor, or if one is a constant multiple of the other.
 fn divided(x: &Poly, y: &Poly, ty: DType) -> Elem {
     if let Some(c) = y.as_const() {
         return match c.checked_abs() {
@@ -243,11 +243,11 @@ fn divided(x: &Poly, y: &Poly, ty: DType) -> Elem {
         return Elem::Unknown;
     };
     let multiple = mul(x, &Poly::constant(b)).is_some_and(|l| mul(y, &Poly::constant(a)) == Some(l));
-    // 0 by 0 is met with no shape that has elements.
+    // A quotient 0 / 0 does not occur for any shape with elements.
     if multiple { Elem::Float(Scalar::from_f64(ty, a as f64 / b as f64).as_f64()) } else { Elem::Unknown }
 }
 
-/// Operators that leave a quotient, which has been rounded, rounded once.
+/// Operators on a rounded quotient whose result is still rounded only once.
 fn rounded(op: BinaryOp, a: &Elem, b: &Elem, ty: DType) -> Elem {
     use BinaryOp::*;
     match (op, a, b) {
@@ -257,7 +257,7 @@ fn rounded(op: BinaryOp, a: &Elem, b: &Elem, ty: DType) -> Elem {
             scaled(p, *d, *f, ty)
         }
         (Div, Elem::Ratio(p, d), Elem::Float(f)) => scaled(p, *d, 1.0 / f, ty),
-        // An integer that a quotient is not, rounding does not make it.
+        // Rounding does not make a quotient an integer that it is not.
         (Eq | Ne | Lt | Le | Gt | Ge, _, _) => {
             let of = |e: &Elem| match e {
                 Elem::Ratio(p, d) => Some((p.clone(), *d)),
@@ -289,7 +289,7 @@ fn scaled(p: &Poly, den: i64, by: f64, ty: DType) -> Elem {
 fn int_binary(op: BinaryOp, x: &Poly, y: &Poly, ty: DType) -> Elem {
     use BinaryOp::*;
     let nonneg = |p: &Poly| p.proves_nonneg(&[]);
-    // Decided for every value of the dimensions?
+    // Whether the comparison is decided for every value of the dimensions.
     let less = |a: &Poly, b: &Poly| {
         let d = sub(b, a)?;
         if nonneg(&(&d - 1)) {

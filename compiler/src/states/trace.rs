@@ -1,4 +1,4 @@
-//! How outputs come of inputs.
+//! Traces outputs back to inputs that they carry on.
 
 use super::{How, Pair};
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ pub(super) fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
     Some(Pair { input, output: border.name.clone(), how })
 }
 
-/// An input with something new behind it, the axes of both moved and moved back.
+/// A concatenation of an input and new values, possibly with permuted axes, undone afterwards.
 fn appended(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let (v, to_output) = moved(graph, output);
     let node = graph.node(v.node);
     let (Op::Concat { axis }, [past, new]) = (&node.op, node.inputs.as_slice()) else { return None };
-    // Axis `d` of the operand below is axis `m[d]` of what the view makes.
+    // `m[d]` is the axis of the view's result that is axis `d` of its operand.
     let (input, axes) = moved(graph, *past);
     let back: Vec<usize> = axes.iter().map(|a| to_output[*a]).collect();
     let along = axes.iter().position(|a| a == axis)?;
@@ -33,7 +33,7 @@ fn appended(graph: &Graph, output: Value) -> Option<(Value, How)> {
     fits.then_some((input, How::Append { node: v.node, axes, growth }))
 }
 
-/// An input into which scatters write, its axes moved and moved back.
+/// Scatters into an input, possibly with permuted axes, undone afterwards.
 fn written(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let (mut v, to_output) = moved(graph, output);
     let mut nodes = vec![];
@@ -47,8 +47,7 @@ fn written(graph: &Graph, output: Value) -> Option<(Value, How)> {
     fits.then_some((input, How::Write { nodes, axes }))
 }
 
-/// An input of which an output of the same type keeps some elements: by a condition, or in other places
-/// beside something new.
+/// An output of an input's type that keeps some of its elements: selected by a condition, or shifted and joined with new values.
 fn replaced(graph: &Graph, output: Value) -> Option<Value> {
     let node = graph.node(output.node);
     let kept = |v: Value| is_input(graph, v) && graph.ty(v) == graph.ty(output);
@@ -77,14 +76,14 @@ fn replaced(graph: &Graph, output: Value) -> Option<Value> {
     }
 }
 
-/// How far an index map moves along one axis, if that is all that it does.
+/// The shift of an index map along one axis, if it does nothing else.
 fn along(index: &[Poly], axis: usize) -> Option<Poly> {
     let others = index.iter().enumerate().all(|(d, p)| d == axis || p.as_var() == Some(d));
     let offset = index.get(axis)? - &Poly::var(axis);
     (others && offset.vars().is_empty()).then_some(offset)
 }
 
-/// An input that grows behind its end until it is as long as a window, and then loses its front.
+/// An input that is extended by new values up to the length of a window, and then drops its front.
 fn slid(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let node = graph.node(output.node);
     let Op::View { shape, index, fill: None } = &node.op else { return None };
@@ -108,7 +107,7 @@ fn slid(graph: &Graph, output: Value) -> Option<(Value, How)> {
     fits.then_some((*input, How::Window { growth, size }))
 }
 
-/// An input made longer, into which a scatter writes; what lies behind that may have been cleared.
+/// A scatter into a padded input; the padding may have been cleared afterwards.
 fn inserted(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let mut v = output;
     if let Op::Map { body, shape } = &graph.node(v.node).op
@@ -142,7 +141,7 @@ fn is_input(graph: &Graph, v: Value) -> bool {
     graph.inputs.iter().any(|b| b.value == v)
 }
 
-/// The value below a view of `v` that only moves axes, and which axis of `v` each of its axes is.
+/// The operand of a view `v` that only permutes axes, and for each of its axes the axis of `v`.
 fn moved(graph: &Graph, v: Value) -> (Value, Vec<usize>) {
     let node = graph.node(v.node);
     if let Op::View { shape, index, fill: None } = &node.op {
@@ -154,7 +153,7 @@ fn moved(graph: &Graph, v: Value) -> (Value, Vec<usize>) {
     (v, (0..graph.ty(v).rank()).collect())
 }
 
-/// Which axis of the result each axis of the operand is, if the view only moves axes.
+/// For each axis of the operand the axis of the result, if the view only permutes axes.
 fn permutation(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<usize>> {
     if from.len() != to.len() {
         return None;

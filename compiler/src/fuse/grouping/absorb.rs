@@ -1,4 +1,4 @@
-//! The nodes that join a unit behind its anchor, and those that wait for a product's results.
+//! The nodes that join a unit's epilogue, and norms whose scale is applied in the epilogues of products.
 
 use super::Grouper;
 use crate::fuse::points::{self, Point, is_thin};
@@ -11,8 +11,8 @@ use wgfc_ir::{BinaryOp, Dim, NodeId, NormKind, Op, ScalarNode, Value};
 type Followed = (Value, Vec<Point>);
 
 impl Grouper<'_> {
-    /// Grows a unit forward over what its [points](points) can be followed through. Of the ways to do so
-    /// the one that stores least is taken, then the one that takes in most.
+    /// Grows a unit forward over the nodes through which its [points](points) can be followed. Among the possible splits, the one that
+    /// stores the fewest elements is taken, then the one that absorbs the most nodes.
     pub(super) fn absorb(&mut self, u: UnitId) {
         let anchor = self.units[u].anchor;
         let mut ways = vec![(Split::NONE, false)];
@@ -25,7 +25,7 @@ impl Grouper<'_> {
         }
         let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
         for (split, partial) in ways {
-            // Columns that are no whole parts cannot be shared out, whatever would be stored.
+            // A split that does not divide the columns evenly is impossible.
             let Some(members) = self.grow(u, split, partial) else { continue };
             let stored = self.stored(anchor, &members);
             for m in &members {
@@ -50,7 +50,7 @@ impl Grouper<'_> {
     fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
         let all: FxHashSet<NodeId> = members.iter().copied().chain([anchor]).collect();
         let own = |n: &NodeId| all.contains(n);
-        // Values that another unit or the caller needs.
+        // Values that another unit or the caller reads.
         let escapes =
             |v: &Value| self.graph.is_output(*v) || self.graph.uses(*v).iter().any(|(c, _)| !own(c));
         let mut sum = 0i64;
@@ -66,7 +66,8 @@ impl Grouper<'_> {
         sum
     }
 
-    /// The members that unit `u` takes in with its columns shared out so, where they can be. They are marked as its own.
+    /// The members that unit `u` absorbs with its columns split by `split`; `None` if that split is impossible. The members are marked as
+    /// part of `u`.
     fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Option<Vec<NodeId>> {
         self.units[u].members.clear();
         let anchor = self.units[u].anchor;
@@ -92,7 +93,7 @@ impl Grouper<'_> {
                     continue;
                 }
                 let of = |x: Value| known.get(&x).map(Vec::as_slice);
-                // Where its elements lie only a run knows: nothing follows it.
+                // The positions are known only at run time, so that nothing can follow this node.
                 if scans && points::placed(self.graph, c, &of).is_some() {
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
@@ -178,7 +179,7 @@ impl Grouper<'_> {
         (products > 0).then_some(path)
     }
 
-    /// A view or join that nothing behind it in the unit reads is better left to its readers.
+    /// Removes views and joins at the end of the unit: it is cheaper for their readers to compute them.
     fn drop_trailing_views(&mut self, u: UnitId) {
         loop {
             let drop = self.units[u].members.iter().position(|m| {
@@ -193,7 +194,7 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether computing `v` needs unit `u` to have run.
+    /// Whether computing `v` requires that unit `u` has run.
     fn depends_on(&self, v: Value, u: UnitId) -> bool {
         let behind = Behind { units: self, first: self.place(self.units[u].anchor), end: u };
         let start = behind.entered(v.node).into_iter().collect();
@@ -205,8 +206,7 @@ impl Grouper<'_> {
         self.places.get(n.index()).copied().unwrap_or(usize::MAX)
     }
 
-    /// The place in the graph's order up to which lies all that is needed to compute what lies up to `place`, units as
-    /// wholes.
+    /// The last position in the graph's order of any node needed to compute the nodes up to `place`, where units are computed as a whole.
     fn reach(&self, mut place: usize) -> usize {
         while let Some(next) = self.reaches.get(place).filter(|next| **next > place) {
             place = *next;
@@ -214,7 +214,7 @@ impl Grouper<'_> {
         place
     }
 
-    /// Takes note of a unit's last member.
+    /// Updates the reaches for the unit's last member.
     fn extend_reach(&mut self, u: UnitId) {
         let first = self.place(self.units[u].anchor);
         let last = self.units[u].members.iter().map(|m| self.place(*m)).max().unwrap_or(first);
@@ -228,14 +228,14 @@ impl Grouper<'_> {
 #[derive(Clone, Copy)]
 struct Behind<'s, 'g> {
     units: &'s Grouper<'g>,
-    /// Nodes that need nothing from this place on are left out.
+    /// Nodes whose reach ends before this position are left out.
     first: usize,
-    /// The unit that is looked for: what it is computed from is left out.
+    /// The unit searched for; the search does not continue to its operands.
     end: UnitId,
 }
 
 impl Behind<'_, '_> {
-    /// The node that stands for `n`.
+    /// The node that stands for `n`: the anchor of its unit if it has one; `None` if its reach ends too early.
     fn entered(&self, n: NodeId) -> Option<NodeId> {
         let of = self.units;
         let unit = of.unit_of.get(&n).map(|u| of.units[*u].anchor);

@@ -32,13 +32,12 @@ enum Read {
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     how: Read,
-    /// How many times the value is written out: once for all readers at one position, and once more for each
-    /// that is at another.
+    /// How often the value's text is emitted: once for all readers at the same position, and once for each reader at another position.
     same: usize,
     moved: usize,
-    /// How many values are computed in place between it and the unit's anchor.
+    /// How many inlined values lie between this one and the unit's anchor.
     depth: u32,
-    /// Which operand of the anchor it is part of, and how many evaluations that takes.
+    /// The anchor's operand that the value is part of, and how often each element of that operand is evaluated.
     operand: u32,
     evaluations: i64,
 }
@@ -61,37 +60,35 @@ impl Reader {
         self.evaluations = self.evaluations.max(o.evaluations);
     }
 
-    /// As the reader of an operand, at the same position or another.
+    /// The reader for an operand of the value, read at the same position or another one.
     fn inside(self, how: Read, same: bool) -> Reader {
         let (same, moved) = if same { (self.copies(), 0) } else { (0, self.copies()) };
         Reader { how, same, moved, depth: self.depth.saturating_add(1), ..self }
     }
 }
 
-/// Scalar operations of a unit, each counted as often as it is written out: a bound on the text of a kernel. Of 102 models
-/// (the fixtures, and the zoo's of at most 25 MB) none has other dispatches with 400. A cubic Resize in two dimensions, its
-/// sizes symbols, is one dispatch with 4,000 and six with 1,000; what a chain of Concats of a value with itself doubles
-/// (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at an eighth of the time with 400, in a fifth of the text.
+/// The most scalar operations of a unit, each counted as often as its text is emitted: a bound on the text of a kernel. None of 102
+/// models (the fixtures, and those of the zoo of at most 25 MB) has other dispatches with a limit of 400. A cubic Resize in two
+/// dimensions with symbolic sizes is one dispatch with 4,000 and six with 1,000; a chain of Concats of a value with itself, which doubles
+/// it each time (`fixtures/repro/concat-relu-fixed.onnx`), is estimated at an eighth of the time with 400, in a fifth of the text.
 const MAX_OPERATIONS: usize = 4000;
-/// Operations for which an operator counts that is a loop or hundreds of instructions.
+/// The operation count of an operator that is a loop or takes hundreds of instructions.
 const LONG_OPERATIONS: usize = MAX_OPERATIONS / 16;
-/// Beyond so many scalar operations an element is not computed again where it has [`MANY`] readers.
+/// An element with more scalar operations than this is not recomputed by [`MANY`] readers.
 const HEAVY: usize = 128;
 const MANY: i64 = 16;
-/// How often what is looked up is written out before this counts as depth: the taps of a cubic resampling in two
-/// dimensions are few.
+/// How many copies of a Gather are allowed before they count as depth: enough for the taps of a cubic resampling in two dimensions.
 const MAX_COPIES: usize = 64;
-/// Values computed one inside the other: less than [`Puller`](crate::fuse::pulling::Puller) takes.
+/// The most values inlined one inside another: fewer than [`Puller`](crate::fuse::pulling::Puller) allows.
 const MAX_DEPTH: u32 = 64;
-/// Columns (rows) of a product for which a tile of the other operand is evaluated once: what the tiles of products
-/// have, whatever the device.
+/// The columns (rows) of a product for which a tile of the other operand is evaluated once: the tile size of products on every device.
 pub const TILE: i64 = 64;
 
 fn takes_epilogue(op: &Op) -> bool {
     !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. })
 }
 
-/// Decides for a whole graph. `order` is its topological order.
+/// Groups the nodes of a graph into units. `order` is the graph's topological order.
 pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, bans: &Bans) -> Grouping {
     let mut places = vec![usize::MAX; order.iter().map(|n| n.index() + 1).max().unwrap_or(0)];
     order.iter().enumerate().for_each(|(i, n)| places[n.index()] = i);
@@ -117,8 +114,8 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
             }
         }
     }
-    // A node that only writes to a state may follow the node that it writes, and one that puts elements in places may follow
-    // the one that computes these.
+    // A node that only updates a state may be absorbed by the unit that computes the update, and a Place by the unit that computes its
+    // indices.
     let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) =
         order.iter().filter(|n| is_anchor(graph, **n) && !g.deferred.contains(n)).partition(|n| {
             graph.written_in_place(**n).is_some() || matches!(graph.node(**n).op, Op::Place { .. })
@@ -161,17 +158,17 @@ struct Grouper<'a> {
     bans: &'a Bans,
     unit_of: FxHashMap<NodeId, UnitId>,
     units: Vec<Unit>,
-    /// Which units read a value, directly or through what is inlined.
+    /// The units that read a value, directly or through inlined values.
     readers: FxHashMap<Value, BTreeMap<UnitId, Reader>>,
     /// Scalar operations inlined into each unit so far.
     sizes: FxHashMap<UnitId, usize>,
-    /// The prologues for one element of an operand that is read often.
+    /// The operations inlined into the prologue of an operand that is read often.
     prologues: FxHashMap<(UnitId, u32), usize>,
-    /// Where each node is in the graph's order.
+    /// The position of each node in the graph's order.
     places: Vec<usize>,
-    /// For each place the last one of any unit that has nodes up to there.
+    /// For each position, the last position of any unit that has a node up to there.
     reaches: Vec<usize>,
-    /// Norms whose readers, products all, multiply their results by the rows' scale, and what lies between.
+    /// Norms whose readers are all products, which multiply their results by the row's scale, and the nodes in between.
     deferred: FxHashSet<NodeId>,
 }
 
@@ -187,7 +184,7 @@ impl Grouper<'_> {
         self.readers.entry(v).or_default().entry(u).and_modify(|e| e.join(r)).or_insert(r);
     }
 
-    /// How often operand `i` of an anchor is evaluated, in all.
+    /// How often operand `i` of an anchor is evaluated in total.
     fn evaluations(&self, anchor: NodeId, i: usize) -> i64 {
         let Some(p) = ProductDomain::of(self.graph, anchor, Split::NONE) else { return i64::MAX };
         let [batch, m, n, k] =
@@ -207,7 +204,7 @@ impl Grouper<'_> {
                 Op::Scatter { .. } if in_place => Read::Once,
                 Op::Scan { carried, .. } if i >= *carried => Read::Often,
                 Op::Contract(_) | Op::Scatter { .. } | Op::TopK { .. } => Read::Often,
-                // Runs are searched.
+                // Merging sorted runs searches them.
                 Op::Sort { sorted, .. } if *sorted > 1 => Read::Often,
                 Op::Attention { .. } if i > 0 => Read::Often,
                 Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,
@@ -225,7 +222,7 @@ impl Grouper<'_> {
         }
     }
 
-    /// Decides for a node that no unit has: inline it, or make it a root. Its readers are decided already.
+    /// Decides whether a node outside all units is inlined or becomes a root. Its readers must be decided already.
     fn decide(&mut self, n: NodeId) {
         if self.unit_of.contains_key(&n) {
             return;
@@ -251,7 +248,7 @@ impl Grouper<'_> {
         }
         let deep = readers.values().any(|r| r.depth > MAX_DEPTH);
         let inlined = if view { self.inline_view(n) } else { self.inline_pointwise(n, &readers) };
-        // At other positions of one value its readers are copies of each other.
+        // A Map reads its operands at its own position; reads at other positions are separate copies of the text.
         let same = matches!(node.op, Op::Map { .. });
         if wanted || deep || !inlined {
             let u = self.new_unit(n);
@@ -263,7 +260,7 @@ impl Grouper<'_> {
         }
         let weight = self.weight(n);
         for (u, r) in &readers {
-            // Indices are looked up first and wait for the position, and both for the expression they are read at.
+            // A Gather's indices are computed before the position, and the position before the element: this counts as further depth.
             let further = match node.op {
                 Op::Gather { .. } if r.copies() > MAX_COPIES => r.copies(),
                 Op::Gather { .. } => 4,
@@ -298,17 +295,17 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether a unit writes the operators of a node once for each of many results of an invocation, and some of them are long: drivers
-    /// inline them, and compile such kernels for seconds to minutes.
+    /// Whether unit `u` emits the operators of `n` once for each of many results of an invocation and some of them are long: drivers
+    /// inline them, and take seconds to minutes to compile such kernels.
     pub(super) fn too_long_for(&self, n: NodeId, u: UnitId) -> bool {
         let product = matches!(self.graph.node(self.units[u].anchor).op, Op::Contract(_));
         product && long_operators(self.graph, n) > 0
     }
 
-    /// Whether computing `n` where an operand is read again and again takes longer than a pass over it, with
-    /// all that is computed there already.
+    /// Whether inlining `n` into operands that are read often takes longer than a pass over memory, together with all that is inlined
+    /// there already.
     fn is_heaped(&self, n: NodeId, readers: &BTreeMap<UnitId, Reader>) -> bool {
-        /// The amount of work that is never too much, and the amount that always is.
+        /// The work per evaluation that is always acceptable, and the work that never is.
         const LITTLE: i64 = 4;
         const MUCH: i64 = 32;
         let elements = self.estimate(n.into()).max(1);
@@ -322,7 +319,7 @@ impl Grouper<'_> {
         })
     }
 
-    /// Views vanish into loads; without fusion only those do that move nothing or are part of an operator.
+    /// A view is folded into the loads that read it. Without fusion, only if it moves no element or is part of an operator.
     fn inline_view(&self, n: NodeId) -> bool {
         if self.fusion != Fusion::None {
             return true;
@@ -337,7 +334,7 @@ impl Grouper<'_> {
     fn inline_pointwise(&self, n: NodeId, readers: &BTreeMap<UnitId, Reader>) -> bool {
         let node = self.graph.node(n);
         if self.fusion == Fusion::None {
-            // The numbers of a loop's steps are what steps count.
+            // Step numbers are only counters of a loop.
             let counted = |(c, _): &(NodeId, _)| matches!(self.graph.node(*c).op, Op::Scan { .. });
             return node.inputs.is_empty() && self.graph.uses(n.into()).iter().all(counted);
         }
@@ -357,15 +354,15 @@ impl Grouper<'_> {
         if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS || self.too_long_for(n, *u)) {
             return false;
         }
-        // Much work that is the same for many elements, such as the keys from which random numbers of a run are made.
+        // Expensive values that many elements share, such as the keys of random numbers, are computed once.
         let elements = self.estimate(n.into()).max(1);
         let repeated = |u: &UnitId| self.estimate(self.units[*u].anchor.into()) / elements >= MANY;
         if weight > HEAVY && readers.keys().any(repeated) {
             return false;
         }
         let often = readers.values().any(|r| r.how == Read::Often);
-        // Reading the operands costs no more than reading the result would; or far less, as with
-        // weights that are dequantised where they are read.
+        // Reading the operands costs no more than reading the result would, or far less, as for weights that are dequantised where they
+        // are read.
         let (pass, little) = (speeds.pass_operations() as usize, speeds.little_bytes());
         let expanding = !heavy && weight <= pass && loaded <= result;
         if expanding && loaded <= result / 2 {
@@ -374,17 +371,17 @@ impl Grouper<'_> {
         if self.is_heaped(n, readers) {
             return false;
         }
-        // Behind a product with few rows there is little to compute, and much else to wait for.
+        // Behind a product with few rows there is little to compute, and the product waits for memory anyway.
         let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor));
         if !often && thin && weight <= pass && loaded <= little {
             return true;
         }
-        // A dispatch takes longer than a few readers of so little.
+        // A dispatch takes longer than recomputing so little in a few readers.
         if !often && !heavy && weight <= pass && loaded.saturating_mul(readers.len() as i64) <= little {
             return true;
         }
-        // Values that each of few readers computes again may take less than half of a pass, of many no more than the pass
-        // that each of them saves; what is computed for each tile, a quarter.
+        // The limits on recomputation, as shares of the cost of a pass: three eighths with two or three readers, three quarters with
+        // more, a quarter if tiles repeat it.
         match (often, readers.len()) {
             (false, 1) => true,
             (false, 2..=3) => !heavy && weight <= pass * 3 / 8 && loaded <= result + result / 4,
@@ -394,13 +391,13 @@ impl Grouper<'_> {
         }
     }
 
-    /// Scalar operations of a unit once `n` is computed in it.
+    /// Scalar operations of unit `u` after inlining `n`.
     fn grows(&self, u: UnitId, r: &Reader, n: NodeId) -> usize {
         let so_far = self.sizes.get(&u).copied().unwrap_or(0);
         so_far.saturating_add(self.weight(n).saturating_mul(r.copies()))
     }
 
-    /// Bytes of operand `x` that evaluating all of `n` reads: of what a view repeats, each once.
+    /// Bytes of operand `x` that evaluating all of `n` reads; elements that a view repeats count once.
     fn loaded(&self, n: NodeId, x: Value) -> i64 {
         if self.is_index(x, 8) {
             return 0;
@@ -419,7 +416,7 @@ impl Grouper<'_> {
         self.bytes(x, e)
     }
 
-    /// Whether a value is made of positions and constants only, within a few operators.
+    /// Whether a value is computed from positions and constants only, by at most `depth` operators.
     fn is_index(&self, v: Value, depth: u32) -> bool {
         let node = self.graph.node(v.node);
         match &node.op {
@@ -510,8 +507,8 @@ fn cost(op: &Op) -> (usize, bool) {
     }
 }
 
-/// Operators of a node that are a loop or hundreds of instructions where they are called, since drivers inline functions: divisions,
-/// powers and divisors of 64-bit integers, remainders of floats.
+/// The number of operators of a node that are a loop or hundreds of instructions at each call, as drivers inline functions: 64-bit
+/// integer divisions, powers and greatest common divisors, and remainders of floats.
 fn long_operators(graph: &Graph, n: NodeId) -> usize {
     let node = graph.node(n);
     let Op::Map { body, .. } = &node.op else { return 0 };

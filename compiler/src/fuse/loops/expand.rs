@@ -1,5 +1,4 @@
-//! Operators that combine elements, written out for one element of their result: what a lane of a
-//! loop does in its own registers.
+//! Operators that combine elements, expanded for one element of their result, so that a lane of a loop computes it in its own registers.
 
 use crate::fuse::build::{greatest, least};
 use crate::fuse::pulling::{Puller, Resolver};
@@ -8,9 +7,9 @@ use wgfc_ir::{
     BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, UnaryOp, Value,
 };
 
-/// Expressions that a lane's step may have: a bound on the text of a kernel.
+/// The most expressions of a lane's step: a bound on the text of a kernel.
 pub const MOST: usize = 1 << 12;
-/// Instructions of a step with those of the functions that it calls: some drivers take seconds over more.
+/// The most instructions of a step, inlined functions included: some drivers take seconds to compile more.
 pub const MOST_INSTRUCTIONS: usize = 4 * MOST;
 
 impl<R: Resolver> Puller<'_, R> {
@@ -129,7 +128,7 @@ impl<R: Resolver> Puller<'_, R> {
         Ok(self.cast(result, out))
     }
 
-    /// The old element, then every update that may go to its place.
+    /// The old element, combined with or replaced by every update whose position is the element's.
     fn expand_scatter(
         &mut self,
         v: Value,
@@ -142,7 +141,7 @@ impl<R: Resolver> Puller<'_, R> {
         let node = graph.node(v.node);
         let (data, updates) = (node.inputs[0], node.inputs[1]);
         let shape = &graph.ty(updates).shape;
-        // Where an axis goes to its own place, only the updates of this place are looked at.
+        // Where an axis of the data is an axis of the updates, only the updates at this position are looked at.
         let mut fixed: Vec<Option<Poly>> = vec![None; shape.len()];
         for (ax, here) in to.iter().zip(index) {
             if let GatherAxis::Affine(p) = ax
@@ -196,7 +195,7 @@ impl<R: Resolver> Puller<'_, R> {
         Ok(result)
     }
 
-    /// All of them, long sums in halves: a lane waits for no long chain.
+    /// The combination of all elements. Long lists are combined in halves, so that a lane waits for no long chain.
     pub(in crate::fuse) fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
         const CHAIN: usize = 8;
         if elements.len() > CHAIN {
@@ -214,7 +213,7 @@ impl<R: Resolver> Puller<'_, R> {
         }
     }
 
-    /// Whether `e` is taken and not `best` before it, if it is by value where both are numbers: NaN comes before numbers.
+    /// Whether `e` replaces `best`, an element before it. `by_value` says so for two numbers; NaN comes before numbers.
     fn before_numbers(&mut self, by_value: ExprId, e: ExprId, best: ExprId, last: bool) -> ExprId {
         if !self.body().dtype(e).is_float() {
             return by_value;
@@ -249,7 +248,7 @@ impl<R: Resolver> Puller<'_, R> {
         self.push(Expr::Select(c, a, b), ty)
     }
 
-    /// One of `choices` by its number, which is an index expression that is no constant.
+    /// The element of `choices` with the given number, a non-constant index expression.
     pub(in crate::fuse) fn choose(&mut self, number: &Poly, choices: &[ExprId]) -> Option<ExprId> {
         let (last, rest) = choices.split_last()?;
         let i = self.index(number.clone());
@@ -263,7 +262,7 @@ impl<R: Resolver> Puller<'_, R> {
     }
 }
 
-/// Float sums accumulate in f32 whatever is stored.
+/// The type in which values of type `t` are accumulated: floats in f32, whatever the storage type.
 pub(in crate::fuse) fn accumulator(t: DType) -> DType {
     if t.is_float() { DType::F32 } else { t }
 }
@@ -277,7 +276,7 @@ fn identity(op: ReduceOp, t: DType) -> Scalar {
     }
 }
 
-/// A known extent that is small enough to be written out.
+/// A constant extent that is small enough to be expanded.
 pub(in crate::fuse) fn extent(d: &Dim) -> Result<i64, String> {
     match d.as_const() {
         Some(n) if n <= MOST as i64 => Ok(n),

@@ -1,4 +1,4 @@
-//! The kernels of loops of lanes: what a mapping pulled, and what is stored in every step and after the last.
+//! Builds the kernels of loops from their mappings, with the stores of each step and those after the last.
 
 use crate::fuse::build::{Built, P, acc, finish, follow_up, tensor_of};
 use crate::fuse::loops::lanes::{self, Executor, Mapping};
@@ -34,11 +34,11 @@ pub(in crate::fuse) fn looped<'a>(
     finish(graph, unit, p, family, stores)
 }
 
-/// A value's points and the expressions there.
+/// Values with their points and the expressions at them.
 pub(in crate::fuse) type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
 
-/// The family of a loop kernel and what its lanes carry in the end. Of a loop in parts `part` says where
-/// what is carried is meanwhile, and the number of the first step.
+/// The family of a loop kernel, and the values that its lanes carry at the end. For one part of a loop, `part` gives the tensors that
+/// hold the carried values between dispatches, and the number of the first step.
 pub(in crate::fuse) fn lane_loop(
     graph: &Graph,
     unit: &Unit,
@@ -56,7 +56,7 @@ pub(in crate::fuse) fn lane_loop(
         next += points.len() as u32;
         results.push((v, points, values));
     }
-    // Without stores a lane stops once nothing changes any more.
+    // A lane that stores nothing may stop once nothing changes.
     let stores_nothing = (carried..graph.node(unit.anchor).outputs.len())
         .all(|port| !unit.outputs.contains(&Value { node: unit.anchor, port: port as u32 }));
     let flag = if stores_nothing { lanes::alive(p.body(), &steps.carries) } else { None };
@@ -102,9 +102,9 @@ pub(in crate::fuse) fn lane_loop(
     Ok((family, results))
 }
 
-/// The family of a loop kernel with a workgroup for each lane. `to` has the tensor that each carried value is
-/// written to in the end, if it is. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
-/// first step.
+/// The family of a loop kernel with a workgroup for each lane. `to` gives the tensor that each carried value is written to at the end, if
+/// any. For one part of a loop, `part` gives the tensors that hold the carried values between dispatches, and the number of the first
+/// step.
 pub(in crate::fuse) fn workgroup_loop(
     graph: &Graph,
     unit: &Unit,
@@ -117,7 +117,7 @@ pub(in crate::fuse) fn workgroup_loop(
         mapping.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
     p.unroll = false;
     let mut last = vec![];
-    // Single elements are followed, unless the loop goes on in another dispatch.
+    // The epilogue applies to single elements, unless the loop continues in another dispatch.
     let carried = to.len();
     let mut followed = vec![false; carried];
     if part.is_none() {

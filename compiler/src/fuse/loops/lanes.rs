@@ -1,9 +1,8 @@
-//! Loops whose steps are independent along some axes: a lane for each position there.
+//! Loops whose steps are independent along some axes, with a lane for each position along them.
 //!
-//! [`map`] looks for axes along which every carried value is computed, step by step, from what its own
-//! position carries. Whether that is so needs no analysis of its own: the body is pulled for one lane,
-//! and reading what another lane carries fails. Whatever else an element depends on inside its lane is
-//! written out (`expand`).
+//! [`map`] looks for axes along which every carried value depends only on carried values at the same position. That needs no separate
+//! analysis: the body is pulled for one lane, and reading another lane's carried value fails. All else that an element depends on within
+//! its lane is expanded (`expand`).
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{self, MOST, MOST_INSTRUCTIONS};
@@ -18,34 +17,34 @@ use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, Node, NodeId, Op, Poly, Scalar, TensorType, Value};
 
-/// Values that a lane may carry: more would not fit the registers of any GPU.
+/// The most values that a lane may carry: more would not fit the registers of any GPU.
 const CARRIED: usize = 256;
 
-/// Elements of a vector, and how many of them a lane may have instead of lanes of their own.
+/// Elements of a vector, and the most vectors of elements that a lane may hold instead of separate lanes.
 const VECTOR: i64 = 4;
 const MOST_VECTORS: i64 = 4;
 
 /// The loops of a graph that become kernels.
 pub type Loops = FxHashMap<NodeId, Mapping>;
 
-/// How a loop is shared out over lanes.
+/// The assignment of a loop's elements to lanes.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    /// The body, of primitive operators.
+    /// The body, in primitive operators.
     body: Graph,
     /// Extents of the lanes' axes.
     pub lanes: Vec<Dim>,
     /// Iterations.
     pub steps: Dim,
-    /// Steps of a dispatch at most, where that may be fewer than there are.
+    /// The most steps of one dispatch, if the loop may have more.
     pub part: Option<u32>,
-    /// The lane that each axis is, for every output of the body, carried ones first.
+    /// For every output of the body, carried ones first: the lane axis that each of its axes is, if any.
     axes: Vec<Vec<Option<usize>>>,
     /// The executor of a lane.
     pub executor: Executor,
-    /// Why it is not the simpler one.
+    /// The reason why the executor is not the simpler one.
     pub why: String,
-    /// The device that the mapping is made for.
+    /// The device that the mapping is for.
     pub profile: DeviceProfile,
     /// Expected values of symbols.
     pub expect: Expected,
@@ -68,7 +67,7 @@ pub struct Steps {
     pub stacked: Vec<Vec<(Vec<Poly>, ExprId)>>,
 }
 
-/// Finds the lanes of a `scan` and what runs them best; says for each try why it fails.
+/// Finds the lanes of a `scan` and the best executor for them. The error gives the reason why each attempt failed.
 pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Vec<String>> {
     let n = graph.node(node);
     let Op::Scan { body, carried, .. } = &n.op else { return Err(vec!["not a scan".into()]) };
@@ -115,21 +114,21 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
     price::choose(found, split, why)
 }
 
-/// Iterations of a loop that every known driver allows.
+/// The most iterations of a loop that every known driver allows.
 const PORTABLE_ITERATIONS: u32 = 65_535;
 
-/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more. The iterations that
-/// a driver allows and the operations that follow one another are counted for the most steps that a run can have. How long all lanes
-/// together take depends on what the device is, so that is estimated for the steps that are expected.
+/// The most steps of one dispatch, each taking `seconds`, such that the driver does not end it; `None` if all steps fit. The driver's
+/// iteration limit and the chain of dependent operations are checked for the most steps that a run can have. The time of all lanes
+/// together depends on the device, and is estimated for the expected number of steps.
 fn part(graph: &Graph, mapping: &Mapping, work: &Work, seconds: f64) -> Option<u32> {
-    // So that the number of the last step of a part is one.
+    // So that the number of a part's last step fits an i32.
     const STEPS: u32 = 1 << 28;
     let profile = &mapping.profile;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
     let steps = Bounds::of(&graph.computed).most(&mapping.steps);
     let known = steps.as_const();
     let longest = known.or_else(|| longest(graph, &steps, profile));
-    // Where the device is not known, what is certainly long or may be endless keeps to what all drivers allow.
+    // Where the device is unknown, a loop that is known to be long or may be endless keeps to the limit of all drivers.
     let portable = (profile.is_of_any_device() && longest == known).then_some(PORTABLE_ITERATIONS);
     let allowed =
         profile.loop_iterations.or(portable).map_or(STEPS, |n| within(n, work.iterations)).min(STEPS);
@@ -141,7 +140,7 @@ fn part(graph: &Graph, mapping: &Mapping, work: &Work, seconds: f64) -> Option<u
     (!fits).then_some(most.min(together).max(1))
 }
 
-/// How many steps there can be, given that inputs and outputs with an element for each must be bound.
+/// The most steps there can be if an input or output with one element per step must fit one binding.
 fn longest(graph: &Graph, steps: &Dim, profile: &DeviceProfile) -> Option<i64> {
     let bits = i64::try_from(profile.max_binding_bytes.saturating_mul(8)).unwrap_or(i64::MAX);
     let borders = graph.inputs.iter().chain(&graph.outputs).map(|b| graph.ty(b.value));
@@ -161,18 +160,18 @@ fn named(lanes: &[Dim]) -> String {
     }
 }
 
-/// Sets of extents to try as lanes: the axes of the largest output, then fewer.
+/// The sets of extents to try as lanes: the axes of the largest output, then subsets of them.
 fn candidates(shapes: &[Vec<Dim>], options: &Options) -> Vec<Vec<Dim>> {
     let size = |s: &[Dim]| options.expect.estimate(&s.iter().product());
     let Some(largest) = shapes.iter().max_by_key(|s| (size(s), s.len())) else { return vec![] };
     let axes: Vec<Dim> = largest.iter().filter(|d| !d.is(1)).cloned().collect();
-    // A kernel numbers at most eight variables apart.
+    // A kernel distinguishes at most eight variables.
     let mut out: Vec<Vec<Dim>> = (0..=axes.len().min(6)).rev().map(|n| axes[..n].to_vec()).collect();
     for d in axes.iter().skip(1) {
         let at = out.len() - 1;
         out.insert(at, vec![d.clone()]);
     }
-    // Elements of a few vectors are one lane's, where there are enough lanes without.
+    // If there are enough lanes without it, an axis of a few vectors is one lane's.
     if let Some([all, others]) = out.first_chunk()
         && all.last().and_then(Dim::as_const).is_some_and(|d| d % VECTOR == 0 && d <= MOST_VECTORS * VECTOR)
         && others.len() + 1 == all.len()
@@ -190,7 +189,7 @@ fn candidates(shapes: &[Vec<Dim>], options: &Options) -> Vec<Vec<Dim>> {
     out
 }
 
-/// Which axis of a shape is which lane: in order, where the extents agree.
+/// The lane axis of each axis of a shape: matched in order, by equal extents.
 fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
     let mut next = 0;
     shape
@@ -204,13 +203,13 @@ fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
 }
 
 impl Mapping {
-    /// The work of a lane's step.
+    /// The work of one step of a lane.
     fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
         let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
         let work = match self.executor {
             Executor::Invocation => {
                 let steps = self.pull(graph, node, None, &mut p)?;
-                // The kernel has more of them: it finds what it reads among its tensors.
+                // The kernel has more expressions than counted here, since its operands' loads are resolved.
                 if p.body().len() > MOST / 4 * 3 {
                     return Err(format!("a step of a lane takes more than {MOST} operations"));
                 }
@@ -227,13 +226,13 @@ impl Mapping {
         Ok(work)
     }
 
-    /// Workgroups that run together for each lane.
+    /// The number of workgroups that can run at the same time for each lane.
     pub(in crate::fuse) fn room(&self) -> f64 {
         let lanes = self.expect.extent(&self.lanes.iter().product());
         self.profile.speeds.resident_workgroups / lanes
     }
 
-    /// The body, of primitive operators.
+    /// The body, in primitive operators.
     pub(in crate::fuse) fn body(&self) -> &Graph {
         &self.body
     }
@@ -241,17 +240,17 @@ impl Mapping {
     pub(in crate::fuse) fn output(&self, i: usize) -> &TensorType {
         self.body.ty(self.body.outputs[i].value)
     }
-    /// The lane that each axis of output `i` is.
+    /// The lane axis that each axis of output `i` is, if any.
     pub(in crate::fuse) fn axes_of(&self, i: usize) -> &[Option<usize>] {
         &self.axes[i]
     }
 
-    /// Extents of the kernel's variables: the lanes, and the step.
+    /// Extents of the kernel's variables: the lanes' axes, then the step.
     pub fn domain(&self) -> Vec<Dim> {
         self.lanes.iter().chain([&self.steps]).cloned().collect()
     }
 
-    /// The positions of the elements that a lane has of output `i`.
+    /// The positions of a lane's elements of output `i`.
     fn elements(&self, i: usize) -> Result<Vec<Vec<Poly>>, String> {
         let shape = &self.body.ty(self.body.outputs[i].value).shape;
         let mut all: Vec<Vec<Poly>> = vec![vec![]];
@@ -273,17 +272,17 @@ impl Mapping {
         Ok(all)
     }
 
-    /// The lanes of which an output has only one element: all of them hold it.
+    /// The lane axes along which an output has only one element, which all lanes there share.
     pub(in crate::fuse) fn missing(&self, i: usize) -> Vec<usize> {
         (0..self.lanes.len()).filter(|l| !self.axes[i].contains(&Some(*l))).collect()
     }
 
-    /// Where the elements of each carried result lie, for what follows the loop.
+    /// The points of each carried result, for the epilogue.
     pub fn points(&self, anchor: NodeId, carried: usize) -> Vec<(Value, Vec<Point>)> {
         let mut out = vec![];
         for i in 0..carried {
             let Ok(elements) = self.elements(i) else { continue };
-            // Many invocations store a value of which a workgroup's lane has many elements.
+            // A carried value of which a workgroup's lane has many elements is stored by many invocations.
             if self.executor == Executor::Workgroup && elements.len() > 1 {
                 continue;
             }
@@ -300,19 +299,19 @@ impl Mapping {
         self.missing(i).is_empty()
     }
 
-    /// The number of the step, from the last one where it runs `backwards`.
+    /// The number of the step; counted from the last one where it runs `backwards`.
     pub fn step(&self, backwards: bool) -> Poly {
         let t = Poly::var(self.lanes.len());
         if backwards { &(&self.steps - &Poly::ONE) - &t } else { t }
     }
 
-    /// When a lane writes output `i`: where several hold it, the first does.
+    /// The condition under which a lane writes output `i`: of the lanes that share it, the first one does.
     pub fn when(&self, i: usize) -> Vec<(Poly, Dim)> {
         self.missing(i).into_iter().map(|l| (Poly::var(l), Dim::ONE)).collect()
     }
 
-    /// Writes out a lane's loop into the body of `outer`. What is carried is in the tensors `resumed`,
-    /// or is what the loop begins with.
+    /// Pulls a lane's loop into the body of `outer`. The initial carried values are read from the tensors `resumed` if given, else they
+    /// are the loop's operands.
     pub fn pull<R: Resolver>(
         &self,
         graph: &Graph,
@@ -369,7 +368,7 @@ impl Mapping {
         Ok(Steps { carries, stacked })
     }
 
-    /// The carried value that a lane may stop at, if there is one.
+    /// The carried flag at which a lane may stop, if there is one.
     pub fn stops_with(&self, graph: &Graph, node: NodeId) -> Option<usize> {
         if self.executor == Executor::Workgroup {
             return None;
@@ -385,7 +384,7 @@ impl Mapping {
         })
     }
 
-    /// Values that several lanes hold must be the same in all of them.
+    /// Checks that values which several lanes share are equal in all of them.
     fn check_shared(
         &self,
         body: &Body,
@@ -423,14 +422,14 @@ impl Mapping {
 /// The operands of a loop.
 pub struct Outside<'f> {
     inputs: &'f [Value],
-    /// How many of them are carried from step to step.
+    /// The number of operands carried from step to step.
     pub carried: usize,
     scanned: usize,
     reverse: &'f [bool],
 }
 
 impl<'f> Outside<'f> {
-    /// How many of the body's inputs are others in each step, the first ones.
+    /// The number of the body's first inputs that differ from step to step.
     pub fn changing(&self) -> usize {
         self.carried + self.scanned
     }
@@ -443,7 +442,7 @@ impl<'f> Outside<'f> {
         Outside { inputs: &node.inputs, carried, scanned, reverse }
     }
 
-    /// Where element `index` of input `i` of the body, which is not carried, comes from: of what is scanned, the slice of
+    /// The operand and position of element `index` of the body's input `i`, which is not carried. For a scanned input it is the slice of
     /// the step.
     pub fn place(&self, mapping: &Mapping, i: usize, index: &[Poly]) -> (Value, Vec<Poly>) {
         let scanned = i - self.carried;
@@ -452,7 +451,7 @@ impl<'f> Outside<'f> {
     }
 }
 
-/// Gives the body of a loop what it reads from outside.
+/// Resolves the inputs of a loop's body.
 struct Frame<'f, 'a, R: Resolver> {
     mapping: &'f Mapping,
     outside: Outside<'f>,
@@ -487,7 +486,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
     fn carry(&mut self, i: usize, index: &[Poly]) -> Result<ExprId, String> {
         let input = &self.mapping.body.inputs[i];
         let ty: &TensorType = self.mapping.body.ty(input.value);
-        // The number of the element among those of the lane; where it is data, that axis and its stride.
+        // The number of the element within the lane, and if one axis is indexed by data, that axis with its stride.
         let (mut number, mut stride) = (0i64, 1i64);
         let mut open: Option<(Poly, i64, i64)> = None;
         for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&self.mapping.axes[i]).rev() {
@@ -502,7 +501,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
             }
             let n = expand::extent(d)?;
             match p.as_const() {
-                // Outside: whoever asks does not use it.
+                // Reads outside are arbitrary: the caller does not use them.
                 Some(c) => number += c.clamp(0, (n - 1).max(0)) * stride,
                 None if open.is_none() => open = Some((p.clone(), n, stride)),
                 None => return Err(format!("a step reads `{}` at two places that are data", input.name)),
@@ -519,7 +518,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
     }
 }
 
-/// A kernel whose operands are all in memory.
+/// A resolver for a kernel whose operands are all in memory.
 #[derive(Default)]
 struct AllInMemory {
     tensors: FxHashMap<Value, TensorId>,
@@ -541,8 +540,7 @@ impl Resolver for AllInMemory {
     }
 }
 
-/// The number of what a lane may stop at: a carried bool that stays false once it is, and without which every other
-/// carried value stays as it is.
+/// The number of the carried bool at which a lane may stop: once false it stays false, and all other carried values stay as they are.
 pub fn alive(body: &Body, carries: &[Carry]) -> Option<usize> {
     let held = |e: &Expr| match e {
         Expr::Acc(a) => Some(*a),
@@ -553,8 +551,8 @@ pub fn alive(body: &Body, carries: &[Carry]) -> Option<usize> {
     flags.find(|f| ends_with(body, &next, *f, &held))
 }
 
-/// Whether nothing that is carried changes once carried value `flag`, a bool, is false. `next` is each after a
-/// step; `held` tells what one was before it.
+/// Whether no carried value changes once carried bool `flag` is false. `next` are the values after a step; `held` recognises an
+/// expression that is a value before it.
 pub(in crate::fuse) fn ends_with(
     body: &Body,
     next: &[ExprId],
@@ -569,7 +567,7 @@ pub(in crate::fuse) fn ends_with(
     })
 }
 
-/// The value of an expression while a carried bool is false.
+/// The value of an expression while the carried flag is false.
 #[derive(Clone, Copy)]
 enum Still {
     Acc(u32),

@@ -1,8 +1,7 @@
-//! Operands of products that a workgroup's invocations read side by side.
+//! The layout of product operands that a workgroup's invocations read.
 //!
-//! Where each invocation makes an element of a product and reads the terms one after another, neighbours should read
-//! neighbouring elements of an operand that no step changes. Weights often lie the other way: they are put into that
-//! order before the loop.
+//! Where each invocation computes one element of a product and reads its terms one after another, neighbouring invocations should read
+//! neighbouring elements. Weights often have the transposed layout; operands that no step changes are transposed before the loop.
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::prepare::replace;
@@ -11,8 +10,8 @@ use crate::fuse::pulling::flat_offset;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 
-/// Puts the operands of the products of a `scan` in order. Returns the new loop and the values that must be in
-/// memory for it.
+/// Transposes the operands of the products of a `scan` where that helps. Returns the new loop and the values that must be in memory for
+/// it; `None` if nothing changes.
 pub(in crate::fuse) fn lay_out(
     graph: &mut Graph,
     n: NodeId,
@@ -24,7 +23,7 @@ pub(in crate::fuse) fn lay_out(
     let mut inputs = node.inputs.clone();
     let mut moved = vec![];
     let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
-    // Values that are kept are read once, before the steps.
+    // Operands kept in blocks are read once, before the steps.
     if in_blocks(&body, carried + scanned, device) {
         return Ok(None);
     }
@@ -38,7 +37,7 @@ pub(in crate::fuse) fn lay_out(
         for side in 0..2 {
             let operand = body.node(product).inputs[side];
             let labels = if side == 0 { &c.a } else { &c.b };
-            // The views between the operand and what is captured.
+            // The views between the operand and the captured input.
             let (mut views, mut from) = (vec![], operand);
             while let Op::View { fill: None, .. } = &body.node(from.node).op {
                 views.push(body.node(from.node).op.clone());
@@ -60,7 +59,7 @@ pub(in crate::fuse) fn lay_out(
             moved.push(outer);
             let ty = graph.ty(outer).clone();
             let inner = body.add_input(&format!("laid out {}", inputs.len()), ty);
-            // Back to the old order, which is no work where it is read.
+            // A view restores the old order, at no cost to its reader.
             let mut back = vec![0; order.len()];
             order.iter().enumerate().for_each(|(i, a)| back[*a] = i);
             let origin = body.node(product).origin.clone();
@@ -83,14 +82,14 @@ pub(in crate::fuse) fn lay_out(
     Ok(Some((new, moved)))
 }
 
-/// The axes of an operand: those summed over first, those of the result in its order behind.
+/// The order of an operand's axes: the summed axes first, then the result's axes in its order.
 fn order(c: &Contract, labels: &[u8]) -> Vec<usize> {
     let place = |l: &u8| labels.iter().position(|x| x == l);
     let summed = labels.iter().filter(|l| !c.out.contains(l)).filter_map(place);
     summed.chain(c.out.iter().filter_map(place)).collect()
 }
 
-/// Whether neighbours in memory are terms of one element, not of neighbouring elements.
+/// Whether neighbours in memory are terms of the same result element rather than of neighbouring elements.
 fn terms_are_neighbours(
     body: &Graph,
     views: &[Op],

@@ -1,9 +1,9 @@
-//! Loops: what is one kernel of independent lanes, and what is dispatched step by step.
+//! Loops: as one kernel with independent lanes, or as kernels dispatched once per step.
 //!
-//! `prepare` brings loops into one form. `lanes` maps a loop whose steps are independent along some axes: an
-//! invocation for each lane, or a workgroup (`stages`), whichever `price` estimates to be faster; `kernels` makes
-//! the kernel. Where neither is possible or worth it, `split` makes a step's kernels, which are dispatched again and
-//! again, in `rounds` where only running the loop tells how often.
+//! `prepare` brings loops into one form. `lanes` maps a loop whose steps are independent along some axes to an invocation per lane or a
+//! workgroup per lane (`stages`), whichever `price` estimates to be faster; `kernels` builds the kernel. Where neither is possible or
+//! faster, `split` builds the kernels of one step, which are dispatched repeatedly; in `rounds` where the number of steps is known only
+//! by running the loop.
 
 pub(super) mod expand;
 pub(super) mod kernels;

@@ -1,22 +1,22 @@
-//! The order of short rows in the body of a loop, by counting: an element's place is the number of those before it.
+//! Sorting of short rows in the body of a loop by counting: an element's rank is the number of elements before it.
 //!
 //! `top_k(x)` → `rank[i] = Σⱼ before(x[j], x[i])`, `position[p] = Σᵢ (rank[i] = p) · i`, and the elements at these positions.
-//! All elements are different, as the first of equal ones comes first, so that each sum has one term that is not 0. The bits of
-//! elements are summed up as integers, which keeps every one of them.
+//! All ranks differ, as the first of equal elements counts as before the others, so that each sum has exactly one non-zero term. The bit
+//! patterns of elements are summed as integers, which preserves them exactly.
 //!
-//! A workgroup's running sums are reductions in the same way: `y[i] = Σⱼ (j ≤ i ? x[j] : 0)`.
+//! Prefix sums for a workgroup are lowered to reductions in the same way: `y[i] = Σⱼ (j ≤ i ? x[j] : 0)`.
 
 use crate::fuse::loops::lanes::Executor;
 use crate::rewrite::sorts::SHORT_IN_LOOPS;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 
-/// Elements of a row that a lane's own invocation counts: it writes out as many comparisons as pairs.
+/// The longest row that a single invocation sorts: it expands as many comparisons as there are pairs.
 const WRITTEN_OUT: i64 = 16;
-/// Elements of a row that a workgroup's invocations count, each for one element.
+/// The longest row that a workgroup sorts, with an invocation for each element.
 const SHARED: i64 = SHORT_IN_LOOPS;
 
-/// Replaces the orders, and for a workgroup the running sums, of rows that are short enough for what runs a lane; the others stay.
+/// Replaces sorts, and for a workgroup also prefix sums, of rows that are short enough for the executor; others stay.
 pub(in crate::fuse) fn lower(body: &mut Graph, executor: Executor) -> Result<(), String> {
     count(body, executor)?;
     if executor == Executor::Workgroup {
@@ -82,13 +82,13 @@ fn sum_up(body: &mut Graph) -> Result<(), String> {
     Ok(())
 }
 
-/// A shape with one extent of an axis and another behind it.
+/// A shape with axis `axis` replaced by two axes of extents `first` and `second`.
 fn with_axis(shape: &[Dim], axis: usize, first: &Dim, second: &Dim) -> Vec<Dim> {
     let (outer, inner) = (&shape[..axis], &shape[axis + 1..]);
     outer.iter().chain([first, second]).chain(inner).cloned().collect()
 }
 
-/// `x` over such a shape, of which its axis is number `of`.
+/// `x` broadcast to a shape made by [`with_axis`], with its axis at position `of`.
 fn along(b: &mut Builder<'_>, x: Value, axis: usize, shape: &[Dim], of: usize) -> Built {
     let place = |i: usize| match i.cmp(&axis) {
         std::cmp::Ordering::Less => i,
@@ -106,15 +106,15 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// The values and their positions.
+    /// The sorted values and their positions.
     fn counted(&self, b: &mut Builder<'_>, x: Value, executor: Executor) -> Result<[Value; 2], String> {
         let len = b.shape(x)[self.axis].clone();
-        // Each element, and behind its axis those it is compared with.
+        // Each element, with a new axis behind its own for the elements it is compared with.
         let pairs = with_axis(&b.shape(x), self.axis, &len, &len);
         let [mine, other] = [self.axis, self.axis + 1].map(|of| along(b, x, self.axis, &pairs, of));
         let before = self.before(b, mine?, other?)?;
         let rank = b.reduce(ReduceOp::Sum, before, &[self.axis + 1], false)?;
-        // Each place, and behind its axis the elements that may be there.
+        // Each place, with a new axis for the elements that may be there.
         let places = with_axis(&b.shape(x), self.axis, self.k, &len);
         let rank = along(b, rank, self.axis, &places, self.axis + 1)?;
         let mut f = Body::default();
@@ -133,7 +133,7 @@ impl Order<'_> {
         Ok([values, b.cast(position, DType::I64)?])
     }
 
-    /// 1 where `other` comes before `mine`. NaN counts as the greatest, and the first of equal elements comes first.
+    /// 1 where `other` comes before `mine`. NaN counts as the greatest; of equal elements, the first comes first.
     fn before(&self, b: &mut Builder<'_>, mine: Value, other: Value) -> Built {
         let float = b.dtype(mine).is_float();
         let compare = if self.largest { B::Gt } else { B::Lt };
@@ -158,7 +158,7 @@ impl Order<'_> {
         b.map(f.0, &[mine, other])
     }
 
-    /// The element of `elements` behind each place that is `here`, put together bit by bit.
+    /// For each place, the element for which `here` is 1, combined through its bits.
     fn chosen(&self, b: &mut Builder<'_>, here: Value, elements: Value) -> Built {
         let dtype = b.dtype(elements);
         let wide = match dtype.reg() {

@@ -1,9 +1,9 @@
-//! The preparation of loops before kernels are made: one form, and nothing inside that can be outside.
+//! The preparation of loops before kernels are built: one canonical form, with as much as possible moved out of the body.
 //!
-//! - A `loop` whose condition may end it before its count becomes a `scan` that carries whether it
-//!   still goes on, and after that leaves everything as it is.
-//! - Constants of a body are read from outside.
-//! - A stacked result that is a view of another value is that view of the stacked other value.
+//! - A `loop` whose condition may end it early becomes a `scan` that carries whether it still runs; after that it leaves everything
+//!   unchanged.
+//! - Constants of a body become captured inputs.
+//! - A view at the end of a stacked result is applied to the whole stacked result instead.
 
 use crate::fuse::loops::lanes;
 use crate::fuse::loops::rounds::{ENDLESS, MOST_STEPS};
@@ -19,7 +19,7 @@ pub(in crate::fuse) struct Refused {
     pub why: String,
 }
 
-/// Brings the loops of a graph, `nested` in that of a loop's step, into the form that kernels are made from.
+/// Brings the loops of a graph into the form that kernels are built from. `nested` says that the graph is itself the step of a loop.
 pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
     for n in graph.node_ids() {
         let Op::Scan { carried, .. } = graph.node(n).op else { continue };
@@ -45,7 +45,7 @@ pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: boo
     Ok(())
 }
 
-/// Puts `new` in the place of loop `n`; of `outputs`, one for each of the loop's results.
+/// Replaces loop `n` by `outputs`, one for each of its results.
 pub(in crate::fuse) fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
     let names = graph.node(n).names.clone();
     for (port, v) in outputs.iter().enumerate() {
@@ -61,7 +61,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
     (0..graph.node(n).outputs.len() as u32).map(|port| Value { node: n, port }).collect()
 }
 
-/// A loop with a condition as a scan over its count.
+/// Converts a loop with a condition to a scan over its trip count.
 fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::While { body, carried } = &node.op else { return Err("not a while".into()) };
@@ -91,8 +91,8 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
         reverse_outputs: vec![],
     };
 
-    // Without the condition, if by then nothing changes any more whatever the lane. The number of iterations is
-    // that of a computed size then, unless that is known only in a step.
+    // Drops the condition if nothing changes in any lane once it is false. The number of steps is then the trip count as a computed size,
+    // unless that is known only within a step of an outer loop.
     if always(graph, start) && (trips.is_some() || !nested) {
         let mut plain = body.as_ref().clone();
         let yes = Builder { graph: &mut plain, origin: node.origin.clone() }
@@ -101,7 +101,7 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
         let condition = plain.outputs.remove(0).value;
         let flag = any_of(&plain, condition);
         plain.inputs.remove(1);
-        // The number of the iteration comes behind what is carried.
+        // The iteration number comes after the carried values.
         plain.inputs[..=carried].rotate_left(1);
         plain.remove_dead();
         if let Some(flag) = flag.and_then(|v| plain.outputs[..carried].iter().position(|o| o.value == v)) {
@@ -129,7 +129,7 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
     let outputs: Vec<Value> = g.outputs.iter().map(|o| o.value).collect();
     let (mut condition, mut first, mut captured) = (outputs[0], start, node.inputs[2 + carried..].to_vec());
     if trips.is_none() {
-        // The trip count is a part of the condition.
+        // Without a constant trip count, the count is part of the condition.
         let count = node.inputs[0];
         let inside = g.add_input("trips", graph.ty(count).clone());
         captured.push(count);
@@ -165,7 +165,7 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
     Ok(())
 }
 
-/// The numbers of `length` iterations of a loop.
+/// The iteration numbers of a loop with `length` iterations.
 fn numbers(graph: &mut Graph, node: &Node, length: Dim) -> Result<Value, String> {
     Builder { graph, origin: node.origin.clone() }.iota(&[length], Poly::var(0), DType::I64)
 }
@@ -179,7 +179,7 @@ fn computed_trips(graph: &mut Graph, node: &Node) -> Result<Dim, String> {
     Ok(b.computed("trips", count, Dim::from(ENDLESS)))
 }
 
-/// The bool value of which `v` says whether any element is true.
+/// The bool tensor of which `v` tells whether any element is true.
 fn any_of(graph: &Graph, mut v: Value) -> Option<Value> {
     let mut reduced = false;
     loop {
@@ -211,7 +211,7 @@ fn any_of(graph: &Graph, mut v: Value) -> Option<Value> {
     }
 }
 
-/// The constants of a body of more than one element become what it captures. Returns the loop.
+/// Turns a body's constants of more than one element into captured inputs. Returns the new loop.
 fn lift_constants(graph: &mut Graph, n: NodeId) -> Result<NodeId, String> {
     let node = graph.node(n).clone();
     let Op::Scan { body, .. } = &node.op else { return Ok(n) };
@@ -247,7 +247,7 @@ fn lift_constants(graph: &mut Graph, n: NodeId) -> Result<NodeId, String> {
     Ok(new)
 }
 
-/// Views at the end of stacked results are made of the whole results instead.
+/// Moves views at the end of stacked results out of the loop.
 fn lift_views(graph: &mut Graph, n: NodeId, options: &Options) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::Scan { body, carried, .. } = &node.op else { return Ok(()) };

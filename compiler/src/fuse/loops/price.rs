@@ -1,9 +1,8 @@
 //! The estimated costs of the forms of a loop, for the choice between them.
 //!
-//! The time of a step is the largest of three bounds: the operations that follow one another in an invocation, all
-//! operations of all lanes at the rate of the device, and what is read from memory in every step. That a loop is one
-//! kernel saves the dispatches of its steps; where a lane is a single invocation or workgroup that has much to do, the
-//! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
+//! The time of a step is the largest of three bounds: the chain of dependent operations of one invocation, all operations of all lanes at
+//! the device's rate, and the memory read anew in every step. A loop in one kernel saves the dispatches of its steps; but a lane of much
+//! work that is a single invocation or workgroup leaves most of the device idle, so that splitting the loop can be faster.
 
 use crate::device::Speeds;
 use crate::fuse::loops::lanes::{Executor, Mapping, Steps};
@@ -14,34 +13,34 @@ use crate::options::Options;
 use crate::schedule::loops::{RESIDENT, stage_threads as threads};
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly, TensorType};
 
-/// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things;
-/// nothing that is measured tells how many.
+/// Registers of an invocation; values beyond them spill to memory. GPUs have 128 to 256, some of them used for other purposes; no
+/// measurement tells how many.
 const REGISTERS: f64 = 160.0;
-/// Another executor must be better by this factor to be chosen over the simpler one: estimates are no better than that.
+/// The factor by which another executor must be faster to be chosen over the simpler one, since estimates are not more accurate.
 const BETTER: f64 = 0.75;
-/// Workgroups beyond which a step is hardly shorter.
+/// The number of workgroups beyond which a step hardly gets shorter.
 const MOST_GROUPS: f64 = 32.0;
 
-/// The work of a step of a lane.
+/// The work of one step of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// Operations of an invocation, one after another.
+    /// Dependent operations of an invocation, including those of its loops.
     pub chain: f64,
     /// Operations of all invocations of the lane.
     pub all: f64,
-    /// Bytes read in every step anew by all of them.
+    /// Bytes that all invocations read anew in every step.
     pub bytes: f64,
-    /// Iterations of the loops in a step, and of the step itself.
+    /// Iterations of the loops within a step, plus the step itself.
     pub iterations: f64,
-    /// How often they wait for each other.
+    /// Barriers of a step.
     pub stages: f64,
     /// Values that an invocation carries.
     pub carried: f64,
-    /// Instructions of its text.
+    /// Instructions of a step's text.
     pub instructions: usize,
 }
 
-/// How many operations evaluating the roots takes.
+/// The number of operations that evaluate the roots.
 fn count(body: &Body, roots: &[ExprId]) -> f64 {
     let plain = |e: &ExprId| !matches!(body.expr(*e), Expr::Const(_) | Expr::Index(_) | Expr::Acc(_));
     body.reachable(roots).iter().filter(|e| plain(e)).count() as f64
@@ -90,7 +89,7 @@ impl Work {
     }
 }
 
-/// Seconds of a step of a loop that is one kernel.
+/// Seconds per step of a loop that is one kernel.
 pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
     let lanes = mapping.expect.estimate(&mapping.lanes.iter().product::<Dim>()).max(1) as f64;
     let speeds: &Speeds = &mapping.profile.speeds;
@@ -100,7 +99,7 @@ pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
         Executor::Invocation => one,
         Executor::Workgroup => {
             let alone = (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth);
-            // Several of them keep what they read in registers, if they are many enough, and hand on what they make of it.
+            // Several workgroups can keep what they read in registers if there are enough of them, and exchange their results.
             let groups = mapping.room().clamp(1.0, MOST_GROUPS);
             let again = (w.bytes - groups * RESIDENT as f64 * 4.0).max(0.0) / groups;
             let shared = (one / groups).max(again / speeds.workgroup_bandwidth)
@@ -112,7 +111,7 @@ pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
     one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.cache_bandwidth)
 }
 
-/// Seconds of a step of which each operator that combines is a dispatch, and how many dispatches these are.
+/// Seconds per step of a split loop in which each combining operator is a dispatch, and the number of dispatches.
 pub(in crate::fuse) fn split(body: &Graph, options: &Options) -> (f64, usize) {
     let speeds = &options.profile.speeds;
     let estimate = |d: &Dim| options.expect.estimate(d);
@@ -142,13 +141,13 @@ fn bytes(ty: &TensorType, options: &Options) -> f64 {
     ty.dtype.bits() as f64 / 8.0 * options.expect.estimate(&ty.numel()) as f64
 }
 
-/// The axes of a product's first operand that it sums over.
+/// The axes of a product's first operand that are summed.
 pub(in crate::fuse) fn summed(c: &Contract) -> Vec<usize> {
     c.k().iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect()
 }
 
-/// The best of the mappings, which come with their seconds a step, simpler executors first. `refused` says why others are
-/// none; the error, why a loop is to be split.
+/// The best of the mappings, each given with its seconds per step, simpler executors first. `refused` gives the reasons against other
+/// mappings. The error gives the reasons for splitting the loop.
 pub(in crate::fuse) fn choose(
     found: Vec<(f64, Mapping)>,
     split: (f64, usize),

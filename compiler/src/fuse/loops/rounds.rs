@@ -1,5 +1,5 @@
-//! Loops whose number of steps is found out by running them: a few steps at a time, until a word that the
-//! device writes says that nothing changes any more.
+//! Loops whose number of steps is known only by running them: they run in rounds of a few steps, until a word written by the device says
+//! that nothing changes any more.
 
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::fuse_at;
@@ -15,31 +15,31 @@ use wgfc_ir::{
     TensorType, Value,
 };
 
-/// Iterations that a loop may take.
+/// The most iterations of a loop.
 pub(in crate::fuse) const MOST_STEPS: i64 = 1 << 30;
-/// The length of a loop that only its condition ends: what rounds of at most 2^28 steps never reach.
+/// The length of a loop that only its condition ends: rounds of at most 2^28 steps never reach it.
 pub(in crate::fuse) const ENDLESS: i64 = MOST_STEPS + (1 << 29);
-/// Steps of a loop with a condition that are dispatched without a look at it. A look, which waits for the device, takes
-/// as long as tens of dispatches, whatever the device.
+/// The most steps of a loop with a condition that are dispatched without checking it. A check waits for the device, and takes as long as
+/// tens of dispatches on any device.
 const BLINDLY: i64 = 1024;
-/// The number of dispatches that take several steps.
+/// The number of dispatches of a round whose dispatches take several steps each.
 pub(in crate::fuse) const PARTS: i64 = 16;
-/// Dispatches of a round, about.
+/// The approximate number of dispatches of a round.
 const DISPATCHES: usize = 128;
 
-/// The condition that ends a loop before the steps that are dispatched do.
+/// The condition that ends a loop before all its dispatched steps have run.
 pub(in crate::fuse) struct Ending {
     /// The carried bools of which one must be true for anything to change.
     mask: Option<usize>,
-    /// The number of steps, where it may be passed.
+    /// The number of steps, if the rounds may exceed it.
     pub count: Option<Dim>,
-    /// The largest number of steps, where that is known.
+    /// The largest possible number of steps.
     most: i64,
 }
 
 impl Ending {
-    /// The ending of loop `node` if it is dispatched in rounds; `None` where that is not needed, `parts` being how
-    /// many steps a dispatch takes.
+    /// The ending of loop `node` if it must be dispatched in rounds; `None` otherwise. `parts` is the number of steps per dispatch of a
+    /// loop of lanes.
     pub fn of(graph: &Graph, node: NodeId, parts: Option<u32>, options: &Options) -> Option<Ending> {
         let n = graph.node(node);
         let Op::Scan { carried, .. } = n.op else { return None };
@@ -47,7 +47,7 @@ impl Ending {
         let bounds = Bounds::of(&graph.computed);
         let most = bounds.most(steps).as_const();
         let computed = bounds.concern(steps);
-        // Kernels of lanes pass no step that there is not.
+        // Kernels of lanes never run a step beyond the last.
         let plain = match (parts, most) {
             (Some(part), Some(most)) => most <= MOST_STEPS.min(PARTS * i64::from(part)),
             (Some(_), None) => true,
@@ -63,13 +63,13 @@ impl Ending {
         (computed || mask.is_some()).then_some(Ending { mask, count, most })
     }
 
-    /// How many steps of `kernels` dispatches a round takes: an even number.
+    /// The number of steps in a round if a step takes `kernels` dispatches; always even.
     pub fn steps(kernels: usize) -> i64 {
         ((DISPATCHES / kernels.max(1)).clamp(4, 64) & !1) as i64
     }
 
-    /// Has the `steps` steps that a block does be a round; `kept` is what the loop carries, `number` that of the
-    /// steps done.
+    /// Makes the `steps` steps of a block one round. `kept` are the tensors of the carried values, `number` that of the number of steps
+    /// done.
     pub fn rounds(
         &self,
         block: Block,
@@ -98,7 +98,7 @@ impl Ending {
         Ok(Block { kernels, repeats })
     }
 
-    /// The kernels that say whether there is another round, and where.
+    /// The kernels that compute whether another round is needed, and the tensor that they write it to.
     fn word(
         &self,
         mask: Option<TensorId>,
@@ -145,8 +145,8 @@ impl Ending {
     }
 }
 
-/// Puts the tensors of a kernel graph among those of another, where `place` does not know them there. Returns
-/// the number of each.
+/// Adds the tensors of a kernel graph to those of another, except those for which `place` gives an existing tensor. Returns the new
+/// number of each.
 pub(in crate::fuse) fn adopt(
     inner: Vec<KernelTensor>,
     tensors: &mut Tensors<'_>,
@@ -156,7 +156,7 @@ pub(in crate::fuse) fn adopt(
     for t in inner {
         let known = place(&t.kind);
         of.push(known.unwrap_or_else(|| {
-            // A tensor that lies over it comes before it in the list.
+            // A tensor that another one lies under precedes it in the list.
             let kind = match t.kind {
                 TensorKind::Under(over) => TensorKind::Under(of[over]),
                 kind => kind,
@@ -168,14 +168,14 @@ pub(in crate::fuse) fn adopt(
     of
 }
 
-/// Whether step `number`, an i32, is one of `count`.
+/// Whether step `number`, an i32, is below `count`.
 pub(in crate::fuse) fn before(b: &mut Builder<'_>, number: Value, count: &Dim) -> Result<Value, String> {
     let nodes =
         vec![ScalarNode::Arg(0), ScalarNode::Index(count.clone()), ScalarNode::Binary(BinaryOp::Lt, 0, 1)];
     b.map(ScalarFn { nodes }, &[number])
 }
 
-/// 1 if any of some bools is true, else 0, also of none.
+/// 1 if any of the bools is true, else 0, also if there are none.
 fn any_of(b: &mut Builder<'_>, mask: Value) -> Result<Value, String> {
     let ints = b.cast(mask, DType::I32)?;
     let axes: Vec<usize> = (0..b.rank(ints)).collect();
@@ -184,7 +184,7 @@ fn any_of(b: &mut Builder<'_>, mask: Value) -> Result<Value, String> {
     b.binary(BinaryOp::Max, most, none)
 }
 
-/// The carried bools without which nothing changes that a loop carries, if it stacks no results.
+/// The carried bools without which no carried value changes; `None` if the loop stacks results.
 fn ends_with(graph: &Graph, node: NodeId, carried: usize, options: &Options) -> Option<usize> {
     let n = graph.node(node);
     let Op::Scan { body, .. } = &n.op else { return None };
@@ -197,7 +197,7 @@ fn ends_with(graph: &Graph, node: NodeId, carried: usize, options: &Options) -> 
     })
 }
 
-/// Whether a body leaves everything as it is while carried bool `flag` is false, as is seen at its last operators.
+/// Whether a body leaves all carried values unchanged while carried bool `flag` is false, as far as its last operators show.
 fn freezes(body: &Graph, carried: usize, flag: usize) -> bool {
     let go = body.inputs[flag].value;
     let ty = body.ty(go);

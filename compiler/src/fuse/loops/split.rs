@@ -1,7 +1,7 @@
-//! Loops that are no single kernel: the kernels of one step, dispatched again and again.
+//! Loops that are not a single kernel: the kernels of one step, dispatched repeatedly.
 //!
-//! A step is a graph of its own whose states are what the loop carries, the results that it stacks and
-//! the number of the step: what keeps a KV cache on the device keeps a loop's values there.
+//! A step is a graph of its own. Its states are the carried values, the stacked results and the number of the step, so that they stay on
+//! the device as a KV cache does.
 
 use crate::error::Errors;
 use crate::fuse::build::{copy_kernel, copy_of, fill_kernel};
@@ -26,19 +26,19 @@ use wgfc_ir::{
     State, TensorType, Value,
 };
 
-/// Steps of a loop of lanes that take no time to speak of: milliseconds, on any device.
+/// The most steps of a loop of lanes that take no more than milliseconds on any device.
 const BRIEF: i64 = 1 << 20;
 
 /// The kernels of a whole loop.
 pub(in crate::fuse) struct Block {
-    /// The kernels that set the first values, then those of a step.
+    /// The kernels that set the initial values, then those of a step.
     pub kernels: Vec<Kernel>,
-    /// Which of them are repeated.
+    /// The ranges of kernels that are repeated.
     pub repeats: Vec<Repeat>,
 }
 
 impl Block {
-    /// These kernels behind others.
+    /// Puts `others` before these kernels.
     fn behind(mut self, mut others: Vec<Kernel>) -> Block {
         let at = others.len();
         for r in &mut self.repeats {
@@ -47,8 +47,8 @@ impl Block {
         others.append(&mut self.kernels);
         Block { kernels: others, repeats: self.repeats }
     }
-    /// The kernels with no more bindings than the device has, with small tensors packed where that is needed; else the first
-    /// one that has more.
+    /// The block with no kernel that binds more buffers than the device allows, small tensors being packed where necessary. The error is
+    /// the first kernel for which that is impossible.
     pub fn narrow(mut self, options: &Options, tensors: &mut Tensors<'_>) -> Result<Block, Box<Kernel>> {
         let most = options.profile.max_storage_buffers as usize;
         let words: BTreeSet<TensorId> = self.repeats.iter().filter_map(|r| Some(r.until?.word)).collect();
@@ -78,24 +78,23 @@ impl Block {
         self.kernels.extend(after);
         Ok(self.behind(before))
     }
-    /// The tensors it reads.
+    /// The tensors that the block reads.
     pub fn reads(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.kernels.iter().flat_map(Kernel::reads)
     }
-    /// The symbols it uses.
+    /// The symbols that the block uses.
     pub fn symbols(&self) -> BTreeSet<Arc<str>> {
         let times = self.repeats.iter().flat_map(|r| r.times.symbols());
         self.kernels.iter().flat_map(Kernel::symbols).chain(times).collect()
     }
-    /// The tensors it writes.
+    /// The tensors that the block writes.
     pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.kernels.iter().flat_map(Kernel::writes)
     }
 }
 
-/// One step of a `scan` as a graph. Its inputs are the scanned values, whole, and the captured ones; its
-/// states are those carried, then those stacked, then the number of the step, where it is used. Beyond `count` steps
-/// it changes nothing but that.
+/// One step of a `scan` as a graph. Its inputs are the whole scanned values and the captured values. Its states are the carried values,
+/// the stacked results, and the number of the step if it is used. Steps from `count` on change only that number.
 pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) -> Result<Graph, String> {
     let n = graph.node(node);
     let Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } = &n.op else {
@@ -147,7 +146,7 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
             if let Some(inside) = inside.filter(|_| after != before) {
                 after = Builder { graph: &mut g, origin: n.origin.clone() }.select(inside, after, before)?;
             }
-            // The old value of another state is copied before that value changes.
+            // The old value of another state is copied before that state changes.
             if after != before && matches!(g.node(after.node).op, Op::Input | Op::Const(_)) {
                 let same = ScalarFn { nodes: vec![ScalarNode::Arg(0)] };
                 after = Builder { graph: &mut g, origin: n.origin.clone() }.map(same, &[after])?;
@@ -169,7 +168,7 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
         let mut at = if reverse_outputs.get(i - carried) == Some(&true) { back } else { number };
         if let Some(inside) = inside {
             let mut b = Builder { graph: &mut g, origin: n.origin.clone() };
-            // Elements outside are not written.
+            // Out-of-bounds elements are not written.
             let nowhere = b.int(DType::I32, i64::from(i32::MAX));
             at = b.select(inside, at, nowhere)?;
         }
@@ -196,7 +195,7 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
     Ok(g)
 }
 
-/// Whether a value is 0, 1, 2, …: what a step has as its own number.
+/// Whether a value is 0, 1, 2, …, which is the step's own number in each step.
 fn numbers(graph: &Graph, v: Value) -> bool {
     let n = graph.node(v.node);
     let Op::Map { body, shape } = &n.op else { return false };
@@ -208,14 +207,14 @@ fn numbers(graph: &Graph, v: Value) -> bool {
     n.inputs.is_empty() && shape.len() == 1 && counts(body)
 }
 
-/// The values that a loop that is split reads in its steps, which must be in memory: the inputs of a step in their order.
+/// The values that the steps of a split loop read, which must be in memory, in the order of a step's inputs.
 pub(in crate::fuse) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return vec![] };
     (carried..n.inputs.len()).filter(|j| !is_number(graph, n, *j)).map(|j| n.inputs[j]).collect()
 }
 
-/// Whether operand `j` of a scan is, in each step, the number of that step.
+/// Whether operand `j` of a scan is the number of the step in each step.
 fn is_number(graph: &Graph, scan: &Node, j: usize) -> bool {
     let Op::Scan { carried, scanned, reverse_inputs, .. } = &scan.op else { return false };
     let forwards =
@@ -223,7 +222,7 @@ fn is_number(graph: &Graph, scan: &Node, j: usize) -> bool {
     forwards && numbers(graph, scan.inputs[j])
 }
 
-/// Fuses a step of a loop that is split because of `why`, and puts its kernels among those of `graph`.
+/// Fuses a step of a loop that is split because of `why`, and adds its tensors to those of `graph`.
 pub(in crate::fuse) fn block<'a>(
     graph: &'a Graph,
     node: NodeId,
@@ -294,8 +293,8 @@ pub(in crate::fuse) fn block<'a>(
     Ok(block.behind(start))
 }
 
-/// The kernels of a step, `times` times. What is carried and cannot be written where it is read has two places
-/// that steps read and write in turns, where it would be copied after each; only the last step of an odd number copies.
+/// Repeats the kernels of a step `times` times. A carried value that cannot be updated in place gets two tensors, which steps read and
+/// write alternately, instead of a copy after each step; only after an odd number of steps a copy is needed.
 fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[KernelTensor]) -> Block {
     let mut swapped: FxHashMap<TensorId, TensorId> = FxHashMap::default();
     let (mut step, mut copies) = (vec![], vec![]);
@@ -304,7 +303,7 @@ fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[Ker
             let intermediate = matches!(tensors[*from].kind, TensorKind::Intermediate);
             let under = |t: &KernelTensor| matches!(t.kind, TensorKind::Under(over) if over == *from);
             let once = kernels.iter().filter(|k| k.writes().contains(from)).count() == 1;
-            // A part of a tensor that is copied has not the room of the whole.
+            // A part of a tensor has less room than the tensor.
             let [size, room] = [from, to].map(|t| tensors[*t].ty.shape.iter().product::<Dim>());
             let fresh = size == room
                 && !swapped.contains_key(from)
@@ -345,7 +344,7 @@ fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[Ker
     Block { kernels: all, repeats }
 }
 
-/// From where to where a kernel copies a whole tensor, if that is all it does.
+/// The source and destination of a kernel that does nothing but copy a whole tensor.
 fn copied(k: &Kernel) -> Option<(TensorId, TensorId)> {
     let ([store], Family::Map(_)) = (&k.stores[..], &k.family) else { return None };
     let Expr::Load { tensor, offset, guard: None } = k.body.expr(store.value) else { return None };
@@ -366,7 +365,7 @@ fn results(graph: &Graph, node: NodeId, tensors: &mut Tensors<'_>) -> Vec<Tensor
     all
 }
 
-/// A loop of lanes that takes several dispatches, each of which goes on with what the one before left.
+/// A loop of lanes in several dispatches, each of which continues from the values that the previous one left.
 pub(in crate::fuse) fn parts<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -387,7 +386,7 @@ pub(in crate::fuse) fn parts<'a>(
         start.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
     let mut kernels = vec![];
-    // Values that several lanes hold are not written before all have read them.
+    // Values that several lanes share must not be written before all lanes have read them.
     let mut copies = vec![];
     let mut to = kept.clone();
     for (i, t) in to.iter_mut().enumerate().take(carried).filter(|(i, _)| !mapping.apart(*i)) {
@@ -432,7 +431,7 @@ pub(in crate::fuse) fn parts<'a>(
     kept.push(number);
     let why = format!("a dispatch takes {most} steps at most");
     let ending = Ending::of(graph, unit.anchor, mapping.part, options);
-    // Short dispatches are not worth a look each.
+    // Short dispatches are not worth a check each.
     let many = (BRIEF / i64::from(most)).clamp(1, PARTS);
     let times = match ending {
         Some(_) => Dim::from(many),

@@ -1,8 +1,8 @@
-//! Loops whose lanes take a workgroup each, what a lane carries in workgroup memory.
+//! Loops with a workgroup for each lane, whose carried values are in workgroup memory.
 //!
-//! The body is pulled for one lane as in [`lanes`](crate::fuse::loops::lanes), but what combines elements is no long expression
-//! here: it becomes a *stage*, in which the workgroup's invocations compute an element each and put it into an
-//! array, and so does what such a stage would compute again and again. Reading what another lane carries fails.
+//! The body is pulled for one lane as in [`lanes`](crate::fuse::loops::lanes), but an operator that combines elements is not expanded. It
+//! becomes a *stage*, in which each invocation computes an element and writes it to an array; so do values that such a stage would
+//! compute repeatedly. Reading another lane's carried value fails.
 
 mod body;
 mod terms;
@@ -16,32 +16,32 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(in crate::fuse) use terms::{in_blocks, is_written_out, reads_much};
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly};
 
-/// Elements of a stage: a bound on the time of a step, beyond which a split loop is no slower.
+/// The most elements of a stage: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
 
-/// The work of a workgroup.
+/// The stages of a lane.
 pub(in crate::fuse) struct Staged {
-    /// The arrays of carried values, then of those that stages hand on.
+    /// The arrays of carried values, followed by those written by stages for later stages.
     pub arrays: Vec<Array>,
-    /// Before the first step.
+    /// Stages that run before the first step.
     pub first: Vec<Stage>,
-    /// In each step.
+    /// Stages of each step.
     pub each: Vec<Stage>,
-    /// The number of its stage, the place of an element, and the element, for every output that is stacked.
+    /// For every stacked output: the number of its stage, the position of an element, and its value.
     pub stacked: Vec<(usize, Vec<Poly>, ExprId)>,
-    /// The carried bool that a lane may stop at, if there is one.
+    /// The carried flag at which a lane may stop, if there is one.
     pub alive: Option<u32>,
 }
 
 impl Staged {
-    /// Elements of the largest stage.
+    /// The number of elements of the largest stage.
     pub fn widest(&self) -> u32 {
         self.first.iter().chain(&self.each).map(|s| s.elements).max().unwrap_or(1)
     }
 }
 
 impl Mapping {
-    /// The variables behind those of the lanes and the step.
+    /// The number of the variable of a stage's element, which follows the lanes' axes and the step.
     pub(in crate::fuse) fn element(&self) -> usize {
         self.lanes.len() + 1
     }
@@ -54,14 +54,14 @@ impl Mapping {
         self.domain().into_iter().chain([elements, terms].map(Poly::constant)).collect()
     }
 
-    /// How many elements a lane has of output `i`, and where element `%element` is.
+    /// The number of elements of output `i` that a lane has, and the position of element `%element`.
     pub(in crate::fuse) fn own(&self, i: usize) -> Result<(i64, Vec<Poly>), String> {
         let shape = &self.output(i).shape;
         own(shape, self.axes_of(i), &Poly::var(self.element()), &|n| self.inside(n, 1))
     }
 
-    /// Writes out the stages of a lane into the body of `outer`. What is carried is in the tensors `resumed`, or
-    /// is what the loop begins with.
+    /// Builds the stages of a lane in the body of `outer`. The initial carried values are read from the tensors `resumed` if given, else
+    /// they are the loop's operands.
     pub(in crate::fuse) fn stage<R: Resolver>(
         &self,
         graph: &Graph,
@@ -90,7 +90,7 @@ impl Mapping {
             plain(&mut first, n).writes.push(Write { array: i as u32, value });
         }
         let mut frame = Frame::new(self, node, arrays, outer);
-        // Values that are carried and stacked are computed when all stages they need are there.
+        // Carried and stacked values are computed after all stages that they need.
         let mut results = vec![];
         for i in 0..self.body().outputs.len() {
             let (n, at) = self.own(i)?;
@@ -141,7 +141,7 @@ impl Mapping {
         Ok(Staged { arrays, first, each, stacked, alive })
     }
 
-    /// A value that a stage carries on while others still read the old one goes through an array of its own.
+    /// Gives a value that a stage writes while others still read the old one an array of its own.
     fn separate(
         &self,
         body: &mut Body,
@@ -194,14 +194,14 @@ impl Mapping {
             };
             each[stage].writes.push(Write { array: to, value });
         }
-        // A stage with nothing left to do is one barrier less.
+        // Removing a stage with nothing left to do saves a barrier.
         let busy = |i: usize, s: &Stage| !s.writes.is_empty() || stacked.iter().any(|x| x.0 == i);
         while each.len() > 1 && !busy(each.len() - 1, &each[each.len() - 1]) {
             each.pop();
         }
     }
 
-    /// Values that several lanes hold must be the same in all of them.
+    /// Checks that values which several lanes share are equal in all of them.
     fn check_apart(
         &self,
         body: &Body,
@@ -209,7 +209,7 @@ impl Mapping {
         each: &[Stage],
         results: &[(i64, Vec<Poly>, ExprId)],
     ) -> Result<(), String> {
-        // The lanes that each array depends on.
+        // The lane axes that each array depends on.
         let mut arrays: FxHashMap<u32, FxHashSet<usize>> = FxHashMap::default();
         for i in 0..carried {
             arrays.insert(i as u32, self.axes_of(i).iter().flatten().copied().collect());
@@ -246,7 +246,7 @@ impl Mapping {
     }
 }
 
-/// The elements of a shape without the axes that are lanes: how many, and where number `element` is.
+/// The elements of a shape along the axes that are not lanes: their number, and the position of number `element`.
 fn own(
     shape: &[Dim],
     axes: &[Option<usize>],
@@ -272,7 +272,7 @@ fn own(
     Ok((n, axes.iter().map(place).collect()))
 }
 
-/// The stage of `n` elements that combines nothing, made where there is none.
+/// The stage of `n` elements that combines nothing; it is added if there is none.
 fn plain(stages: &mut Vec<Stage>, n: i64) -> &mut Stage {
     let i = match stages.iter().position(|s| i64::from(s.elements) == n) {
         Some(i) => i,
@@ -284,7 +284,7 @@ fn plain(stages: &mut Vec<Stage>, n: i64) -> &mut Stage {
     &mut stages[i]
 }
 
-/// Adds stores to stages, to the one of `n` elements.
+/// Adds a store to the stage of `n` elements.
 pub(in crate::fuse) fn store(stages: &mut Vec<Stage>, n: i64, store: Store) {
     plain(stages, n).stores.push(store);
 }

@@ -1,14 +1,14 @@
-//! Expressions of a lane made smaller: what is known because the lane is alive, what choices
-//! between constants come to, and sums of products that begin with what is added to them.
+//! Simplification of a lane's expressions: facts that hold while the lane is alive, selections between constants, and sums of products
+//! that start with their addend.
 
 use crate::kernel::{Body, Expr, ExprId, renumbered};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{BinaryOp, DType, Dim, Scalar, UnaryOp};
 
-/// Choices inside of choices that are looked through: a bound on the compiler's time.
+/// The nesting depth of selections that is simplified: a bound on compile time.
 const DEPTH: usize = 16;
 
-/// The roots as smaller expressions of the same values, where carried bool `alive` is true.
+/// Simplified roots with the same values, given that carried bool `alive` is true.
 pub fn tidy(body: &mut Body, roots: &[ExprId], alive: Option<usize>, domain: &[Dim]) -> Vec<ExprId> {
     let mut new: FxHashMap<ExprId, ExprId> = FxHashMap::default();
     let all = body.reachable(roots);
@@ -36,8 +36,8 @@ pub fn tidy(body: &mut Body, roots: &[ExprId], alive: Option<usize>, domain: &[D
     roots.iter().map(|r| new.get(r).copied().unwrap_or(*r)).collect()
 }
 
-/// The operands of a sum of products and something else, if that is what an expression is: with the other at its
-/// beginning each addition of the sum has a product, of which hardware makes one operation.
+/// The sum and the addend of an addition of a sum of products and another term. With that term first, each addition of the sum has a
+/// product as its operand and becomes one fused multiply-add.
 fn bias(body: &Body, id: ExprId, uses: &FxHashMap<ExprId, u32>) -> Option<(ExprId, ExprId)> {
     let Expr::Binary(BinaryOp::Add, a, b) = *body.expr(id) else { return None };
     let products = |mut e: ExprId| {
@@ -114,7 +114,7 @@ fn simpler(body: &mut Body, e: Expr, dtype: DType) -> ExprId {
     }
 }
 
-/// Whether two values are equal, or not, where one is known and the other chosen from known ones.
+/// Simplifies an equality comparison of a constant with a selection between constants.
 fn compared(body: &mut Body, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
     let sides = [(a, known(body, b)), (b, known(body, a))];
     for (choice, other) in sides {
@@ -127,7 +127,7 @@ fn compared(body: &mut Body, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
     body.push(Expr::Binary(op, a, b), DType::Bool)
 }
 
-/// `f` of a value that is known or chosen from known ones.
+/// `f` applied to a constant, or to both sides of a selection between constants.
 fn chosen(
     body: &mut Body,
     e: ExprId,
@@ -200,7 +200,7 @@ mod tests {
         let begun = of(BinaryOp::Add, pq, bias);
         let want = of(BinaryOp::Add, begun, qr);
         assert_eq!(tidy(&mut b, &[all], None, &[]), [want]);
-        // A value that is used again is not summed.
+        // A sum that is used elsewhere stays as it is.
         assert_eq!(tidy(&mut b, &[all, sum], None, &[]), [all, sum]);
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let number = b.push(Expr::Cast(DType::F32, place), DType::F32);
         let kept = b.push(Expr::Select(alive, is_one, p), DType::Bool);
         let got = tidy(&mut b, &[kept, number], Some(2), &[]);
-        // q and not p: of two truths, the one that p chooses is false.
+        // q and not p: of the two truth values, the one selected by p is false.
         let not_p = b.push(Expr::Unary(UnaryOp::Not, p), DType::Bool);
         assert_eq!(got[0], b.push(Expr::Binary(BinaryOp::And, not_p, q), DType::Bool));
         let [zero, one, two] = [0, 1, 2].map(|i| constant(&mut b, Scalar::from_i64(DType::F32, i)));

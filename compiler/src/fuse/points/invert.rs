@@ -1,8 +1,8 @@
 //! Inverting views: from the position in the operand to the position in the result.
 //!
 //! A view that moves every element exactly once — a reshape, a transpose, any composition of them —
-//! splits the result's variables into *digits* and puts them together again as the operand's
-//! positions. Knowing which digit stands where inverts it.
+//! splits the result's variables into *digits* and combines them into the operand's positions. It is inverted by finding the digit of
+//! each variable.
 
 use wgfc_ir::{Atom, Dim, Poly};
 
@@ -12,9 +12,9 @@ struct Digit {
     var: usize,
     shift: i64,
     div: Dim,
-    /// How many values it takes.
+    /// The number of values it takes.
     ext: Dim,
-    /// Its value, in terms of the operand's position.
+    /// The digit as an expression over the operand's position.
     value: Poly,
 }
 
@@ -33,12 +33,12 @@ pub fn invert(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<Poly>> {
     beyond.is_empty().then_some(at)
 }
 
-/// Each polynomial lies in `0..extent`.
+/// Conditions that each polynomial lies in `0..extent`.
 pub type Conditions = Vec<(Poly, Dim)>;
 
-/// Where the operand's element `at` lies in a view that reads each element at most once, over the
-/// variables that `at` is over, and what must lie in `0..extent` for it to be there at all; `None` when
-/// the view's positions are not sums of digits of fixed weights.
+/// The position in a view's result of the operand's element `at`, where the view reads each element at most once. Positions are over the
+/// variables of `at`. Also returns what must lie in `0..extent` for the element to be in the result at all. `None` if the view's
+/// positions are not sums of digits with constant weights.
 pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option<(Vec<Poly>, Conditions)> {
     let mut digits: Vec<Digit> = vec![];
     let mut conditions = vec![];
@@ -90,8 +90,8 @@ pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option
     Some((at, conditions))
 }
 
-/// Puts the digits of each of the result's variables together. Digits that take more values than the variable say by a condition
-/// which of them it takes.
+/// Assembles each of the result's variables from its digits. Where the digits take more values than the variable, a condition limits
+/// them.
 fn assemble(to: &[Dim], digits: &[Digit]) -> Option<(Vec<Poly>, Conditions)> {
     let (mut all, mut conditions) = (vec![], vec![]);
     for (v, extent) in to.iter().enumerate() {
@@ -186,7 +186,7 @@ fn digit_of(a: &Atom, to: &[Dim]) -> Option<Digit> {
     }
 }
 
-/// A digit of a variable and a number, or of a variable that digits do not divide evenly.
+/// A digit of a variable plus a constant, or of a variable whose extent the divisors do not divide.
 fn shifted_digit(a: &Atom, to: &[Dim]) -> Option<Digit> {
     let (Atom::Div(x, d) | Atom::Mod(x, d)) = a else { return None };
     let var = x.vars().into_iter().next()?;
@@ -199,7 +199,7 @@ fn shifted_digit(a: &Atom, to: &[Dim]) -> Option<Digit> {
     Some(Digit { var, shift, div, ext, value: Poly::ZERO })
 }
 
-/// `a / d` where it leaves no remainder.
+/// `a / d` if the division is exact.
 fn exact(a: &Dim, d: &Dim) -> Option<Dim> {
     let q = a.div(d, &[]);
     (&q * d == *a).then_some(q)
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn what_is_cut_from_joined_axes_is_located() {
         let v = |t: &str| Poly::parse(t).unwrap();
-        // [5, 2] as one axis of 10, of which 1 to 9 are left.
+        // [5, 2] flattened to 10 elements, of which 1 to 8 are kept.
         let (to, index) = (dims(&["8"]), [v("(%0 + 1)/2"), v("(%0 + 1)%2")]);
         let (found, conditions) = locate(&to, &index, &[v("%0"), v("%1")], &dims(&["5", "2"])).unwrap();
         assert_eq!(found[0].to_string(), "2*%0 + %1 - 1");
@@ -264,7 +264,7 @@ mod tests {
         let (to, index) = (dims(&["9"]), [v("%0/2"), v("%0%2")]);
         let (found, conditions) = locate(&to, &index, &[v("%0"), v("%1")], &dims(&["5", "2"])).unwrap();
         assert_eq!((found[0].to_string(), conditions.len()), ("2*%0 + %1".into(), 3));
-        // Digits of different numbers.
+        // Digits with different shifts.
         assert!(
             locate(&to, &[v("(%0 + 1)/2"), v("%0%2")], &[v("%0"), v("%1")], &dims(&["5", "2"])).is_none()
         );

@@ -1,4 +1,4 @@
-//! Where a kernel's results lie in the values behind its anchor.
+//! The positions of a kernel's results in the values behind its anchor.
 //!
 //! A kernel computes one or a few elements of its anchor's result at each position of its iteration
 //! domain. A [`Point`] is one such element, followed into a value that comes after: its position there
@@ -21,9 +21,9 @@ use wgfc_ir::{Atom, Contract, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Val
 pub struct Point {
     /// Its position in the value, over the kernel's variables.
     pub at: Vec<Poly>,
-    /// It exists where each of these lies in `0..extent`.
+    /// The point exists where each of these lies in `0..extent`.
     pub when: Vec<(Poly, Dim)>,
-    /// Which point of each operand it comes from; `None` for operands that are read from elsewhere.
+    /// The point of each operand that it comes from; `None` for operands that are read from elsewhere.
     pub from: Vec<Option<usize>>,
 }
 
@@ -34,7 +34,7 @@ pub fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
             .is_some_and(|p| crate::kernel::thin(&p.domain[0], &p.domain[1]))
 }
 
-/// The extents of a product, and where its operands and result are read and written.
+/// The extents of a product, and the positions at which its operands are read and its result is written.
 #[derive(Clone, Debug)]
 pub struct ProductDomain {
     /// Extents of batch, m, n (positions), k.
@@ -44,7 +44,7 @@ pub struct ProductDomain {
 }
 
 impl ProductDomain {
-    /// The domain of a Contract; `None` when its columns cannot be shared out so.
+    /// The domain of a Contract; `None` if its columns cannot be split by `split`.
     pub fn of(graph: &Graph, node: NodeId, split: Split) -> Option<ProductDomain> {
         let node = graph.node(node);
         let Op::Contract(c) = &node.op else { return None };
@@ -82,20 +82,20 @@ impl ProductDomain {
         Some(ProductDomain { domain, positions })
     }
 
-    /// The position of these labels in part `part`.
+    /// The positions along the axes of these labels, in part `part`.
     pub fn at(&self, labels: &[u8], part: usize) -> Vec<Poly> {
         let find = |l: &u8| self.positions[part].iter().find(|(x, _)| x == l).map(|(_, p)| p.clone());
         labels.iter().map(|l| find(l).unwrap_or_default()).collect()
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn parts(&self) -> usize {
         self.positions.len()
     }
 }
 
-/// The labels that are summed over, those along which an operand's windows lie first, where there are others: for channels
-/// side by side the place in the window is the same, so that where it lies is found out once for all of them.
+/// The summed labels with those of windows first, if there are windows: neighbouring channels then share the position within the window,
+/// so that its bounds are checked once for all of them.
 fn windows_first(graph: &Graph, a: Value, c: &Contract, dims: &[Vec<Dim>; 4]) -> Option<Vec<u8>> {
     let Op::View { index, fill: Some(_), .. } = &graph.node(a.node).op else { return None };
     let few = |d: &[Dim]| d.iter().product::<Dim>().as_const().is_some_and(|d| d <= 8);
@@ -103,7 +103,7 @@ fn windows_first(graph: &Graph, a: Value, c: &Contract, dims: &[Vec<Dim>; 4]) ->
         return None;
     }
     let (k, batch) = (c.k(), c.batch());
-    // Channels of a slice lie behind those of the slices before.
+    // Channels of a group follow those of the groups before it.
     let first = |a: &Atom| match a {
         Atom::Var(v) if c.a.get(*v as usize).is_some_and(|l| batch.contains(l)) => Some(Poly::ZERO),
         _ => None,
@@ -133,7 +133,7 @@ impl Split {
     }
 }
 
-/// Splits a shape into rows (`axes` run along the row): extents, and the position of row `%0`, column `%1`.
+/// Splits a shape into rows, with `axes` along the row: the number of rows, their length, and the position of row `%0`, column `%1`.
 pub fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
     let outer: Vec<Dim> = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d].clone()).collect();
     let inner: Vec<Dim> = axes.iter().map(|d| shape[*d].clone()).collect();
@@ -149,7 +149,7 @@ pub fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
     (rows, len, index)
 }
 
-/// The extents of a [`Op::Sort`], rows, positions and places, and the position of row `%0`, place `%2` in its result.
+/// The domain of an [`Op::Sort`] (rows, positions, places) and the position in its result of row `%0`, place `%2`.
 pub fn places_of(graph: &Graph, anchor: NodeId, axis: usize) -> (Vec<Dim>, Vec<Poly>) {
     let node = graph.node(anchor);
     let (rows, len, mut at) = rows_of(&graph.ty(node.inputs[0]).shape, &[axis]);
@@ -202,7 +202,7 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
     }
 }
 
-/// Attention's domain and where its operands are read.
+/// Attention's domain and the positions at which its operands are read.
 pub struct AttentionDomain {
     /// Extents of batch, s, t, d, e.
     pub domain: Vec<Dim>,
@@ -210,7 +210,7 @@ pub struct AttentionDomain {
 }
 
 impl AttentionDomain {
-    /// The position over the batch and two variables.
+    /// The position over the batch axes, followed by two variables.
     pub fn at(&self, i: usize, j: usize) -> Vec<Poly> {
         self.base.iter().cloned().chain([Poly::var(i), Poly::var(j)]).collect()
     }
@@ -227,8 +227,8 @@ pub fn attention(q: &[Dim], v: &[Dim]) -> Option<AttentionDomain> {
     Some(AttentionDomain { domain, base })
 }
 
-/// The points of the result of `node`, whose operands have the points that `of` knows; `None` when they
-/// cannot be followed. `partial` also follows slices and joins.
+/// The points of the result of `node`, where `of` gives the points of its operands; `None` if they cannot be followed. `partial` also
+/// follows slices and joins.
 pub fn follow<'p>(
     graph: &Graph,
     node: NodeId,
@@ -263,7 +263,7 @@ pub fn follow<'p>(
         }
         Op::Map { shape, .. } => {
             let inside: Vec<Option<&[Point]>> = node.inputs.iter().map(|x| of(*x)).collect();
-            // The first operand inside leads: all its points must be met by the others'.
+            // The first operand inside leads: the other operands must have points at each of its positions.
             let lead = inside.iter().position(Option::is_some)?;
             for (x, points) in node.inputs.iter().zip(&inside) {
                 if points.is_some() && !same_extents(&graph.ty(*x).shape, shape) {
@@ -290,7 +290,7 @@ pub fn follow<'p>(
             }
             Some(out)
         }
-        // Elements that stand where the unit says.
+        // Elements at indices that the unit computes.
         Op::Gather { shape, index } => {
             let inside: Vec<usize> =
                 (0..node.inputs.len()).filter(|i| of(node.inputs[*i]).is_some()).collect();
@@ -350,8 +350,8 @@ pub fn follow<'p>(
     }
 }
 
-/// Where the elements lie in the operand of a [`Op::Place`], of whose indices those of one operand are known at points: that
-/// operand, and the element's position for each of the points. Each element is met once.
+/// For an [`Op::Place`] with exactly one index operand inside the unit: that operand, and for each of its points the position of the
+/// element. Each element occurs once.
 pub fn placed<'p>(
     graph: &Graph,
     node: NodeId,
@@ -370,7 +370,7 @@ pub fn placed<'p>(
     });
     let (Some(at), None) = (all.next(), all.next()) else { return None };
     let (elements, indices) = (&graph.ty(node.inputs[0]).shape, &graph.ty(node.inputs[operand]).shape);
-    // The axis of the indices along which each of the elements' lies.
+    // The index axis along which each element axis lies.
     let axes: Vec<Option<usize>> =
         (0..elements.len()).map(|d| at.iter().position(|p| p.as_var() == Some(d))).collect();
     let whole = elements.iter().zip(&axes).all(|(d, axis)| match axis {
@@ -384,13 +384,13 @@ pub fn placed<'p>(
     Some((operand, of(node.inputs[operand])?.iter().map(position).collect()))
 }
 
-/// Whether broadcasting to `shape` leaves a value of shape `x` as it is.
+/// Whether a value of shape `x` is unchanged by broadcasting to `shape`.
 fn same_extents(x: &[Dim], shape: &[Dim]) -> bool {
     let skip = shape.len().saturating_sub(x.len());
     shape[..skip].iter().all(|d| d.is(1)) && shape[skip..] == *x
 }
 
-/// Adds what is not known to hold to `when`; false if one is known not to.
+/// Adds conditions that are not known to hold to `when`; false if one is known not to hold.
 fn hold(conditions: Vec<(Poly, Dim)>, when: &mut Vec<(Poly, Dim)>, domain: &[Dim]) -> bool {
     for (p, d) in conditions {
         if outside(&p, &d, domain) {
@@ -403,7 +403,7 @@ fn hold(conditions: Vec<(Poly, Dim)>, when: &mut Vec<(Poly, Dim)>, domain: &[Dim
     true
 }
 
-/// Strides at which slices of an anchor's result, or of what follows it, lie apart.
+/// The distances between slices of an anchor's result, or of a value that follows it.
 pub fn strides(graph: &Graph, anchor: NodeId) -> Vec<i64> {
     let mut seen = vec![anchor];
     let mut offsets: Vec<(Vec<Dim>, Value, Vec<i64>)> = vec![];

@@ -1,11 +1,12 @@
-//! Kernels that would compute the same in every run: their results become constants.
+//! Constant folding of units: kernels whose results are the same in every run become constants.
 //!
-//! Values that depend on constants only and are read in place cost nothing, and a constant they are read from may be smaller. So
-//! the [rewrites](crate::rewrite::fold) leave most of it. Here it is known what would be written to memory: weights that a
-//! loop wants in another order, tables. Programs hardly grow by it ([`GROWTH`]), and the work is bounded ([`MOST_WORK`]).
+//! Values that depend on constants only and are inlined cost nothing, and the constant that they read may be smaller than they are, so
+//! that the [rewrites](crate::rewrite::fold) leave most of them. At this stage it is known which of them would be written to memory:
+//! weights that a loop needs in another order, tables. The size of programs grows little ([`GROWTH`]), and the work is bounded
+//! ([`MOST_WORK`]).
 //!
-//! A number that devices round as they like is computed here or there, never both: of a coordinate `x` the fraction
-//! `x - floor(x)` from here and the `floor(x)` of a device can be of neighbouring integers.
+//! A float whose rounding depends on the device is computed either at compile time or by the device, never both: of the coordinate `x`, a
+//! fraction `x - floor(x)` from the compiler and a `floor(x)` from the device could belong to neighbouring integers.
 
 use crate::fuse::unit::Grouping;
 use petgraph::visit::{Dfs, Walker};
@@ -15,12 +16,12 @@ use wgfc_ir::{
     BinaryOp, Border, Graph, Node, NodeId, Op, Poly, ScalarNode, Tensor, TensorType, UnaryOp, Value,
 };
 
-/// Elements read and written, over all that is computed: a bound on the compiler's time.
+/// The most elements read and written by all folded nodes together: a bound on compile time.
 const MOST_WORK: f64 = (64 << 20) as f64;
-/// The constants may grow by one part in so many, and by so many bytes.
+/// The allowed growth of the constants: one part in the first number, plus the second number in bytes.
 const GROWTH: (usize, usize) = (16, 64 << 10);
 
-/// Replaces what the units would compute from constants alone; whether there was any.
+/// Replaces units' results that depend on constants alone. Returns whether there were any.
 pub(in crate::fuse) fn fold(
     graph: &mut Graph,
     order: &[NodeId],
@@ -43,7 +44,7 @@ pub(in crate::fuse) fn fold(
     let all: usize = graph.node_ids().map(|n| bytes_of(graph, n)).sum();
     let allowed = (all / GROWTH.0 + GROWTH.1) as f64;
     if growth(graph, &chosen) > allowed {
-        // Each on its own may yet pay.
+        // Single values may still fit the limit.
         let mut left = allowed;
         chosen.retain(|v| {
             let own = growth(graph, std::slice::from_ref(v));
@@ -72,7 +73,7 @@ pub(in crate::fuse) fn fold(
     Ok(!chosen.is_empty())
 }
 
-/// Drops values of which a number that devices round would be computed here and there.
+/// Drops values for which a device-rounded float would be computed both at compile time and by the device.
 fn keep_whole(graph: &Graph, chosen: &mut Vec<Value>) {
     let rounded = |v: &Value| ancestors(graph, v.node).into_iter().filter(|n| rounds(graph, *n)).collect();
     let needs: Vec<Vec<NodeId>> = chosen.iter().map(rounded).collect();
@@ -87,7 +88,7 @@ fn keep_whole(graph: &Graph, chosen: &mut Vec<Value>) {
     let mut kept = vec![true; chosen.len()];
     open.iter().for_each(|i| kept[*i] = false);
     while let Some(i) = open.pop() {
-        // The nodes it is computed from stay with it.
+        // The nodes it is computed from must stay with it.
         let mut stay = vec![chosen[i].node];
         while let Some(n) = stay.pop() {
             if !gone.remove(&n) {
@@ -126,7 +127,7 @@ fn fixed(graph: &Graph, order: &[NodeId]) -> FxHashMap<NodeId, f64> {
         let (true, Some(made), Some(read)) = (known, made, read) else { continue };
         let work = match (&node.op, &node.inputs[..]) {
             (Op::Const(_), _) => 0.0,
-            // At most every element of one with every element of the other.
+            // At most every element of one operand with every element of the other.
             (Op::Contract(_) | Op::TopK { .. }, inputs) => {
                 inputs.iter().filter_map(|v| size(graph.ty(*v))).product::<f64>().max(read * read)
             }
@@ -149,7 +150,7 @@ fn bytes_of(graph: &Graph, n: NodeId) -> usize {
     }
 }
 
-/// Whether a node makes floats whose last bits may be others on a device.
+/// Whether a node computes floats whose last bits may differ on a device.
 fn rounds(graph: &Graph, n: NodeId) -> bool {
     let node = graph.node(n);
     if !node.outputs.iter().any(|ty| ty.dtype.is_float()) {
@@ -170,7 +171,7 @@ fn rounds(graph: &Graph, n: NodeId) -> bool {
     })
 }
 
-/// By how many bytes the constants grow if these values are constants.
+/// The growth of the constants in bytes if these values become constants.
 fn growth(graph: &Graph, values: &[Value]) -> f64 {
     let made: f64 = (values.iter().map(|v| graph.ty(*v)))
         .map(|ty| {
@@ -180,7 +181,7 @@ fn growth(graph: &Graph, values: &[Value]) -> f64 {
     made - gone(graph, values).iter().map(|n| bytes_of(graph, *n) as f64).sum::<f64>()
 }
 
-/// The nodes that nothing reads any more if these values are constants.
+/// The nodes that become dead if these values become constants.
 fn gone(graph: &Graph, values: &[Value]) -> FxHashSet<NodeId> {
     let chosen: FxHashSet<Value> = values.iter().copied().collect();
     let mut gone: FxHashSet<NodeId> = FxHashSet::default();
@@ -198,8 +199,8 @@ fn gone(graph: &Graph, values: &[Value]) -> FxHashSet<NodeId> {
     gone
 }
 
-/// The tensor of `v`; absent where it depends on absent weights. `place` is in an order of the nodes, constants that were added
-/// left out.
+/// The tensor of `v`; `None` if it depends on absent weights. `place` gives the topological order of the nodes, except for constants
+/// added later.
 fn value(graph: &Graph, v: Value, place: &FxHashMap<NodeId, usize>) -> Option<Tensor> {
     let mut needed = ancestors(graph, v.node);
     needed.sort_by_key(|n| (place.get(n), *n));

@@ -1,4 +1,4 @@
-//! Pulling: a value of the graph at a position, as an expression of a kernel's body.
+//! Pulling: builds the expression of a value of the graph at a position in a kernel's body.
 
 pub(super) mod constant;
 mod parts;
@@ -15,16 +15,16 @@ use wgfc_ir::{
     TensorType, UnaryOp, Value,
 };
 
-/// Says where the elements of values come from, and holds the body of the kernel that is being built.
+/// Gives the source of each value's elements, and holds the body of the kernel being built.
 pub trait Resolver {
     /// The body so far.
     fn body(&self) -> &Body;
     /// The body so far, to add to.
     fn body_mut(&mut self) -> &mut Body;
-    /// Where element `index` of a value comes from. Where `guard` is false the element is arbitrary and nothing is read.
+    /// The source of element `index` of a value. Where `guard` is false the element is arbitrary and nothing is read.
     fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String>;
-    /// The expression of a kernel grew too large in computing the last of these values, each to compute the
-    /// one before it. Memory for one in between would help.
+    /// Called when the kernel's expressions grow too large. `path` holds the values being computed, each for the one before it; giving
+    /// one of them memory would help.
     fn too_large(&mut self, _path: &[Value]) {}
 }
 
@@ -43,16 +43,16 @@ impl<R: Resolver> Resolver for &mut R {
     }
 }
 
-/// Where an element of a value comes from.
+/// The source of a value's element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// It is computed where it is read.
     Computed,
     /// A tensor with all elements in row-major order.
     Tensor(TensorId),
-    /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
+    /// A constant too large for one binding, cut into tensors; each with the flat offset at which it ends.
     Segments(Vec<(TensorId, i64)>),
-    /// Attention whose keys are in parts, which the reader puts together.
+    /// Attention with split keys, whose parts the reader combines.
     Parts(Parts),
     /// An expression of the body that the resolver made.
     Expr(ExprId),
@@ -69,15 +69,15 @@ impl Source {
         }
     }
 
-    /// Which kind of source it is, and of how many parts.
+    /// The variant of the source, and the number of parts.
     pub fn kind(&self) -> (std::mem::Discriminant<Source>, u32) {
         let count = if let Source::Parts(parts) = self { parts.count } else { 0 };
         (std::mem::discriminant(self), count)
     }
 }
 
-/// The most expressions of a kernel, terms of an index, and values computed one inside the other: bounds on the text of
-/// a kernel and on the time that drivers take to compile it.
+/// The most expressions of a kernel, terms of an index expression, and nested inlined values: bounds on the kernel's text and on the
+/// driver's compile time.
 const MAX_EXPRS: usize = 8192;
 const MAX_INDEX: u32 = 400;
 const MAX_NESTED: usize = 100;
@@ -90,10 +90,9 @@ pub struct Puller<'a, R: Resolver> {
     pub resolver: R,
     /// Extents of the kernel's variables.
     pub domain: Vec<Dim>,
-    /// Where a product's first operand may leave the scale of a normalised row to its epilogue: the
-    /// norms met so far.
+    /// The norms met so far whose row scale is left to the epilogue; only for a product's first operand.
     pub deferred: Option<Vec<Deferred>>,
-    /// Operators that combine elements are written out, and elements of small constants are numbers.
+    /// Whether operators that combine elements are written out, and elements of small constants become literals.
     pub unroll: bool,
     /// The values being computed, each inside the one before it.
     path: Vec<Value>,
@@ -112,7 +111,7 @@ pub struct Deferred {
 }
 
 impl<'a, R: Resolver> Puller<'a, R> {
-    /// Adds to the resolver's body, over these variables.
+    /// A puller that adds to the resolver's body, over the variables of `domain`.
     pub fn new(graph: &'a Graph, resolver: R, domain: Vec<Dim>) -> Self {
         Puller {
             graph,
@@ -140,7 +139,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         self.body_mut().push(e, dtype)
     }
 
-    /// Goes on over variables of other extents. Returns the old ones.
+    /// Replaces the extents of the variables. Returns the old ones.
     pub fn over(&mut self, domain: Vec<Dim>) -> Vec<Dim> {
         self.memo.clear();
         std::mem::replace(&mut self.domain, domain)
@@ -183,7 +182,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         Ok(e)
     }
 
-    /// A known element of a small constant.
+    /// An element of a small constant at a constant position, as a number.
     fn element(&self, v: Value, index: &[Poly]) -> Option<Scalar> {
         const MOST: usize = 1024;
         let Op::Const(t) = &self.graph.node(v.node).op else { return None };
@@ -220,8 +219,8 @@ impl<'a, R: Resolver> Puller<'a, R> {
         result.unwrap_or_default()
     }
 
-    /// `a` where `c` holds, else `b`. Where both are made by the same operator, which takes many instructions, its operands are chosen
-    /// and it is applied once.
+    /// `a` where `c` holds, else `b`. If both apply the same operator and it takes many instructions, its operands are selected and it is
+    /// applied once.
     fn chosen(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
         const MANY: usize = 32;
         let body = self.body();
@@ -243,7 +242,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         self.push(e, dtype)
     }
 
-    /// The values read so far that are computed in place, with an expression of each.
+    /// The inlined values read so far, each with one of its expressions.
     pub fn inlined(&self) -> Vec<(Value, ExprId)> {
         let mut out: Vec<_> = self
             .memo
@@ -341,7 +340,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         }
     }
 
-    /// The element of a Gather at `index`, of whose operands `given` are values at hand already.
+    /// The element of a Gather at `index`; `given` supplies operands whose value is already computed.
     pub fn gather(
         &mut self,
         inputs: &[Value],
@@ -362,7 +361,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                     };
                     let inside = self.wrap_and_clamp(e, d);
                     if inside != e {
-                        // An axis without elements has no nearest one.
+                        // An axis of extent 0 has no element to clamp to.
                         let any = self.less(&Poly::ZERO, d);
                         guard = self.and(guard, any);
                     }
@@ -411,7 +410,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                         continue;
                     }
                     match self.as_index(at(a)).and_then(|p| p.as_const()) {
-                        // As f32 has them exactly.
+                        // As far as f32 represents them exactly.
                         Some(n) if *to == DType::F32 && n.abs() <= 1 << 24 => {
                             Expr::Const(Scalar::from_i64(*to, n))
                         }
@@ -430,7 +429,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         flat_offset(&ty.shape, index, &self.domain)
     }
 
-    /// An element of an index operand as an `i32`; what does not fit is the nearest that does.
+    /// An element of an index operand as an `i32`, saturated.
     pub fn index_element(
         &mut self,
         indices: Value,
@@ -443,7 +442,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         Ok(self.saturated(e))
     }
 
-    /// An integer as the nearest `i32`.
+    /// An integer saturated to `i32`.
     fn saturated(&mut self, e: ExprId) -> ExprId {
         let i32 = DType::I32;
         if self.body().dtype(e) != DType::I64 {
@@ -484,7 +483,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         self.push(Expr::Cast(to, e), to)
     }
 
-    /// `e` counted from the end where negative, and forced inside `0..d`.
+    /// `e` with negative values counted from the end, clamped to `0..d`.
     fn wrap_and_clamp(&mut self, e: ExprId, d: &Dim) -> ExprId {
         let i32 = DType::I32;
         if let Some(i) = self.as_index(e)
@@ -503,13 +502,13 @@ impl<'a, R: Resolver> Puller<'a, R> {
         self.push(Expr::Binary(BinaryOp::Max, low, zero), i32)
     }
 
-    /// Whether the sign bit of `e` is masked.
+    /// Whether the sign bit of `e` is masked off.
     fn is_masked(&self, e: ExprId) -> bool {
         let Expr::Binary(BinaryOp::And, _, mask) = self.body().expr(e) else { return false };
         matches!(self.body().expr(*mask), Expr::Const(s) if s.dtype == DType::I32 && s.as_i64() >= 0)
     }
 
-    /// `e` counted from the end where negative.
+    /// `e` with negative values counted from the end.
     pub fn wrap(&mut self, e: ExprId, d: &Dim) -> ExprId {
         let i32 = DType::I32;
         let zero = self.constant(Scalar::from_i64(i32, 0));
@@ -519,7 +518,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         self.push(Expr::Select(negative, from_end, e), i32)
     }
 
-    /// How two index expressions compare, where that is so all over the domain.
+    /// The result of comparing two index expressions, if it is the same all over the domain.
     fn known(&self, op: BinaryOp, a: ExprId, b: ExprId) -> Option<bool> {
         let (small, large, strict) = match op {
             BinaryOp::Lt => (a, b, 1),
@@ -577,7 +576,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
     pub fn index(&mut self, p: Poly) -> ExprId {
         self.push(Expr::Index(p), DType::I32)
     }
-    /// Both, where both are there.
+    /// The conjunction of the conditions that are present.
     pub fn and(&mut self, a: Option<ExprId>, b: Option<ExprId>) -> Option<ExprId> {
         match (a, b) {
             (Some(a), Some(b)) if a != b => Some(self.push(Expr::Binary(BinaryOp::And, a, b), DType::Bool)),
@@ -601,7 +600,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
         let zero = self.constant(Scalar::from_i64(DType::I32, 0));
         Some(self.binary(BinaryOp::Ge, a, zero))
     }
-    /// Whether `p` lies in `0..d`; `None` where it always does.
+    /// The condition that `p` lies in `0..d`; `None` if it always does.
     pub fn inside(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
         let low = self.at_least_zero(p);
         let high = self.less(p, d);
@@ -609,7 +608,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
     }
 }
 
-/// Whether `p` is known to lie outside `0..d` all over the domain.
+/// Whether `p` provably lies outside `0..d` all over the domain.
 pub fn outside(p: &Poly, d: &Dim, domain: &[Dim]) -> bool {
     (p - d).proves_nonneg(domain) || (&-p - &Poly::ONE).proves_nonneg(domain)
 }
@@ -644,7 +643,7 @@ pub fn flat_offset(shape: &[Dim], index: &[Poly], domain: &[Dim]) -> Poly {
     flat.subst(&|_| None, domain)
 }
 
-/// The position that flat element `flat` has in a row-major tensor of this shape.
+/// The position of flat element `flat` in a row-major tensor of this shape.
 pub fn unflatten(flat: &Poly, shape: &[Dim], domain: &[Dim]) -> Vec<Poly> {
     let mut out = vec![Poly::ZERO; shape.len()];
     let mut rest = flat.clone();

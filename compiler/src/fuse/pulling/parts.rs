@@ -1,15 +1,15 @@
-//! The parts of attention's keys, put together.
+//! Combining the parts of attention with split keys.
 
 use super::{Puller, Resolver, flat_offset};
 use crate::kernel::{Expr, ExprId, TensorId};
 use wgfc_ir::{BinaryOp, DType, Poly, TensorType, UnaryOp};
 
-/// The results that attention leaves of each part of its keys.
+/// The partial results of attention with split keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// How many parts.
+    /// The number of parts.
     pub count: u32,
-    /// `Σₜ exp(score − highest)·v`, the parts along a new last axis.
+    /// `Σₜ exp(score − highest)·v`, with the parts along a new last axis.
     pub sums: TensorId,
     /// The highest score and `Σₜ exp(score − highest)`, shape `[…, s, parts, 2]`.
     pub scales: TensorId,
@@ -60,7 +60,7 @@ impl<R: Resolver> Puller<'_, R> {
         [sum, highest, load(parts.scales, &row + &Poly::constant(1))]
     }
 
-    /// The share that a part adds where the highest score of all is `top`: values times `exp(highest − top)`.
+    /// A part's values scaled to the overall highest score `top`: times `exp(highest − top)`.
     pub fn weighted(&mut self, highest: ExprId, top: ExprId, values: [ExprId; 2]) -> [ExprId; 2] {
         let least = self.f32(-200.0);
         let below = self.binary(BinaryOp::Sub, highest, top);
@@ -69,7 +69,7 @@ impl<R: Resolver> Puller<'_, R> {
         values.map(|v| self.binary(BinaryOp::Mul, weight, v))
     }
 
-    /// The result of sums over all parts.
+    /// The final result from the sums over all parts.
     pub fn over_total(&mut self, sum: ExprId, total: ExprId, to: DType) -> ExprId {
         let tiny = self.f32(1e-30);
         let total = self.binary(BinaryOp::Max, total, tiny);

@@ -1,12 +1,12 @@
-//! Where updates go.
+//! The target positions of updates.
 
 use super::{Puller, Resolver, flat_offset};
 use crate::kernel::ExprId;
 use wgfc_ir::{Atom, BinaryOp, Dim, GatherAxis, Poly, Value};
 
 impl<R: Resolver> Puller<'_, R> {
-    /// The element of a tensor of `shape` to which the update at `from` goes, and what holds if it goes anywhere. Indices that `given`
-    /// knows are not read.
+    /// The flat offset in a tensor of `shape` of the element that the update at `from` goes to, and the condition that it is inside.
+    /// Indices supplied by `given` are not read.
     pub fn target(
         &mut self,
         inputs: &[Value],

@@ -1,9 +1,9 @@
-//! Scatters that combine, their updates put in the order of their places first: the updates of a row of the data then stand
-//! side by side, and each row combines its own, one after another in the order in which they were given.
+//! Combining scatters that sort their updates by row first. The updates of a row of the data are then adjacent, and each row combines its
+//! own one after another, in their original order.
 //!
-//! A row is what one index chooses: axes along which updates lie as the data do are its columns. Rows of many updates would
-//! take one lane a long time. So updates in order are cut into chunks; those of a chunk that all go to one row are
-//! combined beforehand, by lanes of their own, and the row takes their result for the whole chunk.
+//! A row is selected by one index; axes that the data and the updates share are its columns. A row with many updates would take one lane
+//! a long time. So the sorted updates are cut into chunks: a chunk whose updates all go to one row is combined beforehand, by lanes of
+//! its own, and the row uses the result for the whole chunk.
 
 use super::{GatherAxis, Graph, Made, Op, Poly, ReduceOp, Scalar, Value, fixed, is_large};
 use crate::Options;
@@ -14,18 +14,18 @@ use crate::schedule::sorts::most_keys;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{BinaryOp as B, Body, Border, Class, DType, Dim, NodeId, TensorType};
 
-/// Updates of a chunk: about as many as there are chunks, within these bounds; where their number is not known, so many.
+/// Updates of a chunk: about the square root of the number of updates, within these bounds; [`CHUNK`] if that number is not constant.
 const CHUNKS: [i64; 2] = [32, 1024];
 const CHUNK: i64 = 256;
-/// The lanes of a row keep a device busy that has no more than so many times as many invocations under way.
+/// The lanes of a row keep a device busy if it has at most this many resident invocations per lane.
 const BUSY: f64 = 4.0;
-/// Up to this number rows combine their updates alone.
+/// The most updates that rows combine without chunks.
 const FEW: i64 = 64;
-/// Columns that a lane takes, where there are so many lanes for each invocation under way: what it takes to find the updates
-/// is then shared.
+/// Columns per lane, with the least number of lanes per resident invocation for which that is chosen: the cost of finding the updates is
+/// then shared.
 const WIDTHS: [(i64, f64); 2] = [(16, 64.0), (4, 0.0)];
 
-/// Replaces scatters for which this form is estimated to take less time than that of updates that meet in any order.
+/// Replaces scatters for which this form is estimated to be faster than that with updates in arbitrary order.
 pub fn lower(graph: &mut Graph, options: &Options) -> Result<(), String> {
     let mut any = false;
     for n in graph.node_ids().collect::<Vec<_>>() {
@@ -43,15 +43,15 @@ pub fn lower(graph: &mut Graph, options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// A scatter whose indices choose whole rows.
+/// A scatter whose indices select whole rows.
 struct Rows {
     node: NodeId,
     how: ReduceOp,
     index: Vec<GatherAxis>,
-    /// Axes of the data that indices choose among, and the others.
+    /// The axes of the data that indices select along, and the other axes.
     chosen: Vec<usize>,
     columns: Vec<usize>,
-    /// Axes of the updates that are looked through, and those that lie as the columns do, in their order.
+    /// The axes of the updates that enumerate updates, and those that are columns, in the columns' order.
     listed: Vec<usize>,
     beside: Vec<usize>,
     /// The type in which elements are combined.
@@ -100,7 +100,7 @@ impl Rows {
         [of(data, &self.chosen), of(updates, &self.listed), of(data, &self.columns)]
     }
 
-    /// Seconds that it takes in this form.
+    /// The estimated seconds of this form.
     fn in_order(&self, graph: &Graph, options: &Options) -> f64 {
         let s = &options.profile.speeds;
         let extents = self.extents(graph);
@@ -108,22 +108,22 @@ impl Rows {
         let chunk = chunk(&extents[1]) as f64;
         let bits = graph.ty(graph.node(self.node).inputs[0]).dtype.bits() as f64;
         let moved = (2.0 * rows + n) * columns * bits / 8.0;
-        // Each pass over the keys reads and writes them, and looks for places.
+        // Each pass over the keys reads and writes them, and searches for places.
         let passes = (n / most_keys(&options.profile) as f64).log2().max(0.0).ceil() + 2.0;
         let sorted = passes * n * SORTED / s.bandwidth;
-        // The number of updates that one row waits for where all rows have as many.
+        // The number of updates that one row waits for, if all rows have equally many.
         let each = n / rows;
         let waits = each.min(chunk + each / chunk) + if each > chunk { chunk } else { 0.0 };
         let waits = waits * 2.0 * s.memory_latency * s.cycle();
         moved / s.bandwidth + sorted + waits + (passes + 4.0) * s.dispatch_cost
     }
 
-    /// Seconds that it takes where updates meet in any order.
+    /// The estimated seconds of the form with updates in arbitrary order.
     fn in_any_order(&self, graph: &Graph, options: &Options) -> f64 {
         let s = &options.profile.speeds;
         let extents = self.extents(graph);
         let [rows, n, columns] = [0, 1, 2].map(|i| options.expect.extent(&extents[i]));
-        // Bytes of an element of the data and of an update, and dispatches.
+        // Bytes moved per element of the data and per update, and the number of dispatches.
         let (data, update, dispatches) = match (self.how, self.dtype.class()) {
             (ReduceOp::Sum, _) => (40.0, 40.0, 5.0),
             (ReduceOp::Prod, Class::Float) => (72.0, 80.0, 9.0),
@@ -134,7 +134,7 @@ impl Rows {
         (rows * data + n * update) * columns / s.bandwidth + dispatches * s.dispatch_cost
     }
 
-    /// The scatter's result in this form.
+    /// Builds this form. Returns the scatter's result.
     fn combined(&self, graph: &mut Graph, options: &Options) -> Made {
         let node = graph.node(self.node).clone();
         let [rows, n, columns] = self.extents(graph);
@@ -160,7 +160,7 @@ impl Rows {
         let order = b.cast(Value { node: sorted, port: 1 }, DType::I32)?;
         let sorted = Value { node: sorted, port: 0 };
 
-        // Where the lanes of one row keep the device busy it may take them long.
+        // If one row has enough lanes to keep the device busy, each may take long.
         let lanes = columns[0].as_const().unwrap_or(1) as f64;
         let few = n.as_const().is_some_and(|n| n <= FEW) || lanes * BUSY >= options.profile.speeds.resident;
         let chunk = if few { None } else { Some(chunk(&n)) };
@@ -181,7 +181,7 @@ impl Rows {
         b.transpose(all, &back)
     }
 
-    /// The row (i32) to which each update goes, the number of rows where that is outside.
+    /// The row (i32) of each update; the number of rows if it is out of bounds.
     fn places(&self, b: &mut Builder<'_>, inputs: &[Value], shape: &[Dim]) -> Made {
         let mut dims: Vec<Dim> = vec![];
         let mut vars = vec![Poly::ZERO; b.rank(inputs[1])];
@@ -246,7 +246,7 @@ impl Rows {
     }
 }
 
-/// Bytes for each key and pass: those that are read and written, and what searching takes.
+/// Bytes per key and pass, including the search.
 const SORTED: f64 = 48.0;
 
 /// Columns that a lane takes.
@@ -257,33 +257,33 @@ fn width(rows: f64, columns: &Dim, options: &Options) -> i64 {
     WIDTHS.iter().find(fits).map_or(1, |(width, _)| *width)
 }
 
-/// Updates of a chunk.
+/// The number of updates of a chunk.
 fn chunk(n: &Dim) -> i64 {
     let Some(n) = n.as_const() else { return CHUNK };
     let root = 1i64 << (n.max(1).ilog2() / 2);
     root.clamp(CHUNKS[0], CHUNKS[1])
 }
 
-/// The updates in the order of their rows.
+/// The updates sorted by row.
 struct Listed {
-    /// How many there are, and rows.
+    /// The number of updates and of rows.
     n: Dim,
     rows: Dim,
     chunk: Option<i64>,
-    /// The row of each, and its number.
+    /// The row of each update, and its original number.
     sorted: Value,
     order: Value,
 }
 
 impl Listed {
-    /// The row of the update `by` places further, −1 beyond the last.
+    /// The row of the update `by` positions later; −1 beyond the last.
     fn beyond(&self, b: &mut Builder<'_>, by: i64) -> Made {
         let fill = Some(Scalar::from_i64(DType::I32, -1));
         let index = vec![&Poly::var(0) + by];
         b.push(Op::View { shape: vec![self.n.clone()], index, fill }, &[self.sorted])
     }
 
-    /// Where each row's updates begin, −1 where it has none.
+    /// The first of each row's updates; −1 if it has none.
     fn begins(&self, b: &mut Builder<'_>) -> Made {
         let none = b.full(std::slice::from_ref(&self.rows), Scalar::from_i64(DType::I32, -1))?;
         let before = self.beyond(b, -1)?;
@@ -297,8 +297,8 @@ impl Listed {
         b.push(Op::Scatter { reduce: None, index }, &[none, number, to])
     }
 
-    /// The sources that a row combines at each place: the number of an update, or, as many further as there are updates, of a whole chunk;
-    /// with the sign bit where the row has no others behind it.
+    /// The sources that a row combines at each position: the number of an update, or the number of updates plus that of a whole chunk.
+    /// The sign bit marks the last source of a row.
     fn sources(&self, b: &mut Builder<'_>) -> Made {
         let next = self.beyond(b, 1)?;
         let mut f = Body::default();
@@ -325,7 +325,7 @@ impl Listed {
         b.map(f.0, &args)
     }
 
-    /// The combined updates of each chunk that go to one row.
+    /// The combined updates of each chunk whose updates all go to one row.
     fn chunks(&self, b: &mut Builder<'_>, updates: Value, chunk: i64, of: &Rows) -> Made {
         let shape = b.shape(updates);
         let count = self.n.div(&Poly::constant(chunk), &[]);
@@ -364,7 +364,7 @@ impl Listed {
     ) -> Made {
         let begins = b.reshape(begins, vec![self.rows.clone(), Dim::ONE, Dim::ONE])?;
         let alive = b.binary_scalar(B::Ge, begins, 0.0)?;
-        // The parts of a row: updates before its first whole chunk, its chunks, and updates behind them.
+        // A row's updates: those before its first whole chunk, its whole chunks, and those after them.
         let steps = match self.chunk {
             Some(chunk) => &self.n.div(&Poly::constant(chunk), &[]) + 2 * chunk,
             None => self.n.clone(),
@@ -400,7 +400,8 @@ impl Listed {
     }
 }
 
-/// The body of a loop over `inputs`, of which `carried` are carried and one is scanned; `make` computes what is carried.
+/// The body of a loop over `inputs`, of which the first `carried` are carried and the next one is scanned; `make` computes the new
+/// carried values.
 fn step(
     b: &Builder<'_>,
     inputs: &[Value],
@@ -421,7 +422,7 @@ fn step(
     Ok(g)
 }
 
-/// `x` without its sign bit, which tells that it is no less than 0.
+/// `x` without its sign bit, which makes it known to be non-negative.
 fn number(b: &mut Builder<'_>, x: Value) -> Made {
     let mut f = Body::default();
     let (x_0, mask) = (f.arg(0), f.i32(i64::from(i32::MAX)));

@@ -1,18 +1,18 @@
-//! Products as sums of integers, which do not depend on an order.
+//! Products computed as sums of integers, which do not depend on the order.
 //!
-//! An integer of w bits is ±5^k·2^v, where odd numbers repeat after 2^(w − 2) powers of 5: a product adds k, v and how many are
-//! negative. A float is ±2^(e + l), where l, from 0 to 1, is a multiple of a small power of two: a product adds e, l and the same
-//! count. Logarithms and powers are taken in 64-bit integers, so that each device gets the same bits; a float's have some 2^-50 of
-//! error, and a product has that of its updates together, rounded once.
+//! An integer of w bits is ±5^k·2^v, where powers of 5 repeat after 2^(w − 2): a product adds k, v and the number of negative factors. A
+//! float is ±2^(e + l), where l, in 0..1, is a multiple of a small power of two: a product adds e, l and the number of negative factors.
+//! Logarithms and powers are computed in 64-bit integers, so that each device gets the same bits. The logarithm of a float has an error
+//! of about 2^-50; a product has the sum of its factors' errors and is rounded once.
 
 use super::{FRACTION, SPECIAL, places};
 use wgfc_ir::{BinaryOp as B, Body, DType, Dim, ScalarFn};
 
-/// The parts of products that are added.
+/// The decomposition of a product into sums.
 pub struct Parts {
-    /// A function of one number for each, whose results are added.
+    /// For each sum, the function from a factor to its term.
     pub of: Vec<ScalarFn>,
-    /// The product, of the sums.
+    /// The product as a function of the sums.
     pub product: ScalarFn,
 }
 
@@ -29,39 +29,39 @@ impl Parts {
         }
     }
 
-    /// The parts of `f32`, of which at most `most` meet.
+    /// The parts of `f32`, where at most `most` factors go to one element.
     pub fn of_floats(most: &Dim) -> Parts {
         Parts { of: vec![exponent(), sign(), special(), fraction(most)], product: float(most) }
     }
 }
 
-/// The parts of an integer: nodes.
+/// The parts of an integer, as nodes.
 struct Integer {
     /// The k of 5^k, of the integer's type.
     power: u32,
     /// Whether the sign is negative, 0 or 1 of the integer's type.
     negative: u32,
-    /// The v of 2^v, of the integer's type; of 0 as many as it has bits.
+    /// The v of 2^v, of the integer's type; the number of bits for 0.
     twos: u32,
 }
 
-/// 5^(2^`n`) of 64 bits.
+/// 5^(2^`n`) modulo 2^64.
 fn five(n: i64) -> u64 {
     (0..n).fold(5, |x: u64, _| x.wrapping_mul(x))
 }
 
-/// The number that gives 1 multiplied by an odd one.
+/// The multiplicative inverse of an odd number modulo 2^64.
 fn inverse(x: u64) -> u64 {
-    // Each step doubles the bits that are right, of which 3 are at first.
+    // Each Newton step doubles the number of correct bits, which is 3 initially.
     (0..5).fold(x, |y, _| y.wrapping_mul(2u64.wrapping_sub(x.wrapping_mul(y))))
 }
 
-/// From here on powers of 5 are those of 1 + 2^half·g, which multiply as their exponents add: 5^(2^(half − 2)) is the first.
+/// 5^(2^(half − 2)) is 1 + 2^half·g; its powers are 1 + 2^half·(n·g), so that products add n. Returns g.
 fn linear(half: i64) -> u64 {
     five(half - 2) >> half
 }
 
-/// As many bits of `x` as the type has.
+/// The low bits of `x`, as many as the type has.
 fn constant(f: &mut Body, t: DType, x: u64) -> u32 {
     f.int(t, if t == DType::U32 { i64::from(x as u32) } else { x as i64 })
 }
@@ -91,7 +91,7 @@ fn of_integer(t: DType, part: impl Fn(&mut Body, Integer) -> u32) -> ScalarFn {
     let negated = f.binary(B::Sub, zero, odd);
     odd = f.select(negative, negated, odd);
     let negative = f.select(negative, one, zero);
-    // 5^(2^(i − 2)) is 1 + 2^i and higher bits: dividing by it takes bit i away.
+    // 5^(2^(i − 2)) is 1 + 2^i plus higher bits: dividing by it clears bit i.
     let mut power = zero;
     for i in 2..half {
         let mask = f.int(t, 1 << i);
@@ -112,7 +112,7 @@ fn of_integer(t: DType, part: impl Fn(&mut Body, Integer) -> u32) -> ScalarFn {
     f.0
 }
 
-/// The product of integers, of the sums of their parts.
+/// The product of integers, from the sums of their parts.
 fn integer(t: DType) -> ScalarFn {
     let half = t.bits() as i64 / 2;
     let mut f = Body::default();
@@ -146,9 +146,9 @@ fn integer(t: DType) -> ScalarFn {
     f.0
 }
 
-/// Bits of a logarithm behind the point while it is computed.
+/// Fraction bits of a logarithm while it is computed.
 const POINT: i64 = 60;
-/// log2(1 + 2^-i) for i from 1.
+/// log2(1 + 2^-i) for i from 1, with [`POINT`] fraction bits.
 const LOGS: [i64; 30] = [
     674_415_846_470_019_194,
     371_157_823_532_753_600,
@@ -181,14 +181,14 @@ const LOGS: [i64; 30] = [
     3_098_164_006,
     1_549_082_004,
 ];
-/// 1 / ln 2 and ln 2, with 32 bits behind the point.
+/// 1 / ln 2 and ln 2, with 32 fraction bits.
 const LOG2_E: i64 = 6_196_328_019;
 const LN_2: i64 = 2_977_044_472;
-/// Exponents of 2 beyond which there is no float.
+/// The exponents of 2 beyond which there is no float.
 const LEAST: i64 = -200;
 const MOST: i64 = 150;
 
-/// The biased exponent and the significand of operand 0, of 24 bits, the first of which is set: an `i32` and a `u32`.
+/// The biased exponent (`i32`) of operand 0, and its significand of 24 bits with the first one set (`u32`).
 fn split(f: &mut Body) -> (u32, u32) {
     let x = f.arg(0);
     let bits = f.bitcast(DType::U32, x);
@@ -213,7 +213,7 @@ fn split(f: &mut Body) -> (u32, u32) {
     (exponent, significand)
 }
 
-/// Whether operand 0 is zero, and whether it is infinite or no number.
+/// Whether operand 0 is zero, and whether it is an infinity or NaN.
 fn kinds(f: &mut Body) -> (u32, u32) {
     let x = f.arg(0);
     let bits = f.bitcast(DType::U32, x);
@@ -222,7 +222,7 @@ fn kinds(f: &mut Body) -> (u32, u32) {
     (f.binary(B::Eq, size, zero), f.binary(B::Ge, size, infinite))
 }
 
-/// The exponent of a float, of those that are no product's matter 0.
+/// The exponent of a float; 0 for zero, infinities and NaN.
 fn exponent() -> ScalarFn {
     let mut f = Body::default();
     let (zero, infinite) = kinds(&mut f);
@@ -244,7 +244,7 @@ fn sign() -> ScalarFn {
     f.0
 }
 
-/// 1 for zero, 2^32 for an infinity, both for what is no number.
+/// 1 for zero, 2^32 for an infinity, the sum of both for NaN.
 fn special() -> ScalarFn {
     let mut f = Body::default();
     let (zero, infinite) = kinds(&mut f);
@@ -261,12 +261,12 @@ fn special() -> ScalarFn {
     f.0
 }
 
-/// The logarithm of a float's significand, from 0 to 1, with as many bits behind the point as a sum of `most` has room for.
+/// The logarithm of a float's significand, in 0..1, with as many fraction bits as a sum of `most` terms has room for.
 fn fraction(most: &Dim) -> ScalarFn {
     let t = DType::U64;
     let mut f = Body::default();
     let (_, significand) = split(&mut f);
-    // From 1/2 to 1, raised to 1 by factors of 1 + 2^-i.
+    // A value from 1/2 to 1, raised to 1 by factors of 1 + 2^-i.
     let (limit, up) = (f.u64(1 << 62), f.u64(62 - 1 - FRACTION));
     let wide = f.cast(t, significand);
     let mut x = f.binary(B::Shl, wide, up);
@@ -286,7 +286,7 @@ fn fraction(most: &Dim) -> ScalarFn {
     let rest = f.binary(B::Mul, rest, factor);
     let rest = f.binary(B::Shr, rest, by);
     let log = f.binary(B::Sub, log, rest);
-    // A power of two has none at all.
+    // The logarithm of a power of two is exactly 0.
     let (first, zero) = (f.u32(1 << FRACTION), f.u64(0));
     let power = f.binary(B::Eq, significand, first);
     let log = f.select(power, zero, log);
@@ -302,7 +302,7 @@ fn fraction(most: &Dim) -> ScalarFn {
     f.0
 }
 
-/// The product of floats, of the sums of their parts.
+/// The product of floats, from the sums of their parts.
 fn float(most: &Dim) -> ScalarFn {
     let t = DType::U64;
     let mut f = Body::default();
@@ -315,7 +315,7 @@ fn float(most: &Dim) -> ScalarFn {
     let below = f.binary(B::Shl, whole, down);
     let rest = f.binary(B::Sub, logs, below);
     let mut log = f.binary(B::Shl, rest, up);
-    // 2 to the rest, from 1 to 2.
+    // 2 to the power of the fraction, from 1 to 2.
     let mut y = f.u64(1 << POINT);
     for (i, c) in (1..).zip(LOGS) {
         let (by, c) = (f.u64(i), f.u64(c));
@@ -346,7 +346,7 @@ fn float(most: &Dim) -> ScalarFn {
     let scale = f.binary(B::Max, scale, least);
     let scale = f.binary(B::Min, scale, greatest);
     let scale = f.cast(DType::I32, scale);
-    // The power of two may be none that a float has: two that are.
+    // The power of two may be outside the range of floats; it is applied as two factors within the range.
     let (one, by, bias) = (f.i32(1), f.i32(FRACTION), f.i32(127));
     let first = f.binary(B::Shr, scale, one);
     let second = f.binary(B::Sub, scale, first);

@@ -1,11 +1,11 @@
-//! Sizes that a run computes.
+//! Sizes that are computed during a run.
 
 use super::{Facts, range};
 use crate::kernel::{Family, Kernel, KernelGraph, Map, Store, TensorId};
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly};
 
-/// Whether the one kernel that computes a symbol always writes it, and writes nothing below 0 or above its bound.
+/// Whether exactly one kernel computes a symbol, and always writes a value between 0 and the symbol's bound.
 pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorId)) -> bool {
     let Some(bound) = graph.bounds.get(symbol) else { return false };
     let mut writers = graph.kernels.iter().filter(|k| k.all_stores().any(|s| s.tensor == *tensor));
@@ -36,9 +36,9 @@ pub(super) fn symbol(graph: &KernelGraph, kernel: &Kernel) -> Option<Arc<str>> {
     symbols.into_iter().find(|s| graph.bounds.get(s).is_some())
 }
 
-/// Why a kernel's sizes are not known well enough, where they depend on what a run computes.
+/// Why a kernel's sizes are not known well enough, if they depend on a size computed during the run.
 ///
-/// Such a kernel is dispatched for the bound, and runs where a size is 0: a map then returns before it reads.
+/// Such a kernel is dispatched for the bound, and also runs if a size is 0: a map then returns before it reads.
 pub(super) fn unknown(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> Option<String> {
     let tensors = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t));
     let mut sizes: Vec<Dim> = tensors.flat_map(|t| t.ty.shape.iter().cloned()).collect();

@@ -1,7 +1,7 @@
-//! Numbers that kernels count in 32 bits.
+//! Numbers that kernels compute in 32 bits.
 //!
-//! Sums and products that pass the end of 32 bits on the way come back; quotients, remainders, extremes and comparisons of such
-//! do not. So what these are of, and whatever is counted to, must fit, and a run checks that it does.
+//! Sums and products that overflow 32 bits in between still give the right final result; quotients, remainders, extremes and comparisons
+//! of overflowed values do not. So their operands, and all loop limits, must fit 32 bits, and a run checks that they do.
 
 use super::range::{self, Known};
 use crate::kernel::places::Place;
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use wgfc_ir::program::Proof;
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// The expressions over symbols that must fit: extents, elements of tensors, and the ends of what is divided, compared or the
-/// larger or smaller of two; of those that a run computes what they are at most. `None` where such an end is not known.
+/// The expressions over symbols that must fit: extents, numbers of elements, and the bounds of operands that are divided, compared, or an
+/// operand of `min` or `max`. Computed sizes are replaced by their upper bounds. `None` if such a bound is not known.
 pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<Dim>> {
     let mut out: BTreeSet<Dim> = kernel.domain().into_iter().collect();
     out.extend(kernel.tensors().into_iter().map(|t| super::numel(graph, t)));
@@ -21,7 +21,7 @@ pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<D
         let mut todo: Vec<Poly> = place.stores.iter().map(|s| s.offset.clone()).collect();
         for e in kernel.body.reachable(&place.roots()) {
             let expr = kernel.body.expr(e);
-            // An index that is an expression of its own may be compared.
+            // An index expression may be the operand of a comparison.
             if let Expr::Index(p) = expr {
                 operands.insert(p.clone());
             }
@@ -50,7 +50,7 @@ fn most(graph: &KernelGraph, d: Dim) -> Option<Dim> {
     if !graph.bounds.concern(&d) {
         return Some(d);
     }
-    // The upper bound of a product is known of factors that are not negative.
+    // The upper bound of a product is known only if its factors are non-negative.
     let symbols = |m: &[Atom]| m.len() < 2 || m.iter().all(|a| matches!(a, Atom::Sym(_)));
     d.terms().iter().all(|(m, _)| symbols(m)).then(|| graph.bounds.most(&d))
 }

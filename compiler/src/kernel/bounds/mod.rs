@@ -1,22 +1,21 @@
 //! Proofs that kernels stay inside their tensors.
 //!
-//! [`prove`] looks at every load, store and element of an array at every place where a kernel evaluates it, and shows that its
-//! offset is in `0..elements` for all values of the variables there, for all sizes that the program admits, wherever its
-//! guard holds. What it knows:
+//! [`prove`] checks every load, store and array element at every place where a kernel evaluates it: wherever its guard holds, its offset
+//! must be in `0..elements`, for all values of the variables and all sizes that the program admits. It uses these facts:
 //!
-//! - A variable is at least 0 and below its extent, and so the extents of those variables that the access depends on, or that the
-//!   kernel does not run without, are at least 1; so are the extents of tensors that divide them.
+//! - A variable is at least 0 and below its extent. So the extents of variables that the access depends on, or without which the kernel
+//!   does not run, are at least 1; so are the extents of tensors that divide these.
 //! - Guards: conjunctions of comparisons of index expressions.
-//! - Data (`@`): the range that their expression has whatever is read: clamps, remainders, masks, narrow types, positions.
-//! - [`Facts`] about symbols: constraints of the model, rooms of states, and that no extent of a tensor is
-//!   negative. A run checks them before it starts: [`Facts::checked`] are those that it would not otherwise.
+//! - Data (`@`): the range of the expression for all possible inputs, from clamps, remainders, masks, narrow types and positions.
+//! - [`Facts`] about symbols: constraints of the model, capacities of states, and that no extent of a tensor is negative. A run checks
+//!   them before it starts; [`Facts::checked`] are those that it would not check otherwise.
 //!
-//! Sizes that a run computes cannot be checked before. Kernels that use one are proven where the kernel that computes it
-//! keeps it between 0 and its bound, whatever it reads ([`Facts::computed`]).
+//! Sizes computed during a run cannot be checked beforehand. A kernel that uses one is proven only if the kernel that computes it always
+//! keeps it between 0 and its bound ([`Facts::computed`]).
 //!
-//! How: a fact or a guard becomes a substitution (`total = past + seq`, `w = 3 + s`, `2*%1 + %3 - 1 = v` with a new
-//! variable `v`), and then the atoms of what must not be negative are replaced, one after another, by the bound that makes it smallest,
-//! until only non-negative terms are left (`world`).
+//! Method: a fact or a guard becomes a substitution (`total = past + seq`, `w = 3 + s`, `2*%1 + %3 - 1 = v` with a new variable `v`).
+//! Then the atoms of the expression that must be non-negative are replaced one after another by the bounds that minimise it, until only
+//! non-negative terms are left (`world`).
 
 mod computed;
 mod counted;
@@ -40,14 +39,14 @@ use world::World;
 /// Whether a kernel stays inside its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// It does, whatever it reads.
+    /// It does, for all inputs.
     InBounds,
-    /// That is not known of these accesses, each with its place and why.
+    /// These accesses are not proven, each with its place and the reason.
     Unproven(Vec<String>),
 }
 
 impl Proof {
-    /// Whether it is known.
+    /// Whether all accesses are proven.
     pub fn is_in_bounds(&self) -> bool {
         *self == Proof::InBounds
     }
@@ -56,9 +55,9 @@ impl Proof {
 /// The facts known of a program's symbols.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Not negative.
+    /// Expressions that are non-negative.
     pub nonneg: Vec<Poly>,
-    /// Equal.
+    /// Pairs of equal expressions.
     pub equal: Vec<(Poly, Poly)>,
     /// Computed symbols that are between 0 and their bounds.
     pub computed: BTreeSet<Arc<str>>,
@@ -86,7 +85,7 @@ impl Facts {
         f.nonneg.extend(Facts::checked(kernels));
         f.computed =
             kernels.computed.iter().filter(|c| computed::is_kept(kernels, c)).map(|c| c.0.clone()).collect();
-        // Sizes that no tensor has only lengthen the search.
+        // Sizes that occur in no tensor's shape would only lengthen the search.
         let used: BTreeSet<Arc<str>> =
             kernels.tensors.iter().flat_map(|t| &t.ty.shape).flat_map(Poly::symbols).collect();
         for s in f.computed.iter().filter(|s| used.contains(*s)) {
@@ -96,7 +95,7 @@ impl Facts {
         f
     }
 
-    /// Extents of tensors, of which a run must find none negative: those for which that does not follow from their text.
+    /// Extents of tensors that a run must check to be non-negative, since it does not follow from the expression itself.
     pub fn checked(kernels: &KernelGraph) -> Vec<Dim> {
         let all: BTreeSet<&Dim> = kernels.tensors.iter().flat_map(|t| &t.ty.shape).collect();
         let open = |d: &&Dim| !d.is_too_large() && !d.proves_nonneg(&[]) && !kernels.bounds.concern(d);
@@ -104,18 +103,19 @@ impl Facts {
     }
 }
 
-/// How many accesses there are, and how many of them are proven.
+/// The number of accesses, and of those that are proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// All.
+    /// All accesses.
     pub all: usize,
-    /// Proven ones.
+    /// Proven accesses.
     pub proven: usize,
-    /// Expressions that were looked at.
+    /// Expressions examined.
     pub steps: usize,
 }
 
-/// The proofs of all kernels, what must be at most [`MOST`](wgfc_ir::program::Proof::MOST) for those in bounds, and what the proofs took. Layers repeat.
+/// The proofs of all kernels, the expressions that must be at most [`MOST`](wgfc_ir::program::Proof::MOST) for the kernels in bounds, and
+/// the total counts. Equal kernels are proven once.
 pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, BTreeSet<Dim>, Count) {
     let facts = Facts::of(graph, kernels);
     let mut known: FxHashMap<u128, Proof> = FxHashMap::default();
@@ -140,12 +140,11 @@ pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, BTreeSet<
     (each.collect(), counted, sum)
 }
 
-/// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to, as far as that takes at most
-/// so many `steps`.
+/// Whether a verified kernel stays inside its tensors, and how many of its accesses are proven, using at most `steps` steps.
 pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) -> (Proof, Count) {
     let (mut unproven, mut count) = (vec![], Count::default());
     let mut known: FxHashMap<Question, bool> = FxHashMap::default();
-    // Most kernels need none of them.
+    // Most kernels need none of these.
     let hidden = LazyCell::new(|| hidden(graph, kernel));
     unproven.extend(computed::unknown(graph, kernel, facts));
     if counted::counted(graph, kernel).is_none_or(|all| all.iter().any(|d| d.as_const().is_some())) {
@@ -217,7 +216,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
     (proof, count)
 }
 
-/// Comparisons of index expressions, as the smaller and the larger, that hold where `e` is `truth`.
+/// The comparisons of index expressions, as pairs of the smaller and the larger one, that hold where `e` is `truth`.
 pub fn compared(body: &Body, e: ExprId, truth: bool) -> Vec<(Poly, Poly)> {
     let all = range::conditions(body, e, truth).into_iter();
     all.map(|c| (range::expanded(body, &c.small), range::expanded(body, &c.large))).collect()
@@ -248,15 +247,16 @@ pub(super) struct Access<'a> {
     elements: &'a Dim,
 }
 
-/// So many ways to use the guards are tried.
+/// The most ways of using the guards that are tried.
 const WAYS: usize = 64;
-/// So many steps may the proofs of a kernel take, and those of a program so many more for each kernel. A step is a look at a
-/// short expression, some 10 µs. All proofs of resnet50 take 740, those of a cubic Resize of 64 taps 31,122: where searches
-/// fail, they are not to take longer than the rest of a compilation.
+/// The most steps of the proofs of a kernel, and the additional steps of a program for each kernel. A step examines one short expression,
+/// in about 10 µs. All proofs of resnet50 take 740 steps, those of a cubic Resize of 64 taps 31,122. Failing searches must not take
+/// longer than the rest of the compilation.
 pub const STEPS: usize = 40_000;
 const STEPS_A_KERNEL: usize = 50;
 
-/// The expressions that decide whether an access is inside: accesses that differ in what they read alone, not in its range, have the same.
+/// The expressions that decide whether an access is inside. Accesses that differ only in what they read, not in its range, have equal
+/// ones.
 #[derive(PartialEq, Eq, Hash)]
 struct Question {
     place: usize,
@@ -267,11 +267,10 @@ struct Question {
     vars: BTreeSet<usize>,
 }
 
-/// Names of data in a [`Question`] begin here.
+/// The first renamed number of data in a [`Question`].
 const RENAMED: ExprId = 1 << 30;
 
-/// Quotients, remainders and extremes of symbols alone, those that contain others first: proofs mostly need to know of
-/// them only that they are not below a number.
+/// Quotients, remainders and extremes of symbols only, outer ones before those inside them: most proofs need only a lower bound of them.
 fn hidden(graph: &KernelGraph, kernel: &Kernel) -> Vec<Atom> {
     let mut found: BTreeMap<usize, Vec<Atom>> = BTreeMap::new();
     let places = kernel.places();
@@ -286,7 +285,7 @@ fn hidden(graph: &KernelGraph, kernel: &Kernel) -> Vec<Atom> {
 }
 
 impl Access<'_> {
-    /// The variables that it depends on: at these it is evaluated only where they have a value.
+    /// The variables that the access depends on. It is evaluated only where these have a value.
     fn vars(&self) -> BTreeSet<usize> {
         let body = &self.kernel.body;
         let roots: Vec<ExprId> = self.at.data().into_iter().chain(self.guard).collect();
@@ -297,7 +296,7 @@ impl Access<'_> {
         vars
     }
 
-    /// The comparisons of its guard.
+    /// The comparisons that the guard implies.
     fn compared(&self) -> Vec<range::Compared> {
         self.guard.map_or_else(Vec::new, |g| range::conditions(&self.kernel.body, g, true))
     }
@@ -326,7 +325,7 @@ impl Access<'_> {
         }
     }
 
-    /// Whether the variables' extents alone say it, or a comparison of the guard, nothing being divided by what could be 0.
+    /// Whether the variables' extents or one comparison of the guard suffice for the proof, if no divisor could be 0.
     fn is_plainly_inside(&self) -> bool {
         let extents = self.extents;
         if !terms::divides_by_numbers(self.at) {
@@ -375,7 +374,7 @@ impl Access<'_> {
         let (at, elements) = (roots[0].clone(), roots[1].clone());
         let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
         let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
-        // A guard of sizes alone holds wherever the access is made.
+        // A guard over sizes only holds wherever the access is made.
         let (sizes, guards): (Vec<Poly>, Vec<Poly>) =
             guards.into_iter().partition(|g| g.vars().is_empty() && g.data().is_empty());
         sizes.iter().for_each(|g| world.at_least(g, 0));

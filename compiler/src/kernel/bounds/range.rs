@@ -1,4 +1,4 @@
-//! Between which index expressions the value of an expression lies, and what a guard says.
+//! The ranges of expressions as index expressions, and the comparisons that guards imply.
 
 use crate::kernel::places::Place;
 use crate::kernel::{Body, Expr, ExprId, ReduceKind};
@@ -12,21 +12,21 @@ pub struct Compared {
     pub large: Poly,
 }
 
-/// How deep expressions are looked into.
+/// The greatest depth of expressions that is examined.
 const DEPTH: usize = 24;
 
-/// An integer as an index expression: of what is none, `@`.
+/// An integer expression as an index expression; `@` if it is none.
 fn as_index(body: &Body, e: ExprId) -> Poly {
     match body.expr(e) {
         Expr::Index(p) => p.clone(),
         Expr::Const(s) if s.dtype.is_int() => Poly::constant(s.as_i64()),
-        // 32 bits are kept.
+        // Conversions that keep 32 bits.
         Expr::Cast(DType::I64 | DType::I32, a) if body.dtype(*a) == DType::I32 => as_index(body, *a),
         Expr::Cast(DType::I32, a) if body.dtype(*a) == DType::I64 => match body.expr(*a) {
             Expr::Cast(DType::I64, b) if body.dtype(*b) == DType::I32 => as_index(body, *b),
             _ => Poly::atom(Atom::Data(e)),
         },
-        // In 64 bits sums of positions do not wrap.
+        // In 64 bits, sums of positions do not wrap.
         Expr::Binary(op @ (BinaryOp::Add | BinaryOp::Sub), a, b) if body.dtype(e) == DType::I64 => {
             match (position(body, *a), position(body, *b)) {
                 (Some(x), Some(y)) if *op == BinaryOp::Add => &x + &y,
@@ -38,14 +38,14 @@ fn as_index(body: &Body, e: ExprId) -> Poly {
     }
 }
 
-/// An integer of 64 bits that is an index expression, or a small number.
+/// A 64-bit integer that is an index expression without data, or a small constant.
 fn position(body: &Body, e: ExprId) -> Option<Poly> {
     let p = as_index(body, e);
     let small = p.as_const().is_none_or(|c| c.abs() < 1 << 40);
     (p.data().is_empty() && small).then_some(p)
 }
 
-/// An index expression in which data that are index expressions themselves are written out.
+/// An index expression in which data that are index expressions themselves are substituted.
 pub fn expanded(body: &Body, p: &Poly) -> Poly {
     let mut p = p.clone();
     for _ in 0..DEPTH {
@@ -73,7 +73,7 @@ pub fn conditions(body: &Body, e: ExprId, truth: bool) -> Vec<Compared> {
     out
 }
 
-/// The condition that one expression states, and the others that follow from it.
+/// Adds the comparison that one expression states; conditions that follow from it are pushed to `stack`.
 fn condition(body: &Body, e: ExprId, truth: bool, stack: &mut Vec<(ExprId, bool)>, out: &mut Vec<Compared>) {
     match body.expr(e) {
         Expr::Binary(BinaryOp::And, a, b) if truth => {
@@ -86,7 +86,7 @@ fn condition(body: &Body, e: ExprId, truth: bool, stack: &mut Vec<(ExprId, bool)
         }
         Expr::Unary(UnaryOp::Not, a) => stack.push((*a, !truth)),
         Expr::Select(c, a, b) => {
-            // `c && a` or `c || b` as a choice.
+            // `c && a` or `c || b`, written as a selection.
             let known = |e: ExprId| match body.expr(e) {
                 Expr::Const(s) => Some(s.bits != 0),
                 _ => None,
@@ -118,13 +118,13 @@ fn condition(body: &Body, e: ExprId, truth: bool, stack: &mut Vec<(ExprId, bool)
     }
 }
 
-/// Ends of a range: each is one, none where nothing is known.
+/// The bounds of one end of a range, each of which holds; empty if nothing is known.
 pub type Ends = Vec<Poly>;
 
-/// The ranges found at one place.
+/// The ranges found so far at one place.
 pub type Known = RefCell<FxHashMap<ExprId, (Ends, Ends)>>;
 
-/// Between which index expressions the integer `e` lies, whatever is read. All of them are values of 32 bits.
+/// The lower and upper bounds of integer `e`, for all inputs. The bounds are values of 32 bits.
 pub fn range(body: &Body, place: &Place<'_>, e: ExprId, known: &Known) -> (Ends, Ends) {
     range_at(body, place, e, known, 0)
 }
@@ -155,7 +155,7 @@ fn range_at(body: &Body, place: &Place<'_>, e: ExprId, known: &Known, depth: usi
         Expr::Const(s) if s.dtype == DType::Bool => between(i64::from(s.bits != 0), i64::from(s.bits != 0)),
         Expr::Cast(to, a) if to.is_int() && (body.dtype(a).is_int() || body.dtype(a) == DType::Bool) => {
             let (low, high) = of(a);
-            // A value of which both ends are known is one of 32 bits, which the wider types keep.
+            // A value with both bounds known is one of 32 bits, which wider types preserve.
             let fits = !low.is_empty() && !high.is_empty();
             let kept = match to {
                 DType::I64 | DType::I32 => fits,
@@ -232,7 +232,7 @@ fn range_at(body: &Body, place: &Place<'_>, e: ExprId, known: &Known, depth: usi
     (low, high)
 }
 
-/// The numbers that fit into an integer type of less than 32 bits.
+/// The range of an integer type of less than 32 bits.
 fn of_type(t: DType) -> (Ends, Ends) {
     let bits = t.bits();
     let ends = match t.class() {
@@ -244,11 +244,11 @@ fn of_type(t: DType) -> (Ends, Ends) {
     ends.map_or((vec![], vec![]), |(low, high)| (vec![Poly::constant(low)], vec![Poly::constant(high)]))
 }
 
-/// A result of a reduction.
+/// The range of a reduction's result.
 fn result(body: &Body, place: &Place<'_>, acc: u32, known: &Known, depth: usize) -> (Ends, Ends) {
     let reduction = place.results.iter().find(|r| r.acc == acc).and_then(|r| r.reduction);
     match reduction {
-        // Sums of numbers from 0 to 1 count positions, of which there are fewer than 2^31.
+        // Sums of numbers in 0..=1 count positions, of which there are fewer than 2^31.
         Some(r) if matches!(r.kind, ReduceKind::Sum) && r.dtype.is_int() => {
             let (low, high) = range_at(body, place, r.value, known, depth + 1);
             let ones = low.iter().any(|l| l.as_const() >= Some(0))

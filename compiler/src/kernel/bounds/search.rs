@@ -1,4 +1,4 @@
-//! The search for a proof that an expression is not negative.
+//! The search for a proof that an expression is non-negative.
 
 use super::range::Ends;
 use super::terms::{by, mentions};
@@ -6,9 +6,9 @@ use super::world::World;
 use rustc_hash::FxHashSet;
 use wgfc_ir::{Atom, Poly};
 
-/// So many expressions are looked at before something counts as not proven.
+/// The most expressions examined before an expression counts as unproven.
 const STEPS: usize = 4000;
-/// How deep bounds of bounds are looked for.
+/// The greatest depth of nested bounds.
 const DEPTH: usize = 40;
 
 /// The search for one proof.
@@ -24,12 +24,12 @@ impl Search {
 }
 
 impl World {
-    /// Whether an expression is certain not to be negative.
+    /// Whether an expression is proven to be non-negative.
     pub(super) fn nonneg(&self, p: &Poly) -> bool {
         self.search(p, &mut Search::new(), 0)
     }
 
-    /// Looks at an expression, if there are steps left: long ones take several.
+    /// Spends steps on an expression if there are any left; long expressions take several.
     fn step(&self, p: &Poly, s: &mut Search) -> bool {
         let all = 1 + p.size() as usize / 4;
         let (Some(steps), Some(left)) = (s.steps.checked_sub(1), self.left.get().checked_sub(all)) else {
@@ -56,7 +56,7 @@ impl World {
                 atoms.push(a);
             }
         }
-        // Each case of the larger and of the smaller of two.
+        // Both cases of each `max` and `min`.
         for a in &atoms {
             if let (Atom::Max(x, y) | Atom::Min(x, y), Some((rest, factor))) = (a, by(p, a)) {
                 let up = matches!(a, Atom::Max(..));
@@ -81,7 +81,8 @@ impl World {
                 return false;
             }
         }
-        // A variable that nothing else depends on is where it makes the sum smallest: no other order need be tried.
+        // A variable that nothing else depends on is replaced by the end of its range that minimises the sum: no other order need be
+        // tried.
         for a in &atoms {
             let (Atom::Var(_), Some((rest, factor))) = (a, by(p, a)) else { continue };
             let ends = |d: &Atom| self.low.get(d).into_iter().chain(self.high.get(d)).flatten();
@@ -101,7 +102,7 @@ impl World {
                 return holds;
             }
         }
-        // Whatever holds others goes before they do, variables whose extents are no numbers before symbols.
+        // Composite atoms are replaced before the atoms inside them, and variables before symbols, since extents may be symbolic.
         atoms.sort_by_key(|a| match a {
             Atom::Div(..) | Atom::Mod(..) | Atom::Max(..) | Atom::Min(..) => 0,
             Atom::Data(_) => 1,
@@ -182,7 +183,7 @@ impl World {
                     out.push(Poly::ZERO);
                 }
             }
-            // Both cases have been tried.
+            // Both cases have been tried at this point.
             Atom::Max(x, y) if !upper => out.extend([x.clone(), y.clone()]),
             Atom::Min(x, y) if upper => out.extend([x.clone(), y.clone()]),
             _ => {}
@@ -190,7 +191,7 @@ impl World {
         out
     }
 
-    /// A bound of an expression without variables and data.
+    /// An upper or lower bound of an expression without variables and data.
     pub(super) fn extreme(&self, p: &Poly, upper: bool, s: &mut Search, depth: usize) -> Option<Poly> {
         let mut p = p.clone();
         for _ in 0..DEPTH {

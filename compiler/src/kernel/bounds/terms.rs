@@ -1,9 +1,9 @@
-//! Sums and their parts, of which nothing is known but what they are made of.
+//! Sums and their terms, without further facts.
 
 use std::collections::BTreeMap;
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// An atom that stands alone in a sum with coefficient 1 or -1: with that, and the rest.
+/// The atoms that occur alone in a term with coefficient 1 or -1, each with the coefficient and the rest of the sum.
 pub(super) fn lone(p: &Poly) -> Vec<(Atom, i64, Poly)> {
     let mut out = vec![];
     for (m, c) in p.terms() {
@@ -31,7 +31,7 @@ pub(super) fn inside(a: &Atom) -> Vec<&Poly> {
     }
 }
 
-/// The terms of a sum with variables or data, the first of them positive.
+/// The terms of a sum that contain variables or data, with the sign that makes the first one positive.
 pub(super) fn open(p: &Poly) -> Poly {
     let mut out = Poly::ZERO;
     for (m, c) in p.terms() {
@@ -43,7 +43,7 @@ pub(super) fn open(p: &Poly) -> Poly {
     if out.terms().first().is_some_and(|(_, c)| *c < 0) { -&out } else { out }
 }
 
-/// The polynomial that is not negative where `p` is not, without a common factor: `2x - 1 >= 0` where `x - 1 >= 0`.
+/// The polynomial without a common factor that is non-negative where `p` is: `x - 1 >= 0` for `2x - 1 >= 0`.
 pub(super) fn reduced(p: &Poly) -> Poly {
     let gcd = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -61,7 +61,7 @@ pub(super) fn reduced(p: &Poly) -> Poly {
     each.sum()
 }
 
-/// The lower bound of a sum, if that is its constant.
+/// The constant of a sum if it is a lower bound of the sum.
 pub(super) fn least(p: &Poly) -> Option<i64> {
     let nonneg = |a: &Atom| matches!(a, Atom::Sym(_)) || least_of(a).is_some_and(|l| l >= 0);
     let mut constant = 0;
@@ -75,7 +75,7 @@ pub(super) fn least(p: &Poly) -> Option<i64> {
     Some(constant)
 }
 
-/// A number that a quotient, remainder or extreme is at least where its divisor is positive.
+/// A constant lower bound of a quotient, remainder or extreme, for a positive divisor.
 pub(super) fn least_of(a: &Atom) -> Option<i64> {
     match a {
         Atom::Div(x, d) => match (least(x)?, d.as_const()) {
@@ -90,7 +90,7 @@ pub(super) fn least_of(a: &Atom) -> Option<i64> {
     }
 }
 
-/// The quotients, remainders and extremes of symbols alone in an expression, by how deep others are inside of them.
+/// Collects the quotients, remainders and extremes of symbols only in an expression, by nesting depth.
 pub fn of_symbols(p: &Poly, out: &mut BTreeMap<usize, Vec<Atom>>) -> usize {
     let mut deepest = 0;
     for a in p.terms().into_iter().flat_map(|(m, _)| m) {
@@ -110,8 +110,8 @@ pub fn of_symbols(p: &Poly, out: &mut BTreeMap<usize, Vec<Atom>>) -> usize {
     deepest
 }
 
-/// Whether an offset that grows with each variable, and with nothing else but what is not negative, is the last element at most
-/// where all variables are: however long the extents are as expressions.
+/// Whether an offset is at most the last element when all variables are at their maximum, where it increases with every variable. This
+/// works for extents of any length as expressions.
 pub fn ends_inside(at: &Poly, elements: &Poly, extents: &[Dim]) -> bool {
     let last: Vec<Poly> = extents.iter().map(|e| e - &Poly::ONE).collect();
     let known = |v: &usize| *v < last.len();
@@ -120,7 +120,7 @@ pub fn ends_inside(at: &Poly, elements: &Poly, extents: &[Dim]) -> bool {
         && (&(elements - &at.subst_vars(&last, &[])) - &Poly::ONE).as_const().is_some_and(|left| left >= 0)
 }
 
-/// Whether no term is negative, nor falls where a variable grows.
+/// Whether no term is negative or decreases with a variable.
 pub(super) fn grows(p: &Poly) -> bool {
     p.terms().iter().all(|(m, c)| {
         let holds = |a: &Atom| match a {
@@ -136,7 +136,7 @@ pub(super) fn grows(p: &Poly) -> bool {
     })
 }
 
-/// Whether all divisors are positive numbers.
+/// Whether all divisors are positive constants.
 pub fn divides_by_numbers(p: &Poly) -> bool {
     p.terms().iter().flat_map(|(m, _)| m).all(|a| {
         let number = match a {
@@ -147,7 +147,7 @@ pub fn divides_by_numbers(p: &Poly) -> bool {
     })
 }
 
-/// The sum `rest + factor·a`, where `a` occurs in no higher power and in no other atom's place in `factor`.
+/// `rest` and `factor` such that the sum is `rest + factor·a`; `None` if `a` occurs in a higher power or inside another atom.
 pub(super) fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
     let (mut rest, mut factor) = (Poly::ZERO, Poly::ZERO);
     for (mut m, c) in p.terms() {
@@ -163,7 +163,7 @@ pub(super) fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
     Some((rest, factor))
 }
 
-/// Whether no term is negative, whatever symbols are.
+/// Whether no term is negative for any non-negative symbols.
 pub(super) fn by_signs(p: &Poly) -> bool {
     p.terms().iter().all(|(m, c)| *c >= 0 && m.iter().all(|a| matches!(a, Atom::Sym(_))))
 }

@@ -1,4 +1,4 @@
-//! Facts that are known at one place, and their consequences.
+//! The facts known at one place, and their consequences.
 
 use super::Facts;
 use super::range::Ends;
@@ -12,27 +12,27 @@ use std::rc::Rc;
 use wgfc_ir::poly::STANDS_FOR;
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// So many facts and parts of variables are made.
+/// The most facts derived, and the most times variables are split.
 const WAYS: usize = 24;
 
 /// The facts known at one place.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// Extents of the variables, those of new ones behind them; those without a value have extent 0.
+    /// Extents of the variables, followed by those of new ones; variables without a value have extent 0.
     pub(super) extents: Vec<Dim>,
-    /// Whether that something is at least 1 is kept in `positive`, and other bounds of sizes are not used: what then follows
-    /// does so in few steps.
+    /// In light mode, facts of the form `x >= 1` are kept in `positive` and other bounds of sizes are ignored: the search then takes few
+    /// steps.
     pub(super) light: bool,
     /// Atoms that are at least 1.
     pub(super) positive: FxHashSet<Atom>,
-    /// Replacements, in the order in which they are made.
+    /// Substitutions, in the order in which they are applied.
     pub(super) replaced: Vec<(Atom, Poly)>,
-    /// Bounds of atoms that are no replacements.
+    /// Bounds of atoms that are not substituted.
     pub(super) low: FxHashMap<Atom, Ends>,
     pub(super) high: FxHashMap<Atom, Ends>,
-    /// New symbols so far.
+    /// The number of new symbols.
     fresh: usize,
-    /// Steps left to all proofs of the kernel together.
+    /// The steps left for all proofs of the kernel.
     pub(super) left: Rc<Cell<usize>>,
 }
 
@@ -44,7 +44,7 @@ impl World {
         World { extents, light, positive, replaced: vec![], low, high, fresh: 0, left: left.clone() }
     }
 
-    /// Puts symbols for atoms of symbols alone, as far as they are at least a number: nothing else stays known of them.
+    /// Replaces atoms over symbols by new symbols plus the atoms' lower bounds; all other knowledge of them is dropped.
     pub fn hide(&mut self, atoms: &[Atom]) {
         for a in atoms {
             if let Some(least) = least_of(a) {
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Uses what holds of symbols, that the variables `vars` have values, and that `shapes` are extents of tensors.
+    /// Adds the facts about symbols, that the variables `vars` have values, and that `shapes` are extents of tensors.
     pub fn assume_all(&mut self, facts: &Facts, vars: &BTreeSet<usize>, shapes: &[&Dim]) {
         for (a, b) in &facts.equal {
             self.equal(a, b);
@@ -65,7 +65,7 @@ impl World {
         }
         for e in &extents {
             let e = self.now(e);
-            // Two negative factors have a positive product, too.
+            // The factors are proven non-negative, as two negative factors have a positive product, too.
             if let [(m, c)] = &e.terms()[..]
                 && *c > 0
                 && m.iter().all(|a| self.nonneg(&Poly::atom(a.clone())))
@@ -92,7 +92,7 @@ impl World {
         self.extents = extents.iter().map(|e| self.now(e)).collect();
     }
 
-    /// An expression after all replacements.
+    /// An expression after all substitutions.
     pub(super) fn now(&self, p: &Poly) -> Poly {
         let mut p = p.clone();
         for (a, to) in &self.replaced {
@@ -127,27 +127,27 @@ impl World {
             return;
         }
         let mut alone = lone(&d);
-        // Where no symbol is alone, the first quotient or extreme that is.
+        // If no symbol is alone, the first quotient or extreme that is.
         alone.sort_by_key(|(a, ..)| !matches!(a, Atom::Sym(_)));
         let known = |a: &Atom| if let Atom::Sym(_) = a { Some(0) } else { least_of(a) };
         if let Some((a, c, rest)) = alone.into_iter().find(|(a, ..)| known(a).is_some()) {
             // c·a + rest = 0
             let to = &rest * -c;
             let least = known(&a).unwrap_or(0);
-            // The lower bound of an atom stays known of its replacement.
+            // The lower bound of the atom also holds for its replacement.
             self.replace(a, to.clone());
             self.at_least(&to, least);
         }
     }
 
-    /// Uses `p >= least`.
+    /// Adds the fact `p >= least`.
     pub fn at_least(&mut self, p: &Poly, least: i64) {
         let p = &self.now(p) - &Poly::constant(least);
         if p.is_too_large() || self.nonneg(&p) {
             return;
         }
         if self.light {
-            // A product that is at least 1 has no factor that is 0.
+            // A product that is at least 1 has no factor 0.
             if let [(m, 1..), ([], -1)] | [([], -1), (m, 1..)] =
                 p.terms().iter().map(|(m, c)| (m.as_slice(), *c)).collect::<Vec<_>>()[..]
             {
@@ -156,13 +156,13 @@ impl World {
             return;
         }
         for (a, c, rest) in lone(&p) {
-            // a = slack - rest, which must not be negative by its text.
+            // a = slack - rest, if that is non-negative by its signs.
             if c == 1 && by_signs(&-&rest) && !matches!(a, Atom::Max(..) | Atom::Min(..)) {
                 let slack = self.symbol();
                 let to = &slack - &rest;
                 let ends = (self.low.remove(&a), self.high.remove(&a));
                 if let (_, Some(high)) = &ends {
-                    // The upper bound of the atom is one of the slack.
+                    // The upper bound of the atom gives one of the slack.
                     if let Some(s) = slack.as_atom() {
                         self.high.insert(s.clone(), high.iter().map(|h| h + &rest).collect());
                     }
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// The range of data.
+    /// Adds the range of data.
     pub fn data(&mut self, e: u32, low: Ends, high: Ends) {
         let low = low.iter().map(|p| self.now(p)).collect();
         let high = high.iter().map(|p| self.now(p)).collect();
@@ -187,7 +187,7 @@ impl World {
         self.high.insert(Atom::Data(e), high);
     }
 
-    /// Whether all that is divided by is positive.
+    /// Whether all divisors are proven positive.
     pub fn divisors_are_positive(&self, p: &Poly) -> bool {
         p.terms().iter().flat_map(|(m, _)| m).all(|a| {
             let positive = match a {
@@ -198,7 +198,7 @@ impl World {
         })
     }
 
-    /// Whether `at` is in `0..elements` where none of the `guards` is negative.
+    /// Whether `at` is proven to be in `0..elements` where all `guards` are non-negative.
     pub fn proves_inside(&self, at: &Poly, elements: &Poly, guards: &[Poly], ways: &mut usize) -> bool {
         if *ways == 0 {
             return false;
@@ -209,7 +209,7 @@ impl World {
         if self.nonneg(&here) && self.nonneg(&last) {
             return true;
         }
-        // The next expression that guards bound, as a variable of its own.
+        // Introduces a new variable for the next expression that guards bound.
         let facts = self.bounds(guards);
         let mut tried: Vec<Poly> = vec![];
         for f in &facts {
@@ -222,7 +222,7 @@ impl World {
                 return true;
             }
         }
-        // Conditions between symbols, or of single atoms.
+        // Conditions between symbols, or on single atoms.
         let mut world = self.clone();
         let known = |w: &World| w.replaced.len() + w.low.len() + w.high.len();
         for f in &facts {
@@ -234,7 +234,8 @@ impl World {
         }
     }
 
-    /// The bounds that guards state here and that are not known without them, of quotients and remainders also those of what is divided.
+    /// The bounds implied by the guards that are not known without them. Bounds of quotients and remainders also give bounds of their
+    /// dividends.
     fn bounds(&self, guards: &[Poly]) -> Vec<Poly> {
         let mut out: Vec<Poly> = guards.iter().map(|g| reduced(&self.now(g))).collect();
         let mut next = 0;
@@ -258,7 +259,7 @@ impl World {
         out
     }
 
-    /// [`World::proves_inside`] with a new variable for `p`, which guards bound.
+    /// [`World::proves_inside`] with a new variable for `p`, which the guards bound.
     fn with_variable(
         &self,
         p: &Poly,
@@ -274,7 +275,7 @@ impl World {
             let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
             // p + d >= 0
             let d = f - p;
-            // The guard's bound is taken of two that cannot be compared.
+            // If two bounds cannot be compared, the guard's is used.
             if outer(&d) && !low.as_ref().is_some_and(|old| self.nonneg(&(old + &d))) {
                 low = Some(-&d);
             }
@@ -300,7 +301,7 @@ impl World {
         false
     }
 
-    /// Takes variables apart that are divided by what divides their extents: `%0 = 7·%8 + %9`. Whether there are any.
+    /// Splits variables that are divided by a divisor of their extent: `%0 = 7·%8 + %9`. Returns whether there are any.
     pub fn take_apart(&mut self, all: &[Poly]) -> bool {
         for i in 0..WAYS {
             let mut found: Vec<(usize, Poly, Dim)> = vec![];
@@ -316,7 +317,7 @@ impl World {
         true
     }
 
-    /// Variables with what they are divided by and the quotient of their extents.
+    /// Variables with the divisor, and the quotient of their extent by it.
     fn divided(&self, p: &Poly, out: &mut Vec<(usize, Poly, Dim)>) {
         for a in p.terms().into_iter().flat_map(|(m, _)| m) {
             if let Atom::Div(x, d) | Atom::Mod(x, d) = &a

@@ -70,7 +70,7 @@ struct Match {
     mask: Vec<Mask>,
     scale: f64,
     empty_is_zero: bool,
-    /// The view that puts `[batch…, s, e]` into the order of the contraction's result.
+    /// The view that reorders `[batch…, s, e]` to the contraction's result.
     out: ViewMap,
     absorbed: Vec<NodeId>,
 }
@@ -109,7 +109,7 @@ impl Operand {
         }
     }
 
-    /// The value with its axes in order.
+    /// The value with its axes reordered.
     fn build(&self, graph: &mut Graph, origin: &[Arc<str>]) -> Result<Value, String> {
         if self.view.is_identity(&graph.ty(self.value).shape) {
             return Ok(self.value);

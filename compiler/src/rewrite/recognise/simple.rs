@@ -18,7 +18,7 @@ pub enum Simple {
         condition: Value,
         /// The operand that is chosen where the condition holds or, if `swapped`, fails.
         x: Value,
-        /// The value that is chosen elsewhere.
+        /// The value that is selected elsewhere.
         constant: Scalar,
         /// Whether the operand is chosen where the condition fails.
         swapped: bool,

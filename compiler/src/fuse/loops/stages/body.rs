@@ -1,5 +1,5 @@
-//! The values that the body of a loop reads while it is pulled: from outside, from those that the lane carries, and from other stages,
-//! which are made when they are first read.
+//! Resolves the inputs of a loop's body while it is pulled: operands of the loop, carried values, and values of other stages, which are
+//! built when they are first read.
 
 use super::own;
 use super::terms::{in_blocks, kind_of, reads_much, reduced, term_of, terms, written_out};
@@ -11,20 +11,19 @@ use petgraph::visit::{Dfs, NodeFiltered, Walker};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ReduceOp, ScalarNode, UnaryOp, Value};
 
-/// Stages that combine: a bound on the text of a kernel.
+/// The most stages that combine: a bound on the text of a kernel.
 const COMBINED: u32 = 50;
-/// The numbers of other terms that are read at once, for none of them to be waited for. More would take more registers than
-/// GPUs have for it.
+/// The unroll factors of the loop over terms, whose loads are then issued together. Larger ones would take more registers than GPUs have.
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
-/// The number of terms for sums in blocks: four neighbouring terms, which are read as a vector.
+/// The unroll factor for sums in blocks: four neighbouring terms, which are loaded as a vector.
 const SIDE_BY_SIDE: [i64; 1] = [4];
-/// Parts of an element that one invocation combines in one expression: drivers take seconds over hundreds, and the invocation waits for
-/// each.
+/// The most parts of an element that one invocation combines in one expression: drivers take seconds to compile hundreds, and the
+/// invocation waits for each.
 const PARTS: i64 = 64;
-/// Elements of a product from which on its sums are computed in blocks.
+/// The least number of a product's elements for which its sums are computed in blocks.
 const BLOCKS: i64 = 32;
 
-/// Values that products would compute again for each of their elements, unless they are cheap or the same in every step.
+/// Values that products would recompute for each of their elements, except those that are cheap or the same in every step.
 fn kept(body: &Graph) -> FxHashSet<Value> {
     let mut out = FxHashSet::default();
     for n in body.node_ids() {
@@ -62,7 +61,7 @@ fn kept(body: &Graph) -> FxHashSet<Value> {
     out
 }
 
-/// Whether a value is made by several pointwise operators.
+/// Whether a value is computed by several pointwise operators.
 fn is_chain(body: &Graph, v: Value) -> bool {
     let is_map = |n: &NodeId| matches!(body.node(*n).op, Op::Map { .. });
     let moves =
@@ -74,20 +73,20 @@ fn is_chain(body: &Graph, v: Value) -> bool {
 /// A value that a stage computes.
 struct Made {
     array: u32,
-    /// Which lane each axis is.
+    /// The lane axis that each axis is, if any.
     axes: Vec<Option<usize>>,
 }
 
-/// Gives the body of a loop what it reads from outside and from other stages.
+/// Resolves the inputs of a loop's body and the values of other stages.
 pub(super) struct Frame<'f, 'a, R: Resolver> {
     mapping: &'f Mapping,
     outside: Outside<'f>,
     kept: FxHashSet<Value>,
-    /// Invocations of a workgroup.
+    /// The invocations of a workgroup.
     most: i64,
-    /// Whether several workgroups may share a lane, and then write terms out.
+    /// Whether several workgroups may share a lane; the schedule then decides how many terms are unrolled.
     shared: bool,
-    /// Whether invocations share blocks of what products read.
+    /// Whether invocations share blocks of the operands of products.
     blocks: bool,
     arrays: Vec<Array>,
     made: FxHashMap<Value, Made>,
@@ -97,7 +96,7 @@ pub(super) struct Frame<'f, 'a, R: Resolver> {
 }
 
 impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
-    /// The body of loop `node`, which `mapping` shares out. `arrays` are those of carried values.
+    /// The frame of the body of loop `node`, mapped by `mapping`. `arrays` are those of carried values.
     pub(super) fn new(
         mapping: &'f Mapping,
         node: &'f Node,
@@ -119,7 +118,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
         }
     }
 
-    /// All arrays, and the stages that fill those that are not carried.
+    /// All arrays, and the stages that fill those which are not carried.
     pub(super) fn made(self) -> (Vec<Array>, Vec<Stage>) {
         (self.arrays, self.stages)
     }
@@ -153,7 +152,7 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
 }
 
 impl<R: Resolver> Frame<'_, '_, R> {
-    /// `f` over the body of the loop, for a stage of these extents.
+    /// Calls `f` with a puller over the body of the loop, for a stage of these extents.
     pub(super) fn pull<T>(
         &mut self,
         domain: Vec<Dim>,
@@ -168,7 +167,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         result
     }
 
-    /// An element of what the body is given.
+    /// An element of an input of the body.
     fn input(&mut self, i: usize, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
         if i < self.outside.carried {
             let input = &self.mapping.body().inputs[i];
@@ -205,7 +204,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok(self.outer.push(Expr::Shared { array: made.array, at, guard }, ty.dtype))
     }
 
-    /// An element of what has a stage of its own, which is made when it is first read.
+    /// An element of a value with a stage of its own, which is built when it is first read.
     fn staged(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
         if !self.made.contains_key(&v) {
             let shape = &self.mapping.body().ty(v).shape;
@@ -224,13 +223,13 @@ impl<R: Resolver> Frame<'_, '_, R> {
         self.element(v, &made, index, guard)
     }
 
-    /// Whether invocations share blocks of what is summed up for `n` elements of a value.
+    /// Whether invocations share blocks of the operands of the product `v` with `n` elements.
     fn in_blocks(&self, v: Value, n: i64) -> bool {
         let product = matches!(self.mapping.body().node(v.node).op, Op::Contract(_));
         self.blocks && product && (BLOCKS..=self.most).contains(&n)
     }
 
-    /// Adds the stage of a value, or two.
+    /// Adds the stage of a value; two if its terms are split.
     fn make(&mut self, v: Value, axes: &[Option<usize>]) -> Result<u32, String> {
         let mapping = self.mapping;
         let graph = mapping.body();
@@ -246,7 +245,8 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let value = self.pull(mapping.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
-        // Few elements of many terms leave most invocations idle: each combines some terms, another stage the rest.
+        // With few elements of many terms most invocations would be idle: each combines a part of the terms, and another stage combines
+        // the parts.
         let parts = match &graph.node(v.node).op {
             Op::ArgReduce { .. } => 1,
             _ if self.shared || blocks => 1,
@@ -270,8 +270,8 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok(self.push(n, ty.dtype, combined, value))
     }
 
-    /// The combinations of `parts` neighbours of an array for each of `n` elements: at once where these are few, else by way
-    /// of further stages, or one after another where their number has no divisors for that.
+    /// Combines `parts` neighbouring elements of an array for each of `n` elements: in one expression if they are few, else through
+    /// further stages, or one after another if their number has no suitable divisors.
     fn join(
         &mut self,
         mut array: u32,
@@ -302,7 +302,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok((Some(combined), self.outer.all(op, &[acc, rest], dtype)))
     }
 
-    /// `count` neighbours of an array from `first` on, combined.
+    /// The combination of `count` neighbouring elements of an array from `first` on.
     fn together(&mut self, op: ReduceOp, array: u32, first: &Poly, count: i64) -> ExprId {
         let dtype = self.arrays[array as usize].dtype;
         let at = |i: i64| Expr::Shared { array, at: first + &Poly::constant(i), guard: None };
@@ -310,7 +310,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         self.outer.all(op, &all, dtype)
     }
 
-    /// The combination of `v`'s terms for each of `n` elements: the first terms written out, the others some at a time.
+    /// The combination of `v`'s terms for each of `n` elements: the first terms unrolled, the others in a loop.
     fn sum(
         &mut self,
         v: Value,
@@ -371,7 +371,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         Ok((Combined { terms: terms as u32, acc, reduction }, result))
     }
 
-    /// Adds a stage that puts `value` into a new array.
+    /// Adds a stage that writes `value` to a new array.
     fn push(&mut self, n: i64, dtype: DType, combined: Option<Combined>, value: ExprId) -> u32 {
         let array = self.arrays.len() as u32;
         self.arrays.push(Array { dtype, len: n as u32 });

@@ -1,4 +1,4 @@
-//! The terms that a value combines for each of its elements: how many, which, and how.
+//! The terms that a value combines for each of its elements: their number, their values, and the reduction.
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{accumulator, extent};
@@ -9,25 +9,25 @@ use crate::schedule::loops::{RESIDENT, keeps_blocks, stage_threads};
 use petgraph::visit::{Dfs, Walker};
 use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
-/// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
+/// The most terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
-/// Terms that are written out: what they read from memory then stays in registers from step to step.
+/// The most terms that are unrolled; the elements that they read from memory then stay in registers from step to step.
 const TERMS: i64 = 64;
 
-/// How many terms a stage of `n` elements writes out, as far as a workgroup has the registers.
+/// The number of terms that a stage of `n` elements unrolls, within the registers of a workgroup.
 pub(super) fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
     if n > invocations { 0 } else { (RESIDENT / n.max(1)).min(TERMS).min(terms) }
 }
 
-/// Whether the terms of a product in a body are written out, as far as that is known before the lanes are: of those
-/// a product has fewer elements.
+/// Whether all terms of a product in a body are unrolled, as far as that is known before the lanes are: with lanes a product has fewer
+/// elements.
 pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool {
     let Op::Contract(c) = &graph.node(n).op else { return false };
     matrix(graph, n, c).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
 }
 
-/// Whether a step's products read so much that one workgroup cannot keep the most of it: where several can share a lane, each for
-/// some elements, how many terms are written out is their schedule's choice.
+/// Whether a step's products read so much that one workgroup cannot keep most of it. If several workgroups share a lane, each computing
+/// some elements, their schedule decides how many terms are unrolled.
 pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
     let operands = |n: NodeId| match &body.node(n).op {
         Op::Contract(_) => body.node(n).inputs.clone(),
@@ -40,11 +40,12 @@ pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
     body.node_ids().map(words).fold(0, i64::saturating_add) > RESIDENT * 3 / 2
 }
 
-/// Words of products from which on a workgroup's invocations share blocks of them: of fewer, one of its own reads what it needs as fast.
+/// The least number of operand words of products for which a workgroup's invocations share blocks of them: with fewer, each invocation
+/// reads its own terms as fast.
 const IN_BLOCKS: i64 = 8 << 10;
 
-/// Whether a workgroup can keep all that a step's products read beside what changes, the first inputs of the body, in blocks
-/// that invocations share: how they are cut is their schedule's choice, which wants few terms of a product at a time.
+/// Whether a workgroup can keep all operands of a step's products, except the body's first `changing` inputs, in blocks that its
+/// invocations share. The schedule decides on the blocks, and needs few terms of a product at a time.
 pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceProfile) -> bool {
     let sizes = |n: NodeId| match &body.node(n).op {
         Op::Contract(c) => {
@@ -61,7 +62,7 @@ pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceP
     let bounded = |n: i64| u32::try_from(n).ok().filter(|n| *n <= 1 << 16);
     let (Some(widest), Some(terms)) = (bounded(widest), bounded(words)) else { return false };
     let total = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.0.saturating_mul(p.1)));
-    // The smallest of the possible blocks has so many terms.
+    // The number of terms in the smallest possible block.
     let terms = terms.next_multiple_of(8);
     total >= IN_BLOCKS && keeps_blocks(stage_threads(widest, u32::MAX), terms, device)
 }
@@ -72,7 +73,7 @@ fn is_fixed(body: &Graph, changing: usize, v: Value) -> bool {
     !Dfs::new(body.operands(), v.node).iter(body.operands()).any(changes)
 }
 
-/// How many elements a product makes of a vector, and of how many terms each, if that is known.
+/// The number of elements of a vector-matrix product, and of terms of each, if both are constant.
 fn matrix(graph: &Graph, n: NodeId, c: &Contract) -> Option<(i64, i64)> {
     let operand = graph.ty(graph.node(n).inputs[1]);
     let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
@@ -80,7 +81,7 @@ fn matrix(graph: &Graph, n: NodeId, c: &Contract) -> Option<(i64, i64)> {
     Some((size(c.n())?, size(c.k())?))
 }
 
-/// How a value combines terms, if their order is of no matter.
+/// The reduction by which a value combines terms, if their order is arbitrary.
 pub(super) fn reduced(graph: &Graph, v: Value) -> Option<ReduceOp> {
     match &graph.node(v.node).op {
         Op::Reduce { op, .. } => Some(*op),
@@ -89,7 +90,7 @@ pub(super) fn reduced(graph: &Graph, v: Value) -> Option<ReduceOp> {
     }
 }
 
-/// How an operator combines terms one after another.
+/// The kernel's reduction for an operator.
 pub(super) fn kind_of(op: ReduceOp) -> ReduceKind {
     match op {
         ReduceOp::Sum => ReduceKind::Sum,
@@ -99,7 +100,7 @@ pub(super) fn kind_of(op: ReduceOp) -> ReduceKind {
     }
 }
 
-/// How many terms a value combines for each of its elements, if it does.
+/// The number of terms that a value combines for each of its elements; `None` if it combines none.
 pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
     let node = graph.node(v.node);
     let along = |x: Value, axes: &[usize]| {
@@ -118,7 +119,7 @@ pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
     Ok(Some(n))
 }
 
-/// Term `term` of what `v` combines for the element at `at`, and how.
+/// Term `term` of the element of `v` at `at`, and the reduction.
 pub(super) fn term_of<R: Resolver>(
     p: &mut Puller<'_, R>,
     v: Value,

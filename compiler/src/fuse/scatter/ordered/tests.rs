@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Poly, Tensor};
 
-/// `updates[a, n, c]` combine with `data[first, c, second]` at `index[n, 2]`, the column axis in the middle; `a` repeats them.
+/// `updates[a, n, c]` combine with `data[first, c, second]` at `index[n, 2]`, with the column axis in the middle; `a` repeats the
+/// updates.
 fn graph(t: DType, how: ReduceOp, [first, second, n, columns]: [Dim; 4]) -> Graph {
     let mut g = Graph::new();
     let data = g.add_input("data", TensorType::new(t, vec![first, columns.clone(), second]));
@@ -16,7 +17,7 @@ fn graph(t: DType, how: ReduceOp, [first, second, n, columns]: [Dim; 4]) -> Grap
     g
 }
 
-/// The graph with its scatter in order.
+/// The graph with its scatter in sorted form.
 fn ordered(graph: &Graph) -> Graph {
     let mut g = graph.clone();
     let n = g.node_ids().find(|n| matches!(g.node(*n).op, Op::Scatter { .. })).unwrap();
@@ -28,7 +29,7 @@ fn ordered(graph: &Graph) -> Graph {
     g
 }
 
-/// Small multiples of a quarter, or all bits; indices of which half go to one place, some are outside.
+/// Data are small multiples of a quarter, or arbitrary bits. Half of the indices are equal, and some are out of bounds.
 fn inputs(t: DType, [first, second, n, columns]: [usize; 4]) -> BTreeMap<String, Tensor> {
     let mut seed = 7u64;
     let mut next = || {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Border, Builder, Graph, Tensor, TensorType};
 
-/// The products of rows, by their parts.
+/// The elementwise products of the rows, computed through their parts.
 fn products(parts: &Parts, rows: &[Tensor]) -> Tensor {
     let n = rows[0].shape[0];
     let mut g = Graph::new();
@@ -91,7 +91,7 @@ fn products_of_floats_are_rounded_once() {
         for (got, (a, b)) in got.to_f32s().unwrap().into_iter().zip(&pairs) {
             let want = a * b;
             let near = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
-            // Halves may go the other way.
+            // Ties may be rounded the other way.
             let finite = got.is_finite() && want.is_finite();
             let close = finite && (got - want).abs() <= want.abs() * f32::EPSILON + 2e-45;
             assert!(near || close, "{a} · {b}: {got}, not {want}, where {most} meet");
