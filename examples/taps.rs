@@ -1,7 +1,7 @@
 //! Reads tensors inside a model and changes one of them: a tap is an additional output, and an added tensor
 //! is an additional, optional input.
 //!
-//! cargo run --example taps
+//!     cargo run --example taps
 
 use std::error::Error;
 use std::path::Path;
