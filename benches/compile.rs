@@ -1,6 +1,6 @@
-//! How long compiling takes, weights' reading apart: whole models, and one decoder at growing depth.
+//! Compile times without reading weights, for whole models and for one decoder of increasing depth.
 //!
-//! `cargo bench --bench compile`. The models are those of `fixtures/`, graphs without weights.
+//! `cargo bench --bench compile`. The models are the graphs without weights in `fixtures/`.
 
 use prost::Message;
 use std::collections::{HashMap, HashSet};
@@ -36,7 +36,7 @@ fn time(what: &str, bytes: &[u8]) -> Result<(), Errors> {
 }
 
 fn main() {
-    // Cargo gives `--bench`; a name chooses what contains it.
+    // Cargo passes `--bench`; another argument selects the names that contain it.
     let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
     for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b"] {
         if name.contains(&wanted)
@@ -56,8 +56,8 @@ fn main() {
 
 /// The decoder `name` with its first `layers` layers only.
 ///
-/// Each RMS norm starts with a `Pow` of the residual stream: two a layer, one before the head. The last
-/// one's operand is replaced by that of the first norm after the layers that stay.
+/// Each RMS norm starts with a `Pow` of the residual stream: two per layer, and one before the head. The
+/// operand of the last one is replaced by that of the first norm after the kept layers.
 fn first_layers(name: &str, layers: usize) -> Vec<u8> {
     let mut model = ModelProto::decode(fixture(name).as_slice()).expect("the fixture is an ONNX model");
     let graph = model.graph.as_mut().expect("it has a graph");

@@ -1,4 +1,5 @@
-//! Tensors that stay on the device: what one run computes is the input of the next, and only the last result is read.
+//! Tensors that stay on the device: the outputs of one run are the inputs of the next, and only the last
+//! result is read.
 //!
 //!     cargo run --example device_buffers
 
@@ -20,13 +21,13 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let (batch, seq) = (2, 5);
     let x: Vec<f32> = (0..batch * seq * 12).map(|i| (i as f32 * 0.11).cos()).collect();
     let mut x = gpu.upload_blocking(&Tensor::from_f32(vec![batch, seq, 12], &x))?;
-    // Uploaded once, used by every run. A bool is a byte.
+    // The mask is uploaded once and used by every run. A bool takes one byte.
     let mask = Tensor::new(wgfc::DType::Bool, vec![batch, seq], vec![1; batch * seq])?;
     let mask = gpu.upload_blocking(&mask)?;
     for _ in 0..4 {
         let inputs = [("x", Value::from(x.clone())), ("mask", Value::from(mask.clone()))];
         let outputs = layer.run_on_device_blocking(&inputs)?;
-        // Nothing has been waited for: the next run is queued behind this one.
+        // The call does not wait for the run: the next run is queued after it.
         x = outputs.into_iter().next().ok_or("the model has an output")?.1;
     }
     // Your own wgpu code can bind `x.buffer()` as well: it is a storage buffer of `gpu.device()`.

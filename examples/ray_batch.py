@@ -24,7 +24,7 @@ import ray
 import wgfc
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-# Batches that an actor has: one that it computes, one that is on its way.
+# The number of batches per actor: one is computed while the next is sent.
 IN_FLIGHT = 2
 
 
@@ -40,7 +40,7 @@ def packed(program):
 
 
 def usable():
-    """The adapters of this machine, those that are software only where there are no others."""
+    """The indices of the hardware adapters of this machine, or of a software adapter if there are none."""
     found = wgfc.adapters()
     return [a.index for a in found if not a.is_software] or [a.index for a in found[:1]]
 
@@ -63,7 +63,7 @@ class Worker:
         return ray.get_runtime_context().get_node_id()
 
     def start(self, adapter, rank):
-        """Makes the session: on the adapter of this name, or on the one with this rank among this machine's."""
+        """Makes the session on the given adapter, or on the machine's adapter for this rank."""
         if adapter is None:
             here = usable()
             adapter = here[rank % len(here)]
@@ -94,7 +94,7 @@ def start(a, archive):
 
 
 def mapped(workers, name, output, batches):
-    """Results of (number, batch) as they are done: (number, result)."""
+    """Yields (number, result) for each (number, batch), in the order of completion."""
     idle = [w for w in workers for _ in range(IN_FLIGHT)]
     pending = {}
     for number, batch in batches:
@@ -144,7 +144,7 @@ def main():
         for number, first in enumerate(range(0, len(data), size)):
             batch = np.asarray(data[first : first + size])
             if fixed and len(batch) < size:
-                # A batch of a fixed size is filled up with its last sample; what comes of those is cut off below.
+                # A batch of a fixed size is padded with its last sample; the results of the padding are cut off below.
                 batch = np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
             yield number, batch
 

@@ -1,5 +1,5 @@
-//! Looks at tensors inside of a model, and changes one: taps are further outputs, and what is added is a further input, which a
-//! run may leave out.
+//! Reads tensors inside a model and changes one of them: a tap is an additional output, and an added tensor
+//! is an additional, optional input.
 //!
 //!     cargo run --example taps
 
@@ -7,16 +7,16 @@ use std::error::Error;
 use std::path::Path;
 use wgfc::{Model, Options, Place, Tensor};
 
-/// Prints two tensors from inside of the model, and its output: as they are, then with something added.
+/// Prints two tensors from inside the model and its output, first unchanged, then with something added.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
-    // Names of values, as ONNX files have them (Netron shows them at the edges).
+    // Names of values as in the ONNX file (Netron shows them at the edges).
     let taps = vec!["a".to_owned(), "logits".to_owned()];
     let options = Options { taps, added: vec!["a".to_owned()], ..Options::default() };
     let mut model = Model::load(&path, &options, Place::default())?;
 
     let x = Tensor::from_f32(vec![1, 13], &[0.5; 13]);
-    // Broadcast to the tensor: one number, a row, or as many as it has.
+    // The added tensor broadcasts: it may be one number, a row, or of the full shape.
     let direction = Tensor::from_f32(vec![1], &[0.25]);
     let plain = [("x".to_owned(), x)];
     let steered = [plain[0].clone(), ("a.add".to_owned(), direction)];

@@ -12,7 +12,7 @@ use wgfc::runtime::{AdapterChoice, AdapterSummary, Gpu, Requirements, Session};
 use wgfc::wgpu;
 use wgfc::{DType, Options, Tensor};
 
-/// Pixels of a side of the texture.
+/// The number of pixels along a side of the texture.
 pub const SIDE: u32 = 64;
 
 /// Draws each body as one pixel of x and y from −2 to 2.
@@ -30,7 +30,8 @@ fn white() -> @location(0) vec4<f32> {
 }
 ";
 
-/// The engine that the program has: an adapter, a device, a pipeline and a texture, none of which knows of the model.
+/// The host program's engine: an adapter, a device, a pipeline and a texture, none of which depends on the
+/// model.
 pub struct Engine {
     adapter: wgpu::Adapter,
     device: wgpu::Device,
@@ -40,7 +41,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the adapter that `WGFC_ADAPTER` names, with what the model needs beside what the engine does.
+    /// Opens the adapter that `WGFC_ADAPTER` names, with the features and limits that the model needs in
+    /// addition to the engine's.
     fn open(needs: &Requirements) -> Result<Engine, Box<dyn Error>> {
         let instance = wgpu::Instance::default();
         let mut adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
@@ -97,7 +99,7 @@ impl Engine {
         Ok(Engine { adapter, device, queue, pipeline, texture })
     }
 
-    /// A storage buffer of the engine's with these numbers.
+    /// A storage buffer of the engine that holds these numbers.
     fn buffer(&self, label: &str, values: &[f32]) -> wgpu::Buffer {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let size = 4 * values.len() as u64;
@@ -134,7 +136,7 @@ impl Engine {
         pass.draw(0..bodies, 0..1);
     }
 
-    /// The texture's bytes, row by row. Only a test wants them on the host.
+    /// The texture's bytes, row by row. Only tests need them on the host.
     fn read(&self) -> Result<Vec<u8>, Box<dyn Error>> {
         let pitch = SIDE.next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);
         let size = u64::from(pitch * SIDE);
@@ -163,12 +165,12 @@ pub fn bodies() -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     (position, velocity, vec![0.2; n])
 }
 
-/// Moves bodies with a model for some frames and draws each. Returns the last picture, row by row.
+/// Moves bodies with a model for some frames and draws each frame. Returns the last picture, row by row.
 pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
-    // A step of the motion of bodies, from f32[bodies, 3] positions and velocities and f32[bodies] masses.
+    // One step of the motion of bodies, from f32[bodies, 3] positions and velocities and f32[bodies] masses.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations/nbody/model.onnx");
     let values = [("steps".to_owned(), Tensor::from_i64(vec![], &[1]))].into();
-    // Compiled for any device: the plan says what it needs of one.
+    // Compiled for any device: the plan states which features and limits it needs.
     let program = wgfc::compile_file(&path, &Options { values, ..Options::default() })?;
     let engine = Engine::open(&Requirements::of(&program))?;
 
@@ -176,7 +178,7 @@ pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut model = Session::new_blocking(&gpu, &program)?;
     let (position, velocity, mass) = bodies();
     let n = mass.len();
-    // Buffers of the engine's are inputs where they lie.
+    // Buffers of the engine are used as inputs without a copy.
     let adopt = |label: &str, values: &[f32], shape: Vec<usize>| {
         gpu.adopt(&engine.buffer(label, values), DType::F32, shape)
     };
@@ -200,7 +202,7 @@ pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     engine.read()
 }
 
-/// Prints the picture after 40 frames, of two rows one.
+/// Prints every second row of the picture after 40 frames.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let picture = draw(40)?;
     for row in picture.chunks(SIDE as usize).step_by(2) {

@@ -19,7 +19,7 @@ FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "torch"
 
 
 def exported(a):
-    """The program of a step: from the archive that is there, or one of another size."""
+    """The path of the archive of a step: the fixture, or a new export for another size."""
     if (a.width, a.features) == (6, 10):
         return FIXTURES / "train_step.pt2"
     sys.path.insert(0, str(FIXTURES))
@@ -31,14 +31,14 @@ def exported(a):
 
 
 def sparse_rows(rng, rows, width):
-    """Sums of a few of many directions."""
+    """Rows that are sums of a few out of many directions."""
     directions = rng.standard_normal((2 * width, width), dtype=np.float32) / width**0.5
     strengths = rng.random((rows, 2 * width), dtype=np.float32) * (rng.random((rows, 2 * width)) < 0.1)
     return (strengths @ directions).astype(np.float32)
 
 
 def batches(rng, rows, a):
-    """Inputs of each step: all rows in an order of their own in each epoch."""
+    """Yields the inputs of each step; each epoch goes through all rows in a new random order."""
     order = np.empty(0, np.int64)
     for _ in range(a.steps):
         if len(order) < a.batch:
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     rows = sparse_rows(rng, 20 * a.batch, a.width)
 
     losses = []
-    # While the device works on a step, the next batch is put together and uploaded.
+    # While the device works on a step, the next batch is assembled and uploaded.
     for run in session.stream(batches(rng, rows, a), in_flight=2):
         losses.append(float(run["output"]))
         if len(losses) % max(1, a.steps // 10) == 0:

@@ -16,13 +16,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Trains for 400 steps in two parts, with a checkpoint between them, and puts files into a folder.
 pub fn train(folder: &Path) -> Result<(), Box<dyn Error>> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch");
-    // A step takes the rows `x`, f32[batch, 6], and the learning rate, and returns the loss. fixtures/torch/train_step.py exports it,
-    // of any size.
+    // A step takes the rows `x`, f32[batch, 6], and the learning rate, and returns the loss.
+    // fixtures/torch/train_step.py exports steps of any size.
     let file = ModelFile::open(&fixtures.join("train_step.pt2"))?;
     let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
     let training = || -> Result<Training, wgfc::Error> {
         Ok(Training {
-            // Mapped into memory: there may be more rows than fit there.
+            // The rows are mapped from the file, which may be larger than the memory.
             data: [("x".to_owned(), npy::map(&fixtures.join("train_step.x.npy"))?)].into(),
             inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[0.01]))].into(),
             batch: Some(8),
@@ -44,7 +44,7 @@ pub fn train(folder: &Path) -> Result<(), Box<dyn Error>> {
     trainer.run(200, &mut each)?;
     trainer.save(&checkpoint)?;
 
-    // As in another process, on another day.
+    // This part could as well run later, in another process.
     let mut trainer = Trainer::compile(&gpu, &file, training()?, &Options::default())?;
     trainer.resume(&checkpoint)?;
     println!("goes on after step {}", trainer.step());
@@ -58,7 +58,7 @@ pub fn train(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The losses as a line.
+/// A line chart of the losses.
 fn svg(losses: &[f64]) -> String {
     let (width, height) = (600.0, 300.0);
     let most = losses.iter().copied().fold(f64::MIN_POSITIVE, f64::max);

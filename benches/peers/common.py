@@ -15,13 +15,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import simulation_reference as reference  # noqa: E402
 
-# Individuals and steps at most of a comparison with the reference.
+# The largest numbers of individuals and steps in a comparison with the reference.
 COMPARED = 256, 2000
 SAMPLE_SECONDS = 0.05
 
 
 def main(description, about, prepare):
-    """`prepare(name, inputs, steps)` gives functions that start a generation, wait for its outputs, and fetch one.
+    """`prepare(name, inputs, steps)` returns functions that start a generation, wait for its outputs, and fetch one.
 
     Inputs are numpy arrays. `about` is printed with the figures.
     """

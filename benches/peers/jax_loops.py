@@ -159,7 +159,7 @@ def portfolio(genome, signals, steps):
 
 def prepare(name, inputs, steps):
     one = partial(globals()[name], steps=steps)
-    # Bodies depend on each other: they are no population. All individuals see the same signals.
+    # Bodies interact, so they are not a population to map over. All individuals get the same signals.
     axes = tuple(None if k == "signals" else 0 for k in inputs)
     generation = jax.jit(one if name == "nbody" else jax.vmap(one, in_axes=axes))
     given = [jax.device_put(v) for v in inputs.values()]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def main(description, peer, prepare):
-    """`prepare(parser)` adds arguments; it returns a function of what was parsed, which gives what is said of the peer, and a
-    function that measures a problem: seconds, or None where there is nothing to measure."""
+    """`prepare(parser)` adds arguments and returns a function of the parsed arguments. That returns a description of the peer and a
+    function that measures a problem in seconds, or returns None if there is nothing to measure."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, help="write the JSON there")
@@ -21,7 +21,7 @@ def main(description, peer, prepare):
         try:
             seconds = measure(problem)
             row["ns"] = seconds and 1e9 * seconds
-        except Exception as e:  # whatever an operator says of sizes or types
+        except Exception as e:  # any error of an operator about sizes or types
             row["failed"] = str(e).splitlines()[0]
         ours = problem.get("time_ns")
         if row["ns"] and ours:

@@ -25,9 +25,10 @@ DTYPES = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
 }
-# Runs of each problem, after one that does not count.
+# The number of measured runs of each problem, after a warm-up run.
 RUNS = 5
-# Operator sets in which operators of the list mean the same: the provider has most kernels for the first, and the second has more operators.
+# Operator sets in which the listed operators mean the same. The provider has the most kernels for the first;
+# the second has more operators.
 OPSETS = 21, 23
 
 
@@ -75,7 +76,7 @@ def measure(problem, a):
             off = np.linalg.norm((got.astype(np.float64) - want).ravel()) / max(np.linalg.norm(want.astype(np.float64).ravel()), 1e-30)
             if got.shape != want.shape or off > 1e-2:
                 raise ValueError(f"computes something else: off by {off:.1e}")
-    # Kernels in the order of their dispatches, the same in each run.
+    # Kernels in the order of their dispatches, which is equal in all runs.
     times = [e["dur"] * 1e-6 for e in events if e["cat"] == "Api"]
     if not times or len(times) % (1 + RUNS):
         raise ValueError(f"{len(times)} kernels in {1 + RUNS} runs: {dict(Counter(e['name'] for e in events if e['cat'] == 'Api'))}")

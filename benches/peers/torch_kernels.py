@@ -34,7 +34,7 @@ def operand(o):
 
 
 def timed(start, runs):
-    """Seconds of one of so many runs."""
+    """The mean time of ``runs`` runs, in seconds."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(runs):
@@ -65,7 +65,7 @@ def measured(problem):
     for _ in range(3):
         run()
     torch.cuda.synchronize()
-    # The clock of an idle device goes down, and takes some tenths of a second to go up again.
+    # An idle device lowers its clock, which takes some tenths of a second to rise again.
     until = time.perf_counter() + WARM_UP_SECONDS
     while time.perf_counter() < until:
         run()

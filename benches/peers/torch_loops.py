@@ -15,7 +15,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def layers(genomes, *sizes):
-    """A function for each layer; weights and biases are views, made once."""
+    """A function for each layer; its weights and biases are views that are made once."""
     begin = 0
     made = []
     for n, m in sizes:
@@ -97,7 +97,7 @@ def mountaincar(genomes, position, steps):
 
 
 def montecarlo(seeds, steps):
-    """In i64, of which the lower half counts: PyTorch has no arithmetic of u32."""
+    """Computes u32 values in the lower half of i64, because PyTorch has no u32 arithmetic."""
     low = 0xFFFFFFFF
 
     def pcg(state):

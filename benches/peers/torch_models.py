@@ -130,7 +130,7 @@ def in_torch(name, folder, precisions):
     m, x = model(name)
     m.eval()
     with torch.no_grad():
-        for p in m.parameters():  # a head of zeros tells nothing
+        for p in m.parameters():  # a head of zeros would make all results equal
             if not p.any():
                 p.normal_(std=0.02)
         file, io = folder / f"{name}.onnx", {"input_names": ["x"], "output_names": ["y"]}

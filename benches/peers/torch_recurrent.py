@@ -34,7 +34,7 @@ def main():
     p.add_argument("--batch", type=numbers, default=[1, 32])
     p.add_argument("--hidden", type=numbers, default=[32, 64, 128, 256])
     args = p.parse_args()
-    # The products in f32 proper, as everywhere else.
+    # Products in f32, not TF32.
     torch.backends.cudnn.allow_tf32 = False
     for name in args.layers:
         for batch in args.batch:

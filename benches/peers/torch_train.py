@@ -21,7 +21,7 @@ import numpy as np
 
 
 def tensors(path):
-    """The f32 tensors of a file of safetensors."""
+    """The f32 tensors of a safetensors file."""
     with open(path, "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = f.read()
@@ -66,7 +66,7 @@ def train(a, x, start, compiled):
         optimizer.step()
         losses.append(loss.detach())
         if i > 0:
-            # The memory of the batch before is free once its step has ended.
+            # The memory of the previous batch is free once its step has ended.
             losses[i - 1].item()
     losses = [loss.item() for loss in losses]
     return losses, (time.perf_counter() - begun) / (a.steps - warm)

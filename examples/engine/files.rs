@@ -1,4 +1,4 @@
-//! Where a plan, its kernels and the bytes of its weights are read from: a folder, or one file.
+//! Reads a plan, its kernels and the bytes of its weights from a folder or a single file.
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -9,13 +9,13 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 pub struct Files {
-    /// The folder to which names of files are relative.
+    /// The folder that file names are relative to.
     folder: PathBuf,
-    /// The file that everything is in, if it is one.
+    /// The single file that holds everything, if there is one.
     bundle: Option<PathBuf>,
 }
 
-/// Where weights are: what `plan.json` says in `weights`.
+/// The locations of the weights, as `weights` in `plan.json` lists them.
 #[derive(Default, Deserialize)]
 pub struct Recipes {
     files: Vec<Source>,
@@ -31,12 +31,12 @@ struct Source {
 struct Recipe {
     #[serde(default = "one_row")]
     rows: usize,
-    /// The type of the elements in the files, where it is not the weight's.
+    /// The type of the elements in the files, if it differs from the weight's.
     from: Option<String>,
     parts: Vec<Part>,
 }
 
-/// An engine that trusts its files less compares the hashes too.
+/// An engine that does not trust its files should compare the hashes too.
 #[derive(Deserialize)]
 struct Part {
     #[serde(default)]
@@ -61,7 +61,7 @@ impl Files {
         }
     }
 
-    /// `plan.json` or a kernel. Of a bundle they are in the header.
+    /// The text of `plan.json` or of a kernel. A bundle has them in its header.
     pub fn text(&self, name: &str) -> Result<String, Box<dyn Error>> {
         let Some(bundle) = &self.bundle else { return Ok(std::fs::read_to_string(self.folder.join(name))?) };
         let bytes = std::fs::read(bundle)?;
@@ -98,7 +98,7 @@ impl Files {
         if recipe.from.is_some() {
             return Err(format!("this example does not round weights, as `{name}` needs it").into());
         }
-        // Row by row, one row of each column.
+        // The rows are interleaved: for each row, one piece of every column.
         let row = |c: &Vec<u8>, i: usize| i * c.len() / recipe.rows..(i + 1) * c.len() / recipe.rows;
         Ok((0..recipe.rows).flat_map(|i| columns.iter().flat_map(move |c| c[row(c, i)].to_vec())).collect())
     }

@@ -5,7 +5,7 @@ use super::plan::{Kernel, Kind, Plan, Symbols};
 use std::error::Error;
 use wgpu::BufferUsages as Usage;
 
-/// Gives the bytes of a weight.
+/// A function that returns the bytes of a weight.
 type Weights<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>, Box<dyn Error>>;
 
 pub struct Device {
@@ -14,7 +14,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the adapter whose name contains `WGPU_ADAPTER_NAME`, or else the first, with all that it has.
+    /// Opens the adapter whose name contains `WGPU_ADAPTER_NAME`, or else the first one, with all its limits.
     pub async fn open() -> Result<Device, Box<dyn Error>> {
         let instance = wgpu::Instance::default();
         let adapter = wgpu::util::initialize_adapter_from_env_or_default(&instance, None).await?;
@@ -29,7 +29,8 @@ impl Device {
         Ok(Device { device, queue })
     }
 
-    /// Runs a plan once; `weight` gives the bytes of a weight. Every buffer has memory of its own here; those of an arena could share it.
+    /// Runs a plan once; `weight` returns the bytes of a weight. Every buffer has its own memory here;
+    /// buffers of an arena could share it.
     pub fn run(
         &self,
         plan: &Plan,
@@ -45,7 +46,7 @@ impl Device {
         let mut buffers = vec![];
         for (i, b) in plan.buffers.iter().enumerate() {
             let size = plan.bytes(i, symbols)?.next_multiple_of(4).max(16) as u64;
-            // New buffers are zero, as outputs have to be, and states that begin with nothing else.
+            // New buffers are zero, as outputs and states without initial contents require.
             let buffer = self.buffer(size, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
             match &b.kind {
                 Kind::Weight { name } => self.fill(&buffer, &weight(name)?)?,
@@ -149,7 +150,7 @@ impl Device {
         Ok(())
     }
 
-    /// The layout is derived from what the plan says of the kernel.
+    /// Derives the layout from the plan's description of the kernel.
     fn pipeline(&self, k: &Kernel) -> (wgpu::ComputePipeline, wgpu::BindGroupLayout) {
         let storage = |access: &String| wgpu::BufferBindingType::Storage { read_only: access == "read" };
         let types =
@@ -172,7 +173,7 @@ impl Device {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: 0,
         });
-        // naga has subgroups without knowing the directive that the standard wants.
+        // naga supports subgroups without the directive that the WGSL standard requires.
         let text = k.wgsl.replace("enable subgroups;", "");
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&k.name),

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Tensors by name, packed as in `docs/plan-format.md`.
 pub type Tensors = BTreeMap<String, Vec<u8>>;
 
-/// Reads a folder or file and runs it. Inputs have the sizes that `symbols` makes of their shapes.
+/// Reads a folder or file and runs it. The shapes of inputs, evaluated with `symbols`, give their sizes.
 pub fn run(path: &Path, symbols: &Symbols, inputs: &Tensors) -> Result<Tensors, Box<dyn Error>> {
     let files = Files::at(path);
     let (plan, recipes) = Plan::read(&files)?;

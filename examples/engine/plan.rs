@@ -13,7 +13,7 @@ struct Version {
     version: u32,
 }
 
-/// All of the file. This example takes the first plan.
+/// The whole file. This example uses the first plan.
 #[derive(Deserialize)]
 struct Bundle {
     plans: Vec<Plan>,
@@ -27,7 +27,7 @@ pub struct Plan {
     pub outputs: Vec<Port>,
     #[serde(default)]
     pub states: Vec<State>,
-    /// Their order is that of the `Dims` uniform.
+    /// The symbols in the order of the `Dims` uniform.
     pub symbols: Vec<String>,
     #[serde(default)]
     pub computed: Vec<serde_json::Value>,
@@ -44,14 +44,14 @@ pub struct Port {
     pub name: String,
     pub shape: Vec<Size>,
     pub buffer: usize,
-    /// There where the input may be left out: then its extents, which are symbols of its own, are 0.
+    /// Present if the input is optional. If it is omitted, its extents, which are symbols of its own, are 0.
     pub broadcast: Option<Vec<Size>>,
 }
 
 #[derive(Deserialize)]
 pub struct State {
     pub name: String,
-    /// The weight that is its contents before the first run.
+    /// The weight that holds the contents before the first run.
     #[serde(default)]
     pub initial: Option<String>,
 }
@@ -83,10 +83,10 @@ pub enum Kind {
 #[derive(Deserialize)]
 pub struct Kernel {
     pub name: String,
-    /// `read` or `read_write` for each storage binding of group 0.
+    /// The access `read` or `read_write` of each storage binding of group 0.
     pub bindings: Vec<String>,
     pub uses_dims: bool,
-    /// The text, from its file.
+    /// The WGSL text, read from the kernel's file.
     #[serde(skip)]
     pub wgsl: String,
 }
@@ -116,7 +116,7 @@ pub enum Size {
 }
 
 impl Plan {
-    /// Gives the symbols of inputs that may be left out the value 0.
+    /// Sets the symbols of omitted optional inputs to 0.
     pub fn leave_out(&self, symbols: &mut Symbols) {
         for extent in self.inputs.iter().filter(|p| p.broadcast.is_some()).flat_map(|p| &p.shape) {
             if let Size::Expression(symbol) = extent {
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Reads a plan and its kernels, and where its weights are.
+    /// Reads a plan, its kernels, and the locations of its weights.
     pub fn read(files: &Files) -> Result<(Plan, Recipes), Box<dyn Error>> {
         let text = files.text("plan.json")?;
         let Version { version } = serde_json::from_str(&text)?;
@@ -143,21 +143,22 @@ impl Plan {
         Ok((plan, weights))
     }
 
-    /// Bytes of a buffer's elements.
+    /// The number of bytes of a buffer's elements.
     pub fn bytes(&self, buffer: usize, symbols: &Symbols) -> Result<usize, Box<dyn Error>> {
         let b = &self.buffers[buffer];
         let elements = usize::try_from(b.elements.value(symbols)?)?;
         Ok((elements * bits(&b.dtype)?).div_ceil(8))
     }
 
-    /// The dispatches of a run, repeated ones as often as they run.
+    /// The order of dispatches in a run, with repeats expanded.
     pub fn order(&self, symbols: &Symbols) -> Result<Vec<usize>, Box<dyn Error>> {
         let mut order = vec![];
         self.record(0..self.dispatches.len(), 0, symbols, &mut order)?;
         Ok(order)
     }
 
-    /// Records two repeats that overlap, the one inside later in the list: `next` is the first that may begin.
+    /// Records the dispatches of a range. An inner repeat comes after its outer one in the list; `next` is
+    /// the first repeat that may begin.
     fn record(
         &self,
         range: std::ops::Range<usize>,
@@ -187,7 +188,7 @@ impl Plan {
     }
 }
 
-/// Bits of an element.
+/// The number of bits of an element.
 fn bits(dtype: &str) -> Result<usize, Box<dyn Error>> {
     if dtype == "bool" {
         return Ok(8);
@@ -211,7 +212,7 @@ impl Size {
     }
 }
 
-/// The rest of an expression while it is evaluated.
+/// The remaining text of an expression during its evaluation.
 struct Expression<'a> {
     rest: &'a str,
     symbols: &'a Symbols,

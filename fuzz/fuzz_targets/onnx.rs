@@ -1,4 +1,4 @@
-//! The input is an ONNX model. It is compiled, or refused by an error that is not ours.
+//! The input is an ONNX model. It is compiled, or refused without an internal error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -9,7 +9,7 @@ use wgfc::runtime::bind;
 fuzz_target!(|input: &[u8]| {
     let mut file = tempfile::Builder::new().suffix(".wgfc").tempfile().expect("a temporary file");
     file.write_all(input).expect("the temporary file can be written to");
-    // Hashes are not compared: a mutation hardly ever has the right ones.
+    // Hashes are not compared, because a mutation almost never has the right ones.
     let options = ReadOptions { verify: false, ..ReadOptions::default() };
     for plan in load_bundle_with(file.path(), &options).into_iter().flat_map(|b| b.plans) {
         let p = &plan.program;

@@ -1,6 +1,6 @@
-//! The input is an archive of torch.export, or the JSON of a program, which then takes the place of the one in
-//! `fixtures/torch/residual.pt2`: a mutation of a whole archive rarely has the checksums that a zip file needs. It is compiled, or
-//! refused by an error that is not ours.
+//! The input is an archive of torch.export, or the JSON of a program, which then replaces the program in
+//! `fixtures/torch/residual.pt2`: a mutated archive rarely has the checksums that a zip file needs. It is
+//! compiled, or refused without an internal error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 const ARCHIVE: &[u8] = include_bytes!("../../fixtures/torch/residual.pt2");
 
-/// The fixture with another program.
+/// The fixture with its program replaced.
 fn archive(program: &[u8]) -> Vec<u8> {
     let mut from = ZipArchive::new(Cursor::new(ARCHIVE)).expect("the fixture is a zip file");
     let mut to = ZipWriter::new(Cursor::new(vec![]));

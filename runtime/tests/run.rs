@@ -1,4 +1,4 @@
-//! Hand-written programs on every adapter there is.
+//! Hand-written programs on every available adapter.
 
 use std::collections::BTreeMap;
 use wgfc_program::program::{
@@ -17,7 +17,7 @@ fn dim(s: &str) -> Dim {
     Dim::parse(s).unwrap()
 }
 
-/// An empty program over the symbols named.
+/// An empty program over the named symbols.
 fn program(symbols: &[&str]) -> Program {
     Program {
         inputs: vec![],
@@ -36,7 +36,7 @@ fn program(symbols: &[&str]) -> Program {
     }
 }
 
-/// Adds parts and gives their indices.
+/// Adds parts to a program and returns their indices.
 trait Parts {
     fn buffer(&mut self, kind: BufferKind, dtype: DType, elements: &str) -> usize;
     fn input(&mut self, name: &str, dtype: DType, shape: &[&str]) -> usize;
@@ -236,12 +236,12 @@ fn canaries_tell_of_kernels_that_leave_their_tensors() {
             assert!(matches!(error, RunError::OutOfBounds { past: p, .. } if p == past), "{error}");
             assert!(error.to_string().contains(writes) && error.to_string().contains("node0"), "{error}");
         }
-        // Elements behind a tensor, or read before anything has written them, are NaN.
+        // Reads past the end of a tensor, or before anything was written there, give NaN.
         let read = with("if (i < 91u) { b2[i] = b0[i + 1u] + b1[i]; }").unwrap();
         assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
         let read = with("if (i < 90u) { b2[i] = b0[i] + b1[i + 1u]; }").unwrap();
         assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
-        // Elements of intermediate tensors, too.
+        // Intermediate tensors are checked too.
         let mut p = rows();
         p.kernels[1].wgsl = p.kernels[1].wgsl.replace("b1[i] = b0[i];", "b1[i] = b0[i]; b1[i + 1u] = 0.0;");
         let error = run(&p).unwrap_err();
@@ -249,7 +249,8 @@ fn canaries_tell_of_kernels_that_leave_their_tensors() {
     });
 }
 
-/// Adds x to y until the sum is at least 10 or 1000 (the outer loop, three times): x's sum, and the word.
+/// In each of three outer iterations, rounds of adding `x` to `y` n times run until the sum is a multiple of 10
+/// (at most 12 rounds), and then 1 is added.
 fn sums() -> Program {
     let mut p = program(&["n"]);
     let x = p.input("x", DType::I32, &["n"]);
@@ -301,7 +302,7 @@ fn rounds_go_on_until_a_word_is_zero() {
             let x = Tensor::new(DType::I32, vec![n], [3u8, 0, 0, 0].repeat(n)).unwrap();
             let run = s.run_blocking(&[("x", x.clone())]);
             if n == 2 {
-                // 6, 12, …, and 31 + 6 k is never a multiple of 10.
+                // The sum reaches 30 and becomes 31; from then on it is odd, so the loop does not end.
                 let e = run.unwrap_err().to_string();
                 assert!(e.contains("has not ended after 12 rounds of 3 dispatches: a test"), "{e}");
                 continue;
@@ -452,7 +453,7 @@ fn streams_say_which_run_failed_and_keep_the_others() {
     });
 }
 
-/// [`counter`] whose count begins at 40, 2.
+/// The program [`counter`] with a count that begins at 40, 2.
 fn counter_from() -> Program {
     let mut p = counter();
     p.weights.insert("start".to_owned(), Tensor::from_f32(vec![2], &[40.0, 2.0]));
@@ -581,7 +582,7 @@ fn an_edited_plan_is_refused_in_words() {
         assert!(problems.contains(want), "{want} in {problems:?}");
     }
     assert_eq!(wgfc_runtime::check::check(&rows()), Vec::<String>::new());
-    // Faults that only a device can see.
+    // Faults that only a device can detect.
     let edits: &[(Edit, &str)] = &[
         (|p| p.kernels[0].bindings.swap(0, 1), "writes buffer 0"),
         (|p| p.kernels[0].uses_dims = false, "kernel `double` does not compile"),
@@ -668,7 +669,7 @@ fn profiles_and_measures_are_complete() {
             assert_eq!(c.gpu_ns.is_some(), gpu.profile().timestamps);
         }
         assert!(o.overstatement().unwrap() > 0.0);
-        // How long anything takes is the machine's.
+        // The values depend on the machine, so only their range is checked.
         let all = [m.copy_bytes_per_second, m.dispatch_ns, m.dispatch_pass_each_ns, m.round_trip_ns];
         assert!(all.iter().all(|v| v.is_finite() && *v > 0.0) && m.copy_bytes > 0, "{m:?}");
     });

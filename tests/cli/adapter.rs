@@ -1,9 +1,10 @@
-//! Which adapter is used, and when the CPU's evaluator runs instead.
+//! The choice of the adapter, and when the evaluator runs on the CPU instead.
 
 use crate::{command, fixture, folder, mlp, ran, wgfc};
 use wgfc::runtime::Gpu;
 
-/// Software adapters compute on the same cores as the evaluator, and compile kernels first.
+/// Software adapters use the same cores as the evaluator and must compile kernels first, so they are not
+/// chosen by default.
 #[test]
 fn a_software_adapter_is_used_when_it_is_named() {
     let adapters = Gpu::adapters_blocking();
@@ -27,7 +28,7 @@ fn a_software_adapter_is_used_when_it_is_named() {
     let named = ran(command(d.path(), &run).env("WGFC_ADAPTER", "software")).exits(0);
     assert!(!named.err.contains("software adapter") && !named.out.contains("evaluator"), "{}", named.err);
 
-    // A command that needs an adapter runs on it, and says so.
+    // A command that needs an adapter runs on it, and reports which one it is.
     let said = "a software adapter, computes on the CPU";
     unnamed(&format!("{run}|--no-cpu")).exits(0).says(said);
     unnamed(&format!("{run}|--profile")).exits(0).says(said);
@@ -47,8 +48,8 @@ fn drivers_do_not_talk() {
     assert!(!device.err.contains("XDG_RUNTIME_DIR"), "{}", device.err);
 }
 
-/// Code that drivers run at their end is never reached: that of NVIDIA's 580 may not end. Here it ends the process, in a
-/// driver around another.
+/// The exit code of drivers is never run, because that of NVIDIA's 580 may not terminate. Here a driver
+/// wrapped around another one ends the process in its destructor.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_end_of_a_driver_is_not_waited_for() {

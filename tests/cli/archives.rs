@@ -1,4 +1,4 @@
-//! Archives of torch.export: every command takes one where it takes an ONNX model.
+//! Archives of torch.export: every command that takes an ONNX model also takes an archive.
 
 use super::{fixture, folder, wgfc};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Several plans, one file, weights that are not copied.
+//! Bundles of several plans, programs in one file, and weights that are not copied.
 
 use crate::{fixture, folder, mlp, wgfc};
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn variants_are_plans_over_one_store() {
         assert_eq!(any["dispatches"], 3);
         wgfc(d.path(), &format!("inspect|{out}|--plan|gone")).exits(1).says("there is no plan `gone`");
     }
-    // Starting a software adapter takes seconds where others compile too; more runs are in `it`.
+    // Starting a software adapter takes seconds while other tests compile too; `it` has more such runs.
     let run = |out: &str, batch| {
         wgfc(d.path(), &format!("run|{out}|--input|x=ones|--dim|batch={batch}|--json|--adapter|software"))
     };
@@ -62,7 +62,7 @@ fn features_and_targets_need_no_such_device() {
     assert_eq!(needs("|--target|web"), vec![none.clone()]);
     assert_eq!(needs("|--target|web|--features|f16"), vec![f16.clone()]);
     assert_eq!(needs("|--variant|half:f16|--variant|any"), [f16, none.clone()]);
-    // A profile's limits are not those of every browser.
+    // A profile may have larger limits than every browser has.
     let profile = r#"{"version": 1, "limits": {"f16": true, "max_storage_buffers": 20}, "speeds": {}}"#;
     std::fs::write(d.path().join("p.json"), profile).unwrap();
     assert_ne!(needs("|--profile|p.json"), vec![none.clone()]);
@@ -79,7 +79,7 @@ fn one_file_is_replaced_only_where_it_is_ours() {
     let d = folder();
     let compile = format!("compile|{}|-o|m.wgfc", mlp());
     std::fs::write(d.path().join("m.wgfc"), "years of work").unwrap();
-    // By its name it is one of ours, so it is replaced only when it reads as one.
+    // The name suggests a compiled program, so the file is replaced only if it can be read as one.
     wgfc(d.path(), &compile).exits(1).says("is no compiled program").says("--force");
     wgfc(d.path(), &format!("{compile}|--force")).exits(0);
     wgfc(d.path(), &compile).exits(0);
@@ -88,7 +88,7 @@ fn one_file_is_replaced_only_where_it_is_ours() {
         wgfc(d.path(), &format!("compile|{}|-o|o|--shard-size|{size}", mlp())).exits(1);
     }
     let good = std::fs::read(d.path().join("m.wgfc")).unwrap();
-    // It is known by how it begins, whatever it is called.
+    // A program is recognised by its first bytes, whatever its name.
     std::fs::write(d.path().join("other.bin"), &good).unwrap();
     wgfc(d.path(), "inspect|other.bin").exits(0);
     std::fs::write(d.path().join("m.wgfc"), &good[..good.len() - 5]).unwrap();

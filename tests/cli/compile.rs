@@ -1,4 +1,4 @@
-//! `wgfc compile` without `-o`: where it writes, what it prints, and that the commands it names run.
+//! `wgfc compile` without `-o`: the output path, the printed text, and the printed commands, which must run.
 
 use crate::{fixture, folder, tree, wgfc};
 
@@ -24,7 +24,7 @@ fn a_model_alone_is_compiled_to_a_folder_of_its_name() {
         .prints("by the device profile: portable")
         .prints("\n  wgfc run model --random-inputs");
     assert!(d.path().join("model/plan.json").is_file());
-    // Its own files are replaced.
+    // A program's own files are replaced.
     let json = wgfc(d.path(), &format!("{compile}|--json")).exits(0).json();
     assert_eq!(json["output"], "model");
     assert_eq!(json["merged_products"], serde_json::json!([3]));
@@ -33,7 +33,7 @@ fn a_model_alone_is_compiled_to_a_folder_of_its_name() {
         let command = words(command.as_str().unwrap());
         match command.starts_with("run|") {
             true => wgfc(d.path(), &format!("{command}|--adapter|software")).exits(0),
-            // A benchmark takes seconds.
+            // A benchmark takes seconds, so it only has to fail on a missing adapter.
             false => wgfc(d.path(), &format!("{command}|--adapter|no such")).exits(3).says("no such"),
         };
     }
@@ -47,7 +47,7 @@ fn what_is_not_a_program_is_not_replaced() {
     let before = tree(d.path());
     wgfc(d.path(), &format!("compile|{}", attention())).exits(1).says("model").says("--force");
     assert_eq!(tree(d.path()), before);
-    // A folder with a model keeps its place: the program of it gets another name.
+    // A folder with a model is not replaced; its program gets another name.
     let models = d.path().join("qwen");
     std::fs::create_dir(&models).unwrap();
     std::fs::copy(fixture("small/decoder/model.onnx"), models.join("model.onnx")).unwrap();
@@ -56,7 +56,7 @@ fn what_is_not_a_program_is_not_replaced() {
     wgfc(d.path(), "compile|qwen/model.onnx|-o|it is")
         .exits(0)
         .prints("\n  wgfc run 'it is' --random-inputs");
-    // Without weights there is nothing to run.
+    // A program without weights cannot be run.
     wgfc(d.path(), &format!("compile|{}|--graph-only", fixture("mobilenetv2.onnx")))
         .exits(0)
         .prints("\n  wgfc inspect mobilenetv2 --dispatches");

@@ -1,4 +1,5 @@
-//! Small files that ask for much: each is read or refused within a bound of memory and time, and says which flag raises it.
+//! Small files that require large resources: each is read or refused within a bound of memory and time, and
+//! the error names the flag that raises the limit.
 
 use crate::archives::{archive, records};
 use crate::{command, fixture, folder, wgfc};
@@ -9,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use wgfc_compiler::import::onnx::*;
 
-/// Resident bytes that a command may take, and how much time of processors; builds without optimisations take longer.
+/// The limits of a command's resident bytes and processor time; builds without optimisations take longer.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 10 });
 
@@ -20,7 +21,7 @@ struct Cost {
     text: String,
 }
 
-/// Runs a command, and looks at its memory as long as it runs.
+/// Runs a command and measures its memory while it runs.
 fn cost(dir: &Path, words: &str) -> Cost {
     let start = Instant::now();
     let mut time = Duration::ZERO;
@@ -52,10 +53,10 @@ fn cost(dir: &Path, words: &str) -> Cost {
     Cost { code, bytes, time, text: text.join().unwrap() }
 }
 
-/// The time that a process has had on processors, which other processes do not add to; ticks are 10 ms on Linux.
+/// The processor time of a process, which does not depend on other processes; a tick is 10 ms on Linux.
 fn processor_time(id: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name before the bracket may have blanks.
+    // The process name, which ends at the bracket, may contain blanks.
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = |i: usize| fields.get(i)?.parse::<u64>().ok();
     Some(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
@@ -75,19 +76,19 @@ fn edited(to: &Path, edit: impl Fn(&str, Vec<u8>) -> Vec<u8>) {
     archive(to, &all);
 }
 
-/// A model of so many nodes without a word in them.
+/// A model of `count` nodes whose fields are all empty.
 fn empty_nodes(count: usize) -> Vec<u8> {
     let graph = GraphProto { node: vec![NodeProto::default(); count], ..Default::default() };
     let opset_import = vec![OperatorSetIdProto { version: 21, ..Default::default() }];
     ModelProto { ir_version: 10, opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec()
 }
 
-/// Products of 32 × 32, one after another.
+/// A chain of `count` products of 32 × 32 matrices.
 fn chain(count: usize) -> Vec<u8> {
     products(count, 32)
 }
 
-/// Products of square matrices, one after another.
+/// A chain of `count` products of square matrices.
 pub fn products(count: usize, size: usize) -> Vec<u8> {
     let name = |i: usize| format!("x{i}");
     let node = |i: usize| NodeProto {
@@ -169,7 +170,7 @@ fn limits_are_said_and_can_be_raised() {
         .says("--iteration-limit");
 }
 
-/// A loop of so many products of a square matrix with itself.
+/// A loop of `trips` products of a square matrix with itself.
 fn squarings(trips: i64, size: usize) -> Vec<u8> {
     let port = |name: &str, dtype, shape: &[usize]| ValueInfoProto {
         name: name.into(),
@@ -225,7 +226,7 @@ fn the_evaluator_ends_at_once_when_it_is_told_to() {
     std::fs::write(d.path().join("m.onnx"), squarings(50_000, 256)).unwrap();
     let mut child =
         command(d.path(), "run|m.onnx|--cpu|--random-inputs").stderr(Stdio::piped()).spawn().unwrap();
-    // It says where it runs, then it begins.
+    // The command prints where it runs before it begins.
     let mut first = [0; 8];
     child.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
     std::thread::sleep(Duration::from_millis(500));
@@ -249,7 +250,7 @@ fn compiled_programs_draw_from_the_budget() {
             .says("bytes of JSON would take")
             .says("--memory-limit");
     }
-    // Weights that are many times the same stretch of a file.
+    // Weights that all refer to the same range of a file.
     wgfc(d.path(), &format!("compile|{}|-o|from.wgfc|--weights-from-model", crate::mlp())).exits(0);
     wgfc(d.path(), &format!("compile|{}|-o|from|--weights-from-model", crate::mlp())).exits(0);
     let plan = d.path().join("from/plan.json");
@@ -331,7 +332,7 @@ fn operators_of_classical_machine_learning_say_what_to_do() {
     }
 }
 
-/// A `.npy` file with this header and so many bytes of data, which take no place on a disk.
+/// A `.npy` file with this header and `data` bytes of data, as a sparse file.
 fn array(to: &Path, header: &str, data: u64) {
     let mut bytes = b"\x93NUMPY\x02\x00".to_vec();
     bytes.extend((header.len() as u32).to_le_bytes());
@@ -341,7 +342,7 @@ fn array(to: &Path, header: &str, data: u64) {
     file.set_len(bytes.len() as u64 + data).unwrap();
 }
 
-/// A file of safetensors with this header and no data.
+/// A safetensors file with this header and no data.
 fn tensors(to: &Path, header: &str) {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -358,7 +359,7 @@ fn files_beside_a_model_draw_from_a_budget() {
     array(&at("noise.npy"), &"{".repeat(16 << 20), 4);
     array(&at("large.npy"), &port("1024, 1073741824"), 1 << 42);
     array(&at("fine.npy"), &port("3, 13"), 156);
-    // A tensor of two bytes for each extent, and one of two bytes for each text.
+    // A tensor whose file has two bytes per extent, and one whose file has two bytes per string.
     std::fs::write(at("axes.pb"), [8, 1].repeat(16 << 20)).unwrap();
     std::fs::write(at("texts.pb"), [0x32, 0].repeat(16 << 20)).unwrap();
     let mut wrong = vec![];
@@ -384,13 +385,13 @@ fn files_beside_a_model_draw_from_a_budget() {
         costs(format!("check|{mlp}|--like|x={file}"), says);
         costs(format!("check|{mlp}|--fix|x={file}"), says);
     }
-    // The limit that the user gives holds for all inputs together.
+    // The limit given by the user applies to all inputs together.
     wgfc(d.path(), &format!("run|{mlp}|--cpu|--input|x=fine.npy|--memory-limit|100kB")).exits(0);
     wgfc(d.path(), &format!("check|{mlp}|--like|x=fine.npy|--memory-limit|200"))
         .exits(1)
         .says("--memory-limit");
 
-    // A checkpoint, and a decoder's tokenizer and recommendations.
+    // A checkpoint, and the tokenizer and the recommended settings of a decoder.
     let entry = r#""NAME":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"#;
     let many: String = (0..400_000).map(|i| entry.replace("NAME", &i.to_string())).collect();
     tensors(&at("many.safetensors"), &format!("{{{}}}", many.trim_end_matches(',')));

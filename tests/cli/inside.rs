@@ -15,7 +15,7 @@ fn a_tensor_is_added_to_and_replaced() {
     let json = wgfc(d.path(), &format!("{compile}|--force|--json")).exits(0).json();
     let cost = &json["looking_inside"];
     assert_eq!(cost["inputs"], serde_json::json!(["a.add", "logits.replace", "logits.where"]));
-    // The tap is written.
+    // Writing the tap adds bytes.
     assert!(cost["nothing_given"]["bytes"].as_u64() > cost["without"]["bytes"].as_u64(), "{cost}");
     assert!(
         cost["whole_tensors_given"]["bytes"].as_u64() > cost["nothing_given"]["bytes"].as_u64(),

@@ -1,4 +1,5 @@
-//! The command line from outside: exit codes, what is printed where, and that bad input leaves nothing behind.
+//! The command line from outside: exit codes, the contents of stdout and stderr, and no files left behind by
+//! bad input.
 
 mod adapter;
 mod archives;
@@ -63,12 +64,12 @@ impl Ran {
     }
 }
 
-/// Runs `wgfc` in `dir`; words are separated by `|`, as paths may have spaces.
+/// Runs `wgfc` in `dir`; arguments are separated by `|`, because paths may contain spaces.
 fn wgfc(dir: &Path, words: &str) -> Ran {
     ran(&mut command(dir, words))
 }
 
-/// `wgfc` in `dir`, not started yet.
+/// The command `wgfc` in `dir`, not started yet.
 fn command(dir: &Path, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgfc"));
     command
@@ -144,7 +145,7 @@ fn compiling_twice_gives_the_same_bytes() {
     };
     let (a, b) = (strip("a"), strip("b"));
     assert!(a.iter().any(|f| f.0 == Path::new("plan.json")) && a == b);
-    // Again into the same folder: replaced without --force, nothing else left beside it.
+    // Compiling into the same folder again replaces the program without --force and leaves nothing else.
     wgfc(d.path(), &format!("compile|{}|-o|a|--quiet", mlp())).exits(0);
     assert_eq!(strip("a"), a);
     let left: Vec<_> = std::fs::read_dir(d.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -235,7 +236,7 @@ fn running_on_the_cpu_is_said_and_gives_the_expected_output() {
     for (a, b) in got.to_f32s().unwrap().iter().zip(want.to_f32s().unwrap()) {
         assert!((a - b).abs() < 1e-5, "{a} {b}");
     }
-    // The .npy goes in again; wrong names, types, shapes and files do not.
+    // The .npy output can be used as an input; wrong names, types, shapes and files are refused.
     wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2, 13], &[0.1; 26]), &d.path().join("x.npy")).unwrap();
     wgfc::npy::write(&wgfc::Tensor::from_i64(vec![2, 13], &[1; 26]), &d.path().join("i.npy")).unwrap();
     wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2, 14], &[0.1; 28]), &d.path().join("wide.npy")).unwrap();
@@ -338,7 +339,7 @@ fn schedules_are_printed_changed_and_refused() {
         wgfc(d.path(), &format!("compile|{model}|-o|out|--force{rest}")).exits(0);
         tree(&d.path().join("out"))
     };
-    // As it was printed, nothing changes; another schedule makes other kernels.
+    // The printed schedule leaves the program unchanged; another schedule gives other kernels.
     let own = text("");
     write(&chosen, &kernel);
     assert!(text(&with) == own);
@@ -365,7 +366,8 @@ fn schedules_are_printed_changed_and_refused() {
     wgfc(d.path(), "inspect|out|--schedule").exits(1).says("give the model");
 }
 
-/// A decoding step with its cache on the device: five dispatches a layer, and no cache among the ports.
+/// A decoding step with its cache on the device: five dispatches per layer, and no cache among inputs and
+/// outputs.
 #[test]
 fn caches_stay_on_the_device() {
     let d = folder();

@@ -1,4 +1,4 @@
-//! Commands that measure: `bench`, `tune`, and the files that they keep.
+//! Commands that measure: `bench`, `tune`, and the files that they write.
 
 use crate::{fixture, folder, mlp, tree, wgfc};
 use serde_json::Value;
@@ -82,7 +82,7 @@ fn simulations_are_measured() {
             "fused" if !coupled => assert_eq!(r["dispatches"], 1, "{r}"),
             "by hand" => assert_eq!(r["dispatches"], if coupled { 3 } else { 1 }, "{r}"),
             "split" => assert!(r["dispatches"].as_u64().unwrap() >= 3, "{r}"),
-            // Few bodies are one lane.
+            // With few bodies there is a single lane.
             _ => {}
         }
     }
@@ -118,7 +118,7 @@ fn single_operators_are_measured() {
     if wgfc(d.path(), "device").code != 0 {
         return;
     }
-    // Another seed, other problems: each pattern comes once before any comes again.
+    // Another seed gives other problems; no pattern is repeated before every pattern was used.
     let run = "--drawn|--work|1|--random|24|--seed|3|--sample|1";
     let v = bench(&format!("{run}|--json|--csv|k.csv|--html|k.html")).exits(0).json();
     let rows = v["rows"].as_array().unwrap();
@@ -212,7 +212,7 @@ fn tuning_is_stored_for_the_adapter_and_used() {
     assert!(file.starts_with(d.path().join("cache")), "{}", file.display());
     wgfc(d.path(), &tune).exits(0).prints("kernels measured").prints("stored in");
 
-    // Whatever was measured: another choice for every kernel, of which all compute the same.
+    // Regardless of the measurements: another choice for every kernel gives the same results.
     let mut table: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let bytes = std::fs::read(mlp()).unwrap();
     let options = wgfc::Options { dims: [("batch".to_owned(), 1)].into(), ..Default::default() };
@@ -233,7 +233,7 @@ fn tuning_is_stored_for_the_adapter_and_used() {
     for (a, b) in run("").iter().zip(&run("|--no-tuning")) {
         assert!((a - b).abs() < 1e-5, "{a} {b}");
     }
-    // Compiling looks at the file it is given and at no other.
+    // Compiling reads only the table file that it is given.
     let compile = |out: &str, more: &str| {
         wgfc(d.path(), &format!("compile|{}|-o|{out}|--dim|batch=1|--quiet{more}", mlp())).exits(0);
         tree(&d.path().join(out)).into_iter().map(|(_, b)| b).collect::<Vec<_>>()
@@ -243,7 +243,7 @@ fn tuning_is_stored_for_the_adapter_and_used() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(compile("c", ""), plain);
 
-    // A damaged table is named and ignored; one that was asked for is an error.
+    // A damaged table is reported and ignored; if it was given explicitly, it is an error.
     let version = wgfc::compiler::schedule::table::VERSION;
     std::fs::write(&file, format!("{{\"version\": {version}, \"choices\": 3}}")).unwrap();
     let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs", mlp());

@@ -1,4 +1,4 @@
-//! Tests of files: stdout, folders, files that are none, names that terminals would obey.
+//! Output files: stdout, folders, paths that are not files, and names with terminal control characters.
 
 use crate::{command, fixture, folder, mlp, ran, tree, wgfc};
 use prost::Message;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use wgfc_compiler::import::onnx::ModelProto;
 
-/// The names in `dir` that begin as those of unfinished folders do.
+/// The names in `dir` that begin like those of unfinished folders.
 fn unfinished(dir: &Path) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     names.filter(|n| n.starts_with(".wgfc-")).collect()
@@ -46,7 +46,7 @@ fn a_full_stdout_fails_the_command_and_a_closed_one_ends_it() {
         assert_eq!(closed.status.code(), Some(0), "{words}: {said}");
         assert!(!said.contains("error"), "{words}: {said}");
     }
-    // An error that cannot be printed as JSON is printed as text.
+    // An error that cannot be written as JSON is written as text.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let full = command(d.path(), "check|absent.onnx|--json").stdout(full).output().unwrap();
     assert_eq!(full.status.code(), Some(1));
@@ -138,7 +138,7 @@ fn pipes_and_devices_are_no_files() {
         std::fs::rename(&aside, &path).unwrap();
     }
 
-    // A pipe that is open already has an end.
+    // An already open pipe is read to its end.
     let mut child = command(d.path(), "check|/dev/stdin")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Device profiles: named, measured, as files; what sizes are expected.
+//! Device profiles: named, measured, and from files; expected sizes.
 
 use super::{fixture, folder, mlp, wgfc};
 
@@ -34,7 +34,7 @@ fn profiles_are_named_or_files() {
     assert_eq!(inspect("|--expect|batch=9|--dim|batch=4")["dims"].get("batch"), None);
 }
 
-/// A product whose rows are many is computed in other tiles than one of 64 rows; both serve all sizes.
+/// A product with many rows uses larger tiles than one with 64 rows; both programs work for all sizes.
 #[test]
 fn expected_sizes_change_what_is_chosen() {
     let d = folder();

@@ -68,8 +68,8 @@ fn pictures_name_operators_and_shapes_and_fold_layers() {
     wgfc(d.path(), &format!("inspect|{}|--graph|g.svg", fixture("resnet50.onnx"))).exits(0);
     let svg = std::fs::read_to_string(d.path().join("g.svg")).unwrap();
     assert!(svg.contains(">Conv, Relu<") && svg.contains("→ f32[batch, 64, 56, 56]"), "operators and shapes");
-    // Twelve layers of attention, and a decoder's twenty-four, each with inputs and outputs of its own, which come in
-    // another order from one of them on.
+    // Twelve layers of attention, and a decoder's twenty-four layers. Each layer has its own inputs and
+    // outputs, whose order changes after one of the layers.
     for (model, times, most) in
         [("bert-base.onnx", "12 ×  ", 2000.0), ("qwen2.5-0.5b.onnx", "19 ×  input ", 8000.0)]
     {
@@ -141,10 +141,10 @@ fn set_up_and_runs_are_told_apart() {
         .prints("fewer than 500000 runs: --budget is 0.2 s");
 }
 
-/// Nothing that ends in an error is made without saying what to do.
+/// No error is constructed without advice on what to do.
 #[test]
 fn refusals_say_what_to_do() {
-    // Constructors that leave the help out, and where they may stand: their own definitions.
+    // Constructors without a help text, which only their definitions may use.
     let bare = ["Problem::new(", "Error::file(", "help: None"];
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = vec![];

@@ -6,10 +6,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-/// A server that ends with the test.
+/// A server that is stopped at the end of the test.
 struct Server {
     child: Child,
-    /// The part of the printed address behind the host.
+    /// The part of the printed address after the host.
     view: String,
     port: u16,
 }
@@ -21,7 +21,7 @@ impl Drop for Server {
     }
 }
 
-/// A playground of one page, and a server of it.
+/// A playground of one page, and a server for it.
 fn serve(dir: &Path, words: &str) -> Server {
     std::fs::create_dir_all(dir.join("page/sub")).unwrap();
     std::fs::write(dir.join("page/index.html"), "<p>the page</p>").unwrap();
@@ -139,7 +139,7 @@ fn a_program_is_served_with_the_model_that_its_weights_are_in() {
     assert_eq!(s.status("/served/m.onnx", "", 200), model);
     s.status("/served/other.onnx", "", 404);
     drop(s);
-    // The addresses of plan and model keep their places to each other.
+    // Plan and model keep their relative positions in the served addresses.
     for out in ["out.wgfc", "out"] {
         weights(out);
         let s = serve(d.path(), &format!("|{out}"));
@@ -150,7 +150,7 @@ fn a_program_is_served_with_the_model_that_its_weights_are_in() {
         s.status("/served/the%20models/other.onnx", "", 404);
         s.status("/served/plan.json", "", 404);
     }
-    // A model that has changed since is not served to a program outside of its folder.
+    // A changed model is not served to a program outside its folder.
     std::fs::copy(d.path().join("the models/p.wgfc"), d.path().join("the models/m.onnx")).unwrap();
     let s = serve(d.path(), "|out");
     assert_eq!(s.view, "#model=./served/");
@@ -175,7 +175,7 @@ fn only_files_of_the_model_are_served_and_none_is_a_page() {
         s.status(&format!("/served/{name}"), "", 404);
     }
     drop(s);
-    // The model itself may be called anything.
+    // A model file may have any name.
     std::fs::write(models.join("model.html"), "<script>alert(1)</script>").unwrap();
     let s = serve(d.path(), "|models/model.html");
     let (head, _) = s.get("/served/model.html", "");
@@ -191,7 +191,7 @@ fn only_files_of_the_model_are_served_and_none_is_a_page() {
     let (head, _) = s.get("/", "");
     assert!(head.contains("content-security-policy: default-src 'self'; script-src 'self'"), "{head}");
     drop(s);
-    // From a compiled folder, the files that the compiler wrote.
+    // From a compiled folder, only the compiler's own files are served.
     wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
     for name in ["index.html", "kernels/page.html", ".secret", "kernels/.x.wgsl", "weights.txt"] {
         std::fs::write(d.path().join("out").join(name), "private").unwrap();

@@ -1,4 +1,4 @@
-//! Sizes that a model waits for, declared ones that are wrong, indices outside.
+//! Sizes that a model requires, wrongly declared sizes, and indices out of bounds.
 
 use super::{fixture, folder, wgfc};
 use prost::Message;
@@ -20,7 +20,8 @@ fn a_choice_by_shape_is_made_for_the_inputs_given() {
         let shape = if n == 1 { "f32[2, 3]" } else { "f32[2, 3, 4]" };
         ran.prints(shape).says(&format!("n = {n}")).says("sizes of the inputs");
     }
-    // Without sizes: one error, that says which; the branches' own are not its.
+    // Without sizes there is one error, which names the missing size; errors in the branches are not
+    // reported.
     let open = wgfc(dir.path(), &format!("check|{model}")).exits(2).says("not known: n").says("--dim");
     assert!(!open.err.contains("Squeeze"), "{}", open.err);
     wgfc(dir.path(), &format!("check|{model}|--dim|n=4")).exits(0).prints("everything in it is supported");
@@ -30,7 +31,7 @@ fn a_choice_by_shape_is_made_for_the_inputs_given() {
     wgfc(dir.path(), &format!("inspect|{model}|--like|x4.npy")).exits(0);
 }
 
-/// Five times halved, then doubled and added to the level above.
+/// A pyramid of five halvings, each then doubled and added to the level above.
 #[test]
 fn extents_that_do_not_fit_come_with_those_that_do() {
     let dir = folder();
@@ -100,7 +101,7 @@ fn indices_outside_are_reported() {
         .says("4294967296 at [1] (the axis has 10), -11 at [3] (the axis has 10), 10 at [4]");
     npy::write(&Tensor::from_i64(vec![2], &[9, -10]), &dir.path().join("x.npy")).unwrap();
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices")).exits(0);
-    // The second call of a function is wrong.
+    // The second call of a function has the wrong index.
     let model = fixture("repro/gather-twice.onnx");
     npy::write(&Tensor::from_i64(vec![2], &[3, 7]), &dir.path().join("x.npy")).unwrap();
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices"))
@@ -141,7 +142,7 @@ fn values_that_decide_shapes_are_those_of_the_run() {
     }
     npy::write(&Tensor::from_i64(vec![2], &[5, 2]), &dir.path().join("shape.npy")).unwrap();
     wgfc(dir.path(), "run|m.onnx|--cpu|--input|x=x.npy|--input|shape=shape.npy").exits(1).says("Reshape");
-    // A random value decides no shape.
+    // A random value must not decide a shape.
     wgfc(dir.path(), "run|m.onnx|--cpu|--random-inputs")
         .exits(2)
         .says("the data of input shape")

@@ -1,4 +1,5 @@
-//! `wgfc train`: the losses of torch, checkpoints that go on exactly, and what is said of what does not fit.
+//! `wgfc train`: losses equal to torch's, checkpoints that continue exactly, and errors about data that do
+//! not fit.
 
 use super::{Ran, command, fixture, folder, ran, tree, wgfc};
 use std::path::Path;
@@ -16,7 +17,7 @@ fn rows() -> String {
     fixture("torch/train_step.x.npy")
 }
 
-/// `wgfc train` on the first software adapter; nothing where there is none.
+/// `wgfc train` on the first software adapter.
 fn train(dir: &Path, words: &str) -> Ran {
     wgfc(dir, &format!("train|{words}|--adapter|software|--quiet"))
 }
@@ -44,7 +45,7 @@ fn a_step_of_torch_has_the_losses_of_torch() {
     let wanted = npy::read(fixture("torch/train_step.losses.npy").as_ref()).unwrap();
     let wanted: Vec<f64> = wanted.scalars().unwrap().into_iter().map(|s| s.as_f64()).collect();
     assert_eq!(wanted.len(), 50);
-    // With its state in buffers; the same written to a folder; with its state as inputs and outputs.
+    // With the state in buffers, from a compiled folder, and with the state as inputs and outputs.
     wgfc(d.path(), &format!("compile|{}|-o|out", step())).exits(0);
     let begin = "begin.safetensors";
     let rest = format!("--data|{}|--batch|8|--no-shuffle|--input|rate=0.01", rows());
@@ -77,12 +78,12 @@ fn resumed_training_goes_on_to_the_last_bit() {
     }
     let d = folder();
     let at = |f: &str| d.path().join(f);
-    // 44 rows: epochs end within batches.
+    // The 44 rows are not a multiple of the batch, so epochs end within batches.
     let rest = format!("{}|--data|{}|--batch|8|--input|rate=0.01", step(), rows());
     train(d.path(), &format!("{rest}|--steps|40|--log|whole.csv|--checkpoint|whole.safetensors")).exits(0);
     let parts = "--log|parts.csv|--checkpoint|parts.safetensors|--every|7";
     train(d.path(), &format!("{rest}|--steps|17|{parts}")).exits(0);
-    // As if it had been killed between two checkpoints, with losses in the log that no checkpoint knows.
+    // This simulates a crash between two checkpoints, with losses in the log that no checkpoint includes.
     let log = std::fs::read_to_string(at("parts.csv")).unwrap();
     std::fs::write(at("parts.csv"), log + "18,0.5\n19,0.2").unwrap();
     let resumed =
@@ -93,11 +94,11 @@ fn resumed_training_goes_on_to_the_last_bit() {
     let bytes = |f: &str| std::fs::read(at(f)).unwrap();
     assert_eq!(bytes("parts.safetensors"), bytes("whole.safetensors"));
     assert!(String::from_utf8(bytes("l.svg")).unwrap().contains("loss over 40 steps"));
-    // Nothing else is left beside them.
+    // No other files remain.
     let names: Vec<_> =
         tree(d.path()).into_iter().map(|(p, _)| p).filter(|p| !p.starts_with(at("cache"))).collect();
     assert_eq!(names.len(), 5, "{names:?}");
-    // Another order has other losses, and says so.
+    // Resuming with another order is refused, and another order gives other losses.
     train(d.path(), &format!("{rest}|--steps|50|--resume|parts.safetensors|--seed|9"))
         .exits(1)
         .says("with --seed 0");
@@ -154,17 +155,17 @@ fn what_does_not_fit_is_said_all_at_once() {
     bad(&format!("{known}|--log|l.txt")).says("FILE.csv or FILE.jsonl");
     bad(&format!("{known}|--plot|l.png")).says("FILE.svg");
     bad(&format!("{known}|--every|2")).says("--checkpoint");
-    // A compiled folder takes no more inputs as states.
+    // A compiled folder cannot turn further inputs into states.
     wgfc(d.path(), &format!("compile|{}|-o|out", pure())).exits(0);
     bad(&format!("out|--data|{}|--batch|4|--input|rate=1", rows()))
         .says("state.encoder")
         .says("give the model itself");
-    // Gradients are smaller than f16 can hold.
+    // Gradients may be too small for f16.
     bad(&format!("{known}|--precision|f16")).says("a training step has no precision f16");
     wgfc(d.path(), &format!("compile|{step}|-o|half|--precision|f16")).exits(0);
     bad(&format!("half|--data|{}|--batch|4|--input|rate=1", rows()))
         .says("a training step has no precision f16");
-    // A program that changes nothing.
+    // A program without a loss.
     bad(&format!("{}|--random-data|8|--batch|4|--dim|s27=3", fixture("torch/residual.pt2")))
         .says("no output is a loss");
 }
@@ -194,7 +195,7 @@ fn checkpoints_of_something_else_are_refused() {
     std::fs::write(d.path().join("cut.safetensors"), &kept[..kept.len() - 9]).unwrap();
     resume(&rest, "cut.safetensors").exits(1).says("not a safetensors file");
     resume(&rest, "gone.safetensors").exits(1).says("no such file");
-    // The tensors alone, as another program would write them.
+    // The tensors without metadata, as another program would write them.
     let tensors = wgfc::train::read_tensors(&d.path().join("c.safetensors")).unwrap();
     assert_eq!(tensors.len(), 13);
     let views: Vec<(String, safetensors::tensor::TensorView<'_>)> = tensors
@@ -211,7 +212,7 @@ fn checkpoints_of_something_else_are_refused() {
     let plain = safetensors::serialize(views, None).unwrap();
     std::fs::write(d.path().join("plain.safetensors"), &plain).unwrap();
     resume(&rest, "plain.safetensors").exits(1).says("is no checkpoint").says("--init");
-    // Metadata that nobody wrote here: numbers of steps that no training reaches, and another form.
+    // Invalid metadata: numbers of steps that no training reaches, and another format.
     let views = || {
         tensors.iter().map(|(n, t)| {
             let bytes = t.bytes().unwrap();
@@ -317,7 +318,7 @@ fn each_step_draws_its_own_numbers_also_after_a_break() {
     let rest = run("--steps|8|--resume|c.safetensors", "rest.csv");
     assert_eq!(rest[rest.len() - 5..], whole[3..], "{rest:?}");
     assert_ne!(run("--seed|6|--steps|8", "other.csv"), whole);
-    // A given input is the same in each step.
+    // A given input has the same value in each step.
     let same = run("--seed|5|--input|offset=4|--steps|3", "same.csv");
     assert!(same[0] == whole[4] && same[1..] == [same[0].clone(), same[0].clone()], "{same:?}");
 }

@@ -24,13 +24,13 @@ fn operators(m: &ModelProto) -> Vec<String> {
     found
 }
 
-/// Whether a graph has the pattern of a planted fault.
+/// Whether a graph contains the pattern of an injected fault.
 fn has(fault: &str, g: &GraphProto) -> bool {
     let maker = |name: &str| g.node.iter().find(|n| n.output.iter().any(|o| o == name));
     let made_by = |name: &str, op: &str| maker(name).is_some_and(|n| n.op_type == op);
     let nodes = |op: &'static str| g.node.iter().filter(move |n| n.op_type == op);
     match fault {
-        // A softmax of scores, whose keys are transposed.
+        // A softmax of scores whose keys were transposed or scaled.
         "softmax" => nodes("Softmax").any(|n| {
             let mut from = maker(&n.input[0]);
             while let Some(n) = from.filter(|n| n.op_type != "MatMul") {
@@ -58,7 +58,8 @@ fn has(fault: &str, g: &GraphProto) -> bool {
     }
 }
 
-/// The command of the tests below: it fails where a model has a pattern and, unless it is large, a result that is not zero.
+/// The predicate command of the tests below. It fails if a model contains the pattern and either is large or
+/// has a result that is not zero.
 #[test]
 fn predicate() {
     let var = |name: &str| std::env::var(name).ok();
@@ -128,7 +129,7 @@ fn real_models_with_a_fault_become_a_few_nodes() {
 fn the_command_decides_what_failing_is() {
     let d = folder();
     let reduce = |more: &str| wgfc(d.path(), &format!("reduce|{}|{more}", mlp()));
-    // Two runs give equal bytes.
+    // Two runs give identical files.
     let softmax = "--fails|grep -q Softmax {} && exit 7";
     for out in ["a.onnx", "b.onnx"] {
         reduce(&format!("{softmax}|-o|{out}")).exits(0).prints("→  1 node,").prints("wgfc report");
@@ -136,7 +137,7 @@ fn the_command_decides_what_failing_is() {
     let bytes = |name: &str| std::fs::read(d.path().join(name)).unwrap();
     assert_eq!(bytes("a.onnx"), bytes("b.onnx"));
     assert_eq!(operators(&read(&d.path().join("a.onnx"))), ["Softmax"]);
-    // The default file, and numbers in place of `batch`.
+    // The default output file, and a number in place of `batch`.
     reduce(&format!("{softmax}|--dim|batch=3|--quiet")).exits(0);
     assert!(d.path().join("model.reduced.onnx").is_file());
     reduce(&format!("{softmax}|--dim|bach=3"))
@@ -172,7 +173,7 @@ fn without_a_command_the_program_is_compared_with_the_evaluator() {
     wgfc(d.path(), &format!("reduce|{}", mlp()))
         .exits(1)
         .says("its outputs are those of the reference evaluator");
-    // Rounding to f16 is a difference where that is what is asked for.
+    // Rounding to f16 counts as a difference under a small tolerance.
     let adapters = wgfc::runtime::Gpu::adapters_blocking();
     if let Some(able) = adapters.iter().find(|a| a.limits.f16) {
         let words =
@@ -197,7 +198,7 @@ fn the_first_tensor_that_differs_from_saved_ones_is_named() {
     if wgfc::runtime::Gpu::adapters_blocking().is_empty() {
         return;
     }
-    // The input is taken from the folder too.
+    // The input is also read from the folder.
     let compare = |more: &str| wgfc(d.path(), &format!("compare|{}|{more}", mlp()));
     let agree = compare("--expected|saved|--tolerance|1e-3").exits(0).prints("all agree");
     for tensor in ["a", "logits", "probabilities"] {
@@ -222,7 +223,7 @@ fn the_first_tensor_that_differs_from_saved_ones_is_named() {
     compare("--expected|empty").exits(1).says("no tensor to compare with");
 }
 
-/// A model with marked values in every place that has values.
+/// A model with marked values in every place that can hold values.
 fn marked(marks: &[f32; 6]) -> ModelProto {
     let node = |op: &str, input: &[&str], output: &str, attribute: Vec<AttributeProto>| NodeProto {
         op_type: op.into(),
@@ -309,7 +310,7 @@ fn marked(marks: &[f32; 6]) -> ModelProto {
     }
 }
 
-/// Files in an archive, and the archive itself.
+/// The files in an archive, and the archive itself.
 fn unzipped(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut zip = zip::ZipArchive::new(std::fs::File::open(path).unwrap()).unwrap();
     let mut all = vec![("the archive".to_owned(), std::fs::read(path).unwrap())];
@@ -347,7 +348,7 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
             let find = |what: &[u8]| bytes.windows(what.len()).any(|w| w == what);
             for m in marks {
                 assert!(!find(&m.to_le_bytes()), "{m} in {name} of {file}");
-                // The first digits of it, as a text has them.
+                // The first digits of the value, as a text would contain them.
                 let text: String = format!("{}", m.abs()).chars().take(6).collect();
                 assert!(!find(text.as_bytes()), "{text} in {name} of {file}");
             }
@@ -355,7 +356,7 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
                 assert!(!find(b"secret"), "a name in {name}");
             }
         }
-        // The packed model can be compiled, and run with made-up weights.
+        // The packed model can be compiled, and run with random weights.
         let (_, model) = all.iter().find(|(n, _)| n == "model.onnx").unwrap();
         std::fs::write(d.path().join("packed.onnx"), model).unwrap();
         wgfc(d.path(), "run|packed.onnx|--cpu|--random-weights|--random-inputs|--quiet")
@@ -369,7 +370,7 @@ fn a_report_holds_no_weight_and_no_name_that_is_to_be_hidden() {
     let v = wgfc(d.path(), &format!("report|{}|--log|log.txt|--no-run|--json", mlp())).exits(0).json();
     let names: Vec<&str> = v["files"].as_array().unwrap().iter().filter_map(|f| f["name"].as_str()).collect();
     assert!(names.contains(&"logs/log.txt") && !names.contains(&"times.json"), "{names:?}");
-    // The report of a model that does not compile has the error.
+    // The report of a model that does not compile contains the error.
     let mut broken = marked(&marks);
     broken.graph.as_mut().unwrap().node[0].op_type = "Whirl".into();
     std::fs::write(&path, broken.encode_to_vec()).unwrap();

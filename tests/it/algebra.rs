@@ -1,4 +1,4 @@
-//! Factors of a batch of matrices: how many dispatches they take.
+//! Numbers of dispatches that factorizations of a batch of matrices take.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::Options;
@@ -8,7 +8,7 @@ use wgfc_compiler::pipeline::compile_graph;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Border, DType, Graph, Poly, TensorType, Value};
 
-/// The dispatches of an algorithm on matrices of n × n with right sides of n × 3.
+/// The number of dispatches of an algorithm on n × n matrices with right-hand sides of n × 3.
 fn dispatches(n: i64, batch: &str, f: impl FnOnce(&mut Lowering, Value, Value) -> Lowered) -> usize {
     let mut g = Graph::new();
     let shape = |k: i64| vec![Poly::parse(batch).unwrap(), Poly::constant(n), Poly::constant(k)];
@@ -51,8 +51,8 @@ fn a_batch_of_matrices_is_one_dispatch() {
             );
         }
     }
-    // A loop each, but for what a solution is made of (factors, exchanges, two triangles), and the triangle that is cut out of a
-    // factor too large for one invocation.
+    // Each algorithm is one loop, except for a solution (a factorization, the row exchanges, two triangular
+    // solves) and for the triangle that is cut out of a factor too large for one invocation.
     let most = |name: &str| match name.split(' ').next() {
         Some("solve" | "inverse") => 4,
         Some("qr") => 3,

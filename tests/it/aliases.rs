@@ -1,4 +1,5 @@
-//! Programs that write memory which several tensors share, against torch's results (`fixtures/torch/memory.py`).
+//! Programs that write to memory shared by several tensors, compared with torch's results
+//! (`fixtures/torch/memory.py`).
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
 
-/// Programs that are refused, with the text of the error.
+/// The programs that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("buffers_pair", "\"first\" and \"last\" are parts of one storage, one of them is written"),
     ("refused_bits", "view is a view that cannot be followed, or may be one"),
@@ -39,7 +40,7 @@ fn tensors(v: &Value) -> BTreeMap<String, Tensor> {
     v.as_object().unwrap().iter().map(|(name, t)| (name.clone(), tensor(t))).collect()
 }
 
-/// The difference of a program's results from torch's.
+/// Compares the results of a program with torch's; the error describes the difference.
 fn compare(archive: &[u8], about: &Value) -> Result<(), String> {
     let graph =
         import(archive, &NoExternalData, &Options::default()).map_err(|e| format!("refused: {e}"))?.graph;
@@ -56,7 +57,7 @@ fn compare(archive: &[u8], about: &Value) -> Result<(), String> {
     }
     let mut after = tensors(&about["after"]);
     for (border, g) in graph.outputs.iter().zip(&got).skip(wanted.len()) {
-        // An input that is written may keep its value.
+        // A program may leave the value of a written input unchanged.
         let w = after.remove(&*border.name).or_else(|| inputs.get(&*border.name).cloned());
         let w = w.ok_or_else(|| format!("output \"{}\" is one too many", border.name))?;
         equal(g, &w, close).map_err(|e| format!("input \"{}\" afterwards: {e}", border.name))?;

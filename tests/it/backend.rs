@@ -28,7 +28,7 @@ impl ExternalData for Beside<'_> {
 pub enum Backend {
     /// The reference evaluator, on the imported graph as it is.
     Evaluator,
-    /// A GPU, or a driver that poses as one.
+    /// A GPU, or a software driver that acts as one.
     Adapter(Gpu),
 }
 
@@ -37,9 +37,10 @@ pub struct Compiled {
     engine: Engine,
     /// The model's inputs, in order.
     inputs: Vec<String>,
-    /// The inputs whose values were fixed when compiling, because shapes depend on them.
+    /// The inputs whose values were fixed at compile time because shapes depend on them.
     pub fixed: Vec<String>,
-    /// How long the compiler took, weights' reading included, and how long the driver did to load the program.
+    /// The time that compiling took, including reading the weights, and the time that the driver took to load
+    /// the program.
     pub took: [Duration; 2],
 }
 
@@ -58,15 +59,15 @@ impl fmt::Display for Backend {
 }
 
 impl Backend {
-    /// The reference evaluator under `WGFC_BACKEND=eval`, else every adapter there is or that
-    /// `WGFC_ADAPTER` names; none without one.
+    /// The reference evaluator under `WGFC_BACKEND=eval`, otherwise the adapter that `WGFC_ADAPTER` names or
+    /// all available ones. Empty if there is no adapter.
     pub fn all() -> Vec<Backend> {
         match std::env::var("WGFC_BACKEND").as_deref() {
             Ok("eval") => vec![Backend::Evaluator],
             _ => wgfc_runtime::testing::gpus().iter().cloned().map(Backend::Adapter).collect(),
         }
     }
-    /// The adapters alone.
+    /// The adapters without the evaluator.
     pub fn adapters() -> Vec<Gpu> {
         let adapter = |b| match b {
             Backend::Adapter(gpu) => Some(gpu),
@@ -74,20 +75,20 @@ impl Backend {
         };
         Backend::all().into_iter().filter_map(adapter).collect()
     }
-    /// A name for files.
+    /// A short name for file names.
     pub fn short(&self) -> &'static str {
         match self {
             Backend::Evaluator => "eval",
             Backend::Adapter(_) => "adapter",
         }
     }
-    /// Whether kernels run.
+    /// Whether kernels run on an adapter.
     pub fn is_adapter(&self) -> bool {
         !matches!(self, Backend::Evaluator)
     }
 
-    /// Compiles the model in a file; external data is looked for beside it. `example` holds inputs
-    /// from which those that decide shapes take the value to be compiled for.
+    /// Compiles the model in a file; external data is looked for beside it. Inputs that decide shapes are
+    /// fixed to their values in `example`.
     pub fn compile(&self, model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Compiled, Failure> {
         let (bytes, inputs, options) = prepared(model, fusion, example)?;
         let beside = Beside(model);
@@ -107,8 +108,8 @@ impl Backend {
     }
 }
 
-/// A model's bytes, the names of its inputs, and the options that fix the values of those that decide shapes, taken from
-/// `example`.
+/// The bytes of a model, the names of its inputs, and options that fix the inputs which decide shapes to
+/// their values in `example`.
 fn prepared(
     model: &Path,
     fusion: Fusion,
@@ -127,7 +128,7 @@ fn prepared(
         return Ok((bytes, names, options));
     }
     let inputs = input_names(&bytes)?;
-    // A value that becomes known may bring another to light, but not for ever.
+    // Fixing one value may reveal another input that decides shapes, so this is repeated a few times.
     for _ in 0..4 {
         let before = options.values.len();
         for name in shape_inputs(&bytes, &Beside(model), &options) {
@@ -142,8 +143,8 @@ fn prepared(
     Ok((bytes, inputs, options))
 }
 
-/// The program of the model in a file, compiled as [`Backend::compile`] does, for the limits that every WebGPU device has; the names of
-/// the model's inputs, in order, and which of them were fixed.
+/// The program of the model in a file, compiled as by [`Backend::compile`] for the limits that every WebGPU
+/// device has; the names of the model's inputs, in order, and which of them were fixed.
 pub fn program(
     model: &Path,
     fusion: Fusion,
@@ -160,7 +161,7 @@ pub fn graph(model: &Path, example: &[Tensor]) -> Result<(Graph, Vec<String>), F
     Ok((import(&bytes, &Beside(model), &options)?.graph, inputs))
 }
 
-/// The kernels of the model in a file, compiled as [`Backend::compile`] does.
+/// The kernels of the model in a file, compiled as by [`Backend::compile`].
 pub fn fused(model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Fused, Failure> {
     let (bytes, _, options) = prepared(model, fusion, example)?;
     Ok(fuse_amended(&bytes, &Beside(model), &options, &mut |_| Ok(()), &mut |_, _| {})?)
@@ -175,7 +176,7 @@ fn input_names(model: &[u8]) -> Result<Vec<String>, Failure> {
 }
 
 impl Compiled {
-    /// Runs it on inputs in the model's order; what was fixed is left out.
+    /// Runs the model on inputs in the model's order; the values of fixed inputs are ignored.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         if inputs.len() != self.inputs.len() {
             return Err(Failure::error(format!("{} inputs instead of {}", inputs.len(), self.inputs.len())));
@@ -201,15 +202,15 @@ impl Compiled {
         }
     }
 
-    /// How many dispatches one run takes.
+    /// The number of dispatches of one run; `None` for the evaluator.
     pub fn dispatches(&self) -> Option<usize> {
         Some(self.program()?.dispatches.len())
     }
-    /// How many kernels it has.
+    /// The number of kernels; `None` for the evaluator.
     pub fn kernels(&self) -> Option<usize> {
         Some(self.program()?.kernels.len())
     }
-    /// A program on a device.
+    /// The compiled program; `None` for the evaluator.
     pub fn program(&self) -> Option<&Program> {
         match &self.engine {
             Engine::Graph(_) => None,

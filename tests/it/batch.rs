@@ -1,4 +1,4 @@
-//! Several sequences at once: the tokens are those that each has alone.
+//! Generation for several sequences at once: each gets the tokens that it gets alone.
 
 use std::path::Path;
 use wgfc::generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
@@ -11,7 +11,7 @@ fn decoder(name: &str) -> Decoder {
     Decoder::open(Path::new(&path)).unwrap()
 }
 
-/// On one adapter: the kernels are those of one sequence.
+/// Options for one adapter only, because the kernels are those of a single sequence.
 fn options() -> Vec<GeneratorOptions> {
     let adapter = |n: &str| n.parse::<AdapterChoice>().unwrap();
     let options = |n: &str| GeneratorOptions {
@@ -28,7 +28,7 @@ fn ask(n: usize) -> Request {
     Request { max_new_tokens: n, ..Request::default() }
 }
 
-/// The tokens of each sequence.
+/// The tokens of each sequence, without the steps at which it had ended.
 fn tokens(g: &mut BatchGenerator, prompts: &[&[i64]], request: &Request) -> Vec<Vec<i64>> {
     let steps: Vec<Vec<Option<i64>>> =
         g.generate(prompts, request).unwrap().collect::<Result<_, _>>().unwrap();
@@ -60,15 +60,15 @@ fn each_sequence_gets_its_own_tokens() {
                 }
                 got
             };
-            // Further prompts, of which one is empty.
+            // Further prompts, one of them empty.
             let more: [&[i64]; 3] = [&[9], &[11, 12, 13, 14, 15, 16], &[]];
             let free = check(&mut all, &[(PROMPTS, ask(8)), (more, ask(3))]);
             assert_eq!(all.lengths(), [21, 18, 14]);
-            // Sequences end one by one, and go on.
+            // Sequences end at different steps and are continued afterwards.
             let stop = vec![free[0][1][1], free[0][0][4]];
             let ended = check(&mut all, &[(PROMPTS, Request { stop, ..ask(8) }), (more, ask(3))]);
             assert!(ended[0][1].len() < 8, "{ended:?}");
-            // Prompts of one length end in one run.
+            // Prompts of equal length, all of which end in one run.
             check(&mut all, &[([&[1, 2, 3, 4, 5, 6], &[6, 5, 4, 3, 2, 1], &[0, 0, 1, 1, 2, 2]], ask(4))]);
         }
     }
@@ -90,7 +90,7 @@ fn each_sequence_draws_for_itself() {
             assert_eq!(got, draw(sampled(5)));
             assert_ne!(got, draw(sampled(6)));
         }
-        // The likeliest of few are the likeliest of all.
+        // At a very low temperature, sampling from the top 3 is greedy.
         let cold = Sampling { temperature: 1e-6, top_k: Some(3), ..Sampling::default() };
         let greedy = draw(Sampling { top_k: Some(1), ..Sampling::default() });
         assert_eq!(draw(cold), greedy);
@@ -127,7 +127,7 @@ fn what_several_sequences_cannot_do_is_refused_and_changes_nothing() {
         assert!(e.contains("takes one sequence at a time, not 2"), "{e}");
         let e = BatchGenerator::new(&decoder("decoder"), 0, &options).err().unwrap().to_string();
         assert!(e.contains("0 sequences at a time"), "{e}");
-        // One sequence is no exception.
+        // A batch of one sequence also works.
         let mut single = BatchGenerator::new(&decoder("decoder"), 1, &options).unwrap();
         let mut one = Generator::new(&decoder("decoder"), &options).unwrap();
         assert_eq!(tokens(&mut single, &[&[3, 1]], &ask(5))[0], alone(&mut one, &[3, 1], &ask(5)));
@@ -136,7 +136,7 @@ fn what_several_sequences_cannot_do_is_refused_and_changes_nothing() {
 
 #[test]
 fn sequences_that_the_model_cannot_tell_apart_must_be_of_one_length() {
-    // The positions are the same for all sequences.
+    // The model's positions input is shared by all sequences.
     use prost::Message;
     use wgfc_compiler::import::onnx::TypeValue;
     let file = ModelFile::open(decoder("decoder-batch").model().path()).unwrap();
@@ -149,7 +149,7 @@ fn sequences_that_the_model_cannot_tell_apart_must_be_of_one_length() {
         }
     }
     for n in &mut model.graph.as_mut().unwrap().node {
-        // [seq] to [seq, 1], which broadcasts.
+        // The shape [seq] becomes [seq, 1], which broadcasts.
         if n.output == ["positions3"] {
             n.input[1] = "axis1".into();
         }

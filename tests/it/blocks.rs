@@ -1,4 +1,5 @@
-//! Recurrent layers whose weights fit the registers of one workgroup, in all blocks that its invocations may share.
+//! Recurrent layers whose weights fit the registers of one workgroup, in every block that its invocations may
+//! divide the weights into.
 
 use crate::backend::{Backend, run_session, session};
 use crate::spread::{Layer, close};
@@ -11,7 +12,7 @@ use wgfc_compiler::schedule::{Context, Schedule, candidates};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 
-/// Runs a layer on each adapter in every block that it may have there. Returns how many there were.
+/// Runs a layer on each adapter with every block that is allowed there. Returns the number of blocks tried.
 fn check(layer: &Layer) -> usize {
     let mut count = 0;
     let what = format!("{:?} of {} × {}", layer.cell, layer.batch, layer.hidden);
@@ -50,7 +51,7 @@ fn check(layer: &Layer) -> usize {
     count
 }
 
-/// Sizes that are multiples of a block and others, of one product a step and of two.
+/// Sizes that are multiples of a block and sizes that are not, for one product per step and for two.
 #[test]
 fn recurrent_layers() {
     use Cell::{Gru, Lstm, Rnn};

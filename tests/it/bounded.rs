@@ -1,5 +1,5 @@
-//! Small models that could take unbounded time or memory to compile are compiled within the limits that are
-//! counted, or refused with a reason.
+//! Small models that could take unbounded time or memory to compile are compiled within fixed limits, or
+//! refused with a reason.
 
 use prost::Message;
 use std::path::Path;
@@ -57,7 +57,8 @@ fn model(node: Vec<NodeProto>, input: Vec<String>, length: i64, output: Vec<Stri
     ModelProto { ir_version: 8, graph: Some(graph), opset_import: sets, ..Default::default() }.encode_to_vec()
 }
 
-/// Models with `n` nodes, operands or results of one kind, and whether each has them at one node or at the border.
+/// Models with `n` nodes, operands or results of one kind, and whether each model has them at a single node
+/// or at the inputs and outputs of the graph.
 fn of_many(n: usize) -> Vec<(&'static str, bool, Vec<u8>)> {
     let x = || vec!["x".to_owned()];
     let y = || vec!["y".to_owned()];
@@ -81,7 +82,7 @@ fn of_many(n: usize) -> Vec<(&'static str, bool, Vec<u8>)> {
     ]
 }
 
-/// `scripts/bounded.py` measures how long these take, and in how much memory.
+/// `scripts/bounded.py` measures the time and memory that these take.
 #[test]
 fn what_is_many_is_compiled_or_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bounded");

@@ -1,4 +1,5 @@
-//! Compiled programs as files: one file and folders, weights in the model's file, several plans.
+//! Compiled programs as files: single files and folders, weights that stay in the model's file, and bundles
+//! of several plans.
 
 use crate::examples::engine;
 use crate::schema::follows_the_schema;
@@ -19,7 +20,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// A program with weights of several types, one of which does not fill its last byte, and of several kilobytes.
+/// A program with weights of several types and sizes: one does not fill its last byte, one has several
+/// kilobytes.
 fn program() -> Program {
     let numbers: Vec<String> = (0..900).map(|i| (i % 13).to_string()).collect();
     let text = format!(
@@ -109,7 +111,7 @@ fn folders_files_and_shards_hold_the_same() {
             }
         }
     }
-    // The bundle is a file of safetensors whose header has everything else.
+    // The bundle is a safetensors file whose header holds everything except the weights.
     let bytes = std::fs::read(dir.path().join("one.wgfc")).unwrap();
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let texts = header.metadata().as_ref().unwrap();
@@ -126,7 +128,7 @@ fn folders_files_and_shards_hold_the_same() {
     assert!(e.unwrap_err().to_string().contains("one file"));
 }
 
-/// A copy of a model with large constants in its messages.
+/// A model with large constants stored in its protobuf messages, written to `dir`.
 pub fn large_model(dir: &Path) -> PathBuf {
     use prost::Message;
     use wgfc_compiler::import::onnx::*;
@@ -189,15 +191,15 @@ fn weights_stay_in_the_models_file() {
         wgfc::save(&program, &out, &options).unwrap();
         let size = |p: PathBuf| std::fs::metadata(p).unwrap().len();
         let copied = size(if out.is_dir() { out.join("weights.safetensors") } else { out.clone() });
-        // The plan and its kernels; each weight has 16,384 bytes more.
+        // Only the plan and its kernels are copied; each weight would add 16,384 bytes.
         assert!(copied < 20_000, "{name}: {copied} bytes are copied");
         let read = wgfc::load(&out).unwrap();
         assert_eq!(said(&read), said(&program), "{name}");
 
-        // Another model, a shorter one and none are found out, also by who does not ask for it.
+        // A changed, truncated or missing model file is detected, even without `verify`.
         let good = std::fs::read(&path).unwrap();
         let says = |what: &str| {
-            // Hashes of what is in the plan's folder are compared where that is asked for.
+            // Hashes of files in the plan's folder are compared only when `verify` is set.
             let hash = what.contains("hash") && !out.is_dir();
             for verify in [true, hash] {
                 let e =
@@ -219,7 +221,7 @@ fn weights_stay_in_the_models_file() {
         wgfc::load(&out).unwrap();
     }
 
-    // A file that would be replaced cannot be referred to.
+    // A plan cannot refer to a file that saving it would replace.
     let inside = dir.path().join("inside");
     std::fs::create_dir(&inside).unwrap();
     let moved = inside.join("m.onnx");
@@ -233,7 +235,7 @@ fn weights_stay_in_the_models_file() {
     e.unwrap();
 }
 
-/// Weights of the model's file that are f16 on the device are rounded when they are read.
+/// Weights in the model's file that are f16 on the device are rounded when they are read.
 #[test]
 fn weights_in_the_models_file_are_rounded() {
     let dir = tempfile::tempdir().unwrap();
@@ -252,10 +254,10 @@ fn weights_in_the_models_file_are_rounded() {
         assert_eq!(tensor, &program.weights[name], "{name}");
         assert_eq!(tensor.bytes(), program.weights[name].bytes(), "{name}");
     }
-    // Saved again they are of the program itself.
+    // Saving a loaded program again stores the weights in the program's own files.
     wgfc::save(&wgfc::load(&out).unwrap(), &dir.path().join("again"), &SaveOptions::default()).unwrap();
     assert_eq!(said(&wgfc::load(&dir.path().join("again")).unwrap()), said(&program));
-    // A value beyond f16 in a file whose hash is not known is found.
+    // A value beyond the range of f16 is detected in a file whose hash is not recorded.
     let beside = out.join("w.bin");
     let mut bytes = std::fs::read(&path).unwrap();
     let mut plan = plan;
@@ -293,7 +295,7 @@ fn damaged_weights_are_found_by_their_hashes() {
         std::fs::write(at, &bad).unwrap();
         let e = wgfc::load_bundle(plan).unwrap_err().to_string();
         assert!(e.contains("tensor `") && e.contains("their hash differs") && e.contains("again"), "{e}");
-        // Looking at a plan need not read its weights.
+        // A plan can be opened without reading its weights.
         load_bundle_with(plan, &ReadOptions { verify: false, ..ReadOptions::default() }).unwrap();
         for cut in [1, 9, good.len() / 2, good.len() - 20] {
             std::fs::write(at, &good[..good.len() - cut]).unwrap();
@@ -305,7 +307,7 @@ fn damaged_weights_are_found_by_their_hashes() {
     }
 }
 
-/// Edits of the plan's JSON, with what each error says.
+/// Edits of the plan's JSON, each with the text of the expected error.
 #[test]
 fn recipes_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,7 +338,7 @@ fn recipes_that_cannot_be_are_refused() {
         }),
         ("and all files together", &|v| v["tensors"][&name]["shape"] = vec![1u64 << 40].into()),
         ("overflows", &|v| v["tensors"][&name]["shape"] = vec![1u64 << 40; 4].into()),
-        // Nothing that is not known already can be read from elsewhere.
+        // A file outside the folder can be read only if its hash is known.
         ("has no hash", &|v| {
             v["files"][0] = serde_json::json!({ "name": "../secret", "bytes": 10_000 });
             for t in v["tensors"].as_object_mut().unwrap().values_mut() {
@@ -353,7 +355,7 @@ fn recipes_that_cannot_be_are_refused() {
         let e = wgfc::load_bundle(&out).unwrap_err();
         assert_eq!(e.class(), wgfc::ErrorClass::Model, "{e}");
         let text = e.to_string();
-        // The bytes of files are compared when they are opened.
+        // The sizes of files are compared when they are opened.
         let says = if *says == "bytes when" { "when it was compiled" } else { says };
         assert!(text.contains(says), "`{says}` is not in: {text}");
     }
@@ -387,7 +389,7 @@ fn plans_share_weights_states_and_kernels() {
     let store: usize = bundle.store().iter().filter_map(|(_, t)| t.byte_len()).sum();
     assert!(store < bytes(&one) + bytes(&any) && store >= bytes(&one).max(bytes(&any)));
     assert!(bundle.kernels().len() <= one.kernels.len() + any.kernels.len());
-    // Nothing is there twice, and what a plan reads is what it read before.
+    // Nothing is stored twice, and each plan reads the same bytes as before.
     for (plan, before) in bundle.plans.iter().zip([&one, &any]) {
         for (b, old) in plan.program.buffers.iter().zip(&before.buffers) {
             use wgfc_ir::program::BufferKind::Weight;
@@ -433,7 +435,7 @@ fn plans_share_weights_states_and_kernels() {
                 close(&got[0].1.to_f32s().unwrap(), &reference.run(ids));
                 past += ids.len();
             }
-            // Inputs that no plan takes.
+            // Inputs whose shapes fit no plan.
             let wrong = [("input_ids", Tensor::from_i64(vec![2, 2], &[1; 4]))];
             let e = plans.run_blocking(&wrong).unwrap_err();
             assert!(matches!(&e, RunError::NoFit(plans) if plans.len() == 2), "{e}");
@@ -463,7 +465,7 @@ fn plans_that_a_device_cannot_run_are_left_out() {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 
-    // Another model's plan is none of this one's.
+    // Plans of another model cannot share states with the plans of this one.
     let other = decoder_with(Some(1), Fusion::Full, Some(24));
     let (one, ..) = two_plans();
     let both = Bundle::new(vec![("a".into(), one), ("b".into(), other), ("c".into(), program())]);
@@ -507,7 +509,8 @@ fn weights_of_one_name_and_other_bytes_stay_apart() {
     assert_eq!(std::fs::read_dir(out.join("kernels")).unwrap().count(), 1);
 }
 
-/// An archive whose records are stored as they are, as torch writes them; those of fixtures are packed.
+/// A copy of an archive with uncompressed records, as torch writes them; the records of fixtures are
+/// compressed.
 fn unpacked(from: &Path, to: PathBuf) -> PathBuf {
     use std::io::{Read, Write};
     let mut zip = zip::ZipArchive::new(std::fs::File::open(from).unwrap()).unwrap();
@@ -530,7 +533,7 @@ fn weights_stay_in_archives_and_in_external_data() {
     use wgfc_compiler::import::onnx::*;
     let dir = tempfile::tempdir().unwrap();
     let archive = unpacked(&fixture("torch/blocks/encoder.pt2"), dir.path().join("encoder.pt2"));
-    // The large model, with its constants in a file beside it.
+    // The large model, with its constants moved to a file beside it.
     let inline = large_model(dir.path());
     let mut model = ModelProto::decode(&std::fs::read(&inline).unwrap()[..]).unwrap();
     let mut data = vec![0u8; 4096];

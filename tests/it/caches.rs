@@ -1,4 +1,5 @@
-//! Kinds of caches: that grow, of one size, windows, for sequences of different lengths.
+//! Kinds of caches: growing caches, caches of a fixed size, sliding windows, and caches of sequences of
+//! different lengths.
 
 use crate::states::{CAPACITY, Reference, close, decoder, decoder_with, fused, inputs, roomy, run};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, RunError, Session};
 
-/// Without fusion one adapter is enough.
+/// All adapters with full fusion; one adapter otherwise.
 fn adapters(fusion: Fusion) -> &'static [Gpu] {
     if fusion == Fusion::Full { gpus() } else { &gpus()[..gpus().len().min(1)] }
 }
@@ -45,7 +46,7 @@ fn a_cache_grows_on_the_device() {
     }
 }
 
-/// Positions of three numbers of 16 bits do not begin on whole words.
+/// A position has three 16-bit numbers and so does not always begin at a word boundary.
 pub const NARROW: &str = r#"
 graph (x: %1) -> (y: %5) {
   state k: %0 -> %3 axis 1 from past by seq
@@ -92,7 +93,7 @@ fn room_that_cannot_be_had_changes_nothing() {
         let mut session = roomy(gpu, &open, 6).unwrap();
         let mut reference = Reference::new();
         close(&run(&mut session, &[3, 1, 36]).unwrap(), &reference.run(&[3, 1, 36]));
-        // 12 numbers a position.
+        // A position takes 12 numbers.
         for (capacity, say) in [
             (usize::MAX, "cannot have room"),
             ((1 << 31) / 12 + 1, "larger than 2147483647 elements"),
@@ -108,7 +109,7 @@ fn room_that_cannot_be_had_changes_nothing() {
         assert!(e.contains("Session::grow"), "{e}");
         assert_eq!(session.capacity(), Some(6));
         close(&run(&mut session, &[5]).unwrap(), &reference.run(&[5]));
-        // One whose capacity is its own, and one with the states of the other.
+        // A session with a fixed capacity, and attempts to share states between the two.
         let mut closed = Session::new_blocking(gpu, &fixed).unwrap();
         closed.grow_blocking(CAPACITY).unwrap();
         let e = closed.grow_blocking(CAPACITY + 1).unwrap_err().to_string();
@@ -120,14 +121,15 @@ fn room_that_cannot_be_had_changes_nothing() {
     }
 }
 
-/// Sequences of different lengths share a cache whose writer puts each one's tokens at its own end.
+/// Sequences of different lengths share a cache; each sequence's tokens are written at the end of that
+/// sequence.
 #[test]
 fn sequences_have_lengths_of_their_own() {
     let path = format!("{}/fixtures/small/decoder-ragged/model.onnx", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).unwrap();
     let dims = |batch| Options { dims: [("batch".to_owned(), batch)].into(), ..Options::default() };
     let graph = import(&bytes, &NoExternalData, &dims(3)).unwrap().graph;
-    // Tokens, and which positions of each sequence count.
+    // The tokens of each run, and a mask of the valid positions of each sequence.
     let steps = [
         (vec![3, 1, 36, 0, 8, 5, 9, 0, 0, 0, 7, 7, 30, 2, 0], vec!["11111", "11111", "11111"]),
         (vec![4, 2, 11], vec!["111111", "110001", "111101"]),
@@ -165,7 +167,8 @@ fn sequences_have_lengths_of_their_own() {
     }
 }
 
-/// Caches of one size and windows, run after run beyond their ends, against the model with its past in hand.
+/// Caches of a fixed size and sliding windows, run beyond their ends, compared with the model that is given
+/// its past explicitly.
 #[test]
 fn caches_of_one_size_and_windows() {
     let lengths: [(&str, &[usize], bool); 4] = [
@@ -214,7 +217,7 @@ fn caches_of_one_size_and_windows() {
                     close(&got[0].1.to_f32s().unwrap(), &want[0].to_f32s().unwrap());
                     assert_eq!(session.state_len(), if grows { at.min(5) } else { 0 });
                 }
-                // Nothing of them can be taken back, except from a window that was never full.
+                // These caches cannot be rewound, except for a window that was never full.
                 let e = session.rewind(2).unwrap_err().to_string();
                 assert!(e.contains("fork the session"), "{e}");
                 session.grow_blocking(100).unwrap();
@@ -242,7 +245,7 @@ fn caches_of_one_size_and_windows() {
     }
 }
 
-/// A cache whose elements move within a state, which are not read while they are overwritten.
+/// A cache whose elements move within the state; no element is read after it was overwritten.
 const SHIFTED: &str = r#"
 graph (x: %1) -> (y: %5, z: %8) {
   state k: %0 -> %3

@@ -1,5 +1,5 @@
-//! Random loops over small states that steps combine along rows, exchange, choose between and leave as they are: what is written
-//! in place where it is read, and what is written out.
+//! Random loops over small states, whose steps scan along rows, swap states, select between them or pass them
+//! on unchanged. They test which states are updated in place and which are copied.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, Tensor, TensorType, UnaryOp, Value,
 };
 
-/// A value of the states' shape, of two others.
+/// A value of the states' shape, computed from two others.
 fn operation(b: &mut Builder<'_>, rng: &mut Rng, x: Value, y: Value) -> Value {
     let shape = b.shape(x);
     match rng.below(8) {
@@ -43,7 +43,7 @@ fn operation(b: &mut Builder<'_>, rng: &mut Rng, x: Value, y: Value) -> Value {
     }
 }
 
-/// A few operations on some values.
+/// Appends a few random operations on some of the values.
 fn operations(g: &mut Graph, rng: &mut Rng, values: &mut Vec<Value>) {
     for _ in 0..1 + rng.below(4) {
         let (x, y) = (*rng.pick(values).unwrap(), *rng.pick(values).unwrap());
@@ -51,7 +51,7 @@ fn operations(g: &mut Graph, rng: &mut Rng, values: &mut Vec<Value>) {
     }
 }
 
-/// A step, or a side of a branch, of so many values.
+/// The body of a loop step or of a branch, with `count` values.
 fn body(rng: &mut Rng, ty: &TensorType, count: usize, depth: usize, step: bool) -> Graph {
     let mut g = Graph::new();
     let mut values: Vec<Value> = (0..count).map(|i| g.add_input(&format!("x{i}"), ty.clone())).collect();
@@ -89,7 +89,7 @@ fn body(rng: &mut Rng, ty: &TensorType, count: usize, depth: usize, step: bool) 
     g
 }
 
-/// A loop over these values, of a single step or a few.
+/// A loop over the given values, of one step or several.
 fn looped(g: &mut Graph, rng: &mut Rng, ty: &TensorType, given: &[Value], depth: usize) -> wgfc_ir::NodeId {
     let steps = *rng.pick(&[1i64, 2, 3, 5, 70]).unwrap();
     let body = Box::new(body(rng, ty, given.len(), depth, true));
@@ -121,7 +121,7 @@ fn random(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     (g, inputs)
 }
 
-/// `WGFC_CARRIED_SEEDS=1..2000` says which; those that are not finite anywhere are left out.
+/// `WGFC_CARRIED_SEEDS=1..2000` selects the seeds; graphs with results that are not finite are skipped.
 #[test]
 fn what_steps_carry_is_read_before_it_is_written() {
     let test = "what_steps_carry_is_read_before_it_is_written";

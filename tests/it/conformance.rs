@@ -1,4 +1,5 @@
-//! The test cases of ONNX on an adapter, with no CPU fallback, against the lists of those known to pass.
+//! The test cases of ONNX on an adapter, with no CPU fallback, checked against the lists of cases known to
+//! pass.
 
 use crate::backend::{Backend, Failure, caught};
 use crate::data::Folder;
@@ -21,11 +22,11 @@ pub struct Case {
     operators: String,
 }
 
-/// Operators that draw numbers: ONNX says how they are distributed, not which they are.
+/// Operators that draw random numbers: ONNX specifies their distribution, not their values.
 const DRAWN: [&str; 6] =
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"];
 
-/// Operators that return vectors of eigenvalues or singular values.
+/// Operators that return eigenvectors or singular vectors.
 const SIGNLESS: [&str; 5] = [
     "aten._linalg_eigh.default",
     "aten._linalg_svd.default",
@@ -35,20 +36,21 @@ const SIGNLESS: [&str; 5] = [
 ];
 
 impl Case {
-    /// Whether the expected numbers are those of one generator among many: types and shapes must agree.
+    /// Whether the expected numbers come from a particular random generator, so that only types and shapes
+    /// must agree.
     pub fn drawn(&self) -> bool {
         let name = &self.folder.name;
         let dropout = name.starts_with("test_training_dropout") && !name.contains("zero_ratio");
         dropout || self.operators.split(',').any(|o| DRAWN.contains(&o))
     }
-    /// Whether results are vectors of eigenvalues or singular values, which are unique up to their signs; that they make the matrix
-    /// again, tests of `lower/linalg` say.
+    /// Whether results are eigenvectors or singular vectors, which are unique only up to sign. Tests in
+    /// `lower/linalg` check that they reconstruct the matrix.
     fn signs_are_open(&self) -> bool {
         self.operators.split(',').any(|o| SIGNLESS.contains(&o))
     }
 }
 
-/// A tensor whose matrices have each column, or each row, turned to the side that the wanted one is on.
+/// Versions of a tensor in which each column, or each row, of its matrices has the sign of the wanted one.
 fn with_signs_of(got: &Tensor, want: &Tensor) -> Vec<Tensor> {
     let ([.., m, n], Some(x), Some(w)) = (&got.shape[..], got.to_f32s(), want.to_f32s()) else {
         return vec![];
@@ -76,7 +78,8 @@ fn with_signs_of(got: &Tensor, want: &Tensor) -> Vec<Tensor> {
     vec![by(&|i, k| k * n + i, n, m), by(&|i, k| i * n + k, m, n)]
 }
 
-/// Whether the columns of two orthogonal matrices are the same but for their signs up to one, and from there on span the same.
+/// Whether the columns of two orthogonal matrices agree up to sign in a first part, and span the same
+/// subspace in the rest.
 fn same_basis(x: &[f32], w: &[f32], n: usize) -> bool {
     let dot = |i: usize, j: usize| (0..n).map(|k| x[k * n + i] * w[k * n + j]).sum::<f32>();
     let dots: Vec<Vec<f32>> = (0..n).map(|i| (0..n).map(|j| dot(i, j)).collect()).collect();
@@ -93,7 +96,7 @@ struct Outcome {
     seconds: f64,
 }
 
-/// The size of a program that ran; nothing for the evaluator.
+/// The size of a program that ran; empty for the evaluator.
 #[derive(Clone, Copy, Default)]
 struct Size {
     dispatches: Option<usize>,
@@ -109,11 +112,11 @@ impl Outcome {
     }
 }
 
-/// Where cases come from.
+/// A source of cases.
 struct Suite {
     /// The name of its lists in `tests/conformance`.
     name: &'static str,
-    /// Its index in the folder of data, without `.tsv`.
+    /// The name of its index in the data folder, without `.tsv`.
     index: &'static str,
     /// The script that makes the data.
     script: &'static str,
@@ -143,16 +146,16 @@ fn check(case: &Case, backend: &Backend) -> Result<Size, Failure> {
     let data = match case.folder.data_set(0) {
         Ok(d) => d,
         Err(e) => {
-            // The compiler's error about such a model says more.
+            // The compiler's error for such a model says more.
             backend.compile(&model, Fusion::Full, &[])?;
             return Err(Failure::Unsupported(None, e));
         }
     };
     let mut model = backend.compile(&model, Fusion::Full, &data.inputs)?;
     let got = model.run(&data.inputs)?;
-    // The data of torch have no random results.
+    // The torch data hold no results of random operators.
     let random = data.outputs.is_empty() && case.folder.model_path().ends_with("model.json");
-    // Behind its results a program of torch has the inputs that it writes.
+    // The outputs of a torch program that mutates its inputs continue with these inputs.
     let written = got.len() > data.outputs.len() && case.folder.model_path().ends_with("model.json");
     if got.len() != data.outputs.len() && !random && !written {
         return Err(Failure::Wrong(format!("{} outputs instead of {}", got.len(), data.outputs.len())));
@@ -167,7 +170,7 @@ fn check(case: &Case, backend: &Backend) -> Result<Size, Failure> {
             }
             continue;
         }
-        // numpy has no bf16.
+        // numpy has no bf16, so bf16 results are cast to the type of the expected data.
         let narrow = (g.dtype == DType::BF16).then(|| npy::cast(g, w.dtype)).flatten();
         let g = narrow.as_ref().unwrap_or(g);
         equal(g, w, case.tolerance)
@@ -201,7 +204,8 @@ fn run_all(cases: &[Case], backend: &Backend) -> Vec<Outcome> {
     outcomes.into_iter().map(|o| o.into_inner().expect("no holder panics").expect("every case ran")).collect()
 }
 
-/// Every case: name, status, operators; where it is measured seconds, dispatches and kernels; reason.
+/// One row per case: name, status, operators; if `measured`, also seconds, dispatches and kernels; then the
+/// reason.
 fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> bool, measured: bool) -> String {
     let mut text = String::new();
     for (c, o) in cases.iter().zip(outcomes).filter(|(_, o)| include(o)) {
@@ -216,7 +220,7 @@ fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> boo
     text
 }
 
-/// The failures by operator, the most frequent first, with the first reason of each status.
+/// The failures grouped by operator, the most frequent first, with the first reason for each status.
 fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
     type Group<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a str)>>;
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
@@ -248,7 +252,8 @@ fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Compares with, or under `UPDATE_EXPECT` extends, the list of cases known to pass. Returns those that no longer do.
+/// Compares the outcomes with the list of cases known to pass, or extends the list under `UPDATE_EXPECT`.
+/// Returns the listed cases that fail.
 fn expectations(suite: &Suite, cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
     let file = folder.join(format!("{}_passing.txt", suite.name));
@@ -291,7 +296,7 @@ fn expectations(suite: &Suite, cases: &[Case], outcomes: &[Outcome], may_grow: b
 
 const NODE: Suite = Suite { name: "onnx_node", index: "node", script: "node_cases.py" };
 
-/// The cases of ONNX's nodes that pass on adapters.
+/// The ONNX node cases that pass on adapters.
 pub fn passing_node_cases() -> Result<Vec<Case>, String> {
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/onnx_node_passing.txt");
     let list = std::fs::read_to_string(list).map_err(|e| e.to_string())?;
@@ -311,19 +316,19 @@ fn onnx_exported_cases() {
     run_suite(&Suite { name: "onnx_exported", index: "exported", script: "node_cases.py" });
 }
 
-/// Operators of exporters of language models, as ONNX Runtime computes them.
+/// Operators used by exporters of language models, compared with ONNX Runtime.
 #[test]
 fn contrib_cases() {
     run_suite(&Suite { name: "contrib", index: "contrib", script: "contrib_cases.py" });
 }
 
-/// Operators of torch, as torch computes them.
+/// Operators of torch, compared with torch.
 #[test]
 fn aten_cases() {
     run_suite(&Suite { name: "aten", index: "aten", script: "aten_cases.py" });
 }
 
-/// Graphs of random programs of torch, as torch computes them.
+/// Graphs of random torch programs, compared with torch.
 #[test]
 fn program_cases() {
     run_suite(&Suite { name: "program", index: "programs", script: "aten_cases.py" });

@@ -1,8 +1,8 @@
 //! Test data in ONNX's folder layout, `model.onnx`, `test_data_set_N/{input,output}_I.pb`, and programs of torch,
 //! `model.json`, `in_I.npy`, `out_I.npy`.
 //!
-//! The decoding of tensors here shares nothing with the compiler's, so that neither hides a mistake
-//! of the other.
+//! The tensor decoder here shares no code with the compiler's, so that an error in one cannot hide an error
+//! in the other.
 
 use prost::Message;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ struct TensorProto {
     uint64_data: Vec<u64>,
 }
 
-/// `TensorProto.DataType`.
+/// The type with this `TensorProto.DataType` code.
 fn dtype(code: i32) -> Result<DType, String> {
     use DType::*;
     Ok(match code {
@@ -78,7 +78,7 @@ pub fn tensor(bytes: &[u8]) -> Result<Tensor, String> {
     } else if !p.uint64_data.is_empty() {
         p.uint64_data.iter().flat_map(|v| v.to_le_bytes()[..dtype.bits() / 8].to_vec()).collect()
     } else {
-        // Narrow types store one value a field; the 4-bit ones a packed byte.
+        // Types of at most 16 bits store one value per field; 4-bit types one packed byte per field.
         let width = dtype.bits().max(8) / 8;
         p.int32_data.iter().flat_map(|v| v.to_le_bytes()[..width].to_vec()).collect()
     };
@@ -88,9 +88,9 @@ pub fn tensor(bytes: &[u8]) -> Result<Tensor, String> {
 /// A model's folder.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    /// Where it is.
+    /// The path of the folder.
     pub path: PathBuf,
-    /// Its last component.
+    /// The last component of the path.
     pub name: String,
 }
 
@@ -127,7 +127,7 @@ impl Folder {
         let files = (0..).map(|i| self.path.join(format!("{kind}_{i}.npy"))).take_while(|f| f.exists());
         files.map(|f| wgfc::npy::read(&f).map_err(|e| format!("{}: {e}", f.display()))).collect()
     }
-    /// How many data sets there are.
+    /// The number of data sets.
     pub fn data_sets(&self) -> usize {
         (0..).take_while(|n| self.path.join(format!("test_data_set_{n}")).is_dir()).count()
     }

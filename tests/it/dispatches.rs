@@ -1,4 +1,4 @@
-//! How many dispatches the cases of one operator take, and the table of them in `docs/benchmarks.md`.
+//! Numbers of dispatches that the cases of one operator take, and the table of them in `docs/benchmarks.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Mutex;
 use wgfc::selftest::family;
 
-/// The most that an operator may take.
+/// The largest number of dispatches allowed for an operator.
 const MOST: usize = 4;
 
-/// Operators that may take more.
+/// Operators that may take more dispatches.
 const LONGER: &[&str] = &[
-    // Steps, each of which reads the one before.
+    // A chain of steps, each of which reads the result of the previous one.
     "Det",
-    // A loop of rotations, lengths, an order, the columns in that order, reflections for what has no length; and products of these.
+    // A loop of Jacobi rotations, column norms, a sort, the columns in sorted order, and reflections for
+    // columns of zero norm; also operators composed of these.
     "aten._linalg_svd.default",
     "aten.linalg_cond.default",
     "aten.linalg_matrix_rank.atol_rtol_tensor",
@@ -24,60 +25,61 @@ const LONGER: &[&str] = &[
     "aten.linalg_svdvals.default",
     "aten.pinverse.default",
     "aten.svd.default",
-    // The norm, the sum, the squares.
+    // The norm, the sum and the squarings.
     "aten.linalg_matrix_exp.default",
-    // Each direction's products and loop, and the results put together.
+    // The products and the loop of each direction, and the concatenation of the results.
     "GRU",
     "LSTM",
     "RNN",
     "com.microsoft.DynamicQuantizeLSTM",
-    // A sort, runs of equal ones, and four results.
+    // A sort, runs of equal elements, and four results.
     "Unique",
-    // Boxes are chosen one after another, then put in order.
+    // Boxes are selected one after another and then ordered.
     "NonMaxSuppression",
-    // Four results: keys and values with those of the past, scores, and the product; and which rows see nothing.
+    // Four results: keys and values appended to the past, scores, and the product; also the detection of
+    // fully masked rows.
     "Attention",
     // Rotary embedding and two appends, then attention, then two results cut from caches of several lengths.
     "com.microsoft.GroupQueryAttention",
-    // The place along each of several axes by its edges.
+    // The bin of each sample along each of several axes.
     "aten._histogramdd_from_bin_tensors.default",
     "aten.histogramdd.TensorList_bins",
     "aten.histogramdd.default",
-    // The range, the edges, the places, how many are there.
+    // The range, the edges, the bins and the counts.
     "aten.histc.default",
     "aten.histogram.bin_ct",
-    // Two sorts where elements have 64 bits, each of keys and in parts of unknown number.
+    // Two sorts for 64-bit elements, each over keys and in a number of parts not known beforehand.
     "aten.kthvalue.default",
     "aten.median.dim",
     "aten.quantile.scalar",
     "aten.topk.default",
-    // A sort, where runs begin, how long they are, and the longest.
+    // A sort, the beginnings of runs, their lengths, and the longest one.
     "aten.mode.default",
-    // Cases of five results, each of which is a copy.
+    // Cases with five results, each of which is a copy.
     "aten.atleast_1d.Sequence",
     "aten.atleast_2d.Sequence",
     "aten.atleast_3d.Sequence",
     "aten.view.default",
-    // The result, two running statistics, and of the other two statistics of the batch.
+    // The result and two running statistics; one of the two also returns two statistics of the batch.
     "aten.instance_norm.default",
     "aten._batch_norm_with_update_functional.default",
-    // Places of what is true along two axes, then a scatter.
+    // The positions of true elements along two axes, then a scatter.
     "aten.index_put.default",
-    // Indices and weights of each axis come first: the sum that reads them has 8 storage buffers.
+    // Indices and weights of each axis come first, because the sum that reads them has 8 storage buffers.
     "DeformConv",
     "RoiAlign",
     "aten.grid_sampler_3d.default",
 ];
 
-/// The most dispatches and kernels that a case of an operator takes.
+/// The largest numbers of dispatches and kernels over the cases of an operator.
 #[derive(Clone, Copy, Default)]
 struct Most {
     dispatches: usize,
     kernels: usize,
 }
 
-/// Takes the operators, dispatches and kernels of cases. Says which operators take more dispatches than
-/// they may, in cases that have no other operator, and under `UPDATE_EXPECT` writes the suite's table.
+/// Takes the operators, dispatches and kernels of cases. Returns the operators that exceed their limit in
+/// cases of one operator, and under `UPDATE_EXPECT` writes the suite's table.
 pub fn check<'a>(suite: &str, cases: impl Iterator<Item = (&'a str, usize, usize)>) -> Vec<String> {
     let mut most: BTreeMap<&str, Most> = BTreeMap::new();
     for (operator, dispatches, kernels) in cases.filter(|c| !c.0.contains(',')) {
@@ -94,7 +96,7 @@ pub fn check<'a>(suite: &str, cases: impl Iterator<Item = (&'a str, usize, usize
         .collect()
 }
 
-/// The suite's rows by family of operators, between its two marks.
+/// Writes the suite's rows by family of operators, between the suite's two markers.
 fn write(suite: &str, most: &BTreeMap<&str, Most>) {
     static WRITING: Mutex<()> = Mutex::new(());
     let _one = WRITING.lock();
@@ -133,7 +135,7 @@ fn rows(most: &BTreeMap<&str, Most>) -> String {
     text
 }
 
-/// Without its domain.
+/// The name of an operator without its domain.
 fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

@@ -1,4 +1,4 @@
-//! Random numbers of a run on devices are those of the evaluator, and follow from the seed and the offset.
+//! Random numbers on devices equal the evaluator's and are determined by the seed and the offset.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -48,14 +48,14 @@ fn devices_draw_what_the_evaluator_draws() {
     {
         let mut given = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![67, 33], &x))]);
         for (name, v) in [("seed", seed), ("offset", offset)] {
-            // An offset of any rank up to one.
+            // The offset may be a scalar or have one axis.
             let shape = if offset.is_some() { vec![1] } else { vec![] };
             given.extend(v.map(|v: i64| (name.to_owned(), Tensor::from_i64(shape, &[v]))));
         }
         let want = evaluate(&g, &given).unwrap();
         for s in &mut sessions {
             for (i, (got, want)) in run_session(s, &given).unwrap().iter().zip(&want).enumerate() {
-                // Quotients, logarithms and cosines are only nearly the same.
+                // Results with quotients, logarithms and cosines agree only approximately.
                 let near = if i < 4 { 0.0 } else { 1e-4 };
                 let tolerance = Tolerance { rtol: near, atol: near };
                 equal(got, want, tolerance).unwrap_or_else(|e| panic!("{i} of {seed:?}, {offset:?}: {e}"));
@@ -63,7 +63,7 @@ fn devices_draw_what_the_evaluator_draws() {
         }
         seen.push(want);
     }
-    // An input that is left out is 0; all else differs.
+    // An omitted input counts as 0; all other combinations give different numbers.
     for (i, a) in seen.iter().enumerate() {
         for (j, b) in seen.iter().enumerate() {
             assert_eq!(a == b, i == j || i + j == 1, "{i} {j}");

@@ -1,4 +1,5 @@
-//! Integers at their ends and indices outside their axes: adapters compute what the evaluator does.
+//! Integers at the limits of their types and indices out of bounds: adapters compute the same as the
+//! evaluator.
 
 use crate::backend::Backend;
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ fn declared(name: &str, t: Option<&Tensor>) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: t.map(tensor) }
 }
 
-/// All outputs of the nodes on every adapter, against the evaluator's. Gives the latter.
+/// Compares all outputs of the nodes on every adapter with the evaluator's, and returns the latter.
 fn agree(
     nodes: Vec<NodeProto>,
     inputs: &[(&str, Tensor)],

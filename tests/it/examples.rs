@@ -1,4 +1,5 @@
-//! `examples/`: each runs, and the engine that knows plans only computes what the models should.
+//! The programs of `examples/`: each runs, and the engine that knows only plans computes the models' expected
+//! outputs.
 
 use crate::data::Folder;
 use std::path::Path;
@@ -60,8 +61,8 @@ fn a_picture_shows_what_the_model_computes() {
         let side = i64::from(texture::SIDE);
         (0..side).contains(&x) && (0..side).contains(&y) && picture[(y * side + x) as usize] == 255
     };
-    // Rows are counted from the top. Rasterizers round positions to a sixteenth of a pixel or less, so that
-    // one beside the edge of a pixel may be on either side.
+    // Rows are counted from the top. Rasterizers round positions to a sixteenth of a pixel or less, so a
+    // point near a pixel's edge may fall on either side.
     let pixel = |v: f32| (v / 2.0 + 1.0) / 2.0 * texture::SIDE as f32;
     for p in last.chunks(3) {
         let (x, y) = (pixel(p[0]), texture::SIDE as f32 - pixel(p[1]));
@@ -70,7 +71,7 @@ fn a_picture_shows_what_the_model_computes() {
         assert!(near.iter().any(|(x, y)| lit(*x, *y)), "no body at {x} {y}");
     }
     assert_eq!(picture.iter().filter(|p| **p > 0).count(), n);
-    // They have moved.
+    // The points have moved.
     assert!(last.iter().zip(&position).any(|(a, b)| (a - b).abs() > 0.1));
 }
 
@@ -80,7 +81,7 @@ fn another_engine_runs_compiled_folders() {
         return;
     }
     let temporary = tempfile::tempdir().unwrap();
-    // One of them with an input that is left out.
+    // One of the models has an omitted input.
     for (name, added) in [("mlp", ""), ("attention", "residual"), ("integers", ""), ("recurrent", "")] {
         let model = Folder::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small"), name);
         let added = Some(added.to_owned()).filter(|a| !a.is_empty()).into_iter().collect();

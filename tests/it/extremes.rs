@@ -1,4 +1,4 @@
-//! The largest, the smallest and their positions where some elements are NaN, in every family of kernels.
+//! Max, min, argmax and argmin over elements some of which are NaN, in every family of kernels.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ const ROWS: usize = 19;
 const EXTREMES: [ReduceOp; 2] = [ReduceOp::Max, ReduceOp::Min];
 const EXACT: Tolerance = Tolerance { rtol: 0.0, atol: 0.0 };
 
-/// Rows of numbers, of which most have NaN of either sign: at an end, where another lane or workgroup has it, in several
-/// places, everywhere, beside infinities.
+/// Rows of numbers, most of which contain NaN of either sign: at an end, in another lane or workgroup, in
+/// several places, everywhere, or beside infinities.
 fn rows(t: DType, len: usize) -> Tensor {
     let mut v: Vec<f64> = (0..ROWS * len).map(|i| ((i * 7919) % 1009) as f64 / 8.0 - 63.0).collect();
     for (i, row) in v.chunks_mut(len).enumerate() {
@@ -44,7 +44,7 @@ fn rows(t: DType, len: usize) -> Tensor {
     Tensor::from_scalars(t, vec![ROWS, len], &v)
 }
 
-/// Compares on every adapter.
+/// Compares every adapter with the evaluator.
 fn compare(what: &str, g: &Graph, inputs: &BTreeMap<String, Tensor>, options: &Options) {
     wgfc_ir::verify::verify(g).unwrap();
     let want = evaluate(g, inputs).unwrap();
@@ -58,7 +58,7 @@ fn compare(what: &str, g: &Graph, inputs: &BTreeMap<String, Tensor>, options: &O
     }
 }
 
-/// All that looks for the largest or smallest element of `x[rows, len]`.
+/// Every kind of operation that finds the largest or smallest element of `x[rows, len]`.
 fn graph(t: DType, rows: Dim, len: Dim) -> Result<Graph, String> {
     let mut g = Graph::new();
     let x = g.add_input("x", TensorType::new(t, vec![rows.clone(), len.clone()]));
@@ -81,13 +81,13 @@ fn graph(t: DType, rows: Dim, len: Dim) -> Result<Graph, String> {
         let windows = vec![rows.clone(), &len - &Poly::from(4i64), 5i64.into()];
         let windows = b.view(x, windows, vec![Poly::var(0), &Poly::var(1) + &Poly::var(2)])?;
         outputs.push((format!("{op:?} of windows"), b.reduce(op, windows, &[2], false)?));
-        // Rows meet in the first few.
+        // Several rows are scattered onto the first three.
         let few = b.view(x, vec![3i64.into(), len.clone()], vec![Poly::var(0), Poly::var(1)])?;
         let index =
             vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
         let y = b.push(Op::Scatter { reduce: Some(op), index }, &[few, x, at])?;
         outputs.push((format!("{op:?} at places"), y));
-        // Readers other than exponentials.
+        // The extreme is read by something other than an exponential.
         let most = b.reduce(op, x, &[1], true)?;
         let from = b.binary(BinaryOp::Sub, x, most)?;
         outputs.push((format!("distance from the {op:?}"), from));
@@ -119,7 +119,7 @@ fn nan_among_numbers_is_found() {
     }
 }
 
-/// Extremes of `x` and `y`, both `[8, 7]`, whose signs change on the way.
+/// Extremes of `x` and `y`, both `[8, 7]`, and of their negations.
 fn of_opposites(t: DType) -> Result<Graph, String> {
     let mut g = Graph::new();
     let ty = TensorType::new(t, vec![8i64.into(), 7i64.into()]);
@@ -163,7 +163,8 @@ fn signs_of_operands_are_kept() {
     }
 }
 
-/// Steps over `x[rows, steps · part]`: the extremes so far of each row, and of each step's part the place of one.
+/// A scan over `x[rows, steps · part]`: the running extremes of each row, and the argmax or argmin of each
+/// step's part.
 fn steps(part: usize, steps: usize) -> Graph {
     let row = TensorType::new(DType::F32, vec![ROWS.into()]);
     let mut body = Graph::new();
@@ -199,7 +200,7 @@ fn steps(part: usize, steps: usize) -> Graph {
 
 #[test]
 fn nan_among_numbers_is_found_in_loops() {
-    // Parts that an invocation combines, those that a workgroup does, and a kernel for each step.
+    // Parts reduced by one invocation, parts reduced by a workgroup, and split loops with kernels for each step.
     for (part, split) in [(5, false), (96, false), (5, true)] {
         let inputs = BTreeMap::from([
             ("x".to_owned(), rows(DType::F32, part * 6)),

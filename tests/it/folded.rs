@@ -1,4 +1,4 @@
-//! Values that the compiler computes so that no run has to.
+//! Values that are computed at compile time instead of in every run.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use wgfc_compiler::pipeline::{compile_graph, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, ReduceOp, Tensor, TensorType};
 
-/// Nodes that depend on weights alone are no kernels, whether these are there or not. Steps of split loops read the tensors that they are
-/// given.
+/// No kernel depends on weights alone, whether or not the weights' values are available. Exempt are kernels
+/// in the steps of split loops, which read the tensors that they are given.
 #[test]
 fn nothing_is_computed_from_constants_alone() {
     let model = include_bytes!("../../fixtures/small/recurrent/model.onnx");
@@ -36,7 +36,7 @@ fn nothing_is_computed_from_constants_alone() {
     }
 }
 
-/// A table that is larger than what it is made from stays what computes it.
+/// A constant table larger than its inputs is computed at run time instead of being stored.
 #[test]
 fn programs_do_not_grow_by_what_is_folded() {
     let mut g = Graph::new();
@@ -60,7 +60,8 @@ fn programs_do_not_grow_by_what_is_folded() {
     assert!(kernels.kernels.len() > 1, "{kernels}");
 }
 
-/// Samples at whole coordinates that are constants: a fraction from here and a floor of the device's would be of neighbouring ones.
+/// Grid samples at constant coordinates that are whole numbers. If the fraction were folded at compile time
+/// and the floor computed on the device, rounding could make them belong to neighbouring pixels.
 #[test]
 fn what_devices_round_is_not_folded_in_part() {
     const N: usize = 8;

@@ -1,8 +1,9 @@
-//! Nodes that ONNX forbids are refused in words that name the node, the operator, its opset and the part, and give
-//! what to do.
+//! Nodes that violate the ONNX specification are refused with an error that names the node, the operator, its
+//! opset and the faulty part, and suggests a remedy.
 //!
-//! The cases of operators ([`plain_cases`]) are spoilt one way after another: attributes nobody knows or of another kind,
-//! inputs of other types and ranks, inputs left out or too many. Whatever is not refused compiles.
+//! Faults are put into the cases of operators ([`plain_cases`]) one at a time: unknown attributes, attributes
+//! of another kind, inputs of other types and ranks, omitted or surplus inputs. Each resulting model must be
+//! refused or compile.
 
 use crate::backend::{Failure, caught};
 use prost::Message;
@@ -13,7 +14,7 @@ use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_ir::DType;
 
-/// The node that a case is about.
+/// The node under test.
 fn node(m: &mut ModelProto) -> &mut NodeProto {
     &mut m.graph.as_mut().expect("a graph").node[0]
 }
@@ -27,7 +28,8 @@ fn input_type(m: &mut ModelProto, i: usize) -> Option<&mut TensorTypeProto> {
     }
 }
 
-/// The model with one thing changed, what must be named in the error, and whether it must be one.
+/// Models with one change each: a description, the name that the error must contain if there must be an
+/// error, and the model.
 fn spoilt(m: &ModelProto) -> Vec<(String, Option<String>, ModelProto)> {
     let mut all = vec![];
     let mut change = |what: String, named: Option<&str>, f: &dyn Fn(&mut ModelProto)| {
@@ -36,7 +38,7 @@ fn spoilt(m: &ModelProto) -> Vec<(String, Option<String>, ModelProto)> {
         all.push((what, named.map(|n| format!("`{n}`")), bad));
     };
     let own = m.graph.as_ref().map(|g| g.node[0].clone()).unwrap_or_default();
-    // Operators without a schema in ONNX are not checked against one.
+    // Operators that have no schema in ONNX are not checked against one.
     let unknown = ["ImageScaler", "SimplifiedLayerNormalization"].contains(&own.op_type.as_str());
     let checked = !own.domain.starts_with("com.") && !unknown;
     if checked {
@@ -47,7 +49,7 @@ fn spoilt(m: &ModelProto) -> Vec<(String, Option<String>, ModelProto)> {
         });
     }
     for (i, a) in own.attribute.iter().enumerate() {
-        // Strings are never another way to write a number.
+        // The kind is not a string, since no string stands for a number.
         let kind =
             if a.r#type == attribute_type::FLOATS { attribute_type::INT } else { attribute_type::FLOATS };
         let named = checked.then_some(a.name.as_str());

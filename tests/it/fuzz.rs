@@ -1,7 +1,7 @@
-//! Mutated models ([`models`]), archives of torch.export ([`archives`]) and tokenizers ([`tokenizers`]) are compiled or refused, mutated
-//! plans ([`plans`]) are read or refused, and random graphs mean the
-//! same before and after every stage. Everything follows from a seed, which a failure prints; `WGFC_FUZZ_SEED`
-//! repeats it.
+//! Fuzz tests. Mutated models ([`models`]), archives of torch.export ([`archives`]) and tokenizers
+//! ([`tokenizers`]) are compiled or refused, mutated plans ([`plans`]) are read or refused, and random graphs
+//! mean the same before and after every stage. All randomness follows from a seed, which a failure prints;
+//! `WGFC_FUZZ_SEED` repeats it.
 
 mod archives;
 mod models;
@@ -23,7 +23,8 @@ use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, ran
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
-/// The replacements of numbers: small ones, those around the ends of types, and those that overflow when multiplied.
+/// The replacements of numbers: small ones, values near the limits of types, and values that overflow when
+/// multiplied.
 const NUMBERS: [i64; 23] = [
     0,
     1,
@@ -50,7 +51,7 @@ const NUMBERS: [i64; 23] = [
     i64::MIN + 1,
 ];
 
-/// How long each test runs.
+/// The time that each test runs.
 pub fn duration() -> Duration {
     let seconds = std::env::var("WGFC_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10.0);
     Duration::from_secs_f64(seconds)
@@ -76,7 +77,7 @@ fn evaluated(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Ten
     evaluate(graph, inputs).map_err(|e| e.to_string())
 }
 
-/// Runs `check` on random graphs until time is up; what fails is printed with its seed and its text.
+/// Runs `check` on random graphs until time is up. A failing graph is printed with its seed and its text.
 fn on_random<T>(
     test: &str,
     make: impl Fn(u64) -> (Graph, BTreeMap<String, Tensor>),
@@ -165,7 +166,8 @@ fn compiled_graphs_mean_the_same() {
     });
 }
 
-/// Elements of 8 and 16 bits, which share words with their neighbours, keep every bit where windows of symbolic extents are moved and overwritten.
+/// 8-bit and 16-bit elements, several of which share a word, keep every bit when windows of symbolic extents
+/// are moved and overwritten.
 #[test]
 fn compiled_moves_of_packed_elements_are_exact() {
     let test = "compiled_moves_of_packed_elements_are_exact";
@@ -188,7 +190,7 @@ fn near(what: &str, got: &[Tensor], want: &[Bounded]) -> Result<(), Failure> {
     want.iter().zip(got).try_for_each(|(w, g)| w.check(g).map_err(|e| Failure::Wrong(format!("{what}: {e}"))))
 }
 
-/// Chains with constants that cancel give what real numbers do, as far as rounding lets them.
+/// Chains with constants that cancel give the results of real arithmetic, within rounding errors.
 #[test]
 fn rewritten_chains_mean_what_real_numbers_do() {
     on_random("rewritten_chains_mean_what_real_numbers_do", random_chain, bounded, |graph, inputs, want| {

@@ -1,4 +1,4 @@
-//! Generated tokens: those of the evaluator, which computes all of the sequence anew for each.
+//! Generated tokens equal those of the evaluator, which computes the whole sequence anew for each token.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,14 @@ fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
     GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter, ..Default::default() }
 }
 
-/// A generator with room for so many tokens on each adapter there is.
+/// A generator on each available adapter, with room for `capacity` tokens.
 pub fn generators(fusion: Fusion, capacity: usize) -> Vec<Generator> {
     let names: Vec<String> = gpus().iter().map(|g| g.summary().name.clone()).collect();
     let options = |n: &String| GeneratorOptions { capacity, ..options(fusion, n) };
     names.iter().map(|n| Generator::new(&decoder(), &options(n)).unwrap()).collect()
 }
 
-/// The logits of the last position, without any cache.
+/// The logits of the last position, computed without a cache.
 fn recomputed(graph: &Graph, ids: &[i64]) -> Vec<f32> {
     let n = ids.len();
     let positions: Vec<i64> = (0..n as i64).collect();
@@ -103,20 +103,21 @@ fn a_prompt_continues_what_was_generated() {
         let first = tokens(&mut g, &[3, 1, 36], &ask(4));
         let mut so_far = vec![3, 1, 36];
         so_far.extend(&first);
-        // An iterator that is left early has generated what it gave.
+        // An iterator that is dropped early has generated only the tokens it returned.
         so_far.extend([9, 11]);
         let part: Vec<i64> = g.generate(&[9, 11], &ask(5)).unwrap().take(2).map(Result::unwrap).collect();
         assert_eq!(part, greedy(&so_far, 2));
         so_far.extend(&part);
         assert_eq!(g.len(), so_far.len());
         assert_eq!(tokens(&mut g, &[], &ask(3)), greedy(&so_far, 3));
-        // A stop token is the last one.
+        // Generation ends with a stop token.
         g.reset().unwrap();
         let all = greedy(&[3, 1, 36], 8);
         let stop = all[3];
         let end = all.iter().position(|t| *t == stop).unwrap() + 1;
         assert_eq!(tokens(&mut g, &[3, 1, 36], &Request { stop: vec![stop], ..ask(8) }), all[..end]);
-        // The run that had begun behind it leaves nothing, nor does one that nobody waits for.
+        // The run already started after the stop token leaves nothing in the cache, and neither does one that
+        // is never awaited.
         assert_eq!(g.len(), 3 + end);
         assert_eq!(tokens(&mut g, &[], &ask(2)), greedy(&[&[3, 1, 36], &all[..end]].concat(), 2));
         g.reset().unwrap();
@@ -142,7 +143,7 @@ fn sampling_follows_its_seed_and_its_limits() {
         assert_eq!(draw(Sampling { temperature: 1e-6, ..hot.clone() }), want);
         assert_eq!(draw(hot.clone()), draw(hot.clone()));
         assert_ne!(draw(hot.clone()), draw(Sampling { seed: 2, ..hot.clone() }));
-        // Within limits the device runs other kernels.
+        // Sampling with `top_k` or `top_p` uses other kernels on the device.
         assert_eq!(draw(Sampling { top_p: Some(1e-6), ..hot.clone() }), want);
         let limited = Sampling { top_k: Some(9), top_p: Some(0.9), ..hot };
         assert_eq!(draw(limited.clone()), draw(limited.clone()));
@@ -170,7 +171,7 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
             ids.push(token);
             (logits, token) = g.logits(&[token]).unwrap();
         }
-        // The token that was chosen and not taken in yet comes first.
+        // The chosen token that the model has not read yet comes first.
         let next = tokens(&mut g, &[7], &ask(1));
         let so_far = [&ids[..], &[7], &next, &[2]].concat();
         assert_eq!(g.logits(&[2]).unwrap().1, greedy(&so_far, 1)[0]);
@@ -208,7 +209,7 @@ fn what_cannot_be_generated_is_refused_and_changes_nothing() {
     }
 }
 
-/// A folder with the decoder, changed.
+/// A folder with an edited copy of the decoder.
 fn edited(edit: impl FnOnce(&mut wgfc_compiler::import::onnx::ModelProto)) -> tempfile::TempDir {
     use prost::Message;
     let mut model = wgfc_compiler::import::decode(decoder().model().bytes()).unwrap();
@@ -220,7 +221,7 @@ fn edited(edit: impl FnOnce(&mut wgfc_compiler::import::onnx::ModelProto)) -> te
 
 #[test]
 fn nan_logits_leave_the_cache_as_it_was() {
-    // The embedding of one token is not a number.
+    // The embedding of one token is NaN.
     let dir = edited(|m| {
         let g = m.graph.as_mut().unwrap();
         let table =
@@ -289,7 +290,7 @@ fn models_that_are_no_decoders_are_explained() {
     };
     let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small");
     refused(&small.join("mlp"), &["none of its inputs holds token ids", "input `x` f32[batch, 13]"]);
-    // An input of no known name.
+    // An input whose name is not known.
     let renamed = |from: &'static str, to: &'static str| {
         edited(move |m| {
             let g = m.graph.as_mut().unwrap();
@@ -301,10 +302,10 @@ fn models_that_are_no_decoders_are_explained() {
     };
     let d = renamed("position_ids", "whence");
     refused(d.path(), &["what input `whence` i64[1, seq] is for is not known", "position ids"]);
-    // No cache comes out.
+    // No cache is returned.
     let d = edited(|m| m.graph.as_mut().unwrap().output.truncate(1));
     refused(d.path(), &["past_key_values.0.key", "(and 3 more) is for is not known", "no state was found"]);
-    // No logits come out.
+    // No logits are returned.
     let d = edited(|m| drop(m.graph.as_mut().unwrap().output.remove(0)));
     refused(d.path(), &["no output holds the logits"]);
 }
@@ -361,7 +362,7 @@ fn a_compiled_decoder_generates_what_the_model_does() {
     let beside = [("generation_config.json".to_owned(), config.as_bytes().to_vec())];
     let save = wgfc::SaveOptions { beside: &beside, ..Default::default() };
     wgfc::save_bundle(&bundle, &folder, &save).unwrap();
-    // Once more: what lies beside the plan is ours too.
+    // Saving again replaces the plan together with the files beside it.
     wgfc::save_bundle(&bundle, &folder, &save).unwrap();
     wgfc::save_bundle(&bundle, &file, &save).unwrap();
 
@@ -377,7 +378,7 @@ fn a_compiled_decoder_generates_what_the_model_does() {
             let request = Request { max_new_tokens: 6, ..Default::default() };
             let tokens: Vec<i64> = g.generate(&prompt, &request).unwrap().collect::<Result<_, _>>().unwrap();
             assert_eq!(tokens, want);
-            // Drawn ones too: what draws within limits is compiled here.
+            // This also holds for sampling, whose kernels are compiled here.
             let sampling = Some(Sampling { top_k: Some(1), ..Sampling::default() });
             g.reset().unwrap();
             let request = Request { sampling, ..request };
@@ -393,7 +394,7 @@ fn a_compiled_decoder_generates_what_the_model_does() {
             assert!(e.contains("the decoder is compiled: its precision"), "{e}");
         }
     }
-    // Plans of something else are none of a decoder.
+    // A plan of another kind of model is refused.
     let mlp = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
     let program = wgfc::compile_file(&mlp, &Options::default()).unwrap();
     let mlp = out.path().join("mlp");

@@ -1,5 +1,5 @@
-//! `web/test/generate.json` holds tokens and texts that the npm package must make, too: here they are what this crate makes.
-//! `UPDATE_EXPECT=1` writes them.
+//! `web/test/generate.json` holds tokens and texts that the npm package must also produce; this test compares
+//! them with the results of this crate. `UPDATE_EXPECT=1` writes them.
 
 use crate::generate::{generators, tokens};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn request(r: &Value) -> (Vec<i64>, Request) {
     (list(&r["prompt"]), Request { max_new_tokens, sampling, stop: vec![] })
 }
 
-/// The ids of a text, and what each adds to the text as it streams.
+/// The token ids of a text, and the piece of text that each adds when streamed.
 fn streamed(root: &Path, t: &Value) -> (Vec<i64>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let tokenizer = root.join(format!("fixtures/tokenizers/{}.json", t["tokenizer"].as_str().unwrap()));

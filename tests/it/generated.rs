@@ -1,7 +1,7 @@
-//! Models that scripts generate at random, with inputs, against ONNX Runtime, at every level of fusion.
+//! Models that scripts generate at random with inputs, compared with ONNX Runtime at every level of fusion.
 //!
-//! `scripts/nnsmith.sh` makes those of NNSmith, `scripts/flow_models.py` those with loops, branches, recurrent and quantised operators,
-//! `scripts/ml_models.py` those of classical machine learning.
+//! `scripts/nnsmith.sh` makes the models of NNSmith, `scripts/flow_models.py` models with loops, branches,
+//! recurrent and quantised operators, and `scripts/ml_models.py` models of classical machine learning.
 
 use crate::backend::{Backend, Failure, caught, graph};
 use crate::data::{DataSet, Folder};
@@ -16,14 +16,14 @@ use wgfc_ir::eval::evaluate;
 use wgfc_ir::testing::{Bounded, bounded};
 use wgfc_ir::{Graph, Tensor};
 
-/// Why a result is right, though ONNX Runtime gives another.
+/// The reason for which a result that differs from ONNX Runtime's is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
-    /// It is as near to the real numbers as the rounding of the model's steps lets it be.
+    /// The result is within the error bound that rounding in the model's steps implies.
     Rounding,
-    /// Which integer it is depends on how a float was rounded.
+    /// The value of an integer depends on how a float was rounded.
     RoundedInteger,
-    /// The module of torch from which the model was exported gives the same.
+    /// The torch module that the model was exported from gives the same result.
     Torch,
 }
 
@@ -37,7 +37,7 @@ fn compared(got: &[Tensor], want: &[Tensor]) -> Result<(), String> {
     all.try_for_each(|(i, (g, w))| equal(g, w, CLOSE).map_err(|e| format!("output {i}: {e}")))
 }
 
-/// A model and what its results are compared with.
+/// A model and the results to compare with.
 struct Subject {
     graph: Graph,
     inputs: BTreeMap<String, Tensor>,
@@ -60,7 +60,7 @@ impl Subject {
         Ok(Subject { graph, inputs, runtime, torch, real: None, evaluated: None })
     }
 
-    /// Whether outputs are right; the reason where they are not those of ONNX Runtime.
+    /// Checks the outputs; returns a reason if they are right but differ from ONNX Runtime's.
     fn judge(&mut self, got: &[Tensor]) -> Result<Option<Reason>, String> {
         let Err(differs) = compared(got, &self.runtime.outputs) else { return Ok(None) };
         let (graph, inputs) = (&self.graph, &self.inputs);
@@ -135,7 +135,8 @@ fn check(folder: &Folder, backend: &Backend, rows: &mut dyn FnMut(Row)) {
     }
 }
 
-/// All models of a folder. Rows are appended to `report.tsv` in it as they come; the failures are returned.
+/// Checks all models in a folder. Rows are appended to its `report.tsv` during the run; the failures are
+/// returned.
 fn check_all(test: &str, root: &Path) -> Vec<String> {
     let folders = Folder::all(root);
     let seeds = std::env::var("WGFC_GENERATED_SEEDS").ok();
@@ -157,7 +158,7 @@ fn check_all(test: &str, root: &Path) -> Vec<String> {
         for backend in Backend::all() {
             check(folder, &backend, &mut |r| {
                 let Row { case, adapter, level, status, why, seconds } = &r;
-                // Several processes append to the file: a line is written at once.
+                // Several processes append to the file, so each line is written with a single call.
                 let line = format!("{case}\t{adapter}\t{level}\t{status}\t{seconds:.2}\t{why}\n");
                 report.write_all(line.as_bytes()).unwrap();
                 let what = if *status == "explained" { format!("{status}: {why}") } else { (*status).into() };
@@ -176,14 +177,15 @@ fn check_all(test: &str, root: &Path) -> Vec<String> {
     failures
 }
 
-/// The models with control flow that `scripts/data.sh` makes, or those in the folder that `WGFC_GENERATED` names;
-/// `WGFC_GENERATED_SEEDS=FROM..TO` takes those whose names are such numbers.
+/// The models with control flow made by `scripts/data.sh`, or those in the folder that `WGFC_GENERATED`
+/// names. `WGFC_GENERATED_SEEDS=FROM..TO` selects models whose names are numbers in this range.
 #[test]
 fn generated_models() {
     of_folder("generated_models", "WGFC_GENERATED", "target/flow");
 }
 
-/// The models of classical machine learning that `scripts/data.sh` makes, or those in the folder that `WGFC_GENERATED_ML` names.
+/// The models of classical machine learning made by `scripts/data.sh`, or those in the folder that
+/// `WGFC_GENERATED_ML` names.
 #[test]
 fn generated_machine_learning() {
     of_folder("generated_machine_learning", "WGFC_GENERATED_ML", "target/ml");

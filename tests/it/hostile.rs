@@ -1,5 +1,5 @@
-//! Models that ask for what cannot be: each is refused in words that say whose fault it is, at once and without
-//! memory of that size, or bounded.
+//! Models that ask for the impossible, such as enormous tensors. Each is refused at once, with an error that
+//! says whose fault it is and without allocating the memory, or its cost is bounded.
 
 use crate::backend::{Backend, run_session, session};
 use prost::Message;
@@ -60,7 +60,7 @@ fn windows_of_any_size_end_with_their_tensor() {
     }
 }
 
-/// `count` functions, each of which calls the next `times` times.
+/// A model with `count` functions, each of which calls the next one `times` times.
 fn calls(count: usize, times: usize) -> Vec<u8> {
     let set = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
     let node = |op: String, domain: &str, from: &str, to: &str| NodeProto {
@@ -150,7 +150,7 @@ fn the_evaluator_asks_for_memory_before_it_takes_it() {
     assert!(with(1 << 20, u64::MAX).is_ok());
     assert!(with(100_000, u64::MAX).unwrap_err().to_string().contains("the evaluator may use 0 MB"));
     assert!(with(1 << 20, 1000).unwrap_err().to_string().contains("longer than it may"));
-    // A tensor without elements takes time too, as an endless loop of it does.
+    // An operation on a tensor without elements also counts as work, as does an endless loop of it.
     let none: BTreeMap<String, Tensor> =
         [("x".to_owned(), Tensor::zeros(wgfc::DType::F32, vec![0, 13]))].into();
     let few = Limits { work: 10, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! Tensors inside of models that are returned, replaced and added to: `Options::{taps, replaced, added}`.
+//! Tensors inside models that are returned, replaced and added to: `Options::{taps, replaced, added}`.
 
 use crate::backend::Backend;
 use crate::data::Folder;
@@ -38,7 +38,7 @@ impl Model {
         compile(&self.bytes, &NoExternalData, options).unwrap()
     }
 
-    /// The outputs of the evaluator with these inputs beside the model's own.
+    /// The evaluator's outputs for the model's own inputs and `more`.
     fn evaluate(&self, options: &Options, more: &Tensors) -> Result<Vec<Tensor>, String> {
         let graph = import(&self.bytes, &NoExternalData, options).map_err(|e| e.to_string())?.graph;
         wgfc_ir::verify::verify(&graph).map_err(|e| e.join("\n"))?;
@@ -46,7 +46,8 @@ impl Model {
         evaluate(&graph, &inputs).map_err(|e| e.to_string())
     }
 
-    /// The model in which a node of `op` over these operands comes between what makes a tensor and all that read it.
+    /// The model with a node `op` over these operands inserted between the producer of a tensor and all its
+    /// readers.
     fn edited(&self, tensor: &str, op: &str, operands: &[&str], constants: &[(&str, &Tensor)]) -> Model {
         let mut proto = decode(&self.bytes).unwrap();
         let g = proto.graph.as_mut().unwrap();
@@ -63,7 +64,7 @@ impl Model {
         Model { bytes: proto.encode_to_vec(), graph, inputs: self.inputs.clone() }
     }
 
-    /// Names of the tensors that nodes make.
+    /// The names of the tensors that nodes produce.
     fn tensors(&self) -> Vec<String> {
         self.graph.node.iter().flat_map(|n| n.output.clone()).filter(|o| !o.is_empty()).collect()
     }
@@ -103,7 +104,7 @@ fn tap(tensor: &str) -> Options {
     Options { taps: strings(&[tensor]), ..Options::default() }
 }
 
-/// All different, some negative where that can be.
+/// Different values, some of them negative where the type allows it.
 fn values(dtype: DType, shape: Vec<usize>) -> Tensor {
     Tensor::generate(dtype, shape, |i| match dtype {
         DType::Bool => Scalar::bool(i % 3 != 1),
@@ -112,7 +113,7 @@ fn values(dtype: DType, shape: Vec<usize>) -> Tensor {
     })
 }
 
-/// Shapes that are broadcast to one, it among them: fewer axes, extents of 1.
+/// Shapes that broadcast to `whole`: itself, shapes with fewer axes, and shapes with extents of 1.
 fn shapes(whole: &[usize]) -> Vec<Vec<usize>> {
     let alone = |axis: usize| (0..whole.len()).map(|i| if i == axis { whole[i] } else { 1 }).collect();
     let mut all = vec![whole.to_vec(), whole.iter().rev().take(1).copied().collect()];
@@ -135,8 +136,8 @@ fn ran(session: &mut Session, inputs: &Tensors) -> Result<Vec<Tensor>, RunError>
 const FIXTURES: &[&str] =
     &["attention", "booleans", "conv", "decoder", "half", "integers", "mlp", "recurrent"];
 
-/// For each tensor of the models: with nothing given the graph computes the same bytes, and with values given those of a
-/// model that was edited by hand.
+/// For each tensor of the models: with nothing given, the graph computes the same bytes; with values given,
+/// it computes the same as a model edited by hand.
 #[test]
 fn any_tensor_can_be_added_to_and_replaced() {
     let (mut changed, mut refused) = (0, vec![]);
@@ -183,18 +184,18 @@ fn any_tensor_can_be_added_to_and_replaced() {
             changed += usize::from(got != plain);
         }
     }
-    // Only where a tensor decides sizes.
+    // A tensor is refused only if it decides sizes.
     crate::say(format!("{changed} changed outputs, {} refused: {refused:?}", refused.len()));
     assert!(changed > 100 && refused.len() < 20, "{changed} changed, {refused:?}");
 }
 
-/// A tensor that is all of replaced, added to and tapped.
+/// Options with which a tensor is replaced, added to and tapped.
 fn all(tensor: &str) -> Options {
     Options { added: strings(&[tensor]), ..Options { replaced: strings(&[tensor]), ..tap(tensor) } }
 }
 
-/// On devices, values that are given do what they do in the evaluator; with nothing given the results are those of the
-/// untouched program, to the bit where the tensor is one that kernels pass on.
+/// On devices, given values have the same effect as in the evaluator. With nothing given, the results equal
+/// those of the unmodified program, bit for bit if the tensor is stored between kernels anyway.
 #[test]
 fn devices_agree_with_the_evaluator() {
     let cases = [
@@ -210,7 +211,7 @@ fn devices_agree_with_the_evaluator() {
         let model = Model::small(fixture);
         let options = all(tensor);
         let (plain, program) = (model.compile(&Options::default()), model.compile(&options));
-        // Others make the same programs.
+        // For the other fixtures one adapter is enough, as all adapters get the same program.
         let adapters = if ["integers", "mlp"].contains(&fixture) { usize::MAX } else { 1 };
         for gpu in Backend::adapters().into_iter().take(adapters) {
             let untouched = run(&gpu, &plain, &model.inputs).unwrap();
@@ -223,11 +224,11 @@ fn devices_agree_with_the_evaluator() {
             let position = program.outputs.iter().position(|p| p.name == tensor);
             let is = &got[position.expect("a tap or an output")];
             for (i, shape) in shapes(&is.shape).into_iter().enumerate() {
-                // An axis that is computed in a run has the extent 1 where something is given.
+                // A given value must have extent 1 along an axis whose size the run computes.
                 let shape: Vec<usize> = if fixture == "chosen" { vec![] } else { shape };
                 let (d, w) = (values(is.dtype, shape.clone()), values(DType::Bool, shape.clone()));
                 let given = [("add", &d), ("replace", &d), ("where", &w)];
-                // All three, then without one of them.
+                // All three inputs first, then each subset without one of them.
                 let given = given.iter().enumerate().filter(|(n, _)| i % 4 != *n + 1).map(|(_, g)| g);
                 let more: Tensors = given.map(|(n, t)| (format!("{tensor}.{n}"), (*t).clone())).collect();
                 let want = model.evaluate(&options, &more).unwrap();
@@ -247,7 +248,7 @@ fn devices_agree_with_the_evaluator() {
     }
 }
 
-/// As far as f32 and f16 are to agree.
+/// Whether f32 or f16 results agree within the tolerance of their type.
 fn near(got: &Tensor, want: &Tensor) -> bool {
     let error = if got.dtype == DType::F16 { 5e-3 } else { 1e-4 };
     let pairs = numbers(got).into_iter().zip(numbers(want));
@@ -258,7 +259,8 @@ fn numbers(t: &Tensor) -> Vec<f32> {
     t.scalars().unwrap().iter().map(|s| s.as_f64() as f32).collect()
 }
 
-/// Fusion stops at what is looked into and nowhere else: how many dispatches more it takes to add, to replace and to tap.
+/// Fusion stops only at the tensors that are looked into: the additional dispatches for adding, replacing and
+/// tapping.
 #[test]
 fn looking_inside_takes_hardly_more_dispatches() {
     let cases = [
@@ -267,7 +269,7 @@ fn looking_inside_takes_hardly_more_dispatches() {
         ("decoder", "layer0/out", [0, 0, 0]),
         ("decoder", "layer0/q/rotated", [0, 1, 1]),
         ("decoder", "present.0.key", [0, 0, 0]),
-        // Inside of attention: products, softmax and products again.
+        // Inside attention, which then becomes products, softmax and products again.
         ("decoder", "layer0/weights", [3, 3, 3]),
         ("attention", "residual", [0, 0, 0]),
         ("mlp", "a", [0, 0, 0]),
@@ -282,7 +284,7 @@ fn looking_inside_takes_hardly_more_dispatches() {
             assert!(with <= plain + most, "{fixture} {tensor}: {with} for {plain}, {options:?}");
         }
     }
-    // All of a residual stream at once.
+    // Everything at once along a residual stream.
     let model = Model::small("decoder");
     let stream = strings(&["layer0/middle", "layer0/out", "layer1/middle", "layer1/out"]);
     let all = Options { added: stream.clone(), taps: stream, ..Options::default() };
@@ -291,7 +293,7 @@ fn looking_inside_takes_hardly_more_dispatches() {
     assert_eq!(with.proof.count(), with.kernels.len(), "kernels that need no run-time checks");
 }
 
-/// A cache on the device, and a direction that is added in one of the steps.
+/// A cache stays on the device, and a direction is added in one of the steps.
 #[test]
 fn a_decoder_with_its_cache_on_the_device_is_steered() {
     let model = Model::small("decoder");
@@ -353,7 +355,7 @@ fn what_does_not_fit_is_refused() {
     assert!(e.contains("axis 0 has"), "{e}");
     assert!(say(zeros(&[1, 1, 1])).contains("must not have shape"));
     assert!(say(Tensor::zeros(DType::F16, vec![1])).contains("must be f32"));
-    // An input without elements is left out.
+    // An input without elements counts as omitted.
     let mut inputs = model.inputs.clone();
     inputs.insert("a.add".into(), zeros(&[0, 3]));
     assert_eq!(ran(&mut session, &inputs).unwrap(), ran(&mut session, &model.inputs).unwrap());
@@ -382,7 +384,7 @@ fn names_that_cannot_be_looked_into() {
     assert_eq!(e.matches("error").count(), 5, "{e}");
 }
 
-/// Plans say which inputs may be left out; what contradicts itself is refused.
+/// Plans record which inputs are optional; contradictory plans are refused.
 #[test]
 fn plans_with_optional_inputs() {
     let program = Model::small("mlp").compile(&all("a"));
@@ -410,7 +412,8 @@ fn plans_with_optional_inputs() {
     }
 }
 
-/// Modules of a PyTorch program by their names, against what torch's hooks make of the module: `fixtures/torch/residual.py`.
+/// Modules of a PyTorch program selected by name, compared with torch's hooks on the same module:
+/// `fixtures/torch/residual.py`.
 #[test]
 fn modules_of_pytorch_are_hooked() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/residual.pt2");
@@ -423,7 +426,7 @@ fn modules_of_pytorch_are_hooked() {
     let cases: [(&[&str], [f32; 8]); 7] = [
         (&[], [-0.473134, -0.223636, -0.142904, 0.542494, 1.717955, -0.589944, 0.643262, -0.315652]),
         (&["layers.0.add"], first),
-        // This one adds in place.
+        // This module adds in place.
         (
             &["layers.1.add"],
             [-0.841622, -0.342909, -0.142904, 0.895833, 2.572666, 0.28727, 0.227715, -0.419352],
@@ -438,7 +441,7 @@ fn modules_of_pytorch_are_hooked() {
         ),
         // A view.
         (&["rows.add"], [-0.775596, -0.477051, -0.142904, 0.792254, 2.340321, 0.326059, 0.3408, -0.569067]),
-        // The graph's own name of what the first module returns.
+        // The graph's own name for the result of the first module.
         (&["add_1.add"], first),
     ];
     let options = Options {
@@ -461,7 +464,7 @@ fn modules_of_pytorch_are_hooked() {
             assert_eq!(out[1].shape, [2, 3, 6]);
         }
     }
-    // Inputs and outputs by the names that the user has for them.
+    // Inputs and outputs under the names that the user sees.
     let names = ["x", "output"];
     let options = Options {
         added: strings(&names),

@@ -1,4 +1,4 @@
-//! Properties of the kernels of every model: their text is read back, the verifier accepts them.
+//! Properties of the kernels of every model: their printed text parses back, and the verifier accepts them.
 
 use crate::backend::fused;
 use crate::data::Folder;
@@ -11,7 +11,7 @@ use wgfc_compiler::kernel::{Capacity, KernelGraph, parse, verify};
 use wgfc_compiler::pipeline::Fused;
 use wgfc_ir::Tensor;
 
-/// A model and the data set from which inputs that decide shapes take their values.
+/// A model, and the folder whose data set fixes the inputs that decide shapes.
 struct Model {
     path: PathBuf,
     folder: Option<Folder>,
@@ -48,7 +48,7 @@ impl Model {
     }
 }
 
-/// The faults of the kernels of each model that has kernels, on two threads.
+/// Checks the kernels of each model that has kernels, on two threads, and returns the failures.
 fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
     let models = models();
     let (next, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -78,10 +78,10 @@ fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
     failures
 }
 
-/// How failures begin that [`UNPROVEN`] may excuse.
+/// The beginning of failures that [`UNPROVEN`] may excuse.
 const NOT_PROVEN: &str = "not proven: ";
 
-/// Models of which accesses are not proven, and why.
+/// Models with accesses that cannot be proven to be in bounds, and why.
 const UNPROVEN: [(&str, &str); 9] = [
     ("test_nonmaxsuppression_", "positions that the steps of a loop choose"),
     ("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others"),
@@ -94,7 +94,7 @@ const UNPROVEN: [(&str, &str); 9] = [
     ("group_query_attention_positions/", "tables with rows that positions from data choose"),
 ];
 
-/// The text of a kernel graph is read back, and the hashes are the same.
+/// The text of a kernel graph parses back to an equal graph with the same hashes.
 fn read_back(kernels: &KernelGraph) -> Result<(), String> {
     let text = kernels.to_string();
     let again = parse(&text).map_err(|e| format!("{e}: {}", text.lines().nth(e.line - 1).unwrap_or("")))?;
@@ -122,7 +122,7 @@ fn kernels_are_read_back_and_well_formed_and_stay_inside_their_tensors() {
             all.fetch_add(count.all, Ordering::Relaxed);
             proven.fetch_add(count.proven, Ordering::Relaxed);
             steps.fetch_max(count.steps, Ordering::Relaxed);
-            // Sizes that a run computes are not known before.
+            // Sizes that a run computes are not known at compile time.
             let computed = |which: &[String]| which.iter().any(|w| w.contains("which a run computes"));
             if let Proof::Unproven(which) = proof
                 && !computed(&which)

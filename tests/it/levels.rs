@@ -1,14 +1,14 @@
-//! More fusion is never estimated to take longer than less.
+//! More fusion is never estimated to take longer than less fusion.
 
 use crate::data::Folder;
 use std::path::Path;
 use wgfc_compiler::{DeviceProfile, Fusion, Options};
 use wgfc_ir::Program;
 
-/// How much longer the estimate of more fusion may be.
+/// The factor by which the estimate for more fusion may exceed the other.
 const SLACK: f64 = 1.05;
 
-/// Seconds that all dispatches take at least, each symbol being `extent`.
+/// A lower bound in seconds for all dispatches, with every symbol equal to `extent`.
 fn seconds(program: &Program, profile: &DeviceProfile, extent: i64) -> f64 {
     let speeds = &profile.speeds;
     let size = |d: &wgfc_ir::Dim| d.eval_syms(&|_| Some(extent)).unwrap_or(0).max(0) as f64;
@@ -41,7 +41,7 @@ fn full_fusion_is_estimated_no_slower_than_elementwise() {
             assert_ne!(e.class(), wgfc::ErrorClass::Internal, "{}: {e}", file.display());
         }
         let (Ok(full), Ok(parts)) = (full, parts) else { continue };
-        // How many rounds a loop takes that ends itself no estimate knows.
+        // No estimate knows the number of iterations of a loop that ends by a condition.
         if [&full, &parts].iter().any(|p| p.repeats.iter().any(|r| r.until.is_some())) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Loops longer than some drivers let them be, in every family of kernels.
+//! Loops with more iterations than some drivers allow, in every family of kernels.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::{Fusion, Options};
@@ -11,17 +11,17 @@ use wgfc_ir::{
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{RunError, Session};
 
-/// Longer than any loop that such a driver finishes.
+/// More iterations than such a driver finishes in one loop.
 const LONG: i64 = 70_001;
-/// Where each position takes a division of 64-bit numbers, which is a loop too.
+/// The length for axes whose positions each take a 64-bit division, which is itself a loop.
 const SHORTER: i64 = 2_003;
 
-/// Everything that walks along an axis, over `n` and `m` positions.
+/// Operators that iterate along an axis, over `n` and `m` positions.
 fn graph(n: &Dim, m: &Dim) -> Result<Graph, String> {
     let mut g = Graph::new();
     let mut input = |name: &str, dtype, shape: Vec<Dim>| g.add_input(name, TensorType::new(dtype, shape));
     let (two, three, four) = (Dim::from(2i64), Dim::from(3i64), Dim::from(4i64));
-    // Columns, rows, one line; keys; whole numbers.
+    // Columns, rows, keys, and integers.
     let x = input("x", DType::F32, vec![n.clone(), three.clone()]);
     let y = input("y", DType::F32, vec![two.clone(), n.clone()]);
     let k = input("k", DType::F32, vec![n.clone(), four.clone()]);
@@ -77,7 +77,7 @@ fn inputs(n: i64, m: i64) -> BTreeMap<String, Tensor> {
         let v: Vec<i64> = (0..shape.iter().product()).map(of).collect();
         Tensor::from_i64(shape, &v)
     };
-    // The largest comes last.
+    // The largest element comes last.
     BTreeMap::from([
         ("x".to_owned(), floats(vec![n, 3], &|i| if i + 3 > 3 * n { 6.0 } else { (i % 5) as f32 })),
         ("y".to_owned(), floats(vec![2, n], &|i| if (i + 1) % n == 0 { 3.0 } else { (i % 3) as f32 })),
@@ -109,7 +109,7 @@ fn long_loops_are_finished() {
         let program =
             wgfc_compiler::pipeline::compile_graph(graph, Stats::default(), &options, &mut |_, _| {})
                 .unwrap();
-        // Others do what the evaluator does in tests of their own.
+        // Other adapters are compared with the evaluator in their own tests.
         for gpu in gpus().iter().filter(|g| g.profile().loop_iterations.is_some()) {
             let mut session = Session::new_blocking(gpu, &program).unwrap();
             let given: Vec<(&str, Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
@@ -121,13 +121,13 @@ fn long_loops_are_finished() {
     }
 }
 
-/// A sum that no text of a sensible size finishes is refused, not cut.
+/// A sum over more elements than nested loops of a reasonable size can cover is refused, not truncated.
 #[test]
 fn loops_too_long_for_the_driver_are_refused() {
     let mut g = Graph::new();
     let x = g.add_input("x", TensorType::new(DType::F32, vec![Dim::from(2i64), Dim::sym("n")]));
     let mut b = Builder::new(&mut g, "too long");
-    // For each position all of them.
+    // Each position reads all positions.
     let part =
         b.view(x, vec![Dim::sym("n"), Dim::sym("n"), Dim::sym("n")], vec![Poly::ZERO, Poly::var(1)]).unwrap();
     let sum = b.reduce(ReduceOp::Sum, part, &[1, 2], false).unwrap();

@@ -1,4 +1,4 @@
-//! Loops at their limits: none, many, and unknown numbers of iterations.
+//! Loops with extreme numbers of iterations: none, many, and numbers not known at compile time.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -14,12 +14,13 @@ use wgfc_ir::{
     UnaryOp, Value,
 };
 
-/// `count` of f32[n] and i64 steps, while `start` and fewer than `until` were made, at most `trips`.
+/// A loop that counts its steps in an i64 state and updates an f32[n] state. It runs at most `trips` times,
+/// ends after `until` steps, and does not run at all if `start` is false.
 fn counting(trips: i64, start: bool, until: i64) -> Graph {
     counting_to(Some(trips), start, until)
 }
 
-/// [`counting`] at most as often as the input `trips` says, where that is not known.
+/// [`counting`], where the input `trips` limits the iterations if the argument is `None`.
 fn counting_to(trips: Option<i64>, start: bool, until: i64) -> Graph {
     let number = TensorType::new(DType::I64, vec![]);
     let row = TensorType::new(DType::F32, vec![Dim::sym("n")]);
@@ -68,7 +69,8 @@ fn iterations_are_counted() {
         ("x".to_owned(), Tensor::from_f32(vec![5], &[0.0, 2.0, -3.5, 1e6, 8.0])),
     ]
     .into();
-    // Trips, the condition at the start, where it ends, and how many iterations that makes.
+    // The trip limit, the initial condition, the count at which the loop ends, and the resulting number of
+    // iterations.
     let cases = [
         (0, true, 9, 0),
         (-4, true, 9, 0),
@@ -101,8 +103,8 @@ fn iterations_are_counted() {
     }
 }
 
-/// Compiled for no device in particular, loops that only their condition ends go on for longer than some drivers let a loop
-/// be, in kernels of lanes.
+/// Without a target device, loops that only a condition ends run longer than some drivers allow in a single
+/// loop, in kernels with parallel lanes.
 #[test]
 fn a_long_loop_that_is_left_early_is_finished_on_every_device() {
     let given = |trips: i64| -> BTreeMap<String, Tensor> {
@@ -127,7 +129,7 @@ fn a_long_loop_that_is_left_early_is_finished_on_every_device() {
     }
 }
 
-/// One program for any number of iterations, as one kernel, in parts of a few steps, and split.
+/// One program for any number of iterations: as one kernel, in parts of a few steps, and split.
 #[test]
 fn how_many_iterations_may_be_data() {
     for (split, most) in [(false, None), (false, Some(3)), (true, None)] {
@@ -150,7 +152,7 @@ fn how_many_iterations_may_be_data() {
     }
 }
 
-/// Longer than a dispatch should take: the next one goes on with what is carried.
+/// A loop longer than a dispatch should take continues from its carried states in the next dispatch.
 #[test]
 fn a_long_loop_continues_in_another_dispatch() {
     let inputs: BTreeMap<String, Tensor> = [
@@ -174,7 +176,7 @@ fn a_long_loop_continues_in_another_dispatch() {
     }
 }
 
-/// A dispatch takes as long as it may, by the work of a lane and by that of all lanes.
+/// The time limit of a dispatch is respected, both for the work of one lane and for the work of all lanes.
 #[test]
 fn what_a_dispatch_may_take_is_stated() {
     let parts = |seconds: f64, expect: i64| {
@@ -221,8 +223,8 @@ fn what_a_dispatch_may_take_is_stated() {
     }
 }
 
-/// A simulation whose days are an extent is one dispatch where as many as are expected take no longer than one may, however many
-/// fit into memory; where the driver ends loops it is cut.
+/// A simulation over a symbolic number of days is one dispatch if the expected number fits into the time
+/// limit, even if more would fit into memory. It is split if the driver ends long loops.
 #[test]
 fn what_could_be_longer_is_cut_only_where_the_device_needs_it() {
     let model = std::fs::read(
@@ -242,7 +244,7 @@ fn what_could_be_longer_is_cut_only_where_the_device_needs_it() {
     assert!(dispatches > 1 && repeats == 1, "{dispatches} {repeats}");
 }
 
-/// Neither the text nor the time to make it grows with the number of iterations.
+/// Neither the text of a kernel nor the time to write it grows with the number of iterations.
 #[test]
 fn kernels_do_not_grow_with_the_iterations() {
     let text = |steps: i64| {
@@ -254,7 +256,8 @@ fn kernels_do_not_grow_with_the_iterations() {
     assert_eq!(text(500), text(5000));
 }
 
-/// Halves every lane of f32[n] until it is below 1, counts how often, and goes on while any lane did.
+/// Halves every lane of f32[n] until it is below 1, counts the halvings, and continues while any lane was
+/// halved.
 fn halving(trips: Option<i64>) -> Graph {
     let lanes = |dtype| TensorType::new(dtype, vec![Dim::sym("n")]);
     let mut body = Graph::new();
@@ -330,7 +333,7 @@ fn each_lane_ends_by_itself() {
     }
 }
 
-/// A loop of `outer` steps, in each of which another doubles `x` until it is above the step's number.
+/// A loop of `outer` steps with an inner loop that doubles `x` until it exceeds the step's number.
 #[test]
 fn a_loop_without_a_count_inside_of_another() {
     let number = || TensorType::new(DType::I64, vec![]);
@@ -388,7 +391,7 @@ fn a_loop_without_a_count_inside_of_another() {
     }
 }
 
-/// A loop that does not end gives an error after the rounds that it may take, and no result.
+/// A loop that does not end returns an error after its maximum number of rounds, and no result.
 #[test]
 fn a_loop_that_does_not_end_is_an_error() {
     let inputs: BTreeMap<String, Tensor> = [
@@ -423,8 +426,8 @@ fn loops_without_an_end_are_refused() {
     assert!(e.contains("neither a trip count nor a condition") && e.contains("the loop"), "{e}");
 }
 
-/// Elements larger than a half, one after another: a running sum of them and the number of the element, backwards and
-/// forwards.
+/// A scan that reads the elements larger than a half backwards and their numbers forwards, and returns a
+/// running sum and the numbers.
 fn scan_of_chosen() -> Graph {
     let mut g = wgfc_ir::text::parse(
         r#"
@@ -500,7 +503,8 @@ fn how_long_a_scan_is_may_be_data() {
     }
 }
 
-/// A scan as long as its inputs may be has parts where that is longer than a dispatch should take.
+/// A scan whose length is symbolic is split into parts if its longest possible length exceeds the time of a
+/// dispatch.
 #[test]
 fn long_scans_have_parts() {
     let scan = |width: i64, operations: usize| {
@@ -527,7 +531,7 @@ fn long_scans_have_parts() {
         g.outputs.push(Border { name: "y".into(), value: node.into() });
         compiled(g, false, None).unwrap()
     };
-    // 128 MiB are 2^25 / width rows, and 2^30 operations are enough for one dispatch.
+    // 128 MiB hold 2^25 / width rows, and a dispatch takes at most 2^30 operations.
     assert_eq!(scan(64, 60).repeats, []);
     let long = scan(1, 60);
     let [repeat] = &long.repeats[..] else { panic!("{:?}", long.repeats) };
@@ -549,8 +553,8 @@ fn long_scans_have_parts() {
     }
 }
 
-/// A lane's `x` [300] and `y` [5], coupled: a softmax, a product, the largest element, a neighbour, and a flag after
-/// which nothing changes.
+/// A loop in which `x` [300] and `y` [5] of a lane depend on each other: a softmax, a product, an argmax, a
+/// neighbouring element, and a flag after which nothing changes.
 fn coupled(steps: usize, stacked: bool) -> Graph {
     let f32s = |shape: &[Dim]| TensorType::new(DType::F32, shape.to_vec());
     let (batch, n) = (Dim::sym("batch"), Dim::from(300usize));
@@ -619,14 +623,15 @@ fn coupled(steps: usize, stacked: bool) -> Graph {
         reverse_outputs: vec![false; usize::from(stacked)],
     };
     let node = g.push(op, &all, &["the loop".into()]).unwrap();
-    // The final values of a lane are not returned: a device may bind eight buffers only.
+    // The final values of each lane are not returned because a device may bind only eight buffers.
     for port in (0..after.len() as u32).filter(|p| *p != 2) {
         g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
     }
     g
 }
 
-/// Too much for the registers of an invocation: workgroup memory, and in parts what a dispatch goes on with.
+/// The states exceed the registers of an invocation and are kept in workgroup memory; a loop in parts also
+/// stores what the next dispatch resumes from.
 #[test]
 fn workgroups_share_a_lane() {
     let inputs = |lanes: usize| -> BTreeMap<String, Tensor> {
@@ -668,7 +673,7 @@ fn workgroups_share_a_lane() {
     }
 }
 
-/// A state that is a part of a larger tensor of the step: it is copied after each step.
+/// A state that is a slice of a larger tensor of the step is copied after each step.
 const PART: &str = r#"graph (s: %0, x: %1) -> (y: %2, z: %3) {
   %0 = input : f32[300] as "s"
   %1 = input : f32[5, 600, 64] as "x"
@@ -684,7 +689,7 @@ const PART: &str = r#"graph (s: %0, x: %1) -> (y: %2, z: %3) {
 }
 "#;
 
-/// Elements of four bits that all steps read.
+/// Four-bit elements read by all steps.
 const NIBBLES: &str = r#"graph (s: %0, x: %1) -> (y: %2) {
   %0 = input : f32[5] as "s"
   %1 = input : f32[3, 5] as "x"
@@ -724,7 +729,7 @@ fn parts_and_narrow_constants_are_carried() {
     }
 }
 
-/// A scan that carries rows of `n` and puts them in order in each step.
+/// A scan that carries rows of length `n` and sorts them in each step.
 fn ordering(n: i64, k: i64, largest: bool) -> Graph {
     let ty =
         |shape: &[i64]| TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
@@ -758,7 +763,7 @@ fn ordering(n: i64, k: i64, largest: bool) -> Graph {
     g
 }
 
-/// Equal elements, both zeros and NaN among them, as for orders outside of loops.
+/// The rows contain equal elements, both zeros and NaN, as in tests of sorts outside loops.
 #[test]
 fn rows_are_put_in_order_in_the_steps_of_one_kernel() {
     for (n, k, largest) in [(5, 5, true), (7, 3, false), (70, 70, false), (97, 2, true)] {
@@ -797,8 +802,8 @@ fn rows_are_put_in_order_in_the_steps_of_one_kernel() {
     }
 }
 
-/// A scan with so many small operands and results, over lanes and without, that a device does not bind them all; of integers too where
-/// that is said.
+/// A scan with more small operands and results than a device can bind, some with an axis of lanes and some
+/// without; if `integers` is set, some are integers.
 fn wide(steps: i64, integers: bool) -> Graph {
     let ty = |dtype: DType, shape: &[i64]| {
         TensorType::new(dtype, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>())

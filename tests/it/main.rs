@@ -66,7 +66,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes a line that the test harness does not capture.
 fn say(line: impl std::fmt::Display) {
-    // A closed stderr is no reason to fail a test.
+    // A closed stderr must not fail a test.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

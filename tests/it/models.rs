@@ -1,6 +1,6 @@
-//! Whole models at every fusion level against reference outputs.
+//! Whole models at every fusion level, compared with reference outputs.
 //!
-//! Each is compiled once a level and then run on all its data sets, whose symbolic dimensions differ.
+//! Each model is compiled once per level and then run on all its data sets, whose symbolic dimensions differ.
 
 use crate::backend::{Backend, Failure, caught};
 use crate::data::Folder;
@@ -20,7 +20,7 @@ fn limit(dtype: DType) -> f64 {
     }
 }
 
-/// The largest error among the outputs, as it is and in units of the limit.
+/// The largest relative error among the outputs, and the largest error as a fraction of the limit.
 pub fn error(got: &[Tensor], want: &[Tensor]) -> Result<(f64, f64), String> {
     if got.len() != want.len() {
         return Err(format!("{} outputs instead of {}", got.len(), want.len()));
@@ -28,7 +28,7 @@ pub fn error(got: &[Tensor], want: &[Tensor]) -> Result<(f64, f64), String> {
     let (mut worst, mut share) = (0f64, 0f64);
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let e = relative_error(g, w).map_err(|e| format!("output {i}: {e}"))?;
-        // NaN must not pass for small.
+        // NaN counts as an infinite error.
         let e = if e.is_nan() { f64::INFINITY } else { e };
         worst = worst.max(e);
         share = share.max(if e == 0.0 { 0.0 } else { e / limit(w.dtype) });
@@ -43,7 +43,7 @@ fn levels(backend: &Backend) -> Vec<Fusion> {
     }
     match std::env::var("WGFC_FUSION") {
         Ok(names) => all.into_iter().filter(|l| names.split(',').any(|n| n == name(*l))).collect(),
-        // Its compiler takes a second for a kernel, and less fusion makes many.
+        // SwiftShader takes a second to compile a kernel, and less fusion makes many kernels.
         Err(_) if backend.to_string().contains("SwiftShader") => vec![Fusion::Full],
         Err(_) => all.to_vec(),
     }
@@ -57,7 +57,7 @@ fn name(level: Fusion) -> &'static str {
     }
 }
 
-/// Compiles and runs one model, a printed line for each data set.
+/// Compiles and runs one model, and prints a line for each data set.
 fn check(folder: &Folder, level: Fusion, backend: &Backend) -> Result<(), Failure> {
     let mut model = backend.compile(&folder.model_path(), level, &[])?;
     let [compiled, loaded] = model.took.map(|t| t.as_secs_f64());
@@ -110,7 +110,7 @@ fn small_models() {
     check_all("small_models", &folders);
 }
 
-/// Loops: one kernel, a kernel for each part of a step, and the numpy reference.
+/// Loops as one kernel and as a kernel for each part of a step, compared with the numpy reference.
 #[test]
 fn simulations() {
     let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations"));

@@ -1,4 +1,5 @@
-//! States as models of training have them: with contents at first, and whatever they become, read before and after.
+//! States as training programs use them: with initial contents, updated to arbitrary values, and read before
+//! and after the update.
 
 use crate::examples::engine;
 use crate::states::fused;
@@ -13,7 +14,7 @@ use wgfc_runtime::session::{DeviceMemory, SessionOptions};
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, Session};
 
-/// Each: what it is, and the graph.
+/// A description and a graph each.
 const CASES: &[(&str, &str)] = &[
     (
         "two states change places",
@@ -263,7 +264,7 @@ fn parsed(text: &str) -> Graph {
     g
 }
 
-/// Inputs of a run: numbers for floats, places among five for integers.
+/// Inputs of a run: numbers for floats, indices below five for integers.
 fn given(graph: &Graph, step: usize) -> BTreeMap<String, Tensor> {
     let one = |name: &str, dtype: DType, shape: Vec<usize>| {
         let n: usize = shape.iter().product();
@@ -295,7 +296,7 @@ fn close(what: &str, got: &Tensor, want: &Tensor) {
     assert!(near, "{what}: {g:?} for {w:?}");
 }
 
-/// All ways to compile a graph, each with what to call it.
+/// The programs from all ways to compile a graph, each with a label.
 fn programs(graph: &Graph) -> Vec<(String, Program)> {
     let mut all = vec![];
     for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
@@ -340,7 +341,7 @@ fn states_become_what_the_evaluator_says() {
     }
 }
 
-/// A graph of a few operators on matrices of one size; each state becomes one of the values, whichever.
+/// A graph of a few operators on matrices of one size; each state is updated to a randomly chosen value.
 fn random_graph(seed: u64) -> String {
     let mut r = Rng::new(seed);
     let count = 1 + r.below(4);
@@ -413,7 +414,7 @@ fn compiled(graph: &Graph) -> Program {
     compile_graph(graph.clone(), Stats::default(), &Options::default(), &mut |_, _| {}).unwrap()
 }
 
-/// A step of training changes its states where they are.
+/// A training step updates its states in place.
 #[test]
 fn a_training_step_copies_no_state() {
     let program = compiled(&adam());
@@ -441,7 +442,7 @@ fn the_evaluator_gives_outputs_and_states() {
     assert_eq!(out[0].to_f32s().unwrap(), first);
     assert_eq!(states.tensors["a"].to_f32s().unwrap(), [0.0; 6]);
     assert_eq!(states.tensors["b"].to_f32s().unwrap(), first);
-    // One run without states in hand begins as the first one does.
+    // A single evaluation without given states starts from the initial contents.
     assert_eq!(wgfc_ir::eval::evaluate(&graph, &x).unwrap()[0], out[0]);
     let absent = wgfc_ir::text::parse(&CASES[0].1.replace("[1, 2, 3, 4, 5, 6]", "absent")).unwrap();
     let e = wgfc_ir::eval::evaluate(&absent, &x).unwrap_err().to_string();
@@ -480,7 +481,7 @@ fn sessions_begin_anew_with_the_initial_contents() {
         assert_eq!(first["steps"].to_i64s().unwrap(), [3]);
         assert_eq!(first["w"].to_f32s().unwrap()[..3], [0.5, -0.5, 0.25]);
         assert_eq!(first["m"].to_f32s().unwrap(), [0.0; 12]);
-        // Tensors that are only there at first take no memory beside the states.
+        // Tensors that only hold initial contents take no memory besides the states.
         let memory = DeviceMemory::of([&session]);
         assert_eq!((memory.weights, memory.states), (0, 3 * 48 + 16));
 
@@ -495,7 +496,7 @@ fn sessions_begin_anew_with_the_initial_contents() {
         fork.reset_blocking().unwrap();
         assert_eq!(fork.states_blocking().unwrap(), first);
 
-        // A checkpoint, one state after another, in a session of its own.
+        // A checkpoint is loaded into another session, one state at a time.
         let mut other = Session::new_blocking(gpu, &program).unwrap();
         for name in first.keys() {
             other.update_states_blocking(&session.states_named_blocking(&[name]).unwrap()).unwrap();
@@ -507,7 +508,7 @@ fn sessions_begin_anew_with_the_initial_contents() {
         assert_eq!(held["w"], first["w"]);
         assert_eq!(held["steps"].to_i64s().unwrap(), [5]);
 
-        // One that evaluates the same parameters goes on with them.
+        // A program that evaluates the model continues with the same parameters.
         let score = parsed(
             "graph (x: %0) -> (y: %2) {
   state w: %1 -> %1 initial [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -557,7 +558,7 @@ fn folders_hold_the_initial_contents() {
         close("another engine", &got, &want[0]);
     }
 
-    // Planned without weights it can be looked at, not run.
+    // A program compiled without weights can be loaded but not run.
     let mut absent = program;
     absent.stats.weights_absent = true;
     absent.weights.clear();
@@ -575,7 +576,7 @@ fn folders_hold_the_initial_contents() {
     assert!(e.contains("the weight \"s\" of its initial contents is missing"), "{e}");
 }
 
-/// Pairs of inputs and outputs become states beside those that the graph has.
+/// Pairs of inputs and outputs become states in addition to those that the graph already has.
 #[test]
 fn states_are_found_beside_others() {
     let text = "graph (cache: %0, x: %1) -> (y: %5, present: %4) {
@@ -595,7 +596,7 @@ fn states_are_found_beside_others() {
     let names: Vec<&str> = graph.states.iter().map(|s| &*s.name).collect();
     assert_eq!(names, ["gain", "cache"]);
     assert_eq!((graph.inputs.len(), graph.outputs.len()), (1, 1));
-    // Where there is nothing to find, those it has are enough.
+    // If no pair is found, the graph keeps the states it has.
     let mut alone = parsed(CASES[0].1);
     wgfc_compiler::states::introduce(&mut alone, &states).unwrap();
     assert_eq!(alone.states.len(), 2);

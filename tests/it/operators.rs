@@ -1,7 +1,7 @@
-//! Single operators with random shapes, types and attributes: compiled with full fusion and run on the
-//! adapter, they give what the reference evaluator gives for the imported graph.
+//! Single operators with random shapes, types and attributes, compiled with full fusion and run on the
+//! adapter, give the results of the reference evaluator for the imported graph.
 //!
-//! How cases are drawn, [`wgfc::selftest`] says; `WGFC_FUZZ_CASE='NAME SEED'` repeats one.
+//! [`wgfc::selftest`] describes how cases are drawn; `WGFC_FUZZ_CASE='NAME SEED'` repeats one.
 
 use crate::backend::Backend;
 use crate::fuzz::{duration, first_seed};
@@ -17,7 +17,7 @@ fn run(name: &str, seed: u64, gpu: &Gpu) -> Result<Ran, Failure> {
     run_operator(name, seed, gpu, &Options::default())
 }
 
-/// How many cases of an operator ran whole, unnamed, were refused, and failed.
+/// The numbers of cases of an operator that ran as drawn, ran without symbolic extents, were refused, and failed.
 type Counts = BTreeMap<&'static str, [usize; 4]>;
 
 #[test]
@@ -80,7 +80,7 @@ fn operators_mean_the_same() {
         sum(2),
         sum(3)
     ));
-    // A line whose cases are refused draws the wrong ones.
+    // If every case of a line is refused, the line draws the wrong cases.
     for (name, [whole, unnamed, refused, _]) in &counts {
         assert!(*refused < 4 || whole + unnamed > 0, "no case of {name} is supported");
     }
@@ -115,7 +115,7 @@ fn operators_without_elements_mean_the_same() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The operators of which no line draws cases: operators of subgraphs, which random graphs and the cases of ONNX try.
+/// Operators for which no line draws cases. Random graphs and the ONNX cases cover operators with subgraphs.
 const NOT_DRAWN: &[&str] = &["Constant", "If", "Loop", "Scan"];
 
 #[test]

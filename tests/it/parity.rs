@@ -1,8 +1,9 @@
-//! Results of each engine for the cases of `web.rs`: the evaluator and every adapter here, Chromium in `web/test/browser.mjs`.
-//! `web/test/parity.mjs` compares them.
+//! Results of each engine for the cases of `web.rs`: the evaluator and every adapter here, and Chromium in
+//! `web/test/browser.mjs`. `web/test/parity.mjs` compares them.
 //!
-//! `target/parity/ENGINE/CASE.out` is a file like a case, whose header has the outputs of each run; `target/parity/cases.json` lists the cases,
-//! and those that each engine has run. SwiftShader runs one in eight of them, all where `WGFC_THOROUGH` is set.
+//! `target/parity/ENGINE/CASE.out` has the format of a case; its header lists the outputs of each run.
+//! `target/parity/cases.json` lists the cases that each engine has run. SwiftShader runs one case in eight,
+//! or all if `WGFC_THOROUGH` is set.
 
 use crate::backend::{Failure, caught};
 use crate::web::{put_tensors, read_tensors, sections};
@@ -17,7 +18,8 @@ use wgfc_runtime::{Gpu, Plans};
 
 type Runs = Vec<BTreeMap<String, Tensor>>;
 
-/// The share of the cases of ONNX's nodes that is compared, as `WGFC_PARITY_EVERY` says; all of the others are.
+/// One in this many ONNX node cases is compared, unless `WGFC_PARITY_EVERY` is set; all other cases always
+/// are.
 const EVERY: usize = 8;
 
 #[test]
@@ -45,7 +47,7 @@ fn parity_cases() {
             n if n.contains("llvmpipe") => "lavapipe",
             _ => "adapter",
         };
-        // SwiftShader takes long to compile kernels, and Chromium has the same.
+        // SwiftShader compiles kernels slowly, and Chromium uses it too.
         let few = engine == "swiftshader" && std::env::var_os("WGFC_THOROUGH").is_none();
         let names: Vec<&String> = names.iter().step_by(if few { 8 } else { 1 }).collect();
         engines[engine] = json!(names);
@@ -80,7 +82,7 @@ fn read(cases: &Path, name: &str) -> Result<(Value, Vec<u8>), String> {
     sections(&std::fs::read(cases.join(format!("{name}.case"))).map_err(|e| e.to_string())?)
 }
 
-/// The outputs that the evaluator has, of each run.
+/// The evaluator's outputs for each run.
 fn evaluated(cases: &Path, name: &str) -> Result<Runs, String> {
     let (header, payload) = read(cases, name)?;
     let runs = header["runs"].as_array().ok_or("there are no runs")?;
@@ -90,14 +92,14 @@ fn evaluated(cases: &Path, name: &str) -> Result<Runs, String> {
     runs.iter().map(one).collect()
 }
 
-/// The outputs of each run on an adapter.
+/// An adapter's outputs for each run.
 fn run(gpu: &Gpu, cases: &Path, name: &str) -> Result<Runs, Failure> {
     let (header, payload) = read(cases, name).map_err(Failure::error)?;
     let temporary = tempfile::tempdir().map_err(|e| Failure::error(e.to_string()))?;
     let folder = unpack(temporary.path(), &header["files"], &payload).map_err(Failure::error)?;
     let bundle = wgfc::load_bundle(&folder).map_err(|e| Failure::error(e.to_string()))?;
     let failed = |e: wgfc_runtime::RunError| Failure::error(e.to_string());
-    // States have room for all of it from the beginning.
+    // States get room for the whole sequence at the start.
     let mut plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default()).map_err(failed)?;
     let mut outputs = vec![];
     for r in header["runs"].as_array().into_iter().flatten() {
@@ -108,7 +110,7 @@ fn run(gpu: &Gpu, cases: &Path, name: &str) -> Result<Runs, Failure> {
     Ok(outputs)
 }
 
-/// Writes a program's files, and returns where it is.
+/// Writes the files of a program, and returns the path to open.
 fn unpack(root: &Path, files: &Value, payload: &[u8]) -> Result<PathBuf, String> {
     let folder = root.join("program");
     for (name, at) in files.as_object().ok_or("there are no files")? {

@@ -1,4 +1,4 @@
-//! Few long rows, which a device with many cores computes in parts, compared with the evaluator.
+//! A few long rows, which a device with many cores computes in parts, compared with the evaluator.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::Options;

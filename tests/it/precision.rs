@@ -1,4 +1,4 @@
-//! Models of f32 with f16 in memory.
+//! Models of f32 whose tensors are stored as f16.
 
 use crate::backend::{Backend, run_session, session};
 use crate::data::Folder;
@@ -35,7 +35,7 @@ fn relative(a: &Tensor, b: &Tensor) -> f64 {
     if error == 0.0 { 0.0 } else { error / norm(&mut b.iter().map(|b| f64::from(*b))) }
 }
 
-/// For a device, or without one for those that have f16.
+/// Options for a device, or for the default profile with f16 if there is none.
 fn options(gpu: Option<&Gpu>, keep_f32: &[&str]) -> Options {
     let mut options = Options {
         precision: Precision::F16,
@@ -58,7 +58,7 @@ fn weights(p: &Program) -> BTreeMap<&str, DType> {
     p.weights.iter().map(|(n, t)| (n.as_str(), t.dtype)).collect()
 }
 
-/// Runs a graph on all adapters; the outputs are near the evaluator's.
+/// Runs a graph on all adapters and checks that the outputs are near the evaluator's.
 fn near(g: &Graph, given: &BTreeMap<String, Tensor>, most: f64) {
     let want = wgfc_ir::eval::evaluate(g, given).unwrap();
     for gpu in &Backend::adapters() {
@@ -76,7 +76,7 @@ fn node(g: &mut Graph, name: &str, f: impl FnOnce(&mut Builder<'_>) -> Value) ->
     f(&mut Builder::new(g, name))
 }
 
-/// `x[n, 96] · w[96, 160]`, a norm, `· v[160, 72]`, softmax.
+/// The graph `x[n, 96] · w[96, 160]`, a norm, `· v[160, 72]`, softmax.
 fn layers(scale: f32) -> Graph {
     let mut g = Graph::new();
     let x = g.add_input("x", TensorType::new(DType::F32, vec![Dim::sym("n"), 96usize.into()]));
@@ -109,7 +109,7 @@ fn layers_are_near_those_of_f32() {
     assert_eq!((halved.weights, halved.kept.len()), (2, 0), "{halved:?}");
     assert!(halved.between >= 1, "{halved:?}");
     assert!(weights(&p).values().all(|t| *t == DType::F16), "{:?}", weights(&p));
-    // Without f16 on the device only weights are.
+    // On a device without f16, only weights are stored as f16.
     let plain = Options { precision: Precision::F16, ..Options::default() };
     let halved = compiled(&g, &plain).stats.halved.unwrap();
     assert_eq!((halved.weights, halved.between), (2, 0));
@@ -131,7 +131,7 @@ fn named_nodes_stay_f32() {
     assert!(text.contains("close names: down"), "{text}");
 }
 
-/// Values that f16 cannot hold stay f32, and results are right.
+/// Values beyond the range of f16 stay f32, and results are correct.
 #[test]
 fn what_overflows_stays_f32() {
     let mut g = Graph::new();
@@ -159,7 +159,7 @@ fn what_overflows_stays_f32() {
     for (name, v) in
         [("range", range), ("scaled", scaled), ("shifted", shifted), ("tiny", tiny), ("mask", mask)]
     {
-        // Read again in another order, and so by another kernel where nothing is fused.
+        // Without fusion another kernel reads the value again.
         let y = node(&mut g, &format!("{name}_after"), |b| b.binary_scalar(BinaryOp::Mul, v, 0.5).unwrap());
         g.outputs.push(Border { name: format!("{name}.out").as_str().into(), value: y });
     }
@@ -199,7 +199,7 @@ fn small_models_are_near_those_of_f32() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small");
     for folder in Folder::all(&root) {
         let file = wgfc::source::ModelFile::open(&folder.model_path()).unwrap();
-        // Without f16 on the device only weights are, of which a few models say enough.
+        // On a device without f16 only weights are f16, for which a few models are enough.
         let told = |gpu: &&Gpu| gpu.profile().f16 || ["conv", "mlp"].contains(&folder.name.as_str());
         for gpu in Backend::adapters().iter().filter(told) {
             let program = file.compile(&options(Some(gpu), &[])).unwrap();
@@ -242,7 +242,7 @@ fn caches_of_decoders_are_f16() {
     }
 }
 
-/// A sum that f16 does not hold is told of.
+/// A sum beyond the range of f16 is reported.
 #[test]
 fn outputs_that_overflow_are_told() {
     let mut g = Graph::new();
@@ -272,7 +272,7 @@ fn outputs_that_overflow_are_told() {
     }
 }
 
-/// A user who trains in f16 is told that gradients vanish.
+/// Training in f16 gives a warning that gradients may vanish.
 #[test]
 fn states_that_change_are_told() {
     for (n, told) in [(5000, true), (50, false)] {
@@ -290,7 +290,7 @@ fn states_that_change_are_told() {
     }
 }
 
-/// A table that is looked up in and multiplied with, and a weight as it is and transposed.
+/// A table that is both indexed and multiplied with, as a weight that is read directly and transposed.
 fn tied(rows: usize, columns: usize) -> Graph {
     let mut g = Graph::new();
     let i = g.add_input("i", TensorType::new(DType::I64, vec![Dim::sym("n")]));
@@ -308,7 +308,7 @@ fn tied(rows: usize, columns: usize) -> Graph {
 #[test]
 fn weights_of_few_bits_are_near() {
     let g = tied(130, 96);
-    // Rows that begin within a byte, and whose last block is short.
+    // Rows that begin inside a byte and end with a partial block.
     let odd = tied(131, 97);
     for (n, g) in [(1usize, &g), (5, &g), (70, &g), (5, &odd), (70, &odd)] {
         let rows: Vec<i64> = (0..n as i64).map(|i| i * 37 % 130).collect();

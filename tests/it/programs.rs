@@ -1,4 +1,5 @@
-//! Archives of torch.export: whole ones against torch's results, those without weights as far as they compile.
+//! Archives of torch.export: complete ones compared with torch's results, archives without weights compiled
+//! as far as possible.
 
 use crate::backend::Backend;
 use std::collections::BTreeMap;
@@ -12,11 +13,11 @@ use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
 use wgfc_runtime::Gpu;
 
-/// Parts of them that are not supported, with the text of the error.
+/// Archives that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] =
     &[("torchao_int8.pt2", "run_decompositions()"), ("torchao_int4.pt2", "run_decompositions()")];
 
-/// Whose dispatches differ between the dialects, with why.
+/// Archives whose numbers of dispatches differ between the dialects, with the reason.
 const UNLIKE: &[(&str, &str)] = &[
     ("gru.pt2", "its steps are written out in core ATen"),
     ("lstm.pt2", "its steps are written out in core ATen"),
@@ -40,7 +41,7 @@ fn refused(file: &Path) -> Option<&'static str> {
     REFUSED.iter().find(|(n, _)| *n == name).map(|(_, why)| *why)
 }
 
-/// The arrays `KIND_0.npy`, ….
+/// The arrays `KIND_0.npy`, `KIND_1.npy`, ….
 fn arrays(folder: &Path, kind: &str) -> Vec<Tensor> {
     let files = (0..).map(|i| folder.join(format!("{kind}_{i}.npy"))).take_while(|f| f.exists());
     files.map(|f| npy::read(&f).unwrap()).collect()
@@ -173,8 +174,9 @@ fn programs_without_weights_compile_in_both_dialects() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A sparse autoencoder of 768 × 12,288 with Adam, whose state comes in and goes out: all of it stays on the device, and moments are
-/// computed in the products that compute gradients.
+/// A training step of a sparse autoencoder of 768 × 12,288 with Adam, whose state is an input and an output.
+/// The state stays on the device, and the moments are computed in the epilogues of the products that compute
+/// gradients.
 #[test]
 fn a_training_step_takes_few_dispatches() {
     let model = ModelFile::open(&torch("sae_step.pt2")).unwrap();
@@ -190,11 +192,11 @@ fn a_training_step_takes_few_dispatches() {
     let program = model.compile(&Options { dims: roles.dims, states, ..Options::default() }).unwrap();
     assert_eq!((program.inputs.len(), program.outputs.len(), program.states.len()), (2, 1, 13));
     assert!(program.weights.is_empty());
-    // Two of them add up the parts of long sums.
+    // Two of the dispatches add up the parts of long sums.
     assert!(program.dispatches.len() <= 22, "{} dispatches", program.dispatches.len());
 }
 
-/// Models whose dispatches differ by more than one in twenty between the dialects, of those compiled in both.
+/// The models, compiled in both dialects, whose numbers of dispatches differ by more than 5 %.
 fn unlike(dispatches: &BTreeMap<String, usize>) -> Vec<String> {
     let both = dispatches.iter().filter_map(|(name, own)| {
         let core = dispatches.get(&name.replace(".pt2", ".core.pt2")).filter(|_| !name.contains(".core."))?;
@@ -215,7 +217,7 @@ fn blocks() -> Vec<PathBuf> {
     archives_in(&torch("blocks"))
 }
 
-/// All but SwiftShader, whose compiler takes a second a kernel.
+/// All adapters but SwiftShader, which takes a second to compile a kernel.
 pub fn quick_adapters() -> Vec<Gpu> {
     let mut gpus = Backend::adapters();
     gpus.retain(|g| std::env::var_os("WGFC_THOROUGH").is_some() || !g.summary().name.contains("SwiftShader"));
@@ -230,7 +232,7 @@ fn blocks_give_the_results_of_torch() {
     give_the_results_of_torch(&files, &quick_adapters());
 }
 
-/// Kernels of torch's devices and their gradients (`fixtures/torch/kernels.py`).
+/// Programs that use torch's device kernels and their gradients (`fixtures/torch/kernels.py`).
 #[test]
 fn kernels_of_torch_give_its_results() {
     let files = archives_in(&torch("kernels"));
@@ -238,7 +240,8 @@ fn kernels_of_torch_give_its_results() {
     give_the_results_of_torch(&files, &quick_adapters());
 }
 
-/// Three steps of a small transformer (`fixtures/torch/attention_step.py`), each with the states of the one before.
+/// Three training steps of a small transformer (`fixtures/torch/attention_step.py`), each starting from the
+/// states of the previous one.
 #[test]
 fn training_steps_with_attention_go_as_in_torch() {
     let array = |name: &str| npy::read(&torch(&format!("attention_step.{name}.npy"))).unwrap();
@@ -286,10 +289,10 @@ fn training_steps_with_attention_go_as_in_torch() {
     }
 }
 
-/// Blocks that core ATen decomposes end in the same kernels.
+/// Blocks decomposed to core ATen compile to the same kernels.
 #[test]
 fn blocks_have_as_many_dispatches_in_both_dialects() {
-    // Sizes that stay symbolic, one query or row, few, many: choices differ by them.
+    // Symbolic sizes, and one, few or many queries or rows; the chosen kernels depend on them.
     let sizes = [None, Some((1, 2)), Some((1, 7)), Some((3, 32))];
     let mut all: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for file in blocks() {

@@ -1,4 +1,5 @@
-//! Scatters of many updates, each of which goes to its place: none looks for another.
+//! Scatters of many updates, in which each update goes directly to its target element, without a search over
+//! the others.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Rng {
         self.0 ^= self.0 << 17;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
-    /// Numbers whose sums are exact: floats are small multiples of a quarter, integers take all bits.
+    /// Numbers whose sums are exact: floats are small multiples of a quarter, integers use all bits.
     fn tensor(&mut self, t: DType, shape: &[usize]) -> Tensor {
         let number = |r: u64| match t.class() {
             Class::Float if t.bits() == 8 => Scalar::from_f64(t, f64::from(r.is_multiple_of(3))),
@@ -84,7 +85,7 @@ impl Rng {
         let v: Vec<Scalar> = (0..shape.iter().product()).map(|_| number(self.next() >> 3)).collect();
         Tensor::from_scalars(t, shape.to_vec(), &v)
     }
-    /// Half of them go to a few places, some count from the end, some are outside.
+    /// Indices: half of them name a few elements, some count from the end, some are out of bounds.
     fn places(&mut self, n: usize, size: usize) -> Tensor {
         let size = size as i64;
         let place = |r: u64| match r % 16 {
@@ -131,7 +132,7 @@ fn many_updates_of_one_place_combine() {
                 let x = inputs(rng.tensor(t, &[size]), rng.tensor(t, &[n]), rng.places(n, size));
                 let want = evaluate(&g, &x).unwrap().remove(0);
                 let got = run(&gpu, &g, &x, Fusion::Full);
-                // The evaluator rounds sums of narrow floats once, too, but not products.
+                // The evaluator rounds sums of narrow floats once as well, but not their products.
                 let narrow = how == ReduceOp::Prod && t.class() == Class::Float && t.bits() <= 16;
                 let tolerance = if narrow { Tolerance { rtol: 0.02, atol: 0.0 } } else { EXACT };
                 equal(&got, &want, tolerance).unwrap_or_else(|e| panic!("{t} {how:?}: {e}"));
@@ -164,14 +165,14 @@ fn rows_combine_at_every_level_of_fusion() {
     }
 }
 
-/// Wide rows are combined in the order of their indices: half of the updates go to three of them.
+/// Updates of wide rows are combined in the order of their indices; half of the updates go to three rows.
 #[test]
 fn wide_rows_combine_in_order() {
     let mut rng = Rng(11);
     let (size, n) = (290usize, 700usize);
     let speeds = [Speeds::PORTABLE, Speeds::SWIFTSHADER];
     for gpu in adapters() {
-        // One loop where a row's lanes keep the device busy, else another for chunks of updates.
+        // One loop if the lanes of a row keep the device busy, otherwise a second loop for chunks of updates.
         for (t, columns, speeds, expected) in [
             (DType::F32, 256, speeds[0], 2),
             (DType::F32, 240, speeds[1], 2),
@@ -198,7 +199,8 @@ fn wide_rows_combine_in_order() {
                 assert!(!dear || loops == expected, "{t} {how:?} of {columns}: {loops}");
                 let got = run_session(&mut session(&gpu, &program).unwrap(), &x).unwrap().remove(0);
                 let want = evaluate(&g, &x).unwrap().remove(0);
-                // Products of floats are rounded in another order, and by the evaluator to f16 after each update.
+                // Products of floats are rounded in another order, and the evaluator rounds to f16 after each
+                // update.
                 let rtol = match (how, t) {
                     (ReduceOp::Prod, DType::F16) => 0.02,
                     (ReduceOp::Prod, DType::F32) => 1e-5,
@@ -211,7 +213,7 @@ fn wide_rows_combine_in_order() {
     }
 }
 
-/// Floats of all magnitudes: the sum is that of exact numbers rounded once, the same in every order.
+/// Floats of all magnitudes: the sum is the exact sum rounded once, and so independent of the order.
 #[test]
 fn sums_of_floats_are_rounded_once() {
     let mut rng = Rng(99);
@@ -225,7 +227,7 @@ fn sums_of_floats_are_rounded_once() {
     };
     for spread in [1, 9, 200] {
         let (mut data, updates) = (floats(size, spread), floats(n, spread));
-        // Elements that no update meets stay as they are.
+        // Elements without updates do not change.
         data[size - 3..].copy_from_slice(&[1.0e38, -3.0e-39, f32::MIN_POSITIVE]);
         let place = |i: usize| (i * i + 7 * i) % (size - 3);
         let index: Vec<i64> = (0..n).map(|i| place(i) as i64).collect();
@@ -253,7 +255,8 @@ fn sums_of_floats_are_rounded_once() {
     }
 }
 
-/// 20,000 updates of as many elements: a product is rounded once, times its element again, and is the same in every order.
+/// 20,000 updates of as many elements: the product of the updates is rounded once, then multiplied by the
+/// element, and is independent of the order.
 #[test]
 fn products_of_many_updates() {
     let mut rng = Rng(5);
@@ -289,7 +292,7 @@ fn products_of_many_updates() {
     }
 }
 
-/// Elements and updates of f32 combine on all adapters to what the evaluator says, to the bit.
+/// On all adapters, f32 elements and updates combine to exactly the evaluator's results.
 fn combine_exactly(how: ReduceOp, data: &[f32], updates: &[f32], index: &[i64]) {
     let x = inputs(
         Tensor::from_f32(vec![data.len()], data),
@@ -343,7 +346,7 @@ fn infinities_and_nan_add_up() {
     combine_exactly(ReduceOp::Sum, &data, &updates, &index);
 }
 
-/// The steps of all kernels are of the order of elements and updates.
+/// The number of steps of each kernel is at most proportional to the numbers of elements and updates.
 #[test]
 fn time_grows_with_the_updates() {
     let (size, n, columns) = (5000usize, 10_000usize, 64usize);
@@ -353,7 +356,7 @@ fn time_grows_with_the_updates() {
             for fusion in [Fusion::None, Fusion::Full] {
                 let options = Options { fusion, ..Options::default() };
                 let kernels = wgfc_compiler::fuse::fuse(&g, &options).unwrap().kernels;
-                // A lane stops behind its row's updates, of which many are combined beforehand.
+                // A lane stops after the updates of its row, many of which are combined beforehand.
                 let steps = |k: &Kernel| match &k.family {
                     Family::Loop(l) => {
                         assert!(
@@ -373,7 +376,7 @@ fn time_grows_with_the_updates() {
             }
         }
     }
-    // Few updates are looked for by their elements, of which each only sees those of its column.
+    // With few updates, each element searches the updates of its own column.
     let g = rows(DType::F32, ReduceOp::Prod, [41usize, 90, 64].map(Dim::from));
     let kernels = wgfc_compiler::fuse::fuse(&g, &Options::default()).unwrap().kernels;
     let [kernel] = &kernels[..] else { panic!("{} kernels", kernels.len()) };

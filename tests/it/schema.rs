@@ -1,11 +1,11 @@
-//! `docs/plan.schema.json`, and what follows it.
+//! `docs/plan.schema.json`, and checks that plans follow it.
 
 use serde_json::Value;
 use std::path::Path;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_ir::program::Stats;
 
-/// Where a value breaks a schema, by the keywords that `docs/plan.schema.json` uses.
+/// The first violation of a schema by a value, for the keywords that `docs/plan.schema.json` uses.
 fn breaks(schema: &Value, root: &Value, v: &Value, at: &str) -> Result<(), String> {
     let fail = |what: String| Err(format!("{at}: {what}"));
     for (key, rule) in schema.as_object().ok_or("a schema is an object")? {

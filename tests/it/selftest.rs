@@ -1,11 +1,11 @@
-//! Reports of the self-test on a difference that is put into the evaluator's results.
+//! Reports of the self-test about an error injected into the evaluator's results.
 
 use crate::backend::Backend;
 use wgfc::selftest::{Plan, Report, run, run_case};
 use wgfc_ir::{Graph, Op, Scalar, Tensor};
 use wgfc_runtime::AdapterChoice;
 
-/// The best adapter, and one more in the first element of what has an operator of this name in it.
+/// A plan for the first adapter, with a fault applied to the evaluator's results.
 fn plan(fault: fn(&Graph, &mut [Tensor])) -> Option<Plan> {
     let Some(gpu) = Backend::adapters().into_iter().next() else {
         crate::skip("the self-test", "there is no adapter");
@@ -81,7 +81,7 @@ fn every_kind_is_told_once_and_reported_when_time_is_up() {
     kinds.dedup();
     assert_eq!(kinds.len(), found, "{told:?}");
     assert!(found > 1 && !report.findings.is_empty(), "{report:?}");
-    // None is lost, whether or not there was time to look into it.
+    // No failure is lost, whether or not there was time to investigate it.
     let failed: u64 = report.families.iter().map(|f| f.failed).sum();
     assert_eq!(failed, report.findings.iter().map(|f| f.cases as u64).sum::<u64>(), "{report:?}");
     assert!(

@@ -1,4 +1,4 @@
-//! Sizes that a run computes.
+//! Sizes that are computed during a run.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::{Fusion, Options};
@@ -9,7 +9,8 @@ use wgfc_runtime::session::Value;
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{RunError, Session};
 
-/// The elements above a half, those of them above one, and a sum and a product of sizes that depend on both.
+/// The elements above a half, those of them above one, and a sum and a product with sizes that depend on both
+/// counts.
 const CHOSEN: &str = r#"
 graph (x: %0) -> (found: %9, few: %17, sums: %20, size: %21) {
   compute n = %5 up to 5*rows
@@ -39,7 +40,7 @@ graph (x: %0) -> (found: %9, few: %17, sums: %20, size: %21) {
 }
 "#;
 
-/// A size that must be that of an input.
+/// A computed size that must equal the size of an input.
 const EQUAL: &str = r#"
 graph (x: %0, y: %1) -> (z: %9) {
   require n == m @ "pair"
@@ -65,7 +66,7 @@ fn compiled(text: &str, fusion: Fusion) -> (Graph, Program) {
         wgfc_compiler::pipeline::compile_graph(graph.clone(), stats, &options, &mut |_, _| {}).unwrap();
     let problems = wgfc_runtime::check::check(&program);
     assert!(problems.is_empty(), "{problems:?}");
-    // A written program can be read.
+    // A serialised program can be read again.
     let json = serde_json::to_string(&program).unwrap();
     let again: Program = serde_json::from_str(&json).unwrap();
     assert_eq!(again.computed, program.computed);
@@ -100,7 +101,7 @@ fn sizes_are_computed_on_the_device() {
                         assert_eq!(g.bytes(), w.bytes(), "{name} of {rows} rows");
                     }
                 }
-                // Some of the outputs, and what stays on the device.
+                // Only some of the outputs are read, and some stay on the device.
                 let given = [("x", Value::from(x))];
                 let few = session.run_values_blocking(&given, Some(&["few"])).unwrap();
                 assert_eq!(few[0].1, got[1].1);
@@ -162,7 +163,7 @@ fn plans_that_contradict_themselves_about_sizes_are_refused() {
     }
 }
 
-/// Rows written over a reversed copy of the others, the result read once more.
+/// Rows scattered over a reversed copy, and a further reader of the result.
 const SCATTERED: &str = r#"
 graph (x: %0, u: %1, i: %2) -> (y: %4, z: %5) {
   %0 = input : T[n, 7] as "x"

@@ -1,8 +1,8 @@
-//! Texts of kernels and the plans that dispatch them, which `insta` keeps in `snapshots/`.
+//! Snapshots of kernels and of the plans that dispatch them, kept by `insta` in `snapshots/`.
 //!
-//! A program is executed first and compared with the evaluator, then its text with the snapshot: a change of a kernel is a diff that
-//! one reads with `cargo insta review`, model by model. Functions of the library are named and not written out, and lines that differ in
-//! numbers alone are counted.
+//! A program is executed and compared with the evaluator before its text is compared with the snapshot, so
+//! that `cargo insta review` shows each change of a kernel as a diff, model by model. Library functions are
+//! named but not written out, and repeated lines that differ only in numbers are counted.
 
 mod blocks;
 mod families;
@@ -20,7 +20,7 @@ use wgfc_ir::program::BufferKind;
 use wgfc_ir::{Program, Tensor};
 use wgfc_runtime::Gpu;
 
-/// A text without the items of the library in it, and their names.
+/// A text without the library items in it, and their names.
 fn without_library(wgsl: &str) -> (String, Vec<&str>) {
     let (mut kept, mut names) = (Vec::<&str>::new(), vec![]);
     let mut lines = wgsl.lines();
@@ -42,8 +42,8 @@ fn without_library(wgsl: &str) -> (String, Vec<&str>) {
     (kept.join("\n"), names)
 }
 
-/// A text in which groups of up to eight lines, which follow one another and differ in numbers and components alone, are written once: with
-/// how many more there are, and a hash of these.
+/// A text in which consecutive groups of up to eight lines that differ only in numbers and vector components
+/// are written once, followed by the number of repetitions and a hash of them.
 fn folded(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let shapes: Vec<String> = lines.iter().map(|l| shape(l)).collect();
@@ -69,7 +69,7 @@ fn folded(text: &str) -> String {
     out
 }
 
-/// A line without its numbers and the components of its vectors.
+/// A line without its numbers and vector components.
 fn shape(line: &str) -> String {
     let mut out = String::new();
     let mut chars = line.chars().peekable();
@@ -87,7 +87,7 @@ fn shape(line: &str) -> String {
     out
 }
 
-/// The plan and the kernels of a program.
+/// The plan and the kernels of a program as text.
 fn text(program: &Program) -> String {
     let mut out = String::new();
     for (what, ports) in [("input", &program.inputs), ("output", &program.outputs)] {
@@ -158,7 +158,7 @@ fn list<T: std::fmt::Display>(items: &[T]) -> String {
     format!("[{}]", items.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
 }
 
-/// Compares the text of a program, which has been executed, with `snapshots/FOLDER/NAME.snap`.
+/// Compares the text of an already executed program with `snapshots/FOLDER/NAME.snap`.
 fn compare(folder: &str, name: &str, program: &Program) -> Result<(), Failure> {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(format!("snapshots/{folder}"));
@@ -170,7 +170,7 @@ fn compare(folder: &str, name: &str, program: &Program) -> Result<(), Failure> {
     })
 }
 
-/// Whether outputs of a device are those of the evaluator.
+/// Checks the outputs of a device against the evaluator's.
 fn agree(got: &[Tensor], want: &[Tensor], gpu: &Gpu) -> Result<(), Failure> {
     let (worst, share) = models::error(got, want).map_err(Failure::Wrong)?;
     if share <= 1.0 {
@@ -179,7 +179,7 @@ fn agree(got: &[Tensor], want: &[Tensor], gpu: &Gpu) -> Result<(), Failure> {
     Err(Failure::Wrong(format!("relative error {worst:e} on {}", gpu.summary().name)))
 }
 
-/// The adapters on which programs are executed; without one the test is skipped.
+/// The adapters on which programs are executed; the test is skipped if there is none.
 fn adapters(test: &str) -> Option<Vec<Gpu>> {
     let gpus = quick_adapters();
     if gpus.is_empty() {
@@ -189,7 +189,7 @@ fn adapters(test: &str) -> Option<Vec<Gpu>> {
     Some(gpus)
 }
 
-/// Executes programs and compares their texts, and says of all which fail.
+/// Executes programs, compares their texts, and reports all failures.
 fn check_all<'n>(test: &str, cases: impl Iterator<Item = (&'n str, Case<'n>)>) {
     let Some(gpus) = adapters(test) else { return };
     let mut failures = vec![];
@@ -206,7 +206,7 @@ fn check_all<'n>(test: &str, cases: impl Iterator<Item = (&'n str, Case<'n>)>) {
 /// Executes a program on adapters and compares its text.
 type Case<'n> = Box<dyn FnOnce(&[Gpu]) -> Result<(), Failure> + 'n>;
 
-/// A model of a folder on its first data set.
+/// Runs the model of a folder on its first data set and returns its program.
 fn model(folder: &Folder, gpus: &[Gpu]) -> Result<Program, Failure> {
     let data = folder.data_set(0).map_err(Failure::error)?;
     let want = Backend::Evaluator.compile(&folder.model_path(), Fusion::Full, &[])?.run(&data.inputs)?;
@@ -248,7 +248,7 @@ fn templates_are_filled_with_this() {
     check_all("templates_are_filled_with_this", cases);
 }
 
-/// A snapshot that no test reads says nothing of what models get, and a template without one is not seen to change.
+/// Every snapshot must be read by a test, and every template must occur in a snapshot.
 #[test]
 fn every_snapshot_has_a_test_and_every_template_a_snapshot() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots");

@@ -1,4 +1,4 @@
-//! Orders of rows that are longer than a workgroup sorts, compared with the evaluator.
+//! Sorts of rows longer than a workgroup can sort, compared with the evaluator.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::Options;
@@ -9,7 +9,8 @@ use wgfc_ir::{Border, DType, Dim, Graph, Op, Scalar, Tensor, TensorType, Value};
 use wgfc_runtime::Session;
 use wgfc_runtime::testing::gpus;
 
-/// Elements of which many are equal; floats with both zeros, infinities and NaN, wide integers that differ in either word.
+/// Elements with many duplicates; floats include both zeros, infinities and NaN, and 64-bit integers differ
+/// in either word.
 fn elements(dtype: DType, n: usize) -> Vec<Scalar> {
     let special = [-0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let one = |i: usize| {
@@ -91,7 +92,7 @@ fn rows_of_any_length_are_in_order() {
         let what = format!("{k} of {dtype} {shape:?} along {axis}, largest {largest}");
         let software =
             Options { profile: DeviceProfile::named("software").unwrap_or_default(), ..Options::default() };
-        // A device with one core goes through longer parts.
+        // A device with one core uses longer parts.
         let longer = *k <= 512 && shape[*axis] > 4096;
         for options in [Options::default()].into_iter().chain(longer.then_some(software)) {
             check(&graph(*dtype, &dims, *axis, &Dim::from(*k), largest), &x, &what, &options);

@@ -1,5 +1,5 @@
-//! Loops of which several workgroups share each lane: recurrent layers and others, where the workgroups run together and where they
-//! do not.
+//! Loops in which several workgroups share each lane: recurrent layers and others, both when the workgroups
+//! run concurrently and when they do not.
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
@@ -19,12 +19,13 @@ use wgfc_ir::{
 };
 use wgfc_runtime::Gpu;
 
-/// How long workgroups look for a value.
+/// The number of times that a workgroup polls for a value of another workgroup.
 #[derive(Clone, Copy)]
 enum Looks {
-    /// Until it comes, unless the machine is very busy; less long where the driver ends long loops, of so many steps.
+    /// Until the value arrives, unless the machine is very busy. If the driver ends long loops, fewer polls
+    /// are made, depending on the number of steps.
     Many(u32),
-    /// So few times that they give up.
+    /// So few that workgroups give up.
     Few,
 }
 use Looks::{Few, Many};
@@ -57,7 +58,7 @@ pub struct Layer {
     pub backwards: &'static [bool],
     pub hidden: usize,
     pub batch: usize,
-    /// Any number of positions without it.
+    /// The number of positions; symbolic if `None`.
     pub steps: Option<usize>,
     /// Whether initial states are inputs.
     pub initial: bool,
@@ -124,15 +125,15 @@ impl Layer {
     }
 }
 
-/// Options for a device on which many workgroups run together.
+/// Options for a device that runs many workgroups concurrently.
 fn options() -> Options {
     let mut options = Options::default();
     options.profile.speeds.resident_workgroups = 64.0;
     options
 }
 
-/// The program in which all loops that can are shared by so many workgroups, in the first schedule that `fits`, with so many
-/// looks; and how many loops these are.
+/// The program in which `groups` workgroups share every loop for which there is such a schedule, in the first
+/// one that `fits`, with `polls` polls; and the number of these loops.
 fn program(
     graph: &Graph,
     options: &Options,
@@ -157,7 +158,8 @@ fn program(
     (assemble(&fused.graph, &all, options, fused.stats).unwrap(), shared)
 }
 
-/// Runs that follow one another in one session of the program in which `shared` loops are shared.
+/// Compares successive runs in one session of the program, in which `shared` loops must be shared by
+/// workgroups.
 fn check(
     graph: &Graph,
     options: &Options,
@@ -190,7 +192,8 @@ pub fn close(got: &Tensor, want: &Tensor, what: &str) {
     }
 }
 
-/// Layers of all kinds, of one sequence and of several, whose workgroups may run together here or give up.
+/// Layers of all kinds, for one sequence and for several, whose workgroups either run concurrently or give
+/// up.
 #[test]
 fn recurrent_layers() {
     use Cell::{Gru, Lstm, Rnn};
@@ -213,7 +216,7 @@ fn recurrent_layers() {
     }
 }
 
-/// All forms that a stage of a workgroup has.
+/// Every form that a stage of a workgroup may have.
 #[test]
 fn schedules() {
     let layer = Layer { initial: true, ..Layer::new(Cell::Gru, 96, 1, Some(3)) };
@@ -229,7 +232,7 @@ fn schedules() {
     check(&graph, &few, (2, Many(3), 1), &|s| s.threads == 64, &[layer.inputs(3)], "64 invocations");
 }
 
-/// Any number of steps, which may take more than one dispatch, in a session that goes on.
+/// A symbolic number of steps, which may take several dispatches, in a session that continues.
 #[test]
 fn lengths() {
     let layer = Layer { initial: true, ..Layer::new(Cell::Gru, 50, 1, None) };
@@ -244,7 +247,7 @@ fn lengths() {
     }
 }
 
-/// States that the layer carries stay on the device from run to run, in the memory that the loop reads at first.
+/// The carried states of the layer stay on the device between runs, in the memory that the loop reads first.
 #[test]
 fn states() {
     let layer = Layer { initial: true, ..Layer::new(Cell::Lstm, 40, 1, Some(2)) };
@@ -260,7 +263,8 @@ fn states() {
     }
 }
 
-/// A scan whose steps pass values of several types, one that all elements read, and elements that others computed.
+/// A scan whose steps pass on values of several types, a value that all elements read, and elements computed
+/// by other workgroups.
 fn mixed(n: usize, steps: usize) -> Graph {
     let width = Dim::from(n);
     let ints = TensorType::new(DType::I32, vec![width.clone()]);
@@ -277,7 +281,7 @@ fn mixed(n: usize, steps: usize) -> Graph {
     let most = b.reduce(ReduceOp::Max, size, &[1], true).unwrap();
     let most = b.binary_scalar(BinaryOp::Add, most, 0.5).unwrap();
     let y = b.binary(BinaryOp::Div, y, most).unwrap();
-    // Each element of the count goes on to the next place, if that is above 0.
+    // The count is rotated by one position and incremented where the row is above 0.
     let turned = vec![Poly::var(0).modulo(&Poly::ONE, &[]), Poly::var(0)];
     let row = b.view(y, vec![width.clone()], turned).unwrap();
     let zero = b.scalar(DType::F32, 0.0);

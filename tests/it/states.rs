@@ -1,4 +1,4 @@
-//! States on devices: the same numbers as the evaluator's, run after run.
+//! States on devices equal the evaluator's, run after run.
 
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
@@ -42,7 +42,8 @@ pub fn graph() -> Graph {
 
 pub fn inputs(step: usize, seq: usize) -> BTreeMap<String, Tensor> {
     let x: Vec<f32> = (0..2 * seq * 3).map(|i| ((i * 7 + step * 5) % 13) as f32 * 0.25 - 1.0).collect();
-    // All different; 7 is outside, the even ones count from the end.
+    // Indices are distinct; 7 is out of bounds, and even ones are made negative so that they count from the
+    // end.
     let at = (0..seq).map(|i| ((i * 3 + step) % 8) as i64);
     let at: Vec<i64> = at.map(|i| if i % 2 == 0 { i - 7 } else { i }).collect();
     [("x", Tensor::from_f32(vec![2, seq, 3], &x)), ("at", Tensor::from_i64(vec![seq], &at))]
@@ -50,7 +51,7 @@ pub fn inputs(step: usize, seq: usize) -> BTreeMap<String, Tensor> {
         .into()
 }
 
-/// The program of a graph that is not rewritten first.
+/// The program of a graph, without rewriting it first.
 pub fn fused(graph: &Graph, options: &Options) -> Program {
     let kernels = wgfc_compiler::fuse::fuse(graph, options).unwrap();
     let scheduled = schedule(kernels, options).unwrap();
@@ -89,7 +90,7 @@ fn decoder_bytes() -> Vec<u8> {
 
 pub const CAPACITY: usize = 23;
 
-/// The decoder with its cache as states, for `seq` tokens a run or any number.
+/// The decoder with its cache as states, for `seq` tokens per run or a symbolic number.
 pub fn decoder(seq: Option<i64>, fusion: Fusion) -> Program {
     decoder_with(seq, fusion, Some(CAPACITY))
 }
@@ -104,7 +105,7 @@ pub fn decoder_with(seq: Option<i64>, fusion: Fusion, capacity: Option<usize>) -
     wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options).unwrap()
 }
 
-/// The model as it is, on the evaluator, with its past in hand.
+/// The unmodified model on the evaluator, which is given its past as inputs.
 pub struct Reference {
     graph: Graph,
     pub past: BTreeMap<String, Tensor>,
@@ -186,7 +187,7 @@ fn rewinding_forking_and_resetting() {
         let mut fork = session.fork_blocking().unwrap();
         let seven = run(&mut session, &[12]).unwrap();
 
-        // Another way on from the fifth token, then from the third.
+        // The sequence is continued differently from the fifth token, then from the third.
         session.rewind(5).unwrap();
         let mut reference = Reference::new();
         reference.run(&start);
@@ -196,7 +197,7 @@ fn rewinding_forking_and_resetting() {
         reference.run(&start[..3]);
         close(&run(&mut session, &[30]).unwrap(), &reference.run(&[30]));
 
-        // The fork saw nothing of that.
+        // The fork is not affected.
         assert_eq!(fork.state_len(), 7);
         close(&run(&mut fork, &[12]).unwrap(), &seven);
 
@@ -211,7 +212,7 @@ fn rewinding_forking_and_resetting() {
 #[test]
 fn a_sibling_continues_on_the_same_states() {
     let (prefill, mut decode) = (decoder(None, Fusion::Full), decoder(Some(1), Fusion::Full));
-    // The weights of one are the other's, as a loader of both would have them.
+    // Equal weights are shared, as a loader of both programs would do.
     for (name, w) in &mut decode.weights {
         if let Some(other) = prefill.weights.get(name).filter(|o| o.bytes() == w.bytes()) {
             *w = other.clone();
@@ -227,7 +228,7 @@ fn a_sibling_continues_on_the_same_states() {
         close(&run(&mut long, &[2, 9]).unwrap(), &reference.run(&[2, 9]));
         assert_eq!((long.state_len(), one.state_len()), (9, 9));
 
-        // A fork of the one with the other on it.
+        // A fork of one session, with the other program on the fork's states.
         let mut apart = one.fork_blocking().unwrap();
         let mut long_apart = long.on_states_of_blocking(&apart).unwrap();
         run(&mut one, &[1]).unwrap();
@@ -242,7 +243,7 @@ fn a_sibling_continues_on_the_same_states() {
     }
 }
 
-/// A session on a program of any capacity.
+/// A session with a given capacity.
 pub fn roomy(gpu: &Gpu, program: &Program, capacity: usize) -> Result<Session, RunError> {
     Session::with_options_blocking(gpu, program, SessionOptions { capacity, ..SessionOptions::default() })
 }
@@ -264,7 +265,7 @@ fn a_full_state_refuses_and_stays_as_it_is() {
         assert!(matches!(run(&mut session, &[1]), Err(RunError::StateFull { length: 23, .. })));
         let e = session.run_blocking(&[("input_ids", Tensor::from_i64(vec![1, 1], &[1]))]).unwrap_err();
         assert!(e.to_string().contains("attention_mask"), "{e}");
-        // A mask of another length contradicts the states.
+        // A mask whose length contradicts the states.
         session.rewind(4).unwrap();
         let mut given = tokens(&[1], 4);
         given[1].1 = Tensor::from_i64(vec![1, 9], &[1; 9]);
@@ -314,7 +315,8 @@ fn what_states_hold_can_be_kept_and_given_back() {
         }
         let next = run(&mut session, &[5, 30]).unwrap();
 
-        // Back again; in a session with less room; in one of another capacity.
+        // The states are restored in the same session, in a session with less room, and in one with another
+        // capacity.
         session.set_states_blocking(&kept).unwrap();
         assert_eq!(session.state_len(), 5);
         close(&run(&mut session, &[5, 30]).unwrap(), &next);
@@ -348,7 +350,7 @@ fn what_states_hold_can_be_kept_and_given_back() {
             assert!(e.contains(say), "{e}");
             assert_eq!(closed.state_len(), 7);
         }
-        // Some of them: the others stay, and must be as long.
+        // If only some states are replaced, they must have as many positions as the others.
         let one = |t: &Tensor| BTreeMap::from([(key.to_owned(), t.clone())]);
         let e = closed.update_states_blocking(&one(&kept[key])).unwrap_err().to_string();
         assert!(e.contains("has 7 positions and others would have 5, which must be as many (`past`)"), "{e}");
@@ -439,7 +441,7 @@ fn states_of_others_and_misuse_are_refused_and_harm_nothing() {
     }
 }
 
-/// A program for devices with f16 says so on one without.
+/// A program compiled for devices with f16 is refused with a clear error on a device without it.
 #[test]
 fn a_device_without_f16_is_named() {
     let path = format!("{}/fixtures/small/half/model.onnx", env!("CARGO_MANIFEST_DIR"));
@@ -459,7 +461,7 @@ fn a_device_without_f16_is_named() {
     }
 }
 
-/// A decoder that takes one token at a time says the same without any part of fusion.
+/// A decoder that takes one token at a time gives the same results without any one part of fusion.
 #[test]
 fn each_part_of_fusion_left_out() {
     let all = [

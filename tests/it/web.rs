@@ -1,7 +1,7 @@
 //! Programs for the limits that every browser has, with inputs and expected outputs, for `web/test/browser.mjs`.
 //!
-//! A case is a file: its header's length in eight bytes, the header in JSON, and bytes to which `[offset, length]` in the header
-//! refer.
+//! A case is a file: the length of the header in eight bytes, the header in JSON, and the bytes to which
+//! `[offset, length]` pairs in the header refer.
 
 use crate::backend::{self, Backend, Failure, caught};
 use crate::bundles::{large_model, two_plans};
@@ -22,28 +22,28 @@ use wgfc_ir::{Program, Tensor};
 
 type Named = BTreeMap<String, Tensor>;
 
-/// A program and what it must compute, run after run.
+/// A program and its expected results, run after run.
 struct Job {
     saved: Saved,
     /// How outputs are compared.
     rule: Value,
-    /// Positions that states have room for at first.
+    /// The initial capacity of the states, in positions.
     capacity: Option<usize>,
-    /// Inputs and outputs.
+    /// The inputs and expected outputs of each run.
     runs: Vec<(Named, Named)>,
-    /// The evaluator's results of each run; empty where the outputs are its own.
+    /// The evaluator's results of each run; empty if the expected outputs come from the evaluator.
     evaluated: Vec<Named>,
 }
 
-/// How a program is written.
+/// The form in which a program is saved.
 enum Saved {
-    /// As `wgfc compile` does without further options.
+    /// As `wgfc compile` writes it without further options.
     Plainly(Box<Program>),
-    /// Under the name in a folder, in which there may be more files.
+    /// Under this name in a folder, which may hold further files.
     As(&'static str, tempfile::TempDir),
 }
 
-/// A name and what makes the case.
+/// A name, and a function that makes the case.
 type Maker = (String, Box<dyn Fn() -> Result<Job, Failure> + Send + Sync>);
 
 #[test]
@@ -110,7 +110,7 @@ fn relative() -> Value {
     json!({ "kind": "relative" })
 }
 
-/// Outputs by the names that a program has for them.
+/// Outputs with the program's names for them.
 fn named(program: &Program, outputs: Vec<Tensor>) -> Named {
     program.outputs.iter().map(|o| o.name.clone()).zip(outputs).collect()
 }
@@ -143,13 +143,13 @@ fn model(folder: &Folder) -> Result<Job, Failure> {
     Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated })
 }
 
-/// Tokens after tokens, with a cache of one size or one that grows.
+/// Successive tokens, with a cache of a fixed size or a growing one.
 fn decoding(fixed: Option<usize>, capacity: Option<usize>) -> Result<Job, Failure> {
     let program = decoder_with(None, Fusion::Full, fixed);
     Ok(Job { saved: plainly(program), rule: relative(), capacity, runs: decoded(), evaluated: vec![] })
 }
 
-/// Tokens and their logits.
+/// Successive tokens and their logits.
 fn decoded() -> Vec<(Named, Named)> {
     let mut reference = Reference::new();
     let (mut runs, mut past) = (vec![], 0);
@@ -163,7 +163,7 @@ fn decoded() -> Vec<(Named, Named)> {
     runs
 }
 
-/// Two plans over one store of weights and the same states, or one whose weights are in several files.
+/// Two plans with one weight store and the same states, or one plan with its weights in several files.
 fn bundled(name: &'static str, shard_size: Option<u64>) -> Result<Job, Failure> {
     let (_, any, bundle) = two_plans();
     let folder = temporary()?;
@@ -199,7 +199,7 @@ fn from_model() -> Result<Job, Failure> {
     Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
-/// A decoder that chooses tokens, and a tokenizer. `web/test/generate.json` says what it generates.
+/// A decoder that chooses tokens, and a tokenizer. `web/test/generate.json` holds the expected texts.
 fn generating() -> Result<Job, Failure> {
     let failed = |e: wgfc::Error| Failure::error(e.to_string());
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
@@ -223,7 +223,7 @@ fn temporary() -> Result<tempfile::TempDir, Failure> {
     tempfile::tempdir().map_err(|e| Failure::error(e.to_string()))
 }
 
-/// States that grow, that are replaced in places, and that are replaced whole.
+/// States that grow, states updated in places, and states replaced as a whole.
 fn caches() -> Result<Job, Failure> {
     let graph = states::graph();
     let program = states::fused(&graph, &Options::default());
@@ -237,7 +237,7 @@ fn caches() -> Result<Job, Failure> {
     Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
-/// Positions that do not begin on whole words.
+/// Positions that do not begin at word boundaries.
 fn narrow() -> Result<Job, Failure> {
     let graph = wgfc_ir::text::parse(NARROW).map_err(|e| Failure::error(e.to_string()))?;
     let program = states::fused(&graph, &Options::default());
@@ -253,7 +253,7 @@ fn narrow() -> Result<Job, Failure> {
     Ok(Job { saved: plainly(program), rule: relative(), capacity: Some(5), runs, evaluated: vec![] })
 }
 
-/// Caches of one size, of which each run replaces some positions.
+/// Caches of a fixed size, of which each run replaces some positions.
 fn replaced(name: &str, seqs: &[usize]) -> Result<Job, Failure> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/small/cache-{name}/model.onnx"));
     let bytes = std::fs::read(path).map_err(|e| Failure::error(e.to_string()))?;
@@ -292,7 +292,7 @@ fn replaced(name: &str, seqs: &[usize]) -> Result<Job, Failure> {
     Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
-/// Appends bytes, and says where.
+/// Appends bytes, and returns their `[offset, length]`.
 fn put(payload: &mut Vec<u8>, bytes: &[u8]) -> Value {
     payload.resize(payload.len().next_multiple_of(8), 0);
     let at = payload.len();
@@ -317,7 +317,7 @@ pub fn read_tensors(tensors: &Value, payload: &[u8]) -> Result<Named, String> {
     tensors.as_object().ok_or("there are no tensors")?.iter().map(one).collect()
 }
 
-/// A file's header and the bytes behind it.
+/// The header of a file, and the bytes after it.
 pub fn sections(file: &[u8]) -> Result<(Value, Vec<u8>), String> {
     let (length, rest) = file.split_first_chunk().ok_or("it is empty")?;
     let (header, payload) =

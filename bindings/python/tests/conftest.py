@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def pytest_configure(config):
-    # Software adapters do for tests, where nobody names another.
+    # Tests use a software adapter unless another one is named.
     os.environ.setdefault("WGFC_ADAPTER", "software")
 
 

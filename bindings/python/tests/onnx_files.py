@@ -35,7 +35,7 @@ def fields(data):
 
 
 def tensor(data):
-    """The array of a `TensorProto`, which the fixtures have as raw data."""
+    """The array of a `TensorProto` whose data is stored as raw bytes, as in the fixtures."""
     shape, kind, raw = [], 1, b""
     for field, value in fields(data):
         if field == 1:
@@ -86,7 +86,7 @@ def constant(name, array):
 
 
 def external(name, dtype, shape, file):
-    """An initializer whose values are a whole file beside the model."""
+    """An initializer whose values fill a separate file beside the model."""
     at = field(13, field(1, "location") + field(2, file))
     return b"".join(field(1, n) for n in shape) + field(2, TYPES[dtype]) + field(8, name) + at + field(14, 1)
 

@@ -48,7 +48,7 @@ def database():
     warnings.simplefilter("ignore")
     from torch.testing._internal import common_methods_invocations as every
 
-    # Dynamo does not trace a generator that is set; `Call` sets it.
+    # Dynamo cannot trace the seeding of a generator, so `Call` sets the seed instead.
     every.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return {name_of(o): o for o in every.op_db}
 
@@ -67,7 +67,7 @@ class Mode:
 
 
 def drawn(operator, mode, count):
-    """Some of an operator's samples, spread over all of them."""
+    """A subset of an operator's samples, spread over all of them."""
     import numpy
     import torch
 
@@ -90,7 +90,7 @@ class Call:
         self.function = operator.op
 
     def arguments(self, wide=False):
-        """A copy of the arguments, as they lie in memory."""
+        """A copy of the arguments with the memory layout of the mode, in 64 bits if ``wide``."""
         import torch
         from torch.testing._internal.common_utils import noncontiguous_like
 
@@ -106,7 +106,7 @@ class Call:
         return torch.utils._pytree.tree_map_only(torch.Tensor, copy, tree)
 
     def outcome(self, run, wide=False):
-        """Results, inputs as they are afterwards, and gradients."""
+        """The results, the inputs after the call, and the gradients."""
         import torch
 
         args, kwargs = self.arguments(wide)
@@ -129,7 +129,7 @@ class Call:
 
 
     def comparable(self, results):
-        """Results that do not depend on what torch leaves open."""
+        """The results, with parts that torch does not define replaced by comparable values."""
         import torch
 
         name, given, more = self.operator.name, self.sample.args, self.sample.kwargs
@@ -145,7 +145,7 @@ class Call:
 
 
 def differences(got, want, wide):
-    """Names of what is wrong, and how."""
+    """Descriptions of the values that differ."""
     import torch
 
     wrong = []
@@ -170,7 +170,7 @@ def differences(got, want, wide):
 
 
 def of_tensor(g, w, r):
-    """How a tensor is wrong; ``r`` is what 64 bits give."""
+    """A description of how a tensor is wrong, or None; ``r`` is the result in 64 bits."""
     import torch
 
     g, w = g.resolve_conj().resolve_neg(), w.resolve_conj().resolve_neg()
@@ -187,7 +187,7 @@ def of_tensor(g, w, r):
     if w.is_complex():
         g, w = torch.view_as_real(g), torch.view_as_real(w)
         r = None if r is None else torch.view_as_real(r) if r.is_complex() else None
-    # Values of 64 bits are computed in 32.
+    # The backend computes f64 values in f32.
     eps = max(torch.finfo(w.dtype).eps, torch.finfo(torch.float32).eps)
     rest = 1024 if w.dtype == torch.float64 else 64
     rtol, atol = {torch.float16: (1e-3, 1e-5), torch.bfloat16: (1.6e-2, 1e-5)}.get(w.dtype, (1.3e-6, 1e-5))
@@ -199,7 +199,7 @@ def of_tensor(g, w, r):
         most = (w.double() - r).abs()[finite].max() if finite.any() else r.new_zeros(())
         near = (g.double() - r).abs() <= FACTOR * most + rest * eps * size
         bad &= ~((finite & near) | (g.double() == r) | (g.isnan() & r.isnan()))
-        # Where a step of eager was beyond the range of the type, or ours is as the result is.
+        # Elements for which an intermediate value of eager exceeded the range of the type, or for which the result itself does.
         rough = (g.double() - r).abs() <= FACTOR * eps * r.abs()
         bad &= ~(r.isfinite() & ~w.isfinite() & rough)
         bad &= ~(g.isinf() & (r.abs() * (1 + 4 * eps) > min(torch.finfo(w.dtype).max, torch.finfo(torch.float32).max)) & (g.sign() == r.sign()))
@@ -245,14 +245,14 @@ class Attempt:
 
 
 def compile(call, backend, whole):
-    """The call compiled; with ``whole`` as one graph. Dynamic samples share what was compiled."""
+    """The compiled call, as a single graph if ``whole``. Dynamic samples share the compiled function."""
     import torch
 
     function, shared = call.function, call.mode.dynamic and backend == "wgfc" and whole
     if not shared or call.function not in _RUNS:
         torch._dynamo.reset()
         _RUNS.clear()
-        # A number out of a tensor is a symbol, or where the graph is broken.
+        # A number read from a tensor becomes a symbol if ``whole``; otherwise the graph is split there.
         torch._dynamo.config.capture_scalar_outputs = torch._dynamo.config.capture_dynamic_output_shape_ops = whole
         run = torch.compile(lambda *args, **kwargs: function(*args, **kwargs), backend=backend, fullgraph=whole, dynamic=call.mode.dynamic or False)
         if not shared:
@@ -288,7 +288,7 @@ def check(operator, mode, count):
             _RUNS.clear()
             other = Attempt(call, want, wide, "aot_eager")
             if other.failed():
-                # Parts of it may be graphs.
+                # PyTorch may still compile parts of it.
                 text, kind = other.text(), "torch"
                 attempt = Attempt(call, want, wide, "wgfc", False)
                 if attempt.failed() and not Attempt(call, want, wide, "aot_eager", False).failed():
@@ -316,7 +316,7 @@ def check(operator, mode, count):
         elif found["samples"]:
             found["status"] = "torch"
         if found["status"] == "right" and not ours and found["samples"]:
-            # Nothing was left for a program, such as with views alone.
+            # No program was needed, for instance because there are only views.
             found["notes"].append("none: no program was needed")
     found["stays"] = sorted(stays)
     found["notes"] += [f"stays: {text}" for text in stays.values()]
@@ -339,7 +339,7 @@ def sample_text(sample):
 
 
 def work():
-    """Reads tasks, a line each, and writes what becomes of them."""
+    """Reads tasks, one per line, and writes their outcomes."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     operators = database()
@@ -406,7 +406,7 @@ class Worker:
 
 
 def listed():
-    """The content of ``opinfo.txt``: by operator the modes that pass, with whether something stays in torch."""
+    """The content of ``opinfo.txt``: for each operator the modes that pass, and whether something stays in torch."""
     if not LIST.exists():
         return {}
     lines = [line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
@@ -414,7 +414,7 @@ def listed():
 
 
 def add(logs):
-    """Adds what passes in logs to the list."""
+    """Adds the modes that pass in these logs to the list."""
     known = listed()
     for path in logs:
         for line in pathlib.Path(path).read_text().splitlines():

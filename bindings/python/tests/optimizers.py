@@ -38,7 +38,7 @@ OPTIMIZERS = {
 
 
 def ways(name):
-    """In which ways an optimizer can write parameters: one after another, all in an operator, or in one kernel."""
+    """The ways in which an optimizer can update parameters: one after another, all in one operator, or in one kernel."""
     import inspect
 
     known = inspect.signature(getattr(torch.optim, name)).parameters
@@ -47,13 +47,13 @@ def ways(name):
 
 
 def optimizer(name, parameters, options):
-    """Muon takes matrices alone: other parameters stay as they are."""
+    """The optimizer of this name. Muon accepts only matrices, so it does not change other parameters."""
     parameters = [p for p in parameters if name != "Muon" or p.ndim == 2]
     return getattr(torch.optim, name)(parameters or [torch.zeros(1, 1, requires_grad=True)], **options)
 
 
 class Sum(NN.Module):
-    """The input and what a part makes of it."""
+    """The sum of the input and the output of the parts (a residual connection)."""
 
     def __init__(self, *parts):
         super().__init__()
@@ -111,7 +111,7 @@ MODELS = {
 
 
 class Wide:
-    """The module ``torch``, where the type of 16 bits is one of 64."""
+    """The module ``torch`` with ``bfloat16`` replaced by ``float64``."""
 
     bfloat16 = torch.float64
 
@@ -120,7 +120,7 @@ class Wide:
 
 
 class Trained:
-    """A model that is trained again and again, each time from the same parameters."""
+    """A model that is trained repeatedly, each time from the same parameters."""
 
     def __init__(self, name, compiled, wide=False):
         torch.manual_seed(1)
@@ -137,7 +137,7 @@ class Trained:
         self.target = (torch.arange(shape[:-1].numel()) * 7 % shape[-1]).reshape(-1)
 
     def losses(self, name, options, steps, compiled=False):
-        """With ``compiled`` the optimizer's step is, too."""
+        """The losses of all steps; if ``compiled``, the optimizer's step is compiled too."""
         self.model.load_state_dict(self.initial)
         made = optimizer(name, self.model.parameters(), options)
         step = torch.compile(made.step, backend="wgfc") if compiled else made.step
@@ -149,7 +149,7 @@ class Trained:
             loss.backward()
             return loss
 
-        # Muon computes in 16 bits.
+        # Muon computes in bf16.
         with unittest.mock.patch.object(torch.optim._muon, "torch", Wide() if self.wide else torch):
             for _ in range(steps):
                 if compiled:
@@ -165,19 +165,19 @@ def difference(a, b):
 
 
 def combinations(names, models):
-    """Names of optimizers, options, ways, what is compiled, and names of models."""
+    """Tuples of an optimizer's name, its options, the way of updating, the compiled part, and a model's name."""
     for model in models:
         for name in names:
             for options in OPTIMIZERS[name]:
                 for way, more in ways(name).items():
                     for compiled in ("model", "step"):
-                        # A step that calls a closure again and again is no graph.
+                        # A step that calls a closure repeatedly cannot be traced as a graph.
                         if compiled == "model" or name != "LBFGS":
                             yield name, {**options, **more}, way, compiled, model
 
 
 def table(logs):
-    """Rows are optimizers, columns models."""
+    """A table with a row for each optimizer and a column for each model."""
     rows = {}
     for path in logs:
         for line in open(path):
@@ -200,7 +200,7 @@ def main():
     if given.table:
         return table(given.table)
     warnings.simplefilter("ignore")
-    # Dynamo runs a function in eager that it has compiled too often.
+    # Dynamo falls back to eager mode for a function that it has compiled too often.
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     shard, shards = map(int, given.shard.split("/"))

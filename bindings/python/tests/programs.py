@@ -107,19 +107,19 @@ class Module(torch.nn.Module):
 
 
 def chosen(decides, yes, no, operands):
-    """``torch.cond``, which eager PyTorch would compile."""
+    """An eager ``torch.cond``, because PyTorch would compile its own."""
     return (yes if decides else no)(*operands)
 
 
 def repeated(goes_on, step, carried):
-    """``torch.while_loop`` likewise."""
+    """An eager ``torch.while_loop``, because PyTorch would compile its own."""
     while goes_on(*carried):
         carried = step(*carried)
     return carried
 
 
 def scope(wide=False, noise=None, graphs=False):
-    """The names that a program uses; ``wide`` makes all floats those of 64 bits, ``graphs`` is for control flow as operators on graphs."""
+    """The names that a program uses; ``wide`` makes all floats f64, and ``graphs`` makes control flow torch's operators on graphs."""
     names = {n: torch.float64 if wide else d for d, n in NAMES.items()}
     flow = {"cond": torch.cond, "while_loop": torch.while_loop} if graphs else {"cond": chosen, "while_loop": repeated}
     same = lambda v: v
@@ -181,7 +181,7 @@ def drawn(program, run, wide=False):
 
 
 def loss_of(outs):
-    """A number whose gradient is another one for each element."""
+    """A scalar whose gradient differs between elements."""
     total = 0
     for o in outs:
         if isinstance(o, torch.Tensor) and o.requires_grad:
@@ -196,7 +196,7 @@ def optimizer_of(program, parameters):
 
 
 def outcome(program, call, module, wide=False, steps=None):
-    """All that a program returns and changes, by name; ``steps`` compiles the optimizer's steps."""
+    """All values that a program returns or changes, by name; ``steps`` is the backend for the optimizer's steps, or None."""
     found = {}
 
     def note(name, value):
@@ -250,11 +250,11 @@ def outcome(program, call, module, wide=False, steps=None):
 
 
 class Stranger(Exception):
-    """A program that is of no use."""
+    """Raised for a drawn program that cannot be judged."""
 
 
 class Rounded(TorchDispatchMode):
-    """Adds noise to what operators compute. A statement may be many operators, as a loss is, whose values are larger than its result."""
+    """Adds noise to the results of operators, since a statement may consist of many operators with larger values than its result."""
 
     def __init__(self, noise):
         super().__init__()
@@ -262,7 +262,7 @@ class Rounded(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         made = operator(*args, **(kwargs or {}))
-        # Others write, make views, or move elements.
+        # Other operators write, make views, or move elements, and so do not round.
         if torch.Tag.pointwise in operator.tags or operator.overloadpacket in REDUCTIONS:
             fresh = [r.alias_info is None for r in operator._schema.returns]
             if isinstance(made, tuple):
@@ -295,16 +295,16 @@ def noise(seed, eps):
 
 
 def precision(program):
-    """The coarsest rounding of a program."""
+    """The largest relative rounding error among the types that a program uses."""
     text = program.source() + "".join(NAMES.get(d, "") for _, d, _ in program.inputs)
-    # Muon computes in 16 bits.
+    # Muon computes in bf16.
     if "BF16" in text or program.optimizer and program.optimizer[0] == "Muon":
         return 2.0**-8
     return 2.0**-11 if "F16" in text.replace("BF16", "") or "m.halves" in text else 2.0**-23
 
 
 class Trial:
-    """The values of a program after its statements, in eager PyTorch: at all sizes, as they are and in float64."""
+    """The values of a program after its statements in eager PyTorch, at all sizes, in its own types and in float64."""
 
     def __init__(self, program):
         self.program = program
@@ -343,13 +343,13 @@ class Trial:
                     judge_alone(value, wide, run)
                 loss = loss_of((new if new else after).values()) if trained else 0
                 if isinstance(loss, torch.Tensor):
-                    # Tensors that the backward pass needs may have been written.
+                    # This fails if a statement has overwritten a tensor that the backward pass needs.
                     grads = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
                     if not all(g is None or (g.isfinite().all() and (g.abs() < 1e5).all()) for g in grads):
                         raise Stranger
 
     def add(self, statement):
-        """Takes a statement that can be computed."""
+        """Adds a statement if it can be computed."""
         try:
             self.run(statement)
         except Exception:
@@ -359,7 +359,7 @@ class Trial:
 
 
 def judge_alone(value, wide, run):
-    """A Stranger where a value is none that can be judged."""
+    """Raises Stranger if a value cannot be judged."""
     if not isinstance(value, torch.Tensor) or value.is_complex() or value.numel() > MOST or (value.numel() == 0 and run == 0):
         raise Stranger
     if value.numel() == 0 or value.dtype == torch.bool:
@@ -372,7 +372,7 @@ def judge_alone(value, wide, run):
 
 
 def draw(seed, attempt=0, kinds=KINDS):
-    """A program of a seed; a Stranger where what was drawn is of no use."""
+    """A program drawn from a seed; raises Stranger if it cannot be judged."""
     g = random.Random(f"{seed}/{attempt}")
     kind = g.choices(kinds, [{"inference": 5, "gradients": 5, "training": 2, "export": 2}[k] for k in kinds])[0]
     dynamic = g.choice([None, True, True, False])
@@ -403,7 +403,7 @@ def draw(seed, attempt=0, kinds=KINDS):
         program.optimizer = (name, {**options, **g.choice(list(optimizers.ways(name).values()))})
         program.stepped = name != "LBFGS" and g.random() < 0.25
     if kind in ("gradients", "training"):
-        # Leaves are not written.
+        # Autograd does not allow writes to leaves, so the program writes to copies.
         for i, (name, dtype, _) in enumerate(inputs):
             if dtype.is_floating_point:
                 program.statements.append(Statement(f"v{i} = {name} * {number(g)}"))
@@ -433,7 +433,7 @@ def draw(seed, attempt=0, kinds=KINDS):
 
 
 def compiled(program, backend="wgfc"):
-    """The results of the backend, or of a compiled export."""
+    """The results of the program compiled by a backend, or exported and compiled."""
     if program.kind != "export":
         torch._dynamo.reset()
         f = torch.compile(function(program, graphs=True), backend=backend, dynamic=program.dynamic)
@@ -464,9 +464,9 @@ def compiled(program, backend="wgfc"):
         try:
             theirs = drawn(program, run)
             exported.module()(*theirs)
-        except Exception:  # torch takes the size to be another
+        except Exception:  # torch specialised the program to another size
             break
-        # Writes to memory that torch's operators share without saying so are lost in torch's own program.
+        # torch's exported program loses writes to memory that operators share without declaring it.
         own = drawn(program, run)
         function(program)(Module(program.seed, False), program.sizes[0], *own)
         if not all(a.allclose(b, rtol=0.1, atol=0.1, equal_nan=True) for a, b in zip(theirs, own)):
@@ -484,7 +484,7 @@ def compiled(program, backend="wgfc"):
 
 
 def judge(program, got, want, wide):
-    """Names of what is wrong, and how."""
+    """The names of values that are wrong, with descriptions."""
     wrong = []
     eps = precision(program)
     close = []
@@ -519,7 +519,7 @@ def judge(program, got, want, wide):
             torch.set_flush_denormal(True)
             without_denormals = eager(program)
             torch.set_flush_denormal(False)
-        # WGSL lets devices take numbers below the normal ones as 0.
+        # WGSL lets devices flush subnormal numbers to 0.
         if error(g, r) > allowed and error(*same_nans(g, without_denormals[name])) > allowed:
             worst = int((g.double() - r).abs().nan_to_num(1e30).argmax())
             wrong.append(
@@ -538,7 +538,7 @@ def error(value, reference):
 
 
 def same_nans(a, b):
-    """Both, without the elements that are NaN in both."""
+    """Both tensors without the elements that are NaN in both."""
     known = ~(a.isnan() & b.isnan())
     return (a[known], b[known]) if known.any() else (a.new_zeros(1), a.new_zeros(1))
 
@@ -570,14 +570,14 @@ def check(program):
     operators = torch_backend.statistics().operators - before.operators
     wrong = judge(program, got, want, wide)
     if wrong and program.kind != "export":
-        # A difference that torch's own graphs of the program have too is no fault of the backend.
+        # A difference that torch's own graphs also have is not a fault of the backend.
         torchs = {name for name, _ in judge(program, with_torch(program), want, wide)}
         wrong = [w for w in wrong if w[0] not in torchs]
     return wrong, operators, told
 
 
 def with_torch(program):
-    """The results of the captured graphs in PyTorch."""
+    """The results of the captured graphs run by PyTorch."""
     try:
         return compiled(program, "aot_eager")
     except Exception as e:
@@ -585,7 +585,7 @@ def with_torch(program):
 
 
 def first_line(e):
-    """The first line that says something: behind one that says who raised it, the next."""
+    """The first informative line of an error: a line that only names the origin is joined with the next."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return " ".join(lines[: 2 if lines and lines[0].endswith("raised:") else 1] or [type(e).__name__])[:300]
 
@@ -608,7 +608,7 @@ class Verdict:
 
 
 def verdict(seed, first=0, shortens=False):
-    """The outcome of the first draw of a seed that is of use."""
+    """The outcome of the first draw of a seed that can be judged."""
     start, found = time.time(), Verdict(seed, "of no use")
     for attempt in range(first, first + DRAWS):
         try:
@@ -618,7 +618,7 @@ def verdict(seed, first=0, shortens=False):
             found.useless.append(str(e))
             continue
         except Exception:
-            # Such as an operator of eager PyTorch that float64 does not have.
+            # For instance an operator that eager PyTorch lacks for float64.
             found.useless.append(traceback.format_exc(limit=-2))
             continue
         found.kind = program.kind
@@ -635,7 +635,7 @@ def verdict(seed, first=0, shortens=False):
 
 
 def shorten(program, same=lambda wrong: bool(wrong)):
-    """Takes statements and results out as long as the program stays wrong."""
+    """Removes statements and results as long as the program stays wrong."""
 
     def still(candidate):
         try:
@@ -686,7 +686,7 @@ def summary(verdicts):
 
 
 def serve():
-    """Reads a seed a line and writes a verdict a line."""
+    """Reads one seed per line and writes one verdict per line."""
     to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -694,7 +694,7 @@ def serve():
 
 
 class Child:
-    """A process that judges seeds one after another, and that can be ended."""
+    """A process that judges seeds one after another and can be terminated."""
 
     def __init__(self, stderr):
         self.seeds = 0
@@ -707,7 +707,7 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{seed}\n".encode())
             self.process.stdin.flush()
-        # The time that the process takes to start and to import torch is not the seed's.
+        # The time to start the process and import torch does not count for the seed.
         deadline += 0 if self.seeds else 120
         self.seeds += 1
         while not line.endswith(b"\n"):
@@ -735,7 +735,7 @@ def judged(path):
 
 
 def run_all(seeds, path, jobs, deadline):
-    """Judges seeds in other processes. Each line of the file is written at once, so that several runs may write one file."""
+    """Judges seeds in other processes. Each line is written with a single call, so that several runs may share a file."""
     done = {v.seed for v in judged(path)} if os.path.exists(path) else set()
     left = iter([s for s in seeds if s not in done])
     lock = threading.Lock()

@@ -1,6 +1,6 @@
 """Statements that random programs of PyTorch are made of: `programs.py` draws them.
 
-Each template makes a statement of values that a program has, of their axes and sizes: a `Draw` picks these.
+Each template makes a statement from values of the program, their axes and sizes, which a `Draw` picks.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Draw:
             if (ndim is not None and t.ndim != ndim) or t.ndim < least or (test and not test(t)):
                 continue
             fit += [k] * (3 if k[0] == "v" else 1)
-        # The values that were made last are drawn more often.
+        # The latest values are drawn more often.
         fit += fit[-3:]
         return self.g.choice(fit) if fit else None
 
@@ -52,7 +52,7 @@ class Draw:
         return self.g.choice([self.g.randrange(n), self.g.randrange(n) - n])
 
     def same(self, v):
-        """Another value that can be computed with."""
+        """A value of the same type that broadcasts to the shape of ``v``, for elementwise operations with it."""
         t = self.known[v]
 
         def fits(u):

@@ -9,7 +9,7 @@ PACKED = {"int4": np.int8, "uint4": np.uint8}
 
 
 def same(dtype, n):
-    """A session that gives back what it is given."""
+    """A session that returns its input unchanged."""
     ports = [("x", dtype, [n])], [("y", dtype, [n])]
     model = onnx_files.model([onnx_files.node("Identity", ["x"], ["y"])], *ports)
     program = wgfc.compile(model)
@@ -34,7 +34,7 @@ def test_types_that_numpy_has(dtype):
 
 @pytest.mark.parametrize("dtype", RAW)
 def test_floats_that_numpy_does_not_have_are_their_bits(dtype, monkeypatch):
-    # As where ml_dtypes is not installed.
+    # This simulates that ml_dtypes is not installed.
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     bits = np.array([0, 0x3F, 0x80, 0x41, 0x7A], RAW[dtype])
     y = same(dtype, 5).run({"x": bits})["y"]

@@ -1,4 +1,4 @@
-"""Some of PyTorch's own operator tests, of those that `opinfo.txt` lists: `opinfo.py` says how they are judged."""
+"""A selection of PyTorch's own operator tests listed in `opinfo.txt`; `opinfo.py` describes how they are judged."""
 
 import os
 

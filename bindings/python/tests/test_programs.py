@@ -1,4 +1,4 @@
-"""Random programs by seed, compiled against eager: `programs.py` says how they are drawn and judged."""
+"""Random programs by seed, compiled and compared with eager; `programs.py` describes how they are drawn and judged."""
 
 import os
 

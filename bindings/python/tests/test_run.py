@@ -117,7 +117,7 @@ def test_arrays_of_another_adapter_are_refused(doubled):
     assert t.adapter.name == others[0].name
     with pytest.raises(wgfc.ModelError, match="on another device"):
         doubled.run({"x": t})
-    # Whatever an adapter was chosen by.
+    # The adapter may be given as an object, an index or a name.
     for adapter in [doubled.adapter, doubled.adapter.index, doubled.adapter.name.upper()]:
         assert doubled.run({"x": wgfc.Tensor(t, adapter)})["y"].shape == (1, 1, 3)
 
@@ -192,7 +192,7 @@ def test_numbers_become_what_the_input_is():
         with pytest.raises(wgfc.ModelError, match="is no"):
             session.run({**given, name: bad})
     assert session.run({**given, "i": True, "f": 3})["f_"] == 3
-    # An array that has a type keeps it.
+    # A typed array is not converted.
     with pytest.raises(wgfc.ModelError, match="not i64"):
         session.run({**given, "i": np.int64(3)})
 
@@ -209,7 +209,7 @@ def test_other_threads_run_meanwhile(small):
             count += 1
             time.sleep(0)
 
-    # The interpreter never takes turns by itself: another thread gets on only where a call lets it.
+    # The interpreter never switches threads by itself, so another thread runs only while a call releases the lock.
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=other)
     thread.start()

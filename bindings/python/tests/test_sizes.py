@@ -1,4 +1,4 @@
-"""Arithmetic on dynamic sizes, and numbers of a run that decide shapes, against torch."""
+"""Arithmetic on dynamic sizes, and numbers computed in a run that decide shapes, compared with torch."""
 
 import math
 import os

@@ -5,7 +5,7 @@ import wgfc
 
 @pytest.fixture
 def decoder(small):
-    """A decoder whose caches stay on the device; each session sets how long they may get."""
+    """A decoder whose caches stay on the device; each session sets their maximum length."""
     return wgfc.compile(small("decoder"), states="auto")
 
 

@@ -40,7 +40,7 @@ def test_batches_are_taken_as_they_are_needed(step):
     for n in range(4):
         assert list(next(stream)) == ["output"]
         assert len(taken) == n + 3
-    # A step that was begun is done: states have all steps that were started.
+    # Started steps are completed: the states include all of them.
     assert session.read_states(["count"])["count"] == 6
     assert list(session.stream([])) == []
 
@@ -76,7 +76,7 @@ def test_errors_of_streams(step):
             next(stream)
         assert list(stream) == []
 
-    # Batches begun before a wrong one are given out first.
+    # The results of batches started before a wrong one are returned first.
     stream = session.stream([good[0], {"x": good[0]["x"]}, good[1]], in_flight=3)
     assert next(stream)["output"] > 0
     with pytest.raises(wgfc.ModelError, match="rate"):

@@ -58,7 +58,7 @@ class Affine(torch.nn.Module):
 @pytest.mark.parametrize("kind", [Affine, Mlp])
 @pytest.mark.parametrize("decompose", [True, False])
 def test_exported_programs_are_compiled(tmp_path, kind, decompose):
-    """The compiler is given the bytes of an archive, under the names of the module's arguments."""
+    """The compiler gets the bytes of an archive, whose inputs have the names of the module's arguments."""
     torch.manual_seed(0)
     module, x = kind().eval(), torch.randn(3, 7)
     shapes = {"x": {0: torch.export.Dim("batch")}}

@@ -68,7 +68,7 @@ def gradients(f, *inputs):
 
 
 def agree(f, *inputs, tolerance=1e-3, **options):
-    """Results and gradients are finite where those of eager are, and the same."""
+    """Compares results and gradients with eager PyTorch."""
     want, got = gradients(f, *inputs), gradients(run_compiled(f, **options), *inputs)
     for a, b in zip(got, want):
         close(a, b, tolerance)
@@ -127,7 +127,7 @@ def test_ranges_that_go_down(case, axes):
 
 
 class Blocks(NN.Module):
-    """Two blocks of at most 8, the last of which may be shorter."""
+    """Two blocks of at most 8 elements, the last of which may be shorter."""
 
     def forward(self, x):
         y = 0
@@ -160,7 +160,7 @@ def test_what_torch_refuses_is_refused():
 
 
 class Features(NN.Module):
-    """Features at the places of a token, of which as many are asserted as there are."""
+    """Features scattered to the positions of a token, with an assertion that their numbers match."""
 
     def forward(self, ids, x):
         mask = (ids == 7).unsqueeze(-1).expand(-1, -1, 4)
@@ -175,7 +175,7 @@ def test_assertions_on_values(decompose):
 
 
 class Bias(NN.Module):
-    """The last columns of a table, along an axis whose extent is 1 for all sizes, which its expression does not show."""
+    """The last columns of a table. One axis has extent 1 for all sizes, although its expression does not show it."""
 
     def __init__(self):
         super().__init__()
@@ -214,7 +214,7 @@ def test_truncation_of_negative_quotients_of_sizes():
 
 
 def test_sizes_below_those_that_torch_writes():
-    """Torch writes that a dimension that may change is at least 2, and takes 1."""
+    """Torch records that a dynamic dimension is at least 2, but accepts 1."""
     module = NN.Sequential(NN.Linear(7, 5), NN.ReLU(), NN.Linear(5, 3))
     program, run = exported(module, torch.randn(4, 7), axes=(0,))
     for n in (1, 2, 6):
@@ -396,13 +396,13 @@ def test_exponentials_of_matrices(scale):
     torch.manual_seed(1)
     f = lambda x: torch.linalg.matrix_exp(x * scale)
     x = torch.randn(4, 4)
-    # Entries grow as the exponential of the norm does.
+    # Entries grow like the exponential of the norm.
     largest = max(v.abs().max().item() for v in gradients(f, x))
     for got, want in zip(gradients(run_compiled(f), x), gradients(f, x)):
         assert (got - want).abs().max() <= 1e-4 * max(1, largest)
 
 
-# Writes into a part of a word.
+# Writes to parts of a word.
 
 
 class Cache(NN.Module):
@@ -572,7 +572,7 @@ def test_control_flow_with_sizes(case):
     assert backend.statistics().operators == before
 
 
-# Gradients of operators that torch has no simpler ones for.
+# Gradients of operators that torch does not decompose.
 
 BACKWARD = {
     **{f"avg_pool2d {p}": (lambda x, p=p: F.avg_pool2d(x, *p), (2, 3, 7, 6)) for p in ((2,), (3, 2, 1), ((3, 2), (2, 1), 1, True), (3, 2, 1, True, False), (3, 2, 1, False, True, 5))},
@@ -592,7 +592,7 @@ def test_gradients_by_simpler_operators(case):
     assert backend.statistics().operators == before
 
 
-# Tensors without memory, and writes that nobody counts.
+# Tensors without memory, and writes that no version counter records.
 
 SIGNS = {
     "sgn": torch.sgn, "sgn of a product": lambda x: torch.sgn(x * 2), "sgn of tensordot": lambda x: torch.sgn(torch.tensordot(x, x, dims=([0], [0]))),
@@ -631,7 +631,7 @@ def test_parameters_are_those_of_the_last_step(name, way):
     assert losses[1][-1] < losses[1][0]
 
 
-# Bits of elements as elements of other sizes, and bytes that are resized.
+# Elements reinterpreted as elements of other sizes, and resized bytes.
 
 BITS = {
     "f32 as i16": (torch.float32, torch.int16), "f32 as u8": (torch.float32, torch.uint8), "f32 as i64": (torch.float32, torch.int64), "f32 as f16": (torch.float32, torch.float16), "i64 as i32": (torch.int64, torch.int32),
@@ -672,7 +672,7 @@ def test_resizing_of_bytes(mode, antialias):
             f = lambda x: F.interpolate(x, size=made, mode=mode, antialias=antialias, align_corners=corners)
             x = torch.randint(0, 256, (2, channels, *given)).to(torch.uint8)
             assert torch.equal(exported(Function(f), x)[1](x), f(x)), (channels, given, made, corners)
-            # Torch's own graphs have floats as weights where it does not smooth.
+            # Without antialiasing, torch's own graphs use float weights.
             assert not antialias or torch.equal(run_compiled(f)(x), f(x))
 
 

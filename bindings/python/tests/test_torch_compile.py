@@ -20,7 +20,7 @@ def fresh():
 
 
 class Steps:
-    """Counts of the backend's work meanwhile."""
+    """Counts the work of the backend within a block."""
 
     def __enter__(self):
         self.before = backend.statistics()
@@ -50,7 +50,7 @@ def gradients(module, run, *inputs):
 
 
 def agree(module, *inputs, tolerance=1e-4):
-    """Values and gradients are those of eager."""
+    """Compares values and gradients with eager PyTorch."""
     want = gradients(module, module, *inputs)
     got = gradients(module, compiled(module, fullgraph=True), *inputs)
     assert len(got) == len(want)
@@ -110,7 +110,7 @@ def test_statistics_of_norms_are_kept():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_few_bits_are_trained(dtype):
-    """Torch's graph has wide statistics where its operator makes narrow ones."""
+    """Torch's graph has statistics in f32 where its operator returns a narrow type."""
     x = torch.randn(4, 5, 6)
     weights = torch.cos(torch.arange(x.numel(), dtype=dtype)).reshape(x.shape)
     found = []
@@ -169,7 +169,7 @@ def test_what_the_backward_pass_reads_stays_on_the_device():
     run(x).sum().backward()
     with Steps() as s:
         y = run(x)
-    # No activation is copied: only the input and the result.
+    # Only the input and the result are copied, no activations.
     assert (s.uploads, s.downloads) == (1, 1)
     with Steps() as s:
         y.sum().backward()
@@ -268,14 +268,14 @@ def test_what_is_not_supported_stays_in_torch():
     names = [str(w.message).split()[0] for w in told]
     assert any("eig" in n for n in names) and len(set(names)) == len(names)
     assert s.programs == 2 and s.operators >= 1
-    # Each is named once in a process.
+    # Each one is reported once per process.
     torch._dynamo.reset()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")
         compiled(module)(x)
         with pytest.raises(Exception, match="eig") as e:
             compiled(Partly(), fullgraph=True)(x)
-    # Dynamo wraps what a backend raises.
+    # Dynamo wraps the exceptions of a backend.
     assert isinstance(e.value.inner_exception, wgfc.UnsupportedError)
 
 
@@ -375,7 +375,7 @@ def test_options_are_checked():
 
 
 def eager_and_compiled(f, *given, **options):
-    """The results of a function and the gradients of its arguments, in torch and in wgfc."""
+    """The results of a function and the gradients of its arguments, by torch and by wgfc."""
     torch._dynamo.reset()
     both = []
     for g in (f, torch.compile(f, backend="wgfc", **options)):
@@ -420,7 +420,7 @@ def test_gradients_of_weight_norm_and_masked_scatter():
         lambda x: x[:, : x.shape[1] // 2],
         lambda x: x[:, None].expand(-1, x.shape[0], -1),
         lambda x: (lambda y: y[y.shape[0] // 2 :])(x * 2),
-        # Views of what a program computes, which torch makes where a position may be one from the end.
+        # Views of computed values, which torch makes itself if a position may count from the end.
         lambda x: (x * 2)[:1].expand(x.shape[0], -1).narrow(0, x.shape[0] - 2, 2),
         lambda x: (x * 2).mT[1:].narrow(0, x.shape[0] - 3, 2),
         lambda x: x.mT.narrow(0, x.shape[0] - 3, 2),
@@ -438,7 +438,7 @@ def test_results_that_are_views_keep_their_place(f, grad):
 
 
 def test_results_that_are_views_of_views():
-    """Strides and offsets of an input that is a view are symbols that no extent has."""
+    """The strides and offset of an input that is a view are symbols that occur in no extent."""
     run = torch.compile(lambda v: (v[v.shape[0] // 3 : v.shape[0] - 1], v.exp()), backend="wgfc", dynamic=True)
     for rows, columns in ((5, 7), (6, 9)):
         x = torch.randn(rows, columns)
@@ -450,7 +450,7 @@ def test_results_that_are_views_of_views():
 
 @pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
 def test_results_that_are_views_where_data_says():
-    """Only the run knows where they begin; AOTAutograd makes views of an input from their strides and offsets."""
+    """The offsets of the views are known only in the run; AOTAutograd makes views of an input from strides and offsets."""
 
     def f(x, at):
         y = x * 2
@@ -486,7 +486,7 @@ def test_strides_and_offsets_are_those_of_the_memory(f):
     for dynamic in (False, True):
         torch._dynamo.reset()
         run = torch.compile(f, backend="wgfc", dynamic=dynamic)
-        # Torch does not look again at where an input begins.
+        # Torch does not guard on the storage offset of an input.
         for x in (memory[:8], memory[2:10], memory[3:19:2]):
             assert torch.equal(run(x), f(x))
         a, b = (memory[:8].clone().requires_grad_() for _ in range(2))
@@ -550,7 +550,7 @@ def test_writes_that_torch_does_not_count(write, training):
 
 
 def test_writes_between_the_passes():
-    """A tensor that the forward pass saved may be written before the backward pass, which torch does not see either."""
+    """A tensor saved by the forward pass may be written before the backward pass, which torch does not detect either."""
     a, b = torch.randn(2, 3, 4)
     grads = []
     for f in (lambda x, y: (x * y).exp(), torch.compile(lambda x, y: (x * y).exp(), backend="wgfc")):
@@ -572,7 +572,7 @@ def test_counts_of_writes_can_be_trusted():
         assert torch.equal(run(x), before)
         module[0].weight.mul_(2)
         torch.testing.assert_close(run(x), module(x), rtol=1e-4, atol=1e-4)
-        # One that does not trust them has its own copies.
+        # A program that does not trust the counts makes its own copies.
         other = compiled(module)
         module[0].weight.data.mul_(2)
         torch.testing.assert_close(other(x), module(x), rtol=1e-4, atol=1e-4)
@@ -592,7 +592,7 @@ def test_fingerprints():
             x[at] ^= 1
             found[x.tobytes()] = fingerprint(x)
         if n > 1 << 20:
-            # Elements and pieces that change places.
+            # Swapped elements, also at larger distances.
             for a, b in ((0, 8), (0, 64), (5, 1 << 20)):
                 x[[a, b]] = x[[b, a]]
                 found[x.tobytes()] = fingerprint(x)
@@ -674,7 +674,7 @@ def test_floats_that_sizes_decide_are_carried():
 
 @pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
 def test_sizes_and_numbers_that_a_program_is_not_for():
-    """The first call's arguments decide the program; torch computes where others need another program."""
+    """The first call's arguments decide the program; torch computes calls for which the program is not valid."""
     padded = torch.compile(lambda x, a, b: F.pad(x, (a, b)) * 2, backend="wgfc", dynamic=True)
     for a, b in ((-1, 2), (1, -2), (-2, -1), (0, 3)):
         x = torch.randn(5, 7)
@@ -758,7 +758,7 @@ def test_branches_that_data_chooses_stay_on_the_device():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("f", [torch.addmm, lambda c, a, b, **k: torch.baddbmm(c[None], a[None], b[None], **k)], ids=["addmm", "baddbmm"])
 def test_factors_of_products_are_not_rounded(f, dtype):
-    """Torch multiplies with 0.3 and -4.775 themselves, and rounds the sum once."""
+    """Torch does not round the factors 0.3 and -4.775 to the narrow type, and rounds the sum once."""
     c, a, b = (torch.randn(9, 9).to(dtype) for _ in range(3))
     got = compiled(lambda c, a, b: f(c, a, b, beta=0.3, alpha=-4.775), fullgraph=True)(c, a, b)
     want, wide = f(c, a, b, beta=0.3, alpha=-4.775), f(c.double(), a.double(), b.double(), beta=0.3, alpha=-4.775)

@@ -1,4 +1,4 @@
-"""Writes to memory that several tensors share, in programs of PyTorch."""
+"""Writes to memory shared by several tensors, in PyTorch programs."""
 
 import pytest
 import wgfc
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarn
 
 
 def same(f, *shape, grad=False):
-    """Values, strides and what is written to the argument are those of eager PyTorch."""
+    """Compares values, strides and writes to the argument with eager PyTorch."""
     for dynamic in (None, True):
         torch._dynamo.reset()
         run = torch.compile(f, backend="wgfc", dynamic=dynamic)
@@ -77,7 +77,7 @@ def test_detached_views_of_what_another_result_is_a_view_of_have_no_gradient():
         same(lambda x: made(x.sin()), 5, 8, grad=True)
 
 
-# Pieces that share memory although schemas do not say so.
+# Pieces that share memory although the schemas of their operators do not declare it.
 
 
 def pieces(x):
@@ -146,7 +146,7 @@ def test_views_of_new_values_lie_as_the_argument_does():
             torch.testing.assert_close(x, y)
 
 
-# Copies of memory that elements share, of which some elements are replaced: PyTorch replaces those that share it, too.
+# Replacement of some elements in copies of tensors whose elements overlap: PyTorch also replaces the overlapping elements.
 
 REPLACED = {
     "slice_scatter": lambda v: torch.slice_scatter(v, v.narrow(0, 0, 1) * 2, 0, 0, 1),
@@ -163,7 +163,7 @@ def test_replaced_elements_that_share_memory(case):
     same(lambda x: f(x[:, :1, None].expand(-1, 8, 8)), 5, 8)
 
 
-# Writes through views whose elements overlap, or may: what sizes decide.
+# Writes through views whose elements overlap, for all or some sizes.
 
 
 def into(view, write):
@@ -256,7 +256,7 @@ def test_replaced_elements_of_arguments_that_overlap_at_some_strides(case, dynam
 
 
 def storages(tensors):
-    """Which tensors have the memory of which before them."""
+    """For each tensor, the index of the first tensor that shares its memory."""
     at = [t.untyped_storage().data_ptr() for t in tensors]
     return [at.index(a) for a in at]
 
@@ -266,7 +266,7 @@ def described(tensors):
 
 
 def compared(run, f, given, rows, grad):
-    """Compares the results of a function, its writes, shared memory and gradients with eager PyTorch; then the rest, when a result is written."""
+    """Compares results, writes, shared memory and gradients with eager PyTorch, then all tensors after a write to each result."""
     outcomes = []
     for call in (f, run):
         leaf = (torch.arange(rows * 8.0).reshape(rows, 8) / 7).sin().requires_grad_(grad)
@@ -386,14 +386,14 @@ def put(x, at, value):
 
 
 def then(x, *writes):
-    """A tensor after writes to it."""
+    """Applies writes to a tensor and returns it."""
     for w in writes:
         w(x)
     return x
 
 
 def of_two(f):
-    """A function of a new value and of its argument."""
+    """A function that passes a new value and its argument to ``f``."""
     return lambda x: f(x * 2, x)
 
 

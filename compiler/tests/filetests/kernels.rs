@@ -1,4 +1,5 @@
-//! The back half on text: what fusion makes of a graph, which schedules kernels get, which WGSL is written.
+//! The back half of the compiler on text: the kernels that fusion makes of a graph, the schedules of kernels,
+//! and the WGSL that is emitted.
 
 use crate::run::{Outcome, close, inputs, run, similar};
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use wgfc_compiler::{DeviceProfile, Options, Tuning};
 use wgfc_ir::program::{Program, Stats};
 use wgfc_ir::{Graph, eval, text, verify};
 
-/// A part of a file: its header, what stands behind the header's colon, and its lines.
+/// A part of a file: its header, the text after the header's colon, and its lines.
 struct Section {
     name: &'static str,
     options: String,
@@ -52,7 +53,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// With `NAME=VALUE …` of a file.
+    /// The setup changed by the `NAME=VALUE …` of a file.
     fn with(&self, text: &str) -> Result<Setup, String> {
         let mut out = self.clone();
         for word in text.split_whitespace() {
@@ -87,7 +88,7 @@ impl Setup {
     }
 }
 
-/// A line of the head that begins so, without that.
+/// The rest of the first line of the head that begins with `start`.
 fn line<'t>(head: &'t str, start: &str) -> Option<&'t str> {
     head.lines().find_map(|l| l.strip_prefix(start)).map(str::trim)
 }
@@ -96,7 +97,7 @@ fn words(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// Runs what was compiled and compares with the evaluator.
+/// Runs a compiled program and compares its results with the evaluator's.
 fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Result<(), String> {
     let given = inputs(graph, &setup.sizes);
     let want = eval::evaluate(graph, &given).map_err(|e| format!("evaluator: {e}"))?;
@@ -136,7 +137,7 @@ fn scheduled(kernels: &KernelGraph, setup: &Setup) -> Result<ScheduledGraph, Str
     schedule(kernels.clone(), &o.profile, &o.expect, &none, &none).map_err(words)
 }
 
-/// The schedules of all kernels, each with how many there are to choose from and, of products, its estimate.
+/// The schedules of all kernels, each with the number of candidates and, for products, its estimate.
 fn described(all: &ScheduledGraph, setup: &Setup) -> Result<String, String> {
     let cx = Context { graph: &all.graph, device: &setup.options.profile, expect: &setup.options.expect };
     let mut out = String::new();
@@ -150,7 +151,7 @@ fn described(all: &ScheduledGraph, setup: &Setup) -> Result<String, String> {
             let _ = write!(out, ", estimated {:.2e} cycles", cycles(g, &p, cx.device, cx.expect));
         }
         out.push('\n');
-        // Few enough to read.
+        // Short lists of candidates are printed in full.
         if list.len() <= 6 {
             list.iter().filter(|c| *c != s).for_each(|c| _ = writeln!(out, "  or {c}"));
         }
@@ -158,7 +159,7 @@ fn described(all: &ScheduledGraph, setup: &Setup) -> Result<String, String> {
     Ok(out)
 }
 
-/// The text of each dispatch, behind what it takes to dispatch it.
+/// The text of each dispatch, after a line with its workgroup counts, workgroup size, memory and features.
 fn written(program: &Program) -> String {
     let mut out = String::new();
     for d in &program.dispatches {
@@ -176,7 +177,7 @@ fn written(program: &Program) -> String {
     out
 }
 
-/// Checks one file of a stage; gives what the file should be where that is something else.
+/// Checks one file of a stage; returns the expected content of the file if it differs.
 pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, String> {
     let whole = std::fs::read_to_string(file).map_err(words)?;
     let (head, mut parts) = sections(&whole);
@@ -218,7 +219,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         }
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
-        // Tensors between kernels may have any order of their axes.
+        // Tensors between kernels may have their axes in any order.
         for axis in 0..3 {
             let mut other = kernels.clone();
             if layout::apply(&mut other, &vec![Some(axis); kernels.tensors.len()]) > 0 {
@@ -249,7 +250,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
                 let setup = setup.with(&s.options)?;
                 let all = scheduled(&kernels, &setup)?;
                 let made = described(&all, &setup)?;
-                // The text in a file has been executed when it was written.
+                // The text in the file was executed when it was written.
                 let known = i > 0 && s.text.trim() == made.trim() && !thorough;
                 if !known && !ran.contains(&all.schedules) {
                     execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;

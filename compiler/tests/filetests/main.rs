@@ -1,6 +1,6 @@
-//! The stages of the compiler on text: each file of `tests/filetests/<stage>/` holds what a stage is given and what it
-//! makes of that. What is made is executed first and compared with the evaluator; only then are texts compared.
-//! `README.md` beside this file says how to add one.
+//! Stages of the compiler on text: each file of `tests/filetests/<stage>/` holds the input of a stage and its
+//! expected output. The output is executed and compared with the evaluator before the texts are compared.
+//! `README.md` beside this file says how to add a file.
 
 mod kernels;
 mod passes;
@@ -20,7 +20,7 @@ fn update() -> bool {
     std::env::var_os("UPDATE_EXPECT").is_some()
 }
 
-/// Checks one file, or writes what it should be.
+/// Checks one file, or rewrites it with the new output.
 fn check(stage: &str, file: &Path) -> Result<(), String> {
     let differs = match stage {
         "fuse" | "precision" | "schedule" | "emit" => kernels::check(stage, file, update())?,
@@ -34,7 +34,7 @@ fn check(stage: &str, file: &Path) -> Result<(), String> {
     Err(format!("{}UPDATE_EXPECT=1 accepts this", difference(&old, &new)))
 }
 
-/// The lines in which two texts differ, and what is around the first of them.
+/// The lines in which two texts differ, with some context around the first one.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) =
         (old.trim_end().lines().collect(), new.trim_end().lines().collect());

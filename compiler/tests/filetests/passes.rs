@@ -1,7 +1,7 @@
 //! Passes on graphs in text.
 //!
-//! A file holds a graph, then the line `// after`, then what the pass makes of it. Both graphs are
-//! verified and evaluated on the same made-up inputs first; only then are the texts compared.
+//! A file holds a graph, then the line `// after`, then the output of the pass. Both graphs are verified and
+//! evaluated on the same generated inputs before the texts are compared.
 
 use crate::run::inputs;
 use std::collections::BTreeMap;
@@ -31,8 +31,9 @@ fn run(pass: &str, graph: &mut Graph) {
     done.unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// The outputs of three runs one after another: of the model, which is given what it returned, and of the
-/// graph with states. The n-th output that is not among the second's is for the n-th state.
+/// The outputs of three successive runs, in pairs: of the model, whose returned states are fed back, and of
+/// the graph with states. The n-th output of the model that the graph with states lacks belongs to the n-th
+/// state.
 fn three_runs(
     before: &Graph,
     after: &Graph,
@@ -66,7 +67,7 @@ fn three_runs(
     Ok(pairs)
 }
 
-/// Checks one file of a pass; gives what the file should be where that is something else.
+/// Checks one file of a pass; returns the expected content of the file if it differs.
 pub fn check(pass: &str, file: &Path) -> Result<Option<String>, String> {
     let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
     let (source, want) = text.split_once("// after\n").unwrap_or((&text, ""));

@@ -1,4 +1,4 @@
-//! Running a program on an adapter, on made-up inputs.
+//! Runs a program on an adapter with generated inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::DeviceProfile;
@@ -14,11 +14,11 @@ pub enum Outcome {
     NoAdapter,
     /// The kernels need features that the adapter lacks.
     Cannot(String),
-    /// Its outputs.
+    /// The outputs of the program.
     Ran(Vec<Tensor>),
 }
 
-/// Inputs whose symbols are different odd numbers, but for those whose sizes are given.
+/// Inputs in which symbols are distinct odd numbers, except for those with given sizes.
 pub fn inputs(graph: &Graph, sizes: &BTreeMap<String, i64>) -> BTreeMap<String, Tensor> {
     let symbols: BTreeSet<_> =
         graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(|d| d.symbols()).collect();
@@ -81,7 +81,7 @@ pub fn run_on(
     Ok(Outcome::Ran(outputs.into_iter().map(|(_, t)| t).collect()))
 }
 
-/// Whether a result is the evaluator's, as near as `docs/testing.md` says.
+/// Whether a result agrees with the evaluator's within the tolerance of `docs/testing.md`.
 pub fn close(want: &Tensor, got: &Tensor) -> Result<(), String> {
     if want.shape != got.shape || want.dtype != got.dtype {
         return Err(format!("{}{:?}, not {}{:?}", got.dtype, got.shape, want.dtype, want.shape));
@@ -104,7 +104,7 @@ pub fn close(want: &Tensor, got: &Tensor) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a result differs by no more than 2 % of the evaluator's norm, as sums of values in f16 may.
+/// Whether a result differs from the evaluator's by at most 2 % of its norm, as sums of f16 values may.
 pub fn similar(want: &Tensor, got: &Tensor) -> Result<(), String> {
     if want.shape != got.shape || want.dtype != got.dtype {
         return Err(format!("{}{:?}, not {}{:?}", got.dtype, got.shape, want.dtype, want.shape));

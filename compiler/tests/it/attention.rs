@@ -12,7 +12,7 @@ use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 enum MaskOf {
     Nothing,
     Tensor,
-    /// Query `i` sees keys up to `i + past`, and of those the last and so many before it.
+    /// With `Positions(past, near)`, query `i` sees the key `i + past` and the `near` keys before it.
     Positions(i64, i64),
 }
 
@@ -71,7 +71,7 @@ fn attention_kernel(case: &mut Case, dtype: DType, dims: [Dim; 5], mask: MaskOf)
     (kernel, [tq, tk, tv, tm, to])
 }
 
-/// Extents, whether there is a mask, and its numbers.
+/// Checks attention for these extents, with a mask of these values if there is one.
 fn check_attention(
     gpus: &[Gpu],
     dims: [Dim; 5],
@@ -83,7 +83,7 @@ fn check_attention(
     check_masked(gpus, dims, symbols, of, &|i, j| mask.map_or(0.0, |f| f(i, j)), forced);
 }
 
-/// With a mask and its numbers.
+/// Checks attention with a kind of mask and its values.
 fn check_masked(
     gpus: &[Gpu],
     dims: [Dim; 5],
@@ -112,7 +112,7 @@ fn check_masked(
     }
 }
 
-/// The attention of these tensors.
+/// The attention of these tensors, computed with plain loops.
 fn expected(
     [batch, s, t, d, e]: [usize; 5],
     data: &BTreeMap<TensorId, Vec<f32>>,
@@ -146,7 +146,7 @@ fn expected(
     want
 }
 
-/// On matrix units, and on adapters without them with their operations written out.
+/// Runs on adapters with matrix units, and on the others with the matrix operations emulated.
 #[test]
 fn attention_on_matrix_units() {
     let f16 = |g: &Gpu| g.device.features().contains(wgpu::Features::SHADER_F16);
@@ -193,7 +193,7 @@ fn attention_on_matrix_units() {
             let got = execute(g, &prepare_bytes(g, &case, &emitted, &bytes), to);
             let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
             for (got, want) in got.take(want.len()).zip(&want) {
-                // Probabilities are f16.
+                // Probabilities are rounded to f16.
                 let near = (f64::from(got) - want).abs() <= 2e-3;
                 assert!(near, "{matrices:?} {dims:?} on {}: {got} {want}", g.name);
             }
@@ -229,7 +229,7 @@ fn attention_geometries() {
     }
 }
 
-/// Blocks of keys that no query of a block sees are left out; a query that sees none averages all of them.
+/// Blocks of keys that no query of a block sees are skipped; a query that sees no key averages all of them.
 #[test]
 fn attention_over_the_keys_that_are_seen() {
     let gpus = gpus();
@@ -247,7 +247,7 @@ fn attention_over_the_keys_that_are_seen() {
         check([2, 70, 70, 8, 20], 0, 1000, g);
         check([1, 50, 131, 12, 8], 81, 1000, g);
         check([1, 200, 200, 8, 8], 0, 7, g);
-        // Some queries see nothing: those before the first key, and those behind the last.
+        // Some queries see no key: their keys would lie before the first or after the last.
         check([1, 40, 100, 8, 8], -3, 1000, g);
         check([1, 90, 40, 8, 8], 0, 2, g);
     }
@@ -269,7 +269,8 @@ fn attention_chosen() {
     );
 }
 
-/// A score that is NaN or infinite makes the results of its query NaN, those of others do not change; −∞ hides its key.
+/// A NaN or infinite score makes the results of its query NaN and does not affect other queries; −∞ hides its
+/// key.
 #[test]
 fn attention_beyond_numbers() {
     let gpus = gpus();
@@ -283,7 +284,7 @@ fn attention_beyond_numbers() {
             [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
         let emit = |cx: &Cx| emit_as(&kernel, cx, None).unwrap();
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            // The last query of every batch.
+            // The odd value is in the mask of the last query of every batch.
             let mask = |i: usize, j: usize| if i + 1 == s && j == t / 2 { odd } else { 0.0 };
             data.insert(tm, (0..s * t).map(|i| mask(i / t, i % t)).collect());
             let want = expected([batch, s, t, d, e], &data, tensors, &mask);
@@ -299,7 +300,7 @@ fn attention_beyond_numbers() {
     }
 }
 
-/// Keys in parts: the parts' sums and scales, put together, are the whole's result.
+/// Keys in parts: combining the sums and maxima of the parts gives the result for all keys.
 #[test]
 fn attention_in_parts() {
     let gpus = gpus();
@@ -368,7 +369,7 @@ fn attention_in_parts() {
     }
 }
 
-/// Threads that share a key have the scores of one head each, under masks that differ from head to head.
+/// Threads that share a key each compute the scores of one head, with masks that differ between heads.
 #[test]
 fn heads_that_share_keys() {
     let gpus = gpus();

@@ -1,4 +1,4 @@
-//! How many kernels real models become.
+//! The numbers of kernels of real models.
 
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::kernel::{Family, KernelGraph};
@@ -23,7 +23,7 @@ fn kernels_with(model: &str, options: Options) -> KernelGraph {
 /// Every convolution with bias, activation and residual is one dispatch.
 #[test]
 fn resnet50() {
-    // By fewer multiplications one takes three.
+    // A Winograd convolution takes three dispatches.
     let k = kernels_with("resnet50", Options { without: [Technique::Winograd].into(), ..Options::default() });
     assert!(k.kernels.len() <= 56, "{}\n{k}", k.kernels.len());
 }
@@ -34,7 +34,7 @@ fn mobilenetv2() {
     assert!(k.kernels.len() <= 55, "{}\n{k}", k.kernels.len());
 }
 
-/// Seven a layer: merged QKV, attention, projection, norm, two of the MLP, norm.
+/// Seven dispatches per layer: merged QKV, attention, projection, norm, two in the MLP, norm.
 #[test]
 fn bert_base() {
     let k = kernels("bert-base", Fusion::Full);
@@ -47,7 +47,7 @@ fn qwen2_2l() {
     assert!(k.kernels.len() <= 40, "{}\n{k}", k.kernels.len());
 }
 
-/// Packed weights are read by products only, which dequantise them in registers.
+/// Packed weights are read only by products, which dequantise them in registers.
 #[test]
 fn packed_weights_stay_packed() {
     for model in ["qwen2.5-0.5b-q4f32", "qwen2.5-0.5b-q4f16"] {
@@ -61,7 +61,7 @@ fn packed_weights_stay_packed() {
     }
 }
 
-/// One token, the output head in one piece.
+/// Options for one token, with a binding limit that keeps the output head in one piece.
 fn decoding_options() -> Options {
     let mut options = Options {
         dims: [("seq".to_owned(), 1)].into(),
@@ -72,13 +72,13 @@ fn decoding_options() -> Options {
     options
 }
 
-/// Decoding one token: five dispatches a layer, and the output head.
+/// Decoding one token takes five dispatches per layer, and the output head.
 #[test]
 fn decoding() {
     for (model, layers) in
         [("qwen2-2l", 2), ("qwen2.5-0.5b", 24), ("qwen2.5-0.5b-f16", 24), ("phi3-shaped", 32)]
     {
-        // A capacity that is left open costs nothing: not a kernel, and not the sharing out of the keys.
+        // A symbolic capacity costs nothing: no additional kernel, and the keys are still divided into parts.
         let mut tensors = vec![];
         for capacity in [Some(2048), None] {
             let k = kernels_with(model, Options { states: States::Auto { capacity }, ..decoding_options() });
@@ -89,7 +89,7 @@ fn decoding() {
     }
 }
 
-/// Each part of full fusion can be left out: the rest still works, in more dispatches.
+/// Each part of full fusion can be disabled: the rest still works, with more dispatches.
 #[test]
 fn parts_of_fusion_left_out() {
     let count = |without: &[Technique]| {
@@ -101,6 +101,6 @@ fn parts_of_fusion_left_out() {
     for t in all {
         assert!(count(&[t]) > full, "{t:?}: {} and {full}", count(&[t]));
     }
-    // The parts are of one dispatch.
+    // The parts of the keys belong to one dispatch.
     assert_eq!(count(&[Technique::KeyParts]), full);
 }

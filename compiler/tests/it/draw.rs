@@ -1,6 +1,6 @@
 //! Random numbers for tests.
 
-/// Numbers that a seed decides.
+/// Random numbers that follow from a seed.
 pub struct Draw(pub u64);
 
 impl Draw {

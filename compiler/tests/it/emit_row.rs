@@ -1,4 +1,4 @@
-//! Reductions and running combinations, executed on every adapter and compared with plain loops.
+//! Reductions and prefix scans, executed on every adapter and compared with plain loops.
 
 use crate::gpu::*;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ const LENGTHS: [usize; 7] = [1, 3, 7, 31, 257, 1024, 5000];
 const KINDS: [ReduceKind; 4] = [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min];
 const ARGS: [(bool, bool); 4] = [(true, false), (true, true), (false, false), (false, true)];
 
-/// Numbers with many equal ones; products of any number of them stay small.
+/// Numbers with many duplicates, chosen so that products of any number of them stay small.
 fn values(d: DType, n: usize, kind: Option<ReduceKind>) -> Vec<Scalar> {
     let noise = noise(n, n as u32 + 3);
     noise
@@ -81,7 +81,8 @@ fn position(d: DType, row: &[Scalar], largest: bool, last: bool) -> i64 {
     best as i64
 }
 
-/// Lengths of rows that are read as vectors, and the part of them that is known where the rest is a symbol.
+/// Lengths of rows that are read as vectors, each with the constant factor of the length if the rest is a
+/// symbol.
 const WHOLE: [(usize, Option<i64>); 8] = [
     (4, None),
     (6, None),
@@ -102,12 +103,12 @@ struct Test {
     data: BTreeMap<TensorId, Vec<u8>>,
 }
 
-/// A tensor `[rows, len]`, or `[len, rows]` where the row runs across memory.
+/// A tensor `[rows, len]`, or `[len, rows]` if `across`, when consecutive elements of a row are not adjacent.
 fn setup(rows: usize, len: usize, symbolic: bool, across: bool, d: DType, values: &[Scalar]) -> Test {
     setup_by(rows, len, symbolic.then_some(1), across, d, values)
 }
 
-/// [`setup`] with extents that are symbols, that of the row times `by`.
+/// [`setup`] with symbolic extents if `by` is given; the extent of the row is a symbol times `by`.
 fn setup_by(rows: usize, len: usize, by: Option<i64>, across: bool, d: DType, values: &[Scalar]) -> Test {
     let mut case = Case::new(&[("rows", rows as i64), ("len", len as i64 / by.unwrap_or(1))]);
     let (r, l) = match by {
@@ -126,13 +127,13 @@ fn setup_by(rows: usize, len: usize, by: Option<i64>, across: bool, d: DType, va
     Test { case, body, load, rows: r, len: l, data }
 }
 
-/// Lengths with the known part of symbolic ones.
+/// All lengths, each with the constant factor of symbolic ones.
 fn all_lengths() -> impl Iterator<Item = (usize, Option<i64>)> {
     let odd = LENGTHS.into_iter().enumerate().map(|(n, l)| (l, (n % 2 == 1).then_some(1)));
     odd.chain(WHOLE)
 }
 
-/// Makes NaN of an element of most rows: the first, the last, one in between, or several.
+/// Replaces elements of most rows by NaN: the first, the last, one in between, or several.
 fn spoil(d: DType, values: &mut [Scalar], len: usize) {
     for (i, row) in values.chunks_mut(len).enumerate() {
         let nan = Scalar::from_f64(d, if i % 2 == 0 { f64::NAN } else { -f64::NAN });
@@ -166,7 +167,7 @@ fn every_kind_of_every_type() {
     let gpus = gpus();
     for d in [DType::F32, DType::F16, DType::I32, DType::I64, DType::U64, DType::U8, DType::I8, DType::Bool] {
         for (n, len) in LENGTHS.into_iter().enumerate() {
-            // Loads and stores of a narrow type add nothing that depends on the length.
+            // Loads and stores of narrow types do not depend on the length, so a few lengths are enough.
             if !matches!(d, DType::F32 | DType::I64) && ![3, 31, 257].contains(&len) {
                 continue;
             }
@@ -208,7 +209,7 @@ fn extremes_among_nan() {
     }
 }
 
-/// Executes a reduction of every row.
+/// Executes a reduction of every row and checks the results.
 fn reduces(gpus: &[Gpu], mut t: Test, kind: ReduceKind, d: DType, values: &[Scalar], rows: usize) {
     let len = values.len() / rows;
     let acc = t.body.push(Expr::Acc(0), d);
@@ -308,7 +309,7 @@ fn the_last_that_holds() {
     }
 }
 
-/// Softmax of `x`, stored as `to`: three loops, of which the first reads.
+/// Softmax of `x`, stored as `to`, in three loops over the row; only the first one reads the tensor.
 fn softmax(t: &mut Test, to: DType, out: TensorId) -> Kernel {
     let d = DType::F32;
     let b = &mut t.body;

@@ -11,10 +11,10 @@ use wgfc_ir::{
     storage,
 };
 
-/// Odd, so that the last word of a packed type is not full.
+/// The number of elements; odd, so that the last word of a packed type is partly filled.
 const N: usize = 203;
 
-/// The result of a function by the evaluator.
+/// The evaluator's results of a function.
 fn expected(f: &ScalarFn, args: &[Tensor]) -> Vec<Scalar> {
     let mut graph = Graph::default();
     let out = {
@@ -50,12 +50,12 @@ fn inline(body: &mut Body, f: &ScalarFn, args: &[ExprId]) -> ExprId {
     *ids.last().unwrap()
 }
 
-/// A tensor's bytes; raw bits, so that NaN codes and infinities can be given.
+/// A tensor of these scalars, whose bits may be NaN codes or infinities.
 fn tensor(dtype: DType, values: &[Scalar]) -> Tensor {
     Tensor::from_scalars(dtype, vec![values.len()], values)
 }
 
-/// Relative and absolute error that a result of a type may have.
+/// The relative and absolute error allowed for results of a type.
 fn tolerance(d: DType) -> (f64, f64) {
     match d {
         DType::F32 | DType::F64 => (1e-5, 2e-6),
@@ -78,7 +78,7 @@ fn agrees(d: DType, got: Scalar, want: Scalar, exact: bool) -> bool {
     w.is_nan() || g == w || (g - w).abs() <= abs + rel * w.abs() || (!exact && !w.is_finite())
 }
 
-/// Whether both agree; NaN and the infinities must be equal, too.
+/// Whether two results agree, where NaN and the infinities must agree too.
 fn agrees_beyond_numbers(d: DType, got: Scalar, want: Scalar) -> bool {
     let (g, w) = (got.as_f64(), want.as_f64());
     if !w.is_finite() {
@@ -94,7 +94,7 @@ fn check(gpus: &[Gpu], functions: &[(String, ScalarFn)], args: &[Tensor], exact:
     check_by(gpus, functions, args, |d, got, want| agrees(d, got, want, exact))
 }
 
-/// Runs functions of one result type, all in one kernel over `functions · N` elements.
+/// Checks functions with one result type, all in one kernel over `functions · N` elements.
 #[must_use]
 fn check_by(
     gpus: &[Gpu],
@@ -155,11 +155,11 @@ fn none_wrong(wrong: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Operands of a type: edges first, then random ones of moderate size.
+/// Operands of a type: edge cases first, then random ones of moderate size.
 fn operands(d: DType, seed: u64, edges: &[f64], range: f64) -> Tensor {
     let mut rng = Rng::new(seed);
     let mut unit = || (rng.bits() >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0;
-    // Powers of two only; the smallest is below what f32 computes with.
+    // F8E8M0 has only powers of two, the smallest of which are subnormal in f32.
     let least = if d == DType::F8E8M0 { 1e-3 } else { f64::NEG_INFINITY };
     let values: Vec<Scalar> = (0..N)
         .map(|i| match edges.get(i) {
@@ -171,7 +171,7 @@ fn operands(d: DType, seed: u64, edges: &[f64], range: f64) -> Tensor {
     tensor(d, &values)
 }
 
-/// Integers of all sizes, the extremes among them, in all pairs of the first few.
+/// Integers of all sizes including the extremes, with all pairs of the first few.
 fn integers(d: DType, seed: u64, period: usize) -> Tensor {
     let bits = d.bits() as u32;
     let top = 1u64 << (bits - 1);
@@ -213,13 +213,13 @@ fn unary_operators_of_floats() {
         let (bools, smooth): (Vec<UnaryOp>, Vec<UnaryOp>) =
             smooth.into_iter().partition(|o| matches!(o, UnaryOp::IsNan | UnaryOp::IsInf));
         let x = operands(d, 1, &EDGES, 6.0);
-        // Without a NaN, what is outside an operator's domain is any number.
+        // A type without NaN has no defined result outside an operator's domain.
         let smooth = if d == DType::F4E2M1 { vec![] } else { smooth };
         let small = operands(d, 2, &EDGES[..18], 1.0);
         let list = |ops: &[UnaryOp]| ops.iter().map(named).collect::<Vec<_>>();
         wrong.extend(check(&gpus, &list(&exact), std::slice::from_ref(&x), true));
         wrong.extend(check(&gpus, &list(&smooth), &[small], false));
-        // Functions that are steep or have few digits far from 0 are compared near it only.
+        // Functions that are steep or inaccurate far from 0 are compared only near 0.
         wrong.extend(check(&gpus, &list(&smooth), &[x], false));
         let odd = operands(d, 3, &[f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0], 3.0);
         wrong.extend(check(&gpus, &list(&bools), &[odd], true));
@@ -283,7 +283,8 @@ fn binary_operators_of_floats() {
     none_wrong(wrong);
 }
 
-/// All pairs of numbers and what is none. The exponential of NaN is the driver's, and so is what is computed with it.
+/// All pairs of numbers, infinities and NaN. The exponential of NaN and functions based on it depend on the
+/// driver, so they are not compared.
 #[test]
 fn not_a_number_and_infinities() {
     const NUMBERS: [f64; 12] =
@@ -321,7 +322,8 @@ fn not_a_number_and_infinities() {
     none_wrong(wrong);
 }
 
-/// Expressions that are 0 for numbers only, where the kernel's text would let a driver take them to be 0.
+/// Expressions that are 0 for finite numbers but not for NaN and infinities, which a driver must not simplify
+/// to 0.
 #[test]
 fn zeros_that_are_none_beyond_numbers() {
     const NUMBERS: [f64; 9] =
@@ -396,7 +398,7 @@ fn casts_between_all_types() {
             .into_iter()
             .chain([465.0, 57344.0, 61440.0, 3e9, 0.0009765625, 2.0f64.powi(-9), 2.0f64.powi(-17), 5.0, 7.0])
             .collect();
-    // Beyond the integers of 32 and of 64 bits.
+    // Values beyond the ranges of 32-bit and 64-bit integers.
     let large = [
         f64::NAN,
         f64::INFINITY,
@@ -418,7 +420,8 @@ fn casts_between_all_types() {
             _ => integers(from, 11, 1),
         };
         for to in DType::ALL.iter().copied().filter(|to| to.is_float() != whole) {
-            // Saturation of floats that do not fit is left to each: only common values are compared.
+            // Saturation of floats that do not fit is implementation-defined, so only values that fit are
+            // compared.
             wrong.extend(check(
                 &gpus,
                 &[(format!("cast {from} to {to}"), ScalarFn::cast(to))],
@@ -479,7 +482,8 @@ fn packed_neighbours_of_a_symbolic_length() {
     }
 }
 
-/// Results of 8, 16, 32 and 64 bits in one kernel, of few elements and of each number modulo the widest vector.
+/// Results of 8, 16, 32 and 64 bits in one kernel, over few elements and over lengths with every remainder
+/// modulo the widest vector.
 #[test]
 fn results_of_several_widths_in_one_kernel() {
     use DType::*;
@@ -522,7 +526,7 @@ fn results_of_several_widths_in_one_kernel() {
     }
 }
 
-/// A product of a narrow type compared with the same product that a kernel stored.
+/// A product in a narrow type is compared with the same product read from memory.
 #[test]
 fn narrow_values_are_rounded_before_they_are_compared() {
     let gpus = gpus();
@@ -533,7 +537,7 @@ fn narrow_values_are_rounded_before_they_are_compared() {
         let out = case.typed(DType::Bool, &[c(n)], TensorKind::Output(0));
         let load = |body: &mut Body, tensor| body.push(Expr::Load { tensor, offset: v(0), guard: None }, d);
         let (a, b) = (load(&mut body, x), load(&mut body, s));
-        // Numbers that the type has.
+        // Numbers that the type can represent.
         let rounded = |v: &[f64]| {
             let v: Vec<Scalar> = v.iter().map(|x| Scalar::from_f64(d, *x)).collect();
             tensor(d, &v).scalars().unwrap()

@@ -26,7 +26,7 @@ fn output(g: &mut Graph, v: Value) {
     g.outputs.push(Border { name: format!("y{}", g.outputs.len()).into(), value: v });
 }
 
-/// A 3×3 convolution of pictures `size` with a border of zeros.
+/// A 3×3 convolution of images of `size`, padded with zeros.
 fn conv(b: &mut Builder, x: Value, w: Value, size: [i64; 2]) -> Value {
     let windows = size.map(|n| wgfc_ir::build::WindowAxis {
         kernel: 3usize.into(),
@@ -40,7 +40,7 @@ fn conv(b: &mut Builder, x: Value, w: Value, size: [i64; 2]) -> Value {
     b.push(Op::Contract(c), &[u, w]).unwrap()
 }
 
-/// relu(conv(x, w) + b) + x with a 3×3 convolution: one product with everything in its epilogue.
+/// relu(conv(x, w) + b) + x with a 3×3 convolution: one product with everything else in its epilogue.
 fn residual_conv(g: &mut Graph) {
     let x = g.add_input("x", f32s(&["n", "6", "9", "7"]));
     let w = g.add_input("w", f32s(&["6", "6", "3", "3"]));
@@ -67,7 +67,7 @@ fn bias_activation_and_residual_join_the_product() {
     assert_eq!(families(&none), ["matmul", "map", "map", "map"], "{none}");
 }
 
-/// A 3×3 convolution of `parts` pieces of x, normalised and joined along the height.
+/// A 3×3 convolution of `parts` slices of x, normalised and concatenated along the height.
 fn conv_of_pieces(parts: i64) -> Graph {
     let mut g = Graph::new();
     let x = g.add_input("x", f32s(&["n", "16", "48", "40"]));
@@ -92,20 +92,20 @@ fn conv_of_pieces(parts: i64) -> Graph {
 
 #[test]
 fn what_a_convolution_loads_is_cheap() {
-    // All branches are computed for each of nine loads.
+    // Fused into the convolution, all slices would be computed for each of its nine loads.
     for parts in [4, 8] {
         let k = fuse(&conv_of_pieces(parts), &options(Fusion::Full)).unwrap();
         let product = k.kernels.iter().find(|k| matches!(k.family, Family::Matmul(_))).unwrap();
         assert!(product.reads().len() <= 3 && product.body.len() < 32, "{product}");
     }
-    // One subtraction is not worth a pass.
+    // A single subtraction is not worth a separate pass.
     let k = fuse(&conv_of_pieces(1), &options(Fusion::Full)).unwrap();
     assert_eq!(families(&k), ["matmul"], "{k}");
 }
 
 #[test]
 fn chains_that_double_are_cut() {
-    // Each step reads the one before it at two places: written out in one kernel, 2^30 loads.
+    // Each step reads the previous one at two positions; fused into one kernel, that would be 2^30 loads.
     for moved in [false, true] {
         let mut g = Graph::new();
         let mut v = g.add_input("x", f32s(&["n + 64"]));
@@ -217,7 +217,7 @@ fn a_constant_too_large_for_a_binding_is_cut() {
     assert_eq!(parts.concat(), values);
 }
 
-/// tanh(h·w) with h [batch, n], step after step.
+/// tanh(h·w) with h [batch, n], repeated in a loop.
 fn recurrence(batch: &str, n: &str) -> Graph {
     let mut body = Graph::new();
     let h = body.add_input("h", f32s(&[batch, n]));
@@ -249,18 +249,20 @@ fn what_runs_a_lane_is_chosen_by_cost() {
         options.profile.speeds.dispatch_cost = cost / 2.5;
         fuse(&recurrence(batch, n), &options).unwrap()
     };
-    // A few products each: an invocation, of which many are needed to fill a device; a workgroup for more.
+    // With a few products per lane, an invocation runs each lane if there are enough lanes to fill the
+    // device. With more products, a workgroup does.
     assert_eq!(families(&made("4096", "4", 10e-6)), ["loop"]);
     assert_eq!(families(&made("3", "48", 10e-6)), ["staged_loop"]);
-    // A workgroup computes sooner than one invocation could.
+    // A workgroup is estimated to be faster than one invocation.
     let k = made("1", "24", 10e-6);
     let Family::StagedLoop(StagedLoop { why, .. }) = &k.kernels[0].family else { panic!("{k}") };
     assert!(why.contains("is estimated to take an invocation"), "{why}");
-    // 4 MB of weights in every step keep one workgroup busy longer than all of them and another dispatch.
+    // With 4 MB of weights in every step, one workgroup takes longer than the whole device and another
+    // dispatch.
     let k = made("1", "1024", 10e-6);
     let [repeat] = &k.repeats[..] else { panic!("{k}") };
     assert!(repeat.why.contains("a workgroup for each lane") && repeat.why.contains("dispatches"), "{k}");
-    // Where dispatches cost next to nothing a loop is worth less.
+    // A loop in one kernel is worth less where dispatches are nearly free.
     assert!(made("3", "256", 10e-6).repeats.is_empty());
     assert_eq!(made("3", "256", 0.1e-6).repeats.len(), 1);
 }

@@ -1,4 +1,5 @@
-//! The modules of the compiler form layers: what uses what has no cycle, at the top and inside of the large modules.
+//! The modules of the compiler form layers: there are no cyclic dependencies between them, at the top level
+//! or inside the large modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +14,7 @@ fn code(path: &Path) -> String {
     own.lines().map(|l| l.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The modules named behind `prefix`, as in `prefix::a::b` and `prefix::{a::b, c}`.
+/// The modules named after `prefix`, as in `prefix::a::b` and `prefix::{a::b, c}`.
 fn named(text: &str, prefix: &str) -> BTreeSet<String> {
     let word = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut out = BTreeSet::new();
@@ -42,7 +43,7 @@ fn named(text: &str, prefix: &str) -> BTreeSet<String> {
     out
 }
 
-/// Which modules of a folder use which others.
+/// The modules of a folder, each with the other modules that it uses.
 fn uses(folder: &Path, prefix: &str) -> Uses {
     fn add(out: &mut Uses, module: &str, path: &Path, prefix: &str) {
         if path.is_dir() {
@@ -68,7 +69,7 @@ fn uses(folder: &Path, prefix: &str) -> Uses {
     out
 }
 
-/// Modules that are left once those are taken away, again and again, that use none of the others.
+/// The modules in dependency cycles and their users: modules that use no others are removed repeatedly.
 fn cyclic(mut uses: Uses) -> Uses {
     while let Some(done) = uses.iter().find(|(_, used)| used.is_empty()).map(|(m, _)| m.clone()) {
         uses.remove(&done);
@@ -88,7 +89,7 @@ fn modules_form_layers() {
     }
 }
 
-/// The picture in ARCHITECTURE.md: lines of modules, the top first.
+/// The diagram in ARCHITECTURE.md has lines of modules with the top layer first.
 #[test]
 fn the_picture_agrees_with_the_imports() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! Tests of the compiler's programs for graphs, and its kernels on every adapter.
+//! Tests of the kernels that the compiler makes of graphs, and of their results on every adapter.
 
 mod attention;
 mod dispatches;

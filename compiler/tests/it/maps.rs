@@ -1,4 +1,4 @@
-//! Maps of views, drawn at random, in schedules drawn at random, on every adapter and compared with the evaluator.
+//! Random maps of views with random schedules, on every adapter, compared with the evaluator.
 
 use crate::draw::Draw;
 use crate::run::inputs;
@@ -12,7 +12,7 @@ use wgfc_ir::{eval, text, verify};
 
 const EXTENTS: [usize; 16] = [1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48];
 
-/// A graph under way.
+/// A graph under construction.
 struct Lines {
     inputs: Vec<String>,
     nodes: Vec<String>,
@@ -36,7 +36,7 @@ impl Lines {
         let nodes = self.nodes.iter().enumerate().map(|(i, l)| format!("  %{} = {l}\n", n + i));
         let all: String = lines.chain(nodes).collect();
         let text = format!("graph ({}) -> (y: {result}) {{\n{all}}}\n", borders.join(", "));
-        // The longest names first.
+        // Longer names are replaced first, since shorter ones are their prefixes.
         let text = (0..self.nodes.len())
             .rev()
             .fold(text, |t, i| t.replace(&format!("N{i}"), &format!("%{}", n + i)));
@@ -44,7 +44,7 @@ impl Lines {
     }
 }
 
-/// A value of a shape: an input, or a view of some others.
+/// A value of this shape: an input, or a view of other values.
 fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) -> String {
     let rank = shape.len();
     let axis = |i: usize| format!("%{i}");
@@ -57,7 +57,7 @@ fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) 
             let reads: Vec<String> = order.iter().map(|k| axis(*k)).collect();
             out.node(format!("view {shape:?} reads [{}] ({x})", reads.join(", ")), ty, shape)
         }
-        // A slice, in steps, or backwards.
+        // A slice, possibly strided, or a reversal.
         3 => {
             let k = d.below(rank);
             let (step, first) = (d.one(&[1, 1, 2]), d.below(5));
@@ -71,7 +71,7 @@ fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) 
             };
             out.node(format!("view {shape:?} reads [{}] ({x})", reads.join(", ")), ty, shape)
         }
-        // Every element again, or along all of an axis.
+        // Every element repeated, or one element broadcast along the axis.
         4 => {
             let k = d.below(rank);
             let mut from = shape.to_vec();
@@ -86,7 +86,7 @@ fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) 
             let x = view(d, out, ty, &from, depth - 1);
             out.node(format!("view {shape:?} reads [{}] ({x})", reads.join(", ")), ty, shape)
         }
-        // Two of them, one behind the other.
+        // A concatenation of two values.
         5 if shape.iter().any(|n| *n > 1) => {
             let k = (0..rank).max_by_key(|k| shape[*k]).unwrap_or(0);
             let cut = if shape[k] > 8 && d.below(2) == 0 { 4 * (1 + d.below(shape[k] / 4 - 1)) } else { 1 };
@@ -95,7 +95,7 @@ fn view(d: &mut Draw, out: &mut Lines, ty: &str, shape: &[usize], depth: usize) 
             let (x, y) = (view(d, out, ty, &a, depth - 1), view(d, out, ty, &b, depth - 1));
             out.node(format!("concat axis {k} ({x}, {y})"), ty, shape)
         }
-        // Rows by their numbers.
+        // Rows gathered by index.
         6 if ty != "bool" => {
             let rows = d.one(&EXTENTS);
             let mut table = shape.to_vec();

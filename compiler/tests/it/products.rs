@@ -1,5 +1,5 @@
-//! Products of matrices, convolutions and attention, drawn at random, on devices and in schedules drawn at random, on every
-//! adapter and compared with the evaluator.
+//! Random matrix products, convolutions and attention, for random devices and with random schedules, on every
+//! adapter, compared with the evaluator.
 
 use crate::draw::Draw;
 use crate::schedules::{Case, run, seeds, slow};
@@ -25,17 +25,17 @@ const DEPTHS: [i64; 16] = [1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 40, 64, 72, 100,
 
 type Built<T = Value> = Result<T, OpError>;
 
-/// A graph under way, and what its inputs are.
+/// A graph under construction, and the values of its inputs.
 struct Drawn<'d> {
     d: &'d mut Draw,
     given: BTreeMap<String, Tensor>,
-    /// Extents by name.
+    /// The number of named extents.
     names: usize,
 }
 
 type Make = fn(&mut Draw, DType) -> Scalar;
 
-/// Eighths, of which sums of products are exact.
+/// Multiples of an eighth, whose products have exact sums.
 fn eighths(d: &mut Draw, dtype: DType) -> Scalar {
     match dtype {
         DType::Bool => Scalar::bool(d.below(3) > 0),
@@ -55,7 +55,7 @@ fn elements(d: &mut Draw, dtype: DType, shape: &[i64], make: Make) -> Tensor {
 }
 
 impl Drawn<'_> {
-    /// An extent, sometimes by a name.
+    /// An extent, sometimes a symbol.
     fn dim(&mut self, n: i64) -> Dim {
         if self.d.below(6) > 0 {
             return n.into();
@@ -63,7 +63,7 @@ impl Drawn<'_> {
         self.names += 1;
         Dim::sym(&format!("n{}", self.names))
     }
-    /// An input of a shape whose axes may have names.
+    /// An input whose extents may be symbols.
     fn input(&mut self, cx: &mut Lowering, dtype: DType, shape: &[(i64, Dim)]) -> Value {
         let name = format!("x{}", self.given.len());
         let (extents, dims): (Vec<i64>, Vec<Dim>) = shape.iter().cloned().unzip();
@@ -84,7 +84,7 @@ impl Drawn<'_> {
         let dims: Vec<Dim> = shape.iter().map(|n| Dim::from(*n)).collect();
         cx.graph.add_input(&name, TensorType::new(dtype, dims))
     }
-    /// An operand: as it is in memory, transposed, a part of something larger, or computed where it is read.
+    /// An operand: stored directly, transposed, a slice of a larger tensor, or computed where it is read.
     fn operand(&mut self, cx: &mut Lowering, dtype: DType, shape: &[(i64, Dim)]) -> Built {
         let rank = shape.len();
         let mut from = shape.to_vec();
@@ -115,7 +115,7 @@ impl Drawn<'_> {
             _ => Ok(self.input(cx, dtype, &from)),
         }
     }
-    /// Operations on a result.
+    /// Applies operations to a result.
     fn behind(&mut self, cx: &mut Lowering, y: Value) -> Built {
         let (shape, dtype) = (cx.shape(y), cx.dtype(y));
         let rank = shape.len();
@@ -314,7 +314,7 @@ fn device(d: &mut Draw) -> DeviceProfile {
     }
 }
 
-/// One of each kind of schedule as often as one of another.
+/// Picks a schedule, with equal probability for each kind.
 fn pick(d: &mut Draw, all: &[Schedule]) -> Schedule {
     let mut kinds: Vec<&str> = all.iter().map(|s| s.fields().0).collect();
     kinds.sort_unstable();

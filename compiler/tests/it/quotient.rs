@@ -1,4 +1,4 @@
-//! Quotients that must be right to the last bit, on every adapter and with divisions that are not.
+//! Correctly rounded quotients, on every adapter and also with simulated inexact divisions.
 
 use crate::gpu::*;
 use std::collections::BTreeMap;
@@ -6,10 +6,11 @@ use wgfc_compiler::kernel::*;
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, DType};
 
-/// The errors of a division of mantissas, in units of its last place.
+/// Errors to add to a division of mantissas, in units in the last place.
 const OFF: [i32; 5] = [0, 1, -1, 3, -3];
 
-/// Pairs of normal numbers whose quotient is normal: of all sizes, near each other, quotients that are whole or nearly.
+/// Pairs of normal numbers with a normal quotient: of all sizes, close to each other, and with integer or
+/// nearly integer quotients.
 fn pairs() -> Vec<(f32, f32)> {
     let mut rng = Rng::new(5);
     let mut out =

@@ -1,5 +1,5 @@
-//! Operators along rows (orders, prefix scans, reductions, softmax), drawn at random, on devices and in schedules drawn at
-//! random, on every adapter and compared with the evaluator.
+//! Random operators along rows (sorts, prefix scans, reductions, softmax), for random devices and with random
+//! schedules, on every adapter, compared with the evaluator.
 
 use crate::draw::Draw;
 use crate::schedules::{Case, every, run, seeds};
@@ -29,7 +29,7 @@ fn problem(d: &mut Draw) -> Problem {
     let mut shape: Vec<usize> = (0..rank).map(|_| d.one(&[1, 2, 3, 5])).collect();
     shape[axis] = d.one(&LENGTHS);
     let len = shape[axis];
-    // Each axis by a name, or by its number.
+    // Each extent is a symbol or a number.
     let named: Vec<bool> = (0..rank).map(|k| d.below(if k == axis { 2 } else { 4 }) == 0).collect();
     let dims: Vec<String> =
         (0..rank).map(|k| if named[k] { format!("n{k}") } else { shape[k].to_string() }).collect();
@@ -53,7 +53,7 @@ fn problem(d: &mut Draw) -> Problem {
     };
     let ty = d.one(types);
     let mut lines = vec![format!("%0 = input : {ty}{all} as \"x\"")];
-    // The operand is computed on the way, or moved.
+    // The operand is an input, computed, or moved.
     let x = match d.below(3) {
         0 => {
             lines.push(format!("%1 = map {all} {{ add(a0, a0) }} (%0) : {ty}{all} @ \"twice\""));
@@ -82,14 +82,14 @@ fn problem(d: &mut Draw) -> Problem {
             ));
             outputs = vec![format!("%{n}"), format!("%{m}")];
             match d.below(4) {
-                // Other elements at the positions.
+                // Elements gathered at the resulting positions.
                 0 => {
                     let reads = at(&format!("$1[{}]", here.join(", ")));
                     lines
                         .push(format!("%{} = gather {s} reads {reads} (%0, %{m}) : {ty}{s} @ \"at\"", n + 2));
                     outputs.push(format!("%{}", n + 2));
                 }
-                // Positions backwards, which other positions of the same kernel's result are.
+                // Reversed positions, used to index other positions of the same result.
                 1 if k != "0" => {
                     let back = at(&format!("{k} - 1 - %{axis}"));
                     lines.push(format!("%{} = view {s} reads {back} (%{m}) : i64{s} @ \"flip\"", n + 2));
@@ -147,7 +147,7 @@ fn problem(d: &mut Draw) -> Problem {
     Problem { text, dtype, shape, specials: kind < 5 }
 }
 
-/// Elements of which many are equal.
+/// Elements with many duplicates.
 fn elements(d: &mut Draw, p: &Problem) -> Tensor {
     const SPECIALS: [f64; 6] = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.0];
     let n = p.shape.iter().product();

@@ -1,4 +1,4 @@
-//! Kernels in schedules drawn at random, on every adapter and compared with the evaluator.
+//! Kernels with random schedules, on every adapter, compared with the evaluator.
 
 use crate::run::{Outcome, close, run_on};
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 use wgfc_runtime::testing::gpus;
 
-/// The computation of kernels.
+/// A computation with its inputs and expected results.
 pub struct Case<'a> {
     pub graph: &'a Graph,
     pub options: &'a Options,
     pub given: BTreeMap<String, Tensor>,
     pub want: Vec<Tensor>,
-    /// The adapters it runs on.
+    /// Selects the adapters that it runs on.
     pub on: fn(&Gpu) -> bool,
 }
 
-/// How many tests run, and the first seed: many with `WGFC_THOROUGH`, and from `WGFC_SEED`.
+/// The seeds to test: more of them with `WGFC_THOROUGH`, starting from `WGFC_SEED`.
 pub fn seeds() -> std::ops::Range<u64> {
     let count = if std::env::var_os("WGFC_THOROUGH").is_some() { 2000 } else { 20 };
     let first = std::env::var("WGFC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
@@ -33,14 +33,15 @@ pub fn every(_: &Gpu) -> bool {
     true
 }
 
-/// Every adapter, but SwiftShader, which takes seconds to compile a product, for one seed in seven only and for all with
-/// `WGFC_THOROUGH`.
+/// Every adapter, except that SwiftShader, which takes seconds to compile a product, is used for one seed in
+/// seven only, or for all with `WGFC_THOROUGH`.
 pub fn slow(seed: u64) -> fn(&Gpu) -> bool {
     let all = seed.is_multiple_of(7) || std::env::var_os("WGFC_THOROUGH").is_some();
     if all { every } else { |g| !g.summary().name.contains("SwiftShader") }
 }
 
-/// Runs them so many times, each kernel in what `pick` chooses of its candidates in that round; counts the kinds of schedules.
+/// Runs the kernels in `rounds` rounds, in each of which `pick` chooses a candidate for each kernel; counts
+/// the kinds of schedules.
 pub fn run(
     case: &Case,
     kernels: KernelGraph,

@@ -1,4 +1,5 @@
-//! Special functions on every adapter, compared with the evaluator over the ranges for which an error is stated.
+//! Special functions on every adapter, compared with the evaluator over the ranges for which an error bound
+//! is stated.
 
 use crate::gpu::*;
 use half::f16;
@@ -8,15 +9,15 @@ use wgfc_ir::special::{Error, Range, within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, DType, Poly, Special, Special2, UnaryOp};
 
-/// Operands of each function.
+/// The number of operands for each function.
 const N: usize = 6000;
 
-/// One of a range.
+/// A random number in a range.
 fn drawn(rng: &mut Rng, range: Range) -> f32 {
     within(range, (rng.bits() >> 11) as f64 / (1u64 << 53) as f64) as f32
 }
 
-/// The function of these columns on an adapter.
+/// The results of a function of these columns on an adapter.
 fn computed(gpu: &Gpu, columns: &[Vec<f32>], apply: impl Fn(&mut Body, &[ExprId]) -> ExprId) -> Vec<f32> {
     let n = columns[0].len();
     let total = Poly::constant(n as i64);
@@ -38,13 +39,13 @@ fn computed(gpu: &Gpu, columns: &[Vec<f32>], apply: impl Fn(&mut Body, &[ExprId]
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).take(n).collect()
 }
 
-/// The largest difference, in units of the error that is stated; also where it does not differ too much.
+/// The largest difference in units of the stated error bound, and where it occurs.
 #[derive(Default)]
 struct Worst(f64, String);
 
 impl Worst {
     fn see(&mut self, what: &str, operands: &[f32], got: f32, want: f64, error: Error) {
-        // Numbers that are not normal may be 0 on a device, and what rounds to infinity is.
+        // A device may flush subnormal numbers to 0, and results that round to infinity must be infinite.
         let tiny = f64::from(f32::MIN_POSITIVE);
         let want = if want.abs() < tiny { 0.0 } else { f64::from(want as f32) };
         let off = if error.admits(got.into(), want) {
@@ -69,7 +70,7 @@ fn report(all: Vec<Worst>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Poles, ends of domains, and what is no number.
+/// Poles, ends of domains, infinities and NaN.
 const EDGES: [f32; 18] = [
     0.0,
     -0.0,
@@ -114,7 +115,7 @@ fn functions_of_one_operand() {
     report(all);
 }
 
-/// Whole second operands are degrees, which the ranges of polynomials give.
+/// The ranges of polynomials give integer second operands, which are degrees.
 #[test]
 fn functions_of_two_operands() {
     let mut all = vec![];
@@ -148,7 +149,8 @@ fn functions_of_two_operands() {
     report(all);
 }
 
-/// Each value that f16 has, halfway between neighbours and next to that, and what is not finite.
+/// Every finite f16 value, midpoints between neighbours and numbers next to them, and values that are not
+/// finite.
 #[test]
 fn rounding_to_f16() {
     let finite: Vec<f32> = (0..=0x7bff_u16).map(|bits| f16::from_bits(bits).to_f32()).collect();
@@ -172,7 +174,7 @@ fn rounding_to_f16() {
     }
 }
 
-/// Angles of all sizes, those next to multiples of π/2 among them, where sine, cosine or tangent is next to 0.
+/// Angles of all sizes, including those next to multiples of π/2, where sine, cosine or tangent is near 0.
 #[test]
 fn sines_of_any_angle() {
     let mut rng = Rng::new(77);
@@ -190,7 +192,8 @@ fn sines_of_any_angle() {
     let mut all = vec![];
     for gpu in gpus() {
         for (op, want, relative) in of {
-            // The function alone, and beside both sine and cosine of the angle, which are then computed together.
+            // The function alone, and together with both sine and cosine of the angle, which are then
+            // computed jointly.
             for both in [false, true] {
                 let apply = |body: &mut Body, x: &[ExprId]| {
                     let y = body.push(Expr::Unary(op, x[0]), DType::F32);

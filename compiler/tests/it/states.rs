@@ -1,4 +1,4 @@
-//! States in kernels: written in place where that is possible.
+//! States in kernels are written in place where possible.
 
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::kernel::{Family, KernelGraph, Map, TensorKind};
@@ -19,7 +19,7 @@ fn writers(k: &KernelGraph) -> Vec<bool> {
     out
 }
 
-/// Where the caches of a decoder are written, nothing else of them moves.
+/// The caches of a decoder are written in place, and nothing else in them moves.
 #[test]
 fn the_cache_of_a_decoder_is_written_in_place() {
     let path = format!("{}/../fixtures/qwen2-2l.onnx", env!("CARGO_MANIFEST_DIR"));

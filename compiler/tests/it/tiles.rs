@@ -9,13 +9,13 @@ use wgfc_compiler::schedule::products::problem::{Problem, problem};
 use wgfc_compiler::schedule::products::{self, BLOCKS, COOPERATIVE, Product, SINGLE, TILES, VECTOR_BLOCKS};
 use wgfc_ir::{DType, Dim, Poly};
 
-/// Runs `out = a · b + bias` with a geometry on all adapters.
+/// Checks `out = a · b + bias` on all adapters with a given geometry.
 fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layout, forced: Option<Shape>) {
     let case = Case::new(symbols);
     check_typed_product(gpus, case, DType::F32, dims, l, forced);
 }
 
-/// Runs the product of factors of a type, for the device of the case.
+/// Checks a product with factors of a type, for the device of the case.
 fn check_typed_product(
     gpus: &[Gpu],
     mut case: Case,
@@ -94,7 +94,7 @@ fn every_tile_shape() {
     }
 }
 
-/// Loops over a tile's depth of any length, one buffer or two, and any order of the workgroups.
+/// Different unrollings of the loop over a tile's depth, one buffer or two, and both orders of workgroups.
 #[test]
 fn every_form_of_a_tile() {
     let gpus = gpus();
@@ -110,7 +110,7 @@ fn every_form_of_a_tile() {
     }
 }
 
-/// Blocks of results whose sums are written out.
+/// Blocks of results whose sums are unrolled.
 #[test]
 fn every_window() {
     let gpus = gpus();
@@ -124,7 +124,7 @@ fn every_window() {
     }
 }
 
-/// Every shape is written and validated for a device with matrix units, and runs on those there are.
+/// Every shape is emitted and validated for a device with matrix units, and runs on adapters that have them.
 #[test]
 fn products_on_matrix_units() {
     let gpus: Vec<Gpu> = gpus().into_iter().filter(|g| g.multiplies_matrices).collect();
@@ -143,7 +143,8 @@ fn products_on_matrix_units() {
     }
 }
 
-/// Products on adapters without them, their operations written out, also where lines are no whole vectors.
+/// Products on adapters without matrix units, with the units' operations emulated, also where rows are not
+/// multiples of a vector.
 #[test]
 fn products_on_units_written_out() {
     let half = |g: &Gpu| !g.multiplies_matrices && g.device.features().contains(wgpu::Features::SHADER_F16);
@@ -175,7 +176,7 @@ fn all_layouts_of_a_tile() {
     }
 }
 
-/// Some of the thin geometries that a case has, others for other cases.
+/// Some of the thin geometries for a case, varying between cases.
 fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Shape> {
     let p = problem(kernel).unwrap();
     let shape = |s| match s {
@@ -264,7 +265,7 @@ fn blocks_of_vectors() {
     check_product(&gpus, [b, m, n * 4, k], &[("b", 2), ("m", 9), ("n", 5), ("k", 6)], PLAIN, Some(block));
 }
 
-/// Runs a product as decoding makes them with the chosen geometry and some others.
+/// Checks a product with few rows with the chosen geometry and some others.
 fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
     let mut case = Case::new(&[]);
     let (kernel, t) = g.kernel(&mut case);
@@ -306,7 +307,8 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
             e.check().unwrap();
             e
         };
-        // SwiftShader takes seconds to compile one of these: it runs some, as they are chosen.
+        // SwiftShader takes seconds to compile one of these, so it runs only some of those with the chosen
+        // geometry.
         let some =
             forced.is_none() && g.rows <= 2 && matches!(g.weights, DType::F32 | DType::F16 | DType::U4);
         let slow = |gpu: &Gpu, e: &EmittedKernel| {
@@ -357,7 +359,7 @@ fn thin_products_of_narrow_types() {
             check_gemv(&gpus, Gemv { rows: 3, products: 2, norm: true, split: Some(5), ..g(96, 34) }, 1);
             check_gemv(&gpus, Gemv { split: Some(5), ..g(33, 7) }, 1);
         }
-        // As many sums as registers hold, so that loads are narrower than 16 bytes.
+        // As many sums as fit the registers, so that loads are narrower than 16 bytes.
         let g = Gemv { weights: F16, rows: 8, products: 3, norm: true, ..Gemv::plain(64, 32, by_column) };
         check_gemv(&gpus, g, 1);
     }
@@ -401,7 +403,7 @@ fn chosen_geometries_and_symbolic_extents() {
         }
         check_product(&gpus, [c(2), c(3), s("h"), s("past")], &symbols, l, Some(Shape::Serial));
     }
-    // Nothing to sum: only the epilogue; nothing to make: no workgroups.
+    // An empty sum, which leaves only the epilogue, and an empty result, which needs no workgroups.
     check_product(&gpus, fixed([1, 5, 6, 0]), &[], PLAIN, None);
     check_product(
         &gpus,
@@ -483,7 +485,7 @@ fn convolutions() {
     }
 }
 
-/// Which template is chosen where nothing is known of the device.
+/// The template chosen for a device whose properties are not known.
 #[test]
 fn choices() {
     use wgfc_codegen_templates::matmul::Contiguous::{Depth, Line};

@@ -1,4 +1,4 @@
-//! Tables of measured choices: obeyed where the device can run them, else ignored.
+//! Tables of measured choices are used where the device can run them, and ignored otherwise.
 
 use crate::gpu::*;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
         assert!(all.len() > 1);
         assert_eq!(with(all[0], &profile), own);
         assert!(all[1..].iter().any(|g| with(*g, &profile) != own));
-        // Too large, of another product, of another family, under another key: as without a table.
+        // The table is ignored if its choice is too large, or for another product, family or key.
         let small = DeviceProfile { max_invocations: 32, ..profile.clone() };
         let own_small = chosen(&case, &kernel, &Tuning::default(), &small);
         let large =
@@ -89,7 +89,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
 fn keys_tell_kernels_apart_and_nothing_else() {
     let key = |dims: [i64; 4], l: Layout| {
         let mut case = Case::new(&[]);
-        // Other kernels do not count.
+        // Unrelated tensors do not affect the key.
         for _ in 0..dims[1] {
             case.tensor(&[c(3)], wgfc_compiler::kernel::TensorKind::Intermediate);
         }

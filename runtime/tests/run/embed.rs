@@ -1,4 +1,5 @@
-//! Sessions on a device that the program had before: shared buffers, and runs recorded into its own encoders.
+//! Sessions on a device that the host program created: shared buffers, and runs recorded into the host's
+//! encoders.
 
 use super::*;
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use wgfc_runtime::{DeviceTensor, Requirements, wgpu};
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// The adapters of the tests, as a program without wgfc finds them.
+/// The adapters of the tests, found without wgfc.
 fn adapters() -> Vec<wgpu::Adapter> {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     let new = || {
@@ -27,7 +28,7 @@ fn adapters() -> Vec<wgpu::Adapter> {
     all.into_iter().filter(tested).collect()
 }
 
-/// A device of the program's own, with these limits.
+/// A device of the host program, with these limits.
 fn device(adapter: &wgpu::Adapter, limits: wgpu::Limits) -> (wgpu::Device, wgpu::Queue) {
     let d = wgpu::DeviceDescriptor { required_limits: limits, ..Default::default() };
     pollster::block_on(adapter.request_device(&d)).unwrap()
@@ -75,7 +76,7 @@ fn a_run_reads_and_writes_buffers_of_the_caller_in_one_submission_and_no_poll() 
             encoder.copy_buffer_to_buffer(&y, 0, &copy, 0, 91 * 4);
             encoder.finish()
         };
-        // wgpu numbers submissions.
+        // wgpu numbers its submissions.
         let number = |i: &wgpu::SubmissionIndex| -> u64 {
             format!("{i:?}").chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
         };
@@ -84,7 +85,7 @@ fn a_run_reads_and_writes_buffers_of_the_caller_in_one_submission_and_no_poll() 
         let after = queue.submit([commands]);
         assert_eq!(number(&after), number(&before) + 1, "recording submitted commands");
 
-        // A callback comes with the first submission or poll after the work is done.
+        // The callback is called by the first submission or poll after the work is done.
         let called = std::sync::Arc::new(AtomicBool::new(false));
         let on_call = called.clone();
         queue.on_submitted_work_done(move || on_call.store(true, Ordering::SeqCst));
@@ -104,7 +105,7 @@ fn a_run_reads_and_writes_buffers_of_the_caller_in_one_submission_and_no_poll() 
 fn one_encoder_takes_runs_of_many_sizes_and_their_order_is_that_of_submission() {
     on_own(|gpu, device, queue| {
         let mut s = Session::new_blocking(gpu, &rows()).unwrap();
-        // The arenas grow in the middle, and old ones are used by what is not submitted yet.
+        // The arenas grow between the runs, while commands not submitted yet use the old ones.
         let sizes = [(3, 5), (130, 67), (7, 13), (300, 200), (3, 5)];
         let mut encoder = device.create_command_encoder(&Default::default());
         let mut all = vec![];
@@ -116,7 +117,8 @@ fn one_encoder_takes_runs_of_many_sizes_and_their_order_is_that_of_submission() 
             };
             all.push(s.encode_blocking(&mut encoder, &[("x", given)], &[]).unwrap());
         }
-        // A run that is submitted at once has dimensions of its own, also when it has had the same before.
+        // A run that is submitted directly has its own dimensions, even if earlier recorded runs had the same
+        // sizes.
         let run = |s: &mut Session| s.run_blocking(&[("x", f32s(&[2, 9]))]).unwrap()[0].1.to_f32s().unwrap();
         assert_eq!(run(&mut s), rows_by_hand(2, 9));
         queue.submit([encoder.finish()]);
@@ -133,7 +135,7 @@ fn one_encoder_takes_runs_of_many_sizes_and_their_order_is_that_of_submission() 
 fn two_sessions_share_an_encoder_and_states_go_on() {
     for adapter in adapters() {
         let (device, queue) = device(&adapter, wgpu::Limits::downlevel_defaults());
-        // Each part of a program may adopt the device.
+        // Each part of the host program may adopt the device.
         let [one, other] = [(); 2].map(|()| Gpu::from_wgpu(&adapter, device.clone(), queue.clone()));
         let mut first = Session::new_blocking(&one, &add()).unwrap();
         let mut second = Session::new_blocking(&other, &add()).unwrap();
@@ -236,7 +238,7 @@ fn what_cannot_be_recorded_or_shared_is_refused_in_words() {
         let mut s = Session::with_options_blocking(gpu, &add(), canaries).unwrap();
         let e = s.encode_blocking(&mut encoder, &[("x", x())], &[]).unwrap_err();
         assert!(matches!(e, RunError::Encode { .. }), "{e}");
-        // Nothing was recorded.
+        // The failed call recorded nothing.
         queue.submit([encoder.finish()]);
         device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
     });
@@ -265,7 +267,7 @@ fn what_a_device_lacks_is_known_before_it_is_made() {
     needs.check(needs.features, &needs.limits(base.clone())).unwrap();
     assert_eq!(needs.limits(base.clone()).max_bind_groups, base.max_bind_groups);
 
-    // Sizes that inputs leave open count when they are said.
+    // Sizes that the inputs leave open can be given.
     let sizes = BTreeMap::from([("n".to_owned(), 1 << 12), ("m".to_owned(), 1 << 14)]);
     let known = Requirements::with_sizes(&rows(), &sizes).unwrap();
     let limits = known.limits(base.clone());
@@ -275,7 +277,7 @@ fn what_a_device_lacks_is_known_before_it_is_made() {
     assert!(e.contains("\"m\": this size has no value") && e.contains("\"n\""), "{e}");
 
     for adapter in adapters() {
-        // A device that is too small is refused by the session, and one that is made as required is not.
+        // A session refuses a device that is too small, and accepts one created with the required limits.
         let mut many = program(&[]);
         let y = many.output("y", DType::F32, &["1"]);
         let xs: Vec<usize> = (0..5).map(|i| many.input(&format!("x{i}"), DType::F32, &["1"])).collect();
@@ -314,7 +316,7 @@ fn the_loss_of_an_adopted_device_is_an_error_of_what_comes_next() {
         lost(Session::new_blocking(gpu, &rows()).unwrap_err());
         assert!(gpu.is_lost());
     });
-    // Where nothing can be noticed, the owner says it.
+    // If the loss cannot be detected, the owner of the device reports it.
     on_own(|gpu, _, _| {
         gpu.report_lost("the window was closed");
         let e = Session::new_blocking(gpu, &add()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! Mutated archives of torch.export: the zip file's headers, its records, the program's JSON and the texts of expressions and
-//! conditions in it, and pickles.
+//! Mutated archives of torch.export: the headers of the zip file, its records, the program's JSON with the
+//! expressions and conditions in it, and pickles.
 
 use super::NUMBERS;
 use super::models::{MOST, fuzz};
@@ -40,7 +40,7 @@ const TEXTS: [&str; 26] = [
     "_operator.mul",
 ];
 
-/// Opcodes that pickles of tensors have.
+/// Opcodes that occur in pickles of tensors.
 const OPCODES: &[u8] = b"\x80\x95.(})N\x88\x89KMJ\x8aX\x8cqr\x94hjt\x85\x86\x87c\x93QRusb";
 
 type Records = Vec<(String, Vec<u8>)>;
@@ -66,7 +66,7 @@ fn packed(records: &Records, rng: &mut Rng) -> Option<Vec<u8>> {
             true => zip::CompressionMethod::Deflated,
             false => zip::CompressionMethod::Stored,
         };
-        // A name is in the archive once.
+        // The archive holds each name once, so duplicates are skipped.
         if zip.start_file(name.as_str(), SimpleFileOptions::default().compression_method(how)).is_ok() {
             zip.write_all(data).ok()?;
         }
@@ -74,7 +74,7 @@ fn packed(records: &Records, rng: &mut Rng) -> Option<Vec<u8>> {
     Some(zip.finish().ok()?.into_inner())
 }
 
-/// A place in a value, found by walking down at random.
+/// A random place in a JSON value, found by descending from the root.
 fn place<'v>(v: &'v mut Value, rng: &mut Rng) -> &'v mut Value {
     let n = match &*v {
         Value::Array(list) => list.len(),
@@ -92,7 +92,7 @@ fn place<'v>(v: &'v mut Value, rng: &mut Rng) -> &'v mut Value {
     }
 }
 
-/// A text that is like `old`: the names of operators are exchanged for such.
+/// A text similar to `old`: the name of an operator is replaced by the name of another one.
 fn text(old: &str, rng: &mut Rng) -> String {
     if old.starts_with("torch.ops.") && !rng.one_in(6) {
         let i = rng.below(ops::targets().count());
@@ -134,7 +134,7 @@ pub(super) fn change(root: &mut Value, rng: &mut Rng) {
             }
         }
         (3, Value::Object(map)) => {
-            // The value of one key becomes another's.
+            // The value of one key is copied to another key.
             let keys: Vec<String> = map.keys().cloned().collect();
             if let (Some(a), Some(b)) = (rng.pick(&keys), rng.pick(&keys)) {
                 let (x, y) = (map[a].clone(), map[b].clone());
@@ -184,7 +184,7 @@ pub(super) fn change_bytes(data: &mut Vec<u8>, alphabet: &[u8], rng: &mut Rng) {
     }
 }
 
-/// Changes fields of the headers of a zip file.
+/// Changes some fields in the headers of a zip file.
 fn change_headers(bytes: &mut [u8], rng: &mut Rng) {
     let is_header = |i: &usize| bytes[*i..].starts_with(b"PK") && bytes[*i + 2] < 9;
     let headers: Vec<usize> = (0..bytes.len().saturating_sub(64)).filter(is_header).collect();
@@ -217,7 +217,7 @@ fn change_records(records: &mut Records, rng: &mut Rng) -> Option<()> {
             let keep = rng.below(records[i].1.len() + 1);
             records[i].1.truncate(keep);
         }
-        // Much that packs well.
+        // A large amount of data that compresses well.
         4 => records[i].1 = vec![b' '; 1 << (10 + rng.below(12))],
         5 => {
             let one = records[i].clone();
@@ -242,7 +242,7 @@ fn mutated(archive: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     match kind {
         1 => change_records(&mut records, rng)?,
         2 | 3 => {
-            // Tables of tensors: as JSON, or as an archive in the archive with a pickle in it.
+            // Tables of tensors: as JSON, or as a pickle in a nested archive.
             let tables: Vec<usize> = (0..records.len())
                 .filter(|i| records[*i].0.ends_with("_config.json") || records[*i].0.ends_with(".pt"))
                 .collect();
@@ -270,7 +270,7 @@ fn mutated(archive: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     packed(&records, rng)
 }
 
-/// Archives to start from: the fixture, and what `scripts/aten_cases.py` has unpacked.
+/// The archives to mutate: the fixture and those unpacked by `scripts/aten_cases.py`.
 fn archives() -> Vec<(String, Vec<u8>)> {
     let mut files = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/residual.pt2")];
     for kind in ["whole", "graphs"] {

@@ -1,7 +1,8 @@
-//! Mutated models are compiled or refused: no panic, no bug of ours reported, no more than a while.
+//! Mutated models are compiled or refused: no panic, no internal error, and bounded time.
 //!
-//! `scripts/fuzz.sh` runs this for long, alone in a process (`WGFC_FUZZ_ALONE`), and goes on behind what ends that. The model
-//! under way is in `target/fuzz/`, and there its seed in `current.seed`; what takes more than 2 GB of memory fails.
+//! `scripts/fuzz.sh` runs this for a long time, alone in a process (`WGFC_FUZZ_ALONE`), and continues after a
+//! crash of the process. The model under test is in `target/fuzz/` and its seed in `current.seed` there. A
+//! case that takes more than 2 GB of memory fails.
 
 use super::{duration, first_seed, structure, wire};
 use crate::backend::{Failure, caught};
@@ -17,18 +18,18 @@ use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{Graph, Tensor};
 
-/// The time that a case may take, and how many megabytes of memory the process then.
+/// The time that a case may take, and the peak memory of the process in megabytes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: u64 = 2048;
-/// Models above this are not mutated.
+/// Models with more bytes than this are not mutated.
 pub const MOST: u64 = 1 << 20;
 
-/// The reason that makes a case a failure: a panic, or an error that says it is ours.
+/// The first internal error among the errors, which makes a case a failure.
 fn ours(e: &Errors) -> Option<String> {
     e.0.iter().find(|d| d.kind == Kind::Internal).map(|d| d.to_string())
 }
 
-/// Inputs of a graph whose free extents are `n`.
+/// Inputs of a graph in which every symbolic extent is `n`.
 fn inputs(graph: &Graph, n: i64) -> Option<BTreeMap<String, Tensor>> {
     let of = |b: &wgfc_ir::Border| {
         let ty = graph.ty(b.value);
@@ -40,7 +41,7 @@ fn inputs(graph: &Graph, n: i64) -> Option<BTreeMap<String, Tensor>> {
     graph.inputs.iter().map(of).collect()
 }
 
-/// Compiles at one level of fusion, and evaluates.
+/// Compiles at one level of fusion, and evaluates the graph.
 fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
     let options = Options { fusion, ..Options::default() };
     let result = caught(|| {
@@ -54,7 +55,7 @@ fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
         let limits = Limits { bytes: 256 << 20, work: 1 << 24, ..Limits::default() };
         for n in [3, 0] {
             if let Some(given) = inputs(&imported.graph, n) {
-                // A refusal is an answer.
+                // A refusal is an acceptable outcome.
                 let _ = evaluate_within(&imported.graph, &given, limits);
             }
         }
@@ -68,7 +69,8 @@ fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
     }
 }
 
-/// Models to start from: the fixtures, ONNX's cases, and `.onnx` files of the folder that `WGFC_FUZZ_MODELS` names.
+/// The models to mutate: the fixtures, the ONNX cases, and the `.onnx` files in the folder that
+/// `WGFC_FUZZ_MODELS` names.
 fn models() -> Vec<(String, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = Folder::all(&root.join("fixtures/small"));
@@ -96,7 +98,7 @@ fn models() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Ends the process when a case takes longer than it may, and says which.
+/// Aborts the process when a case exceeds its time limit.
 fn watch(started: &'static AtomicU64, begin: Instant) {
     std::thread::spawn(move || {
         loop {
@@ -111,27 +113,27 @@ fn watch(started: &'static AtomicU64, begin: Instant) {
     });
 }
 
-/// Processor time of this thread, which what else the machine does leaves as it is; elsewhere than on Linux the time since
-/// `start`.
+/// Processor time of this thread, which does not depend on the load of the machine; on systems other than
+/// Linux, the time since `start`.
 fn spent(start: Instant) -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let first = text.and_then(|t| t.split(' ').next()?.parse().ok());
     first.map_or(start.elapsed(), Duration::from_nanos)
 }
 
-/// Begins to measure [`peak`] anew.
+/// Resets the measurement of [`peak`].
 fn forget_peak() {
     _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most megabytes of memory that the process has had since; 0 elsewhere than on Linux.
+/// The peak memory of the process in megabytes since the last reset; 0 on systems other than Linux.
 fn peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// Mutates models until time is up. `extension` is that of the files that failures are kept in.
+/// Mutates models until time is up. `extension` is the file extension of kept failures.
 pub fn fuzz(
     test: &str,
     extension: &str,
@@ -160,7 +162,7 @@ pub fn fuzz(
         let (name, model) = &models[rng.below(models.len())];
         let fusion = *rng.pick(&[Fusion::None, Fusion::Elementwise, Fusion::Full]).unwrap_or(&Fusion::Full);
         let Some(bytes) = mutate(model, &mut rng) else { continue };
-        // The file that a crash that cannot be caught leaves behind.
+        // The file that remains after a crash which cannot be caught.
         let file = scratch.join(format!("{test}.{extension}"));
         std::fs::write(&file, &bytes).expect("target/ is writable");
         if alone {
@@ -174,7 +176,7 @@ pub fn fuzz(
         tried += 1;
         accepted += u64::from(result == Ok(true));
         let took = spent(begin).saturating_sub(start);
-        // Other tests of the process would count too.
+        // Other tests in the same process would be counted too.
         let had = if alone { peak() } else { 0 };
         longest = longest.max((took, seed));
         largest = largest.max((had, seed));

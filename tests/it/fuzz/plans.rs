@@ -1,4 +1,5 @@
-//! Mutated plans, headers of bundles and files of weights: read, and then consistent, or refused in words.
+//! Mutated plans, headers of bundles and weight files are either read, and then consistent, or refused with a
+//! proper error.
 
 use super::archives::{change, change_bytes};
 use super::{duration, first_seed};
@@ -12,7 +13,8 @@ use wgfc::{Bundle, Error, SaveOptions};
 use wgfc_ir::testing::Rng;
 use wgfc_runtime::bind;
 
-/// Reads a plan; what it says of itself must then be so. `Err` where it should have been refused, or in other words.
+/// Reads a plan and checks that it is consistent. `Err` if the plan should have been refused, or if the
+/// refusal lacks problems or help.
 fn attempt(path: &Path) -> Result<bool, String> {
     let bundle = match load_bundle_with(path, &ReadOptions { verify: false, ..ReadOptions::default() }) {
         Ok(b) => b,
@@ -51,7 +53,7 @@ fn header(bundle: &[u8]) -> Option<Value> {
     serde_json::from_slice(bundle.get(8..8 + n)?).ok()
 }
 
-/// A change to the JSON that is the text of an entry of the header.
+/// Changes the plan's JSON, which is stored as text in the header.
 fn change_plan(header: &mut Value, rng: &mut Rng) -> Option<()> {
     let text = header.get_mut("__metadata__")?.get_mut("plan.json")?;
     let mut plan: Value = serde_json::from_str(text.as_str()?).ok()?;

@@ -1,5 +1,5 @@
-//! Mutations of a decoded model, which the parser accepts: nodes, edges, attributes, constants, types, operator
-//! sets, subgraphs and functions.
+//! Structural mutations of a decoded model, which remains well-formed protobuf: nodes, edges, attributes,
+//! constants, types, operator sets, subgraphs and functions.
 
 use super::NUMBERS;
 use wgfc_compiler::import::onnx::*;
@@ -18,7 +18,7 @@ fn number(rng: &mut Rng, old: i64) -> i64 {
     }
 }
 
-/// The parts taken from elsewhere in the model.
+/// Parts of the model that mutations reuse in other places.
 struct Spare {
     operators: Vec<(String, String)>,
     attributes: Vec<AttributeProto>,
@@ -60,7 +60,7 @@ impl Spare {
     }
 }
 
-/// Changes a few places.
+/// A copy of the model with one to four changes.
 pub fn mutated(model: &ModelProto, rng: &mut Rng) -> ModelProto {
     let mut model = model.clone();
     for _ in 0..1 + rng.below(4) {
@@ -94,7 +94,7 @@ fn opsets(sets: &mut [OperatorSetIdProto], rng: &mut Rng) {
     }
 }
 
-/// Changes one place of a graph, or of one inside.
+/// Changes one place in a graph or in one of its subgraphs.
 fn graph(g: &mut GraphProto, rng: &mut Rng, spare: &Spare) {
     let mut inner: Vec<&mut GraphProto> =
         g.node.iter_mut().flat_map(|n| &mut n.attribute).filter_map(|a| a.g.as_mut()).collect();
@@ -127,7 +127,7 @@ fn graph(g: &mut GraphProto, rng: &mut Rng, spare: &Spare) {
                 value_info(&mut g.output[i], rng);
             }
         },
-        // A constant in the place of an input.
+        // A constant replaces an input.
         _ if !g.input.is_empty() && !spare.tensors.is_empty() => {
             let name = g.input[rng.below(g.input.len())].name.clone();
             if let Some(t) = rng.pick(&spare.tensors) {
@@ -148,7 +148,7 @@ fn nodes(list: &mut Vec<NodeProto>, rng: &mut Rng, spare: &Spare) {
         1 => {
             let mut twin = list[i].clone();
             twin.output.iter_mut().filter(|o| !o.is_empty()).for_each(|o| o.push_str("_again"));
-            // Readers of the first read its twin.
+            // Readers of the first node read its copy.
             let from = list[i].output.clone();
             for (n, o) in from.iter().zip(&twin.output).filter(|(n, _)| !n.is_empty()) {
                 if let Some(input) = list.iter_mut().flat_map(|n| &mut n.input).find(|i| *i == n) {
@@ -191,7 +191,7 @@ fn operator(n: &mut NodeProto, rng: &mut Rng, spare: &Spare) {
     }
 }
 
-/// The node in both branches of an `If`.
+/// Puts the node into both branches of an `If`.
 fn branch(n: &mut NodeProto) {
     let outputs = n.output.iter().filter(|o| !o.is_empty());
     let body = |suffix: &str| {
@@ -264,7 +264,7 @@ fn attribute(n: &mut NodeProto, rng: &mut Rng, spare: &Spare) {
     }
 }
 
-/// A node reads another value.
+/// Makes a node read another value.
 fn edge(g: &mut GraphProto, rng: &mut Rng) {
     let mut names: Vec<String> = g.node.iter().flat_map(|n| n.output.iter().cloned()).collect();
     names.extend(g.input.iter().map(|v| v.name.clone()));
@@ -291,7 +291,7 @@ fn tensor(t: &mut TensorProto, rng: &mut Rng) {
         }
         1 => t.dims.push(1),
         2 => t.data_type = rng.below(27) as i32,
-        // No elements.
+        // A tensor without elements.
         3 if !t.dims.is_empty() => {
             let i = rng.below(t.dims.len());
             t.dims[i] = 0;

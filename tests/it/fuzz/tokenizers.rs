@@ -1,4 +1,5 @@
-//! Mutated `tokenizer.json` files are read and applied, or refused. `WGFC_FUZZ_TOKENIZERS` says how many (160).
+//! Mutated `tokenizer.json` files are read and applied, or refused. `WGFC_FUZZ_TOKENIZERS` sets their number
+//! (160).
 
 use super::NUMBERS;
 use super::first_seed;
@@ -12,7 +13,7 @@ use wgfc_ir::testing::Rng;
 const TEXTS: [&str; 12] =
     ["", "a", "▁", " ", "(a+)+$", "(?=(a*)*)b", "(((((((((a", "\\p{L}+", "AAAA", "[X]", "##", "\u{0}"];
 
-/// Every place in a value, by the steps to it.
+/// Collects the path to every place in a value.
 fn places(v: &Value, here: &mut Vec<String>, out: &mut Vec<Vec<String>>) {
     out.push(here.clone());
     let mut inside = |key: String, v: &Value| {
@@ -42,19 +43,19 @@ fn at<'v>(mut v: &'v mut Value, place: &[String]) -> Option<&'v mut Value> {
 fn mutate(root: &mut Value, rng: &mut Rng) {
     let mut all = vec![];
     places(root, &mut vec![], &mut all);
-    // Above, most changes make it another format.
+    // Changes near the root mostly make the file another format, so most are made deeper inside.
     let inside: Vec<&Vec<String>> = all.iter().filter(|p| p.len() > 1 || rng.one_in(6)).collect();
     let Some(place) = rng.pick(&inside).map(|p| (*p).clone()) else { return };
     let other = all[rng.below(all.len())].clone();
     let grafted = at(root, &other).map(|v| v.clone()).unwrap_or(Value::Null);
     let Some(v) = at(root, &place) else { return };
-    // Most changes keep the kind of the value, which the format asks for.
+    // Most changes keep the kind of the value, which the format requires.
     let how = if rng.one_in(4) { rng.below(8) } else { 2 + rng.below(2) * 3 };
     match (how, &mut *v) {
         (2 | 5, Value::Number(_)) => *v = Value::from(*rng.pick(&NUMBERS).unwrap_or(&0)),
         (2, Value::String(_)) => *v = Value::from(*rng.pick(&TEXTS).unwrap_or(&"")),
         (2 | 5, Value::Bool(b)) => *b = !*b,
-        // The step is repeated many times.
+        // An element is repeated many times.
         (5, Value::Array(list)) if (1..200).contains(&list.len()) => {
             let one = list[rng.below(list.len())].clone();
             list.extend(std::iter::repeat_n(one, 1 + rng.below(40)));
@@ -69,7 +70,7 @@ fn mutate(root: &mut Value, rng: &mut Rng) {
         (4, _) => *v = Value::from(*rng.pick(&TEXTS).unwrap_or(&"")),
         (5, Value::String(s)) if s.len() < 100 => *s = s.repeat(1 + rng.below(5000)),
         (5, Value::Object(map)) => {
-            // Values swapped.
+            // Two values are swapped.
             let keys: Vec<String> = map.keys().cloned().collect();
             if keys.len() > 1 {
                 let (a, b) = (&keys[rng.below(keys.len())], &keys[rng.below(keys.len())]);

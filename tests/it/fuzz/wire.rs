@@ -1,11 +1,11 @@
-//! Mutations of the protobuf wire format, without a schema: numbers become extreme, fields are dropped, doubled,
-//! moved between messages, strings swapped, bytes cut off.
+//! Mutations of the protobuf wire format, without a schema: numbers become extreme, fields are dropped,
+//! duplicated or moved between messages, strings are swapped, bytes are cut off.
 
 use crate::data::Folder;
 use std::path::Path;
 use wgfc_ir::testing::Rng;
 
-/// One field of a message, its payload parsed further where it looks like a message.
+/// The payload of a field, parsed further where it looks like a message.
 #[derive(Clone, Debug)]
 enum Payload {
     Varint(u64),
@@ -53,7 +53,8 @@ fn parse(mut b: &[u8], depth: usize) -> Option<Vec<Field>> {
         let (bytes, rest) = b.split_at(length);
         b = rest;
         let inner = if tag & 7 == 2 && depth > 0 && length > 1 { parse(bytes, depth - 1) } else { None };
-        // Text or numbers may look like a message; only what comes back the same is taken for one.
+        // Text or numbers may look like a message; they are taken for one only if re-encoding gives the same
+        // bytes.
         let payload = match inner.filter(|fields| write(fields) == bytes) {
             Some(fields) => Payload::Message(fields),
             None if tag & 7 == 2 => Payload::Bytes(bytes.to_vec()),
@@ -113,7 +114,7 @@ const NUMBERS: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Changes one place, found by walking down at random.
+/// Changes one random place, found by descending from the root.
 fn mutate(fields: &mut Vec<Field>, rng: &mut Rng, spare: &[Field]) {
     if fields.is_empty() {
         return;
@@ -160,7 +161,7 @@ fn mutate(fields: &mut Vec<Field>, rng: &mut Rng, spare: &[Field]) {
     }
 }
 
-/// Every field of every message, to graft elsewhere.
+/// Every field of every message, for insertion elsewhere.
 fn flatten(fields: &[Field], out: &mut Vec<Field>) {
     for f in fields {
         out.push(f.clone());

@@ -1,4 +1,5 @@
-//! A block of each kind of model that people bring: cut out of the graphs in `fixtures/`, with weights made up from seeds.
+//! A block of each common kind of model: cut out of the graphs in `fixtures/`, with weights generated from
+//! seeds.
 
 use super::{agree, compare, model};
 use crate::backend::{Failure, run_session, session};
@@ -37,23 +38,24 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
 
-/// A part of a model: what makes the values `to` of the value `from`, an f32 tensor of this shape.
+/// A part of a model: the nodes that compute the values `to` from the value `from`, an f32 tensor of the
+/// given shape.
 struct Part {
     model: &'static str,
     from: (&'static str, &'static str),
     to: &'static [&'static str],
-    /// An input that stands for others, which the part reads only for their shapes.
+    /// An input that replaces others which the part reads only for their shapes.
     shapes_of: Option<&'static str>,
 }
 
 impl Part {
-    /// The part as a model of its own, and its weights.
+    /// The part as a separate model, and its weights.
     fn cut(&self) -> Result<(Vec<u8>, RandomWeights), Failure> {
         let bytes = std::fs::read(fixtures().join(format!("{}.onnx", self.model))).map_err(words)?;
         let mut model = ModelProto::decode(bytes.as_slice()).map_err(words)?;
         let graph = model.graph.as_mut().ok_or_else(|| Failure::error("no graph"))?;
         let (from, shape) = self.from;
-        // Nodes are in order: those that the end needs are found from behind.
+        // The nodes are sorted, so those that the outputs need are found in reverse order.
         let mut needed: BTreeSet<String> = self.to.iter().map(|t| (*t).to_owned()).collect();
         let mut nodes = vec![];
         for mut node in std::mem::take(&mut graph.node).into_iter().rev() {
@@ -83,7 +85,7 @@ impl Part {
         let untyped = |name: &str| ValueInfoProto { name: name.to_owned(), ..ValueInfoProto::default() };
         graph.output = self.to.iter().map(|t| typed(t).unwrap_or_else(|| untyped(t))).collect();
         graph.initializer.retain(|t| needed.contains(&t.name));
-        // The weights of the part lie one behind another.
+        // The weights of the part are stored one after another.
         let mut end = 0;
         for t in graph.initializer.iter_mut().filter(|t| t.data_location == 1) {
             for entry in t.external_data.iter_mut().filter(|e| e.key == "offset") {
@@ -101,7 +103,8 @@ fn words(e: impl std::fmt::Display) -> Failure {
     Failure::error(e.to_string())
 }
 
-/// Inputs of a graph with these values of symbols: booleans and integers are 1 but for the last.
+/// Inputs of a graph for these values of symbols. Elements of i64 inputs are 1 except for the last; other
+/// inputs are random.
 fn inputs(graph: &Graph, sizes: &[(&str, i64)]) -> BTreeMap<String, Tensor> {
     let size = |s: &str| sizes.iter().find(|(n, _)| *n == s).map(|(_, v)| *v);
     let values = graph.inputs.iter().map(|i| {
@@ -152,13 +155,14 @@ fn bert(gpus: &[Gpu]) -> Result<(), Failure> {
     part("bert-base", &of, &[("batch", 2), ("seq", 7)], gpus)
 }
 
-/// Runs a layer of a decoder that keeps keys and values on the device: five positions, then one. The evaluator is given them.
+/// Runs a decoder layer that keeps keys and values on the device, on five positions, then on one. The
+/// evaluator gets them as inputs.
 fn layer(name: &str, part: &Part, gpus: &[Gpu]) -> Result<(), Failure> {
     let (bytes, weights) = part.cut()?;
     let graph = import(&bytes, &weights, &Options::default())?.graph;
     let options = Options { states: States::Auto { capacity: None }, ..Options::default() };
     let program = wgfc_compiler::compile(&bytes, &weights, &options)?;
-    // Its weights fill whole bindings, behind which there is no room for canaries.
+    // The weights fill whole bindings, so there is no room for canaries after them.
     let mut sessions =
         gpus.iter().map(|gpu| Session::new_blocking(gpu, &program)).collect::<Result<Vec<_>, _>>()?;
     let mut cache = BTreeMap::new();
@@ -199,7 +203,7 @@ fn phi3(gpus: &[Gpu]) -> Result<(), Failure> {
     layer("phi3-shaped", &Part { model: "phi3-shaped", from: ("x", "1 seq 3072"), to, shapes_of: PAST }, gpus)
 }
 
-/// Executes a graph some times, whose states go on, and compares.
+/// Executes a graph several times with its states carried over, and compares.
 fn graph(
     name: &str,
     graph: &Graph,
@@ -218,7 +222,7 @@ fn graph(
     compare("blocks", name, program)
 }
 
-/// Both directions, of a number of positions that a run says.
+/// A bidirectional layer over a symbolic number of positions.
 fn lstm(gpus: &[Gpu]) -> Result<(), Failure> {
     let layer = Layer { backwards: &[false, true], initial: true, ..Layer::new(Cell::Lstm, 23, 3, None) };
     let of = layer.graph();
@@ -231,7 +235,7 @@ fn cartpole(gpus: &[Gpu]) -> Result<(), Failure> {
     compare("blocks", "cartpole", &model(&folder, gpus)?)
 }
 
-/// The loss of a sparse autoencoder, its gradients and Adam, all of whose state stays on the device.
+/// The loss of a sparse autoencoder, its gradients and the Adam update; the whole state stays on the device.
 fn sae(gpus: &[Gpu]) -> Result<(), Failure> {
     let bytes = std::fs::read(fixtures().join("torch/train_step.pt2")).map_err(words)?;
     let options = Options::default();

@@ -1,4 +1,4 @@
-//! Every template, filled for operators of odd and unequal sizes.
+//! Every template, filled for operators with odd and unequal sizes.
 
 use super::{agree, compare};
 use crate::backend::{Failure, run_session, session};
@@ -14,20 +14,20 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::{Class, DType, Graph, Scalar, Tensor, text, verify};
 use wgfc_runtime::Gpu;
 
-/// An operator, how it is computed, and where.
+/// An operator, its schedule, and the device.
 pub struct Family {
     /// The name of the snapshot.
     pub name: &'static str,
-    /// The words with which the schedule of a kernel begins, which is the first such that the device can run.
+    /// The beginning of the text of a schedule; the first matching schedule that the device can run is used.
     schedule: &'static str,
     /// The values of symbols.
     sizes: &'static [(&'static str, i64)],
-    /// The device; without it the portable one.
+    /// Adjusts the device profile; `None` for the portable device.
     device: Option<fn(&mut DeviceProfile)>,
     graph: &'static str,
 }
 
-/// On the portable device.
+/// A case on the portable device.
 const fn portable(
     name: &'static str,
     schedule: &'static str,
@@ -50,7 +50,7 @@ fn subgroups_and_halves(device: &mut DeviceProfile) {
     device.f16 = true;
 }
 
-/// No software adapter has them: what is written for them is validated alone.
+/// No software adapter has matrix units, so their kernels are only validated.
 fn matrix_units(device: &mut DeviceProfile) {
     device.subgroup = Some(32);
     device.f16 = true;
@@ -537,7 +537,7 @@ fn inputs(graph: &Graph, sizes: &[(&str, i64)]) -> BTreeMap<String, Tensor> {
     values.collect()
 }
 
-/// Compiles a case, executes it where the device has what it takes, and compares its text.
+/// Compiles a case, executes it if the device supports it, and compares its text.
 pub fn check(case: &Family, gpus: &[Gpu]) -> Result<(), Failure> {
     let wrong = |e: String| Failure::error(e);
     let graph = text::parse(case.graph).map_err(|e| wrong(e.to_string()))?;

@@ -1,30 +1,31 @@
-//! Products with few rows as decoding makes them.
+//! Products with few rows, as in decoding.
 
 use super::*;
 
-/// `out = x · w₀`, or with gates `(x · w₀) * (x · w₁)`, of `x` normalised or not.
+/// `out = x · w₀`, or the gated `(x · w₀) * (x · w₁)`, where `x` may be normalised.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemv {
     pub rows: i64,
     pub depth: i64,
     pub cols: i64,
-    /// Neighbouring columns of the weights are neighbours in memory, not neighbouring k.
+    /// Whether adjacent columns of the weights are adjacent in memory; otherwise adjacent k are.
     pub by_column: bool,
     /// The type of `x`.
     pub input: DType,
-    /// The type of the weights; integers are `(w - zero) * scale` in blocks of [`BLOCK`] k.
+    /// The type of the weights. Integers stand for `(w - zero) * scale` with a scale for each block of
+    /// [`BLOCK`] k.
     pub weights: DType,
     pub products: usize,
-    /// Rows are divided by their root mean square.
+    /// Whether rows are divided by their root mean square.
     pub norm: bool,
-    /// Columns from this one on go to a second tensor.
+    /// The first column that goes to a second tensor.
     pub split: Option<i64>,
 }
 
-/// k of a block of quantised weights.
+/// The number of k in a block of quantised weights.
 pub const BLOCK: i64 = 32;
 
-/// Second operand `i` reads `weights[i]`, and `scales[i]` and `zeros[i]` where it is quantised.
+/// The second operand of product `i` reads `weights[i]`, and if quantised also `scales[i]` and `zeros[i]`.
 pub struct GemvTensors {
     pub x: TensorId,
     pub weights: Vec<TensorId>,
@@ -34,7 +35,7 @@ pub struct GemvTensors {
 }
 
 impl Gemv {
-    /// One product by f32 weights.
+    /// One product with f32 weights.
     pub const fn plain(depth: i64, cols: i64, by_column: bool) -> Gemv {
         Gemv {
             rows: 1,
@@ -51,11 +52,11 @@ impl Gemv {
     pub fn blocks(self) -> i64 {
         (self.depth + BLOCK - 1) / BLOCK
     }
-    /// Where the weight of a k (or block of k) of `deep` and a column lies.
+    /// The index of the weight for a k (or block of k, of which there are `deep`) and a column.
     pub fn at(self, k: &Poly, deep: i64, col: &Poly) -> Poly {
         if self.by_column { &(k * &c(self.cols)) + col } else { &(col * &c(deep)) + k }
     }
-    /// Bytes of weights.
+    /// The number of bytes of the weights.
     pub fn bytes(self) -> f64 {
         let block =
             if self.weights.is_float() { 0.0 } else { (32 + self.weights.bits()) as f64 / BLOCK as f64 };

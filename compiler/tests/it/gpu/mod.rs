@@ -1,4 +1,4 @@
-//! Runs emitted kernels on every Vulkan adapter there is, and builds products to run.
+//! Runs emitted kernels on every Vulkan adapter, and builds products to run.
 #![expect(dead_code, reason = "each user needs a part of it")]
 
 pub mod gemv;
@@ -25,18 +25,19 @@ pub struct Gpu {
     pub name: String,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
-    /// The size of its subgroups.
+    /// The size of the adapter's subgroups.
     pub subgroup: Option<u32>,
-    /// Whether they multiply matrices of f16.
+    /// Whether the adapter can multiply f16 matrices in its subgroups.
     pub multiplies_matrices: bool,
-    /// How many cases it was asked to take.
+    /// The number of calls of [`Gpu::takes_case`].
     asked: Cell<usize>,
 }
 
 impl Gpu {
-    /// Whether it runs the next case of a test with many kernels that are slow to compile. SwiftShader takes seconds for
-    /// each, thirty times what llvmpipe does: it runs one in seven, beginning with the first, and all where
-    /// `WGFC_THOROUGH` is set. Seven is odd, so that forms which take turns are both among them.
+    /// Whether the adapter runs the next case of a test with many kernels that are slow to compile.
+    /// SwiftShader takes seconds for each, thirty times as long as llvmpipe: it runs one case in seven,
+    /// beginning with the first, or all if `WGFC_THOROUGH` is set. Seven is odd, so both of two alternating
+    /// forms are run.
     pub fn takes_case(&self) -> bool {
         let n = self.asked.replace(self.asked.get() + 1);
         !self.name.contains("SwiftShader")
@@ -45,7 +46,7 @@ impl Gpu {
     }
 }
 
-/// Every adapter; `VK_DRIVER_FILES` chooses them.
+/// Every Vulkan adapter; `VK_DRIVER_FILES` selects the drivers.
 pub fn gpus() -> Vec<Gpu> {
     let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
     d.backends = wgpu::Backends::VULKAN;
@@ -62,7 +63,7 @@ pub fn gpus() -> Vec<Gpu> {
             (same && features.contains(wgpu::Features::SUBGROUP)).then_some(info.subgroup_min_size);
         let opened = pollster::block_on(a.request_device(&wgpu::DeviceDescriptor {
             required_features: features,
-            // SAFETY: only the kernels for matrix units use what is experimental.
+            // SAFETY: only the kernels for matrix units use experimental features.
             experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             required_limits: a.limits(),
             ..Default::default()
@@ -102,7 +103,7 @@ impl Case {
             expect: Expected::default(),
         }
     }
-    /// For a device with matrix units.
+    /// A case for a device with matrix units.
     pub fn on_matrix_units() -> Case {
         let profile = DeviceProfile {
             max_workgroup_bytes: 48 << 10,
@@ -142,17 +143,17 @@ impl Case {
     }
 }
 
-/// The facts that scheduling and emission need to know of a case.
+/// The contexts for scheduling and emitting a case.
 pub struct Cx<'a> {
     pub schedule: Context<'a>,
     pub emit: EmitContext<'a>,
 }
 
-/// A schedule without what the device decides.
+/// A schedule without the parts that depend on the device.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Tiled(TileShape),
-    /// As it is.
+    /// A complete schedule.
     Exactly(Product),
     Cooperative(CooperativeShape),
     Thin(ThinShape),
@@ -195,7 +196,7 @@ impl Shape {
     }
 }
 
-/// The kernel's text in a shape, or in what is chosen.
+/// Emits a kernel with a forced shape, or with the chosen schedule.
 pub fn emit_as(kernel: &Kernel, cx: &Cx, forced: Option<Shape>) -> Result<EmittedKernel, Diagnostic> {
     let schedule = match forced {
         Some(s) => s.on(kernel, cx.schedule.device),
@@ -204,12 +205,12 @@ pub fn emit_as(kernel: &Kernel, cx: &Cx, forced: Option<Shape>) -> Result<Emitte
     emit::emit(kernel, &schedule, &cx.emit)
 }
 
-/// The kernel's text as it is chosen.
+/// Emits a kernel with the chosen schedule.
 pub fn emit(kernel: &Kernel, cx: &Cx) -> Result<EmittedKernel, Diagnostic> {
     emit_as(kernel, cx, None)
 }
 
-/// A kernel as it is emitted for each adapter: without subgroups, and with those that it has.
+/// A kernel as emitted for each adapter: without subgroups, and with the adapter's subgroups.
 pub fn variants<'g>(
     gpus: &'g [Gpu],
     case: &mut Case,
@@ -257,7 +258,7 @@ pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<
     for (t, _) in &k.bindings {
         let size = case.graph.tensors[*t].ty.dtype.bytes_for(case.numel(*t));
         let b = buffer(size, U::STORAGE | U::COPY_DST | U::COPY_SRC);
-        // Buffers that are not given hold rubbish, not zeros.
+        // Buffers without data are filled with garbage instead of zeros.
         let mut bytes = data.get(t).cloned().unwrap_or_else(|| vec![0xa5; size]);
         bytes.resize(size.next_multiple_of(4), 0);
         gpu.queue.write_buffer(&b, 0, &bytes);
@@ -372,7 +373,7 @@ pub fn read(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
     read.get_mapped_range(..).unwrap().to_vec()
 }
 
-/// Fails where results are far from those of plain loops, measured by the largest.
+/// Fails if results differ from those of plain loops by too much, relative to the largest result.
 pub fn close(what: &str, got: &[f32], want: &[f64]) {
     assert_eq!(got.len(), want.len(), "{what}");
     let scale = want.iter().fold(1e-3, |s: f64, w| s.max(w.abs()));
@@ -381,7 +382,7 @@ pub fn close(what: &str, got: &[f32], want: &[f64]) {
     }
 }
 
-/// Numbers in -1..1, the same each time.
+/// Reproducible pseudo-random numbers in -1..1.
 pub fn noise(n: usize, seed: u32) -> Vec<f32> {
     let mut s = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
     (0..n)
@@ -401,7 +402,7 @@ pub fn v(i: usize) -> Poly {
     Poly::var(i)
 }
 
-/// Where a product's operands lie: which of them are transposed.
+/// The operands of a product that are transposed in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     pub a: bool,
@@ -414,14 +415,14 @@ pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId
     typed_product(case, DType::F32, dims, l)
 }
 
-/// A product of factors of a type.
+/// A product whose factors have the given type.
 pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId; 4]) {
     let [batch, m, n, k] = dims;
     let ta = case.typed(dtype, &[batch.clone(), m.clone(), k.clone()], TensorKind::Input(0));
     let tb = case.typed(dtype, &[batch.clone(), k.clone(), n.clone()], TensorKind::Input(1));
     let tbias = case.tensor(std::slice::from_ref(&n), TensorKind::Input(2));
     let to = case.tensor(&[batch.clone(), m.clone(), n.clone()], TensorKind::Output(0));
-    // Element (i, j) of matrix v0 of i × j, or of its transpose in memory.
+    // The index of element (i, j) of the v0-th matrix, which is stored as i × j or transposed.
     let at = |i: usize, ie: &Dim, j: usize, je: &Dim, t: bool| {
         let base = &(&v(0) * ie) * je;
         if t { &(&base + &(&v(j) * ie)) + &v(i) } else { &(&base + &(&v(i) * je)) + &v(j) }
@@ -442,14 +443,14 @@ pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -
     (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
 }
 
-/// Sizes of a convolution; padding is `kernel / 2`.
+/// The sizes of a convolution; the padding is `kernel / 2`.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     pub batch: i64,
     pub groups: i64,
-    /// Channels of a group.
+    /// The number of input channels of a group.
     pub cin: i64,
-    /// Channels of a group.
+    /// The number of output channels of a group.
     pub cout: i64,
     pub size: i64,
     pub kernel: i64,
@@ -460,7 +461,7 @@ impl Conv {
     pub fn out_size(&self) -> i64 {
         (self.size + 2 * (self.kernel / 2) - self.kernel) / self.stride + 1
     }
-    /// `[batch, m, n, k]` of the product.
+    /// The sizes `[batch, m, n, k]` of the product.
     pub fn dims(&self) -> [i64; 4] {
         let o = self.out_size();
         [self.groups, self.cout, self.batch * o * o, self.cin * self.kernel * self.kernel]

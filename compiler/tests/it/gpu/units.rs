@@ -1,6 +1,7 @@
-//! Products and attention on matrix units for adapters without them.
+//! Emulation of matrix units, so that adapters without them can run products and attention.
 
-/// The functions that all kernels on matrix units need in place of them: each invocation has eight neighbours of a row of a block of 16 × 16 sums.
+/// Declarations that replace matrix units in all kernels: each invocation holds eight adjacent sums of a row
+/// in a block of 16 × 16.
 const SUMS: &str = "
 struct Sums { low: vec4<f32>, high: vec4<f32> }
 struct Part { at: i32, pitch: i32, rows: bool }
@@ -16,7 +17,8 @@ fn between<'l>(line: &'l str, from: &str, to: &str) -> &'l str {
     rest.split_once(to).unwrap().0
 }
 
-/// The text with matrix units of subgroups of 32 written out; `own` gives what stands in place of a line of one kind of kernel.
+/// A text in which operations on matrix units, with subgroups of 32, are replaced by plain code; `own`
+/// replaces lines that only one kind of kernel has.
 fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String {
     let (mut enabled, mut out) = (String::new(), String::new());
     for line in wgsl.lines().filter(|l| !l.starts_with("enable wgpu") && !l.starts_with("enable subgroups")) {
@@ -39,7 +41,7 @@ fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String
         } else {
             line.into()
         };
-        // An `enable` stands before all else.
+        // Every `enable` must stand at the beginning of the text.
         let to = if new.starts_with("enable") { &mut enabled } else { &mut out };
         to.push_str(&new);
         to.push('\n');
@@ -47,7 +49,8 @@ fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String
     enabled + &out + SUMS
 }
 
-/// The text of a product on matrix units, with the units' operations written out: a factor is where in workgroup memory it was read.
+/// The text of a product on matrix units with the units' operations emulated. A loaded factor is represented
+/// by its position in workgroup memory.
 pub fn written_out(wgsl: &str) -> String {
     let load = |line: &str| {
         let rows = line.contains("coopLoadT");
@@ -80,8 +83,9 @@ fn multiply_add(lane: i32, x: Part, y: Part, sums: Sums) -> Sums {
 "
 }
 
-/// The text of attention on matrix units in workgroups of so many invocations, likewise. Queries and probabilities are copied when they are
-/// loaded, as others take their place; what invocations of a subgroup exchange goes through workgroup memory.
+/// The text of attention on matrix units with the units' operations emulated, for workgroups of `threads`
+/// invocations. Queries and probabilities are copied when they are loaded, because their memory is reused.
+/// Values exchanged in a subgroup go through workgroup memory.
 pub fn attention_written_out(wgsl: &str, threads: u32) -> String {
     let load = |line: &str| {
         let (array, rest) = line.split_once("(&").unwrap().1.split_once('[').unwrap();
@@ -143,7 +147,7 @@ fn multiply_add(lane: i32, x: Row, y: Part, sums: Sums) -> Sums {
 "
 }
 
-/// A pitch without what follows it.
+/// The pitch, without the end of the line.
 fn between_end(text: &str) -> &str {
     text.split_once("u);").unwrap().0
 }
