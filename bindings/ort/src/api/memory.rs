@@ -51,14 +51,6 @@ pub(super) unsafe extern "system" fn MemoryInfoGetName(
     unsafe { set(out, c"Cpu".as_ptr()) }
 }
 
-pub(super) unsafe extern "system" fn MemoryInfoGetId(
-    _: *const OrtMemoryInfo,
-    out: *mut c_int,
-) -> OrtStatusPtr {
-    // SAFETY: see the module.
-    unsafe { set(out, 0) }
-}
-
 pub(super) unsafe extern "system" fn MemoryInfoGetMemType(
     _: *const OrtMemoryInfo,
     out: *mut OrtMemType,

@@ -111,6 +111,12 @@ unsafe fn nothing<H>(out: *mut *mut H) -> OrtStatusPtr {
     unsafe { set(out, ptr::dangling_mut()) }
 }
 
+/// Writes 0, as a number of an object `H`.
+unsafe extern "system" fn zero<H, N: Default>(_: *const H, out: *mut N) -> OrtStatusPtr {
+    // SAFETY: see the module.
+    unsafe { set(out, N::default()) }
+}
+
 unsafe extern "system" fn GetBuildInfoString() -> *const c_char {
     concat!("ORT Build Info: backend=wgfc, version=", env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
@@ -132,7 +138,7 @@ pub fn api() -> OrtApi {
         Run,
         SessionGetInputCount: port_count::<INPUT>,
         SessionGetOutputCount: port_count::<OUTPUT>,
-        SessionGetOverridableInitializerCount,
+        SessionGetOverridableInitializerCount: zero,
         SessionGetInputTypeInfo: port_type::<INPUT>,
         SessionGetOutputTypeInfo: port_type::<OUTPUT>,
         SessionGetInputName: port_name::<INPUT>,
@@ -165,7 +171,7 @@ pub fn api() -> OrtApi {
         CreateCpuMemoryInfo,
         CompareMemoryInfo,
         MemoryInfoGetName,
-        MemoryInfoGetId,
+        MemoryInfoGetId: zero,
         MemoryInfoGetMemType,
         MemoryInfoGetType,
         GetTensorMemoryInfo: memory_info,

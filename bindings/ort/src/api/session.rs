@@ -181,14 +181,6 @@ pub(super) unsafe extern "system" fn port_name<const WHICH: bool>(
     })
 }
 
-pub(super) unsafe extern "system" fn SessionGetOverridableInitializerCount(
-    _: *const OrtSession,
-    out: *mut usize,
-) -> OrtStatusPtr {
-    // SAFETY: see the module.
-    unsafe { set(out, 0) }
-}
-
 /// Reports host memory for all inputs, or for all outputs.
 pub(super) unsafe extern "system" fn memory_of_ports(
     _: *const OrtSession,
