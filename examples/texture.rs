@@ -180,7 +180,7 @@ pub fn draw(frames: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let n = mass.len();
     // Buffers of the engine are used as inputs without a copy.
     let adopt = |label: &str, values: &[f32], shape: Vec<usize>| {
-        gpu.adopt(&engine.buffer(label, values), DType::F32, shape)
+        gpu.adopt(engine.buffer(label, values).slice(..), DType::F32, shape)
     };
     let mut position = adopt("position", &position, vec![n, 3])?;
     let mut velocity = adopt("velocity", &velocity, vec![n, 3])?;

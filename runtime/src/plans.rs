@@ -2,7 +2,8 @@
 
 use crate::error::{NotTaken, RunError};
 use crate::gpu::{DeviceLimits, Gpu};
-use crate::session::{Session, SessionOptions, Value};
+use crate::session::{Encoded, Session, SessionOptions, Started, Value};
+use crate::tensor::DeviceTensor;
 use std::collections::BTreeMap;
 use wgfc_program::bundle::{INVOCATIONS, Needs, Plan, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
 use wgfc_program::program::Port;
@@ -177,7 +178,49 @@ impl Plans {
         inputs: &[(&str, Value)],
         outputs: Option<&[&str]>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
+        self.first(inputs)?.run_values(inputs, outputs).await
+    }
+
+    /// [`Session::run_on_device`] of the first plan that accepts the inputs.
+    ///
+    /// # Errors
+    /// As [`Plans::select`] and [`Session::run_on_device`].
+    pub async fn run_on_device(
+        &mut self,
+        inputs: &[(&str, Value)],
+    ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
+        self.first(inputs)?.run_on_device(inputs).await
+    }
+
+    /// [`Session::start`] of the first plan that accepts the inputs.
+    ///
+    /// # Errors
+    /// As [`Plans::select`] and [`Session::start`].
+    pub async fn start(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Started, RunError> {
+        self.first(inputs)?.start(inputs, outputs).await
+    }
+
+    /// [`Session::encode`] of the first plan that accepts the inputs. As plans share states, what is said there of the runs of
+    /// a session holds for the runs of all plans together.
+    ///
+    /// # Errors
+    /// As [`Plans::select`] and [`Session::encode`].
+    pub async fn encode(
+        &mut self,
+        encoder: &mut wgpu::CommandEncoder,
+        inputs: &[(&str, Value)],
+        outputs: &[(&str, DeviceTensor)],
+    ) -> Result<Encoded, RunError> {
+        self.first(inputs)?.encode(encoder, inputs, outputs).await
+    }
+
+    /// The session of the first plan that accepts these inputs.
+    fn first(&mut self, inputs: &[(&str, Value)]) -> Result<&mut Session, RunError> {
         let plan = self.select(inputs)?;
-        self.plans[plan].1.run_values(inputs, outputs).await
+        Ok(&mut self.plans[plan].1)
     }
 }

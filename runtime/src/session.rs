@@ -284,7 +284,7 @@ impl Session {
         let dims_bytes = (program.symbols.len() as u64 * 4).next_multiple_of(16).max(16);
         use wgpu::BufferUsages as U;
         let dims = gpu.buffer("dimensions", dims_bytes, U::UNIFORM | U::COPY_DST | U::COPY_SRC).await?;
-        let dims = Arc::new(Memory { buffer: dims, capacity: dims_bytes });
+        let dims = Memory::of(dims, dims_bytes);
         let arenas = program.buffers.iter().filter_map(|b| match b.kind {
             BufferKind::Arena { arena, .. } => Some(arena + 1),
             _ => None,

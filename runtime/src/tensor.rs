@@ -12,7 +12,17 @@ use wgfc_program::{DType, Tensor};
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) buffer: wgpu::Buffer,
+    /// The first byte in the buffer.
+    pub(crate) offset: u64,
+    /// The number of bytes from there.
     pub(crate) capacity: u64,
+}
+
+impl Memory {
+    /// The first `capacity` bytes of a buffer.
+    pub(crate) fn of(buffer: wgpu::Buffer, capacity: u64) -> Arc<Memory> {
+        Arc::new(Memory { buffer, offset: 0, capacity })
+    }
 }
 
 /// A dense tensor on the device in the format of [`Tensor`]. Clones share the memory, which is not reused while one of them
@@ -40,9 +50,13 @@ impl DeviceTensor {
     pub fn bytes(&self) -> u64 {
         Buffer::byte_size(self.dtype, self.shape.iter().product())
     }
-    /// The buffer that holds the tensor, starting at offset 0.
+    /// The buffer that holds the tensor, starting at [`DeviceTensor::offset`].
     pub fn buffer(&self) -> &wgpu::Buffer {
         &self.memory.buffer
+    }
+    /// The first byte of the tensor in its buffer: 0, except in a slice that was [adopted](Gpu::adopt).
+    pub fn offset(&self) -> u64 {
+        self.memory.offset
     }
     /// A tensor in the same memory with another shape; `None` if the number of elements differs.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<DeviceTensor> {
@@ -56,32 +70,38 @@ impl DeviceTensor {
 }
 
 impl Gpu {
-    /// A tensor in a buffer of the caller, starting at offset 0, for inputs and for outputs of
-    /// [`Session::encode`](crate::Session::encode). Nothing is copied. The buffer must belong to [`Gpu::device`], have the usage
-    /// `STORAGE` (and `COPY_SRC` if [`DeviceTensor::read`] is to read it) and have room for [`DeviceTensor::bytes`], which is a
-    /// multiple of 4 and at least 16.
+    /// A tensor in a buffer of the caller, for inputs and for outputs of [`Session::encode`](crate::Session::encode); of a whole
+    /// buffer, the slice is `buffer.slice(..)`. Nothing is copied. The buffer must belong to [`Gpu::device`] and have the usage
+    /// `STORAGE` (and `COPY_SRC` if [`DeviceTensor::read`] is to read it). The slice must begin at a multiple of the device's
+    /// `min_storage_buffer_offset_alignment` (256, unless a lower limit was asked for) and have room for
+    /// [`DeviceTensor::bytes`], which is a multiple of 4 and at least 16.
     ///
-    /// The caller may write to it between runs that read it.
+    /// The caller may write to it between runs that read it. Inputs may lie in one buffer; an output may not lie in a buffer that
+    /// another input or output lies in, as WebGPU does not let a dispatch read one part of a buffer and write another.
     ///
     /// # Errors
-    /// [`RunError::Buffer`] for a buffer that lacks the usage or the room.
+    /// [`RunError::Buffer`] for a buffer that lacks the usage, and for a slice that lacks the alignment or the room.
     pub fn adopt(
         &self,
-        buffer: &wgpu::Buffer,
+        slice: wgpu::BufferSlice<'_>,
         dtype: DType,
         shape: Vec<usize>,
     ) -> Result<DeviceTensor, RunError> {
         let refused = |why: String| RunError::Buffer { why };
+        let (buffer, offset, capacity) = (slice.buffer(), slice.offset(), slice.size());
         if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
             return Err(refused(format!("its usages are {:?}; make it with STORAGE too", buffer.usage())));
         }
+        let alignment = u64::from(self.device().limits().min_storage_buffer_offset_alignment);
+        if !offset.is_multiple_of(alignment) {
+            return Err(refused(format!("it begins at byte {offset}, which is no multiple of {alignment}")));
+        }
         let numel = wgfc_program::tensor::checked_numel(&shape);
         let need = numel.map_or(u64::MAX, |n| Buffer::byte_size(dtype, n));
-        if buffer.size() < need {
-            let size = buffer.size();
-            return Err(refused(format!("it has {size} bytes, and {dtype}{shape:?} needs {need}")));
+        if capacity < need {
+            return Err(refused(format!("it has {capacity} bytes, and {dtype}{shape:?} needs {need}")));
         }
-        let memory = Arc::new(Memory { buffer: buffer.clone(), capacity: buffer.size() });
+        let memory = Arc::new(Memory { buffer: buffer.clone(), offset, capacity });
         Ok(DeviceTensor { dtype, shape, memory, gpu: self.clone() })
     }
 
@@ -94,7 +114,7 @@ impl Gpu {
         Ok(DeviceTensor {
             dtype: tensor.dtype,
             shape: tensor.shape.clone(),
-            memory: Arc::new(Memory { buffer, capacity }),
+            memory: Memory::of(buffer, capacity),
             gpu: self.clone(),
         })
     }
@@ -168,7 +188,13 @@ pub(crate) async fn copy_out(
         }
     };
     for (t, p) in tensors.iter().zip(&packed) {
-        encoder.copy_buffer_to_buffer(t.buffer(), 0, &buffer, p.range.start, p.range.end - p.range.start);
+        encoder.copy_buffer_to_buffer(
+            t.buffer(),
+            t.offset(),
+            &buffer,
+            p.range.start,
+            p.range.end - p.range.start,
+        );
     }
     Ok((packed, buffer))
 }

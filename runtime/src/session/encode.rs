@@ -76,7 +76,7 @@ impl Session {
             // The sizes are copied, as the next run overwrites the uniform.
             let capacity = self.dims.capacity;
             let buffer = gpu.storage("computed sizes", capacity).await?;
-            let memory = Arc::new(Memory { buffer, capacity });
+            let memory = Memory::of(buffer, capacity);
             late.dims = DeviceTensor { memory, ..late.dims.clone() };
         }
         if !words.is_empty() {
@@ -144,7 +144,7 @@ impl Session {
                 return Err(RunError::Gpu { what: what.to_owned(), message });
             }
         };
-        Ok(Arc::new(Memory { buffer, capacity }))
+        Ok(Memory::of(buffer, capacity))
     }
 
     /// The tensor that the caller gave for an output, if any, after checking that it fits.
@@ -168,7 +168,7 @@ impl Session {
             return refused(format!("it is {}{:?}, and the output is {dtype}{shape:?}", t.dtype, t.shape));
         }
         if t.memory.capacity < bytes {
-            return refused(format!("its buffer has {} bytes of {bytes}", t.memory.capacity));
+            return refused(format!("its slice has {} bytes of {bytes}", t.memory.capacity));
         }
         Ok(Some(t.clone()))
     }

@@ -41,7 +41,8 @@ pub(crate) struct Dispatch {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(super) bound: Arc<Bound>,
-    pub(super) ports: Vec<wgpu::Buffer>,
+    /// The buffers of the inputs and the outputs, and the offset of each tensor in its buffer.
+    pub(super) ports: Vec<(wgpu::Buffer, u64)>,
     pub(crate) dispatches: Vec<Dispatch>,
     segments: Vec<Segment>,
 }
@@ -280,7 +281,7 @@ impl Session {
             None => format!("output \"{}\"", self.program.outputs[pool - inputs.len()].name),
         };
         let buffer = self.gpu.storage(&what, capacity).await?;
-        let memory = Arc::new(Memory { buffer, capacity });
+        let memory = Memory::of(buffer, capacity);
         // The pool tracks at most four buffers, so that it does not grow if the caller keeps tensors.
         if self.pools[pool].len() >= 4 {
             self.pools[pool].remove(0);
@@ -296,8 +297,8 @@ impl Session {
         inputs: &[Arc<Memory>],
         outputs: &[DeviceTensor],
     ) -> Result<Arc<Prepared>, RunError> {
-        let ports: Vec<wgpu::Buffer> =
-            inputs.iter().chain(outputs.iter().map(|o| &o.memory)).map(|m| m.buffer.clone()).collect();
+        let memories = inputs.iter().chain(outputs.iter().map(|o| &o.memory));
+        let ports: Vec<(wgpu::Buffer, u64)> = memories.map(|m| (m.buffer.clone(), m.offset)).collect();
         let kept = self.prepared.iter().position(|p| Arc::ptr_eq(&p.bound, &bound) && p.ports == ports);
         if let Some(i) = kept {
             self.prepared[..=i].rotate_right(1);
@@ -315,10 +316,11 @@ impl Session {
     }
 
     /// The location of a buffer of the program.
-    pub(super) fn piece(&self, bound: &Bound, ports: &[wgpu::Buffer], b: usize) -> Option<Piece> {
+    pub(super) fn piece(&self, bound: &Bound, ports: &[(wgpu::Buffer, u64)], b: usize) -> Option<Piece> {
+        let port = |index: usize| (&ports[index].0, ports[index].1);
         let (buffer, offset) = match &self.program.buffers[b].kind {
-            BufferKind::Input { index } => (&ports[*index], 0),
-            BufferKind::Output { index } => (&ports[self.program.inputs.len() + index], 0),
+            BufferKind::Input { index } => port(*index),
+            BufferKind::Output { index } => port(self.program.inputs.len() + index),
             BufferKind::Weight { .. } | BufferKind::State { .. } => (self.resident[b].as_ref()?, 0),
             BufferKind::Arena { .. } => {
                 let (arena, offset) = bound.memory.slots[b]?;
@@ -334,7 +336,7 @@ impl Session {
     fn segments(
         &self,
         bound: &Bound,
-        ports: &[wgpu::Buffer],
+        ports: &[(wgpu::Buffer, u64)],
         dispatches: &[Dispatch],
         rounds: &[Rounds],
     ) -> Vec<Segment> {
@@ -391,7 +393,7 @@ impl Session {
     fn dispatches(
         &mut self,
         bound: &Bound,
-        ports: &[wgpu::Buffer],
+        ports: &[(wgpu::Buffer, u64)],
         longer: &BTreeMap<usize, Pipeline>,
     ) -> (Vec<Dispatch>, Vec<Rounds>) {
         let device = self.gpu.device();

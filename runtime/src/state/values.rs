@@ -70,7 +70,8 @@ impl Session {
             let shape = room::shape(s, &now.capacities)?;
             let buffer = now.buffers.get(&s.name).cloned();
             let buffer = buffer.ok_or_else(|| wrong(s, "it has no memory".to_owned()))?;
-            let memory = Arc::new(Memory { capacity: buffer.size(), buffer });
+            let capacity = buffer.size();
+            let memory = Memory::of(buffer, capacity);
             on_device.push(DeviceTensor { dtype: s.dtype, shape, memory, gpu: self.gpu.clone() });
         }
         let mut all = vec![];

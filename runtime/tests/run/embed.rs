@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wgfc_program::program::Computed;
-use wgfc_runtime::{DeviceTensor, Requirements, wgpu};
+use wgfc_runtime::{DeviceTensor, Plans, Requirements, wgpu};
 
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -63,8 +63,8 @@ fn a_run_reads_and_writes_buffers_of_the_caller_in_one_submission_and_no_poll() 
             (buffer(device, 91 * 4, STORAGE), buffer(device, 400, STORAGE | wgpu::BufferUsages::VERTEX));
         let bytes: Vec<u8> = ramp(91).iter().flat_map(|v| v.to_le_bytes()).collect();
         queue.write_buffer(&x, 0, &bytes);
-        let x = gpu.adopt(&x, DType::F32, vec![7, 13]).unwrap();
-        let out = gpu.adopt(&y, DType::F32, vec![7, 13]).unwrap();
+        let x = gpu.adopt(x.slice(..), DType::F32, vec![7, 13]).unwrap();
+        let out = gpu.adopt(y.slice(..), DType::F32, vec![7, 13]).unwrap();
 
         let copy = buffer(device, 91 * 4, STORAGE);
         let record = |s: &mut Session| {
@@ -96,8 +96,39 @@ fn a_run_reads_and_writes_buffers_of_the_caller_in_one_submission_and_no_poll() 
         assert!(called.load(Ordering::SeqCst), "polling calls back");
         queue.submit([commands]);
 
-        let copy = gpu.adopt(&copy, DType::F32, vec![7, 13]).unwrap();
+        let copy = gpu.adopt(copy.slice(..), DType::F32, vec![7, 13]).unwrap();
         assert_eq!(copy.read_blocking().unwrap(), want);
+    });
+}
+
+/// Slices of buffers are inputs and outputs, of sessions and of plans.
+#[test]
+fn a_run_reads_and_writes_slices_of_the_callers_buffers() {
+    on_own(|gpu, device, queue| {
+        let mut session = Session::new_blocking(gpu, &add()).unwrap();
+        let want = session.run_blocking(&[("x", f32s(&[7, 13]))]).unwrap()[0].1.clone();
+        let (x, y) = (buffer(device, 2048, STORAGE), buffer(device, 4096, STORAGE));
+        let bytes: Vec<u8> = ramp(91).iter().flat_map(|v| v.to_le_bytes()).collect();
+        queue.write_buffer(&x, 512, &bytes);
+        let given = gpu.adopt(x.slice(512..512 + 364), DType::F32, vec![7, 13]).unwrap();
+        assert_eq!(given.offset(), 512);
+        assert_eq!(given.read_blocking().unwrap(), f32s(&[7, 13]));
+        let mut plans = Plans::of(session);
+        for offset in [0, 1024] {
+            let out = gpu.adopt(y.slice(offset..), DType::F32, vec![7, 13]).unwrap();
+            let mut encoder = device.create_command_encoder(&Default::default());
+            let inputs = [("x", Value::from(given.clone()))];
+            plans.encode_blocking(&mut encoder, &inputs, &[("y", out.clone())]).unwrap();
+            queue.submit([encoder.finish()]);
+            assert_eq!(out.read_blocking().unwrap(), want, "{offset}");
+        }
+        let (_, after) = &plans.run_on_device_blocking(&[("x", given.clone().into())]).unwrap()[0];
+        assert_eq!(after.read_blocking().unwrap(), want);
+        // Bytes around the outputs are as they were.
+        let whole = gpu.adopt(y.slice(..), DType::F32, vec![1024]).unwrap();
+        let all = read(&whole);
+        let written = |i: &usize| *i < 91 || (256..256 + 91).contains(i);
+        assert!((0..1024).filter(|i| !written(i)).all(|i| all[i] == 0.0));
     });
 }
 
@@ -203,15 +234,20 @@ fn what_cannot_be_recorded_or_shared_is_refused_in_words() {
         assert!(e.contains("the host decides after each round of the loop of node"), "{e}");
 
         let plain = buffer(device, 512, wgpu::BufferUsages::COPY_SRC);
-        let e = gpu.adopt(&plain, DType::F32, vec![2]).unwrap_err().to_string();
+        let e = gpu.adopt(plain.slice(..), DType::F32, vec![2]).unwrap_err().to_string();
         assert!(e.contains("make it with STORAGE too"), "{e}");
+        let far = buffer(device, 512, STORAGE);
+        let e = gpu.adopt(far.slice(100..), DType::F32, vec![2]).unwrap_err().to_string();
+        assert!(e.contains("it begins at byte 100, which is no multiple of 256"), "{e}");
+        let e = gpu.adopt(far.slice(256..300), DType::F32, vec![12]).unwrap_err().to_string();
+        assert!(e.contains("it has 44 bytes, and f32[12] needs 48"), "{e}");
         let small = buffer(device, 12, STORAGE);
-        let e = gpu.adopt(&small, DType::F32, vec![3]).unwrap_err().to_string();
+        let e = gpu.adopt(small.slice(..), DType::F32, vec![3]).unwrap_err().to_string();
         assert!(e.contains("it has 12 bytes, and f32[3] needs 16"), "{e}");
 
         let mut s = Session::new_blocking(gpu, &add()).unwrap();
         let shared = buffer(device, 512, STORAGE);
-        let tensor = |shape: &[usize], dtype| gpu.adopt(&shared, dtype, shape.to_vec()).unwrap();
+        let tensor = |shape: &[usize], dtype| gpu.adopt(shared.slice(..), dtype, shape.to_vec()).unwrap();
         let good = tensor(&[7, 13], DType::F32);
         let x = || Value::from(f32s(&[7, 13]));
         type Outputs<'a> = &'a [(&'a str, DeviceTensor)];

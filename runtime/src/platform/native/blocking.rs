@@ -204,4 +204,36 @@ impl Plans {
     pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
         pollster::block_on(self.run(inputs))
     }
+    /// [`Plans::run_values`] for callers without an executor.
+    pub fn run_values_blocking(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        pollster::block_on(self.run_values(inputs, outputs))
+    }
+    /// [`Plans::run_on_device`] for callers without an executor.
+    pub fn run_on_device_blocking(
+        &mut self,
+        inputs: &[(&str, Value)],
+    ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
+        pollster::block_on(self.run_on_device(inputs))
+    }
+    /// [`Plans::start`] for callers without an executor.
+    pub fn start_blocking(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Started, RunError> {
+        pollster::block_on(self.start(inputs, outputs))
+    }
+    /// [`Plans::encode`] for callers without an executor.
+    pub fn encode_blocking(
+        &mut self,
+        encoder: &mut wgpu::CommandEncoder,
+        inputs: &[(&str, Value)],
+        outputs: &[(&str, DeviceTensor)],
+    ) -> Result<Encoded, RunError> {
+        pollster::block_on(self.encode(encoder, inputs, outputs))
+    }
 }
