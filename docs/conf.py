@@ -19,13 +19,13 @@ html_theme = "furo"
 html_title = f"wgfc {version}"
 html_copy_source = False
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": ""}
-# Words of WGSL and of our own text forms have no lexer.
+# There is no lexer for WGSL and for wgfc's own text formats.
 highlight_language = "none"
 suppress_warnings = ["misc.highlighting_failure"]
 
 
 def linked(app, docname, source):
-    """Links to files that are not in the book lead to the repository; the book links to files that are there, or not at all."""
+    """Redirects links to files that are not part of the book to the repository. Links to pages of the book and to images stay."""
     folder = ROOT / os.path.dirname(docname)
 
     def change(link):

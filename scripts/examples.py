@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the commands of README.md and docs/tutorial.md, and compare their output with the text there.
 
-    python3 scripts/examples.py [WGFC]      target/debug/wgfc without it
+    python3 scripts/examples.py [WGFC]      WGFC is target/debug/wgfc by default
 
 In `console` blocks, lines after `$` are run, with WGFC in the place of `cargo run --release --`. The output must contain the
 lines below in this order, where `…` matches anything. `python` blocks are run if their imports are installed. Files of the
@@ -25,7 +25,7 @@ def squeezed(line):
 
 
 def missing(expected, printed):
-    """The first expected line that is missing in the output after the lines before it."""
+    """The first expected line that does not follow the previous ones in the output; None if there is none."""
     lines = iter(printed)
     for want in expected:
         pattern = ".*".join(re.escape(part) for part in squeezed(want).split("…"))

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Mutates models for long, by bytes and by structure, and archives of torch.export: scripts/fuzz.sh [SECONDS] (600)
+# Mutates models, by structure and by bytes, and archives of torch.export: scripts/fuzz.sh [SECONDS] (600 by default)
 #
-# WGFC_FUZZ_MODELS names a folder of more models to start from, WGFC_FUZZ_SEED the first seed. Each case may take 20
-# seconds and 2 GB of memory, and the process 6 GB of addresses. What ends the process is kept in target/fuzz/, and fuzzing goes on behind it.
+# WGFC_FUZZ_MODELS names a folder of further models to mutate, WGFC_FUZZ_SEED the first seed. Each case may take 20 seconds
+# and 2 GB of memory, and the process 6 GB of address space. A case that ends the process is kept in target/fuzz/, and
+# fuzzing continues with the next seed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-600}

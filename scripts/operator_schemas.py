@@ -9,9 +9,10 @@ operator allows.
 
     NAME TAB INPUTS TAB ATTRIBUTES
 
-INPUTS are separated by spaces; each is a letter of its newest version's type variable (inputs of one letter
-have one type; `-` has none), and hexadecimal digits with a bit for each element type by its number. A `+`
-behind the last one repeats it. ATTRIBUTES are separated by spaces: a name, `:`, and the numbers of its kinds.
+INPUTS are separated by spaces; each is a letter and hexadecimal digits. Inputs with the same letter have the same type, that is, the
+same type variable in the operator's newest version; `-` stands for no variable. The digits are a mask with a bit for each element type,
+at the type's number. A `+` after the last input says that it may be repeated. ATTRIBUTES are separated by spaces: a name, `:`, and the
+numbers of its kinds.
 """
 from pathlib import Path
 
@@ -22,8 +23,8 @@ CODES = {name.lower(): code for name, code in onnx.TensorProto.DataType.items()}
 
 
 def bits(types):
-    """A bit for each element type of tensors. Optional types count as the types that they hold. None stands for all other
-    types."""
+    """A mask with a bit for each element type of tensors. Optional types count as the types that they hold; other types have no
+    bit."""
     mask = 0
     for t in types:
         t = t.removeprefix("optional(").rstrip(")")

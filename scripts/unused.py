@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check that each crate uses the dependencies that its Cargo.toml names, and that some crate names each of the workspace's.
+"""Check that each crate uses the dependencies that its Cargo.toml names, and that each dependency of the workspace is named by a crate.
 
     python3 scripts/unused.py
 
@@ -14,7 +14,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-# The places of sources that may use a dependency of each kind. None is a normal dependency.
+# The places of sources that may use a dependency of each kind. None stands for normal dependencies.
 PLACES = {None: ["src"], "build": ["build.rs"], "dev": ["src", "tests", "benches", "examples"]}
 
 

@@ -209,8 +209,8 @@ fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[
     new
 }
 
-/// New variables for a product whose columns or rows have the axis that the order moves innermost as their slow axis:
-/// adjacent values of the new variable are adjacent in memory.
+/// New variables for a product whose row or column variable counts the axis that the order moves innermost as its slow
+/// digit: the new variable counts it as the fast one, so that adjacent values of the variable are adjacent in memory.
 fn counted_innermost<'a>(
     k: &Kernel,
     indices: &Indices,

@@ -1,6 +1,6 @@
 //! The placement of short-lived buffers: the assignment to arenas, and the packing of each arena.
 //!
-//! Pure and deterministic: the compiler chooses the arenas ([`assign_arenas`]), the runtime packs them with the sizes
+//! Both steps are deterministic: the compiler chooses the arenas ([`assign_arenas`]), the runtime packs them with the sizes
 //! of the actual shapes ([`plan`]), and reports use the same numbers.
 //!
 //! A buffer is live from dispatch `first` to dispatch `last`, both included. Buffers whose live ranges overlap get
@@ -67,8 +67,8 @@ fn largest_live_set<'a>(items: impl Iterator<Item = &'a Item>) -> u64 {
 
 /// Lays items out so that items with overlapping live ranges have disjoint bytes.
 ///
-/// Several greedy orders are tried and the smallest result is kept. If none reaches the lower bound, the order is
-/// repaired a few times by moving the items that exceed it to an earlier place.
+/// Several greedy orders are tried until one reaches the lower bound; else the smallest result is kept. Each order is
+/// tried a few times, with the item that ends highest moved to the front after each attempt.
 pub fn pack(items: &[Item]) -> Packing {
     let live = largest_live_set(items.iter());
     let mut best = Packing { offsets: vec![0; items.len()], total: u64::MAX, live };

@@ -25,7 +25,7 @@ pub struct Program {
     pub states: Vec<State>,
     /// Free dimensions in the order in which the `Dims` uniform holds them (one `i32` each).
     pub symbols: Vec<String>,
-    /// The symbols that the dispatches compute, in that order.
+    /// The symbols that the dispatches compute, in the order of the dispatches.
     #[serde(default)]
     pub computed: Vec<Computed>,
     /// Equations between dimensions that a run checks once the symbols are known.
@@ -67,7 +67,8 @@ impl Proof {
     pub fn new(unproven: Vec<Vec<String>>, sizes: Vec<Dim>, counted: Vec<Dim>) -> Proof {
         Proof { unproven, sizes, counted }
     }
-    /// The maximum number up to which kernels count in 32 bits: the last step of a loop goes beyond its end.
+    /// The maximum number up to which kernels count in 32 bits. It leaves room for the last step of a loop, which goes
+    /// beyond the loop's end.
     pub const MOST: i64 = MAX_EXTENT - (1 << 20);
     /// The sizes that must be at most [`Proof::MOST`] in a run; empty if no kernel is proven.
     pub fn counted(&self) -> &[Dim] {

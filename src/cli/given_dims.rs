@@ -76,8 +76,8 @@ pub fn dims(model: &Path, options: &Options, a: &DimArgs) -> Result<Vec<(String,
     Ok(dims.into_iter().collect())
 }
 
-/// The dimensions and tensors of a run's inputs, for a model that can be compiled only for given ones. Random inputs are not
-/// among the tensors. `None` if not all inputs are given.
+/// The dimensions and tensors of a run's inputs, for a model that can be compiled only with their values. Random inputs are
+/// not among the tensors. `None` if not all inputs are given.
 pub fn of_inputs(
     file: &ModelFile,
     options: &Options,

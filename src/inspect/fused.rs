@@ -10,7 +10,7 @@ const NAMED: usize = 6;
 /// The operators that the kernels of one family compute.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FamilyOperators {
-    /// The family: [`family`].
+    /// The family's name, as in [`family`].
     pub family: String,
     /// Its dispatches; one that repeats counts once.
     pub dispatches: usize,

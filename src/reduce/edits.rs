@@ -24,7 +24,7 @@ fn dims(v: &ValueInfoProto) -> impl Iterator<Item = &DimensionProto> {
     shape.into_iter().flat_map(|s| &s.dim)
 }
 
-/// Models with numbers in place of symbolic dimensions: first of all of them, then of one after another.
+/// Models with numbers in place of symbolic dimensions: first models in which all are replaced, then models in which one is.
 pub fn symbols(r: &mut Reducer<'_>) -> Vec<ModelProto> {
     let g = r.graph();
     let (mut first, mut all) = (BTreeSet::new(), BTreeSet::new());

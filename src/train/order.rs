@@ -2,7 +2,7 @@
 
 use crate::random::Rng;
 
-/// An endless sequence of rows, epoch after epoch, each epoch with its own shuffle.
+/// An endless sequence of rows, epoch after epoch. With a seed each epoch has its own shuffle, else the rows keep their order.
 pub(super) struct Order {
     rows: usize,
     seed: Option<u64>,

@@ -51,8 +51,8 @@ fn a_batch_of_matrices_is_one_dispatch() {
             );
         }
     }
-    // Each algorithm is one loop, except for a solution (a factorization, the row exchanges, two triangular
-    // solves) and for the triangle that is cut out of a factor too large for one invocation.
+    // Each algorithm is one loop, and one more dispatch for each triangle that is cut out of a factor too large
+    // for one invocation. A solution consists of a factorization, the row exchanges and two triangular solves.
     let most = |name: &str| match name.split(' ').next() {
         Some("solve" | "inverse") => 4,
         Some("qr") => 3,

@@ -171,7 +171,7 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
             ids.push(token);
             (logits, token) = g.logits(&[token]).unwrap();
         }
-        // The chosen token that the model has not read yet comes first.
+        // Before the given tokens, the model reads the generated token that it has not read yet.
         let next = tokens(&mut g, &[7], &ask(1));
         let so_far = [&ids[..], &[7], &next, &[2]].concat();
         assert_eq!(g.logits(&[2]).unwrap().1, greedy(&so_far, 1)[0]);

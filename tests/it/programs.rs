@@ -196,7 +196,8 @@ fn a_training_step_takes_few_dispatches() {
     assert!(program.dispatches.len() <= 22, "{} dispatches", program.dispatches.len());
 }
 
-/// The models, compiled in both dialects, whose numbers of dispatches differ by more than 5 %.
+/// The models compiled in both dialects whose numbers of dispatches differ by more than 5 % although [`UNLIKE`] does
+/// not list them, or do not although it does.
 fn unlike(dispatches: &BTreeMap<String, usize>) -> Vec<String> {
     let both = dispatches.iter().filter_map(|(name, own)| {
         let core = dispatches.get(&name.replace(".pt2", ".core.pt2")).filter(|_| !name.contains(".core."))?;
@@ -224,7 +225,8 @@ pub fn quick_adapters() -> Vec<Gpu> {
     gpus
 }
 
-/// A decoder, an encoder, a block of a U-Net and branches of convolutions (`fixtures/torch/blocks.py`). Of the last text nothing is seen.
+/// A decoder, an encoder, a block of a U-Net and branches of convolutions (`fixtures/torch/blocks.py`). The mask hides all tokens of the
+/// last text.
 #[test]
 fn blocks_give_the_results_of_torch() {
     let files = blocks();
@@ -289,7 +291,7 @@ fn training_steps_with_attention_go_as_in_torch() {
     }
 }
 
-/// Blocks decomposed to core ATen compile to the same kernels.
+/// Blocks decomposed to core ATen compile to as many dispatches as blocks in `torch.export`'s own dialect.
 #[test]
 fn blocks_have_as_many_dispatches_in_both_dialects() {
     // Symbolic sizes, and one, few or many queries or rows; the chosen kernels depend on them.

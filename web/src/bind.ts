@@ -99,7 +99,7 @@ export function isLate(plan: Plan, sizes: readonly Size[]): boolean {
   return plan.computed.some((c) => sizes.some((s) => s.powers.has(c.symbol)));
 }
 
-/** `past + seq = 7 (past = 4, seq = 3)` */
+/** A size with its value for messages, as in `past + seq = 7 (past = 4, seq = 3)`. */
 function explain(plan: Plan, size: Size, values: Values): string {
   const value = size.at(values);
   const parts = [...size.powers.keys()].map((s) => `${plan.symbols[s]} = ${values[s]}`);

@@ -7,7 +7,7 @@ import type { Program } from "./program.js";
 
 export interface KernelInfo {
   readonly name: string;
-  /** The generator of the compiler that made it. */
+  /** The kernel's family, which is the part of the compiler that generated it. */
   readonly family: string;
   /** The model's nodes that its dispatches compute. */
   readonly nodes: readonly string[];

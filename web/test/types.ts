@@ -1,4 +1,4 @@
-// Promises of the types; `npm run check` reads this and nothing runs it.
+// Uses of the public types. `npm run check` type-checks this file; nothing runs it.
 import { type Compiled, compile } from "../src/compiler/index.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 
@@ -27,7 +27,7 @@ export async function types(device: GPUDevice, canvas: HTMLCanvasElement, file: 
   const buffer: GPUBuffer = onDevice["y"]!.data;
   const chosen = await model.run({ x: onDevice["y"]! }, { outputs: { y: buffer } });
   const read: Tensor<TypedArray> = await chosen["y"]!.read(device);
-  // @ts-expect-error: what is on the device has no numbers here
+  // @ts-expect-error: a tensor on the device must be read before it has numbers
   onDevice["y"]!.toNumbers();
   // @ts-expect-error: no such type
   Tensor.from("f33", [1], [1]);

@@ -204,7 +204,7 @@ def test_stubs_say_what_there_is():
 
 
 def check(node, function):
-    """Whether a function has the same parameters as its stub."""
+    """Asserts that a function has the same parameters as its stub."""
     a = node.args
     described = [x.arg for x in a.args + a.kwonlyargs]
     there = list(inspect.signature(function).parameters)

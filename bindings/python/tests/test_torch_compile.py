@@ -110,7 +110,7 @@ def test_statistics_of_norms_are_kept():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_few_bits_are_trained(dtype):
-    """Torch's graph has statistics in f32 where its operator returns a narrow type."""
+    """In torch's graph the statistics are f32, while the operator itself returns them in the narrow type."""
     x = torch.randn(4, 5, 6)
     weights = torch.cos(torch.arange(x.numel(), dtype=dtype)).reshape(x.shape)
     found = []
@@ -268,7 +268,7 @@ def test_what_is_not_supported_stays_in_torch():
     names = [str(w.message).split()[0] for w in told]
     assert any("eig" in n for n in names) and len(set(names)) == len(names)
     assert s.programs == 2 and s.operators >= 1
-    # Each one is reported once per process.
+    # Each unsupported operator is reported once per process.
     torch._dynamo.reset()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")
@@ -420,7 +420,7 @@ def test_gradients_of_weight_norm_and_masked_scatter():
         lambda x: x[:, : x.shape[1] // 2],
         lambda x: x[:, None].expand(-1, x.shape[0], -1),
         lambda x: (lambda y: y[y.shape[0] // 2 :])(x * 2),
-        # Views of computed values, which torch makes itself if a position may count from the end.
+        # Views of computed values. Torch makes them itself if a start may be negative, that is, count from the end.
         lambda x: (x * 2)[:1].expand(x.shape[0], -1).narrow(0, x.shape[0] - 2, 2),
         lambda x: (x * 2).mT[1:].narrow(0, x.shape[0] - 3, 2),
         lambda x: x.mT.narrow(0, x.shape[0] - 3, 2),

@@ -1,4 +1,4 @@
-//! Answers to pages.
+//! The compiler's answers to the web page that calls it.
 
 use crate::Request;
 use crate::request::Elsewhere;

@@ -13,9 +13,9 @@ use petgraph::algo::toposort;
 use rustc_hash::FxHashSet;
 use wgfc_ir::Value;
 
-/// Orders the values to copy and their destinations, and marks those that a kernel may [write](write) to the destination itself. The
-/// marked ones come last, since the copies before them read what those kernels write. Of several states that become one value, only the
-/// first is marked.
+/// Orders the values to copy and their destinations, and marks the values that the kernel which computes them may [write](write) directly
+/// to the destination. The marked ones come last, since the copies before them read what those kernels write. Of several states that
+/// become one value, only the first is marked.
 pub(super) fn ordered(copies: Vec<(Value, TensorId)>, tensors: &Tensors<'_>) -> Vec<(Value, TensorId, bool)> {
     let mut seen: FxHashSet<Value> = FxHashSet::default();
     let (mut others, mut states, mut written) = (vec![], vec![], vec![]);
@@ -54,8 +54,8 @@ pub(super) fn read_before(
     olds(kernels.iter().flat_map(Kernel::reads).chain(blocks.iter().flat_map(Block::reads)), tensors)
 }
 
-/// Whether a copy to a state reads old contents of a state that must be overwritten before it runs: its own, or one that another kernel
-/// writes which in turn reads what this copy overwrites. The copy must then read from an intermediate tensor.
+/// Whether a copy to a state fits no order: it reads old contents of the state that it writes, or of a state that is written by a kernel
+/// which in turn reads what the copy overwrites. The copy must then read from an intermediate tensor.
 pub(super) fn must_wait(
     copy: &Kernel,
     kernels: &[Kernel],

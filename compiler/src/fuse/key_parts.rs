@@ -23,7 +23,7 @@ const WORTH: f64 = 4.0;
 
 /// The properties of an attention by which its keys are split.
 struct Shared {
-    /// Workgroups that read the same keys.
+    /// Heads of the keys, of all sequences; several heads of queries may share one.
     groups: i64,
     /// Sequences of the batch: the product of all axes before the heads.
     sequences: i64,
@@ -104,8 +104,8 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     if readers_are_thin(graph, v) { shared.parts(options, most, few) } else { 1 }
 }
 
-/// Gives attention whose readers cannot combine parts a copy of its results, whose kernel combines them. Returns the copies, which must
-/// be in memory.
+/// Adds a copy of the results of each attention whose readers cannot combine the parts; the copy's kernel combines them. Returns the
+/// copies, which must be in memory.
 pub(super) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
     let mut copies = vec![];
     if !options.fuses(Technique::KeyParts) {

@@ -31,13 +31,13 @@ pub enum Encoding {
 /// A bound tensor.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// Which tensor.
+    /// The tensor that is bound.
     pub tensor: TensorId,
     /// Its element type.
     pub dtype: DType,
     /// Whether it is read or written.
     pub access: Access,
-    /// How it is declared.
+    /// Its declaration.
     pub encoding: Encoding,
 }
 
@@ -94,7 +94,7 @@ impl Bindings {
             let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
             let written = own().next().is_some();
             let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
-            // The last word may be written as a whole if it holds no elements of another value.
+            // The last word may be written as a whole if it holds no elements that the kernel does not write.
             let ends = match &kernel.family {
                 Family::Map(map) => {
                     let word = i64::from(per_word(dtype).max(1));

@@ -12,8 +12,8 @@ use wgfc_ir::{Atom, DType, Dim, Poly, Scalar};
 pub enum Capacity {
     /// They differ.
     Counts,
-    /// They are the same: shapes of growing states, offsets into them, and comparisons with their extents are ignored. For caching
-    /// choices that hold for any capacity.
+    /// They are the same: shapes of growing states, offsets into them, and comparisons with their extents are ignored. This serves to
+    /// cache choices that hold for any capacity.
     Ignored,
 }
 
@@ -48,7 +48,7 @@ struct Structure<'k> {
     tensors: Vec<TensorId>,
     order: Vec<ExprId>,
     number: FxHashMap<ExprId, usize>,
-    /// Extents of states that are ignored.
+    /// Extents of the growing states whose capacity is ignored.
     extents: Vec<Dim>,
 }
 

@@ -7,7 +7,7 @@ use super::{Body, Expr, ExprId};
 use wgfc_codegen_templates::library::instructions;
 use wgfc_ir::{BinaryOp, DType, Reg, UnaryOp};
 
-/// The most instructions of an invocation up to which a kernel is lengthened to run faster.
+/// The limit, in instructions of an invocation, of transformations that make a kernel faster but longer.
 pub const MOST_INSTRUCTIONS: usize = 2048;
 
 /// The number of instructions that evaluate the roots, each expression once.
@@ -108,7 +108,7 @@ fn of_cast(from: DType, to: DType) -> usize {
 mod tests {
     use super::*;
 
-    /// The shortest and the longest functions that follow products in models, and functions of which there should be few.
+    /// Activations, which often follow products, take few instructions; trigonometric functions and 64-bit divisions take many.
     #[test]
     fn activations_are_short_and_angles_are_long() {
         let (unary, binary) = (|op| of_unary(op, Reg::F32), |op| of_binary(op, Reg::I64));

@@ -3,7 +3,7 @@
 use super::{Body, Expr, ExprId, Kernel, renumbered};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly};
 
-/// The summed variable of a product.
+/// The number of a product's summed variable.
 pub const K: usize = 3;
 
 /// The kernel with its stores moved to `body`, to which their expressions are added.
@@ -57,8 +57,8 @@ pub fn substitute_results(
     ids
 }
 
-/// Rewrites a comparison `n·p + r < c` or `n·p + r ≥ c` of an index with a constant as one of `n·p`, so that it is the same expression
-/// for all elements of a vector for which it has the same value.
+/// Rewrites a comparison `n·p + r < c` or `n·p + r ≥ c` of an index with a constant as one of `n·p`, so that elements of a vector for which
+/// it has the same value share one expression.
 fn without_remainder(e: Expr, to: &mut Body) -> Expr {
     let Expr::Binary(op @ (BinaryOp::Lt | BinaryOp::Ge), a, b) = e else { return e };
     let (Expr::Index(p), Some(c)) = (to.expr(a), number(to.expr(b))) else { return e };

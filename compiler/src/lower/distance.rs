@@ -4,7 +4,7 @@ use super::{Lowering, OpError, Result};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp, UnaryOp as U, Value};
 
 /// The p-norm `(Σ |x|ᵖ)^(1/p)` along axes, which are kept with extent 1. For `p = 0` it is the number of non-zero
-/// elements, for infinity the largest magnitude.
+/// elements, for ∞ and −∞ the largest and the smallest magnitude.
 pub fn norm(cx: &mut Lowering, x: Value, p: f64, axes: &[usize]) -> Result {
     let dtype = cx.dtype(x);
     if !dtype.is_float() {
@@ -64,7 +64,7 @@ pub fn cross(cx: &mut Lowering, a: Value, b: Value, axis: usize) -> Result {
     Ok(cx.binary(B::Sub, first, second)?)
 }
 
-/// Scales each slice along an axis whose p-norm is above `most` down to that norm.
+/// Scales each slice along an axis down to the p-norm `most` if its p-norm is larger.
 pub fn renorm(cx: &mut Lowering, x: Value, p: f64, axis: usize, most: f64) -> Result {
     let dtype = cx.dtype(x);
     let axes: Vec<usize> = (0..cx.rank(x)).filter(|d| *d != axis).collect();

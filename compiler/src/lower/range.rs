@@ -24,7 +24,7 @@ pub fn float_length(dtype: DType, start: f64, limit: f64, step: f64) -> Result<D
     Ok(Dim::from(n.max(0.0) as i64))
 }
 
-/// [`length`] for fractions of dimensions.
+/// [`length`] for fractions of dimensions, each given by its numerator and its denominator.
 pub fn fraction_length(
     (start, a): &(Dim, i64),
     (limit, b): &(Dim, i64),
@@ -57,7 +57,7 @@ pub fn spaced(cx: &mut Lowering, len: Dim, start: Value, step: Value) -> Result 
     Ok(cx.binary(BinaryOp::Add, i, start)?)
 }
 
-/// [`spaced`] integers up to `limit`, as an index expression; `None` if they exceed 32 bits.
+/// [`spaced`] integers from `start` to `limit`, which is excluded, as an index expression; `None` if they exceed 32 bits.
 pub fn counted(
     cx: &mut Lowering,
     dtype: DType,

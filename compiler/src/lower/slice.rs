@@ -51,8 +51,8 @@ fn computed_range(
     Ok((cx.computed_as("_from", first, extent.clone()), len))
 }
 
-/// A position (negative ones count from the end) clamped to the axis, with the end after the last element or,
-/// backwards, before the first one.
+/// A position (negative ones count from the end) clamped to `0..=extent` or, for a backward slice, to
+/// `-1..=extent - 1`.
 fn position(cx: &mut Lowering, bound: &Size, forwards: bool, extent: &Dim) -> Built {
     let v = match bound {
         Size::Known(p) => match p.as_const() {

@@ -15,7 +15,7 @@ use wgfc_ir::{
 /// The number of elements of a part: four for each invocation of a workgroup of 256.
 const PART: i64 = 1024;
 
-/// Cuts the rows of ArgReduces; returns their number.
+/// Cuts the rows of ArgReduce operators into parts; returns the number of operators changed.
 pub fn cut(graph: &mut Graph, speeds: &Speeds) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
@@ -37,7 +37,7 @@ fn cut_arg(graph: &mut Graph, n: NodeId, speeds: &Speeds) -> Result<Option<Value
     let ty = graph.ty(x).clone();
     let (Some(len), Some(all)) = (ty.shape[axis].as_const(), ty.numel().as_const()) else { return Ok(None) };
     let float = matches!(ty.dtype, DType::F32 | DType::F16 | DType::BF16);
-    // Only rows that would leave seven of eight cores idle, and would take a workgroup longer than another dispatch.
+    // Only rows that would leave seven of eight cores idle, and that a workgroup does not read in negligible time.
     let few = all / len.max(1) <= (speeds.cores / 8.0) as i64;
     let long = speeds.little_bytes() / 4;
     if !float || !few || !(long.max(PART + 1)..=i64::from(i32::MAX)).contains(&len) {
@@ -80,7 +80,7 @@ fn key(axis: usize, largest: bool, last: bool) -> ScalarFn {
     let x = f.arg(0);
     let mut order = f.float_order(x);
     if !largest {
-        // NaN precedes all numbers here, too.
+        // NaN is chosen before all numbers for the minimum, too.
         let (nan, top) = (f.unary(UnaryOp::IsNan, x), f.u32(i64::from(u32::MAX)));
         let least = f.flipped(order, u32::MAX);
         order = f.select(nan, top, least);

@@ -24,7 +24,8 @@ const MOST: i64 = 256;
 /// in caches, and the kernels run back to back. Fitted to models timed on an H100.
 const CACHED: f64 = 0.4;
 
-/// Cuts the sums of products; returns their number. `rounded`: f32 operands are rounded for matrix units.
+/// Cuts the sums of products; returns the number of products changed. `rounded` says that f32 operands are rounded for
+/// matrix units.
 pub fn cut(
     graph: &mut Graph,
     device: &DeviceProfile,
@@ -71,7 +72,8 @@ fn slices(
     // Products with few rows or columns divide their sums within a workgroup.
     let [rows, cols, all] = [&m, &n, &batch].map(|d| expect.extent(d));
     let half = [0, 1].iter().all(|i| graph.ty(node.inputs[*i]).dtype == DType::F16 || rounded);
-    // There are enough tiles already. Tiles for matrix units are larger, and two of them are resident on a core.
+    // Slices gain nothing if there are enough tiles. Tiles for matrix units are larger, and two of them are resident on
+    // a core.
     let tiles = |edge: f64| all * (rows / edge).ceil() * (cols / edge).ceil();
     let enough = if half { tiles(128.0) / 2.0 } else { tiles(64.0) };
     if rows <= 8.0 || cols <= 8.0 || enough >= device.speeds.cores {

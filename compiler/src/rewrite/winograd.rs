@@ -26,7 +26,7 @@ use wgfc_ir::{
 /// The extent of a tile's window along an axis, and the number of its results.
 const WINDOW: i64 = 4;
 const RESULTS: i64 = 2;
-/// The rows of `Bᵀ` and `G`, with the signs of the third row flipped.
+/// The rows of `G`. The third row has the opposite of its usual sign, as has that of `Bᵀ`; the signs cancel.
 const G: [[f64; 3]; 4] = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [-0.5, 0.5, -0.5], [0.0, 0.0, 1.0]];
 /// The maximum number of bytes of a convolution's weights: the compiler holds them and their transform in memory.
 const MOST_BYTES: usize = 64 << 20;

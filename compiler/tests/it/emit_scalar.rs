@@ -171,7 +171,8 @@ fn operands(d: DType, seed: u64, edges: &[f64], range: f64) -> Tensor {
     tensor(d, &values)
 }
 
-/// Integers of all sizes including the extremes, with all pairs of the first few.
+/// Integers of all sizes. The first 144 are edge cases, each repeated `period` times in a row, so that tensors with
+/// the periods 1 and 12 contain all pairs of them.
 fn integers(d: DType, seed: u64, period: usize) -> Tensor {
     let bits = d.bits() as u32;
     let top = 1u64 << (bits - 1);
@@ -219,7 +220,7 @@ fn unary_operators_of_floats() {
         let list = |ops: &[UnaryOp]| ops.iter().map(named).collect::<Vec<_>>();
         wrong.extend(check(&gpus, &list(&exact), std::slice::from_ref(&x), true));
         wrong.extend(check(&gpus, &list(&smooth), &[small], false));
-        // Functions that are steep or inaccurate far from 0 are compared only near 0.
+        // Smooth functions are compared near 0 and over a wider range.
         wrong.extend(check(&gpus, &list(&smooth), &[x], false));
         let odd = operands(d, 3, &[f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0], 3.0);
         wrong.extend(check(&gpus, &list(&bools), &[odd], true));
@@ -420,8 +421,7 @@ fn casts_between_all_types() {
             _ => integers(from, 11, 1),
         };
         for to in DType::ALL.iter().copied().filter(|to| to.is_float() != whole) {
-            // Saturation of floats that do not fit is implementation-defined, so only values that fit are
-            // compared.
+            // Casts to integers and bools are also compared for NaN, infinities and numbers that do not fit.
             wrong.extend(check(
                 &gpus,
                 &[(format!("cast {from} to {to}"), ScalarFn::cast(to))],
@@ -482,8 +482,8 @@ fn packed_neighbours_of_a_symbolic_length() {
     }
 }
 
-/// Results of 8, 16, 32 and 64 bits in one kernel, over few elements and over lengths with every remainder
-/// modulo the widest vector.
+/// Results of 8, 16, 32 and 64 bits in one kernel, over few elements and over lengths that are not multiples of
+/// the widest vector.
 #[test]
 fn results_of_several_widths_in_one_kernel() {
     use DType::*;

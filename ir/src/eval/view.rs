@@ -208,7 +208,7 @@ fn compile(
 }
 
 impl Axis {
-    /// The index before negative values are counted from the end.
+    /// The index along the axis. A negative value of an index operand counts from the end; values outside the axis are not clamped.
     fn at(&self, point: &[usize], extent: usize) -> Result<i64, EvalError> {
         let zero = || EvalError::at("an index expression divides by zero".into());
         match self {

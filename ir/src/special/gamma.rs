@@ -20,7 +20,8 @@ pub(super) fn log_gamma(x: f64) -> f64 {
     if x.is_infinite() { f64::INFINITY } else { libm::lgamma(x) }
 }
 
-/// Above 15 by the asymptotic series (DLMF 5.11.2), below by the recurrence, for negative x by reflection.
+/// The digamma function: above 15 by the asymptotic series (DLMF 5.11.2), below by the recurrence, for negative x by
+/// reflection.
 pub(super) fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return f64::INFINITY.copysign(-x);
@@ -38,8 +39,8 @@ pub(super) fn digamma(x: f64) -> f64 {
     sum + x.ln() - 0.5 / x - series
 }
 
-/// The sum of the first terms, and the Euler-Maclaurin formula for the rest (DLMF 25.11.5). For negative q the terms
-/// have both signs: ζ(s, q) = ζ(s, f) ± (ζ(s, g) − ζ(s, 1 − q)), where f and g are the distances of q from the
+/// The Hurwitz zeta function: the sum of the first terms, and the Euler-Maclaurin formula for the rest (DLMF 25.11.5).
+/// For negative q the terms have both signs: ζ(s, q) = ζ(s, f) ± (ζ(s, g) − ζ(s, 1 − q)), where f and g are the distances of q from the
 /// integers below and above it.
 pub(super) fn zeta(s: f64, q: f64) -> f64 {
     if s == 1.0 {
@@ -89,7 +90,8 @@ pub(super) fn gamma_q(a: f64, x: f64) -> f64 {
     incomplete(a, x, Part::Upper)
 }
 
-/// By the series (DLMF 8.7.1) for x below `a`, by the continued fraction (8.9.2) above.
+/// A regularised incomplete gamma function: by the series (DLMF 8.7.1) for x below 1 or `a`, else by the continued
+/// fraction (8.9.2).
 fn incomplete(a: f64, x: f64, part: Part) -> f64 {
     let of = |p: f64| if part == Part::Lower { p } else { 1.0 - p };
     if a.is_nan() || x.is_nan() || a < 0.0 || x < 0.0 || (a == 0.0 && x == 0.0) {
@@ -107,7 +109,7 @@ fn incomplete(a: f64, x: f64, part: Part) -> f64 {
     let log = a * x.ln() - x - libm::lgamma(a + 1.0);
     if x < 1.0 || x < a {
         if part == Part::Upper && a < 1.0 {
-            // The complement of P near 1: Q = 1 − xᵃ/Γ(1 + a) − xᵃ/Γ(1 + a)·Σ a·(−x)ⁿ/(n!·(a + n)).
+            // P may be near 1, where 1 − P is not accurate: Q = 1 − xᵃ/Γ(1 + a) − xᵃ/Γ(1 + a)·Σ a·(−x)ⁿ/(n!·(a + n)).
             let front = a * x.ln() - libm::lgamma(a + 1.0);
             let (mut term, mut sum) = (1.0, 0.0);
             for n in 1..200 {

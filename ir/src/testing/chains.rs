@@ -95,7 +95,7 @@ fn largest(of: &[Bounded]) -> Option<(f64, f64)> {
     Some((b.error.iter().copied().fold(0.0, f64::max), size))
 }
 
-/// Whether the operator contains an exponential, before which errors are absolute.
+/// Whether the operator contains an exponential, which turns an absolute error of its operand into a relative one.
 fn saturates(op: &Op) -> bool {
     let exp = |n: &ScalarNode| matches!(n, ScalarNode::Unary(UnaryOp::Tanh | UnaryOp::Sigmoid, _));
     matches!(op, Op::Softmax { .. }) || matches!(op, Op::Map { body, .. } if body.nodes.iter().any(exp))

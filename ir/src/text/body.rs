@@ -60,7 +60,7 @@ pub(super) fn print_body(body: &ScalarFn) -> String {
 }
 
 impl Parser<'_> {
-    /// `{ let t0 = expr; expr }`.
+    /// Parses `{ let t0 = expr; expr }`.
     pub(super) fn body(&mut self) -> Parsed<ScalarFn> {
         self.expect("{")?;
         let mut body = ScalarFn::default();

@@ -353,7 +353,7 @@ fn embed(d: &mut Draw) {
     d.set_float("epsilon", 1e-3);
     d.outputs(2);
 }
-/// The shape of a tensor with a single scale.
+/// The shape of a small image with one or two spatial axes.
 fn one(d: &mut Draw) -> Vec<usize> {
     let axes = d.from(1..=2);
     let mut s = vec![d.from(1..=2), d.from(1..=3)];

@@ -41,7 +41,7 @@ fn inputs(graph: &Graph, n: i64) -> Option<BTreeMap<String, Tensor>> {
     graph.inputs.iter().map(of).collect()
 }
 
-/// Compiles at one level of fusion, and evaluates the graph.
+/// Compiles at one level of fusion and evaluates the graph; returns whether the model was compiled.
 fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
     let options = Options { fusion, ..Options::default() };
     let result = caught(|| {
@@ -98,7 +98,7 @@ fn models() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Aborts the process when a case exceeds its time limit.
+/// Aborts the process when a case has run for three times [`PATIENCE`].
 fn watch(started: &'static AtomicU64, begin: Instant) {
     std::thread::spawn(move || {
         loop {
@@ -176,7 +176,7 @@ pub fn fuzz(
         tried += 1;
         accepted += u64::from(result == Ok(true));
         let took = spent(begin).saturating_sub(start);
-        // Other tests in the same process would be counted too.
+        // If the process is not alone, its memory includes that of other tests.
         let had = if alone { peak() } else { 0 };
         longest = longest.max((took, seed));
         largest = largest.max((had, seed));

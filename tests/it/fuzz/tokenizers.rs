@@ -1,5 +1,5 @@
-//! Mutated `tokenizer.json` files are read and applied, or refused. `WGFC_FUZZ_TOKENIZERS` sets their number
-//! (160).
+//! Mutated `tokenizer.json` files are read and applied, or refused. `WGFC_FUZZ_TOKENIZERS` sets their number,
+//! which is 160 by default.
 
 use super::NUMBERS;
 use super::first_seed;

@@ -9,7 +9,7 @@ export interface GraphNode {
 
 const text = new TextDecoder();
 
-/** The fields of a message: the number, and the bytes or the value of a varint. */
+/** The fields of a protobuf message, each as its number and its bytes or, of a varint, its value. Fixed-width fields are skipped. */
 function* fields(bytes: Uint8Array): Generator<[number, Uint8Array | number]> {
   let at = 0;
   const varint = () => {

@@ -67,7 +67,7 @@ pub(super) unsafe extern "system" fn MemoryInfoGetType(
     unsafe { set(out, OrtAllocatorType::OrtDeviceAllocator) }
 }
 
-/// The memory of a value or of an allocator.
+/// The memory info of a value or of an allocator. It is never read, as all memory is the host's.
 pub(super) unsafe extern "system" fn memory_info<H>(
     _: *const H,
     out: *mut *const OrtMemoryInfo,

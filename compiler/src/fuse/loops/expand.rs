@@ -195,7 +195,7 @@ impl<R: Resolver> Puller<'_, R> {
         Ok(result)
     }
 
-    /// The combination of all elements. Long lists are combined in halves, so that a lane waits for no long chain.
+    /// The combination of all elements. Long lists are combined in halves, which shortens the chain of dependent operations.
     pub(in crate::fuse) fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
         const CHAIN: usize = 8;
         if elements.len() > CHAIN {

@@ -1,7 +1,7 @@
 //! The preparation of loops before kernels are built: one canonical form, with as much as possible moved out of the body.
 //!
-//! - A `loop` whose condition may end it early becomes a `scan` that carries whether it still runs; after that it leaves everything
-//!   unchanged.
+//! - A `loop` whose condition may end it early becomes a `scan` that also carries whether the loop still runs; once it has ended, further
+//!   steps leave all values unchanged.
 //! - Constants of a body become captured inputs.
 //! - A view at the end of a stacked result is applied to the whole stacked result instead.
 

@@ -1,8 +1,8 @@
 //! The estimated costs of the forms of a loop, for the choice between them.
 //!
 //! The time of a step is the largest of three bounds: the chain of dependent operations of one invocation, all operations of all lanes at
-//! the device's rate, and the memory read anew in every step. A loop in one kernel saves the dispatches of its steps; but a lane of much
-//! work that is a single invocation or workgroup leaves most of the device idle, so that splitting the loop can be faster.
+//! the device's rate, and the memory read anew in every step. A loop in one kernel saves the dispatches of its steps; but where a single
+//! invocation or workgroup does the work of a whole lane, most of the device may be idle, so that splitting the loop can be faster.
 
 use crate::device::Speeds;
 use crate::fuse::loops::lanes::{Executor, Mapping, Steps};
@@ -16,7 +16,8 @@ use wgfc_ir::{Contract, Dim, Graph, Op, Poly, TensorType};
 /// Registers of an invocation; values beyond them spill to memory. GPUs have 128 to 256, some of them used for other purposes; no
 /// measurement tells how many.
 const REGISTERS: f64 = 160.0;
-/// The factor by which another executor must be faster to be chosen over the simpler one, since estimates are not more accurate.
+/// An executor is chosen over a simpler one, and splitting over one kernel, only if it takes less than this fraction of the other's time,
+/// since the estimates are no more accurate.
 const BETTER: f64 = 0.75;
 /// The number of workgroups beyond which a step hardly gets shorter.
 const MOST_GROUPS: f64 = 32.0;
@@ -36,7 +37,7 @@ pub struct Work {
     pub stages: f64,
     /// Values that an invocation carries.
     pub carried: f64,
-    /// Instructions of a step's text.
+    /// Instructions that a step has in the kernel's text.
     pub instructions: usize,
 }
 

@@ -141,7 +141,8 @@ impl Mapping {
         Ok(Staged { arrays, first, each, stacked, alive })
     }
 
-    /// Gives a value that a stage writes while others still read the old one an array of its own.
+    /// Where a stage writes a carried value whose old elements are still read, makes it write to a new array instead. A stage at the end of
+    /// the step then copies the array to the carried value.
     fn separate(
         &self,
         body: &mut Body,

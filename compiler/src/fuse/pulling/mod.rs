@@ -1,4 +1,4 @@
-//! Pulling: builds the expression of a value of the graph at a position in a kernel's body.
+//! Pulling: adds to a kernel's body the expression for the element of a graph's value at a position.
 
 pub(super) mod constant;
 mod parts;
@@ -410,7 +410,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                         continue;
                     }
                     match self.as_index(at(a)).and_then(|p| p.as_const()) {
-                        // As far as f32 represents them exactly.
+                        // Only integers that f32 is sure to represent exactly.
                         Some(n) if *to == DType::F32 && n.abs() <= 1 << 24 => {
                             Expr::Const(Scalar::from_i64(*to, n))
                         }

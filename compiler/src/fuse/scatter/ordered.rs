@@ -160,7 +160,7 @@ impl Rows {
         let order = b.cast(Value { node: sorted, port: 1 }, DType::I32)?;
         let sorted = Value { node: sorted, port: 0 };
 
-        // If one row has enough lanes to keep the device busy, each may take long.
+        // If one row has enough lanes to keep the device busy, each lane may take long, and chunks are not needed.
         let lanes = columns[0].as_const().unwrap_or(1) as f64;
         let few = n.as_const().is_some_and(|n| n <= FEW) || lanes * BUSY >= options.profile.speeds.resident;
         let chunk = if few { None } else { Some(chunk(&n)) };
@@ -283,7 +283,7 @@ impl Listed {
         b.push(Op::View { shape: vec![self.n.clone()], index, fill }, &[self.sorted])
     }
 
-    /// The first of each row's updates; −1 if it has none.
+    /// The position of each row's first update; −1 if it has none.
     fn begins(&self, b: &mut Builder<'_>) -> Made {
         let none = b.full(std::slice::from_ref(&self.rows), Scalar::from_i64(DType::I32, -1))?;
         let before = self.beyond(b, -1)?;

@@ -157,8 +157,8 @@ impl Parser<'_> {
     }
 }
 
-/// A quotient of sizes, `over / under`, which torch computes in f64. It is kept as a fraction, which gives the same integer as f64 does
-/// once it is rounded; expressions for which that is not certain are refused.
+/// A quotient of sizes, `over / under`, which torch computes in f64. Rounding the exact fraction to an integer gives the same result as
+/// torch's; expressions for which this is not certain are refused.
 struct Fraction {
     over: Dim,
     /// The denominator; positive if it is a constant.
@@ -203,7 +203,7 @@ impl Fraction {
 
     fn times(&self, other: &Fraction) -> Result<Fraction, String> {
         let (a, b) = (self.known_under()?, other.known_under()?);
-        // The product of a rounded quotient and a multiple of its divisor may differ from the exact integer.
+        // If a factor shares a divisor with a rounded quotient's denominator, the exact product may be an integer that f64 misses.
         let misses = |rounded: &Fraction, by: &Fraction, under: i64| {
             let odd = under >> under.trailing_zeros();
             let factor = by.over.as_const().map(|c| c.unsigned_abs());
@@ -274,7 +274,7 @@ pub fn comparison(head: &str) -> Option<&'static str> {
 pub fn of_operator(target: &str, mut args: Vec<Expr>) -> Option<Expr> {
     let minus = |e: Expr| Expr::Call("Mul".into(), vec![Expr::Int(-1), e]);
     let head = match (target, args.len()) {
-        // The operand is a constant: the Python package writes this node in place of operators that torch does not serialise.
+        // With a constant operand, this node stands for an operator that torch does not serialise (the Python package writes it).
         ("_operator.neg", 1) if !matches!(args[0], Expr::Int(_)) => return args.pop().map(minus),
         ("_operator.sub", 2) => {
             let b = args.pop().map(minus)?;
@@ -551,7 +551,7 @@ mod tests {
             "Piecewise(ExprCondPair(Integer(7), GreaterThan({s}, Integer(0))), ExprCondPair(Integer(0), true))"
         );
         assert_eq!(read(&either).unwrap(), "7");
-        // A third of 3 · n, computed in f64, need not be n.
+        // Three times a third of n, computed in f64, need not be n.
         let back = format!("FloorToInt(Mul(Integer(3), IntTrueDiv({s}, Integer(3))))");
         assert!(read(&back).unwrap_err().contains("rounded"));
         assert_eq!(read(&format!("TruncToInt(IntTrueDiv({s}, Integer(3)))")).unwrap(), "batch/3");

@@ -133,7 +133,7 @@ pub fn settle(
     (shapes, required)
 }
 
-/// The declared shapes.
+/// The declared shapes of the tensors that the user passes, by the graph's names.
 fn declared(im: &mut Importer<'_>, p: &ExportedProgram) -> BTreeMap<String, Vec<Dim>> {
     let mut shapes = BTreeMap::new();
     for spec in &p.graph_module.signature.input_specs {
@@ -169,7 +169,7 @@ fn guards(
 ) -> Required {
     let mut required = Required::default();
     let size = |path: &guards::Path, axis: usize| {
-        // The graph has joined names only for the arguments of `*tensors`.
+        // Arguments of `*tensors` are found by the graph's name: the parts of the path joined by `_`.
         let flat = path.join("_");
         let named = names.inputs.iter().find(|(_, p)| *p == path);
         let (name, _) = named.or_else(|| names.inputs.iter().find(|(name, _)| **name == flat))?;

@@ -172,7 +172,7 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
     (result.map_err(|e| with_fitting_extents(e, model, external, options)), data_inputs)
 }
 
-/// Adds to the errors of a model the extents that would fit, if it imports without the given ones.
+/// Adds the extents that would fit to the errors of a model, if it can be imported without the given extents.
 fn with_fitting_extents(
     mut errors: Errors,
     model: &ModelProto,

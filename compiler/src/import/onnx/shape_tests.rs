@@ -30,7 +30,7 @@ fn reshape_against_symbols() {
 
 #[test]
 fn shape_start_and_end() {
-    // y = x expanded to shape(x)[-3:-1] + [4]
+    // The shape of y is shape(x)[-3:-1] + [4].
     let nodes = vec![
         node("Shape", &["x"], &["s"]).int("start", -3).int("end", -1),
         node("Concat", &["s", "four"], &["to"]).int("axis", 0),
@@ -216,7 +216,7 @@ fn wrong_declared_shapes_are_worth_a_warning() {
 
 #[test]
 fn a_choice_by_dimensions_waits_for_them() {
-    // torch's squeeze: if x.shape[-1] == 1, the axis is removed. The other branch is invalid for this shape.
+    // torch's squeeze: if x.shape[-1] == 1, the axis is removed. The other branch is invalid for all shapes.
     let broken = graph(vec![node("Reshape", &["x", "no"], &["e"])], vec![], vec![untyped("e")]);
     let squeezed = graph(vec![node("Squeeze", &["x", "last"], &["t"])], vec![], vec![untyped("t")]);
     let nodes = vec![
@@ -409,7 +409,7 @@ fn a_given_value_comes_before_an_initializer() {
     assert_eq!(shape(&options), "f32[3, 5]");
 }
 
-/// Returns `cond`, `acc + i` and `acc·2`, where `acc` is carried.
+/// A loop body that returns the condition, the carried value `acc + i`, and the slice `2·(acc + i)`.
 fn summing_body(condition: NodeProto) -> GraphProto {
     let nodes = vec![
         condition,

@@ -1,4 +1,4 @@
-//! Proofs against trying every point, of kernels as they are and of spoiled ones.
+//! Compares the proofs with an exhaustive check of every point, for valid kernels and for kernels with a deliberate fault.
 
 use super::*;
 use crate::fuse::fuse;
@@ -23,7 +23,7 @@ impl At<'_> {
         })
     }
 
-    /// An integer or a truth that depends on no data.
+    /// The value of an integer or bool expression; `None` if it depends on data or has an operator that is not handled here.
     fn value(&self, body: &Body, e: ExprId) -> Option<i64> {
         let of = |e: ExprId| self.value(body, e);
         match *body.expr(e) {
@@ -55,7 +55,7 @@ impl At<'_> {
     }
 }
 
-/// All points of a domain, as long as they are not too many.
+/// All points of a domain; none if there are more than 20,000.
 fn points(extents: &[i64]) -> Vec<Vec<i64>> {
     let mut out = vec![vec![]];
     for e in extents {
@@ -67,7 +67,7 @@ fn points(extents: &[i64]) -> Vec<Vec<i64>> {
     out
 }
 
-/// An access that is outside of its tensor, found by trying.
+/// A description of the first access outside its tensor that is found by evaluating every point.
 fn outside(graph: &KernelGraph, k: &Kernel, symbols: &dyn Fn(&str) -> Option<i64>) -> Option<String> {
     for place in k.places() {
         let extents: Option<Vec<i64>> =
@@ -95,7 +95,7 @@ fn outside(graph: &KernelGraph, k: &Kernel, symbols: &dyn Fn(&str) -> Option<i64
     None
 }
 
-/// The kernel with its expressions changed one by one.
+/// The kernel with `f` applied to each of its expressions.
 fn changed(k: &Kernel, f: impl Fn(&Expr) -> Expr) -> Kernel {
     let mut body = Body::default();
     for (_, e, dtype) in k.body.iter() {
@@ -104,7 +104,7 @@ fn changed(k: &Kernel, f: impl Fn(&Expr) -> Expr) -> Kernel {
     Kernel { body, ..k.clone() }
 }
 
-/// Ways to spoil a kernel.
+/// Copies of a kernel, each with one fault: shifted offsets, loads without guards, `<=` for `<`, or doubled offsets.
 fn spoiled(k: &Kernel) -> Vec<Kernel> {
     let moved = |by: i64| k.moved(&|t, offset| (t, offset + by));
     let unguarded = changed(k, |e| match e {
@@ -159,7 +159,7 @@ fn what_is_proven_holds_at_every_point() {
     assert!(proven > 300 && wrong > 300, "{proven} {wrong}");
 }
 
-/// Whether the only kernel of a text is proven, of tensors `t0: f32[n, 7]`, `t1: i32[n]`, `t2: f32[7*n]`.
+/// Whether all accesses of a kernel to the tensors `t0: f32[n, 7]`, `t1: i32[n]`, `t2: f32[7*n]` are proven to be in bounds.
 fn holds(kernel: &str) -> bool {
     let tensors = "t0: f32[n, 7] input 0\nt1: i32[n] input 1\nt2: f32[7*n] output 0\n";
     let g = parse(&format!("{tensors}kernel 0 {kernel}")).unwrap_or_else(|e| panic!("{e}"));
@@ -174,7 +174,7 @@ fn what_is_counted_must_fit() {
         let all = counted::counted(&g, &g.kernels[0]).unwrap();
         all.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    // Sums that come back to 32 bits need not fit on the way, what is divided must.
+    // An intermediate sum may overflow if the final one fits 32 bits; the operands of divisions and comparisons must fit.
     assert_eq!(counted("map [7*n]\n  e0: f32 = t0[%0]\n  t1[%0] = e0\n"), ["7*n"]);
     let divided = counted("map [7*n]\n  e0: f32 = t0[(3*%0)/4]\n  t1[%0] = e0\n");
     assert_eq!(divided, ["21*n - 3", "7*n"]);
@@ -207,14 +207,14 @@ fn extents_guards_and_clamps_prove() {
     assert!(gathered("n - 1", "0"));
     assert!(!gathered("n", "0"));
     assert!(!gathered("n - 1", "-1"));
-    // Loads without a position along the row are of rows without positions, too.
+    // A load that does not depend on the position in the row may also be executed for rows without positions.
     assert!(!holds("row [3, n]\n  e0: f32 = t0[0]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
     assert!(holds("row [n, 0]\n  e0: f32 = t0[7*%0 + 6]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
 }
 
 #[test]
 fn computed_sizes_are_known_where_they_are_kept() {
-    // The kernel that computes `c`, and one that reads and writes `c` elements.
+    // Whether kernel 1 is proven; kernel 0 computes `c` and ends with `size`.
     let holds = |size: &str, user: &str| {
         let text = format!(
             "t0: i32[m] input 0\nt1: i32[] intermediate\nt2: i32[c] output 0\ncompute c = t1\nbound c = m\n\n\
@@ -228,7 +228,7 @@ fn computed_sizes_are_known_where_they_are_kept() {
     let kept = "e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  t1[%0] = e4";
     let copy = "map [c]\n  e0: i32 = t0[%0]\n  t2[%0] = e0";
     assert!(holds(kept, copy));
-    // Too large, negative, not always written, written twice.
+    // Sizes that may be too large or negative or are not always written; then one that is written twice.
     for size in [
         "e3: i32 = max(e0, e2)\n  t1[0] = e3",
         "e3: i32 = min(e0, e1)\n  t1[0] = e3",
@@ -239,7 +239,7 @@ fn computed_sizes_are_known_where_they_are_kept() {
     }
     let again = format!("{copy}\n\nkernel 2 map [1]\n  e0: i32 = t0[0]\n  t1[0] = e0");
     assert!(!holds(kept, &again));
-    // An extent of the other kernel that may be negative or 0, and what is beyond the size.
+    // Accesses beyond the size, and a row kernel with an extent that may be 0.
     for user in [
         "map [c]\n  e0: i32 = t0[%0 + 1]\n  t2[%0] = e0",
         "map [m]\n  e0: i32 = t0[%0]\n  t2[%0] = e0",

@@ -236,7 +236,7 @@ fn eigenvectors_diagonalise() {
     for n in [1, 2, 5, 8, 13, 64] {
         for upper in [false, true] {
             pairs(|cx| {
-                // The other triangle is not read.
+                // Both triangles are equal, so the results are the same whichever is read.
                 let a = positive(cx, n as u64, &[2, n, n]);
                 let four = cx.scalar(DType::F32, if n == 64 { 100.0 } else { 4.0 });
                 let a = cx.binary(BinaryOp::Div, a, four)?;
@@ -316,7 +316,7 @@ fn pseudo_inverses_polar_factors_and_roots() {
 
 #[test]
 fn exponentials_of_matrices() {
-    // Exponentials of a rotation by an angle, of a nilpotent matrix, and of numbers.
+    // Exponentials of an antisymmetric matrix, which is a rotation, and of a nilpotent matrix.
     for angle in [0.0f32, 1e-3, 0.7, 3.0, 40.0] {
         pairs(|cx| {
             let a = cx.constant(Tensor::from_f32(vec![2, 2], &[0.0, -angle, angle, 0.0]));

@@ -149,8 +149,8 @@ impl Mask {
         }
     }
 
-    /// The mask as numbers to add to the scores, combined with `before`, of type `dtype`; with `empty_is_zero` in the
-    /// form that such an attention expects.
+    /// The mask as numbers to add to the scores, combined with `before`, of type `dtype`; with `empty_is_zero`, in the
+    /// form for an attention whose result is 0 in rows without visible keys.
     pub fn build(
         &self,
         graph: &mut Graph,

@@ -63,7 +63,7 @@ pub fn simple(graph: &Graph, v: Value) -> Option<Simple> {
     }
 }
 
-/// The operand and the factor of a product or quotient with a constant.
+/// The operand and the factor of a product or quotient with a constant, or of a negation.
 pub fn factor(s: &Simple) -> Option<(Value, f64)> {
     match s {
         Simple::Scalar(BinaryOp::Mul, x, c) => Some((*x, *c)),

@@ -9,9 +9,9 @@ use wgfc_ir::{Builder, DType, Dim, Poly, Scalar, UnaryOp};
 
 /// The rule, an expression where it fires, and one where it must not.
 ///
-/// Operands: `x y p` f32[3, 7] (`p` positive), `v` f32[7], `r` f32[3, 1], `z` f32[7, 5], `h` f16[3, 7], `e` 0.01 as f16,
-/// `i j` i32[3, 7], `b` bool[3, 7]; constants `w u` f32[7, 5], `c d` f32[7], `n` f32[5], `q` f32[3, 7],
-/// `m` f32[3, 1]; numbers are rank-0 constants. A view is `[shape|index|fill]`.
+/// Inputs: `x y p` f32[3, 7] (`p` positive), `v` f32[7], `r` f32[3, 1], `z` f32[7, 5], `h` f16[3, 7], `s` f32[],
+/// `i j` i32[3, 7], `b` bool[3, 7]. Constants: `w u` f32[7, 5], `c d` f32[7], `n` f32[5], `q` f32[3, 7], `m` f32[3, 1],
+/// `m3` f32[3], `e` 0.01 as f16; numbers are f32[]. A view is `[shape|index|fill]`.
 pub(super) const CASES: &[(&str, &str, &str)] = &[
     ("orient-add", "(add c x)", "(add x c)"),
     ("orient-mul", "(mul r x)", "(mul x y)"),

@@ -132,7 +132,7 @@ fn gelu(cx: &mut Cx) -> Lowered {
     }])
 }
 
-/// `negcoef · (e^(x · negiptcoef) - 1)` for negative x, else x; the result is multiplied by `scale`.
+/// `alpha · (e^(x · input_scale) − 1)` for x up to 0, else x; the result is multiplied by `scale`.
 fn elu(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (alpha, scale, inner) = (cx.float("alpha")?, cx.float("scale")?, cx.float("input_scale")?);

@@ -113,7 +113,7 @@ fn read_at(cx: &mut Cx, x: Value, places: &[Option<Value>]) -> Result {
     if places.iter().all(Option::is_none) {
         return Ok(x);
     }
-    // A single index that is constant becomes a view.
+    // A single index is a gather along one axis, which becomes a view if the index is constant.
     if let [axis] = (0..places.len()).filter(|d| places[*d].is_some()).collect::<Vec<_>>()[..]
         && let Some(at) = places[axis]
     {
@@ -281,7 +281,7 @@ fn masked(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, mask, value, x)?])
 }
 
-/// Data, indices and updates of a scatter along an axis; there may be more updates than indices.
+/// Data, indices and updates of a scatter along an axis. The updates that torch gives may exceed the shape of the indices; these do not.
 struct Parts {
     x: Value,
     axis: usize,

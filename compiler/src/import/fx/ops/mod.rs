@@ -76,7 +76,7 @@ pub struct Found {
     pub def: &'static OpDef,
     /// Whether the result is written to the argument that the schema declares.
     pub in_place: bool,
-    /// Whether that argument's name becomes the result, another view of the same memory, as for `t_`.
+    /// Whether that argument is not written but becomes another view of its memory, as for `t_`.
     pub turns: bool,
 }
 
@@ -159,7 +159,7 @@ mod tests {
     fn no_operator_is_defined_twice_and_all_are_declared() {
         let mut seen = std::collections::BTreeSet::new();
         for (target, _) in targets() {
-            // Some have a schema only for the in-place form: `normal_`.
+            // Some operators have a schema only for the in-place form: `normal_`.
             let (name, overload) = target.rsplit_once('.').unwrap_or_default();
             let in_place = format!("{name}_.{overload}");
             let declared = [&target, &in_place].iter().any(|t| schema::find(t).is_some());

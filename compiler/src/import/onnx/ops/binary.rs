@@ -9,7 +9,8 @@ fn two(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
 
-/// The second operand. Before opset 7, attribute `axis` states the axis of the first operand that its own first axis aligns with.
+/// The second operand. Before opset 7, attribute `axis` is the axis of the first operand to which the second operand's first axis is
+/// aligned.
 fn aligned(cx: &mut Cx) -> Result<Value> {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
     let Some(axis) = cx.int_opt("axis")?.filter(|_| cx.opset < 7) else { return Ok(b) };
