@@ -35,7 +35,7 @@ pub fn svg(
         false => String::new(),
     };
     let below = format!(
-        "at least {} under {}/s and {}/s{matrix}, by the device profile {profile}; the area of a dot is its share of that time",
+        "at least {} under {}/s and {}/s{matrix}, by the device profile {profile}; areas of dots are shares of it",
         time_text(summary.seconds),
         bytes_text(roof.bandwidth as u64),
         flops_text(roof.peak as u64),
@@ -87,6 +87,7 @@ pub fn svg(
 }
 
 fn rate_text(v: &f64) -> String {
-    let e = (v.log10().round() as usize).min(17);
-    format!("{} {}", 10u64.pow(e as u32 % 3), ["", "k", "M", "G", "T", "P"][e / 3])
+    let e = v.log10().round() as usize;
+    let unit = ["", "k", "M", "G", "T", "P"].get(e / 3).copied().unwrap_or("?");
+    format!("{} {unit}", 10u64.pow(e as u32 % 3))
 }
