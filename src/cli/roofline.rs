@@ -35,7 +35,7 @@ pub fn svg(
         false => String::new(),
     };
     let below = format!(
-        "at least {} under {}/s and {}/s{matrix}, by the device profile {profile}; areas of dots are shares of it",
+        "at least {} under {}/s and {}/s{matrix}; areas of dots are shares of it; device profile {profile}",
         time_text(summary.seconds),
         bytes_text(roof.bandwidth as u64),
         flops_text(roof.peak as u64),
