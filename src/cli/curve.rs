@@ -1,65 +1,54 @@
 //! A picture of the loss over steps.
 
-use super::axes::{Area, line, picture};
+use super::axes::{Canvas, Drawn, Frame, chart, decades, plot, stroke};
 use super::run::number;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::{IntoLogRange, LineSeries};
+use std::ops::Range;
+use wgfc::Error;
 
-const AREA: Area = Area { width: 860.0, height: 460.0, left: 86.0, right: 24.0, top: 60.0, bottom: 58.0 };
 /// The most points of a line. If there are more, each point stands for several steps.
 const POINTS: usize = 1000;
 /// The axis is logarithmic if the ratio of the largest and the smallest loss exceeds this.
 const FAR: f64 = 30.0;
+/// The largest loss that is drawn: plotters needs finite differences and ratios.
+const MOST: f64 = 1e150;
 
 /// Draws the picture: each loss and, in front of them, the moving mean over a hundredth of the steps. Losses that are not
-/// finite are left out.
-pub fn svg(name: &str, points: &[(u64, f64)]) -> String {
+/// finite, or beyond [`MOST`], are left out.
+pub fn svg(name: &str, points: &[(u64, f64)]) -> Result<String, Error> {
     let finite: Vec<(f64, f64)> =
-        points.iter().filter(|p| p.1.is_finite()).map(|(s, l)| (*s as f64, *l)).collect();
-    let (x0, x1) = (finite.first().map_or(0.0, |p| p.0), finite.last().map_or(1.0, |p| p.0));
-    let x1 = x1.max(x0 + 1.0);
-    let (low, high) =
-        finite.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), p| (a.min(p.1), b.max(p.1)));
-    let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
-    let logarithmic = low > 0.0 && high / low > FAR;
-    let scaled = |l: f64| if logarithmic { l.log10() } else { l };
-    let ticks = if logarithmic { decades(low, high) } else { steps(low, high) };
-    let (y0, y1) = (
-        scaled(ticks.first().copied().unwrap_or(low).min(low)),
-        scaled(ticks.last().copied().unwrap_or(high).max(high)),
-    );
-    let px = |x: f64| AREA.x((x - x0) / (x1 - x0));
-    let py = |l: f64| AREA.y((scaled(l) - y0) / (y1 - y0).max(f64::MIN_POSITIVE));
+        points.iter().filter(|p| p.1.abs() <= MOST).map(|(s, l)| (*s as f64, *l)).collect();
+    let (first, last) = (finite.first(), finite.last());
+    let start = first.map_or(0.0, |p| p.0);
+    let x = start..last.map_or(1.0, |p| p.0).max(start + 1.0);
+    let losses = || finite.iter().map(|p| p.1);
+    let (low, high) = losses().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), l| (a.min(l), b.max(l)));
     let title = format!("{name}: loss over {} steps", finite.len());
-    let ends = match (finite.first(), finite.last()) {
+    let ends = match (first, last) {
         (Some(a), Some(b)) => format!("{} at step {}, {} at step {}", number(a.1), a.0, number(b.1), b.0),
         _ => "no step has a finite loss".to_owned(),
     };
-    let mut s = picture(AREA.width, AREA.height, &title, &ends);
-    for tick in ticks {
-        AREA.mark_y(&mut s, py(tick), &number(tick));
-    }
-    for tick in steps(x0, x1).into_iter().filter(|t| t.fract() == 0.0 && (x0..=x1).contains(t)) {
-        AREA.mark_x(&mut s, px(tick), &tick.to_string());
-    }
-    AREA.name_x(&mut s, "step");
-    for (of, colour, width) in [(extremes(&finite), "#a9c3e2", 1.0), (means(&finite), "#2f6fb5", 1.8)] {
-        line(&mut s, of.iter().map(|(x, l)| (px(*x), py(*l))), colour, width);
-    }
-    s + "</svg>\n"
+    chart((860, 460), &title, &ends, |on| {
+        if low > 0.0 && high / low > FAR {
+            return lines(on, &finite, x, decades(losses()).log_scale());
+        }
+        let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+        let space = ((high - low) * 0.04).max(low.abs() * 1e-3).max(1e-9);
+        lines(on, &finite, x, low - space..high + space)
+    })
 }
 
-/// Round numbers that enclose an interval, about four to ten of them.
-fn steps(low: f64, high: f64) -> Vec<f64> {
-    let span = (high - low).max(low.abs() * 1e-6).max(f64::MIN_POSITIVE);
-    let rough = 10f64.powf((span / 5.0).log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * rough).find(|s| span / s <= 6.0);
-    let step = step.unwrap_or(span);
-    let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
-    (first..=last.clamp(first + 1, first + 12)).map(|i| i as f64 * step).collect()
-}
-
-/// Powers of ten that enclose two positive numbers.
-fn decades(low: f64, high: f64) -> Vec<f64> {
-    (low.log10().floor() as i32..=high.log10().ceil() as i32).map(|e| 10f64.powi(e)).collect()
+fn lines<Y>(on: &Canvas, finite: &[(f64, f64)], x: Range<f64>, y: Y) -> Drawn<String>
+where
+    Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+{
+    let step = |x: &f64| if x.fract() == 0.0 { x.to_string() } else { String::new() };
+    let frame = Frame { margins: [60, 24, 58, 86], names: ["step", ""], values: [step, |l| number(*l)] };
+    let mut on = plot(on, &frame, x, y)?;
+    on.draw_series(LineSeries::new(extremes(finite), stroke("#a9c3e2", 1.0)))?;
+    on.draw_series(LineSeries::new(means(finite), stroke("#2f6fb5", 1.8)))?;
+    Ok(String::new())
 }
 
 /// All points or, if there are many, the minimum and the maximum of each chunk of them.
@@ -92,20 +81,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_have_round_numbers() {
-        assert_eq!(steps(0.13, 0.58), [0.1, 0.2, 0.30000000000000004, 0.4, 0.5, 0.6000000000000001]);
-        assert_eq!(steps(1.0, 50.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
-        assert_eq!(decades(0.02, 3.0), [0.01, 0.1, 1.0, 10.0]);
-        assert!((2..=13).contains(&steps(7.0, 7.0).len()));
-    }
-
-    #[test]
     fn any_losses_make_a_picture() {
         let many: Vec<(u64, f64)> = (0..100_000).map(|i| (i, 1.0 / (i as f64 + 1.0))).collect();
-        for points in
-            [&[][..], &[(3, f64::NAN)], &[(1, 0.0)], &[(5, -1.0), (6, f64::INFINITY), (7, 2.0)], &many]
-        {
-            let s = svg("m", points);
+        for points in [
+            &[][..],
+            &[(3, f64::NAN)],
+            &[(1, 0.0)],
+            &[(5, -1.0), (6, f64::INFINITY), (7, 2.0)],
+            &many,
+            &[(0, -f64::MAX), (1, f64::MAX)],
+            &[(0, 5e-324), (1, 1e149)],
+            &[(u64::MAX, 1.0)],
+            &[(0, 1e15), (1, 1e15 + 1.0)],
+        ] {
+            let s = svg("m", points).unwrap();
             assert!(s.ends_with("</svg>\n") && !s.contains("NaN") && !s.contains("inf"), "{s}");
             assert!(s.len() < 60_000, "{}", s.len());
         }

@@ -68,7 +68,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
                 &program,
                 &summary,
                 roof,
-            )
+            )?
             .as_bytes(),
         )?;
         written.push(path.display().to_string());

@@ -76,7 +76,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     }
     drop(deferral);
     if let Some(path) = &a.plot {
-        output::write_whole(path, curve::svg(&shown(&a.model), log.losses()).as_bytes())?;
+        output::write_whole(path, curve::svg(&shown(&a.model), log.losses())?.as_bytes())?;
     }
     let chosen_for = cache.source.to_string();
     match t.json {

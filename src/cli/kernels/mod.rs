@@ -92,7 +92,7 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
         return Err(e);
     }
     if let Some(file) = &a.html {
-        output::write_whole(file, report::html(&run).as_bytes())?;
+        output::write_whole(file, report::html(&run)?.as_bytes())?;
     }
     if t.json {
         t.print_json(&report::json(&run));

@@ -1,12 +1,11 @@
 //! The roofline of all problems: the rate that each reaches, under the rate that the device allows.
 
 use super::report::{Run, speed};
-use crate::cli::axes::{Area, line, picture};
-use crate::cli::drawing::escape;
-use std::fmt::Write as _;
+use crate::cli::axes::{Frame, INK, chart, decades, disc, entry, plot, stroke};
+use plotters::prelude::{IntoLogRange, LineSeries};
+use wgfc::Error;
 use wgfc::inspect::flops_text;
 
-const AREA: Area = Area { width: 1100.0, height: 560.0, left: 120.0, right: 130.0, top: 60.0, bottom: 62.0 };
 const COLOURS: [&str; 10] = [
     "#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
     "#e3116c",
@@ -21,65 +20,43 @@ pub fn colour(family: &str) -> &'static str {
 }
 
 /// Draws the picture. Problems without arithmetic are at the left, in a column for each family.
-pub fn svg(run: &Run) -> String {
+pub fn svg(run: &Run) -> Result<String, Error> {
     let highest = run.speeds.flops_matrix.max(run.speeds.flops_f32);
     let bandwidth = run.speeds.bandwidth;
-    let (low, high) = (-2.0, 4.0);
-    let (bottom, top) = ((bandwidth * 10f64.powf(low)).log10().floor() - 2.0, (highest * 1.5).log10().ceil());
-    let px = |x: f64| AREA.x((x.log10().clamp(low, high) - low) / (high - low));
-    let py = |y: f64| AREA.y((y.max(1.0).log10().max(bottom) - bottom) / (top - bottom));
+    let (intensity, rate) = (0.01..1e4, decades([bandwidth * 1e-4, highest * 1.5].into_iter()));
     let below = format!("lines: {}, {}/s in f32", speed(bandwidth), flops_text(run.speeds.flops_f32 as u64));
-    let mut s = picture(AREA.width, AREA.height, "What problems reach under the roof", &below);
-    for e in low as i32..=high as i32 {
-        AREA.mark_x(&mut s, px(10f64.powi(e)), &format!("1e{e}"));
-    }
-    for e in bottom as i32..=top as i32 {
-        AREA.mark_y(
-            &mut s,
-            py(10f64.powi(e)),
-            &format!("{}/s", flops_text(10u64.pow(e.clamp(0, 18) as u32))),
-        );
-    }
-    AREA.name_x(&mut s, "arithmetic intensity, FLOP per byte (without arithmetic: left, as if 0.02 to 0.08)");
-    AREA.name_y(&mut s, "attained FLOP/s");
-    for peak in [run.speeds.flops_f32, highest] {
-        let roof = [10f64.powf(low), peak / bandwidth, 10f64.powf(high)];
-        line(&mut s, roof.iter().map(|x| (px(*x), py((x * bandwidth).min(peak)))), "#1f2430", 1.4);
-    }
-    for r in &run.rows {
-        let Ok(m) = &r.measured else { continue };
-        let p = &r.problem;
-        let share = run.share(p, m);
-        let seconds = m.time.median * 1e-9;
-        let (x, y) = match p.flops {
-            0 => {
-                let column = FAMILIES.iter().position(|f| *f == p.family).unwrap_or(8) as f64;
-                let x = 0.02 * 10f64.powf(0.1 * column);
-                (x, x * m.bytes as f64 / seconds)
-            }
-            n => (n as f64 / m.bytes.max(1) as f64, n as f64 / seconds),
-        };
-        let colour = colour(&p.family);
-        let _ = writeln!(
-            s,
-            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\" fill-opacity=\"0.6\" stroke=\"{colour}\">\
-             <title>{}: {:.0} % of the bound</title></circle>",
-            px(x),
-            py(y),
-            escape(&p.key()),
-            100.0 * share
-        );
-    }
-    for (i, f) in FAMILIES.iter().enumerate() {
-        let y = AREA.top + 18.0 * i as f64;
-        let x = AREA.x(1.0) + 16.0;
-        let _ = writeln!(
-            s,
-            "<circle cx=\"{x:.0}\" cy=\"{:.0}\" r=\"5\" fill=\"{}\"/><text x=\"{:.0}\" y=\"{y:.0}\">{f}</text>",
-            y - 4.0,
-            colour(f),
-            x + 12.0
-        );
-    }
-    s + "</svg>\n"
+    chart((1100, 560), "What problems reach under the roof", &below, |on| {
+        for (i, f) in FAMILIES.iter().enumerate() {
+            entry(on, 981, 52 + 18 * i as i32, f, colour(f))?;
+        }
+        let x = "arithmetic intensity, FLOP per byte (without arithmetic: left, as if 0.02 to 0.08)";
+        let values: [fn(&f64) -> String; 2] =
+            [|v| format!("1e{:.0}", v.log10()), |v| format!("{}/s", flops_text(v.round() as u64))];
+        let frame = Frame { margins: [60, 130, 62, 120], names: [x, "attained FLOP/s"], values };
+        let mut on =
+            plot(on, &frame, decades([0.01, 1e4].into_iter()).log_scale(), rate.clone().log_scale())?;
+        for peak in [run.speeds.flops_f32, highest] {
+            let roof = [0.01, peak / bandwidth, 1e4].map(|x| (x, (x * bandwidth).min(peak)));
+            on.draw_series(LineSeries::new(roof, stroke(INK, 1.4)))?;
+        }
+        let mut discs = String::new();
+        for r in &run.rows {
+            let Ok(m) = &r.measured else { continue };
+            let p = &r.problem;
+            let share = run.share(p, m);
+            let seconds = m.time.median * 1e-9;
+            let (x, y) = match p.flops {
+                0 => {
+                    let column = FAMILIES.iter().position(|f| *f == p.family).unwrap_or(8) as f64;
+                    let x = 0.02 * 10f64.powf(0.1 * column);
+                    (x, x * m.bytes as f64 / seconds)
+                }
+                n => (n as f64 / m.bytes.max(1) as f64, n as f64 / seconds),
+            };
+            let tip = format!("{}: {:.0} % of the bound", p.key(), 100.0 * share);
+            let at = on.backend_coord(&(x.clamp(intensity.start, intensity.end), y.max(rate.start)));
+            disc(&mut discs, at, 5.0, colour(&p.family), 0.6, &tip);
+        }
+        Ok(discs)
+    })
 }

@@ -292,7 +292,7 @@ pub fn json(run: &Run) -> serde_json::Value {
 }
 
 /// An HTML page with the roofline and the table.
-pub fn html(run: &Run) -> String {
+pub fn html(run: &Run) -> Result<String, Error> {
     let mut s = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>wgfc kernels on {0}</title>\n<style>\n\
          body {{ font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #343a48; max-width: 1200px }}\n\
@@ -309,7 +309,7 @@ pub fn html(run: &Run) -> String {
         flops_text(run.speeds.flops_f32 as u64),
         run.seed,
     );
-    s += &picture::svg(run);
+    s += &picture::svg(run)?;
     s += "<table>\n<tr><th>problem</th><th>time</th><th>rate</th><th>of bound</th><th></th><th>peer / wgfc</th><th>schedules</th></tr>\n";
     let mut family = "";
     for r in &run.rows {
@@ -343,5 +343,5 @@ pub fn html(run: &Run) -> String {
         }
     }
     let _ = writeln!(s, "</table>\n<pre>{}</pre>\n</body></html>", escape(&families(run)));
-    s
+    Ok(s)
 }

@@ -2,18 +2,20 @@
 //! each form.
 
 use super::super::args::LoopForm;
-use super::super::axes::{Area, line, picture};
-use super::super::drawing::escape;
+use super::super::axes::{
+    self, Canvas, Drawn, Frame, INK, decades, disc, entry, font, plot, power, stroke, text,
+};
 use super::form_name;
 use super::measure::Row;
 use super::workloads::{Size, Steps};
+use plotters::prelude::{FontStyle, IntoLogRange, LineSeries};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use wgfc::Error;
 
 /// The size of a panel.
-const AREA: Area = Area { width: 430.0, height: 300.0, left: 66.0, right: 20.0, top: 40.0, bottom: 46.0 };
+const PANEL: (u32, u32) = (430, 300);
 /// The height of the title and legend above the panels.
-const HEAD: f64 = 66.0;
+const HEAD: u32 = 66;
 /// The number of panels in a row.
 const ACROSS: usize = 2;
 
@@ -63,7 +65,7 @@ fn colour(f: LoopForm) -> &'static str {
 }
 
 /// Draws the chart, with logarithmic axes.
-pub fn svg(device: &str, rows: &[Row]) -> String {
+pub fn svg(device: &str, rows: &[Row]) -> Result<String, Error> {
     let mut panels: Vec<(&str, Vec<&Row>)> = vec![];
     for r in rows {
         match panels.last_mut() {
@@ -72,59 +74,31 @@ pub fn svg(device: &str, rows: &[Row]) -> String {
         }
     }
     let across = panels.len().clamp(1, ACROSS);
-    let (width, height) =
-        (AREA.width * across as f64, HEAD + AREA.height * panels.len().div_ceil(across) as f64);
-    let mut s = picture(width, height, &format!("generations a second on {device}"), "");
-    for (i, form) in [LoopForm::Fused, LoopForm::Split, LoopForm::ByHand].into_iter().enumerate() {
-        let x = 20.0 + 90.0 * i as f64;
-        let _ = writeln!(
-            s,
-            "<rect x=\"{x}\" y=\"40\" width=\"11\" height=\"11\" rx=\"3\" fill=\"{}\"/><text x=\"{}\" y=\"50\">{}</text>",
-            colour(form),
-            x + 17.0,
-            form_name(form)
-        );
-    }
-    for (i, (name, rows)) in panels.iter().enumerate() {
-        let at = (AREA.width * (i % across) as f64, HEAD + AREA.height * (i / across) as f64);
-        let _ = writeln!(s, "<g transform=\"translate({} {})\">\n{}</g>", at.0, at.1, panel(name, rows));
-    }
-    s + "</svg>\n"
+    let down = panels.len().div_ceil(across).max(1);
+    let size = (PANEL.0 * across as u32, HEAD + PANEL.1 * down as u32);
+    axes::chart(size, &format!("generations a second on {device}"), "", |on| {
+        for (i, form) in [LoopForm::Fused, LoopForm::Split, LoopForm::ByHand].into_iter().enumerate() {
+            entry(on, 20 + 90 * i as i32, 40, form_name(form), colour(form))?;
+        }
+        let below = on.margin(HEAD * axes::UNIT, 0, 0, 0);
+        let places = below.split_evenly((down, across));
+        places.iter().zip(&panels).map(|(on, (name, rows))| panel(on, name, rows)).collect()
+    })
 }
 
-/// The exponents of powers of ten that enclose positive numbers; they differ by at least one.
-fn decades(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (low, high) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(a, b), v| (a.min(v), b.max(v)));
-    let (low, high) = (low.min(high).log10().floor(), high.log10().ceil());
-    (low, high.max(low + 1.0))
-}
-
-fn panel(name: &str, rows: &[&Row]) -> String {
+fn panel(on: &Canvas, name: &str, rows: &[&Row]) -> Drawn<String> {
     let axis = Axis::most(rows);
     let points = || {
         rows.iter().filter_map(|r| Some((*r, axis.of(r.size) as f64, r.measured.as_ref().ok()?.per_second())))
     };
-    let mut s = format!(
-        "<text x=\"{}\" y=\"26\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n",
-        AREA.left,
-        escape(name)
-    );
+    let mut discs = String::new();
+    on.draw(&text(66, 17, name, font(12.0, INK, FontStyle::Bold)))?;
     if points().next().is_none() {
-        return s;
+        return Ok(discs);
     }
-    let (x0, x1) = decades(points().map(|p| p.1));
-    let (y0, y1) = decades(points().map(|p| p.2));
-    let px = |x: f64| AREA.x((x.log10() - x0) / (x1 - x0));
-    let py = |y: f64| AREA.y((y.log10() - y0) / (y1 - y0));
-    for e in x0 as i32..=x1 as i32 {
-        let x = 10f64.powi(e);
-        AREA.mark_x(&mut s, px(x), &x.to_string());
-    }
-    for e in y0 as i32..=y1 as i32 {
-        let y = 10f64.powi(e);
-        AREA.mark_y(&mut s, py(y), &y.to_string());
-    }
-    AREA.name_x(&mut s, axis.name());
+    let frame = Frame { margins: [40, 20, 52, 66], names: [axis.name(), ""], values: [power, power] };
+    let (x, y) = (decades(points().map(|p| p.1)), decades(points().map(|p| p.2)));
+    let mut on = plot(on, &frame, x.log_scale(), y.log_scale())?;
     // One line for each form and each combination of the other sizes.
     let mut lines: BTreeMap<(LoopForm, [usize; 2]), Vec<_>> = BTreeMap::new();
     for (r, x, y) in points() {
@@ -141,19 +115,12 @@ fn panel(name: &str, rows: &[&Row]) -> String {
             z.steps,
             z.dims
         );
-        lines.entry((r.form, other)).or_default().push((px(x), py(y), tip));
+        disc(&mut discs, on.backend_coord(&(x, y)), 3.0, colour(r.form), 1.0, &tip);
+        lines.entry((r.form, other)).or_default().push((x, y));
     }
     for ((form, _), mut points) in lines {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        line(&mut s, points.iter().map(|(x, y, _)| (*x, *y)), colour(form), 1.6);
-        for (x, y, tip) in &points {
-            let _ = writeln!(
-                s,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{}\"><title>{}</title></circle>",
-                colour(form),
-                escape(tip)
-            );
-        }
+        on.draw_series(LineSeries::new(points, stroke(colour(form), 1.6)))?;
     }
-    s
+    Ok(discs)
 }

@@ -42,7 +42,7 @@ pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
         }
     }
     if let Some(file) = &a.svg {
-        output::write_whole(file, chart::svg(&gpu.summary().name, &rows).as_bytes())?;
+        output::write_whole(file, chart::svg(&gpu.summary().name, &rows)?.as_bytes())?;
     }
     if t.json {
         t.print_json(&serde_json::json!({
