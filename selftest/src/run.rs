@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use wgfc_runtime::{AdapterChoice, RunError};
+use wgfc_runtime::{AdapterChoice, Gpu, RunError};
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -108,18 +108,27 @@ const KINDS: usize = 40;
 fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, Failure> {
     let id = id.clone();
     device.run(move |gpu, phase| {
-        let (subject, plain) =
-            id.subjects().ok_or_else(|| Failure::error(format!("there is no case {id}")))?;
         let setting = id.setting();
         let options = setting.options(gpu.profile());
-        let a = Attempt { options: &options, cut: setting.cut, fault, phase };
-        match (subject.try_on(gpu, &a), plain) {
+        id.try_on(gpu, &Attempt { options: &options, cut: setting.cut, fault, phase })
+    })
+}
+
+impl CaseId {
+    /// Runs the case. If it cannot be compiled with symbolic extents, it runs with numbers.
+    ///
+    /// # Errors
+    /// The difference or failure, or a case that does not exist.
+    pub fn try_on(&self, gpu: &Gpu, a: &Attempt<'_>) -> Result<Done, Failure> {
+        let (subject, plain) =
+            self.subjects().ok_or_else(|| Failure::error(format!("there is no case {self}")))?;
+        match (subject.try_on(gpu, a), plain) {
             (Ok(Outcome::Refused(_)) | Err(Failure::Error(..)), Some(plain)) => {
-                Ok(Done { outcome: plain.try_on(gpu, &a)?, unnamed: true })
+                Ok(Done { outcome: plain.try_on(gpu, a)?, unnamed: true })
             }
             (result, _) => Ok(Done { outcome: result?, unnamed: false }),
         }
-    })
+    }
 }
 
 /// Failures with equal values are counted together: the case's name, the status, and the text of an error without its

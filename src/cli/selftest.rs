@@ -5,7 +5,6 @@ mod save;
 use super::adapter::choice;
 use super::args::SelftestArgs;
 use super::terminal::Terminal;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::Error;
 use wgfc::inspect::table;
@@ -179,9 +178,7 @@ fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
 fn families(all: &[Family]) -> String {
     let heading = ["family", "cases", "failed", "skipped", "error", "skipped because"];
     let mut rows = vec![heading.map(String::from).to_vec()];
-    let mut total = Family { name: "all", ..sum(all) };
-    total.reasons = BTreeMap::new();
-    for f in all.iter().chain([&total]) {
+    for f in all.iter().chain([&sum(all)]) {
         let mut reasons: Vec<(&String, &u64)> = f.reasons.iter().collect();
         reasons.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
         let why = reasons.first().map_or(String::new(), |(why, n)| {
@@ -207,20 +204,11 @@ fn families(all: &[Family]) -> String {
 }
 
 fn sum(all: &[Family]) -> Family {
-    let mut total = all.first().cloned().unwrap_or(Family {
-        name: "",
-        cases: 0,
-        failed: 0,
-        skipped: 0,
-        reasons: BTreeMap::new(),
-        unnamed: 0,
-        error: 0.0,
-    });
-    for f in all.iter().skip(1) {
+    let mut total = Family { name: "all", ..Family::default() };
+    for f in all {
         total.cases += f.cases;
         total.failed += f.failed;
         total.skipped += f.skipped;
-        total.unnamed += f.unnamed;
         total.error = total.error.max(f.error);
     }
     total
