@@ -14,7 +14,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     // Attention from f32[batch, seq, 12] to the same type, with a mask bool[batch, seq].
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/attention/model.onnx");
     let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
-    let profile = wgfc::model::device_profile(gpu.profile(), &Options::default().profile);
+    let profile = Options::default().profile.with_limits(gpu.profile());
     let program = wgfc::compile_file(&path, &Options { profile, ..Options::default() })?;
     let mut layer = Session::new_blocking(&gpu, &program)?;
 

@@ -6,7 +6,6 @@
 //! and a hash of its name, driver, backend and features, as each of these may change which schedule is best. Nothing in them
 //! is trusted, and all of it can be deleted at any time.
 
-use crate::model::device_profile;
 use crate::{Error, output};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,7 +106,7 @@ impl Cache {
     /// [`Error::File`] if the file cannot be written.
     pub fn keep_speeds(&self, gpu: &Gpu, speeds: Speeds) -> Result<(), Error> {
         let adapter = gpu.summary();
-        let profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &DeviceProfile::default()) };
+        let profile = DeviceProfile { speeds, ..DeviceProfile::default().with_limits(gpu.profile()) };
         let text = profile.to_json(Some(&identity(adapter))).map_err(Error::Internal)?;
         output::write_whole(&self.speeds_file(adapter), text.as_bytes())
     }

@@ -34,7 +34,7 @@ pub use sample::Sampling;
 pub use text::{CONFIG, Decoder, Defaults, TOKENIZER, TextStream};
 pub use tokens::Tokens;
 
-use crate::model::{device_error, device_profile};
+use crate::model::device_error;
 use crate::value_info::{ValueInfo, program_values};
 use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
@@ -180,7 +180,7 @@ impl Generator {
             }
             let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
             let long = long.filter(|_| options.prompt_chunk > 1);
-            let profile = device_profile(gpu.profile(), &Default::default());
+            let profile = DeviceProfile::default().with_limits(gpu.profile());
             // A compiled folder is not trusted.
             let made = Generator::of(&gpu, long, short, options, profile, Checks::default(), start);
             return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));

@@ -58,8 +58,8 @@ pub mod output;
 pub mod overflow;
 pub mod pb;
 pub mod random;
+#[cfg(feature = "cli")]
 pub mod reduce;
-pub mod selftest;
 pub mod source;
 pub mod speeds;
 mod tensors;

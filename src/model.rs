@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use wgfc_compiler::DeviceProfile;
 use wgfc_ir::eval::{Limits, Progress, StateValues, evaluate_watched};
 use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{SessionOptions, Value};
-use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, Plans, RunError, Session};
+use wgfc_runtime::{AdapterChoice, Gpu, Plans, RunError, Session};
 
 /// Where a model runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +173,7 @@ impl Model {
 
     /// Compiles an opened model for the limits of a device, and uploads it.
     pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
-        let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
+        let options = Options { profile: options.profile.with_limits(gpu.profile()), ..options.clone() };
         let start = Instant::now();
         let program = file.compile(&options)?;
         let compiling = start.elapsed();
@@ -385,22 +384,6 @@ pub(crate) fn edited(folder: &Path, e: Error) -> Error {
             "unless it was edited or damaged after it was written this is a bug in wgfc; compile the model again",
         ),
         e => e,
-    }
-}
-
-/// The compiler's view of a device: the device's limits, with everything else taken from `base`.
-pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProfile {
-    DeviceProfile {
-        max_storage_buffers: limits.storage_buffers,
-        max_invocations: limits.invocations,
-        max_workgroup_bytes: limits.workgroup_bytes,
-        max_binding_bytes: limits.binding_bytes,
-        max_workgroups: limits.workgroups,
-        f16: limits.f16,
-        cooperative_matrix: limits.cooperative_matrix,
-        loop_iterations: limits.loop_iterations,
-        subgroup: limits.subgroup.filter(|(least, most)| least == most).map(|s| s.0),
-        ..base.clone()
     }
 }
 

@@ -246,7 +246,7 @@ fn extent(t: &TensorProto) -> Option<usize> {
 }
 
 /// Values for an initializer of a graph, scaled as in [`RandomWeights`]; `None` if its type or shape is invalid.
-pub(crate) fn made_up(graph: &GraphProto, t: &TensorProto) -> Option<Tensor> {
+pub fn made_up(graph: &GraphProto, t: &TensorProto) -> Option<Tensor> {
     weight(t, uses(graph).get(t.name.as_str()))
 }
 

@@ -1,13 +1,13 @@
 //! The speeds of a device: measured and kept in the [`Cache`], or assumed from the kind of the device.
 
 use crate::cache::Cache;
-use crate::model::{device_error, device_profile};
+use crate::model::device_error;
 use crate::random;
 use crate::{Error, Options};
 use std::fmt;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::pipeline::compile_graph;
-use wgfc_compiler::{Diagnostic, Errors};
+use wgfc_compiler::{DeviceProfile, Diagnostic, Errors};
 use wgfc_ir::build::Builder;
 use wgfc_ir::graph::Border;
 use wgfc_ir::program::Stats;
@@ -182,7 +182,7 @@ fn product(gpu: &Gpu, dtype: DType, sizes: &[usize]) -> Result<f64, Error> {
 /// A product of two square matrices, ready to be timed.
 fn trial(gpu: &Gpu, dtype: DType, n: usize) -> Result<Trial, Error> {
     let internal = |m: String| Error::from(Errors::from(Diagnostic::internal(m)));
-    let profile = device_profile(gpu.profile(), &Default::default());
+    let profile = DeviceProfile::default().with_limits(gpu.profile());
     let mut graph = Graph::new();
     let ty = TensorType::new(dtype, vec![Dim::from(n), Dim::from(n)]);
     let [a, b] = ["a", "b"].map(|name| graph.add_input(name, ty.clone()));

@@ -9,7 +9,7 @@ mod checkpoint;
 mod order;
 mod roles;
 
-use crate::model::{device_error, device_profile};
+use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Error, ModelFile, Options, Program, Tensor};
 pub use checkpoint::{read_tensors, read_tensors_within};
@@ -288,8 +288,7 @@ impl Trainer {
 impl Roles {
     /// The options of a compilation in which the continued inputs are states and symbols have the values of a step.
     fn options(&self, gpu: &Gpu, options: &Options) -> Options {
-        let mut options =
-            Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
+        let mut options = Options { profile: options.profile.with_limits(gpu.profile()), ..options.clone() };
         let given = self.dims.iter().map(|(n, v)| (n.clone(), *v));
         given.for_each(|(n, v)| _ = options.dims.entry(n).or_insert(v));
         let capacity = match options.states {

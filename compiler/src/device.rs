@@ -8,6 +8,7 @@
 pub mod file;
 
 use serde::{Deserialize, Serialize};
+use wgfc_ir::DeviceLimits;
 
 /// The limits and speeds of the target device. The default is the [named](DeviceProfile::named) profile `portable`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,22 @@ impl Default for DeviceProfile {
 impl DeviceProfile {
     fn longest_dispatch() -> f64 {
         2.0
+    }
+
+    /// This profile with the limits and features of a device in place of its own.
+    pub fn with_limits(&self, limits: &DeviceLimits) -> DeviceProfile {
+        DeviceProfile {
+            max_storage_buffers: limits.storage_buffers,
+            max_invocations: limits.invocations,
+            max_workgroup_bytes: limits.workgroup_bytes,
+            max_binding_bytes: limits.binding_bytes,
+            max_workgroups: limits.workgroups,
+            f16: limits.f16,
+            cooperative_matrix: limits.cooperative_matrix,
+            loop_iterations: limits.loop_iterations,
+            subgroup: limits.subgroup.filter(|(least, most)| least == most).map(|s| s.0),
+            ..self.clone()
+        }
     }
 
     /// The maximum number of invocations of a workgroup that runs a lane of a loop: if there are more than a core

@@ -39,6 +39,7 @@ pub use special::{Special, Special2};
 #[cfg(feature = "validate")]
 pub use wgfc_program::check;
 pub use wgfc_program::{
-    Atom, Bundle, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, bundle, dtype,
-    halved, joined, memory, optional, poly, program, recipe, remote, storage, suggest, symbols, tensor, wgsl,
+    Atom, Bundle, Class, DType, DeviceLimits, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType,
+    bundle, dtype, halved, joined, memory, optional, poly, program, recipe, remote, storage, suggest,
+    symbols, tensor, wgsl,
 };

@@ -20,6 +20,7 @@
 pub mod bundle;
 #[cfg(feature = "validate")]
 pub mod check;
+pub mod device;
 pub mod dtype;
 pub mod halved;
 pub mod joined;
@@ -38,6 +39,7 @@ pub mod types;
 pub mod wgsl;
 
 pub use bundle::Bundle;
+pub use device::DeviceLimits;
 pub use dtype::{Class, DType, Reg};
 pub use poly::{Atom, Dim, Domain, Poly};
 pub use program::Program;

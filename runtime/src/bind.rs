@@ -1,12 +1,11 @@
 //! Binding of a program's symbols to the shapes of the inputs, and evaluation of sizes and workgroup counts.
 
 use crate::error::{BadInput, RunError};
-use crate::gpu::DeviceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use wgfc_program::memory::{self, MemoryPlan};
 use wgfc_program::program::{Port, Proof};
-use wgfc_program::{DType, Dim, Program, optional, suggest, symbols};
+use wgfc_program::{DType, DeviceLimits, Dim, Program, optional, suggest, symbols};
 
 /// The sizes and the order of dispatches of a program for one binding of its symbols.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use crate::wait;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use wgfc_program::DeviceLimits;
 
 /// Which adapter to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,56 +70,6 @@ impl std::fmt::Display for AdapterChoice {
             AdapterChoice::Software => f.write_str("a software one"),
         }
     }
-}
-
-/// The limits of a device that a compiler needs, and the features that kernels may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceLimits {
-    /// The number of storage buffers that a kernel may bind.
-    pub storage_buffers: u32,
-    /// The size in bytes of one storage binding.
-    pub binding_bytes: u64,
-    /// The size in bytes of one buffer.
-    pub buffer_bytes: u64,
-    /// The size in bytes of workgroup memory.
-    pub workgroup_bytes: u32,
-    /// The number of invocations of one workgroup.
-    pub invocations: u32,
-    /// Largest extent of a workgroup, per dimension.
-    pub workgroup_size: [u32; 3],
-    /// The number of workgroups of one dispatch, per dimension.
-    pub workgroups: u32,
-    /// Whether kernels may use f16 (`shader-f16`).
-    pub f16: bool,
-    /// The smallest and the largest subgroup size; `None` if kernels may not use subgroups.
-    pub subgroup: Option<(u32, u32)>,
-    /// Whether subgroups can multiply 16 × 16 matrices of f16 and accumulate in f32 (`wgpu-cooperative-matrix`).
-    pub cooperative_matrix: bool,
-    /// The number of loop iterations of an invocation after which the driver ends its loops; `None` if it does not.
-    pub loop_iterations: Option<u32>,
-    /// Whether timestamps can be taken around a pass.
-    pub timestamps: bool,
-    /// Whether timestamps can be taken between the dispatches of one pass.
-    pub timestamps_in_pass: bool,
-}
-
-impl DeviceLimits {
-    /// Limits that no program exceeds.
-    pub(crate) const UNLIMITED: DeviceLimits = DeviceLimits {
-        storage_buffers: u32::MAX,
-        binding_bytes: u64::MAX,
-        buffer_bytes: u64::MAX,
-        workgroup_bytes: u32::MAX,
-        invocations: u32::MAX,
-        workgroup_size: [u32::MAX; 3],
-        workgroups: u32::MAX,
-        f16: true,
-        subgroup: None,
-        cooperative_matrix: true,
-        loop_iterations: None,
-        timestamps: true,
-        timestamps_in_pass: true,
-    };
 }
 
 /// The description of an adapter.

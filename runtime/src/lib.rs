@@ -42,7 +42,7 @@ mod upload;
 mod wait;
 
 pub use error::{BadInput, NotTaken, RunError};
-pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
+pub use gpu::{AdapterChoice, AdapterSummary, Gpu};
 #[cfg(not(target_arch = "wasm32"))]
 pub use measuring::{measure, overhead, primitives, together, transfers, trial};
 pub use plans::Plans;
@@ -51,5 +51,6 @@ pub use requirements::Requirements;
 pub use session::Session;
 pub use stats::Estimate;
 pub use tensor::DeviceTensor;
+pub use wgfc_program::DeviceLimits;
 pub use wgfc_program::suggest::Relation;
 pub use wgpu;

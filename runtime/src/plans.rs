@@ -1,13 +1,12 @@
 //! Several plans of one model on a device, which share weights and states.
 
 use crate::error::{NotTaken, RunError};
-use crate::gpu::{DeviceLimits, Gpu};
+use crate::gpu::Gpu;
 use crate::session::{Encoded, Session, SessionOptions, Started, Value};
 use crate::tensor::DeviceTensor;
-use std::collections::BTreeMap;
-use wgfc_program::bundle::{INVOCATIONS, Needs, Plan, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
+use wgfc_program::bundle::Plan;
 use wgfc_program::program::Port;
-use wgfc_program::{Bundle, Program, Tensor};
+use wgfc_program::{Bundle, DeviceLimits, Program, Tensor};
 
 /// Sessions of the plans of a [`Bundle`] that a device can run, in the bundle's order. Each run uses the first plan that accepts
 /// the inputs.
@@ -15,52 +14,6 @@ use wgfc_program::{Bundle, Program, Tensor};
 pub struct Plans {
     plans: Vec<(String, Session)>,
     left_out: Vec<NotTaken>,
-}
-
-impl DeviceLimits {
-    /// Descriptions of the features and limits that a plan needs and the device lacks; empty if the plan can run.
-    pub fn lacks(&self, needs: &Needs) -> Vec<String> {
-        let mut lacking = vec![];
-        for f in &needs.features {
-            let there = match f.as_str() {
-                "shader-f16" => self.f16,
-                "subgroups" => self.subgroup.is_some(),
-                "wgpu-cooperative-matrix" => self.cooperative_matrix,
-                _ => false,
-            };
-            if !there {
-                lacking.push(format!("the feature `{f}`"));
-            }
-        }
-        let [x, y, z] = WORKGROUP_SIZE;
-        let [wx, wy, wz] = self.workgroup_size;
-        let have: BTreeMap<&str, u32> = [
-            (STORAGE_BUFFERS, self.storage_buffers),
-            (WORKGROUP_BYTES, self.workgroup_bytes),
-            (INVOCATIONS, self.invocations),
-            (x, wx),
-            (y, wy),
-            (z, wz),
-        ]
-        .into();
-        for (name, need) in &needs.limits {
-            match have.get(name.as_str()) {
-                Some(have) if u64::from(*have) >= *need => {}
-                Some(have) => lacking.push(format!("`{name}` of {need}, which is {have}")),
-                None => lacking.push(format!("`{name}` of {need}, a limit that is not known here")),
-            }
-        }
-        if let Some(sizes) = &needs.subgroup_sizes
-            && !self.subgroup.is_some_and(|(least, most)| least == most && sizes.contains(&least))
-        {
-            let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
-            lacking.push(match sizes.is_empty() {
-                true => "subgroups of several sizes at once".to_owned(),
-                false => format!("subgroups of {}", sizes.join(" or ")),
-            });
-        }
-        lacking
-    }
 }
 
 /// The reason for which the plan `p` cannot share states and ports with `first`; `None` if it can.

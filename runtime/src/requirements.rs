@@ -2,11 +2,10 @@
 
 use crate::bind;
 use crate::error::RunError;
-use crate::gpu::DeviceLimits;
 use std::collections::BTreeMap;
-use wgfc_program::Program;
 use wgfc_program::bundle::{INVOCATIONS, Needs, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
 use wgfc_program::program::BufferKind;
+use wgfc_program::{DeviceLimits, Program};
 
 /// The features and limits that a device must have for a program.
 ///

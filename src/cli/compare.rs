@@ -12,7 +12,6 @@ use wgfc::compiler::kernel::{Kernel, TensorKind};
 use wgfc::compiler::{Precision, WeightBits};
 use wgfc::inspect::{nodes_of, table};
 use wgfc::ir::program::Quantised;
-use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
 
@@ -97,7 +96,7 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
     let mut options = a.compile.options()?;
     options.tuning = std::mem::take(&mut cache.tuning);
     options.profile.speeds = cache.speeds;
-    options.profile = device_profile(gpu.profile(), &options.profile);
+    options.profile = options.profile.with_limits(gpu.profile());
     let changed = options.precision != Precision::F32 || options.weights != WeightBits::Own;
     let what = a.reference.unwrap_or(if changed { ReferenceArg::F32 } else { ReferenceArg::Evaluator });
     let clear = |e| without_weights(e, &file);

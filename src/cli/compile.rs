@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use wgfc::compiler::DeviceProfile;
 use wgfc::inspect::{Roof, Summary, bytes_text, fused, fused_text, time_text};
 use wgfc::ir::bundle::Plan;
-use wgfc::model::{device_error, device_profile};
+use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
 use wgfc::{Bundle, Cache, Decoder, Error, Options, Program, SaveOptions};
@@ -34,7 +34,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
         let (source, speeds) = super::device_cache::speeds(Cache::of_user().as_ref(), &gpu, t);
         t.note(&format!("compiling for the limits of {}, device profile: {source}", gpu.summary().name));
-        options.profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &options.profile) };
+        options.profile = DeviceProfile { speeds, ..options.profile.with_limits(gpu.profile()) };
         profile = source.to_string();
     } else if let Some(name) = &a.profile {
         options.profile = wgfc::cache::read_profile(name)?;

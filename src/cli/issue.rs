@@ -14,7 +14,7 @@ use wgfc::compiler::import::onnx::{
 };
 use wgfc::hollow::{Hollow, hollow};
 use wgfc::inspect::{Report, Roof, Summary, bytes_text, table};
-use wgfc::model::{device_error, device_profile};
+use wgfc::model::device_error;
 use wgfc::output::write_whole;
 use wgfc::runtime::Gpu;
 use wgfc::{Error, Model, ModelFile, Options, SaveOptions};
@@ -192,7 +192,7 @@ fn of_model(
     let empty = ModelFile::open(&path)?;
     let mut options = a.compile.options()?;
     if let Some(gpu) = gpu {
-        options.profile = device_profile(gpu.profile(), &options.profile);
+        options.profile = options.profile.with_limits(gpu.profile());
     }
     // Errors contain the path of the temporary model, which is replaced.
     let clean = |e: &Error| e.to_string().replace(&path.display().to_string(), "model.onnx");

@@ -17,7 +17,7 @@ use wgfc::compiler::import::fx::is_archive;
 use wgfc::compiler::import::shape_inputs;
 use wgfc::generate::Setup;
 use wgfc::inspect::{Roof, Summary, bytes_text, table, time_text};
-use wgfc::model::{Opened, WhyCpu, device_profile};
+use wgfc::model::{Opened, WhyCpu};
 use wgfc::overflow::overflow;
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::{Gpu, Profile};
@@ -250,7 +250,7 @@ impl Loaded {
         let (file, options) = &**self.source.as_ref()?;
         let session = self.model.session()?;
         let dims = wgfc::value_info::check_inputs(self.model.inputs(), tensors).ok()?;
-        let profile = device_profile(session.gpu().profile(), &options.profile);
+        let profile = options.profile.with_limits(session.gpu().profile());
         let dims: Vec<(String, i64)> = dims.into_iter().collect();
         cost(file, &Options { profile, ..options.clone() }, session.program(), &dims, t)
     }

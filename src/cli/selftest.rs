@@ -1,13 +1,15 @@
 //! `wgfc selftest`.
 
+mod save;
+
 use super::adapter::choice;
 use super::args::SelftestArgs;
 use super::terminal::Terminal;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::Error;
 use wgfc::inspect::table;
-use wgfc::selftest::{Family, Finding, Plan, Progress, Report, describe_case, run, run_case};
+use wgfc::model::device_error;
+use wgfc_selftest::{Family, Finding, NotRun, Plan, Progress, Report, describe_case, run, run_case};
 
 /// Runs the selftest. Returns the exit code.
 pub fn main(a: &SelftestArgs, t: &Terminal) -> u8 {
@@ -34,7 +36,7 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
     let report = match &a.case {
         Some(case) => {
             let _progress = t.spinner(case.clone());
-            run_case(&plan, case)?
+            run_case(&plan, case).map_err(not_run)?
         }
         None => {
             let bar = t.bar("selftest".into(), (a.seconds.ceil() as u64).max(1), false);
@@ -56,13 +58,14 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
                 };
                 bar.says(format!("{what}: {} cases, {} failed, seconds", p.cases, p.failed));
                 bar.at(p.seconds.min(a.seconds) as u64);
-            })?
+            })
+            .map_err(not_run)?
         }
     };
     let mut saved: Vec<Option<PathBuf>> = vec![];
     for f in &report.findings {
         let smallest = f.smallest.as_ref().zip(a.save.as_ref());
-        saved.push(smallest.map(|(s, dir)| s.save(dir)).transpose()?);
+        saved.push(smallest.map(|(s, dir)| save::save(s, dir)).transpose()?);
     }
     if t.json {
         t.print_json(&json(&report, &saved)?);
@@ -73,6 +76,19 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
         t.print(&text(&report, a, &saved));
     }
     Ok(report.passed())
+}
+
+/// The self-test's error as an error of this crate, with advice.
+fn not_run(e: NotRun) -> Error {
+    let message = e.to_string();
+    match e {
+        NotRun::Adapter(e) => device_error(e),
+        NotRun::NoName(_) => Error::usage(message, "`wgfc selftest` alone tries all of them"),
+        _ => Error::usage(
+            message,
+            "a case is an operator, `graph` or `loop`, and a number, as in 'Softmax 17'",
+        ),
+    }
 }
 
 /// The cases that are still running after the given time, as text.
@@ -152,7 +168,7 @@ fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
     }
     if let (Some(at), Some(m)) = (at, &f.smallest) {
         s += &format!("    kept in {}\n", at.display());
-        s.extend(m.commands(at).iter().map(|c| format!("    {c}\n")));
+        s.extend(save::commands(m, at).iter().map(|c| format!("    {c}\n")));
     } else if a.case.is_some() {
         s += "    --save DIR keeps the model and its inputs\n";
     }
@@ -162,9 +178,7 @@ fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
 fn families(all: &[Family]) -> String {
     let heading = ["family", "cases", "failed", "skipped", "error", "skipped because"];
     let mut rows = vec![heading.map(String::from).to_vec()];
-    let mut total = Family { name: "all", ..sum(all) };
-    total.reasons = BTreeMap::new();
-    for f in all.iter().chain([&total]) {
+    for f in all.iter().chain([&sum(all)]) {
         let mut reasons: Vec<(&String, &u64)> = f.reasons.iter().collect();
         reasons.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
         let why = reasons.first().map_or(String::new(), |(why, n)| {
@@ -190,20 +204,11 @@ fn families(all: &[Family]) -> String {
 }
 
 fn sum(all: &[Family]) -> Family {
-    let mut total = all.first().cloned().unwrap_or(Family {
-        name: "",
-        cases: 0,
-        failed: 0,
-        skipped: 0,
-        reasons: BTreeMap::new(),
-        unnamed: 0,
-        error: 0.0,
-    });
-    for f in all.iter().skip(1) {
+    let mut total = Family { name: "all", ..Family::default() };
+    for f in all {
         total.cases += f.cases;
         total.failed += f.failed;
         total.skipped += f.skipped;
-        total.unnamed += f.unnamed;
         total.error = total.error.max(f.error);
     }
     total

@@ -12,7 +12,7 @@ use wgfc::compiler::DeviceProfile;
 use wgfc::compiler::device::Speeds;
 use wgfc::compiler::pipeline::Fused;
 use wgfc::inspect::table;
-use wgfc::model::{device_error, device_profile};
+use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::tune::{Measured, TuneOptions, Tuned, tune};
@@ -84,7 +84,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
     if let Some(n) = a.kernels {
         let options = a.compile.options()?;
         let base = DeviceProfile { speeds, ..options.profile.clone() };
-        let options = Options { profile: device_profile(gpu.profile(), &base), ..options };
+        let options = Options { profile: base.with_limits(gpu.profile()), ..options };
         let fused = super::kernels::fused(n as usize, a.seed, gpu, &options)?;
         return Ok(fused.into_iter().map(|f| (f, options.clone())).collect());
     }
@@ -112,7 +112,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
     }
     let options = a.compile.options()?;
     let base = DeviceProfile { speeds, ..options.profile.clone() };
-    let options = Options { profile: device_profile(gpu.profile(), &base), ..options };
+    let options = Options { profile: base.with_limits(gpu.profile()), ..options };
     let file = ModelFile::open(model)?;
     let fuse = |f: &ModelFile| f.fuse_amended(&options, &mut |_| Ok(()));
     let made = match fuse(&file) {

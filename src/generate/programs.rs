@@ -3,7 +3,7 @@
 use super::choose::Limits;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, head};
-use crate::model::{device_error, device_profile};
+use crate::model::device_error;
 use crate::value_info::{graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
@@ -29,10 +29,8 @@ pub(super) fn compilations(
     let common = Options {
         fusion: options.fusion,
         without: options.without.clone(),
-        profile: device_profile(
-            gpu.profile(),
-            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
-        ),
+        profile: DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() }
+            .with_limits(gpu.profile()),
         tuning: options.tuning.clone(),
         expect: options.expect.clone(),
         precision: options.precision,

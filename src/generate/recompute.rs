@@ -5,7 +5,7 @@
 use super::head;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, choose, ids_type};
-use crate::model::{device_error, device_profile};
+use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Error, Options, Tensor};
 use std::collections::BTreeMap;
@@ -50,10 +50,8 @@ impl Recompute {
         for s in roles::past_symbols(file, &seq, decoder.memory_limit())? {
             dims.entry(s).or_insert(0);
         }
-        let profile = device_profile(
-            gpu.profile(),
-            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
-        );
+        let profile =
+            DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() }.with_limits(gpu.profile());
         let (fusion, without, expect) = (options.fusion, options.without.clone(), options.expect.clone());
         let options = Options {
             fusion,

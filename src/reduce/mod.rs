@@ -33,7 +33,6 @@ mod intake;
 mod stages;
 mod store;
 
-use crate::selftest::{Failure, caught};
 use crate::{Error, ModelFile};
 use intake::{Taken, taken};
 use prost::Message;
@@ -46,6 +45,7 @@ use store::Store;
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, fx};
+use wgfc_selftest::{Failure, caught};
 
 /// The size of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

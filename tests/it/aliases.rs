@@ -5,11 +5,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::Options;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
+use wgfc_selftest::{Tolerance, equal};
 
 /// The programs that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] = &[

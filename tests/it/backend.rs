@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-pub use wgfc::selftest::{Failure, caught, run_session, session};
 use wgfc_compiler::import::{ExternalData, fx, import, shape_inputs};
 use wgfc_compiler::pipeline::{Fused, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
@@ -13,6 +12,7 @@ use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, Program, Tensor};
 use wgfc_runtime::{Gpu, Session};
+pub use wgfc_selftest::{Failure, caught, run_session, session};
 
 /// The files beside a model.
 struct Beside<'a>(&'a Path);

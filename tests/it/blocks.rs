@@ -3,7 +3,6 @@
 
 use crate::backend::{Backend, run_session, session};
 use crate::spread::{Layer, close};
-use wgfc::model::device_profile;
 use wgfc_compiler::Options;
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::lower::recurrent::Cell;
@@ -18,7 +17,7 @@ fn check(layer: &Layer) -> usize {
     let what = format!("{:?} of {} × {}", layer.cell, layer.batch, layer.hidden);
     for gpu in Backend::adapters() {
         let mut options = Options::default();
-        options.profile = device_profile(gpu.profile(), &options.profile);
+        options.profile = options.profile.with_limits(gpu.profile());
         let graph = layer.graph();
         let fused = fuse_graph(graph.clone(), Stats::default(), &options, &mut |_, _| {}).unwrap();
         let all = schedule(fused.kernels, &options).unwrap();

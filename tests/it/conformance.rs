@@ -11,9 +11,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use wgfc::npy;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::Fusion;
 use wgfc_ir::{DType, Tensor};
+use wgfc_selftest::{Tolerance, equal};
 
 /// One line of a suite's index.
 pub struct Case {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
-use wgfc::selftest::family;
+use wgfc_selftest::family;
 
 /// The largest number of dispatches allowed for an operator.
 const MOST: usize = 4;

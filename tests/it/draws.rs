@@ -2,7 +2,6 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::Options;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::lower::Lowering;
@@ -11,6 +10,7 @@ use wgfc_compiler::pipeline::compile_graph;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Border, DType, Dim, Graph, Scalar, Tensor, TensorType};
+use wgfc_selftest::{Tolerance, equal};
 
 fn graph() -> Graph {
     let mut g = Graph::new();

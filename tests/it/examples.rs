@@ -4,8 +4,8 @@
 use crate::data::Folder;
 use std::path::Path;
 use wgfc::runtime::bind::bind_symbols;
-use wgfc::selftest::relative_error;
 use wgfc_ir::Tensor;
+use wgfc_selftest::relative_error;
 
 #[path = "../../examples/device_buffers.rs"]
 mod device_buffers;

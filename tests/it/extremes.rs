@@ -2,7 +2,6 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Fusion, Options, Technique};
 use wgfc_ir::eval::evaluate;
@@ -11,6 +10,7 @@ use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor, TensorType,
     UnaryOp, Value,
 };
+use wgfc_selftest::{Tolerance, equal};
 
 const ROWS: usize = 19;
 const EXTREMES: [ReduceOp; 2] = [ReduceOp::Max, ReduceOp::Min];

@@ -2,7 +2,6 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{Kernel, TensorKind};
 use wgfc_compiler::lower::Lowering;
@@ -10,6 +9,7 @@ use wgfc_compiler::lower::sample::{GridSample, Mode, Padding, grid_sample};
 use wgfc_compiler::pipeline::{compile_graph, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, ReduceOp, Tensor, TensorType};
+use wgfc_selftest::{Tolerance, equal};
 
 /// No kernel depends on weights alone, whether or not the weights' values are available. Exempt are kernels
 /// in the steps of split loops, which read the tensors that they are given.

@@ -8,11 +8,11 @@
 use crate::backend::{Failure, caught};
 use prost::Message;
 use std::collections::BTreeMap;
-use wgfc::selftest::plain_cases;
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_ir::DType;
+use wgfc_selftest::plain_cases;
 
 /// The node under test.
 fn node(m: &mut ModelProto) -> &mut NodeProto {

@@ -13,7 +13,6 @@ mod wire;
 use crate::backend::{Backend, Failure, caught, run_session, session};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::rewrite::rewrite;
 use wgfc_compiler::{Fusion, Options, Technique};
@@ -22,6 +21,7 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, random_loop, random_packed};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
+use wgfc_selftest::{Tolerance, equal};
 
 /// The replacements of numbers: small ones, values near the limits of types, and values that overflow when
 /// multiplied.

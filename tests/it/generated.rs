@@ -10,11 +10,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::Fusion;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::testing::{Bounded, bounded};
 use wgfc_ir::{Graph, Tensor};
+use wgfc_selftest::{Tolerance, equal};
 
 /// The reason for which a result that differs from ONNX Runtime's is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

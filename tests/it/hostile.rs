@@ -5,12 +5,12 @@ use crate::backend::{Backend, run_session, session};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc::{Model, ModelFile, Options, Place, Tensor};
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, check};
 use wgfc_compiler::{Errors, Fusion, Kind, compile};
 use wgfc_ir::eval::{Limits, evaluate_within};
+use wgfc_selftest::{Tolerance, equal};
 
 fn repro(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -3,7 +3,6 @@
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{DeviceProfile, Errors, Options, Technique, compile};
@@ -13,6 +12,7 @@ use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Program, ReduceOp, Scalar, Tensor, TensorType,
     UnaryOp, Value,
 };
+use wgfc_selftest::{Tolerance, equal};
 
 /// A loop that counts its steps in an i64 state and updates an f32[n] state. It runs at most `trips` times,
 /// ends after `until` steps, and does not run at all if `start` is false.

@@ -53,7 +53,6 @@ mod precision;
 mod programs;
 mod scatters;
 mod schema;
-mod selftest;
 mod sized;
 mod snapshots;
 mod sorts;

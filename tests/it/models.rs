@@ -6,9 +6,9 @@ use crate::backend::{Backend, Failure, caught};
 use crate::data::Folder;
 use std::path::Path;
 use std::time::Instant;
-use wgfc::selftest::relative_error;
 use wgfc_compiler::Fusion;
 use wgfc_ir::{DType, Tensor};
+use wgfc_selftest::relative_error;
 
 /// The largest `‖a − b‖ / ‖b‖` allowed for an output of this type.
 fn limit(dtype: DType) -> f64 {

@@ -1,7 +1,7 @@
 //! Single operators with random shapes, types and attributes, compiled with full fusion and run on the
 //! adapter, give the results of the reference evaluator for the imported graph.
 //!
-//! [`wgfc::selftest`] describes how cases are drawn; `WGFC_FUZZ_CASE='NAME SEED'` repeats one.
+//! [`wgfc_selftest`] describes how cases are drawn; `WGFC_FUZZ_CASE='NAME SEED'` repeats one.
 
 use crate::backend::Backend;
 use crate::fuzz::{duration, first_seed};
@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use wgfc::selftest::{Failure, Ran, caught, describe, operators, run_hollow, run_operator};
 use wgfc_compiler::Options;
 use wgfc_runtime::Gpu;
+use wgfc_selftest::{Failure, Ran, caught, describe, operators, run_hollow, run_operator};
 
 fn run(name: &str, seed: u64, gpu: &Gpu) -> Result<Ran, Failure> {
     run_operator(name, seed, gpu, &Options::default())
@@ -32,7 +32,7 @@ fn operators_mean_the_same() {
         let parts = wanted.rsplit_once(' ').and_then(|(name, seed)| Some((name, seed.parse().ok()?)));
         let known = parts.and_then(|(name, seed)| Some((name, seed, describe(name, seed)?)));
         let (name, seed, text) = known.unwrap_or_else(|| {
-            panic!("WGFC_FUZZ_CASE is `{wanted}`, not an operator of src/selftest/operators and a seed, as in `Softmax 17`")
+            panic!("WGFC_FUZZ_CASE is `{wanted}`, not an operator of selftest/src/operators and a seed, as in `Softmax 17`")
         });
         crate::say(text);
         match run(name, seed, &gpu) {

@@ -7,7 +7,6 @@ use std::path::Path;
 use wgfc::compiler::pipeline::compile_graph;
 use wgfc::compiler::{Options, Precision, WeightBits};
 use wgfc::generate::{Decoder, Generator, GeneratorOptions, Request};
-use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{
@@ -43,7 +42,7 @@ fn options(gpu: Option<&Gpu>, keep_f32: &[&str]) -> Options {
         ..Options::default()
     };
     match gpu {
-        Some(gpu) => options.profile = device_profile(gpu.profile(), &options.profile),
+        Some(gpu) => options.profile = options.profile.with_limits(gpu.profile()),
         None => options.profile.f16 = true,
     }
     options

@@ -5,13 +5,13 @@ use crate::backend::Backend;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc::npy;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc::source::ModelFile;
 use wgfc::train::{Ports, Training};
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::{DType, Tensor};
 use wgfc_runtime::Gpu;
+use wgfc_selftest::{Tolerance, equal};
 
 /// Archives that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] =
@@ -122,7 +122,7 @@ fn give_the_results_of_torch(files: &[PathBuf], gpus: &[Gpu]) {
             let run = || -> Result<Given, String> {
                 let program = model.compile(&Options::default()).map_err(|e| e.to_string())?;
                 let mut session =
-                    wgfc::selftest::session(gpu, &program).map_err(|e| e.first_line().to_owned())?;
+                    wgfc_selftest::session(gpu, &program).map_err(|e| e.first_line().to_owned())?;
                 let given: Vec<(&str, Tensor)> =
                     inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
                 let outputs = session.run_blocking(&given).map_err(|e| e.to_string())?;
@@ -278,7 +278,7 @@ fn training_steps_with_attention_go_as_in_torch() {
         check(&format!("{name}, evaluated"), &found, &states.tensors);
         let program = model.compile(&Options::default()).unwrap();
         for gpu in quick_adapters() {
-            let (mut session, mut found) = (wgfc::selftest::session(&gpu, &program).unwrap(), vec![]);
+            let (mut session, mut found) = (wgfc_selftest::session(&gpu, &program).unwrap(), vec![]);
             for inputs in &batches {
                 let given: Vec<(&str, Tensor)> =
                     inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();

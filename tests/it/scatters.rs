@@ -3,7 +3,6 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
-use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::device::{DeviceProfile, Speeds};
 use wgfc_compiler::kernel::{Family, Kernel};
 use wgfc_compiler::pipeline::compile_graph;
@@ -12,6 +11,7 @@ use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Border, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor, TensorType};
 use wgfc_runtime::Gpu;
+use wgfc_selftest::{Tolerance, equal};
 
 const COMBINED: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min, ReduceOp::Prod];
 const TYPES: [DType; 14] = [

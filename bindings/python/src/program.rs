@@ -17,7 +17,6 @@ use wgfc::compiler::schedule::cost::Expected;
 use wgfc::compiler::{DeviceProfile, Precision, WeightBits};
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Dim;
-use wgfc::model::device_profile;
 use wgfc::{Cache, Error, ModelFile, Options, SaveOptions, speeds};
 
 /// An input or output of a program: its name, element type and extents.
@@ -390,7 +389,7 @@ pub fn compile(
             let cache = Cache::of_user();
             let (source, speeds) =
                 speeds::known(cache.as_ref(), gpu.summary()).unwrap_or_else(|_| speeds::named(gpu.summary()));
-            let limits = device_profile(gpu.profile(), &options.profile);
+            let limits = options.profile.with_limits(gpu.profile());
             options.profile = DeviceProfile { speeds, ..limits };
             options.tuning = cache.and_then(|c| c.tuning(gpu.summary()).ok()).unwrap_or_default();
             of = source.to_string();

@@ -20,7 +20,6 @@ use std::time::Instant;
 use wgfc::compiler::DeviceProfile;
 use wgfc::compiler::pipeline::Fused;
 use wgfc::files::map_file;
-use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{DType, Error, Options, output};
@@ -66,7 +65,7 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     };
     let base = DeviceProfile { speeds: cache.speeds, ..DeviceProfile::default() };
     let options = Options {
-        profile: device_profile(gpu.profile(), &base),
+        profile: base.with_limits(gpu.profile()),
         tuning: cache.tuning.clone(),
         ..Options::default()
     };

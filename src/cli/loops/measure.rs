@@ -10,7 +10,7 @@ use wgfc::compiler::DeviceProfile;
 use wgfc::compiler::import::{NoExternalData, import};
 use wgfc::compiler::options::Technique;
 use wgfc::ir::Scalar;
-use wgfc::model::{device_error, device_profile};
+use wgfc::model::device_error;
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::session::{SessionOptions, Value};
 use wgfc::runtime::trial::Trial;
@@ -255,7 +255,7 @@ fn options(gpu: &Gpu, w: &Workload, size: Size, form: LoopForm, symbolic: bool) 
         LoopForm::Split => BTreeSet::from([Technique::Loops]),
         _ => BTreeSet::new(),
     };
-    let profile = device_profile(gpu.profile(), &DeviceProfile::default());
+    let profile = DeviceProfile::default().with_limits(gpu.profile());
     Options { dims, values, without, profile, ..Options::default() }
 }
 

@@ -1,7 +1,7 @@
 //! Operators of `ai.onnx.ml` on feature vectors, or on matrices with a record in each row.
 
 use super::Line;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::Tensor;
 

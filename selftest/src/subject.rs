@@ -22,8 +22,10 @@ use wgfc_runtime::Gpu;
 
 /// The model or graph that is compiled.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub enum Source {
+    /// An ONNX model.
     Model(Box<ModelProto>),
+    /// A graph of the core operators.
     Graph(Box<Graph>),
 }
 

@@ -9,14 +9,9 @@ use super::run::without_numbers;
 use super::sequence::CaseId;
 use super::setting::Setting;
 use super::subject::{Attempt, Fault, Source, Subject};
-use crate::artefact::{self, SaveOptions};
-use crate::output::write_whole;
-use crate::{Error, npy};
-use prost::Message;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wgfc_ir::{Op, Program, Tensor};
 
@@ -38,20 +33,29 @@ pub struct Smallest {
     pub message: String,
     /// Inputs, constants and nodes.
     pub text: String,
+    /// The model or graph.
     #[serde(skip)]
-    subject: Subject,
+    pub source: Source,
+    /// Its inputs, by name.
     #[serde(skip)]
-    arguments: String,
+    pub inputs: BTreeMap<String, Tensor>,
+    /// The options of `wgfc run` for the setting, each after a space, as far as there are any.
     #[serde(skip)]
-    device: Option<OnDevice>,
+    pub arguments: String,
+    /// The program and its outputs; `None` if it could not be compiled, or would lose the device.
+    #[serde(skip)]
+    pub device: Option<OnDevice>,
 }
 
 /// The compiled program, and the expected and actual outputs.
 #[derive(Clone, Debug)]
-struct OnDevice {
-    program: Program,
-    want: Vec<Tensor>,
-    got: Vec<Tensor>,
+pub struct OnDevice {
+    /// The program.
+    pub program: Program,
+    /// The evaluator's results, in the order of the program's outputs.
+    pub want: Vec<Tensor>,
+    /// The device's results, likewise; empty if the run failed.
+    pub got: Vec<Tensor>,
 }
 
 impl OnDevice {
@@ -212,7 +216,8 @@ impl Smallest {
             message: failure.message().to_owned(),
             text: Smallest::text_of(&subject, setting),
             arguments: setting.arguments(),
-            subject,
+            source: subject.source,
+            inputs: subject.inputs,
             device,
         }
     }
@@ -230,60 +235,5 @@ impl Smallest {
             }
         }
         text
-    }
-
-    /// The name of the folder in which [`Smallest::save`] stores it.
-    pub fn folder(&self) -> String {
-        self.case.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-")
-    }
-
-    /// Writes the case into its own folder in `dir`: the model (`model.onnx`, or `graph.txt` for a random graph), the
-    /// compiled program, and inputs, expected and actual outputs as `.npy`. Returns the folder.
-    ///
-    /// # Errors
-    /// A file cannot be written.
-    /// An error of writing.
-    pub fn save(&self, dir: &Path) -> Result<PathBuf, Error> {
-        let at = dir.join(self.folder());
-        match &self.subject.source {
-            Source::Model(m) => write_whole(&at.join("model.onnx"), &m.encode_to_vec())?,
-            Source::Graph(g) => write_whole(&at.join("graph.txt"), wgfc_ir::text::print(g).as_bytes())?,
-        }
-        for (name, t) in &self.subject.inputs {
-            npy::write(t, &at.join(format!("inputs/{name}.npy")))?;
-        }
-        if let Some(d) = &self.device {
-            artefact::save(
-                &d.program,
-                &at.join("program"),
-                &SaveOptions { force: true, ..SaveOptions::default() },
-            )?;
-            for (folder, tensors) in [("expected", &d.want), ("actual", &d.got)] {
-                for (port, t) in d.program.outputs.iter().zip(tensors) {
-                    npy::write(t, &at.join(format!("{folder}/{}.npy", port.name)))?;
-                }
-            }
-        }
-        let text = format!("{}\n\n{}\n\n{}\n", self.message, self.text, self.commands(&at).join("\n"));
-        write_whole(&at.join("case.txt"), text.as_bytes())?;
-        Ok(at)
-    }
-
-    /// The commands that run the case, given the folder `at` in which it was saved.
-    pub fn commands(&self, at: &Path) -> Vec<String> {
-        let inputs: String = self
-            .subject
-            .inputs
-            .keys()
-            .map(|n| format!(" --input {n}={}", at.join(format!("inputs/{n}.npy")).display()))
-            .collect();
-        let mut all = vec![];
-        if matches!(self.subject.source, Source::Model(_)) {
-            all.push(format!("wgfc run {}{}{inputs}", at.join("model.onnx").display(), self.arguments));
-        }
-        if self.device.is_some() {
-            all.push(format!("wgfc run {}{inputs}", at.join("program").display()));
-        }
-        all
     }
 }

@@ -6,13 +6,11 @@ use super::report::{Family, Finding, Report};
 use super::sequence::{CaseId, Sequence};
 use super::shrink::{Smallest, smallest};
 use super::subject::{Attempt, Fault, Outcome};
-use crate::model::device_error;
-use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use wgfc_runtime::AdapterChoice;
+use wgfc_runtime::{AdapterChoice, Gpu, RunError};
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -50,6 +48,21 @@ impl Default for Plan {
             limit: None,
         }
     }
+}
+
+/// The reason why no case ran.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRun {
+    /// The adapter cannot be opened.
+    #[error(transparent)]
+    Adapter(#[from] RunError),
+    /// No case has a name that contains [`Plan::only`].
+    #[error("no operator's name contains `{0}`")]
+    NoName(String),
+    /// The text names no case.
+    #[error("`{0}` is no case")]
+    NoCase(String),
 }
 
 /// The progress of a run.
@@ -95,18 +108,27 @@ const KINDS: usize = 40;
 fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, Failure> {
     let id = id.clone();
     device.run(move |gpu, phase| {
-        let (subject, plain) =
-            id.subjects().ok_or_else(|| Failure::error(format!("there is no case {id}")))?;
         let setting = id.setting();
         let options = setting.options(gpu.profile());
-        let a = Attempt { options: &options, cut: setting.cut, fault, phase };
-        match (subject.try_on(gpu, &a), plain) {
+        id.try_on(gpu, &Attempt { options: &options, cut: setting.cut, fault, phase })
+    })
+}
+
+impl CaseId {
+    /// Runs the case. If it cannot be compiled with symbolic extents, it runs with numbers.
+    ///
+    /// # Errors
+    /// The difference or failure, or a case that does not exist.
+    pub fn try_on(&self, gpu: &Gpu, a: &Attempt<'_>) -> Result<Done, Failure> {
+        let (subject, plain) =
+            self.subjects().ok_or_else(|| Failure::error(format!("there is no case {self}")))?;
+        match (subject.try_on(gpu, a), plain) {
             (Ok(Outcome::Refused(_)) | Err(Failure::Error(..)), Some(plain)) => {
-                Ok(Done { outcome: plain.try_on(gpu, &a)?, unnamed: true })
+                Ok(Done { outcome: plain.try_on(gpu, a)?, unnamed: true })
             }
             (result, _) => Ok(Done { outcome: result?, unnamed: false }),
         }
-    })
+    }
 }
 
 /// Failures with equal values are counted together: the case's name, the status, and the text of an error without its
@@ -143,21 +165,16 @@ struct Found {
     failures: Vec<(u64, CaseId, Failure)>,
 }
 
-fn opened(plan: &Plan) -> Result<Device, Error> {
-    Device::open(plan.adapter.clone(), plan.limit).map_err(device_error)
-}
-
 /// Runs cases until the time is up. `progress` is called about ten times a second.
 ///
 /// # Errors
 /// There is no adapter, or no case has a name that contains [`Plan::only`].
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, NotRun> {
     let sequence = Sequence::new(plan.seed, plan.only.as_deref());
     if sequence.is_empty() {
-        let m = format!("no operator's name contains `{}`", plan.only.as_deref().unwrap_or_default());
-        return Err(Error::Usage(vec![Problem::with_help(m, "`wgfc selftest` alone tries all of them")]));
+        return Err(NotRun::NoName(plan.only.clone().unwrap_or_default()));
     }
-    let device = opened(plan)?;
+    let device = Device::open(plan.adapter.clone(), plan.limit)?;
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6));
     let share = Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6) / 10.0);
@@ -305,13 +322,9 @@ fn looked_into(
 ///
 /// # Errors
 /// There is no adapter, or no such case.
-pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
-    let Some(id) = CaseId::parse(case) else {
-        let m = format!("`{case}` is no case");
-        let help = "a case is an operator, `graph` or `loop`, and a number, as in 'Softmax 17'";
-        return Err(Error::usage(m, help));
-    };
-    let device = opened(plan)?;
+pub fn run_case(plan: &Plan, case: &str) -> Result<Report, NotRun> {
+    let id = CaseId::parse(case).ok_or_else(|| NotRun::NoCase(case.to_owned()))?;
+    let device = Device::open(plan.adapter.clone(), plan.limit)?;
     let start = Instant::now();
     let result = attempt(&device, &id, plan.fault);
     let mut report = Report::new(device.summary(), plan.seed, start.elapsed().as_secs_f64(), 1);

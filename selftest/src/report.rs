@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 /// The counts for a family of operators.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Family {
     /// Its name.
     pub name: &'static str,
@@ -57,7 +57,7 @@ pub struct Family {
 
 impl Family {
     pub(crate) fn new(name: &'static str) -> Family {
-        Family { name, cases: 0, failed: 0, skipped: 0, reasons: BTreeMap::new(), unnamed: 0, error: 0.0 }
+        Family { name, ..Family::default() }
     }
     pub(crate) fn count(&mut self, result: &Result<Done, Failure>) {
         self.cases += 1;

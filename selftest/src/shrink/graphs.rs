@@ -1,7 +1,7 @@
 //! Smaller variants of a graph.
 
-use crate::selftest::failure::{Failure, caught};
-use crate::selftest::subject::{Source, Subject};
+use crate::failure::{Failure, caught};
+use crate::subject::{Source, Subject};
 use std::collections::HashMap;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::{Border, Graph, Op, Tensor, Value};

@@ -2,7 +2,7 @@
 
 use super::Line;
 use super::features::floats;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::{Scalar, Tensor};
 

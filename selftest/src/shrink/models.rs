@@ -1,7 +1,7 @@
 //! Smaller variants of a model.
 
-use crate::selftest::failure::{Failure, caught};
-use crate::selftest::subject::{Source, Subject};
+use crate::failure::{Failure, caught};
+use crate::subject::{Source, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;

@@ -1,7 +1,7 @@
 //! Elementwise operators.
 
 use super::{FLOATS, INTS, Line};
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 fn numbers(d: &mut Draw) -> DType {

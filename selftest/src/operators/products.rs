@@ -2,7 +2,7 @@
 
 use super::Line;
 use super::windows::windows;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 /// An extent of a matrix product.

@@ -1,7 +1,7 @@
 //! Attention, rotary embeddings, recurrences.
 
 use super::Line;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::*;
 use wgfc_ir::Tensor;
 

@@ -1,7 +1,7 @@
 //! Operators that move elements.
 
 use super::Line;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::Tensor;
 

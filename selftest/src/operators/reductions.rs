@@ -1,7 +1,7 @@
 //! Operators that reduce along axes.
 
 use super::{FLOATS, Line};
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 fn reduce(d: &mut Draw, types: &[DType], low: f64, high: f64) {

@@ -2,7 +2,7 @@
 //! that are entirely masked, quotients halfway between two integers.
 
 use super::Line;
-use crate::selftest::draw::Draw;
+use crate::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::{Scalar, Tensor};
 

@@ -1,7 +1,6 @@
 //! The setting of a case: the degree of fusion, techniques that are left out, device features that are used, and the choice
 //! of schedules.
 
-use crate::model::device_profile;
 use std::collections::BTreeSet;
 use std::fmt;
 use wgfc_compiler::device::Speeds;
@@ -120,7 +119,7 @@ impl Setting {
 
     /// The compiler's options for a device.
     pub fn options(&self, limits: &DeviceLimits) -> Options {
-        let mut profile = device_profile(limits, &DeviceProfile::default());
+        let mut profile = DeviceProfile::default().with_limits(limits);
         for p in &self.parts {
             p.apply(&mut profile);
         }

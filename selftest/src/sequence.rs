@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn no_case_costs_the_evaluator_much() {
-        use crate::selftest::subject::WORK;
+        use crate::subject::WORK;
         use wgfc_ir::eval::{Limits, evaluate_within};
         for id in names().flat_map(|name| (1..=2).map(move |seed| CaseId { name: name.clone(), seed })) {
             let (subject, _) = id.subjects().unwrap_or_else(|| panic!("{id} is not drawn"));

@@ -171,18 +171,11 @@ pub(crate) fn all_bits(name: &str, seed: u64) -> bool {
 /// The difference or failure, or an unknown operator.
 pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
     let id = CaseId { name: name.to_owned(), seed };
-    let (case, unnamed) =
-        id.subjects().ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
-    let attempt = Attempt::new(options);
-    Ok(match (case.try_on(gpu, &attempt), unnamed) {
-        (Ok(Outcome::Refused(_)) | Err(Failure::Error(..)), Some(plain)) => {
-            plain.try_on(gpu, &attempt)?;
-            Ran::Unnamed
-        }
-        (result, _) => match result? {
-            Outcome::Same(_) => Ran::Whole,
-            Outcome::Refused(_) => Ran::Refused,
-        },
+    let done = id.try_on(gpu, &Attempt::new(options))?;
+    Ok(match done.outcome {
+        _ if done.unnamed => Ran::Unnamed,
+        Outcome::Same(_) => Ran::Whole,
+        Outcome::Refused(_) => Ran::Refused,
     })
 }
 
