@@ -8,6 +8,18 @@ use std::sync::{Arc, OnceLock};
 
 /// The bytes of tensors concatenated along an axis. Requesting them as one slice copies them once;
 /// [`pieces`](Joined::pieces) returns them without a copy.
+///
+/// ```
+/// use wgfc_program::{Tensor, tensor::Data};
+/// let q = Tensor::from_f32(vec![2, 1], &[1.0, 2.0]);
+/// let k = Tensor::from_f32(vec![2, 2], &[3.0, 4.0, 5.0, 6.0]);
+/// let both = Tensor::joined(&[&q, &k], 1)?;
+/// assert_eq!(both.shape, [2, 3]);
+/// let Data::Joined(j) = &both.data else { panic!("nothing is copied yet") };
+/// assert_eq!(j.pieces(0..j.len()).count(), 4);
+/// assert_eq!(both.to_f32s(), Some(vec![1.0, 3.0, 4.0, 2.0, 5.0, 6.0]));
+/// # Ok::<(), String>(())
+/// ```
 pub struct Joined {
     parts: Vec<Tensor>,
     /// The product of the extents before the axis, which is the number of rows in which the parts alternate.

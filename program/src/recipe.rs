@@ -37,6 +37,17 @@ pub struct SourceFile {
 ///
 /// The parts of a column, one after the other, form `rows` rows of equal size. A row of the tensor consists of that
 /// row of each column in turn. With one row, the parts are simply concatenated.
+///
+/// ```
+/// use wgfc_program::recipe::{Recipe, SourceFile};
+/// use wgfc_program::{DType, Tensor};
+/// // The weight is 16 bytes of file 0, from byte 64 on.
+/// let recipe = Recipe::whole(&Tensor::zeros(DType::F32, vec![4]), 0, 64);
+/// assert_eq!((recipe.parts[0].offset, recipe.parts[0].bytes), (64, 16));
+/// let file = |bytes| SourceFile { name: "model.onnx".to_owned(), bytes, sha256: None };
+/// assert_eq!(recipe.columns(&[file(100)]), Ok(vec![0..1]));
+/// assert!(recipe.columns(&[file(70)]).is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Element type.

@@ -4,6 +4,14 @@ use super::{Atom, Domain, MAX_EXTENT, Poly, Repr, STANDS_FOR};
 
 impl Poly {
     /// Whether `0 <= self < d` is proven over the domain.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let n = Poly::sym("n");
+    /// let domain = [n.clone()];
+    /// assert!(Poly::var(0).in_range(&n, &domain));
+    /// assert!(!(Poly::var(0) + 1).in_range(&n, &domain));
+    /// ```
     pub fn in_range(&self, d: &Poly, domain: &Domain) -> bool {
         self.proves_nonneg(domain) && (&(d - self) - &Poly::ONE).proves_nonneg(domain)
     }
@@ -17,6 +25,13 @@ impl Poly {
     }
 
     /// An inclusive upper bound over symbols only, with the domain variables eliminated.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let domain = [Poly::sym("rows"), Poly::constant(8)];
+    /// let last = (Poly::var(0) * 8 + Poly::var(1)).upper_bound(&domain);
+    /// assert_eq!(last, Some(Poly::sym("rows") * 8 - 1));
+    /// ```
     pub fn upper_bound(&self, domain: &Domain) -> Option<Poly> {
         self.bound(domain, true, 0)
     }

@@ -41,6 +41,14 @@ impl Poly {
     }
 
     /// Floor division by a positive `d`, simplified by facts that follow from the domain's extents.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let domain = [Poly::sym("rows"), Poly::constant(8)];
+    /// let index = Poly::var(0) * 8 + Poly::var(1);
+    /// assert_eq!(index.div(&Poly::constant(8), &domain), Poly::var(0));
+    /// assert_eq!(index.modulo(&Poly::constant(8), &domain), Poly::var(1));
+    /// ```
     pub fn div(&self, d: &Poly, domain: &Domain) -> Poly {
         if d.is(1) {
             return self.clone();
