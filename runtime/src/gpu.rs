@@ -8,6 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which adapter to use.
+///
+/// ```
+/// use wgfc_runtime::AdapterChoice;
+/// // As in the environment variable `WGFC_ADAPTER`.
+/// let choice: AdapterChoice = "llvmpipe".parse().unwrap();
+/// assert_eq!(choice, AdapterChoice::Name("llvmpipe".to_owned()));
+/// assert_eq!("1".parse(), Ok(AdapterChoice::Index(1)));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdapterChoice {
@@ -72,6 +80,15 @@ impl std::fmt::Display for AdapterChoice {
 }
 
 /// The limits of a device that a compiler needs, and the features that kernels may use.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// let limits = gpu.profile();
+/// println!("{} invocations in a workgroup, f16: {}", limits.invocations, limits.f16);
+/// assert!(limits.storage_buffers >= 4);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// The number of storage buffers that a kernel may bind.
@@ -122,6 +139,17 @@ impl DeviceLimits {
 }
 
 /// The description of an adapter.
+///
+/// ```
+/// # if wgfc_runtime::testing::gpus().is_empty() { return }
+/// use wgfc_runtime::{AdapterChoice, Gpu};
+/// let adapters = Gpu::adapters_blocking();
+/// for a in &adapters {
+///     println!("{} ({}, {})", a.name, a.backend, a.driver);
+/// }
+/// // The adapter that is used if none is chosen.
+/// assert!(AdapterChoice::Best.pick(&adapters).is_some());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
     /// The device's name.
@@ -244,6 +272,18 @@ struct Inner {
 }
 
 /// An open device. Clones are the same device.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # if wgfc_runtime::testing::gpus().is_empty() { return Ok(()) }
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::{AdapterChoice, Gpu};
+/// let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
+/// println!("{}", gpu.summary().name);
+/// let x = gpu.upload_blocking(&Tensor::from_f32(vec![2], &[1.0, 2.0]))?;
+/// assert_eq!(x.read_blocking()?.to_f32s(), Some(vec![1.0, 2.0]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Gpu(Arc<Inner>);
 
@@ -260,6 +300,15 @@ impl Gpu {
     }
 
     /// Opens the chosen adapter and requests all of its limits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # if wgfc_runtime::testing::gpus().is_empty() { return Ok(()) }
+    /// use wgfc_runtime::{AdapterChoice, Gpu};
+    /// let gpu = Gpu::request(&AdapterChoice::from_env()).await?;
+    /// assert!(!gpu.is_lost());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
         let adapters = platform::adapters().await;
         let summaries: Vec<_> = adapters.iter().map(summary).collect();
@@ -323,6 +372,15 @@ impl Gpu {
     ///
     /// [`Requirements`](crate::Requirements) are the features and limits to request for a program. A device with less is adopted,
     /// too, but making a session of a program that needs more is an error.
+    ///
+    /// ```no_run
+    /// use wgfc_runtime::{Gpu, wgpu};
+    /// # fn adopt(adapter: wgpu::Adapter) -> Result<(), Box<dyn std::error::Error>> {
+    /// // The adapter and the device are those of your engine.
+    /// let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor::default()))?;
+    /// let gpu = Gpu::from_wgpu(&adapter, device, queue);
+    /// # Ok(()) }
+    /// ```
     pub fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Gpu {
         let (mut summary, info) = (summary(adapter), adapter.get_info());
         summary.limits = device_limits(&device.limits(), device.features(), &info);
@@ -382,6 +440,19 @@ impl Gpu {
     /// # Safety
     /// `data` must be bytes that [`Gpu::pipeline_data`] returned for the same adapter and driver, possibly in an earlier process;
     /// the driver may not validate them.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let gpu = wgfc_runtime::testing::gpus()[0].clone();
+    /// let file = "pipelines.bin";
+    /// // SAFETY: nobody else writes the file, and it is of this adapter and driver.
+    /// unsafe { gpu.keep_pipelines(std::fs::read(file).ok().as_deref()) };
+    /// // … make sessions …
+    /// if let Some(data) = gpu.pipeline_data() {
+    ///     std::fs::write(file, data)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn keep_pipelines(&self, data: Option<&[u8]>) {
         if self.pipeline_key().is_none() {
             return;
@@ -419,6 +490,14 @@ impl Gpu {
     }
 
     /// Reports that the device is lost. The owner of an [adopted](Gpu::from_wgpu) device calls this in its device-lost callback.
+    ///
+    /// ```no_run
+    /// use wgfc_runtime::{Gpu, wgpu};
+    /// # fn callback(gpu: Gpu, device: &wgpu::Device) {
+    /// // In the program that made the device.
+    /// device.set_device_lost_callback(move |_reason, message| gpu.report_lost(&message));
+    /// # }
+    /// ```
     pub fn report_lost(&self, message: &str) {
         self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message.to_owned());
     }

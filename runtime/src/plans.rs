@@ -10,6 +10,20 @@ use wgfc_program::{Bundle, Program, Tensor};
 
 /// Sessions of the plans of a [`Bundle`] that a device can run, in the bundle's order. Each run uses the first plan that accepts
 /// the inputs.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let (one, many) = (wgfc_runtime::testing::doubling(), wgfc_runtime::testing::doubling());
+/// use wgfc_program::{Bundle, Tensor};
+/// use wgfc_runtime::{Plans, session::SessionOptions};
+/// let bundle = Bundle::new(vec![("one".to_owned(), one), ("many".to_owned(), many)]);
+/// let mut plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default())?;
+/// assert_eq!(plans.names().collect::<Vec<_>>(), ["one", "many"]);
+/// let outputs = plans.run_blocking(&[("x", Tensor::from_f32(vec![1], &[2.0]))])?;
+/// assert_eq!(outputs[0].1.to_f32s(), Some(vec![4.0]));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Plans {
     plans: Vec<(String, Session)>,
@@ -18,6 +32,16 @@ pub struct Plans {
 
 impl DeviceLimits {
     /// Descriptions of the features and limits that a plan needs and the device lacks; empty if the plan can run.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::bundle::{INVOCATIONS, Needs};
+    /// let needs = Needs { limits: [(INVOCATIONS.to_owned(), 1 << 20)].into(), ..Needs::default() };
+    /// println!("{:?}", gpu.profile().lacks(&needs));
+    /// assert_eq!(gpu.profile().lacks(&needs).len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn lacks(&self, needs: &Needs) -> Vec<String> {
         let mut lacking = vec![];
         for f in &needs.features {
@@ -82,6 +106,17 @@ fn differs(p: &Program, first: &Program) -> Option<String> {
 ///
 /// # Errors
 /// [`RunError::NoPlan`] if the device can run none of the plans.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let program = wgfc_runtime::testing::doubling();
+/// use wgfc_program::Bundle;
+/// let bundle = Bundle::new(vec![("general".to_owned(), program)]);
+/// let (taken, left_out) = wgfc_runtime::plans::choose(&bundle, gpu.profile())?;
+/// assert_eq!((taken.len(), left_out.len()), (1, 0));
+/// # Ok(()) }
+/// ```
 pub fn choose<'b>(
     bundle: &'b Bundle,
     limits: &DeviceLimits,

@@ -30,6 +30,20 @@ pub struct DispatchProfile {
 }
 
 /// The time of runs of one program for one set of shapes. All times are in nanoseconds.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_program::Tensor;
+/// let profile = session.profile_blocking(&[("x", Tensor::from_f32(vec![64], &[1.0; 64]))], 3)?;
+/// for d in &profile.dispatches {
+///     println!("{}: {} bytes, {:?} ns", d.kernel, d.bytes, d.gpu_ns.map(|e| e.median));
+/// }
+/// assert_eq!(profile.dispatches.len(), 1);
+/// assert!(profile.round_trip_ns.is_some_and(|e| e.median > 0.0));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Profile {
@@ -52,6 +66,19 @@ pub struct Profile {
 }
 
 /// A time limit and a progress callback for a measurement.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// # let inputs = [("x", wgfc_program::Tensor::from_f32(vec![1], &[1.0]))];
+/// use wgfc_runtime::profile::Pace;
+/// let told = |done: usize, most: usize| eprintln!("{done} of at most {most} runs");
+/// let pace = Pace { seconds: Some(0.1), progress: Some(&told) };
+/// let profile = session.profile_paced_blocking(&inputs, 5, pace)?;
+/// assert!(profile.runs <= 5);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub struct Pace<'a> {
     /// The time limit in seconds, divided evenly among the parts. Each part runs at least once.

@@ -196,6 +196,18 @@ fn broken(message: String) -> RunError {
 }
 
 /// Measures every mode with `iterations` (at least one) iterations of a kernel that adds 1 to 256 numbers.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, overhead::{Mode, measure_blocking}};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// let overhead = measure_blocking(&gpu, 50)?;
+/// for mode in Mode::ALL {
+///     println!("{}: {:?} ns", mode.name(), overhead.of(mode).map(|c| c.wall_ns.median));
+/// }
+/// println!("waiting for each dispatch overstates its cost {:?} times", overhead.overstatement());
+/// # Ok(()) }
+/// ```
 pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError> {
     let iterations = iterations.clamp(1, 10_000);
     let kernels = [kernel("increment", INCREMENT, 64, vec![Access::ReadWrite])];

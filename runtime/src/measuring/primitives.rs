@@ -190,6 +190,15 @@ impl Loop<'_> {
 ///
 /// # Errors
 /// An error of the device.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, primitives::primitives_blocking};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// let p = primitives_blocking(&gpu)?;
+/// println!("{:.1} TFLOPS in f32, {:.0} ns to memory", p.flops_f32 / 1e12, p.latency_ns);
+/// # Ok(()) }
+/// ```
 pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();

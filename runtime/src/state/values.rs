@@ -44,6 +44,22 @@ fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
 impl Session {
     /// The contents of the states, by name; only the positions in use of growing states. [`Session::set_states`] of any session
     /// on a program with the same states accepts them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = Tensor::from_f32(vec![1], &[3.0]);
+    /// session.run(&[("x", x.clone())]).await?;
+    /// let kept = session.states().await?;
+    /// assert_eq!(kept["seen"], x);
+    /// // Later, or in another process:
+    /// session.reset().await?;
+    /// session.set_states(&kept).await?;
+    /// assert_eq!(session.state_len(), 1);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         let all: Vec<&State> = self.program.states.iter().collect();
         self.read(&all).await
