@@ -10,6 +10,14 @@ pub mod file;
 use serde::{Deserialize, Serialize};
 
 /// The limits and speeds of the target device. The default is the [named](DeviceProfile::named) profile `portable`.
+///
+/// ```
+/// use wgfc_compiler::DeviceProfile;
+/// let profile = DeviceProfile { f16: true, subgroup: Some(32), ..DeviceProfile::default() };
+/// let text = profile.to_json(Some("my GPU"))?;
+/// assert_eq!(DeviceProfile::from_json(text.as_bytes())?, profile);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     /// The maximum number of storage buffers that one kernel binds.

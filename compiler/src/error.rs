@@ -30,6 +30,14 @@ pub struct Location {
 }
 
 /// A single error: its message, place, reason and advice.
+///
+/// ```
+/// use wgfc_compiler::{Diagnostic, Location};
+/// let location = Location { node: Some("conv1".into()), operator: Some("Conv".into()), ..Location::default() };
+/// let d = Diagnostic::unsupported("strings cannot be computed with").at(location).help("remove the node");
+/// println!("{d}");
+/// assert!(d.to_string().contains("node \"conv1\" (Conv)"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The kind of an error.
