@@ -58,6 +58,36 @@ const ROOM: usize = 64;
 const STACK: usize = 64 << 20;
 
 /// How a [`Generator`] is set up.
+///
+/// ```
+/// use wgfc::GeneratorOptions;
+/// use wgfc::compiler::{Precision, WeightBits};
+/// let options = GeneratorOptions {
+///     capacity: 8192,
+///     precision: Precision::F16,
+///     weights: WeightBits::Q4,
+///     ..GeneratorOptions::default()
+/// };
+/// # drop(options);
+/// ```
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+/// let decoder = Decoder::open(&path)?;
+/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+/// let request = Request { max_new_tokens: 3, ..Request::default() };
+/// for token in generator.generate(&[3, 1, 36], &request)? {
+///     println!("{}", token?);
+/// }
+/// // What was generated stays in the cache, so that the next prompt continues.
+/// assert_eq!(generator.len(), 6);
+/// generator.reset()?;
+/// assert!(generator.is_empty());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct GeneratorOptions {
     /// The most positions that the cache may grow to, prompts and generated tokens together. The cache takes the memory of
@@ -106,6 +136,17 @@ impl Default for GeneratorOptions {
 }
 
 /// The number of tokens to generate, and how they are chosen.
+///
+/// ```
+/// use wgfc::{Request, Sampling};
+/// let request = Request {
+///     max_new_tokens: 100,
+///     sampling: Some(Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() }),
+///     stop: vec![2],
+/// };
+/// assert_eq!(Request::default().sampling, None, "greedy");
+/// # drop(request);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// The most tokens to generate.
@@ -116,7 +157,25 @@ pub struct Request {
     pub stop: Vec<i64>,
 }
 
-/// A decoder on a device. See the [module](self).
+/// A decoder on a device.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+/// let decoder = Decoder::open(&path)?;
+/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+/// let request = Request { max_new_tokens: 3, ..Request::default() };
+/// for token in generator.generate(&[3, 1, 36], &request)? {
+///     println!("{}", token?);
+/// }
+/// // What was generated stays in the cache, so that the next prompt continues.
+/// assert_eq!(generator.len(), 6);
+/// generator.reset()?;
+/// assert!(generator.is_empty());
+/// # Ok(()) }
+/// ```
 pub struct Generator {
     /// The session that takes any number of tokens; `None` if the model takes one at a time.
     prefill: Option<Session>,
@@ -333,6 +392,19 @@ impl Generator {
     ///
     /// # Errors
     /// As for [`Generator::generate`] and its iterator.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+    /// use wgfc::{Decoder, Generator};
+    /// let mut generator = Generator::on_device(gpu, &Decoder::open(&path)?, &Default::default())?;
+    /// let (logits, best) = generator.logits(&[3, 1, 36])?;
+    /// let most = logits.to_f32s().unwrap_or_default().into_iter().max_by(f32::total_cmp);
+    /// println!("{best} has the logit {most:?}");
+    /// assert_eq!(generator.len(), 3);
+    /// # Ok(()) }
+    /// ```
     pub fn logits(&mut self, tokens: &[i64]) -> Result<(Tensor, i64), Error> {
         let mut all = self.generate(tokens, &Request::default())?;
         let feed = std::mem::take(&mut all.feed);

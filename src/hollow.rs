@@ -199,6 +199,12 @@ fn stays(t: &Tensor) -> bool {
 
 /// Whether a number looks written rather than learned: few digits, the root of a whole number or its reciprocal, or a
 /// mathematical constant.
+///
+/// ```
+/// use wgfc::hollow::is_written;
+/// assert!(is_written(0.125) && is_written(std::f32::consts::PI));
+/// assert!(!is_written(0.048_362_918));
+/// ```
 pub fn is_written(v: f32) -> bool {
     use std::f64::consts::{E, LN_2, LOG2_E, PI};
     if !v.is_finite() || v.abs() > 1e30 {

@@ -301,6 +301,18 @@ fn ratio(a: f64, b: f64) -> String {
 }
 
 /// A description of what quantising the weights saves and how large its error is.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::compiler::WeightBits;
+/// use wgfc::{Options, inspect::quantised_text};
+/// let options = Options { weights: WeightBits::Q8, ..Options::default() };
+/// if let Some(q) = &wgfc::compile_file(&path, &options)?.stats.quantised {
+///     println!("{}", quantised_text(q));
+/// }
+/// # Ok(()) }
+/// ```
 pub fn quantised_text(q: &Quantised) -> String {
     let (before, now) = (bytes_text(q.bytes_before), bytes_text(q.bytes));
     let error = match q.worst {

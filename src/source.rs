@@ -12,6 +12,18 @@ use wgfc_compiler::{Diagnostic, Errors, Location};
 use wgfc_ir::tensor::ByteOwner;
 
 /// A model's file, memory-mapped, and the source of its external data.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::{ModelFile, Options};
+/// let file = ModelFile::open(&path)?;
+/// let imported = file.import(&Options::default())?;
+/// println!("{} nodes", imported.graph.len());
+/// let program = file.compile(&Options::default())?;
+/// assert_eq!(program.inputs[0].name, "x");
+/// # Ok(()) }
+/// ```
 pub struct ModelFile {
     path: PathBuf,
     bytes: Arc<dyn ByteOwner>,
@@ -51,6 +63,17 @@ impl ModelFile {
     }
 
     /// A model that is already in memory. It has no folder, so the bytes must contain all of its data.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// # let bytes = std::fs::read(path).unwrap();
+    /// use std::sync::Arc;
+    /// let file = wgfc::ModelFile::of_bytes(Arc::new(bytes));
+    /// let program = file.compile(&wgfc::Options::default())?;
+    /// assert_eq!(program.outputs[0].name, "probabilities");
+    /// # Ok(()) }
+    /// ```
     pub fn of_bytes(bytes: Arc<dyn ByteOwner>) -> ModelFile {
         ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
     }
@@ -113,6 +136,16 @@ impl ModelFile {
     }
 
     /// [`ModelFile::compile`] that passes the name (as in `1-import`) and the text of each stage's result to `observe`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let mut stages = vec![];
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// file.compile_observed(&wgfc::Options::default(), &mut |stage, _text| stages.push(stage.to_owned()))?;
+    /// assert_eq!(stages[0], "1-import");
+    /// # Ok(()) }
+    /// ```
     pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
         self.dumped(|dump| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);

@@ -23,6 +23,13 @@ use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{DeviceTensor, Gpu, RunError, Session};
 
 /// Limits and inputs of the measurements.
+///
+/// ```
+/// use std::time::Duration;
+/// use wgfc::tune::TuneOptions;
+/// let options = TuneOptions { budget: Duration::from_secs(10), ..TuneOptions::default() };
+/// assert_eq!(options.most, 12);
+/// ```
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// The time after which no further kernel is measured.
@@ -107,6 +114,22 @@ pub struct Tuned {
 ///
 /// # Errors
 /// An error of the compiler or the device. A kernel for which the device lacks memory is left out instead.
+///
+/// ```no_run
+/// use wgfc::tune::{TuneOptions, tune};
+/// use wgfc::{Cache, ModelFile, Options};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let gpu = wgfc::runtime::testing::gpus()[0].clone();
+/// # let cache = Cache::at("cache".as_ref());
+/// let options = Options::default();
+/// let fused = ModelFile::open("model.onnx".as_ref())?.fuse_amended(&options, &mut |_| Ok(()))?;
+/// let tuned = tune(&gpu, &fused, &options, &TuneOptions::default(), &|_| false, &|done, all| {
+///     eprintln!("{done} of {all} kernels");
+/// })?;
+/// let entries = tuned.measured.iter().map(|m| m.entry()).collect();
+/// cache.add_tuning(gpu.summary(), &entries)?;
+/// # Ok(()) }
+/// ```
 pub fn tune(
     gpu: &Gpu,
     fused: &Fused,

@@ -5,6 +5,17 @@ use std::collections::BTreeMap;
 use wgfc_ir::{DType, Dim, Graph, optional, symbols};
 
 /// An input or output of a model: its name, element type and extents over the model's symbols.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::value_info::program_values;
+/// let x = &program_values(&program.inputs)[0];
+/// assert_eq!((x.name.as_str(), x.type_text().as_str()), ("x", "f32[batch, 13]"));
+/// assert_eq!(x.shape_at(&[("batch".to_owned(), 4)].into()), Ok(vec![4, 13]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueInfo {
     /// Its name in the model.
@@ -84,6 +95,20 @@ pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) 
 }
 
 /// Checks the inputs of a run and returns the values of the symbols. The error lists every problem.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::Tensor;
+/// use wgfc::value_info::{check_inputs, program_values};
+/// let declared = program_values(&program.inputs);
+/// let x = |columns| [("x".to_owned(), Tensor::zeros(wgfc::DType::F32, vec![4, columns]))].into();
+/// assert_eq!(check_inputs(&declared, &x(13))?["batch"], 4);
+/// assert!(check_inputs(&declared, &x(12)).is_err());
+/// # let _: Option<Tensor> = None;
+/// # Ok(()) }
+/// ```
 pub fn check_inputs(
     declared: &[ValueInfo],
     inputs: &BTreeMap<String, Tensor>,
@@ -171,6 +196,11 @@ fn check_broadcast(info: &ValueInfo, given: &[usize], dims: &BTreeMap<String, i6
 }
 
 /// The problem of an input that the model does not have.
+///
+/// ```
+/// let problem = wgfc::value_info::no_such_input("y", &[]);
+/// println!("{}", problem.message);
+/// ```
 pub fn no_such_input(name: &str, declared: &[ValueInfo]) -> Problem {
     let all: Vec<String> = declared.iter().map(|p| format!("`{}`", p.name)).collect();
     let help = if all.is_empty() {
