@@ -19,7 +19,7 @@ pub use wgfc_program::types::TensorType;
 /// A node of a [`Graph`].
 pub type NodeId = NodeIndex<u32>;
 
-/// Output `port` of a node.
+/// Output `port` of a node. See the example of [`Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
     /// The node that computes it.
@@ -28,7 +28,7 @@ pub struct Value {
     pub port: u32,
 }
 
-/// One operation: an operator, its operands and the types of its results.
+/// One operation: an operator, its operands and the types of its results. See the example of [`Graph::push`].
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The operator with its attributes.

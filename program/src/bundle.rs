@@ -36,7 +36,7 @@ pub struct Bundle {
     pub weights: Option<Recipes>,
 }
 
-/// One of the plans of a [`Bundle`].
+/// One of the plans of a [`Bundle`]. See the example of [`Bundle`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// A name for users: `decode`, `f16`.

@@ -33,7 +33,7 @@ impl Item {
     }
 }
 
-/// The offsets of the buffers in an arena.
+/// The offsets of the buffers in an arena. See the example of [`pack`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// The offset of each item in bytes, in the order given.
@@ -158,7 +158,7 @@ pub struct Touch {
     pub writes: Vec<usize>,
 }
 
-/// The result of [`assign_arenas`].
+/// The result of [`assign_arenas`]. See the example of [`assign_arenas`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arenas {
     /// The arena of each item, numbered from 0 without gaps in the order of first use.
@@ -368,7 +368,7 @@ impl Colouring {
     }
 }
 
-/// The memory of a program for one binding of its symbols.
+/// The memory of a program for one binding of its symbols. See the example of [`plan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The number of elements of each buffer.

@@ -12,7 +12,7 @@ pub const PART_BYTES: u64 = 16 << 20;
 /// The minimum number of bytes of a row of a column: each row is a separate write to the device.
 const LEAST_ROW: usize = 512;
 
-/// The locations of the bytes of the weights.
+/// The locations of the bytes of the weights. See the example of [`Recipe`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipes {
     /// The files to which the parts belong.
@@ -64,7 +64,7 @@ pub struct Recipe {
     pub parts: Vec<Part>,
 }
 
-/// A range of a file that holds whole rows of a column.
+/// A range of a file that holds whole rows of a column. See the example of [`Recipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The column, counted from 0.

@@ -3,7 +3,7 @@
 use crate::poly::{Atom, Dim};
 use std::fmt::Write;
 
-/// The relation required of two dimensions.
+/// The relation required of two dimensions. See the example of [`relation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Equal.

@@ -59,7 +59,7 @@ pub fn solve(dim: &Dim, extent: i64, value: &dyn Fn(&str) -> Option<i64>) -> Sol
     }
 }
 
-/// A symbol whose value has been found.
+/// A symbol whose value has been found. See the example of [`bind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The symbol.

@@ -30,7 +30,7 @@ impl fmt::Display for BadInput {
     }
 }
 
-/// A plan that was not used, and the reason.
+/// A plan that was not used, and the reason. See the example of [`plans::choose`](crate::plans::choose).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotTaken {

@@ -7,7 +7,7 @@ use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
 use wgfc_program::Tensor;
 
-/// The time and the work of one dispatch.
+/// The time and the work of one dispatch. See the example of [`Profile`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchProfile {

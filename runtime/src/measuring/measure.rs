@@ -7,7 +7,7 @@ use crate::overhead::{self, Mode};
 use std::time::Instant;
 use wgfc_program::program::{Access, Kernel};
 
-/// Measured speeds, by wall-clock time. Times are medians, in nanoseconds.
+/// Measured speeds, by wall-clock time. Times are medians, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {

@@ -53,7 +53,7 @@ pub const DISPATCHES: u32 = 100;
 /// Iterations of each mode that are not measured, before those that are.
 pub const WARM_UPS: usize = 5;
 
-/// The cost of one dispatch in one mode, in nanoseconds.
+/// The cost of one dispatch in one mode, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchCost {
@@ -69,7 +69,7 @@ pub struct DispatchCost {
     pub gpu_ns: Option<Estimate>,
 }
 
-/// The cost of a dispatch in all modes.
+/// The cost of a dispatch in all modes. See the example of [`measure`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Overhead {

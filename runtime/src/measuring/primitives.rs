@@ -10,7 +10,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::{Access, Kernel};
 
-/// The measurements. Times are in nanoseconds.
+/// The measurements. Times are in nanoseconds. See the example of [`primitives`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Primitives {

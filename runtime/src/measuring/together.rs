@@ -7,7 +7,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::Access;
 
-/// The measurements.
+/// The measurements. See the example of [`together`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Together {

@@ -8,7 +8,7 @@ use crate::upload;
 use std::time::Instant;
 use wgfc_program::Tensor;
 
-/// The times of uploading and reading a tensor of some size, in nanoseconds.
+/// The times of uploading and reading a tensor of some size, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Transfer {

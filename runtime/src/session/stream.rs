@@ -77,7 +77,7 @@ struct Pending {
     transfer: Transfer,
 }
 
-/// A finished run.
+/// A finished run. See the example of [`Stream`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// The run's number.
@@ -87,6 +87,7 @@ pub struct Finished {
 }
 
 /// Staging memory from which the device copies an input. It is filled from front to back.
+/// See the example of [`Session::upload_input`].
 #[derive(Debug)]
 pub struct Staging {
     view: Option<wgpu::QueueWriteBufferView>,
