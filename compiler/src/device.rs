@@ -114,6 +114,12 @@ impl DeviceProfile {
 
 /// The speeds of a device. The constants of this type state the source of each figure; `wgfc device --measure`
 /// documents how it is measured.
+///
+/// ```
+/// use wgfc_compiler::device::Speeds;
+/// let [fast, slow] = [Speeds::DISCRETE, Speeds::SOFTWARE];
+/// assert_ne!(fast, slow);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
     /// The bytes per second that a streaming kernel reads and writes.

@@ -85,6 +85,17 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
 }
 
 /// Reports which operators a model of any format uses and whether it can be compiled, without reading its weights.
+///
+/// ```no_run
+/// use wgfc_compiler::{Options, import::{NoExternalData, check}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let report = check(&std::fs::read("model.onnx")?, &NoExternalData, &Options::default());
+/// for (operator, count) in &report.operators {
+///     println!("{count} × {operator}");
+/// }
+/// println!("{} operators are not supported", report.unsupported.len());
+/// # Ok(()) }
+/// ```
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     if fx::is_archive(bytes) {
         fx::check(bytes, external, options)
@@ -128,7 +139,7 @@ pub fn wants_indices_inside(operator: &str) -> bool {
     onnx::wants_indices_inside(operator) || fx::ops::wants_indices_inside(operator)
 }
 
-/// An imported model.
+/// An imported model. See the example of [`import`](import()).
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// Its graph in core operators, with inferred shapes and evaluated shape arithmetic.
