@@ -30,7 +30,7 @@ const FEW: usize = 64;
 /// Tensors of fewer elements than this are replaced by filled ones where external data is not possible.
 const LONG: u64 = 1 << 20;
 
-/// A model without weights.
+/// A model without weights. See the example of the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Hollow {
     /// The model.
@@ -41,7 +41,7 @@ pub struct Hollow {
     pub kept: Count,
 }
 
-/// A number of tensors, and their bytes.
+/// A number of tensors, and their bytes. See the example of the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// The number of tensors.

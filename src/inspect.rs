@@ -245,6 +245,11 @@ impl<'a> Report<'a> {
 }
 
 /// The device profile of the time bounds, and the options that replace parts of it.
+///
+/// ```
+/// let text = wgfc::inspect::profile_text("discrete", &["--gb-per-s 900"]);
+/// assert_eq!(text, "discrete, but --gb-per-s 900");
+/// ```
 pub fn profile_text(profile: &str, instead: &[&str]) -> String {
     if instead.is_empty() { profile.to_owned() } else { format!("{profile}, but {}", instead.join(" and ")) }
 }

@@ -68,6 +68,19 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
 }
 
 /// [`read`] within a budget, to which the size of the file is added.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("x.npy");
+/// # wgfc::npy::write(&wgfc::Tensor::from_f32(vec![1], &[1.0]), &path)?;
+/// use wgfc::compiler::budget::Budget;
+/// // Reading may take 64 MiB in addition to the files themselves.
+/// let budget = Budget::of_data(Some(64 << 20));
+/// let x = wgfc::npy::read_within(&path, &budget)?;
+/// assert_eq!(x.shape, [1]);
+/// # Ok(()) }
+/// ```
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();
@@ -94,7 +107,7 @@ pub fn map(path: &Path) -> Result<Tensor, Error> {
     map_within(path, &Budget::of_data(None))
 }
 
-/// [`map`] within a budget, to which the size of the file is added.
+/// [`map`] within a budget, to which the size of the file is added. See the example of [`read_within`].
 pub fn map_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     budget.add_file((*bytes).as_ref().len() as u64);

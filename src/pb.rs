@@ -25,6 +25,7 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
 }
 
 /// [`read`] within a budget, to which the size of the file is added.
+/// See the example of [`npy::read_within`](crate::npy::read_within).
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();

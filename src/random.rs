@@ -68,6 +68,16 @@ pub fn is_source(words: &str) -> bool {
 
 /// The initial values of a parameter of this name and shape. Floats are scaled as in [`RandomWeights`]; `source` is `random`
 /// or `random:SEED`.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// use wgfc::DType;
+/// use wgfc::random::{cost, weight_like};
+/// let w = weight_like("layer.weight", DType::F32, vec![64, 64], "random:7")?;
+/// assert_eq!(w.shape, [64, 64]);
+/// assert_eq!(cost(DType::F32, &w.shape), 2 * 4 * 64 * 64);
+/// # Ok(()) }
+/// ```
 pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) -> Result<Tensor, Error> {
     let seed = match source.strip_prefix("random:") {
         None => 0,

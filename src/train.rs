@@ -66,7 +66,7 @@ pub struct Training {
     pub any_loss: bool,
 }
 
-/// A step that has ended.
+/// A step that has ended. See the example of [`Trainer::run`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// The number of the step, from 1 on.

@@ -60,7 +60,7 @@ const FINAL_ROUNDS: usize = 7;
 /// A schedule that is slower than the fastest by this factor is not timed again.
 const HOPELESS: f64 = 1.3;
 
-/// A schedule and the median of its times.
+/// A schedule and the median of its times. See the example of [`tune`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
@@ -70,7 +70,7 @@ pub struct Timed {
     pub ns: f64,
 }
 
-/// A kernel that was measured.
+/// A kernel that was measured. See the example of [`tune`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Measured {
@@ -99,7 +99,7 @@ impl Measured {
     }
 }
 
-/// The result of [`tune`].
+/// The result of [`tune`]. See the example of [`tune`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Tuned {

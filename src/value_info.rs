@@ -72,6 +72,15 @@ pub fn program_values(declared: &[wgfc_ir::program::Port]) -> Vec<ValueInfo> {
 }
 
 /// The inputs or outputs of a graph.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::value_info::graph_values;
+/// let graph = wgfc::ModelFile::open(&path)?.import(&Default::default())?.graph;
+/// assert_eq!(graph_values(&graph, &graph.inputs)[0].type_text(), "f32[batch, 13]");
+/// # Ok(()) }
+/// ```
 pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo> {
     borders
         .iter()
@@ -84,6 +93,7 @@ pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo
 }
 
 /// Derives values of symbols from the shapes of inputs and adds them to `dims`. Optional inputs are skipped.
+/// See the example of [`check_inputs`].
 pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) {
     let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
@@ -118,6 +128,7 @@ pub fn check_inputs(
 }
 
 /// [`check_inputs`] for tensors in any memory, given by their element types and shapes.
+/// See the example of [`check_inputs`].
 pub fn check_types(
     declared: &[ValueInfo],
     inputs: &BTreeMap<&str, (DType, &[usize])>,

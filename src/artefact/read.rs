@@ -113,7 +113,7 @@ pub fn load_bundle(path: &Path) -> Result<Bundle, Error> {
     load_bundle_with(path, &ReadOptions::default())
 }
 
-/// [`load_bundle`] with options.
+/// [`load_bundle`] with options. See the example of [`load_with`].
 pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Error> {
     if !path.is_dir() && is_program(path) {
         return Source::file(path, options)?.bundle(options);

@@ -377,6 +377,7 @@ enum Feed<'a> {
 }
 
 /// An iterator over the tokens of several sequences. See [`BatchGenerator::generate`].
+/// See the example of [`BatchGenerator`].
 pub struct BatchTokens<'g> {
     batch: &'g mut BatchGenerator,
     /// The tokens that the model has not processed yet.

@@ -53,6 +53,18 @@ impl Roof {
 }
 
 /// The figures of one dispatch, summed over its repetitions.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// # let roof = wgfc::inspect::Roof::of(&wgfc::compiler::device::Speeds::PORTABLE, None, None);
+/// use wgfc::inspect::{Figures, Summary};
+/// let summary = Summary::new(&program, &[], roof)?;
+/// let busiest: Option<&Figures> = summary.dispatches.iter().max_by_key(|f| f.bytes);
+/// println!("{:?} bytes in one dispatch", busiest.map(|f| f.bytes));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The number of times that it runs.

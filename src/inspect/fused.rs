@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most operators of a family that the text names.
 const NAMED: usize = 6;
 
-/// The operators that the kernels of one family compute.
+/// The operators that the kernels of one family compute. See the example of [`fused`].
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FamilyOperators {
     /// The family: [`family`].

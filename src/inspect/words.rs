@@ -28,6 +28,11 @@ pub fn bytes_text(bytes: u64) -> String {
 }
 
 /// [`bytes_text`], or a dash if the number is unknown.
+///
+/// ```
+/// use wgfc::inspect::known_bytes_text;
+/// assert_eq!((known_bytes_text(Some(1 << 20)), known_bytes_text(None)), ("1.00 MB".into(), "-".into()));
+/// ```
 pub fn known_bytes_text(bytes: Option<u64>) -> String {
     bytes.map_or("-".into(), bytes_text)
 }
@@ -104,6 +109,11 @@ pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
 
 /// Whether a terminal would interpret `c` instead of showing it. Line breaks and tabs are not counted, but marks of writing
 /// direction are, as they can make a text look like another.
+///
+/// ```
+/// use wgfc::inspect::is_control;
+/// assert!(is_control('\u{1b}') && !is_control('\n'));
+/// ```
 pub fn is_control(c: char) -> bool {
     let direction = ['\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)

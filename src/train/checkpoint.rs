@@ -72,6 +72,7 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
 }
 
 /// [`read_tensors`] within a budget, to which the size of the file is added.
+/// See the example of [`npy::read_within`](crate::npy::read_within).
 pub fn read_tensors_within(path: &Path, budget: &Budget) -> Result<BTreeMap<String, Tensor>, Error> {
     Ok(read(path, budget)?.tensors)
 }
