@@ -471,6 +471,16 @@ impl Gpu {
 
     /// The number of kernels that have been compiled, and of all that were requested so far, for progress displays on other
     /// threads.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// let session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// let (done, all) = gpu.compiled();
+    /// assert_eq!(done, all);
+    /// # drop(session);
+    /// # Ok(()) }
+    /// ```
     pub fn compiled(&self) -> (usize, usize) {
         let [done, all] = &self.0.compiled;
         (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed))
@@ -601,6 +611,18 @@ impl Gpu {
     }
 
     /// Waits until all work submitted so far is done. In a browser this yields to the event loop meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// # let x = wgfc_program::Tensor::from_f32(vec![1], &[1.0]);
+    /// let started = std::time::Instant::now();
+    /// session.run_on_device(&[("x", x.into())]).await?;
+    /// gpu.wait().await?;
+    /// println!("the run took {:?}", started.elapsed());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn wait(&self) -> Result<(), RunError> {
         let (tx, rx) = wait::channel();
         self.0.queue.on_submitted_work_done(move || tx.send(()));

@@ -182,6 +182,17 @@ impl Plans {
     ///
     /// # Errors
     /// The error of the inputs if there is one plan, [`RunError::NoFit`] if there are several.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::{Plans, Session, testing};
+    /// let mut plans = Plans::of(Session::new_blocking(gpu, &testing::doubling())?);
+    /// let plan = plans.select(&[("x", Tensor::from_f32(vec![1], &[1.0]).into())])?;
+    /// assert!(plans.session_mut(plan).is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn select(&self, inputs: &[(&str, Value)]) -> Result<usize, RunError> {
         let mut refused = vec![];
         for (i, (name, session)) in self.plans.iter().enumerate() {

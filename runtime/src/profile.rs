@@ -137,6 +137,16 @@ impl Session {
     /// Runs `runs` times (at least once) with and without timestamps. For programs with loops that end on a condition, only
     /// `back_to_back_ns` and `round_trip_ns` include all iterations; the other times include one. Growing states keep their
     /// lengths; other states advance with every run.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let profile = session.profile(&[("x", Tensor::from_f32(vec![1], &[1.0]))], 2).await?;
+    /// println!("{:?} ns a run", profile.back_to_back_ns);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         self.profile_paced(inputs, runs, Pace::default()).await
     }

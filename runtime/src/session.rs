@@ -261,6 +261,20 @@ impl Session {
     /// # Errors
     /// [`RunError::Plan`] for an inconsistent plan, [`RunError::Limits`] and [`RunError::Feature`] for a device that lacks
     /// something, [`RunError::Shader`], [`RunError::WeightAbsent`], [`RunError::OutOfMemory`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let program = wgfc_runtime::testing::doubling();
+    /// use wgfc_runtime::{RunError, Session};
+    /// let session = Session::new(gpu, &program).await?;
+    /// assert_eq!(session.program().outputs[0].name, "y");
+    /// // A program that is not consistent is an error.
+    /// let mut broken = program;
+    /// broken.buffers.clear();
+    /// assert!(matches!(Session::new(gpu, &broken).await, Err(RunError::Plan(_))));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn new(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
         Session::with_options(gpu, program, SessionOptions::default()).await
     }
@@ -499,6 +513,19 @@ impl Session {
     }
 
     /// Frees all memory that is kept between runs except weights and states, including the device's staging and transfer buffers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::session::DeviceMemory;
+    /// session.run_blocking(&[("x", Tensor::from_f32(vec![1 << 16], &[1.0; 1 << 16]))])?;
+    /// let before = DeviceMemory::of([&session]).total();
+    /// session.trim();
+    /// assert!(DeviceMemory::of([&session]).total() < before);
+    /// # Ok(()) }
+    /// ```
     pub fn trim(&mut self) {
         self.gpu.staging().clear();
         self.gpu.keep_transfer(None);
@@ -574,6 +601,17 @@ impl Session {
     /// Starts a run and the transfer of the named outputs, or of all for `None`, to the host. Later runs execute after it,
     /// whether or not its results have been read, so a loop can start the next run with the outputs of this one before it reads
     /// them. If the run computes the size of an output, this waits for the size.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let run = session.start(&[("x", Tensor::from_f32(vec![1], &[1.0]).into())], Some(&["y"])).await?;
+    /// // … other work of the host …
+    /// assert_eq!(run.read().await?[0].1.to_f32s(), Some(vec![2.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn start(
         &mut self,
         inputs: &[(&str, Value)],

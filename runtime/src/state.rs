@@ -318,6 +318,20 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::State`] if the states differ.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # use wgfc_runtime::{Session, testing::summing};
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// let (mut a, b) = (Session::new(gpu, &summing()).await?, Session::new(gpu, &summing()).await?);
+    /// a.run(&[("x", number(1.0))]).await?;
+    /// // The program of `b` continues what `a` has begun.
+    /// let mut continued = b.on_states_of(&a).await?;
+    /// assert_eq!(continued.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![3.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn on_states_of(&self, other: &Session) -> Result<Session, RunError> {
         fit(&self.program, &other.program)?;
         if !self.gpu.is(&other.gpu) {

@@ -121,6 +121,24 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::Unknown`] for an output that the program does not have.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::session::StreamOptions;
+    /// let mut stream = session.stream(StreamOptions::default())?;
+    /// for i in 0..3 {
+    ///     stream.push_blocking(&[("x", Tensor::from_f32(vec![1], &[i as f32]).into())])?;
+    /// }
+    /// let mut sum = 0.0;
+    /// while let Some(run) = stream.next_blocking()? {
+    ///     sum += run.outputs[0].1.to_f32s().unwrap()[0];
+    /// }
+    /// assert_eq!(sum, 6.0);
+    /// # Ok(()) }
+    /// ```
     pub fn stream(&mut self, options: StreamOptions) -> Result<Stream<'_>, RunError> {
         let names: Option<Vec<&str>> =
             options.outputs.as_ref().map(|o| o.iter().map(String::as_str).collect());

@@ -131,6 +131,18 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::set_states`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// session.run(&[("x", number(1.0))]).await?;
+    /// session.update_states(&[("seen".to_owned(), number(5.0))].into()).await?;
+    /// assert_eq!(session.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![7.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn update_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
         self.write_states(to, true).await
     }
