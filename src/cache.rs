@@ -50,6 +50,13 @@ impl Cache {
     }
 
     /// The cache in the folder that the [module](self) describes; `None` for a user without a home.
+    ///
+    /// ```
+    /// // In the folder that `WGFC_CACHE_DIR` names, or in the user's cache folder.
+    /// if let Some(cache) = wgfc::Cache::of_user() {
+    ///     println!("{}", cache.folder().display());
+    /// }
+    /// ```
     pub fn of_user() -> Option<Cache> {
         use etcetera::BaseStrategy;
         if let Some(dir) = std::env::var_os("WGFC_CACHE_DIR").filter(|d| !d.is_empty()) {
@@ -86,6 +93,13 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
+    ///
+    /// ```no_run
+    /// # fn add(cache: &wgfc::Cache, gpu: &wgfc::runtime::Gpu, tuned: &wgfc::tune::Tuned) -> Result<(), wgfc::Error> {
+    /// let entries = tuned.measured.iter().map(|m| m.entry()).collect();
+    /// cache.add_tuning(gpu.summary(), &entries)?;
+    /// # Ok(()) }
+    /// ```
     pub fn add_tuning(
         &self,
         adapter: &AdapterSummary,

@@ -140,6 +140,12 @@ impl Error {
         Error::Usage(vec![Problem::with_help(message, help)])
     }
     /// The class of the error. If findings differ, a bug in wgfc takes precedence, then a wrong model.
+    ///
+    /// ```
+    /// use wgfc::{Error, ErrorClass};
+    /// let e = Error::usage("the batch is 0", "give 1 or more");
+    /// assert_eq!((e.class(), e.class().exit_code()), (ErrorClass::Model, 1));
+    /// ```
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Compile { errors, .. } => {

@@ -212,6 +212,15 @@ impl Generator {
     /// # Errors
     /// A model that is no decoder, with its inputs that have no known role; otherwise as
     /// [`Model::compile`](crate::Model::compile).
+    ///
+    /// ```no_run
+    /// use wgfc::{Decoder, Generator, GeneratorOptions};
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// let decoder = Decoder::open("qwen".as_ref())?;
+    /// let generator = Generator::new(&decoder, &GeneratorOptions { capacity: 4096, ..Default::default() })?;
+    /// println!("{:?}, {} bytes", generator.setup(), generator.device_memory().total());
+    /// # Ok(()) }
+    /// ```
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         Generator::on_device(gpu, decoder, options)
@@ -371,6 +380,16 @@ impl Generator {
     }
 
     /// Times runs that take one more token. They do not change the sequence. The token is chosen greedily.
+    ///
+    /// ```no_run
+    /// # fn profile(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// // One more token after 1000 others.
+    /// generator.pretend(1000)?;
+    /// let profile = generator.profile(20)?;
+    /// let (dispatches, bytes) = generator.cost(1000);
+    /// println!("{dispatches} dispatches, {bytes} bytes, {:?} ns", profile.back_to_back_ns);
+    /// # Ok(()) }
+    /// ```
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.reserve(self.kept + 1)?;
@@ -432,6 +451,15 @@ impl Generator {
     /// # Errors
     /// An empty prompt, ids outside the vocabulary, more tokens than the cache has room for, or invalid sampling parameters;
     /// nothing has been run then. The iterator returns errors of the device, and an error if logits are not finite.
+    ///
+    /// ```no_run
+    /// # fn generate(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// let request = wgfc::Request { max_new_tokens: 20, stop: vec![2], ..Default::default() };
+    /// let tokens: Vec<i64> = generator.generate(&[3, 1, 36], &request)?.collect::<Result<_, _>>()?;
+    /// // The conversation goes on.
+    /// let answer: Vec<i64> = generator.generate(&[7, 9], &request)?.collect::<Result<_, _>>()?;
+    /// # Ok(()) }
+    /// ```
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
         self.settle()?;
         let mut problems = self.problems_of(prompt, self.pending.is_some(), "");

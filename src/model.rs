@@ -351,6 +351,17 @@ impl Model {
         }
     }
     /// The progress of a run that another thread has started; `None` on a device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, Options, Place};
+    /// let model = Model::load(&path, &Options::default(), Place::Cpu)?;
+    /// // For a thread that shows how far a long run on the CPU is.
+    /// let progress = model.progress().expect("it is on the CPU");
+    /// println!("{} of {} nodes", progress.done(), progress.nodes());
+    /// # Ok(()) }
+    /// ```
     pub fn progress(&self) -> Option<Arc<Progress>> {
         match &self.engine {
             Engine::Device { .. } => None,

@@ -80,6 +80,14 @@ impl ModelFile {
 
     /// Generates all external weights of an ONNX model at random instead of reading them, or the weights that an archive of
     /// torch.export lacks; see [`RandomWeights`].
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// // The model's external data was not downloaded.
+    /// let file = wgfc::ModelFile::open("model.onnx".as_ref())?.with_random_weights()?;
+    /// let program = file.compile(&wgfc::Options::default())?;
+    /// # Ok(()) }
+    /// ```
     pub fn with_random_weights(mut self) -> Result<ModelFile, Error> {
         self.random = Some(RandomWeights::of(self.bytes(), &self).map_err(|e| self.located(e))?);
         Ok(self)
@@ -157,6 +165,23 @@ impl ModelFile {
     }
 
     /// [`ModelFile::compile`] in which `amend` may change the graph after its states have been introduced.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::ir::{Border, DType};
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// // The program returns the inputs, too.
+    /// let program = file.compile_amended(&wgfc::Options::default(), &mut |graph| {
+    ///     let inputs = graph.inputs.iter().filter(|i| graph.ty(i.value).dtype == DType::F32);
+    ///     let extra: Vec<Border> =
+    ///         inputs.map(|i| Border { name: format!("{}_again", i.name).into(), value: i.value }).collect();
+    ///     graph.outputs.extend(extra);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(program.outputs[1].name, "x_again");
+    /// # Ok(()) }
+    /// ```
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
         self.dumped(|observe| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -250,6 +275,14 @@ impl ModelFile {
     ///
     /// # Errors
     /// The model cannot be decoded.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// assert!(file.missing_weights()?.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn missing_weights(&self) -> Result<BTreeMap<String, usize>, Error> {
         if fx::is_archive(self.bytes()) {
             return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());

@@ -169,6 +169,15 @@ impl Trainer {
     ///
     /// # Errors
     /// Errors of [`Ports::roles`], of the compilation and of the device; [`Precision::F16`].
+    ///
+    /// ```no_run
+    /// # fn compile(gpu: &wgfc::runtime::Gpu, training: wgfc::Training) -> Result<(), wgfc::Error> {
+    /// use wgfc::{ModelFile, Options, Trainer};
+    /// let file = ModelFile::open("step.pt2".as_ref())?;
+    /// let trainer = Trainer::compile(gpu, &file, training, &Options::default())?;
+    /// println!("the loss is {}, and {} states stay on the device", trainer.roles().loss, trainer.roles().states.len());
+    /// # Ok(()) }
+    /// ```
     pub fn compile(
         gpu: &Gpu,
         file: &ModelFile,
@@ -201,6 +210,14 @@ impl Trainer {
     ///
     /// # Errors
     /// Errors of [`Ports::roles`] and of the device.
+    ///
+    /// ```no_run
+    /// # fn new(gpu: &wgfc::runtime::Gpu, training: wgfc::Training) -> Result<(), wgfc::Error> {
+    /// // A step that was compiled ahead, with its states.
+    /// let program = wgfc::load("step.wgfc".as_ref())?;
+    /// let trainer = wgfc::Trainer::new(gpu, &program, training)?;
+    /// # Ok(()) }
+    /// ```
     pub fn new(gpu: &Gpu, program: &Program, training: Training) -> Result<Trainer, Error> {
         let roles = Ports::of_program(program).roles(&training)?;
         Trainer::new_as(gpu, program, training, roles)

@@ -40,6 +40,17 @@ impl ValueInfo {
         self.broadcast.as_ref().unwrap_or(&self.shape)
     }
     /// The extents ([`ValueInfo::whole`]) for these values of symbols; `Err` names the symbols that have no value.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// let graph = file.import(&wgfc::Options::default())?.graph;
+    /// let x = &wgfc::value_info::graph_values(&graph, &graph.inputs)[0];
+    /// assert_eq!(x.shape_at(&[("batch".to_owned(), 2)].into()), Ok(vec![2, 13]));
+    /// assert_eq!(x.shape_at(&Default::default()), Err(vec!["batch".to_owned()]));
+    /// # Ok(()) }
+    /// ```
     pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
         let mut missing = Vec::new();
         for d in self.whole() {

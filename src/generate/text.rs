@@ -69,6 +69,15 @@ impl Decoder {
     ///
     /// # Errors
     /// No model or several in the folder; files that cannot be read or whose content is invalid.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+    /// // A folder with a tokenizer, or a model alone, which takes token ids.
+    /// let decoder = wgfc::Decoder::open(&path)?;
+    /// assert!(!decoder.has_tokenizer() && decoder.encode("text").is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn open(path: &Path) -> Result<Decoder, Error> {
         Decoder::open_within(path, None)
     }
