@@ -151,6 +151,14 @@ impl Bundle {
     }
 
     /// All kernels without duplicates, by name.
+    ///
+    /// ```
+    /// use wgfc_program::{Bundle, Program};
+    /// let bundle = Bundle::new(vec![("all".to_owned(), Program::default())]);
+    /// for (name, kernel) in bundle.kernels() {
+    ///     println!("{name}: {}", kernel.wgsl);
+    /// }
+    /// ```
     pub fn kernels(&self) -> BTreeMap<&str, &Kernel> {
         self.plans.iter().flat_map(|p| &p.program.kernels).map(|k| (k.name.as_str(), k)).collect()
     }

@@ -136,6 +136,12 @@ impl Tensor {
 
     /// This tensor rounded to the nearest f16 when its bytes are requested. Tensors of other types are returned
     /// unchanged.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let half = Tensor::from_f32(vec![1], &[1.5]).in_half();
+    /// assert_eq!((half.dtype, half.to_f32s()), (DType::F16, Some(vec![1.5])));
+    /// ```
     pub fn in_half(&self) -> Tensor {
         if self.dtype != DType::F32 {
             return self.clone();

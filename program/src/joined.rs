@@ -112,6 +112,16 @@ impl Tensor {
     ///
     /// # Errors
     /// If columns are absent, or their bytes are not those that shape and type need.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let (a, b) = (Tensor::from_f32(vec![2], &[1.0, 2.0]), Tensor::from_f32(vec![2], &[3.0, 4.0]));
+    /// // Two columns of two rows.
+    /// let t = Tensor::of_columns(DType::F32, vec![2, 2], 2, vec![a, b])?;
+    /// assert_eq!(t.to_f32s(), Some(vec![1.0, 3.0, 2.0, 4.0]));
+    /// assert_eq!(t.columns().0, 2);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn of_columns(
         dtype: DType,
         shape: Vec<usize>,
@@ -129,6 +139,14 @@ impl Tensor {
     ///
     /// # Errors
     /// If pieces are absent, or their bytes are not those that shape and type need.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let pieces = vec![Tensor::from_f32(vec![1], &[1.0]), Tensor::from_f32(vec![2], &[2.0, 3.0])];
+    /// let t = Tensor::of_pieces(DType::F32, vec![3], pieces)?;
+    /// assert_eq!(t.to_f32s(), Some(vec![1.0, 2.0, 3.0]));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn of_pieces(dtype: DType, shape: Vec<usize>, mut pieces: Vec<Tensor>) -> Result<Tensor, String> {
         let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
         let need = dtype.bytes_for(n);

@@ -212,6 +212,13 @@ impl Poly {
     }
 
     /// The terms: each a monomial and its coefficient.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let terms = (Poly::sym("n") * 3 + 2).terms();
+    /// let coefficients: Vec<i64> = terms.iter().map(|t| t.1).collect();
+    /// assert!(coefficients.contains(&3) && coefficients.contains(&2));
+    /// ```
     pub fn terms(&self) -> Vec<(Monomial, i64)> {
         match &self.0 {
             Repr::Const(0) => vec![],
@@ -290,6 +297,13 @@ impl Poly {
     }
 
     /// The names of the symbols it depends on.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let symbols = Poly::parse("past + seq/2")?.symbols();
+    /// assert_eq!(symbols.iter().map(|s| &**s).collect::<Vec<_>>(), ["past", "seq"]);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn symbols(&self) -> BTreeSet<Arc<str>> {
         let mut out = BTreeSet::new();
         self.visit_atoms(&mut |a| {
@@ -321,6 +335,14 @@ impl Poly {
     }
 
     /// Evaluates with the given values; `None` if one is missing, on overflow, or on division by zero.
+    ///
+    /// ```
+    /// use wgfc_program::{Atom, Poly};
+    /// // Row 2 and column 3 of a matrix of 8 columns.
+    /// let index = Poly::var(0) * 8 + Poly::var(1);
+    /// let at = |a: &Atom| match a { Atom::Var(i) => Some([2, 3][*i as usize]), _ => None };
+    /// assert_eq!(index.eval(&at), Some(19));
+    /// ```
     pub fn eval(&self, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<i64> {
         match &self.0 {
             Repr::Const(c) => Some(*c),

@@ -108,6 +108,17 @@ impl Recipe {
 
     /// The recipe of a tensor made of stretches whose file and offset `place` knows. `None` if `place` does not know
     /// one of them, or they have fewer than `least` bytes on average.
+    ///
+    /// ```
+    /// use wgfc_program::remote::Stretch;
+    /// use wgfc_program::{Tensor, recipe::Recipe};
+    /// let t = Tensor::from_f32(vec![256], &[1.0; 256]);
+    /// // All bytes are in file 0, from byte 4096 on.
+    /// let place = |s: Stretch<'_>| matches!(s, Stretch::Here(_)).then_some((0, 4096));
+    /// let recipe = Recipe::find(&t, 512, place).unwrap();
+    /// assert_eq!(recipe.parts[0].offset, 4096);
+    /// # assert_eq!(recipe.stored(), t.dtype);
+    /// ```
     pub fn find<'t>(
         t: &'t Tensor,
         least: usize,

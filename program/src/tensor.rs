@@ -149,6 +149,12 @@ impl Tensor {
         Tensor::from_scalars(s.dtype, vec![], &[s])
     }
     /// An f32 tensor. `v.len()` must be the number of elements.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let x = Tensor::from_f32(vec![2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    /// assert_eq!(x.numel(), 4);
+    /// ```
     pub fn from_f32(shape: Vec<usize>, v: &[f32]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
@@ -156,6 +162,12 @@ impl Tensor {
         Tensor { dtype: DType::F32, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
     /// An i64 tensor. `v.len()` must be the number of elements.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let ids = Tensor::from_i64(vec![1, 3], &[3, 1, 36]);
+    /// assert_eq!(ids.to_i64s(), Some(vec![3, 1, 36]));
+    /// ```
     pub fn from_i64(shape: Vec<usize>, v: &[i64]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
@@ -214,6 +226,14 @@ impl Tensor {
         }
     }
     /// A range of the packed bytes as consecutive pieces; none if absent. Copies nothing.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_f32(vec![2], &[1.0, 2.0]);
+    /// // Written somewhere without being copied.
+    /// let bytes: usize = t.pieces(0..8).map(<[u8]>::len).sum();
+    /// assert_eq!(bytes, 8);
+    /// ```
     pub fn pieces(&self, range: Range<usize>) -> Box<dyn Iterator<Item = &[u8]> + '_> {
         match &self.data {
             Data::Joined(j) => Box::new(j.pieces(range)),
@@ -306,6 +326,13 @@ impl Tensor {
         Tensor { dtype: self.dtype, shape: vec![len], data }
     }
     /// The element at flat index `at`; `None` if absent or out of range. Reads only a few bytes of a file.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_i64(vec![3], &[3, 1, 36]);
+    /// assert_eq!(t.element(2).map(|s| s.as_i64()), Some(36));
+    /// assert_eq!(t.element(3), None);
+    /// ```
     pub fn element(&self, at: usize) -> Option<Scalar> {
         (at < self.numel()).then_some(())?;
         // Elements smaller than a byte are decoded from a byte boundary.

@@ -39,6 +39,11 @@ impl TensorType {
     }
     /// Fails if an extent is negative, or the number of elements is too large for any memory, whatever the symbols
     /// are.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Dim, TensorType};
+    /// assert!(TensorType::new(DType::F32, [Dim::constant(-1)]).exists().is_err());
+    /// ```
     pub fn exists(&self) -> Result<(), String> {
         let extents = || self.shape.iter().filter_map(Dim::as_const);
         if let Some(d) = extents().find(|d| *d < 0) {

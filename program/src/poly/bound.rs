@@ -17,6 +17,13 @@ impl Poly {
     }
 
     /// Whether `self >= 0` is proven over the domain (symbols are at least 0; an empty domain proves everything).
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// // Symbols are sizes, which are never negative.
+    /// assert!((Poly::sym("n") + 3).proves_nonneg(&[]));
+    /// assert!(!(Poly::sym("n") - 1).proves_nonneg(&[]));
+    /// ```
     pub fn proves_nonneg(&self, domain: &Domain) -> bool {
         match self.as_const() {
             Some(c) => c >= 0,
@@ -78,6 +85,14 @@ impl Poly {
     }
 
     /// The larger of two expressions.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let n = Poly::sym("n");
+    /// assert_eq!(n.max_of(&Poly::ZERO, &[]), n);
+    /// assert_eq!(n.max_of(&Poly::constant(5), &[]), Poly::parse("max(5, n)")?);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn max_of(&self, o: &Poly, domain: &Domain) -> Poly {
         self.extreme(o, domain, true)
     }

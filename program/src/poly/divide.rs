@@ -198,6 +198,12 @@ impl Poly {
     }
 
     /// `⌈self / d⌉` for a positive `d`.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let groups = Poly::sym("n").ceil_div(64);
+    /// assert_eq!(groups.eval_syms(&|_| Some(65)), Some(2));
+    /// ```
     pub fn ceil_div(&self, d: i64) -> Poly {
         (self + &Poly::constant(d - 1)).div(&Poly::constant(d), &[])
     }
