@@ -28,6 +28,20 @@ pub const WEIGHTS: &str = "weights.safetensors";
 pub const BUNDLE: &str = "wgfc";
 
 /// Options of [`save`] and [`save_bundle`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("out");
+/// use wgfc::{ModelFile, Options, SaveOptions};
+/// let file = ModelFile::open(&path)?;
+/// let program = file.compile(&Options::default())?;
+/// // Weights stay in the model's file, to which the plan refers.
+/// wgfc::save(&program, &out, &SaveOptions { model: Some(&file), ..SaveOptions::default() })?;
+/// assert_eq!(wgfc::load(&out)?.outputs, program.outputs);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub struct SaveOptions<'a> {
     /// Replace a folder even when it holds more than an earlier program.
@@ -52,11 +66,41 @@ pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONF
 /// Everything is written to a temporary folder beside `path` and moved to `path` in one step at the end. `path` is therefore
 /// never half written, and an earlier program there is never missing. An earlier program in `path` is replaced; any other
 /// content is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let folder = folder.path();
+/// use wgfc::{Options, SaveOptions};
+/// let program = wgfc::compile_file(&path, &Options::default())?;
+/// wgfc::save(&program, &folder.join("mlp"), &SaveOptions::default())?;
+/// wgfc::save(&program, &folder.join("mlp.wgfc"), &SaveOptions::default())?;
+/// assert!(folder.join("mlp/plan.json").is_file() && folder.join("mlp.wgfc").is_file());
+/// # Ok(()) }
+/// ```
 pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     save_bundle(&Bundle::new(vec![(String::new(), program.clone())]), path, options)
 }
 
 /// Writes a bundle in the same way as [`save`] writes a program.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("mlp.wgfc");
+/// use wgfc::{Bundle, Options, SaveOptions};
+/// let compile = |batch| {
+///     let dims = [("batch".to_owned(), batch)].into();
+///     wgfc::compile_file(&path, &Options { dims, ..Options::default() })
+/// };
+/// // A run takes the first plan that fits its inputs.
+/// let bundle = Bundle::new(vec![("one".to_owned(), compile(1)?), ("eight".to_owned(), compile(8)?)]);
+/// wgfc::save_bundle(&bundle, &out, &SaveOptions::default())?;
+/// assert_eq!(wgfc::load_bundle(&out)?.plans.len(), 2);
+/// # Ok(()) }
+/// ```
 pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     if !is_file_name(path) {
         return put_folder(bundle, path, options);
@@ -79,6 +123,20 @@ pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> R
 ///
 /// # Errors
 /// `path` holds something other than a compiled program, and [`SaveOptions::force`] is not set.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let folder = folder.path();
+/// use wgfc::SaveOptions;
+/// use wgfc::artefact::check_output;
+/// check_output(&folder.join("new"), &SaveOptions::default())?;
+/// std::fs::write(folder.join("notes.txt"), "mine").unwrap();
+/// // The folder holds something else.
+/// assert!(check_output(folder, &SaveOptions::default()).is_err());
+/// assert!(check_output(folder, &SaveOptions { force: true, ..SaveOptions::default() }).is_ok());
+/// # Ok(()) }
+/// ```
 pub fn check_output(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let path = &absolute(path)?;
     match is_file_name(path) {
@@ -206,6 +264,12 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
 }
 
 /// Whether a file is part of a program that is a folder; `name` is the file's path below that folder.
+///
+/// ```
+/// use wgfc::artefact::is_part;
+/// assert!(is_part("plan.json") && is_part("kernels/gemm_1.wgsl"));
+/// assert!(!is_part("notes.txt"));
+/// ```
 pub fn is_part(name: &str) -> bool {
     let kernel = || {
         let name = name.strip_prefix(KERNELS)?.strip_prefix('/')?;

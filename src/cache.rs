@@ -20,6 +20,23 @@ const FOLDER: &str = "wgfc";
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A folder of files for each device. See the [module](self).
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+/// # let folder = tempfile::tempdir().unwrap();
+/// use wgfc::{Cache, Options};
+/// let cache = Cache::at(&folder.path().join("cache"));
+/// let adapter = gpu.summary();
+/// // Pipelines that are compiled from here on are kept for the next process.
+/// let pipelines = cache.pipelines(&gpu);
+/// // Schedules that `wgfc tune` measured on this adapter.
+/// let options = Options { tuning: cache.tuning(adapter)?, ..Options::default() };
+/// // … compile and run …
+/// pipelines.save()?;
+/// # assert!(options.tuning.choices.is_empty() && cache.speeds(adapter)?.is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     folder: PathBuf,
@@ -32,6 +49,13 @@ impl Cache {
     }
 
     /// The cache in the folder that the [module](self) describes; `None` for a user without a home.
+    ///
+    /// ```
+    /// // In the folder that `WGFC_CACHE_DIR` names, or in the user's cache folder.
+    /// if let Some(cache) = wgfc::Cache::of_user() {
+    ///     println!("{}", cache.folder().display());
+    /// }
+    /// ```
     pub fn of_user() -> Option<Cache> {
         use etcetera::BaseStrategy;
         if let Some(dir) = std::env::var_os("WGFC_CACHE_DIR").filter(|d| !d.is_empty()) {
@@ -68,6 +92,13 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
+    ///
+    /// ```no_run
+    /// # fn add(cache: &wgfc::Cache, gpu: &wgfc::runtime::Gpu, tuned: &wgfc::tune::Tuned) -> Result<(), wgfc::Error> {
+    /// let entries = tuned.measured.iter().map(|m| m.entry()).collect();
+    /// cache.add_tuning(gpu.summary(), &entries)?;
+    /// # Ok(()) }
+    /// ```
     pub fn add_tuning(
         &self,
         adapter: &AdapterSummary,
@@ -104,6 +135,17 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let cache = wgfc::Cache::at(folder.path());
+    /// use wgfc::compiler::device::Speeds;
+    /// cache.keep_speeds(&gpu, Speeds::SOFTWARE)?;
+    /// assert_eq!(cache.speeds(gpu.summary())?, Some(Speeds::SOFTWARE));
+    /// # Ok(()) }
+    /// ```
     pub fn keep_speeds(&self, gpu: &Gpu, speeds: Speeds) -> Result<(), Error> {
         let adapter = gpu.summary();
         let profile = DeviceProfile { speeds, ..DeviceProfile::default().with_limits(gpu.profile()) };
@@ -212,6 +254,19 @@ fn checksum(payload: &[u8], context: &str) -> u32 {
 ///
 /// # Errors
 /// [`Error::File`] if it does not exist or is damaged.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("tuning.json");
+/// # std::fs::write(&path, wgfc::Tuning::default().to_json(None).unwrap()).unwrap();
+/// use wgfc::Options;
+/// use wgfc::cache::read_tuning;
+/// // The table that `wgfc tune --out tuning.json` wrote.
+/// let options = Options { tuning: read_tuning(&path)?, ..Options::default() };
+/// # drop(options);
+/// # Ok(()) }
+/// ```
 pub fn read_tuning(path: &Path) -> Result<Tuning, Error> {
     let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, "`wgfc tune` makes such files"))
@@ -221,6 +276,12 @@ pub fn read_tuning(path: &Path) -> Result<Tuning, Error> {
 ///
 /// # Errors
 /// [`Error::File`] if it does not exist, is damaged or has an invalid schedule; the message names the kernel and the reason.
+///
+/// ```
+/// use wgfc::cache::read_schedules;
+/// let e = read_schedules("absent.json".as_ref()).unwrap_err();
+/// assert!(e.to_string().contains("no such file"));
+/// ```
 pub fn read_schedules(path: &Path) -> Result<Tuning, Error> {
     let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     let help = "`wgfc inspect --schedule --json` writes such files";
@@ -231,6 +292,17 @@ pub fn read_schedules(path: &Path) -> Result<Tuning, Error> {
 ///
 /// # Errors
 /// [`Error::File`] if there is neither, or the file is damaged.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// use wgfc::Options;
+/// use wgfc::cache::read_profile;
+/// // A name, or the path of a profile in JSON.
+/// let options = Options { profile: read_profile("discrete")?, ..Options::default() };
+/// assert!(read_profile("no-such-device").is_err());
+/// # drop(options);
+/// # Ok(()) }
+/// ```
 pub fn read_profile(name: &str) -> Result<DeviceProfile, Error> {
     if let Some(p) = DeviceProfile::named(name) {
         return Ok(p);

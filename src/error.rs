@@ -5,6 +5,16 @@ use std::path::{Path, PathBuf};
 use wgfc_compiler::{Diagnostic, Errors, Kind};
 
 /// All errors of this library and its command line.
+///
+/// ```
+/// use wgfc::{ErrorClass, Options};
+/// let e = wgfc::compile(b"no model", &Options::default()).unwrap_err();
+/// assert_eq!(e.class(), ErrorClass::Model);
+/// for finding in e.findings() {
+///     // The message, its place in the model, and what to do.
+///     eprintln!("{finding}");
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,6 +43,12 @@ pub enum Error {
 }
 
 /// A fault, with advice on how to correct it.
+///
+/// ```
+/// use wgfc::{Error, Problem};
+/// let p = Problem::with_help("the batch is 0", "give 1 or more");
+/// assert_eq!(Error::Usage(vec![p]).to_string(), "error: the batch is 0\n  help: give 1 or more");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The fault and its reason.
@@ -53,6 +69,11 @@ impl Problem {
 }
 
 /// The cause of an [`Error`]. The command line exits with [`ErrorClass::exit_code`].
+///
+/// ```
+/// use wgfc::ErrorClass;
+/// assert_eq!((ErrorClass::Unsupported.name(), ErrorClass::Unsupported.exit_code()), ("unsupported", 2));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorClass {
     /// The model, a file, or the request is wrong.
@@ -87,6 +108,14 @@ impl ErrorClass {
 }
 
 /// One message of an [`Error`] of any kind.
+///
+/// ```
+/// use wgfc::Error;
+/// let e = Error::file_help("m.onnx".as_ref(), "is empty", "export it again");
+/// let finding = &e.findings()[0];
+/// assert_eq!(finding.place(), "m.onnx");
+/// assert_eq!(finding.to_string(), "error: is empty\n  --> m.onnx\n  help: export it again");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The class of the error.
@@ -111,6 +140,12 @@ impl Error {
         Error::Usage(vec![Problem::with_help(message, help)])
     }
     /// The class of the error. If findings differ, a bug in wgfc takes precedence, then a wrong model.
+    ///
+    /// ```
+    /// use wgfc::{Error, ErrorClass};
+    /// let e = Error::usage("the batch is 0", "give 1 or more");
+    /// assert_eq!((e.class(), e.class().exit_code()), (ErrorClass::Model, 1));
+    /// ```
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Compile { errors, .. } => {

@@ -13,6 +13,14 @@ use wgfc_ir::tensor::ByteOwner;
 /// The mapping lives as long as any tensor that refers to it. If another process shortens the file meanwhile, this process
 /// is killed, as with every memory-mapped file: replace such files by renaming a new one over them instead of writing into
 /// them.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// let bytes = wgfc::files::map_file(&path)?;
+/// println!("{} bytes", (*bytes).as_ref().len());
+/// # Ok(()) }
+/// ```
 pub fn map_file(path: &Path) -> Result<Arc<dyn ByteOwner>, Error> {
     map(path).map_err(|m| unreadable(path, m))
 }
@@ -33,6 +41,11 @@ const FOLDER: &str = "is a folder, not a file";
 const DENIED: &str = "permission denied";
 
 /// The bytes of a file.
+///
+/// ```
+/// use wgfc::files::read;
+/// assert_eq!(read("absent.onnx".as_ref()), Err("no such file".to_owned()));
+/// ```
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut open(path)?.0, &mut bytes).map_err(|e| in_words(&e))?;
@@ -111,6 +124,19 @@ pub(crate) fn in_words(e: &std::io::Error) -> String {
 /// symbolic link, is refused. If the model's own path is a symbolic link, the folder of its target counts as the model's
 /// folder too, as download caches keep a model and its data side by side behind links. For a program in the folder `models/`
 /// of an unpacked archive of torch.export, the folder is that of the archive.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let bytes = std::fs::read(&path).unwrap();
+/// use wgfc::files::ModelFolder;
+/// // The model's bytes come from elsewhere, and its external data from its folder.
+/// let folder = ModelFolder::of(&path)?;
+/// let program = wgfc::compiler::compile(&bytes, &folder, &wgfc::Options::default())?;
+/// assert!(folder.missing().is_empty());
+/// # drop(program);
+/// # Ok(()) }
+/// ```
 pub struct ModelFolder {
     roots: Vec<PathBuf>,
     open: Mutex<BTreeMap<String, Arc<dyn ByteOwner>>>,

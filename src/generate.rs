@@ -58,6 +58,36 @@ const ROOM: usize = 64;
 const STACK: usize = 64 << 20;
 
 /// How a [`Generator`] is set up.
+///
+/// ```
+/// use wgfc::GeneratorOptions;
+/// use wgfc::compiler::{Precision, WeightBits};
+/// let options = GeneratorOptions {
+///     capacity: 8192,
+///     precision: Precision::F16,
+///     weights: WeightBits::Q4,
+///     ..GeneratorOptions::default()
+/// };
+/// # drop(options);
+/// ```
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+/// let decoder = Decoder::open(&path)?;
+/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+/// let request = Request { max_new_tokens: 3, ..Request::default() };
+/// for token in generator.generate(&[3, 1, 36], &request)? {
+///     println!("{}", token?);
+/// }
+/// // What was generated stays in the cache, so that the next prompt continues.
+/// assert_eq!(generator.len(), 6);
+/// generator.reset()?;
+/// assert!(generator.is_empty());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct GeneratorOptions {
     /// The most positions that the cache may grow to, prompts and generated tokens together. The cache takes the memory of
@@ -106,6 +136,17 @@ impl Default for GeneratorOptions {
 }
 
 /// The number of tokens to generate, and how they are chosen.
+///
+/// ```
+/// use wgfc::{Request, Sampling};
+/// let request = Request {
+///     max_new_tokens: 100,
+///     sampling: Some(Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() }),
+///     stop: vec![2],
+/// };
+/// assert_eq!(Request::default().sampling, None, "greedy");
+/// # drop(request);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// The most tokens to generate.
@@ -116,7 +157,22 @@ pub struct Request {
     pub stop: Vec<i64>,
 }
 
-/// A decoder on a device. See the [module](self).
+/// A decoder on a device.
+///
+/// ```no_run
+/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// let decoder = Decoder::open("model.onnx".as_ref())?;
+/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+/// let request = Request { max_new_tokens: 3, ..Request::default() };
+/// for token in generator.generate(&[3, 1, 36], &request)? {
+///     println!("{}", token?);
+/// }
+/// // What was generated stays in the cache, so that the next prompt continues.
+/// assert_eq!(generator.len(), 6);
+/// generator.reset()?;
+/// # Ok(()) }
+/// ```
 pub struct Generator {
     /// The session that takes any number of tokens; `None` if the model takes one at a time.
     prefill: Option<Session>,
@@ -140,6 +196,7 @@ pub struct Generator {
 }
 
 /// The time that it took to create a [`Generator`].
+/// See the example of [`Model::compile_for`](crate::Model::compile_for).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setup {
@@ -155,6 +212,15 @@ impl Generator {
     /// # Errors
     /// A model that is no decoder, with its inputs that have no known role; otherwise as
     /// [`Model::compile`](crate::Model::compile).
+    ///
+    /// ```no_run
+    /// use wgfc::{Decoder, Generator, GeneratorOptions};
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// let decoder = Decoder::open("qwen".as_ref())?;
+    /// let generator = Generator::new(&decoder, &GeneratorOptions { capacity: 4096, ..Default::default() })?;
+    /// println!("{:?}, {} bytes", generator.setup(), generator.device_memory().total());
+    /// # Ok(()) }
+    /// ```
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         Generator::on_device(gpu, decoder, options)
@@ -314,6 +380,16 @@ impl Generator {
     }
 
     /// Times runs that take one more token. They do not change the sequence. The token is chosen greedily.
+    ///
+    /// ```no_run
+    /// # fn profile(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// // One more token after 1000 others.
+    /// generator.pretend(1000)?;
+    /// let profile = generator.profile(20)?;
+    /// let (dispatches, bytes) = generator.cost(1000);
+    /// println!("{dispatches} dispatches, {bytes} bytes, {:?} ns", profile.back_to_back_ns);
+    /// # Ok(()) }
+    /// ```
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.reserve(self.kept + 1)?;
@@ -333,6 +409,14 @@ impl Generator {
     ///
     /// # Errors
     /// As for [`Generator::generate`] and its iterator.
+    ///
+    /// ```no_run
+    /// # fn logits(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// let (logits, best) = generator.logits(&[3, 1, 36])?;
+    /// let most = logits.to_f32s().unwrap_or_default().into_iter().max_by(f32::total_cmp);
+    /// println!("{best} has the logit {most:?}");
+    /// # Ok(()) }
+    /// ```
     pub fn logits(&mut self, tokens: &[i64]) -> Result<(Tensor, i64), Error> {
         let mut all = self.generate(tokens, &Request::default())?;
         let feed = std::mem::take(&mut all.feed);
@@ -367,6 +451,15 @@ impl Generator {
     /// # Errors
     /// An empty prompt, ids outside the vocabulary, more tokens than the cache has room for, or invalid sampling parameters;
     /// nothing has been run then. The iterator returns errors of the device, and an error if logits are not finite.
+    ///
+    /// ```no_run
+    /// # fn generate(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// let request = wgfc::Request { max_new_tokens: 20, stop: vec![2], ..Default::default() };
+    /// let tokens: Vec<i64> = generator.generate(&[3, 1, 36], &request)?.collect::<Result<_, _>>()?;
+    /// // The conversation goes on.
+    /// let answer: Vec<i64> = generator.generate(&[7, 9], &request)?.collect::<Result<_, _>>()?;
+    /// # Ok(()) }
+    /// ```
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
         self.settle()?;
         let mut problems = self.problems_of(prompt, self.pending.is_some(), "");

@@ -30,7 +30,7 @@ const FEW: usize = 64;
 /// Tensors of fewer elements than this are replaced by filled ones where external data is not possible.
 const LONG: u64 = 1 << 20;
 
-/// A model without weights.
+/// A model without weights. See the example of the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Hollow {
     /// The model.
@@ -41,7 +41,7 @@ pub struct Hollow {
     pub kept: Count,
 }
 
-/// A number of tensors, and their bytes.
+/// A number of tensors, and their bytes. See the example of the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// The number of tensors.
@@ -199,6 +199,12 @@ fn stays(t: &Tensor) -> bool {
 
 /// Whether a number looks written rather than learned: few digits, the root of a whole number or its reciprocal, or a
 /// mathematical constant.
+///
+/// ```
+/// use wgfc::hollow::is_written;
+/// assert!(is_written(0.125) && is_written(std::f32::consts::PI));
+/// assert!(!is_written(0.048_362_918));
+/// ```
 pub fn is_written(v: f32) -> bool {
     use std::f64::consts::{E, LN_2, LOG2_E, PI};
     if !v.is_finite() || v.abs() > 1e30 {

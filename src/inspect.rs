@@ -245,6 +245,11 @@ impl<'a> Report<'a> {
 }
 
 /// The device profile of the time bounds, and the options that replace parts of it.
+///
+/// ```
+/// let text = wgfc::inspect::profile_text("discrete", &["--gb-per-s 900"]);
+/// assert_eq!(text, "discrete, but --gb-per-s 900");
+/// ```
 pub fn profile_text(profile: &str, instead: &[&str]) -> String {
     if instead.is_empty() { profile.to_owned() } else { format!("{profile}, but {}", instead.join(" and ")) }
 }
@@ -301,6 +306,18 @@ fn ratio(a: f64, b: f64) -> String {
 }
 
 /// A description of what quantising the weights saves and how large its error is.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::compiler::WeightBits;
+/// use wgfc::{Options, inspect::quantised_text};
+/// let options = Options { weights: WeightBits::Q8, ..Options::default() };
+/// if let Some(q) = &wgfc::compile_file(&path, &options)?.stats.quantised {
+///     println!("{}", quantised_text(q));
+/// }
+/// # Ok(()) }
+/// ```
 pub fn quantised_text(q: &Quantised) -> String {
     let (before, now) = (bytes_text(q.bytes_before), bytes_text(q.bytes));
     let error = match q.worst {

@@ -65,7 +65,7 @@ pub mod speeds;
 mod tensors;
 pub mod train;
 pub mod tune;
-pub mod urls;
+pub(crate) mod urls;
 pub mod value_info;
 
 pub use artefact::{SaveOptions, load, load_bundle, save, save_bundle};
@@ -86,6 +86,18 @@ pub use wgfc_runtime::wgpu;
 ///
 /// # Errors
 /// [`Error::Compile`] with everything in the model that is wrong or unsupported.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let bytes = std::fs::read(&path).unwrap();
+/// use wgfc::{Fusion, Options};
+/// // Without fusion each operator is a kernel.
+/// let plain = wgfc::compile(&bytes, &Options { fusion: Fusion::None, ..Options::default() })?;
+/// let fused = wgfc::compile(&bytes, &Options::default())?;
+/// assert!(fused.dispatches.len() < plain.dispatches.len());
+/// # Ok(()) }
+/// ```
 pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
     Ok(wgfc_compiler::compile(model, &wgfc_compiler::import::NoExternalData, options)?)
 }
@@ -94,6 +106,17 @@ pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read; otherwise as for [`compile`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::Options;
+/// // The batch is fixed, so that all sizes are numbers.
+/// let options = Options { dims: [("batch".to_owned(), 8)].into(), ..Options::default() };
+/// let program = wgfc::compile_file(&path, &options)?;
+/// assert!(program.symbols.is_empty());
+/// # Ok(()) }
+/// ```
 pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program, Error> {
     ModelFile::open(path)?.compile(options)
 }

@@ -4,6 +4,12 @@
 const UNKNOWN: u64 = 8 << 30;
 
 /// The bytes of memory that are available to this process, within its control group.
+///
+/// ```
+/// use wgfc::memory::{afford, available, peak};
+/// println!("{} bytes are available, and at most {:?} were used so far", available(), peak());
+/// assert!(afford(1024).is_ok() && afford(u64::MAX).is_err());
+/// ```
 pub fn available() -> u64 {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {

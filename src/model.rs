@@ -16,6 +16,14 @@ use wgfc_runtime::session::{SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Plans, RunError, Session};
 
 /// Where a model runs.
+///
+/// ```
+/// use wgfc::Place;
+/// use wgfc::runtime::AdapterChoice;
+/// // The best GPU, and an error if there is none.
+/// let place = Place::Device(AdapterChoice::Best);
+/// assert_ne!(place, Place::Cpu);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -37,6 +45,18 @@ impl Default for Place {
 
 impl Place {
     /// Opens the adapter, or determines that the model runs on the CPU.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// use wgfc::Place;
+    /// use wgfc::model::{Opened, WhyCpu};
+    /// match Place::default().open()? {
+    ///     Opened::Gpu(gpu) => println!("on {}", gpu.summary().name),
+    ///     Opened::Cpu(WhyCpu::NoAdapter) => println!("on the CPU, as there is no adapter"),
+    ///     Opened::Cpu(why) => println!("on the CPU: {why:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn open(&self) -> Result<Opened, Error> {
         Ok(match self {
             Place::Cpu => Opened::Cpu(WhyCpu::Asked),
@@ -130,6 +150,16 @@ const CPU_ITERATIONS: u64 = 1 << 24;
 
 impl Model {
     /// Loads a model, or a program that [`save`](artefact::save) wrote, which needs an adapter.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, Options, Place};
+    /// let model = Model::load(&path, &Options::default(), Place::Cpu)?;
+    /// let inputs: Vec<String> = model.inputs().iter().map(|i| format!("{} {}", i.name, i.type_text())).collect();
+    /// assert_eq!(inputs, ["x f32[batch, 13]"]);
+    /// # Ok(()) }
+    /// ```
     pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
         if !artefact::is_program(path) {
             return Model::compile(&ModelFile::open(path)?, options, place);
@@ -141,6 +171,21 @@ impl Model {
 
     /// Puts the plans that were [loaded](artefact::load_bundle) from `path` on a device, leaving out those that it cannot
     /// run. Each run uses the first plan that its inputs fit. `checks` guards kernels as in [`Model::of_folder_with`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let out = folder.path().join("mlp.wgfc");
+    /// # wgfc::save(&wgfc::compile_file(&path, &Default::default())?, &out, &Default::default())?;
+    /// use wgfc::Model;
+    /// use wgfc::runtime::kernel::Checks;
+    /// let bundle = wgfc::load_bundle(&out)?;
+    /// let model = Model::of_bundle(gpu, &bundle, &out, Checks::All)?;
+    /// assert_eq!(model.outputs()[0].name, "probabilities");
+    /// # Ok(()) }
+    /// ```
     pub fn of_bundle(gpu: Gpu, bundle: &Bundle, path: &Path, checks: Checks) -> Result<Model, Error> {
         let start = Instant::now();
         let options = SessionOptions { checks, ..SessionOptions::default() };
@@ -164,6 +209,16 @@ impl Model {
     }
 
     /// Compiles an opened model for the place where it will run.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, ModelFile, Options, Place};
+    /// let file = ModelFile::open(&path)?;
+    /// let model = Model::compile(&file, &Options::default(), Place::Cpu)?;
+    /// assert_eq!(model.outputs()[0].type_text(), "f32[batch, 5]");
+    /// # Ok(()) }
+    /// ```
     pub fn compile(file: &ModelFile, options: &Options, place: Place) -> Result<Model, Error> {
         match place.open()? {
             Opened::Gpu(gpu) => Model::compile_for(gpu, file, options),
@@ -172,6 +227,21 @@ impl Model {
     }
 
     /// Compiles an opened model for the limits of a device, and uploads it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, ModelFile, Options, Tensor};
+    /// let mut model = Model::compile_for(gpu, &ModelFile::open(&path)?, &Options::default())?;
+    /// println!("compiled in {:?}", model.setup().compiling);
+    /// // Runs whose outputs stay on the device.
+    /// let session = model.session_mut().expect("it is on a device");
+    /// let x = Tensor::from_f32(vec![1, 13], &[0.5; 13]);
+    /// let y = session.run_on_device_blocking(&[("x", x.into())]).map_err(wgfc::model::device_error)?;
+    /// assert_eq!(y[0].1.shape(), [1, 5]);
+    /// # Ok(()) }
+    /// ```
     pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let options = Options { profile: options.profile.with_limits(gpu.profile()), ..options.clone() };
         let start = Instant::now();
@@ -202,6 +272,17 @@ impl Model {
     }
 
     /// Uploads a program to a device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, Options};
+    /// let program = wgfc::compile_file(&path, &Options::default())?;
+    /// let model = Model::on_device(gpu, program)?;
+    /// assert!(model.warnings().is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
         Model::on_device_with(gpu, program, Checks::default())
     }
@@ -269,6 +350,17 @@ impl Model {
         }
     }
     /// The progress of a run that another thread has started; `None` on a device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, Options, Place};
+    /// let model = Model::load(&path, &Options::default(), Place::Cpu)?;
+    /// // For a thread that shows how far a long run on the CPU is.
+    /// let progress = model.progress().expect("it is on the CPU");
+    /// println!("{} of {} nodes", progress.done(), progress.nodes());
+    /// # Ok(()) }
+    /// ```
     pub fn progress(&self) -> Option<Arc<Progress>> {
         match &self.engine {
             Engine::Device { .. } => None,
@@ -298,6 +390,20 @@ impl Model {
     ///
     /// # Errors
     /// All inputs that are missing, unknown, or of the wrong type or shape; errors of the device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::{Model, Options, Place, Tensor};
+    /// let mut model = Model::load(&path, &Options::default(), Place::Cpu)?;
+    /// let x = Tensor::from_f32(vec![3, 13], &[0.5; 39]);
+    /// let outputs = model.run(&[("x".to_owned(), x)].into())?;
+    /// assert_eq!(outputs["probabilities"].shape, [3, 5]);
+    /// // An error names every input that is missing or does not fit.
+    /// let e = model.run(&Default::default()).unwrap_err();
+    /// assert!(e.to_string().contains("`x`"));
+    /// # Ok(()) }
+    /// ```
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
         let several = matches!(&self.engine, Engine::Device { plans, .. } if plans.names().count() > 1);
         if !several {
@@ -367,6 +473,16 @@ fn cpu_needs_graph(path: &Path) -> Error {
 
 /// The runtime's error about a program as an error of this crate. An internal error is a bug of wgfc if the program has just
 /// been compiled, and a fault of the folder if it was read from one.
+///
+/// ```
+/// use wgfc::ErrorClass;
+/// use wgfc::model::folder_error;
+/// use wgfc::runtime::RunError;
+/// let wrong = || RunError::Gpu { what: "a kernel".to_owned(), message: "is invalid".to_owned() };
+/// // A folder may have been edited; a program that was compiled here was not.
+/// assert_eq!(folder_error(Some("out".as_ref()), wrong()).class(), ErrorClass::Model);
+/// assert_eq!(folder_error(None, wrong()).class(), ErrorClass::Internal);
+/// ```
 pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
     match (folder, device_error(e)) {
         (Some(path), e) => edited(path, e),
@@ -388,6 +504,19 @@ pub(crate) fn edited(folder: &Path, e: Error) -> Error {
 }
 
 /// The runtime's error as an error of this crate, with its class and advice.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+/// use wgfc::model::device_error;
+/// use wgfc::{ErrorClass, Tensor};
+/// // Functions that return the errors of this crate call the runtime.
+/// let x = gpu.upload_blocking(&Tensor::from_f32(vec![1], &[1.0])).map_err(device_error)?;
+/// # drop(x);
+/// let lost = device_error(wgfc::runtime::RunError::DeviceLost("reset".to_owned()));
+/// assert_eq!(lost.class(), ErrorClass::Device);
+/// # Ok(()) }
+/// ```
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {

@@ -32,6 +32,14 @@ fn descr(dtype: DType) -> Option<&'static str> {
 }
 
 /// The type a tensor of `dtype` has in a `.npy` file.
+///
+/// ```
+/// use wgfc::DType;
+/// use wgfc::npy::file_dtype;
+/// assert_eq!(file_dtype(DType::F16), DType::F16);
+/// // NumPy has no bfloat16.
+/// assert_eq!(file_dtype(DType::BF16), DType::F32);
+/// ```
 pub fn file_dtype(dtype: DType) -> DType {
     match (descr(dtype), dtype) {
         (Some(_), _) => dtype,
@@ -42,11 +50,37 @@ pub fn file_dtype(dtype: DType) -> DType {
 }
 
 /// Reads a `.npy` file in row-major or column-major order, of either endianness, with any of the types above.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("x.npy");
+/// use wgfc::{Tensor, npy};
+/// let x = Tensor::from_f32(vec![2, 2], &[1.0, 2.0, 3.0, 4.0]);
+/// npy::write(&x, &path)?;
+/// assert_eq!(npy::read(&path)?, x);
+/// // Without reading the whole file:
+/// assert_eq!(npy::map(&path)?, x);
+/// # Ok(()) }
+/// ```
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     read_within(path, &Budget::of_data(None))
 }
 
 /// [`read`] within a budget, to which the size of the file is added.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("x.npy");
+/// # wgfc::npy::write(&wgfc::Tensor::from_f32(vec![1], &[1.0]), &path)?;
+/// use wgfc::compiler::budget::Budget;
+/// // Reading may take 64 MiB in addition to the files themselves.
+/// let budget = Budget::of_data(Some(64 << 20));
+/// let x = wgfc::npy::read_within(&path, &budget)?;
+/// assert_eq!(x.shape, [1]);
+/// # Ok(()) }
+/// ```
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();
@@ -73,7 +107,7 @@ pub fn map(path: &Path) -> Result<Tensor, Error> {
     map_within(path, &Budget::of_data(None))
 }
 
-/// [`map`] within a budget, to which the size of the file is added.
+/// [`map`] within a budget, to which the size of the file is added. See the example of [`read_within`].
 pub fn map_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     budget.add_file((*bytes).as_ref().len() as u64);
@@ -249,6 +283,13 @@ fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
 }
 
 /// The bytes of a `.npy` file with `tensor`.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// let bytes = wgfc::npy::to_bytes(&wgfc::Tensor::from_f32(vec![1], &[1.0]))?;
+/// assert!(bytes.starts_with(b"\x93NUMPY"));
+/// # Ok(()) }
+/// ```
 pub fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
     let dtype = file_dtype(tensor.dtype);
     let internal = |m: String| Error::Internal(format!("a tensor cannot be written as .npy: {m}"));
@@ -289,6 +330,12 @@ pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
 }
 
 /// The values converted to another element type; `None` if the tensor has none.
+///
+/// ```
+/// use wgfc::{DType, Tensor, npy::cast};
+/// let x = cast(&Tensor::from_i64(vec![2], &[1, -2]), DType::F16).unwrap();
+/// assert_eq!((x.dtype, x.to_f32s()), (DType::F16, Some(vec![1.0, -2.0])));
+/// ```
 pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     let convert = |s: Scalar| match tensor.dtype.is_float() {
         true => Scalar::from_f64(dtype, s.as_f64()),
@@ -316,6 +363,15 @@ fn pieces(t: &Tensor) -> impl Iterator<Item = Tensor> {
 ///
 /// # Errors
 /// Another type without `any`, or values that the new type cannot represent.
+///
+/// ```
+/// use wgfc::{DType, Tensor, npy::fit};
+/// let x = || Tensor::from_f32(vec![1], &[1.0]);
+/// assert!(fit(x(), DType::F32, false).is_ok());
+/// // Another type is converted only if any is allowed.
+/// assert!(fit(x(), DType::I64, false).is_err());
+/// assert!(fit(x(), DType::I64, true).is_ok());
+/// ```
 pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<String>), Problem> {
     if tensor.dtype == dtype {
         return Ok((tensor, None));

@@ -24,6 +24,12 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
 
 /// Removes the output that this process has begun to write and not moved to its destination. Threads that write afterwards
 /// block for ever: call this as the last action of a process, as when a signal ends it.
+///
+/// ```no_run
+/// // In the thread that handles an interrupt:
+/// wgfc::output::remove_unfinished();
+/// std::process::exit(130);
+/// ```
 pub fn remove_unfinished() {
     let folders = unfinished();
     for folder in folders.iter() {
@@ -197,6 +203,15 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
 }
 
 /// Writes a file in one step: `path` has all of the new content or none of it.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("report.json");
+/// wgfc::output::write_whole(&path, b"{}")?;
+/// assert_eq!(std::fs::read(&path).unwrap(), b"{}");
+/// # Ok(()) }
+/// ```
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |e: io::Error| Error::unwritable(path, &e);
     let beside = Beside::new(parent(path)).map_err(failed)?;

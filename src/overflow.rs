@@ -4,6 +4,18 @@ use crate::{DType, Program, Tensor};
 
 /// The warning about outputs with elements that are not finite, if the program keeps f32 values in f16 and so may have
 /// overflowed; `None` if all elements are finite or nothing was kept in f16.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::compiler::Precision;
+/// use wgfc::{Options, Tensor, overflow::overflow};
+/// let options = Options { precision: Precision::F16, ..Options::default() };
+/// let program = wgfc::compile_file(&path, &options)?;
+/// let y = Tensor::from_f32(vec![1], &[f32::INFINITY]);
+/// assert!(overflow(&program, [("probabilities", &y)]).is_some());
+/// # Ok(()) }
+/// ```
 pub fn overflow<'t>(
     program: &Program,
     outputs: impl IntoIterator<Item = (&'t str, &'t Tensor)>,

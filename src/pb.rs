@@ -12,11 +12,20 @@ use wgfc_ir::Tensor;
 const HELP: &str = "give a file as in ONNX's test data (onnx.save_tensor writes one), or a .npy";
 
 /// Reads a `TensorProto` file.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// let x = wgfc::pb::read(&path.with_file_name("test_data_set_0").join("input_0.pb"))?;
+/// assert_eq!(x.shape[1], 13);
+/// # Ok(()) }
+/// ```
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     read_within(path, &Budget::of_data(None))
 }
 
 /// [`read`] within a budget, to which the size of the file is added.
+/// See the example of [`npy::read_within`](crate::npy::read_within).
 pub fn read_within(path: &Path, budget: &Budget) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let bytes = (*bytes).as_ref();

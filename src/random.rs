@@ -11,6 +11,15 @@ use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
 
 /// SplitMix64, started from a seed and a name: the same two give the same numbers on every machine.
+///
+/// ```
+/// use wgfc::random::Rng;
+/// let mut rng = Rng::new(7, "weights");
+/// let x = rng.unit_variance();
+/// assert!(x.abs() <= 3_f32.sqrt());
+/// // The same seed and name give the same numbers.
+/// assert_eq!(Rng::new(7, "weights").unit_variance(), x);
+/// ```
 pub struct Rng(u64);
 
 impl Rng {
@@ -37,17 +46,38 @@ impl Rng {
 
 /// A random tensor for an input: floats uniform with mean 0 and variance 1, integers and booleans 0 or 1
 /// (the only values that are valid ids, masks and indices everywhere).
+///
+/// ```
+/// use wgfc::{DType, random};
+/// let x = random::tensor(DType::F32, vec![2, 3], "x", 0);
+/// assert_eq!(x, random::tensor(DType::F32, vec![2, 3], "x", 0));
+/// ```
 pub fn tensor(dtype: DType, shape: Vec<usize>, name: &str, seed: u64) -> Tensor {
     fill(dtype, shape, &mut Rng::new(seed, name), 0.0, 1.0)
 }
 
 /// Whether a source asks for random numbers: `random`, or `random:SEED`.
+///
+/// ```
+/// use wgfc::random::is_source;
+/// assert!(is_source("random:7") && !is_source("x.npy"));
+/// ```
 pub fn is_source(words: &str) -> bool {
     words == "random" || words.starts_with("random:")
 }
 
 /// The initial values of a parameter of this name and shape. Floats are scaled as in [`RandomWeights`]; `source` is `random`
 /// or `random:SEED`.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// use wgfc::DType;
+/// use wgfc::random::{cost, weight_like};
+/// let w = weight_like("layer.weight", DType::F32, vec![64, 64], "random:7")?;
+/// assert_eq!(w.shape, [64, 64]);
+/// assert_eq!(cost(DType::F32, &w.shape), 2 * 4 * 64 * 64);
+/// # Ok(()) }
+/// ```
 pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) -> Result<Tensor, Error> {
     let seed = match source.strip_prefix("random:") {
         None => 0,
@@ -81,6 +111,21 @@ fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f3
 /// The numbers depend only on the name, shape and use of each tensor. They are scaled by the fan-in of the operator that
 /// reads them (He initialisation), so that activations neither vanish nor explode in the network. The outputs are
 /// meaningless, but run time and agreement between back ends can be measured.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let hollow = wgfc::hollow::hollow(&wgfc::ModelFile::open(&path)?, false)?.model;
+/// # let bytes = prost::Message::encode_to_vec(&hollow);
+/// use std::sync::Arc;
+/// // A model whose weights are missing.
+/// let file = wgfc::ModelFile::of_bytes(Arc::new(bytes)).with_random_weights()?;
+/// let (tensors, bytes) = file.random_weights().expect("they were requested").size();
+/// println!("{tensors} tensors of {bytes} bytes are made up");
+/// let program = file.compile(&wgfc::Options::default())?;
+/// assert!(!program.stats.weights_absent);
+/// # Ok(()) }
+/// ```
 pub struct RandomWeights {
     files: BTreeMap<String, Arc<dyn ByteOwner>>,
     tensors: usize,

@@ -12,6 +12,18 @@ use wgfc_compiler::{Diagnostic, Errors, Location};
 use wgfc_ir::tensor::ByteOwner;
 
 /// A model's file, memory-mapped, and the source of its external data.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::{ModelFile, Options};
+/// let file = ModelFile::open(&path)?;
+/// let imported = file.import(&Options::default())?;
+/// println!("{} nodes", imported.graph.len());
+/// let program = file.compile(&Options::default())?;
+/// assert_eq!(program.inputs[0].name, "x");
+/// # Ok(()) }
+/// ```
 pub struct ModelFile {
     path: PathBuf,
     bytes: Arc<dyn ByteOwner>,
@@ -51,12 +63,31 @@ impl ModelFile {
     }
 
     /// A model that is already in memory. It has no folder, so the bytes must contain all of its data.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// # let bytes = std::fs::read(path).unwrap();
+    /// use std::sync::Arc;
+    /// let file = wgfc::ModelFile::of_bytes(Arc::new(bytes));
+    /// let program = file.compile(&wgfc::Options::default())?;
+    /// assert_eq!(program.outputs[0].name, "probabilities");
+    /// # Ok(()) }
+    /// ```
     pub fn of_bytes(bytes: Arc<dyn ByteOwner>) -> ModelFile {
         ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
     }
 
     /// Generates all external weights of an ONNX model at random instead of reading them, or the weights that an archive of
     /// torch.export lacks; see [`RandomWeights`].
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// // The model's external data was not downloaded.
+    /// let file = wgfc::ModelFile::open("model.onnx".as_ref())?.with_random_weights()?;
+    /// let program = file.compile(&wgfc::Options::default())?;
+    /// # Ok(()) }
+    /// ```
     pub fn with_random_weights(mut self) -> Result<ModelFile, Error> {
         self.random = Some(RandomWeights::of(self.bytes(), &self).map_err(|e| self.located(e))?);
         Ok(self)
@@ -113,6 +144,16 @@ impl ModelFile {
     }
 
     /// [`ModelFile::compile`] that passes the name (as in `1-import`) and the text of each stage's result to `observe`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let mut stages = vec![];
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// file.compile_observed(&wgfc::Options::default(), &mut |stage, _text| stages.push(stage.to_owned()))?;
+    /// assert_eq!(stages[0], "1-import");
+    /// # Ok(()) }
+    /// ```
     pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
         self.dumped(|dump| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -124,6 +165,23 @@ impl ModelFile {
     }
 
     /// [`ModelFile::compile`] in which `amend` may change the graph after its states have been introduced.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// use wgfc::ir::{Border, DType};
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// // The program returns the inputs, too.
+    /// let program = file.compile_amended(&wgfc::Options::default(), &mut |graph| {
+    ///     let inputs = graph.inputs.iter().filter(|i| graph.ty(i.value).dtype == DType::F32);
+    ///     let extra: Vec<Border> =
+    ///         inputs.map(|i| Border { name: format!("{}_again", i.name).into(), value: i.value }).collect();
+    ///     graph.outputs.extend(extra);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(program.outputs[1].name, "x_again");
+    /// # Ok(()) }
+    /// ```
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
         self.dumped(|observe| {
             let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
@@ -217,6 +275,14 @@ impl ModelFile {
     ///
     /// # Errors
     /// The model cannot be decoded.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// assert!(file.missing_weights()?.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn missing_weights(&self) -> Result<BTreeMap<String, usize>, Error> {
         if fx::is_archive(self.bytes()) {
             return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());

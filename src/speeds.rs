@@ -22,6 +22,16 @@ use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{AdapterSummary, Gpu, Session};
 
 /// The origin of a device's speeds.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+/// use wgfc::speeds::{known, named};
+/// // Without a cache, the speeds of a device of this kind are assumed.
+/// let (source, speeds) = known(None, gpu.summary())?;
+/// assert_eq!((source, speeds), named(gpu.summary()));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -80,6 +90,17 @@ const WAITING: f64 = 0.65;
 ///
 /// # Errors
 /// An error of the device.
+///
+/// ```no_run
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let gpu = wgfc::runtime::testing::gpus()[0].clone();
+/// let (speeds, measured) = wgfc::speeds::measure(&gpu, &|what| eprintln!("{what} …"))?;
+/// println!("{:.0} ns a dispatch", measured.dispatch_ns);
+/// if let Some(cache) = wgfc::Cache::of_user() {
+///     cache.keep_speeds(&gpu, speeds)?;
+/// }
+/// # Ok(()) }
+/// ```
 pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured), Error> {
     progress("memory and dispatches");
     let m = measure_blocking(gpu).map_err(device_error)?;
@@ -124,6 +145,13 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
 }
 
 /// The fields of speeds: name, unit and value.
+///
+/// ```
+/// let mut speeds = wgfc::compiler::device::Speeds::PORTABLE;
+/// for (name, unit, value) in wgfc::speeds::fields(&mut speeds) {
+///     println!("{name}: {value} {unit}");
+/// }
+/// ```
 pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 14] {
     let Speeds {
         bandwidth,

@@ -28,6 +28,21 @@ fn counted(n: usize, what: &str) -> String {
 }
 
 /// The data that a program is trained on, and how.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use wgfc::{Tensor, Training};
+/// // 100 rows of 6 numbers, in batches of 8, and a learning rate.
+/// let rows = Tensor::from_f32(vec![100, 6], &[0.5; 600]);
+/// let training = Training {
+///     data: BTreeMap::from([("x".to_owned(), rows)]),
+///     inputs: BTreeMap::from([("rate".to_owned(), Tensor::from_f32(vec![], &[0.01]))]),
+///     batch: Some(8),
+///     seed: Some(1),
+///     ..Training::default()
+/// };
+/// # drop(training);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Training {
     /// The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each.
@@ -51,7 +66,7 @@ pub struct Training {
     pub any_loss: bool,
 }
 
-/// A step that has ended.
+/// A step that has ended. See the example of [`Trainer::run`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// The number of the step, from 1 on.
@@ -98,6 +113,23 @@ pub struct Trainer {
 }
 
 /// The inputs and outputs of a step, apart from its states.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/train_step.pt2");
+/// use wgfc::train::Ports;
+/// use wgfc::{ModelFile, Options, Tensor, Training};
+/// let ports = Ports::of_file(&ModelFile::open(&path)?, &Options::default())?;
+/// let training = Training {
+///     data: [("x".to_owned(), Tensor::from_f32(vec![20, 6], &[0.5; 120]))].into(),
+///     inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[0.01]))].into(),
+///     batch: Some(8),
+///     ..Training::default()
+/// };
+/// let roles = ports.roles(&training)?;
+/// assert_eq!((roles.batch, roles.rows), (8, 20));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ports {
     /// Inputs, in the model's order.
@@ -137,6 +169,15 @@ impl Trainer {
     ///
     /// # Errors
     /// Errors of [`Ports::roles`], of the compilation and of the device; [`Precision::F16`].
+    ///
+    /// ```no_run
+    /// # fn compile(gpu: &wgfc::runtime::Gpu, training: wgfc::Training) -> Result<(), wgfc::Error> {
+    /// use wgfc::{ModelFile, Options, Trainer};
+    /// let file = ModelFile::open("step.pt2".as_ref())?;
+    /// let trainer = Trainer::compile(gpu, &file, training, &Options::default())?;
+    /// println!("the loss is {}, and {} states stay on the device", trainer.roles().loss, trainer.roles().states.len());
+    /// # Ok(()) }
+    /// ```
     pub fn compile(
         gpu: &Gpu,
         file: &ModelFile,
@@ -169,6 +210,14 @@ impl Trainer {
     ///
     /// # Errors
     /// Errors of [`Ports::roles`] and of the device.
+    ///
+    /// ```no_run
+    /// # fn new(gpu: &wgfc::runtime::Gpu, training: wgfc::Training) -> Result<(), wgfc::Error> {
+    /// // A step that was compiled ahead, with its states.
+    /// let program = wgfc::load("step.wgfc".as_ref())?;
+    /// let trainer = wgfc::Trainer::new(gpu, &program, training)?;
+    /// # Ok(()) }
+    /// ```
     pub fn new(gpu: &Gpu, program: &Program, training: Training) -> Result<Trainer, Error> {
         let roles = Ports::of_program(program).roles(&training)?;
         Trainer::new_as(gpu, program, training, roles)
@@ -217,6 +266,28 @@ impl Trainer {
     ///
     /// # Errors
     /// The error of a step, with its number; a loss that is not finite, unless [`Training::any_loss`] allows it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/train_step.pt2");
+    /// # use wgfc::{ModelFile, Options, Tensor, Trainer, Training};
+    /// # let training = Training {
+    /// #     data: [("x".to_owned(), wgfc::random::tensor(wgfc::DType::F32, vec![20, 6], "x", 0))].into(),
+    /// #     inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[0.01]))].into(),
+    /// #     batch: Some(8),
+    /// #     ..Training::default()
+    /// # };
+    /// # let file = ModelFile::open(&path)?;
+    /// use std::ops::ControlFlow;
+    /// let mut trainer = Trainer::compile(&gpu, &file, training, &Options::default())?;
+    /// trainer.run(5, |step| {
+    ///     println!("step {}: loss {}", step.number, step.loss);
+    ///     if step.loss < 1e-3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// })?;
+    /// assert!(trainer.step() <= 5);
+    /// # Ok(()) }
+    /// ```
     pub fn run(&mut self, steps: u64, mut each: impl FnMut(Step) -> ControlFlow<()>) -> Result<(), Error> {
         let Trainer { session, training, roles, fixed, draws, order, step, samples } = self;
         let options = StreamOptions {

@@ -23,6 +23,13 @@ use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{DeviceTensor, Gpu, RunError, Session};
 
 /// Limits and inputs of the measurements.
+///
+/// ```
+/// use std::time::Duration;
+/// use wgfc::tune::TuneOptions;
+/// let options = TuneOptions { budget: Duration::from_secs(10), ..TuneOptions::default() };
+/// assert_eq!(options.most, 12);
+/// ```
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// The time after which no further kernel is measured.
@@ -53,7 +60,7 @@ const FINAL_ROUNDS: usize = 7;
 /// A schedule that is slower than the fastest by this factor is not timed again.
 const HOPELESS: f64 = 1.3;
 
-/// A schedule and the median of its times.
+/// A schedule and the median of its times. See the example of [`tune`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
@@ -63,7 +70,7 @@ pub struct Timed {
     pub ns: f64,
 }
 
-/// A kernel that was measured.
+/// A kernel that was measured. See the example of [`tune`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Measured {
@@ -92,7 +99,7 @@ impl Measured {
     }
 }
 
-/// The result of [`tune`].
+/// The result of [`tune`]. See the example of [`tune`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Tuned {
@@ -107,6 +114,22 @@ pub struct Tuned {
 ///
 /// # Errors
 /// An error of the compiler or the device. A kernel for which the device lacks memory is left out instead.
+///
+/// ```no_run
+/// use wgfc::tune::{TuneOptions, tune};
+/// use wgfc::{Cache, ModelFile, Options};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let gpu = wgfc::runtime::testing::gpus()[0].clone();
+/// # let cache = Cache::at("cache".as_ref());
+/// let options = Options::default();
+/// let fused = ModelFile::open("model.onnx".as_ref())?.fuse_amended(&options, &mut |_| Ok(()))?;
+/// let tuned = tune(&gpu, &fused, &options, &TuneOptions::default(), &|_| false, &|done, all| {
+///     eprintln!("{done} of {all} kernels");
+/// })?;
+/// let entries = tuned.measured.iter().map(|m| m.entry()).collect();
+/// cache.add_tuning(gpu.summary(), &entries)?;
+/// # Ok(()) }
+/// ```
 pub fn tune(
     gpu: &Gpu,
     fused: &Fused,

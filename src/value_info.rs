@@ -5,6 +5,17 @@ use std::collections::BTreeMap;
 use wgfc_ir::{DType, Dim, Graph, optional, symbols};
 
 /// An input or output of a model: its name, element type and extents over the model's symbols.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::value_info::program_values;
+/// let x = &program_values(&program.inputs)[0];
+/// assert_eq!((x.name.as_str(), x.type_text().as_str()), ("x", "f32[batch, 13]"));
+/// assert_eq!(x.shape_at(&[("batch".to_owned(), 4)].into()), Ok(vec![4, 13]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueInfo {
     /// Its name in the model.
@@ -29,6 +40,17 @@ impl ValueInfo {
         self.broadcast.as_ref().unwrap_or(&self.shape)
     }
     /// The extents ([`ValueInfo::whole`]) for these values of symbols; `Err` names the symbols that have no value.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let file = wgfc::ModelFile::open(&path)?;
+    /// let graph = file.import(&wgfc::Options::default())?.graph;
+    /// let x = &wgfc::value_info::graph_values(&graph, &graph.inputs)[0];
+    /// assert_eq!(x.shape_at(&[("batch".to_owned(), 2)].into()), Ok(vec![2, 13]));
+    /// assert_eq!(x.shape_at(&Default::default()), Err(vec!["batch".to_owned()]));
+    /// # Ok(()) }
+    /// ```
     pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
         let mut missing = Vec::new();
         for d in self.whole() {
@@ -61,6 +83,15 @@ pub fn program_values(declared: &[wgfc_ir::program::Port]) -> Vec<ValueInfo> {
 }
 
 /// The inputs or outputs of a graph.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::value_info::graph_values;
+/// let graph = wgfc::ModelFile::open(&path)?.import(&Default::default())?.graph;
+/// assert_eq!(graph_values(&graph, &graph.inputs)[0].type_text(), "f32[batch, 13]");
+/// # Ok(()) }
+/// ```
 pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo> {
     borders
         .iter()
@@ -73,6 +104,7 @@ pub fn graph_values(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<ValueInfo
 }
 
 /// Derives values of symbols from the shapes of inputs and adds them to `dims`. Optional inputs are skipped.
+/// See the example of [`check_inputs`].
 pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) {
     let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
@@ -84,6 +116,20 @@ pub fn bind(given: &[(&ValueInfo, &[usize])], dims: &mut BTreeMap<String, i64>) 
 }
 
 /// Checks the inputs of a run and returns the values of the symbols. The error lists every problem.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::Tensor;
+/// use wgfc::value_info::{check_inputs, program_values};
+/// let declared = program_values(&program.inputs);
+/// let x = |columns| [("x".to_owned(), Tensor::zeros(wgfc::DType::F32, vec![4, columns]))].into();
+/// assert_eq!(check_inputs(&declared, &x(13))?["batch"], 4);
+/// assert!(check_inputs(&declared, &x(12)).is_err());
+/// # let _: Option<Tensor> = None;
+/// # Ok(()) }
+/// ```
 pub fn check_inputs(
     declared: &[ValueInfo],
     inputs: &BTreeMap<String, Tensor>,
@@ -93,6 +139,7 @@ pub fn check_inputs(
 }
 
 /// [`check_inputs`] for tensors in any memory, given by their element types and shapes.
+/// See the example of [`check_inputs`].
 pub fn check_types(
     declared: &[ValueInfo],
     inputs: &BTreeMap<&str, (DType, &[usize])>,
@@ -171,6 +218,11 @@ fn check_broadcast(info: &ValueInfo, given: &[usize], dims: &BTreeMap<String, i6
 }
 
 /// The problem of an input that the model does not have.
+///
+/// ```
+/// let problem = wgfc::value_info::no_such_input("y", &[]);
+/// println!("{}", problem.message);
+/// ```
 pub fn no_such_input(name: &str, declared: &[ValueInfo]) -> Problem {
     let all: Vec<String> = declared.iter().map(|p| format!("`{}`", p.name)).collect();
     let help = if all.is_empty() {

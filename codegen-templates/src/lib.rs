@@ -3,6 +3,26 @@
 //! A template is real WGSL with slots. It is rendered only from its struct; a slot that the struct
 //! does not fill is an error, not an empty string. The scalar functions that kernels call are in
 //! the [`library`].
+//!
+//! This crate is a part of the compiler. Its items are internal and may change in every version, so they have no examples but this
+//! one: programs use the crate `wgfc`.
+//!
+//! ```
+//! use wgfc_codegen_templates::{prefix_scan::PrefixScan, render};
+//! let running_sum = PrefixScan {
+//!     preamble: "@group(0) @binding(0) var<storage, read_write> x: array<f32>;".to_owned(),
+//!     threads: 64,
+//!     rows: "8".to_owned(),
+//!     len: "100".to_owned(),
+//!     setup: "    var sum = 0.0;".to_owned(),
+//!     body: "        sum += x[v0 * 100 + v1];\n        x[v0 * 100 + v1] = sum;".to_owned(),
+//! #   extents: String::new(),
+//! #   reverse: false,
+//!     // …
+//! };
+//! assert!(render(&running_sum)?.contains("@workgroup_size(64"));
+//! # Ok::<(), wgfc_codegen_templates::RenderError>(())
+//! ```
 
 pub mod attention;
 pub mod cooperative;

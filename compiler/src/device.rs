@@ -11,6 +11,14 @@ use serde::{Deserialize, Serialize};
 use wgfc_ir::DeviceLimits;
 
 /// The limits and speeds of the target device. The default is the [named](DeviceProfile::named) profile `portable`.
+///
+/// ```
+/// use wgfc_compiler::DeviceProfile;
+/// let profile = DeviceProfile { f16: true, subgroup: Some(32), ..DeviceProfile::default() };
+/// let text = profile.to_json(Some("my GPU"))?;
+/// assert_eq!(DeviceProfile::from_json(text.as_bytes())?, profile);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     /// The maximum number of storage buffers that one kernel binds.
@@ -71,6 +79,13 @@ impl DeviceProfile {
     }
 
     /// This profile with the limits and features of a device in place of its own.
+    ///
+    /// ```
+    /// use wgfc_compiler::DeviceProfile;
+    /// use wgfc_ir::DeviceLimits;
+    /// let limits = DeviceLimits { f16: true, ..DeviceLimits::UNLIMITED };
+    /// assert!(DeviceProfile::default().with_limits(&limits).f16);
+    /// ```
     pub fn with_limits(&self, limits: &DeviceLimits) -> DeviceProfile {
         DeviceProfile {
             max_storage_buffers: limits.storage_buffers,
@@ -123,6 +138,12 @@ impl DeviceProfile {
 
 /// The speeds of a device. The constants of this type state the source of each figure; `wgfc device --measure`
 /// documents how it is measured.
+///
+/// ```
+/// use wgfc_compiler::device::Speeds;
+/// let [fast, slow] = [Speeds::DISCRETE, Speeds::SOFTWARE];
+/// assert_ne!(fast, slow);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
     /// The bytes per second that a streaming kernel reads and writes.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The kind of an error.
+/// The kind of an error. See the example of [`Diagnostic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The model is wrong.
@@ -30,6 +30,14 @@ pub struct Location {
 }
 
 /// A single error: its message, place, reason and advice.
+///
+/// ```
+/// use wgfc_compiler::{Diagnostic, Location};
+/// let location = Location { node: Some("conv1".into()), operator: Some("Conv".into()), ..Location::default() };
+/// let d = Diagnostic::unsupported("strings cannot be computed with").at(location).help("remove the node");
+/// println!("{d}");
+/// assert!(d.to_string().contains("node \"conv1\" (Conv)"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The kind of an error.
@@ -101,7 +109,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All errors of one stage; never empty.
+/// All errors of one stage; never empty. See the example of [`import`](crate::import::import()).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub Vec<Diagnostic>);
 
@@ -124,6 +132,12 @@ impl fmt::Display for Errors {
 impl std::error::Error for Errors {}
 
 /// The message of a JSON error, without the names of Rust types.
+///
+/// ```
+/// use wgfc_compiler::json_in_words;
+/// let e = serde_json::from_str::<Vec<u32>>("{}").unwrap_err();
+/// println!("{}", json_in_words(&e));
+/// ```
 pub fn json_in_words(e: &serde_json::Error) -> String {
     const FORMS: [(&str, &str); 13] = [
         ("tuple struct ", "an array"),
@@ -157,6 +171,11 @@ pub fn json_in_words(e: &serde_json::Error) -> String {
 }
 
 /// Up to five names that resemble `wanted`: names that contain it, and names within a small edit distance.
+///
+/// ```
+/// use wgfc_compiler::error::close_names;
+/// assert_eq!(close_names("batchs", ["batch", "seq"].into_iter()), ["batch"]);
+/// ```
 pub fn close_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let low = wanted.to_lowercase();
     let mut scored: Vec<(usize, &str)> = names

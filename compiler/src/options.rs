@@ -8,6 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::Tensor;
 
 /// The extent of fusion.
+///
+/// ```
+/// use wgfc_compiler::{Fusion, Options, Technique};
+/// let baseline = Options { fusion: Fusion::None, ..Options::default() };
+/// assert!(!baseline.fuses(Technique::Epilogues));
+/// assert!(Options::default().fuses(Technique::Epilogues));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fusion {
@@ -21,6 +28,13 @@ pub enum Fusion {
 }
 
 /// A part of [`Fusion::Full`] that can be disabled to measure its effect.
+///
+/// ```
+/// use wgfc_compiler::{Options, Technique};
+/// // Full fusion, but every bit is that of the unfused model.
+/// let options = Options { without: [Technique::Approximate].into(), ..Options::default() };
+/// assert!(!options.fuses(Technique::Approximate) && options.fuses(Technique::Merge));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -49,6 +63,14 @@ pub enum Technique {
 }
 
 /// The storage type of f32 values in memory. Kernels compute in f32 in any case.
+///
+/// ```
+/// use wgfc_compiler::{Options, Precision};
+/// // Half the memory. The values of one node keep their range.
+/// let keep_f32 = vec!["logits".to_owned()];
+/// let options = Options { precision: Precision::F16, keep_f32, ..Options::default() };
+/// # drop(options);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -60,6 +82,12 @@ pub enum Precision {
 }
 
 /// The storage format of the weights of products.
+///
+/// ```
+/// use wgfc_compiler::{Options, WeightBits};
+/// let options = Options { weights: WeightBits::Q4, ..Options::default() };
+/// assert_eq!(options.weights.bits(), 4);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightBits {
@@ -84,6 +112,16 @@ impl WeightBits {
 }
 
 /// The inputs and outputs that become states: tensors that are kept on the device from run to run.
+///
+/// ```
+/// use wgfc_compiler::{Options, States};
+/// // Caches stay on the device, and each session gives them room.
+/// let caches = Options { states: States::Auto { capacity: None }, ..Options::default() };
+/// // The model returns as `h_next` what it takes as `h` in the next run.
+/// let pairs = vec![("h".to_owned(), "h_next".to_owned())];
+/// let named = Options { states: States::Named { pairs, capacity: None }, ..Options::default() };
+/// assert_ne!(caches, named);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum States {
@@ -107,6 +145,19 @@ pub enum States {
 }
 
 /// Options of a compilation. Further options may be added: write the rest as `..Options::default()`.
+///
+/// ```
+/// use wgfc_compiler::{DeviceProfile, Options, schedule::cost::Expected};
+/// let options = Options {
+///     // The batch is fixed, and sequences are expected to be long.
+///     dims: [("batch".to_owned(), 1)].into(),
+///     expect: Expected([("seq".to_owned(), 4096)].into()),
+///     // The target has the features of a discrete GPU.
+///     profile: DeviceProfile::named("discrete").expect("a profile"),
+///     ..Options::default()
+/// };
+/// assert_eq!(options.dims["batch"], 1);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// The extent of fusion.

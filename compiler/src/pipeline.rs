@@ -12,6 +12,19 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::{Dim, Graph, Program};
 
 /// Compiles a model.
+///
+/// ```no_run
+/// use wgfc_compiler::import::NoExternalData;
+/// use wgfc_compiler::{Options, compile};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = std::fs::read("model.onnx")?;
+/// // All weights are in the model's file.
+/// match compile(&model, &NoExternalData, &Options::default()) {
+///     Ok(program) => println!("{} kernels", program.kernels.len()),
+///     Err(errors) => eprintln!("{errors}"),
+/// }
+/// # Ok(()) }
+/// ```
 pub fn compile(model: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Program, Errors> {
     compile_observed(model, external, options, &mut |_, _| {})
 }

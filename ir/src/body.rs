@@ -6,6 +6,20 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 
 /// Builds a scalar function: each method adds a node and returns its index, and the last node added is the function's
 /// result. A node equal to an earlier one is not added again, so the result must be a new node.
+///
+/// ```
+/// use wgfc_ir::{BinaryOp, Body, DType, UnaryOp};
+/// // The logistic function, 1/(1 + exp(−x)).
+/// let mut f = Body::default();
+/// let (x, one) = (f.arg(0), f.f32(1.0));
+/// let minus = f.unary(UnaryOp::Neg, x);
+/// let e = f.unary(UnaryOp::Exp, minus);
+/// let sum = f.binary(BinaryOp::Add, one, e);
+/// f.binary(BinaryOp::Div, one, sum);
+/// let types = f.0.types(&[DType::F32])?;
+/// assert_eq!(types.last(), Some(&DType::F32));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Default)]
 pub struct Body(pub ScalarFn);
 

@@ -12,6 +12,18 @@ use std::sync::Arc;
 pub type Built<T = Value> = Result<T, String>;
 
 /// Appends nodes to a graph on behalf of one node of the model.
+///
+/// ```
+/// use wgfc_ir::{BinaryOp, Builder, DType, Dim, Graph, ReduceOp, TensorType};
+/// let mut graph = Graph::new();
+/// let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("n"), Dim::constant(8)]));
+/// let mut b = Builder::new(&mut graph, "normalise");
+/// let sum = b.reduce(ReduceOp::Sum, x, &[1], true)?;
+/// let y = b.binary(BinaryOp::Div, x, sum)?;
+/// let columns = b.transpose(y, &[1, 0])?;
+/// assert_eq!(graph.ty(columns).to_string(), "f32[8, n]");
+/// # Ok::<(), String>(())
+/// ```
 pub struct Builder<'g> {
     /// The graph that nodes are added to.
     pub graph: &'g mut Graph,
@@ -20,6 +32,19 @@ pub struct Builder<'g> {
 }
 
 /// A sliding window along one spatial axis.
+///
+/// ```
+/// use wgfc_ir::{Builder, DType, Dim, Graph, Scalar, TensorType, build::WindowAxis};
+/// let mut graph = Graph::new();
+/// let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::constant(10)]));
+/// // Windows of 3 elements, one at each second position.
+/// let [kernel, pad, out] = [3, 0, 4].map(Dim::constant);
+/// let windows = [WindowAxis { kernel, stride: 2, dilation: 1, pad, out }];
+/// let zero = Scalar::from_f64(DType::F32, 0.0);
+/// let y = Builder::new(&mut graph, "windows").unfold(x, &windows, zero)?;
+/// assert_eq!(graph.ty(y).to_string(), "f32[4, 3]");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowAxis {
     /// Elements in the window.
@@ -561,6 +586,14 @@ impl<'g> Builder<'g> {
 }
 
 /// The index expressions that read a row-major tensor of shape `from` as shape `to`, with the same number of elements.
+///
+/// ```
+/// use wgfc_ir::{Dim, Poly, build::reshape_index};
+/// // Element i of a list is row i/8 and column i % 8 of the matrix that it was.
+/// let index = reshape_index(&[Dim::sym("rows"), Dim::constant(8)], &[Dim::sym("rows") * 8]);
+/// assert_eq!(index, [Poly::parse("%0/8")?, Poly::parse("%0 % 8")?]);
+/// # Ok::<(), String>(())
+/// ```
 pub fn reshape_index(from: &[Dim], to: &[Dim]) -> Vec<Poly> {
     let mut flat = Poly::ZERO;
     for (i, d) in to.iter().enumerate() {

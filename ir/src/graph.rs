@@ -19,7 +19,7 @@ pub use wgfc_program::types::TensorType;
 /// A node of a [`Graph`].
 pub type NodeId = NodeIndex<u32>;
 
-/// Output `port` of a node.
+/// Output `port` of a node. See the example of [`Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
     /// The node that computes it.
@@ -28,7 +28,7 @@ pub struct Value {
     pub port: u32,
 }
 
-/// One operation: an operator, its operands and the types of its results.
+/// One operation: an operator, its operands and the types of its results. See the example of [`Graph::push`].
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The operator with its attributes.
@@ -118,6 +118,19 @@ pub struct Computed {
 }
 
 /// A directed acyclic graph of core operators. The order of ids carries no meaning.
+///
+/// ```
+/// use wgfc_ir::{Border, Builder, DType, Dim, Graph, TensorType, verify};
+/// // y = x·w, where x is f32[batch, 13] and w f32[13, 5].
+/// let mut graph = Graph::new();
+/// let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("batch"), Dim::constant(13)]));
+/// let w = graph.add_input("w", TensorType::new(DType::F32, [Dim::constant(13), Dim::constant(5)]));
+/// let y = Builder::new(&mut graph, "product").matmul(x, w)?;
+/// graph.outputs.push(Border { name: "y".into(), value: y });
+/// assert_eq!(graph.ty(y).to_string(), "f32[batch, 5]");
+/// assert_eq!(verify::verify(&graph), Ok(()));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     dag: Dag,
@@ -160,6 +173,16 @@ impl Graph {
     }
 
     /// Adds a node, inferring its output types.
+    ///
+    /// ```
+    /// use wgfc_ir::{DType, Dim, Graph, Op, ScalarFn, TensorType, UnaryOp};
+    /// let mut graph = Graph::new();
+    /// let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("n")]));
+    /// let shape = vec![Dim::sym("n")];
+    /// let exp = graph.push(Op::Map { shape, body: ScalarFn::unary(UnaryOp::Exp) }, &[x], &["exp".into()])?;
+    /// assert_eq!(graph.ty(exp.into()).to_string(), "f32[n]");
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn push(&mut self, op: Op, inputs: &[Value], origin: &[Arc<str>]) -> Result<NodeId, String> {
         let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
         let outputs = op.infer(&types)?;
@@ -191,6 +214,14 @@ impl Graph {
 
     /// Adds an optional input that is broadcast to `shape`, which must have at least one axis. The extents of the
     /// input are new symbols.
+    ///
+    /// ```
+    /// use wgfc_ir::{DType, Dim, Graph};
+    /// let mut graph = Graph::new();
+    /// // A mask that a run may leave out, or give in any shape that broadcasts.
+    /// graph.add_optional_input("mask", DType::Bool, &[Dim::sym("rows"), Dim::sym("columns")]);
+    /// assert!(graph.optional.contains_key("mask"));
+    /// ```
     pub fn add_optional_input(&mut self, name: &str, dtype: DType, shape: &[Dim]) -> Value {
         let of_inputs = self.inputs.iter().flat_map(|b| &self.ty(b.value).shape).flat_map(Dim::symbols);
         let taken: BTreeSet<Arc<str>> = of_inputs.collect();
@@ -285,6 +316,20 @@ impl Graph {
     }
 
     /// Makes every reader of `old`, [results](Graph::results) included, read `new`.
+    ///
+    /// ```
+    /// use wgfc_ir::{Border, Builder, DType, Graph, TensorType, UnaryOp};
+    /// let mut graph = Graph::new();
+    /// let x = graph.add_input("x", TensorType::new(DType::F32, []));
+    /// let y = Builder::new(&mut graph, "neg").unary(UnaryOp::Neg, x)?;
+    /// graph.outputs.push(Border { name: "y".into(), value: y });
+    /// let z = Builder::new(&mut graph, "abs").unary(UnaryOp::Abs, x)?;
+    /// graph.replace_uses(y, z);
+    /// // Nothing reads the negation any more.
+    /// graph.remove_dead();
+    /// assert!(graph.outputs[0].value == z && !graph.contains(y.node));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn replace_uses(&mut self, old: Value, new: Value) {
         for (n, i) in self.uses(old) {
             self.set_input(n, i, new);

@@ -9,6 +9,21 @@
 //! - Moving data is a [`View`](Op::View) whose body is an index expression ([`Poly`]).
 //! - Dimensions and index expressions are one type, [`Poly`], kept in a canonical form.
 //!
+//! A program that builds graphs needs [`Graph`], [`Builder`], [`Body`] and [`Op`], the [verifier](verify), the [text form](text) and
+//! the [evaluator](eval). The other modules serve the compiler, may change in every version, and have no examples.
+//!
+//! ```
+//! use wgfc_ir::{Border, Builder, DType, Dim, Graph, Tensor, TensorType, UnaryOp, eval::evaluate};
+//! let mut graph = Graph::new();
+//! let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("n")]));
+//! let value = Builder::new(&mut graph, "root").unary(UnaryOp::Sqrt, x)?;
+//! graph.outputs.push(Border { name: "y".into(), value });
+//! println!("{}", wgfc_ir::text::print(&graph));
+//! let y = evaluate(&graph, &[("x".to_owned(), Tensor::from_f32(vec![2], &[4.0, 9.0]))].into())?;
+//! assert_eq!(y[0].to_f32s(), Some(vec![2.0, 3.0]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Features: `fast` lets the evaluator use threads (rayon) and vector units (gemm), `validate` validates the text of
 //! kernels with naga.
 //!

@@ -29,6 +29,12 @@ use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// The combination of elements in [`Op::Reduce`], [`Op::PrefixScan`] and [`Op::Scatter`].
+///
+/// ```
+/// use wgfc_ir::{DType, ReduceOp};
+/// assert_eq!(ReduceOp::Max.identity(DType::F32).as_f64(), f64::NEG_INFINITY);
+/// assert_eq!(ReduceOp::Prod.identity(DType::I64).as_i64(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReduceOp {
     /// Sum; the identity is 0.
@@ -76,6 +82,13 @@ impl ReduceOp {
 /// Labels of `a`, `b` and `out` name their axes in order; a label's extent is the same wherever it
 /// stands. A label in all three is a *batch* label, in `a` and `out` an *m* label, in `b` and `out` an
 /// *n* label, in `a` and `b` only a *k* label. Each label occurs in at least two places, once in each.
+///
+/// ```
+/// use wgfc_ir::Contract;
+/// // A product of matrices for each of several heads.
+/// let c = Contract { a: vec![0, 1, 3], b: vec![0, 3, 2], out: vec![0, 1, 2] };
+/// assert_eq!((c.batch(), c.m(), c.n(), c.k()), (vec![0], vec![1], vec![2], vec![3]));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contract {
     /// Axes of the first operand.
@@ -131,6 +144,15 @@ pub enum NormKind {
 
 /// A core operator. See the [module](self) for the result of each. Two operators with subgraphs are equal only if the
 /// subgraphs are the same object.
+///
+/// ```
+/// use wgfc_ir::{Contract, DType, Dim, Op, TensorType};
+/// let matrix = |rows: &str, columns: &str| TensorType::new(DType::F32, [Dim::sym(rows), Dim::sym(columns)]);
+/// let product = Op::Contract(Contract { a: vec![0, 2], b: vec![2, 1], out: vec![0, 1] });
+/// let types = product.infer(&[&matrix("m", "k"), &matrix("k", "n")])?;
+/// assert_eq!(types, [matrix("m", "n")]);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Op {
     /// A graph input.
@@ -616,6 +638,14 @@ fn trips_of(output: &str) -> String {
 }
 
 /// Whether `from` broadcasts to `to`, aligned at the last axis.
+///
+/// ```
+/// use wgfc_ir::Dim;
+/// use wgfc_ir::op::{broadcasts_to, show};
+/// let shape = [Dim::sym("batch"), Dim::constant(7)];
+/// assert!(broadcasts_to(&[Dim::ONE, Dim::constant(7)], &shape));
+/// assert_eq!(show(&shape), "[batch, 7]");
+/// ```
 pub fn broadcasts_to(from: &[Dim], to: &[Dim]) -> bool {
     from.len() <= to.len() && from.iter().rev().zip(to.iter().rev()).all(|(f, t)| f.is(1) || f == t)
 }

@@ -183,6 +183,14 @@ pub enum ScalarNode {
 }
 
 /// A pure function of scalars: a DAG in evaluation order whose last node is the result.
+///
+/// ```
+/// use wgfc_ir::{BinaryOp, DType, ScalarFn, ScalarNode};
+/// let less = ScalarFn::binary(BinaryOp::Lt);
+/// assert_eq!(less.root(), Some(&ScalarNode::Binary(BinaryOp::Lt, 0, 1)));
+/// assert_eq!(less.types(&[DType::F32, DType::F32])?.last(), Some(&DType::Bool));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScalarFn {
     /// The nodes in evaluation order.

@@ -21,6 +21,12 @@ const MAX_TRIED: usize = 1 << 22;
 type Symbols = BTreeSet<Arc<str>>;
 
 /// Checks a graph and its subgraphs; the error lists all violations, each with its place.
+///
+/// ```
+/// use wgfc_ir::{text::parse, verify::verify};
+/// let graph = parse("graph (x: %0) -> (y: %0) { %0 = input : f32[2] as \"x\" }").unwrap();
+/// assert_eq!(verify(&graph), Ok(()));
+/// ```
 pub fn verify(graph: &Graph) -> Result<(), Vec<String>> {
     let mut v = Verifier { errors: vec![] };
     v.graph(graph, &Symbols::new(), "");

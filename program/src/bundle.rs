@@ -12,6 +12,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// Plans that share a store of weights and the states.
+///
+/// ```
+/// use wgfc_program::{Bundle, Program, Tensor};
+/// let weights = |v: &[f32]| [("w".to_owned(), Tensor::from_f32(vec![2], v))].into();
+/// let one = Program { weights: weights(&[1.0, 2.0]), ..Program::default() };
+/// let many = Program { weights: weights(&[1.0, 2.0]), ..Program::default() };
+/// let bundle = Bundle::new(vec![("decode".to_owned(), one), ("prefill".to_owned(), many)]);
+/// assert_eq!(bundle.plans[1].name, "prefill");
+/// // Both plans have the same weight, which is stored once.
+/// assert_eq!(bundle.store().len(), 1);
+/// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bundle {
     /// [`FORMAT_VERSION`].
@@ -25,7 +36,7 @@ pub struct Bundle {
     pub weights: Option<Recipes>,
 }
 
-/// One of the plans of a [`Bundle`].
+/// One of the plans of a [`Bundle`]. See the example of [`Bundle`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// A name for users: `decode`, `f16`.
@@ -38,6 +49,26 @@ pub struct Plan {
 }
 
 /// The capabilities that a device must have to run a plan.
+///
+/// ```
+/// use wgfc_program::bundle::{INVOCATIONS, Needs};
+/// use wgfc_program::program::{Kernel, Program};
+/// let kernel = Kernel {
+///     workgroup_size: [8, 8, 1],
+///     features: vec!["shader-f16".to_owned()],
+/// #     name: "k".to_owned(),
+/// #     family: "map".to_owned(),
+/// #     wgsl: String::new(),
+/// #     bindings: vec![],
+/// #     uses_dims: false,
+/// #     workgroup_bytes: 0,
+/// #     subgroup_size: None,
+///     // …
+/// };
+/// let needs = Needs::of(&Program { kernels: vec![kernel], ..Program::default() });
+/// assert_eq!(needs.features, ["shader-f16"]);
+/// assert_eq!(needs.limits[INVOCATIONS], 64);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     /// The required features, by WebGPU's names, in order.
@@ -120,12 +151,40 @@ impl Bundle {
     }
 
     /// All kernels without duplicates, by name.
+    ///
+    /// ```
+    /// use wgfc_program::{Bundle, Program};
+    /// let bundle = Bundle::new(vec![("all".to_owned(), Program::default())]);
+    /// for (name, kernel) in bundle.kernels() {
+    ///     println!("{name}: {}", kernel.wgsl);
+    /// }
+    /// ```
     pub fn kernels(&self) -> BTreeMap<&str, &Kernel> {
         self.plans.iter().flat_map(|p| &p.program.kernels).map(|k| (k.name.as_str(), k)).collect()
     }
 }
 
 /// The names of the weights that a program uses, in the order of its dispatches.
+///
+/// ```
+/// use wgfc_program::program::{Buffer, BufferKind, Dispatch, Program};
+/// use wgfc_program::{DType, Dim, bundle::used};
+/// # let (dtype, elements) = (DType::F32, Dim::constant(4));
+/// # let buffer = |kind| Buffer { kind, dtype, elements: elements.clone() };
+/// let weight = |name: &str| buffer(BufferKind::Weight { name: name.to_owned() });
+/// let dispatch = |binding| Dispatch {
+///     bindings: vec![binding],
+/// #     kernel: 0,
+/// #     workgroups: [Dim::ONE, Dim::ONE, Dim::ONE],
+/// #     nodes: vec![],
+/// #     writes: vec![],
+/// #     bytes: Dim::ONE,
+/// #     flops: Dim::ONE,
+///     // …
+/// };
+/// let (buffers, dispatches) = (vec![weight("a"), weight("b")], vec![dispatch(1), dispatch(0)]);
+/// assert_eq!(used(&Program { buffers, dispatches, ..Program::default() }), ["b", "a"]);
+/// ```
 pub fn used(program: &Program) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let buffers = program.dispatches.iter().flat_map(|d| &d.bindings).filter_map(|b| program.buffers.get(*b));

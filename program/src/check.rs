@@ -13,6 +13,27 @@ const MATRIX_ALIGNMENT: u32 = 16;
 ///
 /// # Errors
 /// If naga rejects the text, or it contradicts the declarations: a message with the text.
+///
+/// ```
+/// use wgfc_program::check::check;
+/// use wgfc_program::program::{Access, Kernel};
+/// let mut kernel = Kernel {
+///     wgsl: "@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+///            @compute @workgroup_size(64) fn main() { y[0] = 1.0; }".to_owned(),
+///     workgroup_size: [64, 1, 1],
+///     bindings: vec![Access::ReadWrite],
+/// #     name: "one".to_owned(),
+/// #     family: "map".to_owned(),
+/// #     features: vec![],
+/// #     uses_dims: false,
+/// #     workgroup_bytes: 0,
+/// #     subgroup_size: None,
+///     // …
+/// };
+/// assert_eq!(check(&kernel), Ok(()));
+/// kernel.workgroup_size = [32, 1, 1];
+/// assert!(check(&kernel).unwrap_err().contains("workgroup size [64, 1, 1], not [32, 1, 1]"));
+/// ```
 pub fn check(k: &Kernel) -> Result<(), String> {
     let fail = |what: String| format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl);
     let text = crate::wgsl::for_naga(&k.wgsl);

@@ -4,6 +4,14 @@ use crate::bundle::{INVOCATIONS, Needs, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGR
 use std::collections::BTreeMap;
 
 /// The limits of a device that a compiler needs, and the features that kernels may use.
+///
+/// ```
+/// use wgfc_program::DeviceLimits;
+/// use wgfc_program::bundle::{INVOCATIONS, Needs};
+/// let device = DeviceLimits { invocations: 256, f16: false, ..DeviceLimits::UNLIMITED };
+/// let needs = Needs { limits: [(INVOCATIONS.to_owned(), 512)].into(), ..Needs::default() };
+/// assert_eq!(device.lacks(&needs).len(), 1);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// The number of storage buffers that a kernel may bind.

@@ -9,6 +9,14 @@ macro_rules! dtypes {
         ///
         /// Only the types with a [`Reg`] of the same name are used for computation; the others are *storage types*,
         /// which are widened when loaded and narrowed when stored.
+        ///
+        /// ```
+        /// use wgfc_program::DType;
+        /// assert_eq!("bf16".parse(), Ok(DType::BF16));
+        /// assert_eq!((DType::BF16.name(), DType::BF16.bits()), ("bf16", 16));
+        /// assert!(DType::BF16.is_float() && !DType::BF16.is_int());
+        /// assert_eq!(DType::ALL.len(), 23);
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub enum DType {
@@ -76,6 +84,12 @@ dtypes! {
 }
 
 /// The kind of number a [`DType`] stores.
+///
+/// ```
+/// use wgfc_program::{Class, DType};
+/// assert_eq!(DType::BF16.class(), Class::Float);
+/// assert_eq!(DType::U8.class(), Class::Uint);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// IEEE-like floating point.
@@ -91,6 +105,13 @@ pub enum Class {
 /// A value in a register of the generated code.
 ///
 /// `I64` and `U64` are word pairs (`vec2<u32>`, low word first): exact, as WGSL has no 64-bit integer.
+///
+/// ```
+/// use wgfc_program::{DType, Reg};
+/// // Storage types are widened before anything is computed with them.
+/// assert_eq!(DType::BF16.reg(), Reg::F32);
+/// assert_eq!(DType::I8.reg(), Reg::I32);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Reg {
@@ -112,6 +133,13 @@ impl DType {
         matches!(self.class(), Class::Int | Class::Uint)
     }
     /// The number of bytes of `n` packed elements (4-bit types: two to a byte, low nibble first).
+    ///
+    /// ```
+    /// use wgfc_program::DType;
+    /// assert_eq!(DType::F16.bytes_for(3), 6);
+    /// // Two elements of 4 bits share a byte.
+    /// assert_eq!(DType::U4.bytes_for(3), 2);
+    /// ```
     pub fn bytes_for(self, n: usize) -> usize {
         usize::try_from(self.bytes_of(n as u64)).unwrap_or(usize::MAX)
     }

@@ -10,6 +10,15 @@ use std::sync::{Arc, OnceLock};
 const BLOCK: usize = 4096;
 
 /// The elements of an f32 tensor, rounded to the nearest f16.
+///
+/// ```
+/// use wgfc_program::{DType, Tensor, tensor::Data};
+/// let half = Tensor::from_f32(vec![2], &[1.0, 0.1]).in_half();
+/// assert_eq!((half.dtype, half.byte_len()), (DType::F16, Some(4)));
+/// let Data::Halved(h) = &half.data else { panic!("an f32 tensor is halved on demand") };
+/// assert_eq!(h.of().dtype, DType::F32);
+/// assert_eq!(half.to_f32s(), Some(vec![1.0, 0.099975586]));
+/// ```
 pub struct Halved {
     of: Tensor,
     bytes: OnceLock<Option<Vec<u8>>>,
@@ -64,6 +73,14 @@ fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
 }
 
 /// The loss from rounding an f32 tensor to f16.
+///
+/// ```
+/// use wgfc_program::Tensor;
+/// let loss = Tensor::from_f32(vec![3], &[1.0, 0.1, -2.0]).loss_in_half().unwrap();
+/// assert!(loss.finite && loss.rounded && !loss.whole);
+/// assert_eq!(loss.range, (-2.0, 1.0));
+/// assert!(Tensor::from_f32(vec![1], &[1e6]).overflows_in_half());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// The minimum and the maximum.
@@ -119,6 +136,12 @@ impl Tensor {
 
     /// This tensor rounded to the nearest f16 when its bytes are requested. Tensors of other types are returned
     /// unchanged.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let half = Tensor::from_f32(vec![1], &[1.5]).in_half();
+    /// assert_eq!((half.dtype, half.to_f32s()), (DType::F16, Some(vec![1.5])));
+    /// ```
     pub fn in_half(&self) -> Tensor {
         if self.dtype != DType::F32 {
             return self.clone();

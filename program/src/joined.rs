@@ -8,6 +8,18 @@ use std::sync::{Arc, OnceLock};
 
 /// The bytes of tensors concatenated along an axis. Requesting them as one slice copies them once;
 /// [`pieces`](Joined::pieces) returns them without a copy.
+///
+/// ```
+/// use wgfc_program::{Tensor, tensor::Data};
+/// let q = Tensor::from_f32(vec![2, 1], &[1.0, 2.0]);
+/// let k = Tensor::from_f32(vec![2, 2], &[3.0, 4.0, 5.0, 6.0]);
+/// let both = Tensor::joined(&[&q, &k], 1)?;
+/// assert_eq!(both.shape, [2, 3]);
+/// let Data::Joined(j) = &both.data else { panic!("nothing is copied yet") };
+/// assert_eq!(j.pieces(0..j.len()).count(), 4);
+/// assert_eq!(both.to_f32s(), Some(vec![1.0, 3.0, 4.0, 2.0, 5.0, 6.0]));
+/// # Ok::<(), String>(())
+/// ```
 pub struct Joined {
     parts: Vec<Tensor>,
     /// The product of the extents before the axis, which is the number of rows in which the parts alternate.
@@ -100,6 +112,16 @@ impl Tensor {
     ///
     /// # Errors
     /// If columns are absent, or their bytes are not those that shape and type need.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let (a, b) = (Tensor::from_f32(vec![2], &[1.0, 2.0]), Tensor::from_f32(vec![2], &[3.0, 4.0]));
+    /// // Two columns of two rows.
+    /// let t = Tensor::of_columns(DType::F32, vec![2, 2], 2, vec![a, b])?;
+    /// assert_eq!(t.to_f32s(), Some(vec![1.0, 3.0, 2.0, 4.0]));
+    /// assert_eq!(t.columns().0, 2);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn of_columns(
         dtype: DType,
         shape: Vec<usize>,
@@ -117,6 +139,14 @@ impl Tensor {
     ///
     /// # Errors
     /// If pieces are absent, or their bytes are not those that shape and type need.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let pieces = vec![Tensor::from_f32(vec![1], &[1.0]), Tensor::from_f32(vec![2], &[2.0, 3.0])];
+    /// let t = Tensor::of_pieces(DType::F32, vec![3], pieces)?;
+    /// assert_eq!(t.to_f32s(), Some(vec![1.0, 2.0, 3.0]));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn of_pieces(dtype: DType, shape: Vec<usize>, mut pieces: Vec<Tensor>) -> Result<Tensor, String> {
         let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
         let need = dtype.bytes_for(n);

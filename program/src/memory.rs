@@ -33,7 +33,7 @@ impl Item {
     }
 }
 
-/// The offsets of the buffers in an arena.
+/// The offsets of the buffers in an arena. See the example of [`pack`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// The offset of each item in bytes, in the order given.
@@ -69,6 +69,15 @@ fn largest_live_set<'a>(items: impl Iterator<Item = &'a Item>) -> u64 {
 ///
 /// Several greedy orders are tried until one reaches the lower bound; else the smallest result is kept. Each order is
 /// tried a few times, with the item that ends highest moved to the front after each attempt.
+///
+/// ```
+/// use wgfc_program::memory::{Item, pack};
+/// // The first buffer is dead when the last one is written, and gives it its memory.
+/// let items = [(0, 1), (1, 2), (2, 3)].map(|(first, last)| Item { size: 1024, first, last });
+/// let packing = pack(&items);
+/// assert_eq!(packing.total, 2048);
+/// assert_eq!(packing.offsets[0], packing.offsets[2]);
+/// ```
 pub fn pack(items: &[Item]) -> Packing {
     let live = largest_live_set(items.iter());
     let mut best = Packing { offsets: vec![0; items.len()], total: u64::MAX, live };
@@ -149,7 +158,7 @@ pub struct Touch {
     pub writes: Vec<usize>,
 }
 
-/// The result of [`assign_arenas`].
+/// The result of [`assign_arenas`]. See the example of [`assign_arenas`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arenas {
     /// The arena of each item, numbered from 0 without gaps in the order of first use.
@@ -173,6 +182,18 @@ impl Arenas {
 /// Several greedy orders are tried, each choosing the arena whose peak grows least; the result is improved by swapping
 /// two arenas along chains of conflicts. On a tie, fewer arenas win. Indices in `dispatches` that are out of range are
 /// ignored. Sizes of symbolic buffers may be estimates: the result is valid for any sizes.
+///
+/// ```
+/// use wgfc_program::memory::{Item, Touch, assign_arenas};
+/// // Dispatch 0 writes the first buffer, and dispatch 1 computes the second from it.
+/// let items = [Item { size: 1024, first: 0, last: 1 }, Item { size: 1024, first: 1, last: 1 }];
+/// let dispatches = [
+///     Touch { reads: vec![], writes: vec![0] },
+///     Touch { reads: vec![0], writes: vec![1] },
+/// ];
+/// let arenas = assign_arenas(&items, &dispatches);
+/// assert_eq!(arenas.total(), 2048);
+/// ```
 pub fn assign_arenas(items: &[Item], dispatches: &[Touch]) -> Arenas {
     let live = largest_live_set(items.iter());
     if items.is_empty() {
@@ -347,7 +368,7 @@ impl Colouring {
     }
 }
 
-/// The memory of a program for one binding of its symbols.
+/// The memory of a program for one binding of its symbols. See the example of [`plan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The number of elements of each buffer.
@@ -371,6 +392,19 @@ impl MemoryPlan {
 
 /// Evaluates the sizes of all buffers, where `symbol` returns the values of the program's symbols, and packs the
 /// arenas. The error names a buffer whose size cannot be evaluated.
+///
+/// ```
+/// use wgfc_program::memory::plan;
+/// use wgfc_program::program::{Buffer, BufferKind, Program};
+/// use wgfc_program::{DType, Dim};
+/// let kind = BufferKind::Arena { arena: 0, first: 0, last: 0 };
+/// let buffers = vec![Buffer { kind, dtype: DType::F32, elements: Dim::sym("batch") * 100 }];
+/// let program = Program { symbols: vec!["batch".to_owned()], buffers, ..Program::default() };
+/// let memory = plan(&program, &|_| Some(32))?;
+/// // 12,800 bytes; offsets and sizes are multiples of 256.
+/// assert_eq!(memory.packed(), 12_800);
+/// # Ok::<(), String>(())
+/// ```
 pub fn plan(program: &Program, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<MemoryPlan, String> {
     let mut out = MemoryPlan { slots: vec![None; program.buffers.len()], ..MemoryPlan::default() };
     let mut members: Vec<Vec<(usize, Item)>> = Vec::new();

@@ -8,6 +8,14 @@
 
 /// The shape with which kernels read an optional input of this rank: leading axes are added to the given shape. All
 /// extents are 0 if nothing is given, or a tensor without elements; `None` if it has too many axes.
+///
+/// ```
+/// use wgfc_program::optional::{misfit, shape};
+/// // A bias of 7 numbers is added to [2, 3, 7], and one of 5 cannot be.
+/// assert_eq!(shape(Some(&[7]), 3), Some(vec![1, 1, 7]));
+/// assert_eq!(misfit(&[1, 1, 7], &[2, 3, 7]), None);
+/// assert_eq!(misfit(&[1, 1, 5], &[2, 3, 7]), Some(2));
+/// ```
 pub fn shape(given: Option<&[usize]>, rank: usize) -> Option<Vec<usize>> {
     let Some(given) = given else { return Some(vec![0; rank]) };
     let missing = rank.checked_sub(given.len())?;

@@ -41,6 +41,14 @@ pub const STANDS_FOR: char = '\'';
 pub const MAX_EXTENT: i64 = i32::MAX as i64;
 
 /// An indivisible factor of a [`Poly`].
+///
+/// ```
+/// use wgfc_program::{Atom, Poly};
+/// let halves = Poly::parse("n/2")?;
+/// let Some(Atom::Div(n, two)) = halves.as_atom() else { panic!("a quotient is one atom") };
+/// assert_eq!((n, two.as_const()), (&Poly::sym("n"), Some(2)));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Atom {
     /// A symbolic dimension, at least 0.
@@ -65,6 +73,16 @@ pub enum Atom {
 pub type Monomial = Vec<Atom>;
 
 /// A symbolic integer in canonical form. See the [module](self).
+///
+/// ```
+/// use wgfc_program::{Dim, Poly};
+/// let total = Dim::sym("past") + Dim::sym("seq");
+/// assert_eq!(total, Poly::parse("seq + past")?);
+/// assert_eq!((&total * &total).to_string(), Poly::parse("(past + seq)*(past + seq)")?.to_string());
+/// assert_eq!(total.eval_syms(&|s| (s == "past").then_some(7).or(Some(5))), Some(12));
+/// assert_eq!((total.clone() - total).as_const(), Some(0));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Poly(Repr);
 
@@ -194,6 +212,13 @@ impl Poly {
     }
 
     /// The terms: each a monomial and its coefficient.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let terms = (Poly::sym("n") * 3 + 2).terms();
+    /// let coefficients: Vec<i64> = terms.iter().map(|t| t.1).collect();
+    /// assert!(coefficients.contains(&3) && coefficients.contains(&2));
+    /// ```
     pub fn terms(&self) -> Vec<(Monomial, i64)> {
         match &self.0 {
             Repr::Const(0) => vec![],
@@ -272,6 +297,13 @@ impl Poly {
     }
 
     /// The names of the symbols it depends on.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let symbols = Poly::parse("past + seq/2")?.symbols();
+    /// assert_eq!(symbols.iter().map(|s| &**s).collect::<Vec<_>>(), ["past", "seq"]);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn symbols(&self) -> BTreeSet<Arc<str>> {
         let mut out = BTreeSet::new();
         self.visit_atoms(&mut |a| {
@@ -303,6 +335,14 @@ impl Poly {
     }
 
     /// Evaluates with the given values; `None` if one is missing, on overflow, or on division by zero.
+    ///
+    /// ```
+    /// use wgfc_program::{Atom, Poly};
+    /// // Row 2 and column 3 of a matrix of 8 columns.
+    /// let index = Poly::var(0) * 8 + Poly::var(1);
+    /// let at = |a: &Atom| match a { Atom::Var(i) => Some([2, 3][*i as usize]), _ => None };
+    /// assert_eq!(index.eval(&at), Some(19));
+    /// ```
     pub fn eval(&self, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<i64> {
         match &self.0 {
             Repr::Const(c) => Some(*c),
@@ -340,6 +380,14 @@ impl Poly {
     }
 
     /// Evaluates a dimension with the given values of symbols.
+    ///
+    /// ```
+    /// use wgfc_program::Dim;
+    /// let groups = Dim::parse("(rows + 63)/64")?;
+    /// assert_eq!(groups.eval_syms(&|_| Some(100)), Some(2));
+    /// assert_eq!(groups.eval_syms(&|_| None), None);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn eval_syms(&self, env: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
         self.eval(&|a| match a {
             Atom::Sym(s) => env(s),
@@ -348,6 +396,14 @@ impl Poly {
     }
 
     /// Replaces atoms. Divisions are simplified again with `domain`, the domain of the result.
+    ///
+    /// ```
+    /// use wgfc_program::{Atom, Poly};
+    /// let n = |a: &Atom| (*a == Atom::Sym("n".into())).then(|| Poly::sym("heads") * 64);
+    /// // A quotient is simplified with the value.
+    /// assert_eq!(Poly::parse("n/64")?.subst(&n, &[]), Poly::sym("heads"));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn subst(&self, f: &dyn Fn(&Atom) -> Option<Poly>, domain: &Domain) -> Poly {
         let Repr::Sum(t) = &self.0 else { return self.clone() };
         let mut sum = Poly::ZERO;
@@ -372,6 +428,15 @@ impl Poly {
     }
 
     /// Replaces variable `%i` by `vars[i]`.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// // Element i of a row-major matrix of 8 columns, where i = 8·row + column.
+    /// let index = Poly::var(0) * 8 + Poly::var(1);
+    /// let domain = [Poly::sym("rows"), Poly::constant(8)];
+    /// assert_eq!(Poly::parse("%0/8")?.subst_vars(&[index], &domain), Poly::var(0));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn subst_vars(&self, vars: &[Poly], domain: &Domain) -> Poly {
         self.subst(
             &|a| match a {

@@ -14,6 +14,21 @@ use std::collections::BTreeMap;
 pub const FORMAT_VERSION: u32 = 1;
 
 /// A compiled model.
+///
+/// ```
+/// use wgfc_program::program::{Buffer, BufferKind, Port};
+/// use wgfc_program::{DType, Dim, Program, memory};
+/// // A program of one input, which no kernel reads.
+/// let shape = vec![Dim::sym("batch"), Dim::constant(13)];
+/// let elements = shape.iter().product();
+/// let x = Port { name: "x".to_owned(), dtype: DType::F32, shape, buffer: 0, broadcast: None };
+/// let buffer = Buffer { kind: BufferKind::Input { index: 0 }, dtype: DType::F32, elements };
+/// let symbols = vec!["batch".to_owned()];
+/// let program = Program { inputs: vec![x], buffers: vec![buffer], symbols, ..Program::default() };
+/// assert_eq!(program.buffers[0].elements.eval_syms(&|_| Some(2)), Some(26));
+/// assert_eq!(memory::plan(&program, &|_| Some(2))?.packed(), 0);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
     /// The tensors that the caller provides, in the model's order.
@@ -51,6 +66,14 @@ pub struct Program {
 }
 
 /// The facts that the compiler has proven about a program's kernels. Code that changes the program must remove them.
+///
+/// ```
+/// use wgfc_program::{Dim, program::Proof};
+/// // Of two kernels, the second has an index that the data decide.
+/// let proof = Proof::new(vec![vec![], vec!["x[indices[i]]".to_owned()]], vec![Dim::sym("n")], vec![]);
+/// assert!(proof.is_in_bounds(0) && !proof.is_in_bounds(1));
+/// assert_eq!(proof.count(), 1);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// For each kernel, the accesses that may leave the buffers of a dispatch even if no size is negative.
@@ -189,6 +212,12 @@ pub struct Buffer {
 impl Buffer {
     /// The number of bytes to allocate for `elements` elements: packed, in whole 32-bit words, at least 16. It is
     /// capped at a number that exceeds any memory but can be added to without overflow.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, program::Buffer};
+    /// assert_eq!(Buffer::byte_size(DType::F32, 100), 400);
+    /// assert_eq!(Buffer::byte_size(DType::U8, 1), 16);
+    /// ```
     pub fn byte_size(dtype: DType, elements: usize) -> u64 {
         dtype.bytes_of(elements as u64).min(1 << 62).next_multiple_of(4).max(16)
     }
@@ -315,6 +344,14 @@ pub struct Until {
 impl Program {
     /// The number of times that a run executes dispatch `dispatch`, if no number of repetitions is negative, and a
     /// repetition in rounds takes one round.
+    ///
+    /// ```
+    /// use wgfc_program::{Dim, Program, program::Repeat};
+    /// let steps = Repeat { first: 1, count: 2, times: Dim::sym("steps"), why: String::new(), until: None };
+    /// let program = Program { repeats: vec![steps], ..Program::default() };
+    /// assert_eq!(program.times(0), Dim::ONE);
+    /// assert_eq!(program.times(2), Dim::sym("steps"));
+    /// ```
     pub fn times(&self, dispatch: usize) -> Dim {
         let inside = |r: &&Repeat| dispatch.checked_sub(r.first).is_some_and(|i| i < r.count);
         self.repeats.iter().filter(inside).map(|r| r.times.clone()).product()

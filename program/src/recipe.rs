@@ -12,7 +12,7 @@ pub const PART_BYTES: u64 = 16 << 20;
 /// The minimum number of bytes of a row of a column: each row is a separate write to the device.
 const LEAST_ROW: usize = 512;
 
-/// The locations of the bytes of the weights.
+/// The locations of the bytes of the weights. See the example of [`Recipe`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipes {
     /// The files to which the parts belong.
@@ -37,6 +37,17 @@ pub struct SourceFile {
 ///
 /// The parts of a column, one after the other, form `rows` rows of equal size. A row of the tensor consists of that
 /// row of each column in turn. With one row, the parts are simply concatenated.
+///
+/// ```
+/// use wgfc_program::recipe::{Recipe, SourceFile};
+/// use wgfc_program::{DType, Tensor};
+/// // The weight is 16 bytes of file 0, from byte 64 on.
+/// let recipe = Recipe::whole(&Tensor::zeros(DType::F32, vec![4]), 0, 64);
+/// assert_eq!((recipe.parts[0].offset, recipe.parts[0].bytes), (64, 16));
+/// let file = |bytes| SourceFile { name: "model.onnx".to_owned(), bytes, sha256: None };
+/// assert_eq!(recipe.columns(&[file(100)]), Ok(vec![0..1]));
+/// assert!(recipe.columns(&[file(70)]).is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Element type.
@@ -53,7 +64,7 @@ pub struct Recipe {
     pub parts: Vec<Part>,
 }
 
-/// A range of a file that holds whole rows of a column.
+/// A range of a file that holds whole rows of a column. See the example of [`Recipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The column, counted from 0.
@@ -97,6 +108,17 @@ impl Recipe {
 
     /// The recipe of a tensor made of stretches whose file and offset `place` knows. `None` if `place` does not know
     /// one of them, or they have fewer than `least` bytes on average.
+    ///
+    /// ```
+    /// use wgfc_program::remote::Stretch;
+    /// use wgfc_program::{Tensor, recipe::Recipe};
+    /// let t = Tensor::from_f32(vec![256], &[1.0; 256]);
+    /// // All bytes are in file 0, from byte 4096 on.
+    /// let place = |s: Stretch<'_>| matches!(s, Stretch::Here(_)).then_some((0, 4096));
+    /// let recipe = Recipe::find(&t, 512, place).unwrap();
+    /// assert_eq!(recipe.parts[0].offset, 4096);
+    /// # assert_eq!(recipe.stored(), t.dtype);
+    /// ```
     pub fn find<'t>(
         t: &'t Tensor,
         least: usize,

@@ -7,6 +7,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A reader of the files.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wgfc_program::remote::{Files, Remote, Source};
+/// use wgfc_program::{DType, Tensor};
+/// struct InMemory(Vec<u8>);
+/// impl Files for InMemory {
+///     fn read(&self, _file: usize, offset: u64, into: &mut [u8]) -> bool {
+///         let bytes = self.0.get(offset as usize..).and_then(|b| b.get(..into.len()));
+///         bytes.map(|b| into.copy_from_slice(b)).is_some()
+///     }
+/// }
+/// let source = Source::new(Box::new(InMemory(vec![1, 2, 3, 4])));
+/// let t = Tensor::remote(DType::U8, vec![2], Arc::new(Remote::new(source.clone(), 0, 1, 2)))?;
+/// # assert_eq!(source.bytes_read(), 0);
+/// # assert_eq!(t.bytes(), Some(&[2, 3][..]));
+/// # assert_eq!(source.bytes_read(), 2);
+/// # Ok::<(), String>(())
+/// ```
 pub trait Files: Send + Sync {
     /// Fills `into` with the bytes of a file from `offset`; returns whether it succeeded.
     fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool;
@@ -95,6 +114,13 @@ impl AsRef<[u8]> for Remote {
 }
 
 /// The location of some bytes of a tensor.
+///
+/// ```
+/// use wgfc_program::{Tensor, remote::Stretch};
+/// let t = Tensor::from_f32(vec![2], &[1.0, 2.0]);
+/// let first = t.stretches(0..8).next();
+/// assert!(matches!(first, Some(Stretch::Here(bytes)) if bytes.len() == 8));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stretch<'a> {
     /// In memory.

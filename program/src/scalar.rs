@@ -5,6 +5,15 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A constant element, stored as bits so that NaN and infinity are kept and comparison is exact.
+///
+/// ```
+/// use wgfc_program::{DType, Scalar};
+/// let x = Scalar::from_f64(DType::F32, 0.1);
+/// assert_eq!(x.as_f64(), f64::from(0.1_f32));
+/// assert_eq!(Scalar::from_i64(DType::I64, -3).as_i64(), -3);
+/// // Bits are compared: NaN equals itself.
+/// assert_eq!(Scalar::from_f64(DType::F32, f64::NAN), Scalar::from_f64(DType::F32, f64::NAN));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scalar {
     /// Its element type.

@@ -5,6 +5,13 @@ use crate::scalar::Scalar;
 use half::{bf16, f16};
 
 /// Decodes `n` packed little-endian elements. Missing bytes read as zero.
+///
+/// ```
+/// use wgfc_program::{DType, storage::decode};
+/// // Two numbers of 4 bits share a byte, the first in its low half.
+/// let values: Vec<i64> = decode(DType::I4, &[0xf3], 2).iter().map(|s| s.as_i64()).collect();
+/// assert_eq!(values, [3, -1]);
+/// ```
 pub fn decode(dtype: DType, bytes: &[u8], n: usize) -> Vec<Scalar> {
     let bits = dtype.bits();
     (0..n)
@@ -27,6 +34,12 @@ pub fn decode(dtype: DType, bytes: &[u8], n: usize) -> Vec<Scalar> {
 }
 
 /// Encodes scalars (converted to `dtype`: floats round to nearest even, integers wrap) as packed bytes.
+///
+/// ```
+/// use wgfc_program::{DType, Scalar, storage::encode};
+/// let values = [1.0, -2.0].map(|v| Scalar::from_f64(DType::F32, v));
+/// assert_eq!(encode(DType::F16, values.into_iter()), [0x00, 0x3c, 0x00, 0xc0]);
+/// ```
 pub fn encode(dtype: DType, v: impl Iterator<Item = Scalar>) -> Vec<u8> {
     let bits = dtype.bits();
     let mut out = Vec::new();
@@ -49,6 +62,13 @@ pub fn encode(dtype: DType, v: impl Iterator<Item = Scalar>) -> Vec<u8> {
 }
 
 /// The scalar that raw stored bits represent.
+///
+/// ```
+/// use wgfc_program::{DType, storage::{from_raw, to_raw}};
+/// let one = from_raw(DType::BF16, 0x3f80);
+/// assert_eq!(one.as_f64(), 1.0);
+/// assert_eq!(to_raw(DType::F16, one), 0x3c00);
+/// ```
 pub fn from_raw(dtype: DType, raw: u64) -> Scalar {
     let sext = |b: u32| (((raw << (64 - b)) as i64) >> (64 - b)) as u64;
     let bits = match dtype {

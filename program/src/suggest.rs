@@ -3,7 +3,7 @@
 use crate::poly::{Atom, Dim};
 use std::fmt::Write;
 
-/// The relation required of two dimensions.
+/// The relation required of two dimensions. See the example of [`relation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Equal.
@@ -15,6 +15,17 @@ pub enum Relation {
 }
 
 /// The relation that the equality of two dimensions expresses: `max(low, x) = x` says that `x` is at least `low`.
+///
+/// ```
+/// use wgfc_program::{Dim, suggest};
+/// // The least size of an image is expressed as an equation of dimensions.
+/// let (a, b) = (Dim::parse("max(5, width)")?, Dim::sym("width"));
+/// let (relation, x, least) = suggest::relation(&a, &b);
+/// assert_eq!(relation, suggest::Relation::AtLeast);
+/// let said = suggest::needed(relation, (&x.to_string(), 3), (&least.to_string(), 5));
+/// assert_eq!(said, "needs width (here 3) to be at least 5");
+/// # Ok::<(), String>(())
+/// ```
 pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
     let at_most = [(a, b), (b, a)].into_iter().find_map(|(extreme, other)| match extreme.as_atom()? {
         Atom::Max(x, y) if y == other => Some((x, other)),
@@ -50,6 +61,16 @@ const NEAR: i64 = 1024;
 /// Describes values of symbols, near the given ones, for which the pairs are equal; `None` if changing any single
 /// symbol does not help. Pairs with a symbol without a value are ignored. `called` names the input and the axis whose
 /// extent a symbol is.
+///
+/// ```
+/// use wgfc_program::{Dim, suggest::{axis_of, suggest}};
+/// let (a, b) = (Dim::sym("n"), Dim::parse("2*(n/2)")?);
+/// let shape = [Dim::constant(4), a.clone()];
+/// let called = |s: &str| axis_of([("x", &shape[..])], s);
+/// let said = suggest(&[("n", 9)], &[(&a, &b)], &called).unwrap();
+/// assert_eq!(said, "n (axis 1 of input \"x\") may be any multiple of 2: 8 or 10 instead of 9");
+/// # Ok::<(), String>(())
+/// ```
 pub fn suggest<S: AsRef<str>>(
     values: &[(S, i64)],
     pairs: &[(&Dim, &Dim)],

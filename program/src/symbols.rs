@@ -18,6 +18,13 @@ pub enum Solution {
 }
 
 /// Solves `dim == extent`. `value` returns the values of known symbols.
+///
+/// ```
+/// use wgfc_program::{Dim, symbols::{Solution, solve}};
+/// let heads = Dim::sym("heads") * 64;
+/// assert_eq!(solve(&heads, 768, &|_| None), Solution::Is("heads".into(), 12));
+/// assert_eq!(solve(&heads, 100, &|_| None), Solution::Never("heads".into()));
+/// ```
 pub fn solve(dim: &Dim, extent: i64, value: &dyn Fn(&str) -> Option<i64>) -> Solution {
     let mut unknown = dim.symbols().into_iter().filter(|s| value(s).is_none());
     let (Some(symbol), None) = (unknown.next(), unknown.next()) else { return Solution::Open };
@@ -52,7 +59,7 @@ pub fn solve(dim: &Dim, extent: i64, value: &dyn Fn(&str) -> Option<i64>) -> Sol
     }
 }
 
-/// A symbol whose value has been found.
+/// A symbol whose value has been found. See the example of [`bind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The symbol.
@@ -66,6 +73,15 @@ pub struct Found {
 /// Determines the symbols to which `known` gives no value from the extents, in the order in which they are found.
 /// Extents that are single symbols are used first, then those that are linear in one unknown symbol. The consistency
 /// of the extents is not checked.
+///
+/// ```
+/// use wgfc_program::{Dim, symbols::bind};
+/// let (batch, total) = (Dim::sym("batch"), Dim::parse("past + seq")?);
+/// let found = bind(&[(&batch, 2), (&total, 12)], &|s| (s == "past").then_some(7));
+/// let values: Vec<(&str, i64)> = found.iter().map(|f| (&*f.symbol, f.value)).collect();
+/// assert_eq!(values, [("batch", 2), ("seq", 5)]);
+/// # Ok::<(), String>(())
+/// ```
 pub fn bind(extents: &[(&Dim, i64)], known: &dyn Fn(&str) -> Option<i64>) -> Vec<Found> {
     let mut found: Vec<Found> = vec![];
     let mut values: BTreeMap<Arc<str>, i64> = BTreeMap::new();

@@ -11,10 +11,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory that another object owns and keeps alive, such as a memory-mapped file.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wgfc_program::tensor::ByteOwner;
+/// // Everything that gives bytes and can go to another thread is one.
+/// let owner: Arc<dyn ByteOwner> = Arc::new(vec![1_u8, 2]);
+/// assert_eq!((*owner).as_ref(), [1, 2]);
+/// ```
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync {}
 impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
 
 /// The bytes of a [`Tensor`].
+///
+/// ```
+/// use wgfc_program::{DType, Tensor, tensor::Data};
+/// let weight = Tensor::absent(DType::F32, vec![1000, 1000]);
+/// assert!(matches!(weight.data, Data::Absent) && weight.bytes().is_none());
+/// ```
 #[derive(Clone)]
 pub enum Data {
     /// Shared bytes: `len` of them from `offset`.
@@ -45,6 +59,17 @@ pub enum Data {
 }
 
 /// A dense, row-major, little-endian tensor of constant shape; bool is one byte each, 4-bit types two to a byte.
+///
+/// ```
+/// use wgfc_program::{DType, Tensor};
+/// let t = Tensor::from_f32(vec![2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// assert_eq!((t.dtype, t.numel(), t.byte_len()), (DType::F32, 6, Some(24)));
+/// assert_eq!(t.reshaped(vec![3, 2]).to_f32s(), t.to_f32s());
+/// assert_eq!(t.element(4).map(|s| s.as_f64()), Some(5.0));
+/// let halves = Tensor::new(DType::F16, vec![2], vec![0x00, 0x3c, 0x00, 0xc0])?;
+/// assert_eq!(halves.to_f32s(), Some(vec![1.0, -2.0]));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone)]
 pub struct Tensor {
     /// Element type.
@@ -57,11 +82,30 @@ pub struct Tensor {
 
 impl Tensor {
     /// A tensor of packed bytes; fails if their number is not the one that shape and type need.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Tensor};
+    /// let mask = Tensor::new(DType::Bool, vec![3], vec![1, 0, 1])?;
+    /// assert_eq!(mask.to_i64s(), Some(vec![1, 0, 1]));
+    /// assert!(Tensor::new(DType::F32, vec![3], vec![0; 8]).is_err());
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Tensor, String> {
         let len = bytes.len();
         Tensor::shared(dtype, shape, Arc::new(bytes), 0, len)
     }
     /// A tensor over a range of shared bytes; fails like [`Tensor::new`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use wgfc_program::{DType, Tensor};
+    /// // Two tensors in one file that is in memory.
+    /// let file = Arc::new(vec![1_u8, 2, 3, 4, 5]);
+    /// let a = Tensor::shared(DType::U8, vec![2], file.clone(), 0, 2)?;
+    /// let b = Tensor::shared(DType::U8, vec![3], file, 2, 3)?;
+    /// assert_eq!((a.to_i64s(), b.to_i64s()), (Some(vec![1, 2]), Some(vec![3, 4, 5])));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn shared(
         dtype: DType,
         shape: Vec<usize>,
@@ -105,6 +149,12 @@ impl Tensor {
         Tensor::from_scalars(s.dtype, vec![], &[s])
     }
     /// An f32 tensor. `v.len()` must be the number of elements.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let x = Tensor::from_f32(vec![2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    /// assert_eq!(x.numel(), 4);
+    /// ```
     pub fn from_f32(shape: Vec<usize>, v: &[f32]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
@@ -112,6 +162,12 @@ impl Tensor {
         Tensor { dtype: DType::F32, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
     /// An i64 tensor. `v.len()` must be the number of elements.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let ids = Tensor::from_i64(vec![1, 3], &[3, 1, 36]);
+    /// assert_eq!(ids.to_i64s(), Some(vec![3, 1, 36]));
+    /// ```
     pub fn from_i64(shape: Vec<usize>, v: &[i64]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
@@ -119,6 +175,13 @@ impl Tensor {
         Tensor { dtype: DType::I64, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
     /// A tensor of scalars, which are narrowed to `dtype`. `v.len()` must be the number of elements.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Scalar, Tensor};
+    /// let v = [1.0, 2.5].map(|x| Scalar::from_f64(DType::F32, x));
+    /// let t = Tensor::from_scalars(DType::BF16, vec![2], &v);
+    /// assert_eq!((t.byte_len(), t.to_f32s()), (Some(4), Some(vec![1.0, 2.5])));
+    /// ```
     pub fn from_scalars(dtype: DType, shape: Vec<usize>, v: &[Scalar]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes = crate::storage::encode(dtype, v.iter().copied());
@@ -127,6 +190,12 @@ impl Tensor {
     }
 
     /// A tensor whose elements `f` computes from their flat index, narrowed to `dtype`.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Scalar, Tensor};
+    /// let squares = |i: usize| Scalar::from_i64(DType::I64, (i * i) as i64);
+    /// assert_eq!(Tensor::generate(DType::I64, vec![4], squares).to_i64s(), Some(vec![0, 1, 4, 9]));
+    /// ```
     pub fn generate(dtype: DType, shape: Vec<usize>, mut f: impl FnMut(usize) -> Scalar) -> Tensor {
         let bytes = crate::storage::encode(dtype, (0..shape.iter().product()).map(&mut f));
         let len = bytes.len();
@@ -157,6 +226,14 @@ impl Tensor {
         }
     }
     /// A range of the packed bytes as consecutive pieces; none if absent. Copies nothing.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_f32(vec![2], &[1.0, 2.0]);
+    /// // Written somewhere without being copied.
+    /// let bytes: usize = t.pieces(0..8).map(<[u8]>::len).sum();
+    /// assert_eq!(bytes, 8);
+    /// ```
     pub fn pieces(&self, range: Range<usize>) -> Box<dyn Iterator<Item = &[u8]> + '_> {
         match &self.data {
             Data::Joined(j) => Box::new(j.pieces(range)),
@@ -225,6 +302,14 @@ impl Tensor {
         Some(self.scalars()?.into_iter().map(|s| s.as_f64() as f32).collect())
     }
     /// `len` elements from flat index `start`, which must lie at a byte boundary, sharing the bytes.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_f32(vec![3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// // The second row.
+    /// let row = t.flat_slice(2, 2);
+    /// assert_eq!(row.to_f32s(), Some(vec![3.0, 4.0]));
+    /// ```
     pub fn flat_slice(&self, start: usize, len: usize) -> Tensor {
         let (skip, bytes) = (self.dtype.bytes_for(start), self.dtype.bytes_for(len));
         let data = match &self.data {
@@ -241,6 +326,13 @@ impl Tensor {
         Tensor { dtype: self.dtype, shape: vec![len], data }
     }
     /// The element at flat index `at`; `None` if absent or out of range. Reads only a few bytes of a file.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_i64(vec![3], &[3, 1, 36]);
+    /// assert_eq!(t.element(2).map(|s| s.as_i64()), Some(36));
+    /// assert_eq!(t.element(3), None);
+    /// ```
     pub fn element(&self, at: usize) -> Option<Scalar> {
         (at < self.numel()).then_some(())?;
         // Elements smaller than a byte are decoded from a byte boundary.
@@ -255,6 +347,12 @@ impl Tensor {
 }
 
 /// The number of elements, or `None` if it or the number of their bits overflows.
+///
+/// ```
+/// use wgfc_program::tensor::checked_numel;
+/// assert_eq!(checked_numel(&[2, 3]), Some(6));
+/// assert_eq!(checked_numel(&[usize::MAX, 2]), None);
+/// ```
 pub fn checked_numel(shape: &[usize]) -> Option<usize> {
     // A 32-bit host can represent the sizes of tensors that do not fit in its memory.
     const MOST: u64 = i64::MAX as u64 / 8;
@@ -289,6 +387,12 @@ impl fmt::Debug for Tensor {
 }
 /// Gathers elements of `width` bytes in row-major order: `counts` elements along each axis, at distances of `strides`
 /// elements in `data`. Elements beyond the end of `data` are left out.
+///
+/// ```
+/// use wgfc_program::tensor::gathered;
+/// // The transpose of a matrix of 2 rows and 3 columns of bytes.
+/// assert_eq!(gathered(&[1, 2, 3, 4, 5, 6], 1, &[3, 2], &[1, 3]), [1, 4, 2, 5, 3, 6]);
+/// ```
 pub fn gathered(data: &[u8], width: usize, counts: &[usize], strides: &[usize]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len());
     let Some((inner, outer)) = counts.split_last() else { return data.to_vec() };

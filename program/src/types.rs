@@ -8,6 +8,14 @@ use std::fmt;
 pub const MAX_ELEMENTS: i64 = 1 << 40;
 
 /// The element type and the symbolic shape of a value.
+///
+/// ```
+/// use wgfc_program::{DType, Dim, TensorType};
+/// let t = TensorType::new(DType::F32, [Dim::sym("batch"), Dim::constant(13)]);
+/// assert_eq!(t.to_string(), "f32[batch, 13]");
+/// assert_eq!(t.numel(), Dim::sym("batch") * 13);
+/// assert_eq!(t.static_shape(), None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// Element type.
@@ -31,6 +39,11 @@ impl TensorType {
     }
     /// Fails if an extent is negative, or the number of elements is too large for any memory, whatever the symbols
     /// are.
+    ///
+    /// ```
+    /// use wgfc_program::{DType, Dim, TensorType};
+    /// assert!(TensorType::new(DType::F32, [Dim::constant(-1)]).exists().is_err());
+    /// ```
     pub fn exists(&self) -> Result<(), String> {
         let extents = || self.shape.iter().filter_map(Dim::as_const);
         if let Some(d) = extents().find(|d| *d < 0) {

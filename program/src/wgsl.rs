@@ -11,6 +11,13 @@ const EXTENSIONS: [(&str, &str); 3] = [
 ];
 
 /// The text preceded by an `enable` directive for each of the features.
+///
+/// ```
+/// use wgfc_program::wgsl::{enabled, for_naga};
+/// let text = enabled("fn main() {}", &["subgroups".to_owned()]);
+/// assert_eq!(text, "enable subgroups;\nfn main() {}");
+/// assert!(!for_naga(&text).contains("enable"));
+/// ```
 pub fn enabled(text: &str, features: &[String]) -> String {
     let names = EXTENSIONS.iter().filter(|e| features.iter().any(|f| f == e.0));
     names.map(|e| format!("enable {};\n", e.1)).chain([text.to_owned()]).collect()

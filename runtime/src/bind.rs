@@ -321,6 +321,19 @@ pub fn check_sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
 
 /// Evaluates a checked program for these values of its symbols: constraints, sizes, offsets and workgroup counts, which must be
 /// within the device's limits.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let program = wgfc_runtime::testing::doubling();
+/// use wgfc_runtime::bind::{bind, bind_symbols};
+/// // The shapes of the inputs give the symbols their values, and these give sizes and workgroup counts.
+/// let values = bind_symbols(&program, &[&[1000]], &Default::default())?;
+/// let bound = bind(&program, values, gpu.profile())?;
+/// assert_eq!((bound.values, bound.outputs), (vec![1000], vec![vec![1000]]));
+/// assert_eq!(bound.workgroups, [[16, 1, 1]]);
+/// # Ok(()) }
+/// ```
 pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Result<Bound, RunError> {
     let env: BTreeMap<&str, i64> =
         program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();

@@ -12,6 +12,14 @@ use wgfc_program::{Atom, DType, Dim, Program};
 const NESTED: usize = 8;
 
 /// The messages of all inconsistencies of the plan; empty for a valid program.
+///
+/// ```
+/// use wgfc_runtime::{check::check, testing};
+/// let mut program = testing::doubling();
+/// assert!(check(&program).is_empty());
+/// program.dispatches[0].kernel = 7;
+/// assert!(!check(&program).is_empty());
+/// ```
 pub fn check(p: &Program) -> Vec<String> {
     let mut c = Check { p, errors: Vec::new() };
     c.symbols();

@@ -4,6 +4,17 @@ use std::fmt;
 use wgfc_program::suggest::Relation;
 
 /// An input that the program does not accept.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_runtime::RunError;
+/// let Err(RunError::Inputs(bad)) = session.run_blocking(&[]) else { panic!("x is missing") };
+/// assert_eq!(bad[0].name, "x");
+/// println!("{}", bad[0]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadInput {
@@ -19,7 +30,7 @@ impl fmt::Display for BadInput {
     }
 }
 
-/// A plan that was not used, and the reason.
+/// A plan that was not used, and the reason. See the example of [`plans::choose`](crate::plans::choose).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotTaken {
@@ -46,6 +57,22 @@ fn needs(node: &str, relation: Relation, a: (&str, i64), b: (&str, i64)) -> Stri
 }
 
 /// The error of loading or running a program. Nothing in this crate panics on a bad program or input.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// # let x = wgfc_program::Tensor::from_f32(vec![1], &[1.0]);
+/// use wgfc_runtime::RunError;
+/// match session.run_blocking(&[("x", x)]) {
+///     Ok(outputs) => println!("{outputs:?}"),
+///     Err(RunError::Inputs(bad)) => bad.iter().for_each(|b| eprintln!("{b}")),
+///     // A new device and new sessions are needed.
+///     Err(RunError::DeviceLost(why)) => eprintln!("the device is lost: {why}"),
+///     Err(e) => return Err(e),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

@@ -9,6 +9,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wgfc_program::DeviceLimits;
 
 /// Which adapter to use.
+///
+/// ```
+/// use wgfc_runtime::AdapterChoice;
+/// // As in the environment variable `WGFC_ADAPTER`.
+/// let choice: AdapterChoice = "llvmpipe".parse().unwrap();
+/// assert_eq!(choice, AdapterChoice::Name("llvmpipe".to_owned()));
+/// assert_eq!("1".parse(), Ok(AdapterChoice::Index(1)));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdapterChoice {
@@ -73,6 +81,17 @@ impl std::fmt::Display for AdapterChoice {
 }
 
 /// The description of an adapter.
+///
+/// ```
+/// # if wgfc_runtime::testing::gpus().is_empty() { return }
+/// use wgfc_runtime::{AdapterChoice, Gpu};
+/// let adapters = Gpu::adapters_blocking();
+/// for a in &adapters {
+///     println!("{} ({}, {})", a.name, a.backend, a.driver);
+/// }
+/// // The adapter that is used if none is chosen.
+/// assert!(AdapterChoice::Best.pick(&adapters).is_some());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSummary {
     /// The device's name.
@@ -195,6 +214,18 @@ struct Inner {
 }
 
 /// An open device. Clones are the same device.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # if wgfc_runtime::testing::gpus().is_empty() { return Ok(()) }
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::{AdapterChoice, Gpu};
+/// let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
+/// println!("{}", gpu.summary().name);
+/// let x = gpu.upload_blocking(&Tensor::from_f32(vec![2], &[1.0, 2.0]))?;
+/// assert_eq!(x.read_blocking()?.to_f32s(), Some(vec![1.0, 2.0]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Gpu(Arc<Inner>);
 
@@ -211,6 +242,15 @@ impl Gpu {
     }
 
     /// Opens the chosen adapter and requests all of its limits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # if wgfc_runtime::testing::gpus().is_empty() { return Ok(()) }
+    /// use wgfc_runtime::{AdapterChoice, Gpu};
+    /// let gpu = Gpu::request(&AdapterChoice::from_env()).await?;
+    /// assert!(!gpu.is_lost());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
         let adapters = platform::adapters().await;
         let summaries: Vec<_> = adapters.iter().map(summary).collect();
@@ -274,6 +314,15 @@ impl Gpu {
     ///
     /// [`Requirements`](crate::Requirements) are the features and limits to request for a program. A device with less is adopted,
     /// too, but making a session of a program that needs more is an error.
+    ///
+    /// ```no_run
+    /// use wgfc_runtime::{Gpu, wgpu};
+    /// # fn adopt(adapter: wgpu::Adapter) -> Result<(), Box<dyn std::error::Error>> {
+    /// // The adapter and the device are those of your engine.
+    /// let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor::default()))?;
+    /// let gpu = Gpu::from_wgpu(&adapter, device, queue);
+    /// # Ok(()) }
+    /// ```
     pub fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Gpu {
         let (mut summary, info) = (summary(adapter), adapter.get_info());
         summary.limits = device_limits(&device.limits(), device.features(), &info);
@@ -333,6 +382,19 @@ impl Gpu {
     /// # Safety
     /// `data` must be bytes that [`Gpu::pipeline_data`] returned for the same adapter and driver, possibly in an earlier process;
     /// the driver may not validate them.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let gpu = wgfc_runtime::testing::gpus()[0].clone();
+    /// let file = "pipelines.bin";
+    /// // SAFETY: nobody else writes the file, and it is of this adapter and driver.
+    /// unsafe { gpu.keep_pipelines(std::fs::read(file).ok().as_deref()) };
+    /// // … make sessions …
+    /// if let Some(data) = gpu.pipeline_data() {
+    ///     std::fs::write(file, data)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub unsafe fn keep_pipelines(&self, data: Option<&[u8]>) {
         if self.pipeline_key().is_none() {
             return;
@@ -351,6 +413,16 @@ impl Gpu {
 
     /// The number of kernels that have been compiled, and of all that were requested so far, for progress displays on other
     /// threads.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// let session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// let (done, all) = gpu.compiled();
+    /// assert_eq!(done, all);
+    /// # drop(session);
+    /// # Ok(()) }
+    /// ```
     pub fn compiled(&self) -> (usize, usize) {
         let [done, all] = &self.0.compiled;
         (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed))
@@ -370,6 +442,14 @@ impl Gpu {
     }
 
     /// Reports that the device is lost. The owner of an [adopted](Gpu::from_wgpu) device calls this in its device-lost callback.
+    ///
+    /// ```no_run
+    /// use wgfc_runtime::{Gpu, wgpu};
+    /// # fn callback(gpu: Gpu, device: &wgpu::Device) {
+    /// // In the program that made the device.
+    /// device.set_device_lost_callback(move |_reason, message| gpu.report_lost(&message));
+    /// # }
+    /// ```
     pub fn report_lost(&self, message: &str) {
         self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(message.to_owned());
     }
@@ -473,6 +553,18 @@ impl Gpu {
     }
 
     /// Waits until all work submitted so far is done. In a browser this yields to the event loop meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// # let x = wgfc_program::Tensor::from_f32(vec![1], &[1.0]);
+    /// let started = std::time::Instant::now();
+    /// session.run_on_device(&[("x", x.into())]).await?;
+    /// gpu.wait().await?;
+    /// println!("the run took {:?}", started.elapsed());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn wait(&self) -> Result<(), RunError> {
         let (tx, rx) = wait::channel();
         self.0.queue.on_submitted_work_done(move || tx.send(()));

@@ -15,6 +15,18 @@ pub(crate) struct Pipeline {
 }
 
 /// The run-time checks of kernels.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let program = wgfc_runtime::testing::doubling();
+/// use wgfc_runtime::{Session, kernel::Checks, session::SessionOptions};
+/// // The program comes from a file that somebody else wrote.
+/// let options = SessionOptions { checks: Checks::All, ..Default::default() };
+/// let session = Session::with_options_blocking(gpu, &program, options)?;
+/// # drop(session);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
     /// All checks for kernels that are not proven by the compiler, in this process, to stay inside their buffers

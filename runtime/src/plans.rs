@@ -10,6 +10,20 @@ use wgfc_program::{Bundle, DeviceLimits, Program, Tensor};
 
 /// Sessions of the plans of a [`Bundle`] that a device can run, in the bundle's order. Each run uses the first plan that accepts
 /// the inputs.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let (one, many) = (wgfc_runtime::testing::doubling(), wgfc_runtime::testing::doubling());
+/// use wgfc_program::{Bundle, Tensor};
+/// use wgfc_runtime::{Plans, session::SessionOptions};
+/// let bundle = Bundle::new(vec![("one".to_owned(), one), ("many".to_owned(), many)]);
+/// let mut plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default())?;
+/// assert_eq!(plans.names().collect::<Vec<_>>(), ["one", "many"]);
+/// let outputs = plans.run_blocking(&[("x", Tensor::from_f32(vec![1], &[2.0]))])?;
+/// assert_eq!(outputs[0].1.to_f32s(), Some(vec![4.0]));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Plans {
     plans: Vec<(String, Session)>,
@@ -36,6 +50,17 @@ fn differs(p: &Program, first: &Program) -> Option<String> {
 ///
 /// # Errors
 /// [`RunError::NoPlan`] if the device can run none of the plans.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let program = wgfc_runtime::testing::doubling();
+/// use wgfc_program::Bundle;
+/// let bundle = Bundle::new(vec![("general".to_owned(), program)]);
+/// let (taken, left_out) = wgfc_runtime::plans::choose(&bundle, gpu.profile())?;
+/// assert_eq!((taken.len(), left_out.len()), (1, 0));
+/// # Ok(()) }
+/// ```
 pub fn choose<'b>(
     bundle: &'b Bundle,
     limits: &DeviceLimits,
@@ -101,6 +126,17 @@ impl Plans {
     ///
     /// # Errors
     /// The error of the inputs if there is one plan, [`RunError::NoFit`] if there are several.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::{Plans, Session, testing};
+    /// let mut plans = Plans::of(Session::new_blocking(gpu, &testing::doubling())?);
+    /// let plan = plans.select(&[("x", Tensor::from_f32(vec![1], &[1.0]).into())])?;
+    /// assert!(plans.session_mut(plan).is_some());
+    /// # Ok(()) }
+    /// ```
     pub fn select(&self, inputs: &[(&str, Value)]) -> Result<usize, RunError> {
         let mut refused = vec![];
         for (i, (name, session)) in self.plans.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
 use wgfc_program::Tensor;
 
-/// The time and the work of one dispatch.
+/// The time and the work of one dispatch. See the example of [`Profile`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchProfile {
@@ -30,6 +30,20 @@ pub struct DispatchProfile {
 }
 
 /// The time of runs of one program for one set of shapes. All times are in nanoseconds.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_program::Tensor;
+/// let profile = session.profile_blocking(&[("x", Tensor::from_f32(vec![64], &[1.0; 64]))], 3)?;
+/// for d in &profile.dispatches {
+///     println!("{}: {} bytes, {:?} ns", d.kernel, d.bytes, d.gpu_ns.map(|e| e.median));
+/// }
+/// assert_eq!(profile.dispatches.len(), 1);
+/// assert!(profile.round_trip_ns.is_some_and(|e| e.median > 0.0));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Profile {
@@ -52,6 +66,19 @@ pub struct Profile {
 }
 
 /// A time limit and a progress callback for a measurement.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// # let inputs = [("x", wgfc_program::Tensor::from_f32(vec![1], &[1.0]))];
+/// use wgfc_runtime::profile::Pace;
+/// let told = |done: usize, most: usize| eprintln!("{done} of at most {most} runs");
+/// let pace = Pace { seconds: Some(0.1), progress: Some(&told) };
+/// let profile = session.profile_paced_blocking(&inputs, 5, pace)?;
+/// assert!(profile.runs <= 5);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub struct Pace<'a> {
     /// The time limit in seconds, divided evenly among the parts. Each part runs at least once.
@@ -110,6 +137,16 @@ impl Session {
     /// Runs `runs` times (at least once) with and without timestamps. For programs with loops that end on a condition, only
     /// `back_to_back_ns` and `round_trip_ns` include all iterations; the other times include one. Growing states keep their
     /// lengths; other states advance with every run.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let profile = session.profile(&[("x", Tensor::from_f32(vec![1], &[1.0]))], 2).await?;
+    /// println!("{:?} ns a run", profile.back_to_back_ns);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         self.profile_paced(inputs, runs, Pace::default()).await
     }

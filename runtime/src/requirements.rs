@@ -64,6 +64,18 @@ impl Requirements {
     ///
     /// # Errors
     /// [`RunError::Inputs`] for a symbol without a value, and [`RunError::Constraint`] for values that violate a constraint.
+    ///
+    /// ```
+    /// use wgfc_runtime::{Requirements, testing, wgpu};
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// let program = testing::doubling();
+    /// // A gigabyte of numbers needs larger buffers than every device has.
+    /// let needs = Requirements::with_sizes(&program, &[("n".to_owned(), 1 << 28)].into())?;
+    /// let limits = wgpu::Limits::downlevel_defaults();
+    /// assert!(!needs.missing(wgpu::Features::empty(), &limits).is_empty());
+    /// assert!(Requirements::of(&program).check(wgpu::Features::empty(), &limits).is_ok());
+    /// # Ok(()) }
+    /// ```
     pub fn with_sizes(program: &Program, sizes: &BTreeMap<String, i64>) -> Result<Requirements, RunError> {
         let computed = |s: &str| program.computed.iter().any(|c| c.symbol == s);
         let unknown: Vec<_> =

@@ -31,6 +31,18 @@ pub(crate) use prepared::{Dispatch, Prepared, Ready};
 pub use stream::{Finished, Staging, Stream, StreamOptions};
 
 /// An input: from the host, or already on the device.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::session::Value;
+/// let x = Tensor::from_f32(vec![3], &[1.0, 2.0, 3.0]);
+/// let on_device = Value::from(gpu.upload_blocking(&x)?);
+/// let on_host = Value::from(x);
+/// assert_eq!(on_device.shape(), on_host.shape());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A tensor that is copied to the device.
@@ -68,6 +80,34 @@ impl Value {
 }
 
 /// The options of a [`Session`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let program = wgfc_runtime::testing::summing();
+/// use wgfc_runtime::kernel::Checks;
+/// use wgfc_runtime::session::{Session, SessionOptions};
+/// // The program was compiled by this process, and its state is to hold 1000 positions at first.
+/// let options = SessionOptions { checks: Checks::Trusted, capacity: 1000, ..Default::default() };
+/// let session = Session::with_options_blocking(gpu, &program, options)?;
+/// assert_eq!(session.capacity(), Some(1000));
+/// # Ok(()) }
+/// ```
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::{Session, testing};
+/// // y = 2·x, where x is f32[n].
+/// let mut session = Session::new_blocking(gpu, &testing::doubling())?;
+/// for n in [3, 100] {
+///     let outputs = session.run_blocking(&[("x", Tensor::from_f32(vec![n], &vec![1.5; n]))])?;
+///     let (name, y) = &outputs[0];
+///     assert_eq!((name.as_str(), y.to_f32s()), ("y", Some(vec![3.0; n])));
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// The run-time checks of kernels.
@@ -104,7 +144,22 @@ impl std::fmt::Debug for Uploaded {
     }
 }
 
-/// A loaded program. See the [crate] for an example.
+/// A loaded program.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::{Session, testing};
+/// // y = 2·x, where x is f32[n].
+/// let mut session = Session::new_blocking(gpu, &testing::doubling())?;
+/// for n in [3, 100] {
+///     let outputs = session.run_blocking(&[("x", Tensor::from_f32(vec![n], &vec![1.5; n]))])?;
+///     let (name, y) = &outputs[0];
+///     assert_eq!((name.as_str(), y.to_f32s()), ("y", Some(vec![3.0; n])));
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     pub(crate) gpu: Gpu,
@@ -134,6 +189,21 @@ pub struct Session {
 }
 
 /// A run in progress: see [`Session::start`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_program::Tensor;
+/// let x = Tensor::from_f32(vec![1], &[1.0]);
+/// let first = session.start_blocking(&[("x", x.into())], None)?;
+/// // The output of the first run is the input of the second, before anything has been waited for.
+/// let y = first.output("y").expect("y is an output").clone();
+/// let second = session.start_blocking(&[("x", y.into())], None)?;
+/// assert_eq!(first.read_blocking()?[0].1.to_f32s(), Some(vec![2.0]));
+/// assert_eq!(second.read_blocking()?[0].1.to_f32s(), Some(vec![4.0]));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Started {
     outputs: Vec<(String, DeviceTensor)>,
@@ -191,6 +261,20 @@ impl Session {
     /// # Errors
     /// [`RunError::Plan`] for an inconsistent plan, [`RunError::Limits`] and [`RunError::Feature`] for a device that lacks
     /// something, [`RunError::Shader`], [`RunError::WeightAbsent`], [`RunError::OutOfMemory`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let program = wgfc_runtime::testing::doubling();
+    /// use wgfc_runtime::{RunError, Session};
+    /// let session = Session::new(gpu, &program).await?;
+    /// assert_eq!(session.program().outputs[0].name, "y");
+    /// // A program that is not consistent is an error.
+    /// let mut broken = program;
+    /// broken.buffers.clear();
+    /// assert!(matches!(Session::new(gpu, &broken).await, Err(RunError::Plan(_))));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn new(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
         Session::with_options(gpu, program, SessionOptions::default()).await
     }
@@ -210,6 +294,17 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::new`] and [`Session::sibling`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let (long, short) = (wgfc_runtime::testing::summing(), wgfc_runtime::testing::summing());
+    /// use wgfc_runtime::session::{Session, SessionOptions};
+    /// // Two programs of one model: their sessions have the same states.
+    /// let sessions = Session::family(gpu, &[&long, &short], SessionOptions::default()).await?;
+    /// assert_eq!(sessions.len(), 2);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn family(
         gpu: &Gpu,
         programs: &[&Program],
@@ -385,6 +480,17 @@ impl Session {
     /// Sets the value of a symbol that no input's shape determines, for all later runs. If the symbol is the length of states,
     /// this replaces the length, and the caller must make sure that the states have contents for it. The capacity of states
     /// cannot be set here: see [`Session::grow`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let program = wgfc_runtime::testing::summing();
+    /// let mut session = wgfc_runtime::Session::new_blocking(gpu, &program)?;
+    /// // The number of positions of the state, which no input's shape determines.
+    /// session.set_symbol("past", 10)?;
+    /// assert_eq!(session.state_len(), 10);
+    /// # Ok(()) }
+    /// ```
     pub fn set_symbol(&mut self, name: &str, value: i64) -> Result<(), RunError> {
         if !self.program.symbols.iter().any(|s| s == name) {
             return Err(self.unknown("symbol", name, self.program.symbols.iter()));
@@ -407,6 +513,19 @@ impl Session {
     }
 
     /// Frees all memory that is kept between runs except weights and states, including the device's staging and transfer buffers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::session::DeviceMemory;
+    /// session.run_blocking(&[("x", Tensor::from_f32(vec![1 << 16], &[1.0; 1 << 16]))])?;
+    /// let before = DeviceMemory::of([&session]).total();
+    /// session.trim();
+    /// assert!(DeviceMemory::of([&session]).total() < before);
+    /// # Ok(()) }
+    /// ```
     pub fn trim(&mut self) {
         self.gpu.staging().clear();
         self.gpu.keep_transfer(None);
@@ -423,6 +542,21 @@ impl Session {
     }
 
     /// Runs with inputs from the host and returns all outputs on the host, in the model's order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let program = wgfc_runtime::testing::doubling();
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::{RunError, Session};
+    /// let mut session = Session::new(gpu, &program).await?;
+    /// let outputs = session.run(&[("x", Tensor::from_f32(vec![2], &[1.0, 2.0]))]).await?;
+    /// assert_eq!(outputs[0].1.to_f32s(), Some(vec![2.0, 4.0]));
+    /// // Inputs that do not fit are errors.
+    /// let e = session.run(&[("x", Tensor::from_i64(vec![2], &[1, 2]))]).await;
+    /// assert!(matches!(e, Err(RunError::Inputs(_))));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn run(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
         let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
         self.run_values(&inputs, None).await
@@ -430,6 +564,18 @@ impl Session {
 
     /// Runs with inputs on the host or on the device and returns the named outputs, or all for `None`, on the host. Other outputs
     /// are not read back.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = gpu.upload(&Tensor::from_f32(vec![2], &[1.0, 2.0])).await?;
+    /// // The input is on the device, and only the output `y` is read back.
+    /// let outputs = session.run_values(&[("x", x.into())], Some(&["y"])).await?;
+    /// assert_eq!(outputs[0].1.to_f32s(), Some(vec![2.0, 4.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn run_values(
         &mut self,
         inputs: &[(&str, Value)],
@@ -455,6 +601,17 @@ impl Session {
     /// Starts a run and the transfer of the named outputs, or of all for `None`, to the host. Later runs execute after it,
     /// whether or not its results have been read, so a loop can start the next run with the outputs of this one before it reads
     /// them. If the run computes the size of an output, this waits for the size.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let run = session.start(&[("x", Tensor::from_f32(vec![1], &[1.0]).into())], Some(&["y"])).await?;
+    /// // … other work of the host …
+    /// assert_eq!(run.read().await?[0].1.to_f32s(), Some(vec![2.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn start(
         &mut self,
         inputs: &[(&str, Value)],
@@ -515,6 +672,21 @@ impl Session {
 
     /// Runs and leaves the outputs on the device. This waits only for sizes of outputs that the run computes. Reading an output,
     /// or using it as an input of another run, is ordered after this run.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::session::Value;
+    /// let mut x = Value::from(Tensor::from_f32(vec![1], &[1.0]));
+    /// for _ in 0..10 {
+    ///     x = session.run_on_device(&[("x", x)]).await?.remove(0).1.into();
+    /// }
+    /// let Value::Device(y) = x else { panic!("outputs stay on the device") };
+    /// assert_eq!(y.read().await?.to_f32s(), Some(vec![1024.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn run_on_device(
         &mut self,
         inputs: &[(&str, Value)],

@@ -178,6 +178,18 @@ impl Session {
 
     /// Gives all states their initial contents, which are zeros unless the program says otherwise, and sets their lengths to
     /// zero. If several sessions share the states, the initial contents are those of the first session's program.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = Tensor::from_f32(vec![1], &[3.0]);
+    /// session.run(&[("x", x.clone())]).await?;
+    /// session.reset().await?;
+    /// assert_eq!(session.run(&[("x", x)]).await?[0].1.to_f32s(), Some(vec![3.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn reset(&mut self) -> Result<(), RunError> {
         let gpu = self.gpu.clone();
         gpu.scoped("resetting the states", || {
@@ -212,6 +224,22 @@ impl Session {
     /// # Errors
     /// [`RunError::State`] if fewer positions are in use, or if the program has a state that cannot be truncated: one that every
     /// run overwrites, or a full window. For such programs call [`Session::fork`] before a run that may be undone.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::summing())?;
+    /// use wgfc_program::Tensor;
+    /// // y is the sum of all numbers so far, which are in a state.
+    /// let mut add = |x: f32| session.run_blocking(&[("x", Tensor::from_f32(vec![1], &[x]))]);
+    /// add(1.0)?;
+    /// add(2.0)?;
+    /// session.rewind(1)?;
+    /// let y = session.run_blocking(&[("x", Tensor::from_f32(vec![1], &[10.0]))])?;
+    /// assert_eq!(y[0].1.to_f32s(), Some(vec![11.0]));
+    /// assert_eq!(session.state_len(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn rewind(&mut self, length: usize) -> Result<(), RunError> {
         if let Some(s) = self.program.states.iter().find(|s| s.growth.is_none()) {
             let message = "it does not grow, so that what it was before is lost; fork the session before a run that is to be undone".to_owned();
@@ -266,6 +294,20 @@ impl Session {
     }
 
     /// An independent session with the same current states: pipelines and weights are shared, states are copied on the device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// session.run(&[("x", number(1.0))]).await?;
+    /// // Both continue from 1, independently.
+    /// let mut other = session.fork().await?;
+    /// assert_eq!(other.run(&[("x", number(10.0))]).await?[0].1.to_f32s(), Some(vec![11.0]));
+    /// assert_eq!(session.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![3.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn fork(&self) -> Result<Session, RunError> {
         let states = Arc::new(self.states.copied(&self.gpu).await?);
         self.twin(states).await
@@ -276,6 +318,20 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::State`] if the states differ.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # use wgfc_runtime::{Session, testing::summing};
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// let (mut a, b) = (Session::new(gpu, &summing()).await?, Session::new(gpu, &summing()).await?);
+    /// a.run(&[("x", number(1.0))]).await?;
+    /// // The program of `b` continues what `a` has begun.
+    /// let mut continued = b.on_states_of(&a).await?;
+    /// assert_eq!(continued.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![3.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn on_states_of(&self, other: &Session) -> Result<Session, RunError> {
         fit(&self.program, &other.program)?;
         if !self.gpu.is(&other.gpu) {
@@ -292,6 +348,21 @@ impl Session {
     /// # Errors
     /// [`RunError::State`] if a state of `program` does not match one of this session's in name, type, shape, and the axis and
     /// length symbol of its growth; otherwise as [`Session::new`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let (prompt, token) = (wgfc_runtime::testing::summing(), wgfc_runtime::testing::summing());
+    /// # use wgfc_runtime::Session;
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// // Two programs of one model: what one run appends to the states, the other continues.
+    /// let mut first = Session::new(gpu, &prompt).await?;
+    /// let mut second = first.sibling(&token).await?;
+    /// first.run(&[("x", number(1.0))]).await?;
+    /// assert_eq!(second.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![3.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
         fit(program, &self.program)?;
         let mut one = Session::build(&self.gpu, &[program], self.options(), Some(self)).await?;

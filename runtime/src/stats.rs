@@ -1,6 +1,13 @@
 //! Estimates from repeated measurements.
 
 /// The median of samples with its 95% confidence interval.
+///
+/// ```
+/// use wgfc_runtime::Estimate;
+/// let e = Estimate::of(vec![3.0, 1.0, 2.0]).unwrap();
+/// assert_eq!((e.low, e.median, e.high), (1.0, 2.0, 3.0));
+/// assert_eq!(e.scaled(1e-3).median, 2e-3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Estimate {

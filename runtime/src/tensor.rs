@@ -27,6 +27,18 @@ impl Memory {
 
 /// A dense tensor on the device in the format of [`Tensor`]. Clones share the memory, which is not reused while one of them
 /// exists.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// use wgfc_program::{DType, Tensor};
+/// let x = gpu.upload_blocking(&Tensor::from_f32(vec![2, 3], &[1.0; 6]))?;
+/// assert_eq!((x.dtype(), x.shape(), x.bytes()), (DType::F32, &[2, 3][..], 24));
+/// // The same memory with another shape.
+/// let flat = x.reshaped(vec![6]).expect("six elements");
+/// assert_eq!(flat.read_blocking()?.shape, [6]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeviceTensor {
     /// Element type.
@@ -81,6 +93,21 @@ impl Gpu {
     ///
     /// # Errors
     /// [`RunError::Buffer`] for a buffer that lacks the usage, and for a slice that lacks the alignment or the room.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::DType;
+    /// use wgfc_runtime::wgpu;
+    /// // A buffer of yours, with the usage STORAGE.
+    /// let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    /// let descriptor = wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
+    /// let buffer = gpu.device().create_buffer(&descriptor);
+    /// let x = gpu.adopt(buffer.slice(..), DType::F32, vec![4])?;
+    /// gpu.queue().write_buffer(&buffer, 0, &1.5_f32.to_le_bytes());
+    /// assert_eq!(x.read_blocking()?.to_f32s(), Some(vec![1.5, 0.0, 0.0, 0.0]));
+    /// # Ok(()) }
+    /// ```
     pub fn adopt(
         &self,
         slice: wgpu::BufferSlice<'_>,
@@ -106,6 +133,17 @@ impl Gpu {
     }
 
     /// Copies a tensor to the device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::Tensor;
+    /// let (a, b) = (Tensor::from_f32(vec![1], &[1.0]), Tensor::from_f32(vec![1], &[2.0]));
+    /// let on_device = [gpu.upload(&a).await?, gpu.upload(&b).await?];
+    /// // One wait for both.
+    /// assert_eq!(gpu.read(&on_device).await?, [a, b]);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         let bytes = tensor.bytes().ok_or_else(|| RunError::WeightAbsent { name: "uploaded".to_owned() })?;
         let capacity = Buffer::byte_size(tensor.dtype, tensor.numel());

@@ -58,6 +58,12 @@ pub(crate) fn hard() -> impl Iterator<Item = &'static str> {
 }
 
 /// The operators for which cases are drawn. Names include the domain unless it is `ai.onnx`.
+///
+/// ```
+/// use wgfc::selftest::{describe, family, operators};
+/// assert!(operators().any(|name| name == "Conv"));
+/// println!("{}: {}", family("Conv"), describe("Conv", 1).unwrap());
+/// ```
 pub fn operators() -> impl Iterator<Item = &'static str> {
     table().map(|l| l.0)
 }

@@ -19,6 +19,20 @@ use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Bundle, DType, Tensor};
 
 /// Options of [`load_bundle_with`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("mlp.wgfc");
+/// # wgfc::save(&wgfc::compile_file(&path, &Default::default())?, &out, &Default::default())?;
+/// use wgfc::artefact::{ReadOptions, load_with};
+/// // The program's file comes from elsewhere, and reading it is to take little memory.
+/// let options = ReadOptions { memory_limit: Some(64 << 20), ..ReadOptions::default() };
+/// let program = load_with(&out, &options)?;
+/// assert_eq!(program.inputs[0].name, "x");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     /// Compare the weights with the hashes in the plan. Weights in files outside of the plan's folder are always compared.
@@ -37,6 +51,13 @@ impl Default for ReadOptions {
 
 /// Whether `path` is to be read as a compiled program: it is a folder, a file with the extension of a bundle, or a file that
 /// begins as a bundle does.
+///
+/// ```
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// use wgfc::artefact::is_program;
+/// assert!(is_program("model.wgfc".as_ref()));
+/// assert!(!is_program(&path), "a model in ONNX");
+/// ```
 pub fn is_program(path: &Path) -> bool {
     path.is_dir() || path.extension().is_some_and(|e| e == BUNDLE) || begins_as_bundle(path)
 }
@@ -54,6 +75,17 @@ pub(super) fn begins_as_bundle(path: &Path) -> bool {
 /// ([`check`](wgfc_runtime::check::check)), as the files may have been edited since. Weights are memory-mapped, see
 /// [`map_file`]. A folder that is replaced while it is read is read again. Of a bundle with several plans, the first is
 /// returned.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("mlp.wgfc");
+/// # wgfc::save(&wgfc::compile_file(&path, &Default::default())?, &out, &Default::default())?;
+/// let program = wgfc::load(&out)?;
+/// assert_eq!(program.outputs[0].name, "probabilities");
+/// # Ok(()) }
+/// ```
 pub fn load(path: &Path) -> Result<Program, Error> {
     load_with(path, &ReadOptions::default())
 }
@@ -65,11 +97,23 @@ pub fn load_with(path: &Path, options: &ReadOptions) -> Result<Program, Error> {
 }
 
 /// Reads a bundle with all of its plans, otherwise as [`load`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("mlp.wgfc");
+/// # wgfc::save(&wgfc::compile_file(&path, &Default::default())?, &out, &Default::default())?;
+/// for plan in wgfc::load_bundle(&out)?.plans {
+///     println!("{} needs {:?}", plan.name, plan.needs.features);
+/// }
+/// # Ok(()) }
+/// ```
 pub fn load_bundle(path: &Path) -> Result<Bundle, Error> {
     load_bundle_with(path, &ReadOptions::default())
 }
 
-/// [`load_bundle`] with options.
+/// [`load_bundle`] with options. See the example of [`load_with`].
 pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Error> {
     if !path.is_dir() && is_program(path) {
         return Source::file(path, options)?.bundle(options);
@@ -88,6 +132,22 @@ pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Er
 ///
 /// # Errors
 /// `path` is no compiled program, or it gives a file a name that is not a relative path.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let folder = folder.path();
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::artefact::sources;
+/// let out = folder.join("mlp");
+/// wgfc::save(&program, &out, &Default::default())?;
+/// println!("{:?}", sources(&out)?);
+/// // All weights of a bundle in one file are inside of it.
+/// wgfc::save(&program, &folder.join("mlp.wgfc"), &Default::default())?;
+/// assert!(sources(&folder.join("mlp.wgfc"))?.is_empty());
+/// # Ok(()) }
+/// ```
 pub fn sources(path: &Path) -> Result<Vec<PathBuf>, Error> {
     #[derive(serde::Deserialize)]
     struct Of {

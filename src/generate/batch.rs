@@ -199,6 +199,16 @@ impl BatchGenerator {
     /// # Errors
     /// As for [`Generator::generate`], with the faults of all prompts; a number of prompts other than that of sequences;
     /// sequences of different lengths if the model has no inputs that distinguish them.
+    ///
+    /// ```no_run
+    /// # fn generate(generator: &mut wgfc::BatchGenerator) -> Result<(), wgfc::Error> {
+    /// let request = wgfc::Request { max_new_tokens: 20, ..Default::default() };
+    /// for step in generator.generate(&[&[3, 1, 36], &[7]], &request)? {
+    ///     // One token for each sequence; none for those that have ended.
+    ///     println!("{:?}", step?);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn generate(&mut self, prompts: &[&[i64]], request: &Request) -> Result<BatchTokens<'_>, Error> {
         self.settle()?;
         let mut problems = vec![];
@@ -377,6 +387,7 @@ enum Feed<'a> {
 }
 
 /// An iterator over the tokens of several sequences. See [`BatchGenerator::generate`].
+/// See the example of [`BatchGenerator`].
 pub struct BatchTokens<'g> {
     batch: &'g mut BatchGenerator,
     /// The tokens that the model has not processed yet.

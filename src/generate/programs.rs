@@ -57,6 +57,21 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 ///
 /// # Errors
 /// As for [`Generator::new`](super::Generator::new).
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let out = folder.path().join("decoder.wgfc");
+/// use wgfc::generate::compile_decoder;
+/// use wgfc::{Decoder, Options};
+/// let bundle = compile_decoder(&Decoder::open(&path)?, &Options::default())?;
+/// let names: Vec<&str> = bundle.plans.iter().map(|p| p.name.as_str()).collect();
+/// assert!(names.contains(&"decode") && names.contains(&"prefill"));
+/// wgfc::save_bundle(&bundle, &out, &Default::default())?;
+/// assert!(Decoder::open(&out)?.compiled().is_some());
+/// # Ok(()) }
+/// ```
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
     let (long, short) = both(file, options.clone(), 1)?;
@@ -142,6 +157,19 @@ fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Optio
 ///
 /// # Errors
 /// As for [`Generator::new`](super::Generator::new).
+///
+/// ```no_run
+/// use wgfc::generate::{Decoder, GeneratorOptions, fused};
+/// use wgfc::tune::{TuneOptions, tune};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let gpu = wgfc::runtime::testing::gpus()[0].clone();
+/// let decoder = Decoder::open("qwen".as_ref())?;
+/// for (program, options) in fused(&gpu, &decoder, &GeneratorOptions::default())? {
+///     let tuned = tune(&gpu, &program, &options, &TuneOptions::default(), &|_| false, &|_, _| {})?;
+///     println!("{} kernels measured", tuned.measured.len());
+/// }
+/// # Ok(()) }
+/// ```
 pub fn fused(
     gpu: &Gpu,
     decoder: &Decoder,

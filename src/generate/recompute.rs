@@ -15,6 +15,20 @@ use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{Gpu, Profile, Session};
 
 /// A decoder on a device, with one program for any number of tokens. See the [module](self).
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let Some(gpu) = wgfc::runtime::testing::gpus().first().cloned() else { return Ok(()) };
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// use wgfc::{Decoder, generate::recompute::Recompute};
+/// let mut decoder = Recompute::on_device(gpu, &Decoder::open(&path)?, &Default::default())?;
+/// let mut ids = vec![3, 1, 36];
+/// for _ in 0..2 {
+///     ids.push(decoder.next(&ids)?);
+/// }
+/// assert_eq!(ids.len(), 5);
+/// # Ok(()) }
+/// ```
 pub struct Recompute {
     session: Session,
     inputs: Vec<Input>,

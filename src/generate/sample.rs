@@ -5,6 +5,14 @@ use crate::Problem;
 /// Sampling parameters. The logits are divided by the temperature, the `top_k` largest of them are kept, of their
 /// probabilities (softmax) the largest ones that add up to `top_p` are kept, and one token is drawn. Equal logits are all
 /// kept or all dropped; a `top_k` of 1 is greedy. The same seed gives the same tokens for the same logits.
+///
+/// ```
+/// use wgfc::{Request, Sampling};
+/// let sampling = Sampling { temperature: 0.8, top_k: Some(40), top_p: Some(0.95), seed: 7 };
+/// let request = Request { max_new_tokens: 5, sampling: Some(sampling), ..Request::default() };
+/// assert_eq!(Sampling::default().temperature, 1.0);
+/// # drop(request);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Greater than 0. With 1 the probabilities are the model's own; a lower temperature makes them steeper.

@@ -13,6 +13,21 @@ use std::path::{Path, PathBuf};
 use wgfc_compiler::budget::Budget;
 
 /// A decoder's files.
+///
+/// ```no_run
+/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// // A folder with model.onnx, tokenizer.json and generation_config.json.
+/// let decoder = Decoder::open("qwen".as_ref())?;
+/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+/// let stop = decoder.defaults().stop.clone();
+/// let request = Request { max_new_tokens: 200, stop, ..Request::default() };
+/// let mut text = decoder.stream()?;
+/// for token in generator.generate(&decoder.encode("Once upon a time")?, &request)? {
+///     print!("{}", text.push(token?)?);
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Decoder {
     model: ModelFile,
     /// The compiled plans, if a compiled folder or file was opened.
@@ -24,6 +39,14 @@ pub struct Decoder {
 }
 
 /// Sampling parameters that `generation_config.json` recommends.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+/// // A model's file alone has no recommendations.
+/// assert_eq!(wgfc::Decoder::open(&path)?.defaults(), &wgfc::generate::Defaults::default());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Defaults {
     /// Tokens that end a text.
@@ -46,6 +69,15 @@ impl Decoder {
     ///
     /// # Errors
     /// No model or several in the folder; files that cannot be read or whose content is invalid.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+    /// // A folder with a tokenizer, or a model alone, which takes token ids.
+    /// let decoder = wgfc::Decoder::open(&path)?;
+    /// assert!(!decoder.has_tokenizer() && decoder.encode("text").is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn open(path: &Path) -> Result<Decoder, Error> {
         Decoder::open_within(path, None)
     }
@@ -210,6 +242,18 @@ fn undecodable(why: &str) -> Error {
 }
 
 /// Text that is built from tokens as they arrive. A character may take several tokens.
+///
+/// ```no_run
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let decoder = wgfc::Decoder::open("qwen".as_ref())?;
+/// let mut stream = decoder.stream()?;
+/// let mut text = String::new();
+/// for token in decoder.encode("naïve 🦀")? {
+///     // Empty while a character is incomplete.
+///     text += &stream.push(token)?;
+/// }
+/// # Ok(()) }
+/// ```
 pub struct TextStream<'d> {
     tokenizer: &'d Guarded,
     stream: Stream,

@@ -112,7 +112,7 @@ pub(super) struct Run {
     pub after: usize,
 }
 
-/// An iterator over generated tokens. See [`Generator::generate`].
+/// An iterator over generated tokens. See [`Generator::generate`]. See the example of [`Generator`].
 pub struct Tokens<'g> {
     pub(super) generator: &'g mut Generator,
     /// The tokens that the model has not processed yet.

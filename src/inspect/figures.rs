@@ -7,6 +7,15 @@ use wgfc_ir::program::BufferKind;
 use wgfc_ir::{Dim, memory};
 
 /// The peak rates of the roofline model. GB is 2^30 bytes.
+///
+/// ```
+/// use wgfc::compiler::device::Speeds;
+/// use wgfc::inspect::Roof;
+/// let roof = Roof::of(&Speeds::DISCRETE, Some(1000.0), Some(40.0));
+/// // A kernel that moves much and computes little waits for memory.
+/// assert_eq!(roof.bound(1 << 30, 1 << 20), "memory");
+/// assert_eq!(roof.bound(1 << 20, 1 << 50), "arithmetic");
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Roof {
     /// Memory bandwidth in bytes per second.
@@ -44,6 +53,18 @@ impl Roof {
 }
 
 /// The figures of one dispatch, summed over its repetitions.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// # let roof = wgfc::inspect::Roof::of(&wgfc::compiler::device::Speeds::PORTABLE, None, None);
+/// use wgfc::inspect::{Figures, Summary};
+/// let summary = Summary::new(&program, &[], roof)?;
+/// let busiest: Option<&Figures> = summary.dispatches.iter().max_by_key(|f| f.bytes);
+/// println!("{:?} bytes in one dispatch", busiest.map(|f| f.bytes));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The number of times that it runs.
@@ -59,6 +80,19 @@ pub struct Figures {
 }
 
 /// The figures of a program.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::compiler::device::Speeds;
+/// use wgfc::inspect::{Roof, Summary};
+/// let roof = Roof::of(&Speeds::PORTABLE, None, None);
+/// let summary = Summary::new(&program, &[("batch".to_owned(), 32)], roof)?;
+/// assert_eq!(summary.at(), " at batch = 32");
+/// assert_eq!(summary.runs(), program.dispatches.len() as u64);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The values of the symbols.
@@ -187,6 +221,17 @@ fn optional(program: &Program, symbol: &str) -> bool {
 }
 
 /// The kernel family of a dispatch. The family of a matrix product that computes a convolution is `conv`.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::inspect::{family, operators};
+/// for d in 0..program.dispatches.len() {
+///     println!("{}: {}", family(&program, d), operators(&program, d).join(", "));
+/// }
+/// # Ok(()) }
+/// ```
 pub fn family(program: &Program, dispatch: usize) -> &str {
     let Some(d) = program.dispatches.get(dispatch) else { return "" };
     let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most operators of a family that the text names.
 const NAMED: usize = 6;
 
-/// The operators that the kernels of one family compute.
+/// The operators that the kernels of one family compute. See the example of [`fused`].
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FamilyOperators {
     /// The family's name, as in [`family`].
@@ -22,6 +22,16 @@ pub struct FamilyOperators {
 }
 
 /// The operators of each family, the family with the most nodes first.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// # let program = wgfc::compile_file(&path, &Default::default())?;
+/// use wgfc::inspect::{fused, fused_text};
+/// assert!(!fused(&program).is_empty());
+/// println!("{}", fused_text(&program));
+/// # Ok(()) }
+/// ```
 pub fn fused(program: &Program) -> Vec<FamilyOperators> {
     let mut seen = BTreeSet::new();
     let mut all: BTreeMap<&str, (usize, usize, BTreeMap<&str, usize>)> = BTreeMap::new();

@@ -3,6 +3,11 @@
 use std::borrow::Cow;
 
 /// The names of nodes, of which at most `most` are listed.
+///
+/// ```
+/// let nodes = ["a", "b", "c"].map(str::to_owned);
+/// println!("{}", wgfc::inspect::nodes_of(&nodes, 2));
+/// ```
 pub fn nodes_of(nodes: &[String], most: usize) -> String {
     let shown: Vec<&str> = nodes.iter().take(most).map(String::as_str).collect();
     let more = nodes.len() - shown.len();
@@ -11,11 +16,23 @@ pub fn nodes_of(nodes: &[String], most: usize) -> String {
 }
 
 /// A number of bytes to three digits: `512 MB`, `12.5 kB`. MB is 2^20 bytes.
+///
+/// ```
+/// use wgfc::inspect::{bytes_text, flops_text, time_text};
+/// assert_eq!(bytes_text(512 << 20), "512 MB");
+/// assert_eq!(flops_text(8_180_000_000), "8.18 GFLOP");
+/// assert_eq!(time_text(0.0016), "1.6 ms");
+/// ```
 pub fn bytes_text(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &["B", "kB", "MB", "GB", "TB"])
 }
 
 /// [`bytes_text`], or a dash if the number is unknown.
+///
+/// ```
+/// use wgfc::inspect::known_bytes_text;
+/// assert_eq!((known_bytes_text(Some(1 << 20)), known_bytes_text(None)), ("1.00 MB".into(), "-".into()));
+/// ```
 pub fn known_bytes_text(bytes: Option<u64>) -> String {
     bytes.map_or("-".into(), bytes_text)
 }
@@ -57,6 +74,11 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 }
 
 /// Rows as aligned columns; `right` says which columns are right-aligned. The first row is the heading.
+///
+/// ```
+/// let rows = [["kernel", "time"], ["matmul", "2 ms"]].map(|r| r.map(str::to_owned).to_vec());
+/// println!("{}", wgfc::inspect::table(&rows, &[false, true]));
+/// ```
 pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
     // Control characters are escaped before the width is measured, as that makes names longer.
     let one_line = |cell: &String| clean(&cell.replace('\n', "\\n").replace('\t', "\\t")).into_owned();
@@ -87,6 +109,11 @@ pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
 
 /// Whether a terminal would interpret `c` instead of showing it. Line breaks and tabs are not counted, but marks of writing
 /// direction are, as they can make a text look like another.
+///
+/// ```
+/// use wgfc::inspect::is_control;
+/// assert!(is_control('\u{1b}') && !is_control('\n'));
+/// ```
 pub fn is_control(c: char) -> bool {
     let direction = ['\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)
@@ -95,6 +122,11 @@ pub fn is_control(c: char) -> bool {
 }
 
 /// `text` with every control character replaced by an escape sequence, as in `\u{1b}`.
+///
+/// ```
+/// // A model's names cannot control the terminal.
+/// assert_eq!(wgfc::inspect::clean("conv\u{1b}[2J"), r"conv\u{1b}[2J");
+/// ```
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);

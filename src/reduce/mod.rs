@@ -47,7 +47,7 @@ use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, fx};
 use wgfc_selftest::{Failure, caught};
 
-/// The size of a model.
+/// The size of a model. See the example of the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Nodes, including those in bodies of control flow.
@@ -64,7 +64,7 @@ impl Size {
     }
 }
 
-/// The progress of a reduction.
+/// The progress of a reduction. See the example of the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     /// The kind of change that is being tried, such as nodes, sizes or values.
@@ -85,7 +85,7 @@ pub struct Task<'a> {
     pub over: &'a dyn Fn() -> bool,
 }
 
-/// The smallest model that was found to fail.
+/// The smallest model that was found to fail. See the example of the [module](self).
 #[derive(Clone, Debug)]
 pub struct Reduced {
     /// The model with its constants, except those that were missing.

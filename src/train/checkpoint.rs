@@ -59,11 +59,20 @@ fn read(path: &Path, budget: &Budget) -> Result<Read, Error> {
 
 /// Reads tensors by name from a safetensors file, which may be a checkpoint or come from another program. They are mapped
 /// into memory, see [`map_file`](crate::files::map_file).
+///
+/// ```no_run
+/// # fn main() -> Result<(), wgfc::Error> {
+/// for (name, tensor) in wgfc::train::read_tensors("trained.safetensors".as_ref())? {
+///     println!("{name}: {}{:?}", tensor.dtype, tensor.shape);
+/// }
+/// # Ok(()) }
+/// ```
 pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
     read_tensors_within(path, &Budget::of_data(None))
 }
 
 /// [`read_tensors`] within a budget, to which the size of the file is added.
+/// See the example of [`npy::read_within`](crate::npy::read_within).
 pub fn read_tensors_within(path: &Path, budget: &Budget) -> Result<BTreeMap<String, Tensor>, Error> {
     Ok(read(path, budget)?.tensors)
 }
@@ -115,6 +124,15 @@ impl Trainer {
     ///
     /// # Errors
     /// A file that cannot be written, or an error of the device.
+    ///
+    /// ```no_run
+    /// # fn save(trainer: &mut wgfc::Trainer, again: &mut wgfc::Trainer) -> Result<(), wgfc::Error> {
+    /// trainer.save("trained.safetensors".as_ref())?;
+    /// // In another process, with a trainer of the same program and data:
+    /// again.resume("trained.safetensors".as_ref())?;
+    /// assert_eq!(again.step(), trainer.step());
+    /// # Ok(()) }
+    /// ```
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         let states = self.session.states_blocking().map_err(device_error)?;
         let (step, samples, seed, rows) = (self.step, self.samples, self.seed(), self.roles.rows);
@@ -185,6 +203,14 @@ impl Trainer {
     ///
     /// # Errors
     /// Every tensor that is no state of the model or does not have its type.
+    ///
+    /// ```no_run
+    /// # fn begin(trainer: &mut wgfc::Trainer) -> Result<(), wgfc::Error> {
+    /// use wgfc::train::read_tensors;
+    /// // From parameters that another program has trained.
+    /// trainer.begin_with(&read_tensors("pretrained.safetensors".as_ref())?)?;
+    /// # Ok(()) }
+    /// ```
     pub fn begin_with(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<(), Error> {
         let problems = misfits(self.session.program(), tensors, false);
         if !problems.is_empty() {

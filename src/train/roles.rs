@@ -5,7 +5,7 @@ use crate::value_info::{ValueInfo, bind, check_types, no_such_input};
 use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The roles of the inputs and outputs of a step, and the numbers of rows.
+/// The roles of the inputs and outputs of a step, and the numbers of rows. See the example of [`Ports`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// The output that is the loss.

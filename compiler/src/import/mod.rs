@@ -21,6 +21,21 @@ use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Border, DType, Dim, Graph, TensorType};
 
 /// The source of a model's external tensors.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::Arc;
+/// use wgfc_compiler::import::ExternalData;
+/// use wgfc_ir::tensor::ByteOwner;
+/// /// The files of a model that are in memory.
+/// struct InMemory(BTreeMap<String, Arc<Vec<u8>>>);
+/// impl ExternalData for InMemory {
+///     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
+///         let file = self.0.get(location).ok_or_else(|| format!("there is no file {location}"))?;
+///         Ok(file.clone())
+///     }
+/// }
+/// ```
 pub trait ExternalData {
     /// The whole file at `location`, a path relative to the model. The importer has checked that the path stays within the model's
     /// folder.
@@ -55,6 +70,12 @@ impl ExternalData for NoExternalData {
 ///
 /// # Errors
 /// The faults of the model, or the parts that are not supported.
+///
+/// ```
+/// use wgfc_compiler::{Options, import::{NoExternalData, import}};
+/// let errors = import(b"no model", &NoExternalData, &Options::default()).err().unwrap();
+/// assert_eq!(errors.0.len(), 1);
+/// ```
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
     if fx::is_archive(bytes) {
         fx::import(bytes, external, options)
@@ -64,6 +85,17 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
 }
 
 /// Reports which operators a model of any format uses and whether it can be compiled, without reading its weights.
+///
+/// ```no_run
+/// use wgfc_compiler::{Options, import::{NoExternalData, check}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let report = check(&std::fs::read("model.onnx")?, &NoExternalData, &Options::default());
+/// for (operator, count) in &report.operators {
+///     println!("{count} × {operator}");
+/// }
+/// println!("{} operators are not supported", report.unsupported.len());
+/// # Ok(()) }
+/// ```
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     if fx::is_archive(bytes) {
         fx::check(bytes, external, options)
@@ -107,7 +139,7 @@ pub fn wants_indices_inside(operator: &str) -> bool {
     onnx::wants_indices_inside(operator) || fx::ops::wants_indices_inside(operator)
 }
 
-/// An imported model.
+/// An imported model. See the example of [`import`](import()).
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// Its graph in core operators, with inferred shapes and evaluated shape arithmetic.

@@ -24,6 +24,13 @@ use std::collections::BTreeMap;
 pub const VERSION: u32 = 3;
 
 /// Schedules by [`key`].
+///
+/// ```
+/// use wgfc_compiler::Tuning;
+/// let text = Tuning::default().to_json(Some("my GPU"))?;
+/// assert_eq!(Tuning::from_json(text.as_bytes())?, Tuning::default());
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// The schedules.

@@ -56,6 +56,15 @@ const NODE: u64 = 32;
 const ITERATION_WORK: u64 = 1 << 16;
 
 /// The limits of an evaluation.
+///
+/// ```
+/// use wgfc_ir::eval::{Limits, evaluate_within};
+/// # let graph = wgfc_ir::text::parse("graph () -> () {}").unwrap();
+/// # let inputs = Default::default();
+/// let limits = Limits { bytes: 1 << 30, ..Limits::default() };
+/// let outputs = evaluate_within(&graph, &inputs, limits);
+/// # assert_eq!(outputs.map(|o| o.len()).ok(), Some(0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The bytes of the tensors that are alive at one time, with 8 bytes for each element of a tensor that is being
@@ -70,6 +79,18 @@ pub struct Limits {
 }
 
 /// The progress of an evaluation, which another thread may read.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wgfc_ir::eval::{Limits, Progress, StateValues, evaluate_watched};
+/// # let graph = wgfc_ir::text::parse("graph () -> () {}").unwrap();
+/// # let inputs = Default::default();
+/// let progress = Arc::new(Progress::default());
+/// // Another thread may read `progress` meanwhile.
+/// let mut states = StateValues::default();
+/// evaluate_watched(&graph, &inputs, &mut states, Limits::default(), &progress).unwrap();
+/// assert_eq!(progress.done(), progress.nodes());
+/// ```
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -316,6 +337,19 @@ impl Env {
 /// Evaluates `graph` on named inputs and returns its outputs in order. States have their initial contents.
 ///
 /// Input shapes bind the symbols: an extent that is linear in one unknown symbol determines it.
+///
+/// ```
+/// use wgfc_ir::{Border, Builder, DType, Dim, Graph, ReduceOp, Tensor, TensorType, eval::evaluate};
+/// let mut graph = Graph::new();
+/// let x = graph.add_input("x", TensorType::new(DType::F32, [Dim::sym("n")]));
+/// let value = Builder::new(&mut graph, "sum").reduce(ReduceOp::Sum, x, &[0], false)?;
+/// graph.outputs.push(Border { name: "y".into(), value });
+/// // The input's shape gives the symbol its value.
+/// let x = Tensor::from_f32(vec![3], &[1.0, 2.0, 4.0]);
+/// let outputs = evaluate(&graph, &[("x".to_owned(), x)].into()).map_err(|e| e.to_string())?;
+/// assert_eq!(outputs[0].to_f32s(), Some(vec![7.0]));
+/// # Ok::<(), String>(())
+/// ```
 pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
     evaluate_from(graph, inputs, &mut StateValues::default())
 }

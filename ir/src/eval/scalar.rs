@@ -6,6 +6,14 @@ use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::storage;
 
 /// `op(a)` as [`evaluate`](super::evaluate) computes it; `None` if the operator is not defined for the operand's type.
+///
+/// ```
+/// use wgfc_ir::eval::{cast_scalar, unary_scalar};
+/// use wgfc_ir::{DType, Scalar, UnaryOp};
+/// let x = Scalar::from_f64(DType::F32, -1.5);
+/// assert_eq!(unary_scalar(UnaryOp::Abs, x), Some(Scalar::from_f64(DType::F32, 1.5)));
+/// assert_eq!(cast_scalar(DType::I32, x), Some(Scalar::from_i64(DType::I32, -1)));
+/// ```
 pub fn unary_scalar(op: UnaryOp, a: Scalar) -> Option<Scalar> {
     let dtype = *ScalarFn::unary(op).types(&[a.dtype]).ok()?.last()?;
     let mut out = Buf::zeros(dtype, 1);

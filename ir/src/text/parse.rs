@@ -10,6 +10,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Parses a graph. Types are taken as written: the result need not pass the verifier.
+///
+/// ```
+/// use wgfc_ir::text::{parse, print};
+/// let graph = parse(
+///     "graph (x: %0) -> (y: %1) {
+///        %0 = input : f32[n, 7] as \"x\"
+///        %1 = view [7, n] reads [%1, %0] (%0) : f32[7, n] @ \"transpose\"
+///      }",
+/// ).unwrap();
+/// assert_eq!(print(&parse(&print(&graph)).unwrap()), print(&graph));
+/// ```
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     Parser::whole(text, Parser::graph)
 }

@@ -4,11 +4,26 @@ use super::{Atom, Domain, MAX_EXTENT, Poly, Repr, STANDS_FOR};
 
 impl Poly {
     /// Whether `0 <= self < d` is proven over the domain.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let n = Poly::sym("n");
+    /// let domain = [n.clone()];
+    /// assert!(Poly::var(0).in_range(&n, &domain));
+    /// assert!(!(Poly::var(0) + 1).in_range(&n, &domain));
+    /// ```
     pub fn in_range(&self, d: &Poly, domain: &Domain) -> bool {
         self.proves_nonneg(domain) && (&(d - self) - &Poly::ONE).proves_nonneg(domain)
     }
 
     /// Whether `self >= 0` is proven over the domain (symbols are at least 0; an empty domain proves everything).
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// // Symbols are sizes, which are never negative.
+    /// assert!((Poly::sym("n") + 3).proves_nonneg(&[]));
+    /// assert!(!(Poly::sym("n") - 1).proves_nonneg(&[]));
+    /// ```
     pub fn proves_nonneg(&self, domain: &Domain) -> bool {
         match self.as_const() {
             Some(c) => c >= 0,
@@ -17,6 +32,13 @@ impl Poly {
     }
 
     /// An inclusive upper bound over symbols only, with the domain variables eliminated.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let domain = [Poly::sym("rows"), Poly::constant(8)];
+    /// let last = (Poly::var(0) * 8 + Poly::var(1)).upper_bound(&domain);
+    /// assert_eq!(last, Some(Poly::sym("rows") * 8 - 1));
+    /// ```
     pub fn upper_bound(&self, domain: &Domain) -> Option<Poly> {
         self.bound(domain, true, 0)
     }
@@ -63,6 +85,14 @@ impl Poly {
     }
 
     /// The larger of two expressions.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let n = Poly::sym("n");
+    /// assert_eq!(n.max_of(&Poly::ZERO, &[]), n);
+    /// assert_eq!(n.max_of(&Poly::constant(5), &[]), Poly::parse("max(5, n)")?);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn max_of(&self, o: &Poly, domain: &Domain) -> Poly {
         self.extreme(o, domain, true)
     }

@@ -41,6 +41,14 @@ impl Poly {
     }
 
     /// Floor division by a positive `d`, simplified by facts that follow from the domain's extents.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let domain = [Poly::sym("rows"), Poly::constant(8)];
+    /// let index = Poly::var(0) * 8 + Poly::var(1);
+    /// assert_eq!(index.div(&Poly::constant(8), &domain), Poly::var(0));
+    /// assert_eq!(index.modulo(&Poly::constant(8), &domain), Poly::var(1));
+    /// ```
     pub fn div(&self, d: &Poly, domain: &Domain) -> Poly {
         if d.is(1) {
             return self.clone();
@@ -190,6 +198,12 @@ impl Poly {
     }
 
     /// `⌈self / d⌉` for a positive `d`.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let groups = Poly::sym("n").ceil_div(64);
+    /// assert_eq!(groups.eval_syms(&|_| Some(65)), Some(2));
+    /// ```
     pub fn ceil_div(&self, d: i64) -> Poly {
         (self + &Poly::constant(d - 1)).div(&Poly::constant(d), &[])
     }

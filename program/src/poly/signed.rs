@@ -21,6 +21,14 @@ impl Poly {
     }
 
     /// `⌊self / d⌋`, like Python's integer division.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// let (a, b) = (Poly::constant(-7), Poly::constant(2));
+    /// let quotients = [a.floor_div(&b), a.ceiling_div(&b), a.trunc_div(&b), a.round_div(&b)];
+    /// assert_eq!(quotients.map(|q| q.as_const()), [Some(-4), Some(-3), Some(-3), Some(-4)]);
+    /// assert_eq!((a.floor_mod(&b).as_const(), a.trunc_mod(&b).as_const()), (Some(1), Some(-1)));
+    /// ```
     pub fn floor_div(&self, d: &Poly) -> Poly {
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
             && b != 0

@@ -6,6 +6,13 @@ use std::fmt;
 
 impl Poly {
     /// Parses the text form. Names are `[A-Za-z_][A-Za-z0-9_.]*`.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// assert_eq!(Poly::parse("2*n + n")?.to_string(), "3*n");
+    /// assert!(Poly::parse("2*").is_err());
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn parse(s: &str) -> Result<Poly, String> {
         let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
         let v = p.sum()?;

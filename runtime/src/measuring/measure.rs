@@ -7,7 +7,7 @@ use crate::overhead::{self, Mode};
 use std::time::Instant;
 use wgfc_program::program::{Access, Kernel};
 
-/// Measured speeds, by wall-clock time. Times are medians, in nanoseconds.
+/// Measured speeds, by wall-clock time. Times are medians, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
@@ -104,6 +104,15 @@ async fn time(
 }
 
 /// Measures the device: under a second on hardware, a few on a software adapter.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, measure::measure_blocking};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// let speeds = measure_blocking(&gpu)?;
+/// println!("{:.0} GB/s, {:.0} ns a dispatch", speeds.copy_bytes_per_second / 1e9, speeds.dispatch_ns);
+/// # Ok(()) }
+/// ```
 pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();

@@ -53,7 +53,7 @@ pub const DISPATCHES: u32 = 100;
 /// Iterations of each mode that are not measured, before those that are.
 pub const WARM_UPS: usize = 5;
 
-/// The cost of one dispatch in one mode, in nanoseconds.
+/// The cost of one dispatch in one mode, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchCost {
@@ -69,7 +69,7 @@ pub struct DispatchCost {
     pub gpu_ns: Option<Estimate>,
 }
 
-/// The cost of a dispatch in all modes.
+/// The cost of a dispatch in all modes. See the example of [`measure`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Overhead {
@@ -196,6 +196,18 @@ fn broken(message: String) -> RunError {
 }
 
 /// Measures every mode with `iterations` (at least one) iterations of a kernel that adds 1 to 256 numbers.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, overhead::{Mode, measure_blocking}};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// let overhead = measure_blocking(&gpu, 50)?;
+/// for mode in Mode::ALL {
+///     println!("{}: {:?} ns", mode.name(), overhead.of(mode).map(|c| c.wall_ns.median));
+/// }
+/// println!("waiting for each dispatch overstates its cost {:?} times", overhead.overstatement());
+/// # Ok(()) }
+/// ```
 pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError> {
     let iterations = iterations.clamp(1, 10_000);
     let kernels = [kernel("increment", INCREMENT, 64, vec![Access::ReadWrite])];

@@ -10,7 +10,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::{Access, Kernel};
 
-/// The measurements. Times are in nanoseconds.
+/// The measurements. Times are in nanoseconds. See the example of [`primitives`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Primitives {
@@ -190,6 +190,15 @@ impl Loop<'_> {
 ///
 /// # Errors
 /// An error of the device.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, primitives::primitives_blocking};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// let p = primitives_blocking(&gpu)?;
+/// println!("{:.1} TFLOPS in f32, {:.0} ns to memory", p.flops_f32 / 1e12, p.latency_ns);
+/// # Ok(()) }
+/// ```
 pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();

@@ -7,7 +7,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
 use wgfc_program::program::Access;
 
-/// The measurements.
+/// The measurements. See the example of [`together`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Together {
@@ -94,6 +94,14 @@ impl Meeting<'_> {
 ///
 /// # Errors
 /// An error of the device.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, together::together_blocking};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// println!("{} workgroups run at once", together_blocking(&gpu)?.workgroups);
+/// # Ok(()) }
+/// ```
 pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
     let limits = gpu.profile();
     let size = 1 << limits.invocations.clamp(2, 1024).ilog2();

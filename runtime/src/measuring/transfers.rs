@@ -8,7 +8,7 @@ use crate::upload;
 use std::time::Instant;
 use wgfc_program::Tensor;
 
-/// The times of uploading and reading a tensor of some size, in nanoseconds.
+/// The times of uploading and reading a tensor of some size, in nanoseconds. See the example of [`measure`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Transfer {
@@ -30,6 +30,16 @@ pub const SIZES: [u64; 5] = [256, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 ///
 /// # Errors
 /// An error of the device; [`RunError::Gpu`] if other bytes come back.
+///
+/// ```no_run
+/// use wgfc_runtime::{AdapterChoice, Gpu, transfers::measure_blocking};
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// let gpu = Gpu::request_blocking(&AdapterChoice::Best)?;
+/// for t in measure_blocking(&gpu, 10)? {
+///     println!("{} bytes: {} ns to the device, {} ns back", t.bytes, t.upload_ns.median, t.read_ns.median);
+/// }
+/// # Ok(()) }
+/// ```
 pub async fn measure(gpu: &Gpu, samples: usize) -> Result<Vec<Transfer>, RunError> {
     let mut all = vec![];
     for bytes in SIZES.into_iter().filter(|b| *b <= gpu.profile().binding_bytes) {

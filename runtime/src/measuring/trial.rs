@@ -12,6 +12,19 @@ use wgfc_program::Tensor;
 ///
 /// If all sets together are larger than the device's caches, each run reads its inputs from memory, as in a model whose other
 /// kernels run in between. All runs write the same outputs, so each waits for the one before it.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_program::Tensor;
+/// use wgfc_runtime::trial::Trial;
+/// let inputs = vec![("x", Tensor::from_f32(vec![2], &[1.0, 2.0]).into())];
+/// let trial = Trial::new_blocking(session, &[inputs])?;
+/// assert_eq!(trial.outputs_blocking()?[0].to_f32s(), Some(vec![2.0, 4.0]));
+/// println!("{} ns a run", trial.time_blocking(10)?);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Trial {
     session: Session,

@@ -9,6 +9,21 @@ use wgfc_program::DType;
 
 /// A run that [`Session::encode`] has recorded. The outputs have their values once the encoder's commands have been submitted,
 /// and commands that are recorded after the run can read them.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// # let x = wgfc_program::Tensor::from_f32(vec![1], &[3.0]);
+/// let mut encoder = gpu.device().create_command_encoder(&Default::default());
+/// let mut run = session.encode_blocking(&mut encoder, &[("x", x.into())], &[])?;
+/// gpu.queue().submit([encoder.finish()]);
+/// // Only programs that compute sizes have shapes to wait for.
+/// assert!(run.is_settled());
+/// run.settle_blocking()?;
+/// assert_eq!(run.outputs()[0].1.shape(), [1]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Encoded {
     outputs: Vec<(String, DeviceTensor)>,
@@ -58,6 +73,22 @@ impl Session {
     /// [`RunError::Encode`] for a program with a loop whose condition the host must read, and for a session with
     /// [canaries](super::SessionOptions::canaries); [`RunError::Output`] for a tensor of the wrong type, shape or device, or one
     /// that shares memory with another input or output; [`RunError::DeviceLost`]; otherwise as [`Session::run_on_device`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = gpu.upload(&Tensor::from_f32(vec![1], &[3.0])).await?;
+    /// let mut encoder = gpu.device().create_command_encoder(&Default::default());
+    /// // … your passes, which may write x …
+    /// let run = session.encode(&mut encoder, &[("x", x.into())], &[]).await?;
+    /// // … and passes that bind `run.output("y")`'s buffer.
+    /// gpu.queue().submit([encoder.finish()]);
+    /// let y = run.output("y").expect("y is an output");
+    /// assert_eq!(y.read().await?.to_f32s(), Some(vec![6.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn encode(
         &mut self,
         encoder: &mut wgpu::CommandEncoder,

@@ -4,6 +4,17 @@ use super::Session;
 use wgfc_program::program::BufferKind;
 
 /// Bytes of device memory in buffers. The memory that a driver allocates besides them is not known.
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::summing())?;
+/// use wgfc_runtime::session::DeviceMemory;
+/// let memory = DeviceMemory::of([&session]);
+/// println!("{} bytes, {} of them states", memory.total(), memory.states);
+/// assert!(memory.states > 0 && memory.weights == 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Bytes of the weights.

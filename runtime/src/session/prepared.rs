@@ -176,6 +176,16 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::Inputs`] and [`RunError::Constraint`] with the reason.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// use wgfc_program::Tensor;
+    /// assert!(session.fits(&[("x", Tensor::from_f32(vec![2], &[1.0, 2.0]).into())]).is_ok());
+    /// assert!(session.fits(&[("x", Tensor::from_f32(vec![1, 2], &[1.0, 2.0]).into())]).is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn fits(&self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
         let (_, values) = self.matched(inputs)?;
         bind::check_sizes(&self.program, &values)

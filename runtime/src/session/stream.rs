@@ -9,6 +9,16 @@ use wgfc_program::tensor::checked_numel;
 use wgfc_program::{DType, Tensor};
 
 /// The options of a [`Stream`].
+///
+/// ```
+/// # fn main() -> Result<(), wgfc_runtime::RunError> {
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+/// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+/// use wgfc_runtime::session::StreamOptions;
+/// let options = StreamOptions { in_flight: 4, first: 100, ..Default::default() };
+/// assert_eq!(session.stream(options)?.next_step(), 100);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
     /// The largest number of runs in flight, at least one. While the device executes one, the host prepares the next. Memory
@@ -67,7 +77,7 @@ struct Pending {
     transfer: Transfer,
 }
 
-/// A finished run.
+/// A finished run. See the example of [`Stream`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// The run's number.
@@ -77,6 +87,7 @@ pub struct Finished {
 }
 
 /// Staging memory from which the device copies an input. It is filled from front to back.
+/// See the example of [`Session::upload_input`].
 #[derive(Debug)]
 pub struct Staging {
     view: Option<wgpu::QueueWriteBufferView>,
@@ -110,6 +121,24 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::Unknown`] for an output that the program does not have.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new_blocking(gpu, &wgfc_runtime::testing::doubling())?;
+    /// use wgfc_program::Tensor;
+    /// use wgfc_runtime::session::StreamOptions;
+    /// let mut stream = session.stream(StreamOptions::default())?;
+    /// for i in 0..3 {
+    ///     stream.push_blocking(&[("x", Tensor::from_f32(vec![1], &[i as f32]).into())])?;
+    /// }
+    /// let mut sum = 0.0;
+    /// while let Some(run) = stream.next_blocking()? {
+    ///     sum += run.outputs[0].1.to_f32s().unwrap()[0];
+    /// }
+    /// assert_eq!(sum, 6.0);
+    /// # Ok(()) }
+    /// ```
     pub fn stream(&mut self, options: StreamOptions) -> Result<Stream<'_>, RunError> {
         let names: Option<Vec<&str>> =
             options.outputs.as_ref().map(|o| o.iter().map(String::as_str).collect());
@@ -131,6 +160,22 @@ impl Session {
     /// # Errors
     /// [`RunError::Unknown`] for an input that the program does not have; [`RunError::Inputs`] if `fill` appends more or fewer
     /// bytes than the shape has.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// let numbers = [1.0_f32, 2.0, 3.0];
+    /// // The bytes are written where the device copies them from.
+    /// let x = session.upload_input("x", vec![3], |staging| {
+    ///     for n in numbers {
+    ///         staging.put(&n.to_le_bytes());
+    ///     }
+    /// }).await?;
+    /// let outputs = session.run_values(&[("x", x.into())], None).await?;
+    /// assert_eq!(outputs[0].1.to_f32s(), Some(vec![2.0, 4.0, 6.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn upload_input(
         &mut self,
         name: &str,

@@ -105,6 +105,15 @@ impl Session {
     /// # Errors
     /// [`RunError::State`] for a program whose capacity was fixed when it was compiled, [`RunError::Limits`] for a state larger
     /// than a binding may be, and [`RunError::OutOfMemory`]. The states are unchanged after an error.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// session.grow(5000).await?;
+    /// assert!(session.capacity() >= Some(5000));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn grow(&mut self, capacity: usize) -> Result<(), RunError> {
         self.gpu.health()?;
         let from = self.states.now();

@@ -43,6 +43,22 @@ fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
 impl Session {
     /// The contents of the states, by name; only the positions in use of growing states. [`Session::set_states`] of any session
     /// on a program with the same states accepts them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = Tensor::from_f32(vec![1], &[3.0]);
+    /// session.run(&[("x", x.clone())]).await?;
+    /// let kept = session.states().await?;
+    /// assert_eq!(kept["seen"], x);
+    /// // Later, or in another process:
+    /// session.reset().await?;
+    /// session.set_states(&kept).await?;
+    /// assert_eq!(session.state_len(), 1);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         let all: Vec<&State> = self.program.states.iter().collect();
         self.read(&all).await
@@ -115,6 +131,18 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::set_states`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::summing()).await?;
+    /// use wgfc_program::Tensor;
+    /// let number = |x: f32| Tensor::from_f32(vec![1], &[x]);
+    /// session.run(&[("x", number(1.0))]).await?;
+    /// session.update_states(&[("seen".to_owned(), number(5.0))].into()).await?;
+    /// assert_eq!(session.run(&[("x", number(2.0))]).await?[0].1.to_f32s(), Some(vec![7.0]));
+    /// # Ok(()) }) }
+    /// ```
     pub async fn update_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
         self.write_states(to, true).await
     }
