@@ -127,7 +127,7 @@ impl Decoder {
             None => Ok(&self.model),
             Some(_) => Err(Error::file_help(
                 &self.path,
-                "is compiled already, and this compiles the model",
+                "is a compiled program; a model is needed here",
                 "give the model, or the folder that holds model.onnx",
             )),
         }
@@ -264,7 +264,7 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const CONFIG: &str = "generation_config.json";
 
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
-const NOT_CONFIG: &str = "correct or remove the file: options can say what it says";
+const NOT_CONFIG: &str = "correct or remove the file: its settings can also be given as options";
 
 /// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {

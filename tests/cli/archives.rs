@@ -85,7 +85,7 @@ fn weights_that_an_archive_lacks_are_made_up() {
         .says("has no record")
         .says("--random-weights");
     let checked = wgfc(d.path(), "check|bare.pt2").exits(0).prints("everything in it is supported");
-    checked.says("weights are missing, of 11 tensors");
+    checked.says("the weights of 11 tensors are missing");
     wgfc(d.path(), "compile|bare.pt2|-o|planned|--graph-only").exits(0);
     wgfc(d.path(), "inspect|bare.pt2").exits(0).says("absent");
     wgfc(d.path(), "compile|bare.pt2|-o|made|--random-weights").exits(0).says("11 weights");

@@ -467,7 +467,7 @@ fn generate_continues_tokens_and_text() {
     let compiled = "generate|out|--prompt|w3 w1 w36|--max-new-tokens|6|--quiet";
     assert_eq!(wgfc(d.path(), compiled).exits(0).out, text.out);
     let again = "compile|out|-o|x|--generate";
-    wgfc(d.path(), again).exits(1).says("is compiled already");
+    wgfc(d.path(), again).exits(1).says("is a compiled program");
     wgfc(d.path(), "compile|.|-o|x|--generate|--dim|a=1").exits(1).says("cannot be used with");
 
     let nothing = folder();

@@ -170,7 +170,7 @@ def test_progress_is_told(small):
             call()
 
 
-def test_what_one_should_know_is_a_warning():
+def test_compiling_f64_warns_that_it_is_computed_in_f32():
     ports = [("x", "float64", [2])], [("y", "float64", [2])]
     model = onnx_files.model([onnx_files.node("Exp", ["x"], ["y"])], *ports)
     with pytest.warns(wgfc.CompileWarning, match="f64"):

@@ -412,7 +412,10 @@ impl Mapping {
             };
             if let Some(l) = self.missing(i).into_iter().find(|l| depends(&roots, *l)) {
                 let name = &self.body.outputs[i].name;
-                return Err(format!("`{name}` combines what lanes along `{}` carry", self.lanes[l]));
+                return Err(format!(
+                    "`{name}` depends on values that other lanes along `{}` carry",
+                    self.lanes[l]
+                ));
             }
         }
         Ok(())

@@ -76,11 +76,11 @@ pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<V
     match e {
         Expr::Bool(_) => {}
         Expr::Call(ref head, _) if expr::is_condition(head) => {}
-        _ => return Err("it compares nothing".into()),
+        _ => return Err("the expression is not a comparison".into()),
     }
     let all = Guard::all(&e, &|s| Poly::sym(s))?;
     match all.iter().any(|g| g.a.is_too_large() || g.b.is_too_large()) {
-        true => Err("it is too large an expression".into()),
+        true => Err("the expression is too large".into()),
         false => Ok(all),
     }
 }

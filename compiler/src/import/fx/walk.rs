@@ -170,7 +170,7 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
         let implied = found.map_or(&[][..], |f| f.def.writes);
         let off =
             |flag: &str| node.inputs.iter().any(|i| i.name == flag && matches!(i.arg, Argument::Bool(false)));
-        let writes = !found.is_some_and(|f| f.turns || f.def.writes_if.is_some_and(off));
+        let writes = !found.is_some_and(|f| f.rebinds || f.def.writes_if.is_some_and(off));
         for i in node.inputs.iter().filter(|_| writes) {
             let declared = schema.as_ref().and_then(|s| s.argument(&i.name)).and_then(|d| d.alias);
             if declared.is_some_and(|a| a.written) || implied.contains(&i.name.as_str()) {
@@ -394,7 +394,7 @@ impl<'m> Importer<'m> {
             check_dims(to.ty(v))
                 .map_err(|e| OpError::model(format!("its result {i} has type {}: {e}", to.ty(v))))?;
             let of = aliases::operand(node, found.def, schema, i);
-            let writes = !found.turns && schema.and_then(|s| s.aliased(i)).is_some_and(|(_, a)| a.written);
+            let writes = !found.rebinds && schema.and_then(|s| s.aliased(i)).is_some_and(|(_, a)| a.written);
             let least = |s: &str| self.least(s);
             let shared = of.map_or(Shared::No, |of| aliases::shared(graph, node, schema, (of, name), &least));
             let v = match (of, shared) {
@@ -413,7 +413,7 @@ impl<'m> Importer<'m> {
                     if found.def.repeats {
                         scope.repeats(name);
                     }
-                    if found.turns {
+                    if found.rebinds {
                         scope.rename(of, name);
                     }
                     v

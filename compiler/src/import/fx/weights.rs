@@ -231,13 +231,13 @@ impl<'m> Weights<'m> {
         let order = if table == Table::State { [0, 1] } else { [1, 0] };
         let found = order.into_iter().find_map(|t| self.tables[t].get(name));
         let stored = found.ok_or_else(|| {
-            OpError::model(format!("the archive says nothing of the weights of `{name}`"))
+            OpError::model(format!("the archive has no entry for the weight `{name}`"))
                 .help("save the program again with torch.export.save")
         })?;
         if stored.pickled {
             return Err(OpError::unsupported(
-                "it is an object of a tensor's subclass, stored as a pickle that would have to be run",
-                "call run_decompositions() before saving: it takes such objects apart",
+                "it is a tensor subclass, stored as a pickle, which is not executed",
+                "call run_decompositions() before saving: this replaces such tensors by plain ones",
             ));
         }
         Ok(stored.clone())

@@ -13,7 +13,7 @@ use crate::{Diagnostic, Location};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::order::{cycle, first_come};
+use wgfc_ir::order::{cycle, topological_by_id};
 use wgfc_ir::{DType, Dim, Node, Op, TensorType, Value};
 
 /// Inlined functions, branches and loops may add this many nodes to an import, plus this many for each node of the model.
@@ -153,7 +153,7 @@ impl<'m> Importer<'m> {
             }
         }
         let mut stuck: BTreeSet<usize> = (0..nodes.len()).collect();
-        for i in first_come(&reads).into_iter().map(NodeIndex::index) {
+        for i in topological_by_id(&reads).into_iter().map(NodeIndex::index) {
             stuck.remove(&i);
             self.node(to, scope, &nodes[i], i, prefix, &needs[i]);
         }

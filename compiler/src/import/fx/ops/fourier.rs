@@ -128,7 +128,7 @@ fn core(cx: &mut Cx, kind: Kind) -> Lowered {
         0 => Divided::Not,
         1 => Divided::ByRoot,
         2 => Divided::ByCount,
-        m => return Err(OpError::model(format!("there is no {m}")).param("normalization")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("normalization")),
     };
     let (inverse, onesided, last) = match kind {
         Kind::Complex => (!cx.flag("forward")?, false, None),

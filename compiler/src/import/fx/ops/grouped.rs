@@ -83,7 +83,8 @@ fn combined(how: Option<String>) -> Result<Combined> {
         Some("max" | "amax") => Combined::By(ReduceOp::Max),
         Some("min" | "amin") => Combined::By(ReduceOp::Min),
         Some("mean") => Combined::Mean,
-        how => return Err(OpError::model(format!("there is no `{how:?}`")).param("reduce")),
+        Some(how) => return Err(OpError::model(format!("unknown reduction `{how}`")).param("reduce")),
+        None => return Err(OpError::model("the reduction is missing").param("reduce")),
     })
 }
 
@@ -191,7 +192,7 @@ fn bags(cx: &mut Cx) -> Lowered {
             let sizes = cx.unsqueeze(sizes, &[1])?;
             cx.map(f.0, &[y, sizes])?
         }
-        m => return Err(OpError::model(format!("there is no mode {m}")).param("mode")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("mode")),
     };
     let mut out = vec![y];
     // Results that only the gradient reads get the declared shape.
