@@ -44,7 +44,7 @@ impl Source {
                 (_, Ok(v)) => Source::Number(v),
                 _ => {
                     return Err(Problem::with_help(
-                        format!("`{text}` is no source for an input"),
+                        format!("`{text}` is not a source for an input"),
                         "give a .npy, .pb, .png or .jpg file, random, random:SEED, zeros, ones, iota, or a number",
                     ));
                 }

@@ -243,7 +243,7 @@ pub fn stdout_failed(e: &std::io::Error) -> Error {
     let why = text.split(" (os error").next().unwrap_or(&text);
     Error::usage(
         format!("the result cannot be written to stdout: {why}"),
-        "what was printed is not complete; free some space, or send it elsewhere",
+        "the printed text is not complete; free some space, or write it elsewhere",
     )
 }
 

@@ -89,7 +89,7 @@ impl Decoder {
                 // The library keeps its tables in addition to the text that it reads.
                 within(&beside, &bytes, 2)?;
                 Some(Guarded::read(bytes).map_err(|e| {
-                    Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
+                    Error::file_help(&beside, format!("is not a tokenizer that can be used: {e}"), NOT_TEXT)
                 })?)
             }
         };

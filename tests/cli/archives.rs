@@ -59,7 +59,9 @@ fn archives_are_checked_inspected_compiled_and_run() {
     wgfc(d.path(), "inspect|out").exits(0);
     let ran = format!("run|{model}|--cpu|--json|--random-inputs|--dim|s77=2|--dim|s27=3|--check-indices");
     assert!(mean(&wgfc(d.path(), &ran).exits(0).json()).is_finite());
-    wgfc(d.path(), &format!("generate|{model}|--tokens|1")).exits(2).says("no decoder that wgfc understands");
+    wgfc(d.path(), &format!("generate|{model}|--tokens|1"))
+        .exits(2)
+        .says("not a decoder that wgfc understands");
 }
 
 #[test]

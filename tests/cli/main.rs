@@ -254,7 +254,7 @@ fn running_on_the_cpu_is_said_and_gives_the_expected_output() {
     run("--input|x=bad.npy").exits(1).says("not a .npy file");
     run("--input|x=bad.pb").exits(1).says("bad.pb");
     run("--input|x=gone.npy").exits(1).says("no such file");
-    run("--input|x=nonsense").exits(1).says("no source for an input");
+    run("--input|x=nonsense").exits(1).says("not a source for an input");
     run("--input|x=random").exits(1).says("`batch`").says("--dim batch=1");
     run("--input|x=x.npy|--dim|batch=3").exits(1);
     run("--input|x=x.npy|--labels|gone.txt").exits(1).says("no such file");

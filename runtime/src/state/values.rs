@@ -5,7 +5,6 @@ use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor, Memory};
 use crate::upload;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use wgfc_program::program::State;
 use wgfc_program::{Scalar, Tensor, TensorType};
 

@@ -69,7 +69,7 @@ impl<R: Resolver> Puller<'_, R> {
                 let x = node.inputs[0];
                 let wide = accumulator(out);
                 let (here, len) = (index[*axis].as_const(), extent(&graph.ty(x).shape[*axis])?);
-                let here = here.ok_or("a running sum at a place that is not known")?;
+                let here = here.ok_or("a running sum at a position that is not a constant")?;
                 let upto = |i: &i64| {
                     let before = if *reverse { *i > here } else { *i < here };
                     before || (*i == here && !exclusive)

@@ -130,7 +130,7 @@ impl Parser<'_> {
                     self.word(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
                 };
                 self.assumptions();
-                Expr::Float(n.parse().map_err(|_| format!("`{n}` is no number"))?)
+                Expr::Float(n.parse().map_err(|_| format!("`{n}` is not a number"))?)
             }
             "Rational" => {
                 let part = |p: &mut Self| {
@@ -332,8 +332,8 @@ impl Expr {
             Expr::Float(x) if x.fract() == 0.0 && x.abs() < 2f64.powi(53) => {
                 return Ok(Poly::constant(*x as i64));
             }
-            Expr::Float(x) => return Err(format!("{x} is no size")),
-            Expr::Bool(b) => return Err(format!("{b} is no size")),
+            Expr::Float(x) => return Err(format!("{x} is not a size")),
+            Expr::Bool(b) => return Err(format!("{b} is not a size")),
             Expr::Call(head, args) => (head.as_str(), args),
         };
         let unknown = || format!("`{head}` of {} operands in a size is not understood", args.len());

@@ -357,13 +357,13 @@ fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Resul
     }
     let n: usize = sizes.iter().product();
     let bytes = t.bytes().filter(|_| t.dtype.bits() >= 8);
-    let bytes = bytes.ok_or_else(|| OpError::unsupported("it is too large a view", "make it contiguous"))?;
+    let bytes = bytes.ok_or_else(|| OpError::unsupported("the view is too large", "make it contiguous"))?;
     let width = t.dtype.bits() / 8;
     let size = t.dtype.bytes_of(n as u64);
     budget
         .take(size, format_args!("a copy of {}{sizes:?} with its elements in order", t.dtype))
         .map_err(of)?;
-    let out_of_it = || OpError::internal("a view of a weight leaves it");
+    let out_of_it = || OpError::internal("a view reaches outside of its weight");
     // The flat position of the element whose index is 1 along the axis `one` and 0 along all others. The index map is affine, so these
     // positions determine the strides.
     let place = |one: usize| {

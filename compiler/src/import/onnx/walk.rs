@@ -166,7 +166,7 @@ impl<'m> Importer<'m> {
                 if on.len() > 4 { ", …" } else { "" }
             ));
             self.errors.push(d.help(
-                "let what is carried from step to step be a Loop's or a Scan's, or an input and an output",
+                "carry values from step to step in a Loop or a Scan, or through an input and an output",
             ));
             for i in stuck {
                 poison(scope, &nodes[i]);
@@ -301,7 +301,8 @@ impl<'m> Importer<'m> {
         for (i, name) in n.output.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             let Some(v) = values.get(i).copied() else {
                 let d = Diagnostic::unsupported(format!("output {i} (\"{name}\") is not supported"));
-                self.errors.push(d.at(at.clone()).help("export the model without what reads this output"));
+                self.errors
+                    .push(d.at(at.clone()).help("export the model without the nodes that read this output"));
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;
             };
@@ -309,7 +310,7 @@ impl<'m> Importer<'m> {
                 let d = Diagnostic::model(format!("its output {i} has type {}: {e}", to.ty(v)));
                 self.errors.push(
                     d.at(at.clone())
-                        .help("give smaller dimensions with --dim, or mend what sets the node's shape"),
+                        .help("give smaller dimensions with --dim, or correct what sets the node's shape"),
                 );
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;

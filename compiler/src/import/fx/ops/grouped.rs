@@ -49,7 +49,7 @@ fn within(cx: &mut Cx) -> Lowered {
     let (x, p) = (cx.tensor("self")?, cx.float("p")?);
     let dims = cx.shape(cx.require_rank(x, 2)?);
     let Some(n) = dims[0].as_const() else {
-        return Err(OpError::symbolic(format!("{} rows, whose number must be known", dims[0])).operand(x));
+        return Err(OpError::symbolic(format!("the number of rows, `{}`, must be a constant", dims[0])).operand(x));
     };
     let all = distance::between(cx, x, x, p)?;
     if n < 2 {

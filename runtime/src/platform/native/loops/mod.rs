@@ -137,8 +137,13 @@ impl Loops {
                     let mut inside = self.parts(body, ranges)?;
                     inside.extend(self.parts(continuing, ranges)?);
                     // One `break` belongs to the loop's condition.
-                    let left = breaks(body) + breaks(continuing) > 1;
-                    out.push(Part::Loop(Loop { passes: trips.saturating_add(1), span, left, inside }));
+                    let has_other_break = breaks(body) + breaks(continuing) > 1;
+                    out.push(Part::Loop(Loop {
+                        passes: trips.saturating_add(1),
+                        span,
+                        has_other_break,
+                        inside,
+                    }));
                 }
                 Statement::Call { function, .. } => out.push(Part::Call(*function)),
                 _ => {}
