@@ -73,7 +73,9 @@ fn sizes_and_values_of_archives_come_from_files() {
     wgfc(d.path(), &format!("check|{model}|--like|x=x.npy")).exits(0).prints("x: f32[2, 3, 6]");
     wgfc(d.path(), &format!("run|{model}|--cpu|--input|x=x.npy")).exits(0);
     wgfc(d.path(), &format!("check|{model}|--like|y={}", file.display())).exits(1).says("no input");
-    wgfc(d.path(), &format!("compile|{model}|-o|fixed|--fix|y=1")).exits(1).says("no input of the program");
+    wgfc(d.path(), &format!("compile|{model}|-o|fixed|--fix|y=1"))
+        .exits(1)
+        .says("not an input of the program");
 }
 
 #[test]

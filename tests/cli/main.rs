@@ -201,7 +201,7 @@ fn missing_weights_are_explained_and_can_be_made_up() {
     assert_eq!(planned["weights_absent"], true);
     wgfc(d.path(), "compile|m.onnx|-o|out|--graph-only").exits(0);
     wgfc(d.path(), "inspect|out").exits(0).prints("absent");
-    wgfc(d.path(), "compile|m.onnx|-o|made|--random-weights|--quiet").exits(0).says("made up");
+    wgfc(d.path(), "compile|m.onnx|-o|made|--random-weights|--quiet").exits(0).says("are random");
     assert!(d.path().join("made/weights.safetensors").metadata().unwrap().len() > 13 << 20);
     let made = wgfc(d.path(), "inspect|made|--json").exits(0).json();
     for key in ["nodes", "dispatches", "kernels", "bytes_moved"] {
