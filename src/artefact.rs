@@ -156,7 +156,7 @@ fn absolute(path: &Path) -> Result<std::path::PathBuf, Error> {
 
 fn parent(path: &Path) -> Result<&Path, Error> {
     path.parent()
-        .ok_or_else(|| Error::file_help(path, "is no place that can be written", "choose another output"))
+        .ok_or_else(|| Error::file_help(path, "is not a place that can be written", "choose another output"))
 }
 
 /// Writes a bundle as the folder `dir`.
@@ -210,7 +210,7 @@ fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), 
     }
     Err(Error::file_help(
         path,
-        "is there already and is no compiled program",
+        "exists already and is not a compiled program",
         "choose another output, or replace it with --force",
     ))
 }
@@ -219,7 +219,7 @@ fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), 
 fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
     let Ok(meta) = dir.symlink_metadata() else { return Ok(()) };
     if !meta.is_dir() {
-        return Err(Error::file_help(dir, "is there already and is not a folder", "choose another output"));
+        return Err(Error::file_help(dir, "exists already and is not a folder", "choose another output"));
     }
     let inside =
         |p: &Path| p.canonicalize().ok().zip(dir.canonicalize().ok()).is_some_and(|(p, d)| p.starts_with(d));

@@ -30,8 +30,8 @@ pub(crate) fn unreadable(path: &Path, message: String) -> Error {
     let help = match message.as_str() {
         ABSENT => "check the path; it is relative to the current folder",
         FOLDER => "give a file in it",
-        DENIED => "give yourself the right to read it, or copy it to where you have",
-        _ => "give a regular file; what comes through a pipe is read from /dev/stdin",
+        DENIED => "change its permissions, or copy it to a folder that you can read",
+        _ => "give a regular file; input from a pipe is read from /dev/stdin",
     };
     Error::file_help(path, message, help)
 }

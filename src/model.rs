@@ -523,7 +523,7 @@ pub fn device_error(e: RunError) -> Error {
         RunError::Step { step, error } => at_step(step, device_error(*error)),
         RunError::Inputs(bad) => {
             let one = |b: &BadInput| {
-                Problem::with_help(b.to_string(), "`wgfc inspect` lists what the inputs must be")
+                Problem::with_help(b.to_string(), "`wgfc inspect` lists the types and sizes of the inputs")
             };
             Error::Usage(bad.iter().map(one).collect())
         }
@@ -532,7 +532,7 @@ pub fn device_error(e: RunError) -> Error {
             Error::usage(message, help)
         }
         RunError::NoFit(_) => {
-            Error::usage(message, "`wgfc inspect` lists what the inputs of each plan must be")
+            Error::usage(message, "`wgfc inspect` lists the types and sizes of each plan's inputs")
         }
         RunError::StateFull { .. } => Error::usage(
             message,
@@ -547,7 +547,7 @@ pub fn device_error(e: RunError) -> Error {
         RunError::Endless { .. } => Error::usage(message, "give inputs for which the loop ends"),
         RunError::WeightAbsent { .. } => Error::usage(
             message,
-            "put the model's external data beside it and compile again, or make weights up with --random-weights",
+            "put the model's external data beside it and compile again, or use random weights (--random-weights)",
         ),
         RunError::Plan(_) => Error::usage(message, "compile the model again"),
         RunError::NoAdapter { .. } => {

@@ -214,7 +214,7 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     let digits = rest.get(2..2 + width).ok_or_else(cut)?;
     let len = digits.iter().rev().fold(0usize, |n, b| n << 8 | usize::from(*b));
     let text = rest.get(2 + width..).and_then(|r| r.get(..len)).ok_or_else(cut)?;
-    let text = std::str::from_utf8(text).map_err(|_| "is not a .npy file: its header is no text")?;
+    let text = std::str::from_utf8(text).map_err(|_| "is not a .npy file: its header is not text")?;
     Ok((text, &rest[2 + width + len..]))
 }
 

@@ -234,7 +234,7 @@ impl ExternalData for RandomWeights {
 fn affordable(bytes: usize) -> Result<(), Error> {
     afford(bytes as u64).map_err(|e| {
         let help = "a machine with more memory, or `wgfc check`, which needs no weights";
-        Error::usage(format!("to make up the weights {e}"), help)
+        Error::usage(format!("generating the weights {e}"), help)
     })
 }
 

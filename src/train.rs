@@ -159,8 +159,8 @@ impl Ports {
 
 fn in_half() -> Error {
     Error::usage(
-        "a training step has no precision f16: gradients are smaller than f16 can hold",
-        "compile it without --precision f16, and run what was trained with it",
+        "a training step cannot use precision f16: gradients may be too small for it",
+        "train without --precision f16, and compile the trained model with it",
     )
 }
 
@@ -350,7 +350,7 @@ impl Trainer {
                     s.number,
                     if s.loss.is_nan() { "not a number" } else { "infinite" }
                 ),
-                "try a smaller learning rate or other data; the states are useless now: resume from a checkpoint (--any-loss goes on all the same)",
+                "try a smaller learning rate or other data; the states are useless now: resume from a checkpoint (--any-loss continues nevertheless)",
             )),
         }
     }

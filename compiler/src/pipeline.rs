@@ -193,8 +193,7 @@ pub fn fuse_graph(
         let state = |t: &KernelTensor| matches!(t.kind, TensorKind::State { grows: false, .. });
         if halved.weights + halved.between > 0 && kernels.tensors.iter().any(state) {
             stats.warnings.push(
-                "the model changes states, and some of what these are computed from is kept in f16: if it is a training step, \
-                 gradients are smaller than f16 can hold"
+                "the model updates states from values stored as f16; if it is a training step, gradients may be too small for f16"
                     .into(),
             );
         }

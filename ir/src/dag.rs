@@ -34,13 +34,13 @@ pub struct Port {
 
 /// A node with the edges of its operands.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct NodeWithEdges {
     node: Node,
     /// The edge of each operand.
     edges: Vec<EdgeIndex>,
 }
 
-impl Placed {
+impl NodeWithEdges {
     /// The operation.
     pub fn node(&self) -> &Node {
         &self.node
@@ -48,7 +48,7 @@ impl Placed {
 }
 
 /// The graph in petgraph's representation. An edge without a port is parked.
-pub type Edges = StableDiGraph<Placed, Option<Port>>;
+pub type Edges = StableDiGraph<NodeWithEdges, Option<Port>>;
 
 /// The graph as petgraph's algorithms see it: each node, and one edge per operand, from the producer to the reader.
 pub type View<'g> = EdgeFiltered<&'g Edges, fn(EdgeReference<'g, Option<Port>>) -> bool>;
@@ -97,14 +97,14 @@ impl Dag {
     /// Adds a node. Panics if an operand is a value of another graph.
     pub fn add(&mut self, node: Node) -> NodeId {
         let count = node.inputs.len();
-        let n = self.graph.add_node(Placed { node, edges: Vec::with_capacity(count) });
+        let n = self.graph.add_node(NodeWithEdges { node, edges: Vec::with_capacity(count) });
         self.connect(n);
         n
     }
 
     /// The node, if it exists.
     pub fn get(&self, n: NodeId) -> Option<&Node> {
-        self.graph.node_weight(n).map(Placed::node)
+        self.graph.node_weight(n).map(NodeWithEdges::node)
     }
 
     /// Like [`Dag::get`], but mutable; the operands must not be changed.

@@ -381,7 +381,7 @@ impl Graph {
     where
         G: IntoNeighborsDirected<NodeId = NodeId> + IntoNodeIdentifiers + NodeIndexable + Visitable,
     {
-        let order = order::first_come(of);
+        let order = order::topological_by_id(of);
         if order.len() == self.len() {
             return Ok(order);
         }

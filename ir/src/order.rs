@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 ///
 /// petgraph's `toposort` depends on the order in which edges were added. This order, and with it the text of a graph
 /// and its kernels, depends on ids alone.
-pub fn first_come<G>(graph: G) -> Vec<G::NodeId>
+pub fn topological_by_id<G>(graph: G) -> Vec<G::NodeId>
 where
     G: IntoNeighborsDirected + IntoNodeIdentifiers + NodeIndexable,
     G::NodeId: Ord,
@@ -66,7 +66,7 @@ mod tests {
         for _ in 0..edges.len() {
             edges.rotate_left(1);
             let graph = DiGraph::<(), ()>::from_edges(&edges);
-            assert_eq!(ids(first_come(&graph)), [0, 2, 3, 5, 1, 4]);
+            assert_eq!(ids(topological_by_id(&graph)), [0, 2, 3, 5, 1, 4]);
             assert_eq!(cycle(&graph), None);
         }
     }
@@ -77,7 +77,7 @@ mod tests {
         let edges: [(u32, u32); 10] =
             [(0, 1), (1, 2), (2, 4), (4, 3), (3, 2), (4, 6), (6, 7), (8, 9), (9, 8), (5, 5)];
         let graph = DiGraph::<(), ()>::from_edges(edges);
-        assert_eq!(ids(first_come(&graph)), [0, 1]);
+        assert_eq!(ids(topological_by_id(&graph)), [0, 1]);
         assert_eq!(cycle(&graph).map(ids), Some(vec![2, 3, 4]));
         let graph = DiGraph::<(), ()>::from_edges([(0u32, 1), (1, 1), (1, 2)]);
         assert_eq!(cycle(&graph).map(ids), Some(vec![1]));

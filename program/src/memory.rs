@@ -417,7 +417,7 @@ pub fn plan(program: &Program, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<M
         out.bytes.push(size);
         if let BufferKind::Arena { arena, first, last } = b.kind {
             if arena >= program.buffers.len() || last < first {
-                return Err(format!("buffer {i}: arena {arena}, alive {first}..={last}, is not sensible"));
+                return Err(format!("buffer {i}: arena {arena}, alive {first}..={last}, is invalid"));
             }
             if members.len() <= arena {
                 members.resize(arena + 1, Vec::new());

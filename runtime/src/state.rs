@@ -242,7 +242,7 @@ impl Session {
     /// ```
     pub fn rewind(&mut self, length: usize) -> Result<(), RunError> {
         if let Some(s) = self.program.states.iter().find(|s| s.growth.is_none()) {
-            let message = "it does not grow, so that what it was before is lost; fork the session before a run that is to be undone".to_owned();
+            let message = "it does not grow, so its earlier values were overwritten; fork the session before a run that is to be undone".to_owned();
             return Err(RunError::State { state: s.name.clone(), message });
         }
         let lengths = self.states.lengths();
@@ -256,7 +256,7 @@ impl Session {
             let room = room::positions(s, &self.states.lock().capacities).unwrap_or(0);
             if to < now && s.is_window() && now >= room {
                 let message = format!(
-                    "it is a window of {room} positions, and what was before them is lost; fork the session before a run that is to be undone"
+                    "it is a full window of {room} positions, whose oldest positions were overwritten; fork the session before a run that is to be undone"
                 );
                 return Err(RunError::State { state: s.name.clone(), message });
             }

@@ -256,7 +256,7 @@ impl Source {
         self.text(PLAN).map_err(|m| match &self.file {
             Some(_) => Error::file_help(
                 &self.plan,
-                format!("{m}, so that it is no compiled program"),
+                format!("{m}, so it is not a compiled program"),
                 "give what `wgfc compile` wrote, or a model's file",
             ),
             None => Error::file_help(

@@ -122,7 +122,7 @@ pub(super) fn path_of(url: &str) -> Result<PathBuf, String> {
         .components()
         .all(|c| matches!(c, Component::Normal(_) | Component::CurDir | Component::ParentDir));
     let bad = text.is_empty() || !relative || text.contains(['\\', '\0']) || url.contains([':', '?', '#']);
-    if bad { Err("is no path relative to the plan".into()) } else { Ok(PathBuf::from(text)) }
+    if bad { Err("is not a path relative to the plan".into()) } else { Ok(PathBuf::from(text)) }
 }
 
 #[cfg(test)]

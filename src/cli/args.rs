@@ -614,7 +614,7 @@ fn parse_bytes(s: &str) -> Result<u64, String> {
         "MiB" => 1 << 20,
         "GB" => 1_000_000_000,
         "GiB" => 1 << 30,
-        _ => return Err(format!("`{unit}` is no unit of bytes: write kB, MB, GB, KiB, MiB or GiB")),
+        _ => return Err(format!("`{unit}` is not a unit of bytes: write kB, MB, GB, KiB, MiB or GiB")),
     };
     let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(scale)).filter(|n| *n > 0);
     bytes.ok_or_else(|| "expected a size, as in 100MB".into())

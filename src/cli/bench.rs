@@ -216,7 +216,7 @@ fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
     );
     if let Some(times) = cost.overstatement() {
         s += &format!(
-            "\n  single-op : sequential = {times:.1} : 1; waiting for each dispatch makes it look that much dearer than it is\n"
+            "\n  single-op : sequential = {times:.1} : 1; if each dispatch is waited for, it appears to take that much longer than it does\n"
         );
     }
     t.print(&s);

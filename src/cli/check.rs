@@ -113,8 +113,8 @@ fn missing_text(missing: &BTreeMap<String, usize>, model: &Path) -> Option<Strin
     let files: Vec<String> = missing.keys().cloned().collect();
     let tensors: usize = missing.values().sum();
     Some(format!(
-        "weights are missing, of {tensors} tensors: {} (looked for in {}); what needs no weights works, as `wgfc inspect` and \
-         --random-weights",
+        "the weights of {tensors} tensors are missing: {} (looked for in {}); commands that need no weights still work, such as \
+         `wgfc inspect`, and others with --random-weights",
         super::some_of(&files),
         folder.display()
     ))

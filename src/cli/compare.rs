@@ -59,7 +59,7 @@ impl Difference {
         match self.not_finite {
             [a, b] if a != b => format!("{a} values are not finite, and {b} of the reference"),
             _ if self.relative.is_infinite() && self.most.is_infinite() => "its shape is another".into(),
-            _ if self.relative.is_nan() => "values are no numbers (NaN)".into(),
+            _ if self.relative.is_nan() => "values are NaN".into(),
             _ => format!("a relative error of {:.1e}", self.relative),
         }
     }

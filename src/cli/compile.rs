@@ -265,7 +265,7 @@ pub fn say_random_weights(file: &ModelFile, t: &Terminal) {
         let (tensors, bytes) = r.size();
         if tensors > 0 {
             t.note_always(&format!(
-                "{tensors} weights ({}) are made up: the outputs mean nothing",
+                "{tensors} weights ({}) are random: the outputs mean nothing",
                 bytes_text(bytes)
             ));
         } else {

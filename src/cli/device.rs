@@ -94,7 +94,7 @@ fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Termi
             cache.keep_speeds(gpu, speeds)?;
             stored = Some(cache.speeds_file(gpu.summary()));
         }
-        None => t.note("there is no home to store measurements in: name a folder in WGFC_CACHE_DIR"),
+        None => t.note("there is no folder to store measurements in: name one in WGFC_CACHE_DIR"),
     }
     Ok(Found { before, speeds, beside, stored })
 }
@@ -151,7 +151,7 @@ fn measured_text(found: &Found) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(k, v)| vec![format!("  {k}"), v]).collect();
     let many = m.round_trip_ns / m.dispatch_ns.max(1.0);
     format!(
-        "{}\n  what a dispatch costs\n{}  waiting for each dispatch makes it look {many:.0} times as dear as it is\n",
+        "{}\n  what a dispatch costs\n{}  if each dispatch is waited for, it appears to take {many:.0} times as long as it does\n",
         speeds_text(found),
         table(&rows, &[false, true])
     )

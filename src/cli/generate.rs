@@ -67,7 +67,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     for token in generator.generate(&prompt, &request)? {
         let token = token.inspect_err(|_| {
             if !t.json && !tokens.is_empty() {
-                t.piece("\n");
+                t.print_piece("\n");
             }
         })?;
         times.push(ready.elapsed().as_secs_f64());
@@ -77,7 +77,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             None => format!(",{token}"),
         };
         tokens.push(token);
-        if !t.json && !t.piece(&piece) {
+        if !t.json && !t.print_piece(&piece) {
             break;
         }
     }
@@ -112,9 +112,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         }));
         return Ok(());
     }
-    t.piece("\n");
+    t.print_piece("\n");
     if a.stats {
-        t.beside(&stats.text());
+        t.print_to_stderr(&stats.text());
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ impl Source {
                 (_, Ok(v)) => Source::Number(v),
                 _ => {
                     return Err(Problem::with_help(
-                        format!("`{text}` is no source for an input"),
+                        format!("`{text}` is not a source for an input"),
                         "give a .npy, .pb, .png or .jpg file, random, random:SEED, zeros, ones, iota, or a number",
                     ));
                 }
@@ -138,9 +138,9 @@ fn make_of(
             }
         };
         match Source::parse(source) {
-            Ok(s) if sources.contains_key(port.name.as_str()) => {
+            Ok(_) if sources.contains_key(port.name.as_str()) => {
                 problems.push(Problem::with_help(
-                    format!("input `{}` is given twice, the second time as {s:?}", port.name),
+                    format!("input `{}` is given twice", port.name),
                     "give it once",
                 ));
             }
@@ -242,7 +242,7 @@ fn fill(
     }
     if free {
         let made = ports.iter().filter(|p| sources.contains_key(p.name.as_str()));
-        choose(made.filter(|p| !tensors.contains_key(&p.name)), &mut dims, t);
+        choose_free_dims(made.filter(|p| !tensors.contains_key(&p.name)), &mut dims, t);
     }
     let mut missing: Vec<String> = Vec::new();
     let generated = |p: &&ValueInfo| sources.contains_key(p.name.as_str()) && !tensors.contains_key(&p.name);
@@ -295,11 +295,15 @@ fn fill(
 }
 
 /// The value of a free dimension that is not the first one of a tensor.
-const USUAL: i64 = 64;
+const DEFAULT_EXTENT: i64 = 64;
 
 /// Chooses values for the undetermined dimensions of inputs: 1 for a dimension that comes first in some input, as batches
-/// do, else `USUAL`.
-fn choose<'p>(ports: impl Iterator<Item = &'p ValueInfo>, dims: &mut BTreeMap<String, i64>, t: &Terminal) {
+/// do, else `DEFAULT_EXTENT`.
+fn choose_free_dims<'p>(
+    ports: impl Iterator<Item = &'p ValueInfo>,
+    dims: &mut BTreeMap<String, i64>,
+    t: &Terminal,
+) {
     let (mut first, mut others) = (vec![], vec![]);
     for p in ports {
         for (axis, d) in p.shape.iter().enumerate() {
@@ -307,12 +311,15 @@ fn choose<'p>(ports: impl Iterator<Item = &'p ValueInfo>, dims: &mut BTreeMap<St
             list.extend(d.symbols().iter().map(ToString::to_string));
         }
     }
-    let mut chosen: BTreeMap<String, i64> = others.into_iter().map(|s| (s, USUAL)).collect();
+    let mut chosen: BTreeMap<String, i64> = others.into_iter().map(|s| (s, DEFAULT_EXTENT)).collect();
     chosen.extend(first.into_iter().map(|s| (s, 1)));
     chosen.retain(|s, _| !dims.contains_key(s));
     if !chosen.is_empty() {
         let all: Vec<String> = chosen.iter().map(|(s, v)| format!("--dim {s}={v}")).collect();
-        t.note(&format!("dimensions that are free are taken as with {}; give others so", all.join(" ")));
+        t.note(&format!(
+            "using {} for dimensions that nothing determines; change them with --dim",
+            all.join(" ")
+        ));
     }
     dims.extend(chosen);
 }

@@ -43,7 +43,7 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
                     shown(&a.model),
                     super::some_of(&missing)
                 ),
-                "put the files beside the model, make weights up with --random-weights, or give a command that needs none with --fails",
+                "put the files beside the model, use random weights (--random-weights), or give a command that needs none with --fails",
             ));
         }
     }

@@ -44,7 +44,10 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
             run(&plan, &mut |p| {
                 for f in &p.found {
                     let again = format!("wgfc selftest --case '{}'{}", f.case, on(a));
-                    t.beside(&format!("{}: {}: {}\n    again: {again}\n", f.case, f.status, f.message));
+                    t.print_to_stderr(&format!(
+                        "{}: {}: {}\n    again: {again}\n",
+                        f.case, f.status, f.message
+                    ));
                 }
                 if !t.shows_progress() && p.seconds >= said + 10.0 {
                     said = p.seconds;

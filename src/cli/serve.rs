@@ -54,7 +54,7 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
         && !folder.join("index.html").is_file()
     {
         let help = "`node playground/build.mjs` in web/ writes web/playground/dist";
-        return Err(Error::file_help(folder, "is no playground: it has no index.html", help));
+        return Err(Error::file_help(folder, "is not a playground: it has no index.html", help));
     }
     let (model, name) = match &a.model {
         None => (None, None),

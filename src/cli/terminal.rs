@@ -28,7 +28,7 @@ pub struct Terminal {
     /// Whether the result is one JSON object.
     pub json: bool,
     quiet: bool,
-    fancy: bool,
+    rich: bool,
     /// The first error of writing to stdout.
     failed: RefCell<Option<std::io::Error>>,
 }
@@ -36,8 +36,8 @@ pub struct Terminal {
 impl Terminal {
     /// The terminal with the global options.
     pub fn new(global: &Global) -> Terminal {
-        let fancy = std::io::stderr().is_terminal();
-        Terminal { json: global.json, quiet: global.quiet, fancy, failed: RefCell::new(None) }
+        let rich = std::io::stderr().is_terminal();
+        Terminal { json: global.json, quiet: global.quiet, rich, failed: RefCell::new(None) }
     }
 
     /// A terminal that prints no notes.
@@ -71,7 +71,7 @@ impl Terminal {
 
     /// Prints a piece of a result as it arrives; it is escaped only if stdout is a terminal. Returns whether the reader
     /// still exists.
-    pub fn piece(&self, text: &str) -> bool {
+    pub fn print_piece(&self, text: &str) -> bool {
         match std::io::stdout().is_terminal() {
             true => self.write(&clean(text)),
             false => self.write(text),
@@ -79,7 +79,7 @@ impl Terminal {
     }
 
     /// Prints a requested text to stderr, so that the result on stdout can be piped.
-    pub fn beside(&self, text: &str) {
+    pub fn print_to_stderr(&self, text: &str) {
         say(text);
     }
 
@@ -136,7 +136,7 @@ impl Terminal {
         let findings = error.findings();
         let more = findings.len().saturating_sub(FINDINGS);
         for f in findings.into_iter().take(FINDINGS) {
-            match self.fancy {
+            match self.rich {
                 true => drop(std::io::stderr().write_all(fancy(&cleaned(f), colour).as_bytes())),
                 false => say(&format!("{f}\n")),
             }
@@ -243,7 +243,7 @@ pub fn stdout_failed(e: &std::io::Error) -> Error {
     let why = text.split(" (os error").next().unwrap_or(&text);
     Error::usage(
         format!("the result cannot be written to stdout: {why}"),
-        "what was printed is not complete; free some space, or send it elsewhere",
+        "the printed text is not complete; free some space, or write it elsewhere",
     )
 }
 

@@ -195,7 +195,7 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
     }
     if let Some(rows) = a.random_data {
         make_up(rows, ports, &mut training)?;
-        t.note_always("the data are made up");
+        t.note_always("the data are random");
     }
     Ok(training)
 }
@@ -238,15 +238,18 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
     for port in found {
         let row = ValueInfo { shape: port.shape.iter().skip(1).cloned().collect(), ..port.clone() };
         let shape = row.shape_at(&dims).map_err(|names| {
-            let message =
-                format!("the data of input `{}` cannot be made up: {} is open", port.name, names.join(", "));
+            let message = format!(
+                "random data of input `{}` cannot be generated: {} has no value",
+                port.name,
+                names.join(", ")
+            );
             Error::usage(message, "fix it with --dim, or give the data")
         })?;
         let count = usize::try_from(rows).unwrap_or(usize::MAX);
         let shape: Vec<usize> = std::iter::once(count).chain(shape).collect();
         memory::afford(random::cost(port.dtype, &shape)).map_err(|e| {
             let message =
-                format!("data of shape {shape:?} for input `{}` is too large to make up: it {e}", port.name);
+                format!("data of shape {shape:?} for input `{}` cannot be generated: it {e}", port.name);
             Error::usage(message, "make up fewer rows")
         })?;
         let tensor = random::tensor(port.dtype, shape, &port.name, 0);

@@ -27,7 +27,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
         (_, true) => None,
         (None, false) => {
             return Err(Error::usage(
-                "there is no home to store measurements in",
+                "there is no folder to store measurements in",
                 "name a folder in WGFC_CACHE_DIR, or give --dry-run",
             ));
         }

@@ -94,7 +94,7 @@ pub(super) fn compiled(
         || !options.keep_f32.is_empty()
     {
         return Err(Error::usage(
-            "the decoder is compiled: its precision and the bits of its weights are what they were compiled to",
+            "the decoder is compiled: its precision and the bits of its weights are fixed",
             "give --precision, --weights and --keep-f32 to `wgfc compile --generate`, or give the model itself",
         ));
     }

@@ -57,7 +57,7 @@ impl Recompute {
         let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
         let seq = symbols.seq.ok_or_else(|| {
             Error::usage(
-                "the model takes one token a run, so that a prefix cannot be computed again",
+                "the model accepts one token per run, so --prefix-recompute cannot be used",
                 "export it with a symbolic sequence length",
             )
         })?;

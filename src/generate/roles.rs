@@ -131,7 +131,7 @@ pub fn inputs(ports: &[ValueInfo], states: Option<&str>) -> Result<Vec<Input>, V
     let help = "a decoder has token ids [batch, seq], and may have position ids [batch, seq], an attention mask [batch, past + seq], and past keys and values that its outputs extend";
     let because = states.map(|s| format!("; {s}")).unwrap_or_default();
     let wrong = |m: String| {
-        Diagnostic::unsupported(format!("the model is no decoder that wgfc understands: {m}")).help(help)
+        Diagnostic::unsupported(format!("the model is not a decoder that wgfc understands: {m}")).help(help)
     };
     let mut problems = vec![];
     if let [first, rest @ ..] = strange.as_slice() {
@@ -172,7 +172,7 @@ pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, E
         let all: Vec<String> = ports.iter().map(described).collect();
         return Err(unsupported(
             Diagnostic::unsupported(format!(
-                "the model is no decoder that wgfc understands: none of its inputs holds token ids; there is {}",
+                "the model is not a decoder that wgfc understands: none of its inputs holds token ids; there is {}",
                 if all.is_empty() { "none".to_owned() } else { all.join(", ") }
             ))
             .help("token ids are integers [1, seq] in an input called input_ids or alike"),

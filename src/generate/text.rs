@@ -121,7 +121,7 @@ impl Decoder {
                 // The library keeps its tables in addition to the text that it reads.
                 within(&beside, &bytes, 2)?;
                 Some(Guarded::read(bytes).map_err(|e| {
-                    Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
+                    Error::file_help(&beside, format!("is not a tokenizer that can be used: {e}"), NOT_TEXT)
                 })?)
             }
         };
@@ -159,7 +159,7 @@ impl Decoder {
             None => Ok(&self.model),
             Some(_) => Err(Error::file_help(
                 &self.path,
-                "is compiled already, and this compiles the model",
+                "is a compiled program; a model is needed here",
                 "give the model, or the folder that holds model.onnx",
             )),
         }
@@ -308,7 +308,7 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const CONFIG: &str = "generation_config.json";
 
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
-const NOT_CONFIG: &str = "correct or remove the file: options can say what it says";
+const NOT_CONFIG: &str = "correct or remove the file: its settings can also be given as options";
 
 /// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {

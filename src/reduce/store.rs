@@ -32,7 +32,7 @@ pub struct Store {
 fn at(path: &Path, e: &std::io::Error) -> Error {
     Error::file_help(
         path,
-        format!("cannot be used for what is tried: {e}"),
+        format!("cannot be used for temporary models: {e}"),
         "free some space in the folder for temporary files, or set TMPDIR to another",
     )
 }

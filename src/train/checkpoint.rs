@@ -160,7 +160,7 @@ impl Trainer {
         let Read { tensors, metadata } = read(path, budget)?;
         let note = metadata.and_then(|text| serde_json::from_str::<Note<TrueTypes>>(&text).ok());
         let Some(note) = note else {
-            let message = "is no checkpoint: it does not say after which step it was written";
+            let message = "is not a checkpoint: it does not state after which step it was written";
             return Err(Error::file_help(path, message, "begin with its tensors: --init"));
         };
         let mut problems = misfits(self.session.program(), &tensors, true);

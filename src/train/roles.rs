@@ -98,8 +98,8 @@ impl Ports {
         }
         if *own == 0 && states.is_empty() && problems.is_empty() {
             problems.push(Problem::with_help(
-                "the program has no states: no step changes what the next one computes",
-                "export the step with its optimizer, as fixtures/torch/train_step.py does, or name what is continued with --carry INPUT=OUTPUT",
+                "the program has no states, so a step cannot change the next one",
+                "export the step with its optimizer, as fixtures/torch/train_step.py does, or name the values to carry over with --carry INPUT=OUTPUT",
             ));
         }
         let sizes = sizes(inputs, training, &mut problems);

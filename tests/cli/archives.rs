@@ -59,7 +59,9 @@ fn archives_are_checked_inspected_compiled_and_run() {
     wgfc(d.path(), "inspect|out").exits(0);
     let ran = format!("run|{model}|--cpu|--json|--random-inputs|--dim|s77=2|--dim|s27=3|--check-indices");
     assert!(mean(&wgfc(d.path(), &ran).exits(0).json()).is_finite());
-    wgfc(d.path(), &format!("generate|{model}|--tokens|1")).exits(2).says("no decoder that wgfc understands");
+    wgfc(d.path(), &format!("generate|{model}|--tokens|1"))
+        .exits(2)
+        .says("not a decoder that wgfc understands");
 }
 
 #[test]
@@ -71,7 +73,9 @@ fn sizes_and_values_of_archives_come_from_files() {
     wgfc(d.path(), &format!("check|{model}|--like|x=x.npy")).exits(0).prints("x: f32[2, 3, 6]");
     wgfc(d.path(), &format!("run|{model}|--cpu|--input|x=x.npy")).exits(0);
     wgfc(d.path(), &format!("check|{model}|--like|y={}", file.display())).exits(1).says("no input");
-    wgfc(d.path(), &format!("compile|{model}|-o|fixed|--fix|y=1")).exits(1).says("no input of the program");
+    wgfc(d.path(), &format!("compile|{model}|-o|fixed|--fix|y=1"))
+        .exits(1)
+        .says("not an input of the program");
 }
 
 #[test]
@@ -85,7 +89,7 @@ fn weights_that_an_archive_lacks_are_made_up() {
         .says("has no record")
         .says("--random-weights");
     let checked = wgfc(d.path(), "check|bare.pt2").exits(0).prints("everything in it is supported");
-    checked.says("weights are missing, of 11 tensors");
+    checked.says("the weights of 11 tensors are missing");
     wgfc(d.path(), "compile|bare.pt2|-o|planned|--graph-only").exits(0);
     wgfc(d.path(), "inspect|bare.pt2").exits(0).says("absent");
     wgfc(d.path(), "compile|bare.pt2|-o|made|--random-weights").exits(0).says("11 weights");

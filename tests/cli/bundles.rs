@@ -44,7 +44,7 @@ fn variants_are_plans_over_one_store() {
     }
     wgfc(d.path(), &format!("{compile}|x|--variant|any:batch=2")).exits(1).says("two plans are called `any`");
     wgfc(d.path(), &format!("compile|{model}|-o|x|--variant|a:batch=x")).exits(1).says("not a whole number");
-    wgfc(d.path(), &format!("compile|{model}|-o|x|--variant|a:f64")).exits(1).says("f64` is no feature");
+    wgfc(d.path(), &format!("compile|{model}|-o|x|--variant|a:f64")).exits(1).says("f64` is not a feature");
     wgfc(d.path(), &format!("inspect|{model}|--plan|a")).exits(1).says("--plan has no effect on a model");
     assert!(!d.path().join("x").exists());
 }
@@ -68,7 +68,7 @@ fn features_and_targets_need_no_such_device() {
     assert_ne!(needs("|--profile|p.json"), vec![none.clone()]);
     assert_eq!(needs("|--profile|p.json|--target|web"), [none]);
     let refused = format!("compile|{half}|-o|x|--features|f16,warp");
-    wgfc(d.path(), &refused).exits(1).says("`warp` is no feature");
+    wgfc(d.path(), &refused).exits(1).says("`warp` is not a feature");
     wgfc(d.path(), &format!("compile|{half}|-o|x|--for-device|--target|web"))
         .exits(1)
         .says("cannot be used with");
@@ -80,7 +80,7 @@ fn one_file_is_replaced_only_where_it_is_ours() {
     let compile = format!("compile|{}|-o|m.wgfc", mlp());
     std::fs::write(d.path().join("m.wgfc"), "years of work").unwrap();
     // The name suggests a compiled program, so the file is replaced only if it can be read as one.
-    wgfc(d.path(), &compile).exits(1).says("is no compiled program").says("--force");
+    wgfc(d.path(), &compile).exits(1).says("is not a compiled program").says("--force");
     wgfc(d.path(), &format!("{compile}|--force")).exits(0);
     wgfc(d.path(), &compile).exits(0);
     wgfc(d.path(), &format!("{compile}|--shard-size|1MB")).exits(1).says("one file");

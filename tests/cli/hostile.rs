@@ -310,7 +310,7 @@ fn missing_weights_are_one_error_a_file() {
     }
     wgfc(d.path(), "check|m.onnx")
         .exits(0)
-        .says("weights are missing, of 100 tensors: part0.bin, part1.bin (looked for in .)");
+        .says("the weights of 100 tensors are missing: part0.bin, part1.bin (looked for in .)");
     wgfc(d.path(), "run|m.onnx|--cpu|--random-inputs|--random-weights").exits(0);
 }
 

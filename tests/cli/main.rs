@@ -201,7 +201,7 @@ fn missing_weights_are_explained_and_can_be_made_up() {
     assert_eq!(planned["weights_absent"], true);
     wgfc(d.path(), "compile|m.onnx|-o|out|--graph-only").exits(0);
     wgfc(d.path(), "inspect|out").exits(0).prints("absent");
-    wgfc(d.path(), "compile|m.onnx|-o|made|--random-weights|--quiet").exits(0).says("made up");
+    wgfc(d.path(), "compile|m.onnx|-o|made|--random-weights|--quiet").exits(0).says("are random");
     assert!(d.path().join("made/weights.safetensors").metadata().unwrap().len() > 13 << 20);
     let made = wgfc(d.path(), "inspect|made|--json").exits(0).json();
     for key in ["nodes", "dispatches", "kernels", "bytes_moved"] {
@@ -254,7 +254,7 @@ fn running_on_the_cpu_is_said_and_gives_the_expected_output() {
     run("--input|x=bad.npy").exits(1).says("not a .npy file");
     run("--input|x=bad.pb").exits(1).says("bad.pb");
     run("--input|x=gone.npy").exits(1).says("no such file");
-    run("--input|x=nonsense").exits(1).says("no source for an input");
+    run("--input|x=nonsense").exits(1).says("not a source for an input");
     run("--input|x=random").exits(1).says("`batch`").says("--dim batch=1");
     run("--input|x=x.npy|--dim|batch=3").exits(1);
     run("--input|x=x.npy|--labels|gone.txt").exits(1).says("no such file");
@@ -467,7 +467,7 @@ fn generate_continues_tokens_and_text() {
     let compiled = "generate|out|--prompt|w3 w1 w36|--max-new-tokens|6|--quiet";
     assert_eq!(wgfc(d.path(), compiled).exits(0).out, text.out);
     let again = "compile|out|-o|x|--generate";
-    wgfc(d.path(), again).exits(1).says("is compiled already");
+    wgfc(d.path(), again).exits(1).says("is a compiled program");
     wgfc(d.path(), "compile|.|-o|x|--generate|--dim|a=1").exits(1).says("cannot be used with");
 
     let nothing = folder();

@@ -64,10 +64,10 @@ fn free_dimensions_are_small_and_said() {
     }
     let d = folder();
     let bench = format!("bench|{}|--random-inputs|--adapter|software|--runs|2", mlp());
-    wgfc(d.path(), &bench).exits(0).says("taken as with --dim batch=1");
+    wgfc(d.path(), &bench).exits(0).says("using --dim batch=1");
     let compare = format!("compare|{}|--adapter|software", mlp());
-    wgfc(d.path(), &compare).exits(0).says("taken as with --dim batch=1");
-    wgfc(d.path(), &format!("{bench}|--dim|batch=3")).exits(0).omits("taken as");
+    wgfc(d.path(), &compare).exits(0).says("using --dim batch=1");
+    wgfc(d.path(), &format!("{bench}|--dim|batch=3")).exits(0).omits("using --dim");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn what_is_not_there_cannot_be_expected() {
 }
 
 #[test]
-fn what_is_measured_is_used() {
+fn later_commands_use_measured_speeds() {
     let d = folder();
     if wgfc(d.path(), "device").code != 0 {
         return;

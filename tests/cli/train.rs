@@ -161,10 +161,10 @@ fn what_does_not_fit_is_said_all_at_once() {
         .says("state.encoder")
         .says("give the model itself");
     // Gradients may be too small for f16.
-    bad(&format!("{known}|--precision|f16")).says("a training step has no precision f16");
+    bad(&format!("{known}|--precision|f16")).says("a training step cannot use precision f16");
     wgfc(d.path(), &format!("compile|{step}|-o|half|--precision|f16")).exits(0);
     bad(&format!("half|--data|{}|--batch|4|--input|rate=1", rows()))
-        .says("a training step has no precision f16");
+        .says("a training step cannot use precision f16");
     // A program without a loss.
     bad(&format!("{}|--random-data|8|--batch|4|--dim|s27=3", fixture("torch/residual.pt2")))
         .says("no output is a loss");
@@ -211,7 +211,7 @@ fn checkpoints_of_something_else_are_refused() {
         .collect();
     let plain = safetensors::serialize(views, None).unwrap();
     std::fs::write(d.path().join("plain.safetensors"), &plain).unwrap();
-    resume(&rest, "plain.safetensors").exits(1).says("is no checkpoint").says("--init");
+    resume(&rest, "plain.safetensors").exits(1).says("is not a checkpoint").says("--init");
     // Invalid metadata: numbers of steps that no training reaches, and another format.
     let views = || {
         tensors.iter().map(|(n, t)| {

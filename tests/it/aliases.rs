@@ -14,8 +14,8 @@ use wgfc_selftest::{Tolerance, equal};
 /// The programs that are refused, with the text of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("buffers_pair", "\"first\" and \"last\" are parts of one storage, one of them is written"),
-    ("refused_bits", "view is a view that cannot be followed, or may be one"),
-    ("refused_open", "reshape is a view that cannot be followed, or may be one"),
+    ("refused_bits", "view may be a view that cannot be traced"),
+    ("refused_open", "reshape may be a view that cannot be traced"),
     ("refused_overlap", "of which several elements may be at one place in memory"),
 ];
 

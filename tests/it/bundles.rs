@@ -329,7 +329,7 @@ fn recipes_that_cannot_be_are_refused() {
         ("their hash differs", &|v| part(v, "offset", 0.into())),
         ("is not a plan", &|v| part(v, "offset", (-1).into())),
         ("bytes when", &|v| v["files"][0]["bytes"] = 1_000_000_000_000_u64.into()),
-        ("is no path relative", &|v| v["files"][0]["name"] = "/etc/passwd".into()),
+        ("is not a path relative", &|v| v["files"][0]["name"] = "/etc/passwd".into()),
         ("is on the web", &|v| v["files"][0]["name"] = "https://a.example/w".into()),
         ("only that of a bundle", &|v| v["files"][0]["name"] = "".into()),
         ("its parts have", &|v| {

@@ -338,7 +338,7 @@ fn text_comes_in_and_goes_out_with_a_tokenizer() {
     for (file, text, say) in [
         ("generation_config.json", r#"{"eos_token_id": "x"}"#, "`eos_token_id` is \"x\", not a token id"),
         ("generation_config.json", "[", "is not JSON"),
-        ("tokenizer.json", "{}", "is no tokenizer"),
+        ("tokenizer.json", "{}", "is not a tokenizer"),
     ] {
         let whole = std::fs::read(dir.path().join(file)).unwrap();
         std::fs::write(dir.path().join(file), text).unwrap();

@@ -43,7 +43,7 @@ fn operators_mean_the_same() {
     }
     let names: Vec<&'static str> = operators().filter(|n| crate::selected(n)).collect();
     if names.is_empty() {
-        return crate::say(format!("{test}: WGFC_CASES is in the name of no operator; none is tried"));
+        return crate::say(format!("{test}: no operator's name contains WGFC_CASES; nothing was tested"));
     }
     let end = Instant::now() + duration();
     let next = AtomicUsize::new(0);

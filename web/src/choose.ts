@@ -19,7 +19,9 @@ export function lacking(plan: Plan, of: Capabilities): { features: string[]; lim
   if (sizes && features.length === 0) {
     const [least, most] = of.subgroups ?? [];
     if (least !== most || least === undefined || !sizes.includes(least))
-      features.push(`subgroups of ${sizes.join(" or ")} (it has ${least} to ${most})`);
+      features.push(
+        `subgroups of ${sizes.join(" or ")} (${of.subgroups ? `it has ${least} to ${most}` : "the browser reports no subgroup sizes"})`,
+      );
   }
   const limits = Object.entries(needs.limits)
     .filter(([limit, n]) => n > (of.limits[limit] ?? 0))

@@ -99,9 +99,9 @@ export class States {
       const refuse = (why: string): never => {
         throw new WgfcError("limits", `state "${s.name}" cannot be rewound to ${length} positions: ${why}`);
       };
-      if (!now) refuse("what it was before is lost");
+      if (!now) refuse("its earlier values were overwritten");
       else if (!(length >= 0 && length <= now.length)) refuse(`it holds ${now.length}`);
-      else if (isWindow(this.#plan, s) && length < now.length && now.length >= now.capacity) refuse("it is a window, and full");
+      else if (isWindow(this.#plan, s) && length < now.length && now.length >= now.capacity) refuse("it is a full window, whose oldest positions were overwritten");
     }
     for (const symbol of this.#lengths.keys()) this.#lengths.set(symbol, length);
   }

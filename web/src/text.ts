@@ -106,7 +106,7 @@ export async function openTokenizer(json: string): Promise<Tokenizer> {
       decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
     };
   } catch (cause) {
-    throw new WgfcError("corrupt", `tokenizer.json is no tokenizer that can be used: ${cause instanceof Error ? cause.message : cause}`, { cause });
+    throw new WgfcError("corrupt", `tokenizer.json is not a tokenizer that can be used: ${cause instanceof Error ? cause.message : cause}`, { cause });
   }
 }
 

@@ -26,7 +26,7 @@ impl WgfcModel {
         if !artefact::is_program(path) {
             return Err(Error::file_help(
                 path,
-                "is no compiled program",
+                "is not a compiled program",
                 "`wgfc compile model.onnx -o FOLDER` writes one",
             ));
         }

@@ -306,7 +306,7 @@ fn errors_are_values() {
     }
     let temporary = tempfile::tempdir().unwrap();
     let nothing = open(&temporary.path().join("nothing")).unwrap_err();
-    assert!(nothing.0 == 1 && nothing.1.contains("is no compiled program"), "{}", nothing.1);
+    assert!(nothing.0 == 1 && nothing.1.contains("is not a compiled program"), "{}", nothing.1);
     if wgfc_runtime::testing::gpus().is_empty() {
         return;
     }

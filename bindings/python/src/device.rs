@@ -104,7 +104,7 @@ pub fn choice(given: Option<&Bound<'_, PyAny>>) -> PyResult<AdapterChoice> {
         return Ok(AdapterChoice::Index(a.get().index));
     }
     if let Ok(i) = given.extract::<i64>() {
-        let bad = |_| PyValueError::new_err("adapter: numbers begin with 0");
+        let bad = |_| PyValueError::new_err("adapter: the number must not be negative");
         return Ok(AdapterChoice::Index(usize::try_from(i).map_err(bad)?));
     }
     match given.extract::<String>() {
@@ -273,7 +273,7 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if copy == Some(false) {
-            return Err(PyValueError::new_err("an array on a device can be copied only"));
+            return Err(PyValueError::new_err("an array on a device cannot be shared without a copy"));
         }
         let made = self.numpy(py)?;
         match dtype {
@@ -298,7 +298,7 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if copy == Some(false) {
-            return Err(PyValueError::new_err("an array on a device can be copied only"));
+            return Err(PyValueError::new_err("an array on a device cannot be shared without a copy"));
         }
         HostArray::new(self.read(py)?).__dlpack__(py, stream, max_version, dl_device, None)
     }

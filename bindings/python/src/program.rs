@@ -277,7 +277,7 @@ impl Program {
 /// One of the words that serde knows for a type.
 fn word<T: serde::de::DeserializeOwned>(option: &str, text: &str, known: &str) -> PyResult<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|_| PyValueError::new_err(format!("{option}: there is no \"{text}\"; there is {known}")))
+        .map_err(|_| PyValueError::new_err(format!("{option}: unknown value \"{text}\"; known are {known}")))
 }
 
 /// The states that `states` and `state_capacity` ask for.
@@ -346,7 +346,7 @@ pub fn compile(
     let weights = weights.map_or(Ok(WeightBits::Own), |w| match w {
         "q8" => Ok(WeightBits::Q8),
         "q4" => Ok(WeightBits::Q4),
-        _ => Err(PyValueError::new_err(format!("weights: there is no \"{w}\"; there is \"q8\", \"q4\""))),
+        _ => Err(PyValueError::new_err(format!("weights: unknown value \"{w}\"; known are \"q8\", \"q4\""))),
     })?;
     let precision = word("precision", precision, "\"f32\", \"f16\"")?;
     if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {

@@ -172,7 +172,7 @@ fn destination(to: &str) -> PyResult<To> {
         "torch" => Ok(To::Host(Library::Torch)),
         "device" => Ok(To::Device),
         _ => Err(PyValueError::new_err(format!(
-            "to: there is no \"{to}\"; there is \"numpy\", \"torch\", \"device\""
+            "to: unknown value \"{to}\"; known are \"numpy\", \"torch\", \"device\""
         ))),
     }
 }

@@ -90,7 +90,7 @@ def test_how_much_is_fused(small):
     assert one_each.dispatches > wgfc.compile(small("mlp")).dispatches
     assert wgfc.compile(small("mlp"), without=["epilogues"]).dispatches > 0
     for wrong in [dict(fusion="most"), dict(without=["nothing"])]:
-        with pytest.raises(ValueError, match="there is no"):
+        with pytest.raises(ValueError, match="unknown value"):
             wgfc.compile(small("mlp"), **wrong)
     with pytest.raises(TypeError, match="states"):
         wgfc.compile(small("mlp"), states=3)
@@ -144,7 +144,7 @@ def test_compiling_for_an_adapter_or_a_profile(small):
         wgfc.compile(small("mlp"), adapter="software", profile="discrete")
     with pytest.raises(TypeError, match="adapter"):
         wgfc.Session(program, adapter=1.5)
-    with pytest.raises(ValueError, match="begin with 0"):
+    with pytest.raises(ValueError, match="must not be negative"):
         wgfc.Session(program, adapter=-1)
     assert software.limits["binding_bytes"] > 0 and repr(software).startswith("<wgfc.Adapter ")
 
@@ -170,7 +170,7 @@ def test_progress_is_told(small):
             call()
 
 
-def test_what_one_should_know_is_a_warning():
+def test_compiling_f64_warns_that_it_is_computed_in_f32():
     ports = [("x", "float64", [2])], [("y", "float64", [2])]
     model = onnx_files.model([onnx_files.node("Exp", ["x"], ["y"])], *ports)
     with pytest.warns(wgfc.CompileWarning, match="f64"):

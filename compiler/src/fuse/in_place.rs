@@ -56,7 +56,7 @@ pub(super) fn read_before(
 
 /// Whether a copy to a state fits no order: it reads old contents of the state that it writes, or of a state that is written by a kernel
 /// which in turn reads what the copy overwrites. The copy must then read from an intermediate tensor.
-pub(super) fn must_wait(
+pub(super) fn needs_intermediate(
     copy: &Kernel,
     kernels: &[Kernel],
     blocks: &[Block],

@@ -35,7 +35,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensors::Tensors;
 use unit::{Bans, Grouping};
-use wgfc_ir::order::first_come;
+use wgfc_ir::order::topological_by_id;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
 /// Fuses a graph into kernels.
@@ -384,7 +384,7 @@ fn build(
             Ok(k) => {
                 let wide = count_bindings(&k) > options.profile.max_storage_buffers as usize;
                 again |= wide && bans.materialise.insert(v);
-                if in_place::must_wait(&k, &kernels, &blocks, &tensors, &computed) {
+                if in_place::needs_intermediate(&k, &kernels, &blocks, &tensors, &computed) {
                     let kept = tensors.add(None, graph.ty(v).clone(), TensorKind::Intermediate);
                     let nodes = k.nodes.clone();
                     kernels.push(k.renumbered(&|to| if to == t { kept } else { to }));
@@ -580,7 +580,7 @@ fn sort(
     };
     let parts: Vec<Touched> = kernels.iter().map(touched).collect();
     let g = constraints(&parts, tensors, computed);
-    let order = first_come(&g);
+    let order = topological_by_id(&g);
     if order.len() != kernels.len() {
         return Err(Diagnostic::internal("fusion made a cycle of kernels").into());
     }

@@ -18,7 +18,7 @@ pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
     let mut errors = vec![];
     for (i, t) in graph.tensors.iter().enumerate() {
         for d in t.ty.shape.iter().filter(|d| !is_dim(d)) {
-            errors.push(format!("t{i}: the extent `{d}` is no dimension"));
+            errors.push(format!("t{i}: the extent `{d}` is not a dimension"));
         }
         if let TensorKind::Under(over) = t.kind
             && graph
@@ -26,7 +26,10 @@ pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
                 .get(over)
                 .is_none_or(|o| o.ty.dtype != t.ty.dtype || o.ty.numel() != t.ty.numel())
         {
-            errors.push(format!("t{i}: what it lies under has not the elements of {}", t.ty));
+            errors.push(format!(
+                "t{i}: the tensor whose memory it shares has another type or number of elements than {}",
+                t.ty
+            ));
         }
         if let TensorKind::Const(data) = &t.kind
             && (data.dtype != t.ty.dtype || t.ty.static_shape().is_none_or(|s| s != data.shape))
@@ -312,7 +315,7 @@ impl Verifier<'_> {
             }
             Family::Attention(a) if a.parts == 0 => self.error("attention in no parts"),
             Family::Attention(a) if a.parts == 1 && !a.part_stores.is_empty() => {
-                self.error("attention in one part stores what only parts have");
+                self.error("attention in one part has stores of parts");
             }
             Family::StagedLoop(f) => self.stages(f),
             _ => {}

@@ -10,7 +10,7 @@ use wgfc_program::program::Access;
 /// The measurements. See the example of [`together`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Together {
+pub struct ConcurrentWorkgroups {
     /// The number of workgroups of the largest size, each with all workgroup memory, that can be relied on to run concurrently:
     /// half of the number that did in the measurement, as other kernels may need more registers. 1 if no two did.
     pub workgroups: u32,
@@ -61,11 +61,11 @@ fn main(
 /// The largest number of workgroups that is tried.
 const MOST: u32 = 1 << 10;
 /// The number of polls after which a workgroup gives up.
-const LOOKS: u32 = 1 << 14;
+const MAX_POLLS: u32 = 1 << 14;
 /// The number of timed turns.
 const TURNS: u32 = 256;
 
-struct Meeting<'g> {
+struct ExchangeTest<'g> {
     gpu: &'g Gpu,
     pipeline: &'g Pipeline,
     group: wgpu::BindGroup,
@@ -76,10 +76,10 @@ struct Meeting<'g> {
     first: u32,
 }
 
-impl Meeting<'_> {
+impl ExchangeTest<'_> {
     /// The nanoseconds of `n` turns of `workgroups` workgroups; `None` if one of them gave up.
     async fn time(&mut self, n: u32, workgroups: u32) -> Result<Option<f64>, RunError> {
-        let values = [n, LOOKS, self.first, 0].map(u32::to_le_bytes).concat();
+        let values = [n, MAX_POLLS, self.first, 0].map(u32::to_le_bytes).concat();
         self.gpu.queue().write_buffer(&self.turns, 0, &values);
         self.first += n;
         let fetch = |e: &mut wgpu::CommandEncoder| e.copy_buffer_to_buffer(&self.words, 0, &self.read, 0, 4);
@@ -102,7 +102,7 @@ impl Meeting<'_> {
 /// println!("{} workgroups run at once", together_blocking(&gpu)?.workgroups);
 /// # Ok(()) }
 /// ```
-pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
+pub async fn together(gpu: &Gpu) -> Result<ConcurrentWorkgroups, RunError> {
     let limits = gpu.profile();
     let size = 1 << limits.invocations.clamp(2, 1024).ilog2();
     let text = MEET
@@ -121,7 +121,7 @@ pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
         .buffer("whether they met", 4, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)
         .await?;
     let group = gpu.scoped("measuring", || group(gpu, pipeline, &[&turns, &words])).await?;
-    let mut all = Meeting { gpu, pipeline, group, turns, words, read, first: 0 };
+    let mut all = ExchangeTest { gpu, pipeline, group, turns, words, read, first: 0 };
     let mut most = 1;
     while most < MOST {
         // Three attempts, as one success could be chance.
@@ -145,15 +145,15 @@ pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
         }
     }
     if exchange_ns.is_infinite() {
-        return Ok(Together { workgroups: 1, exchange_ns: 1e4 });
+        return Ok(ConcurrentWorkgroups { workgroups: 1, exchange_ns: 1e4 });
     }
-    Ok(Together { workgroups: (most / 2).max(1), exchange_ns })
+    Ok(ConcurrentWorkgroups { workgroups: (most / 2).max(1), exchange_ns })
 }
 
 /// [`together`] for callers without an executor.
 ///
 /// # Errors
 /// As [`together`].
-pub fn together_blocking(gpu: &Gpu) -> Result<Together, RunError> {
+pub fn together_blocking(gpu: &Gpu) -> Result<ConcurrentWorkgroups, RunError> {
     pollster::block_on(together(gpu))
 }

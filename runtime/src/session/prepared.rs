@@ -56,12 +56,12 @@ pub(crate) struct Segment {
     /// Computed sizes to copy to the `Dims` uniform afterwards: source buffer, its offset, and offset in the uniform.
     pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
     /// The word that the host reads afterwards, if the segment ends a round of a loop.
-    pub(super) look: Option<Look>,
+    pub(super) condition: Option<ConditionRead>,
 }
 
 /// The end of a round.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct ConditionRead {
     /// The index of the segment with which a round begins.
     pub(super) first: usize,
     /// The buffer and the offset of the word, which is 0 if the loop has ended.
@@ -370,7 +370,7 @@ impl Session {
                 begins.push((start, segments.len()));
             }
             if end > start || !sizes.is_empty() {
-                segments.push(Segment { dispatches: start..end, sizes, look: None });
+                segments.push(Segment { dispatches: start..end, sizes, condition: None });
             }
             // The end of each round needs its own segment, which may have no dispatches.
             for r in rounds.iter().filter(|r| r.range.end == end) {
@@ -378,16 +378,17 @@ impl Session {
                 let word = until.and_then(|u| self.piece(bound, ports, u.buffer));
                 let first = begins.iter().find(|b| b.0 == r.range.start).map(|b| b.1);
                 let (Some(word), Some(first)) = (word, first) else { continue };
-                let look = Some(Look { first, word: (word.buffer, word.offset), repeat: r.repeat });
+                let condition =
+                    Some(ConditionRead { first, word: (word.buffer, word.offset), repeat: r.repeat });
                 match segments.last_mut() {
-                    Some(p) if p.look.is_none() => p.look = look,
-                    _ => segments.push(Segment { dispatches: end..end, sizes: vec![], look }),
+                    Some(p) if p.condition.is_none() => p.condition = condition,
+                    _ => segments.push(Segment { dispatches: end..end, sizes: vec![], condition }),
                 }
             }
             start = end;
         }
         if segments.is_empty() {
-            segments.push(Segment { dispatches: 0..0, sizes: vec![], look: None });
+            segments.push(Segment { dispatches: 0..0, sizes: vec![], condition: None });
         }
         segments
     }

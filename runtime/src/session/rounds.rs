@@ -1,6 +1,6 @@
 //! Recording of runs, and loops whose condition the host reads after each round.
 
-use super::prepared::{Look, Prepared, Segment};
+use super::prepared::{ConditionRead, Prepared, Segment};
 use super::{Dispatch, Session};
 use crate::bind;
 use crate::error::RunError;
@@ -13,7 +13,7 @@ impl Session {
 
     /// Records a segment: one compute pass, then copies of computed sizes.
     fn record_segment(&self, prepared: &Prepared, segment: &Segment, encoder: &mut wgpu::CommandEncoder) {
-        if !segment.dispatches.is_empty() || segment.look.is_none() {
+        if !segment.dispatches.is_empty() || segment.condition.is_none() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             let mut current = None;
             for dispatch in &prepared.dispatches[segment.dispatches.clone()] {
@@ -51,12 +51,12 @@ impl Session {
         let mut at = 0;
         while let Some(segment) = prepared.segments().get(at) {
             self.record_segment(prepared, segment, &mut encoder);
-            if let Some(look) = &segment.look {
+            if let Some(condition) = &segment.condition {
                 let recorded = std::mem::replace(&mut encoder, new());
                 rounds[at] += 1;
-                if self.goes_on(look, recorded, &mut word).await? {
-                    self.may_go_on(prepared, at, look, rounds[at])?;
-                    at = look.first;
+                if self.wants_another_round(condition, recorded, &mut word).await? {
+                    self.check_round_limit(prepared, at, condition, rounds[at])?;
+                    at = condition.first;
                     continue;
                 }
                 // A loop inside another one starts counting again in the next round of the outer loop.
@@ -68,9 +68,9 @@ impl Session {
     }
 
     /// Submits the commands up to the end of a round, waits for them and returns whether there must be another round.
-    async fn goes_on(
+    async fn wants_another_round(
         &self,
-        look: &Look,
+        condition: &ConditionRead,
         mut recorded: wgpu::CommandEncoder,
         word: &mut Option<wgpu::Buffer>,
     ) -> Result<bool, RunError> {
@@ -79,26 +79,26 @@ impl Session {
             Some(b) => b,
             None => word.insert(self.gpu.buffer("whether a loop goes on", 4, usage).await?),
         };
-        recorded.copy_buffer_to_buffer(&look.word.0, look.word.1, to, 0, 4);
+        recorded.copy_buffer_to_buffer(&condition.word.0, condition.word.1, to, 0, 4);
         let submit = || self.gpu.queue().submit([recorded.finish()]);
         let sent = self.gpu.scoped("running a loop", submit).await?;
         self.gpu.map_read(to, 4, Some(sent), |b| b.iter().any(|b| *b != 0)).await
     }
 
     /// Checks that the loop has not exceeded its largest number of rounds.
-    fn may_go_on(
+    fn check_round_limit(
         &self,
         prepared: &Prepared,
         segment: usize,
-        look: &Look,
+        condition: &ConditionRead,
         rounds: u64,
     ) -> Result<(), RunError> {
-        let repeat = &self.program.repeats[look.repeat];
+        let repeat = &self.program.repeats[condition.repeat];
         let most = repeat.until.as_ref().map_or(0, |u| u.rounds);
         if rounds < most {
             return Ok(());
         }
-        let segments = &prepared.segments()[look.first..=segment];
+        let segments = &prepared.segments()[condition.first..=segment];
         Err(RunError::Endless {
             of: bind::origin(&self.program.dispatches[repeat.first].nodes),
             rounds,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The reference that a model is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReferenceArg {
-    /// This program with everything in the model's own types
+    /// The same program in the model's own types
     F32,
     /// Kernels of one operator each, in the model's own types
     Unfused,
@@ -36,7 +36,7 @@ pub struct CompareArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub compile: CompileOptions,
-    /// The reference to compare with; without it f32 where --precision says otherwise, else the evaluator
+    /// The reference to compare with; default: f32 if --precision is given, else evaluator
     #[arg(long, value_enum, value_name = "WHAT")]
     pub reference: Option<ReferenceArg>,
     /// Compare with saved tensors: a folder of them, or a file, as NAME=FILE or alone; may be repeated
@@ -45,10 +45,10 @@ pub struct CompareArgs {
     /// Compare the outputs only
     #[arg(long)]
     pub outputs_only: bool,
-    /// Exit with 4 where a tensor differs by more than this relative error, and by more than a hundredth of it in numbers
+    /// Exit with 4 if a tensor differs by more than this relative error, and by more than a hundredth of it absolutely
     #[arg(long, value_name = "E", value_parser = parse_positive)]
     pub tolerance: Option<f64>,
-    /// Look at so many tensors in a run; more of them take more memory
+    /// Tensors compared per run; more need more memory
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub at_once: u32,
     #[command(flatten)]

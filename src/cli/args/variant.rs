@@ -39,7 +39,7 @@ pub fn parse_feature(s: &str) -> Result<FeatureArg, String> {
             size.map(FeatureArg::Subgroups)
                 .ok_or_else(|| format!("`{s}`: subgroups have 1, 2, 4, … or 128 invocations"))
         }
-        _ => Err(format!("`{s}` is no feature: there are f16, subgroups and subgroups=SIZE")),
+        _ => Err(format!("`{s}` is not a feature: there are f16, subgroups and subgroups=SIZE")),
     }
 }
 
@@ -59,7 +59,7 @@ pub fn parse_variant(s: &str) -> Result<VariantArg, String> {
     let (name, rest) = s.split_once(':').unwrap_or((s, ""));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || !name.chars().all(plain) {
-        return Err(format!("`{name}` is no name: letters, digits, `_`, `-` and `.`"));
+        return Err(format!("`{name}` is not a valid name: it may have letters, digits, `_`, `-` and `.`"));
     }
     let mut v = VariantArg { name: name.to_owned(), dims: vec![], features: vec![] };
     for item in rest.split(',').filter(|i| !i.is_empty()) {

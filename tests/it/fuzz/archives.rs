@@ -2,7 +2,7 @@
 //! expressions and conditions in it, and pickles.
 
 use super::NUMBERS;
-use super::models::{MOST, fuzz};
+use super::models::{MAX_MODEL_BYTES, fuzz};
 use serde_json::Value;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
@@ -278,7 +278,8 @@ fn archives() -> Vec<(String, Vec<u8>)> {
         files.extend(std::fs::read_dir(folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())));
     }
     files.sort();
-    let small = |p: &PathBuf| std::fs::metadata(p).is_ok_and(|m| m.is_file() && m.len() < MOST / 4);
+    let small =
+        |p: &PathBuf| std::fs::metadata(p).is_ok_and(|m| m.is_file() && m.len() < MAX_MODEL_BYTES / 4);
     let name = |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     files
         .into_iter()

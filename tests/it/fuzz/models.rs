@@ -22,10 +22,10 @@ use wgfc_ir::{Graph, Tensor};
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: u64 = 2048;
 /// Models with more bytes than this are not mutated.
-pub const MOST: u64 = 1 << 20;
+pub const MAX_MODEL_BYTES: u64 = 1 << 20;
 
 /// The first internal error among the errors, which makes a case a failure.
-fn ours(e: &Errors) -> Option<String> {
+fn internal_error(e: &Errors) -> Option<String> {
     e.0.iter().find(|d| d.kind == Kind::Internal).map(|d| d.to_string())
 }
 
@@ -47,7 +47,7 @@ fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
     let result = caught(|| {
         match compile(bytes, &NoExternalData, &options) {
             Ok(_) => {}
-            Err(e) => return Ok((ours(&e), false)),
+            Err(e) => return Ok((internal_error(&e), false)),
         }
         let Ok(imported) = import(bytes, &NoExternalData, &options) else {
             return Ok((None, true));
@@ -90,7 +90,7 @@ fn models() -> Vec<(String, Vec<u8>)> {
         }
     }
     files.sort();
-    let small = |p: &PathBuf| std::fs::metadata(p).is_ok_and(|m| m.len() < MOST);
+    let small = |p: &PathBuf| std::fs::metadata(p).is_ok_and(|m| m.len() < MAX_MODEL_BYTES);
     files
         .into_iter()
         .filter(|(name, path)| crate::selected(name) && small(path))
@@ -122,7 +122,7 @@ fn spent(start: Instant) -> Duration {
 }
 
 /// Resets the measurement of [`peak`].
-fn forget_peak() {
+fn reset_peak() {
     _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -142,7 +142,7 @@ pub fn fuzz(
 ) {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     if models.is_empty() {
-        return crate::say(format!("{test}: WGFC_CASES is in the name of no model; none is tried"));
+        return crate::say(format!("{test}: no model's name contains WGFC_CASES; nothing was tested"));
     }
     let scratch = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/fuzz");
     std::fs::create_dir_all(&scratch).expect("target/ is writable");
@@ -167,7 +167,7 @@ pub fn fuzz(
         std::fs::write(&file, &bytes).expect("target/ is writable");
         if alone {
             std::fs::write(scratch.join("current.seed"), seed.to_string()).expect("target/ is writable");
-            forget_peak();
+            reset_peak();
         }
         let start = spent(begin);
         STARTED.store(1 + begin.elapsed().as_millis() as u64, Ordering::Relaxed);

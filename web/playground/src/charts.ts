@@ -66,16 +66,16 @@ export interface Spread {
   readonly deviation: number;
   readonly zeros: number;
   /** The number of elements that are not finite. */
-  readonly strange: number;
+  readonly nonFinite: number;
   readonly bins: readonly number[];
 }
 
 export function spreadOf(values: ArrayLike<number>, bins = 48): Spread {
-  let [least, most, sum, squares, zeros, strange, finite] = [Infinity, -Infinity, 0, 0, 0, 0, 0];
+  let [least, most, sum, squares, zeros, nonFinite, finite] = [Infinity, -Infinity, 0, 0, 0, 0, 0];
   for (let i = 0; i < values.length; i++) {
     const v = values[i]!;
     if (!Number.isFinite(v)) {
-      strange++;
+      nonFinite++;
       continue;
     }
     [least, most] = [Math.min(least, v), Math.max(most, v)];
@@ -91,7 +91,7 @@ export function spreadOf(values: ArrayLike<number>, bins = 48): Spread {
     if (Number.isFinite(v)) counts[Math.min(bins - 1, Math.floor((v - least) * scale))]!++;
   }
   const mean = sum / finite;
-  return { least, most, mean, deviation: Math.sqrt(Math.max(0, squares / finite - mean * mean)), zeros, strange, bins: counts };
+  return { least, most, mean, deviation: Math.sqrt(Math.max(0, squares / finite - mean * mean)), zeros, nonFinite, bins: counts };
 }
 
 export function histogram(title: string, values: ArrayLike<number>): HTMLElement {
@@ -102,7 +102,7 @@ export function histogram(title: string, values: ArrayLike<number>): HTMLElement
   const number = (v: number) => (Number.isFinite(v) ? Number(v.toPrecision(4)).toString() : "–");
   const facts: [string, string][] = [
     ["elements", String(values.length)], ["least", number(s.least)], ["mean", number(s.mean)], ["most", number(s.most)], ["deviation", number(s.deviation)],
-    ["zeros", `${((100 * s.zeros) / Math.max(1, values.length)).toFixed(1)} %`], ...(s.strange ? [["NaN or ∞", String(s.strange)] as [string, string]] : []),
+    ["zeros", `${((100 * s.zeros) / Math.max(1, values.length)).toFixed(1)} %`], ...(s.nonFinite ? [["NaN or ∞", String(s.nonFinite)] as [string, string]] : []),
   ];
   return h(
     "figure", { class: "histogram" }, h("b", { class: "mono" }, title),

@@ -148,7 +148,9 @@ unsafe fn ports<'a, const WHICH: bool>(of: *const OrtSession) -> &'a [Port] {
 unsafe fn port<'a, const WHICH: bool>(of: *const OrtSession, index: usize) -> Result<&'a Port, String> {
     // SAFETY: see the module.
     let all = unsafe { ports::<WHICH>(of) };
-    all.get(index).ok_or_else(|| format!("there are {} of them, and none of the number {index}", all.len()))
+    let which = if WHICH == OUTPUT { "outputs" } else { "inputs" };
+    all.get(index)
+        .ok_or_else(|| format!("index {index} is out of range: the model has {} {which}", all.len()))
 }
 
 pub(super) unsafe extern "system" fn port_count<const WHICH: bool>(

@@ -188,7 +188,7 @@ def _archive(program: torch.export.ExportedProgram) -> bytes:
                 Diagnostic(
                     f"torch cannot write the exported program down, which wgfc reads: {first}",
                     "unsupported",
-                    help="run_decompositions() may replace it; else take it out of the module",
+                    help="run_decompositions() may replace it; otherwise remove it from the module",
                 )
             ]
         ) from e

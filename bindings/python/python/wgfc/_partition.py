@@ -251,7 +251,7 @@ def stays(node: Node) -> Optional[str]:
     elif node.target in _AROUND:
         return _AROUND[node.target][1]
     elif not isinstance(node.target, torch._ops.OpOverload):
-        return "it is no operator on tensors"
+        return "it is not an operator on tensors"
     if node.meta.get(_IN_MEMORY):
         return "it depends on where in its memory an argument begins"
     if node.target in SCATTERS and _may_overlap(node.args[0]):
@@ -261,7 +261,7 @@ def stays(node: Node) -> Optional[str]:
     values = node.meta.get("val")
     for value in values if isinstance(values, (list, tuple)) else [values]:
         if value is not None and not isinstance(value, torch.Tensor):
-            return "its result is no tensor"
+            return "its result is not a tensor"
         if isinstance(value, torch.Tensor) and value.layout != torch.strided:
             return "its result is sparse"
     return None

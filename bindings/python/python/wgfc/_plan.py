@@ -201,7 +201,7 @@ class Plan:
             self.orders[node] = _fx.stride_order(node.meta["val"])
         return self.orders[node]
 
-    def remade(self, node: Node) -> bool:
+    def is_recomputed(self, node: Node) -> bool:
         """Whether a program computes a value or the base of which it is a view. Such a value has the right elements, but not the
         strides and the offset that the graph states."""
         while node not in self.made and _partition.is_view(node):
@@ -245,8 +245,8 @@ class Values:
         self.arguments = set(host)
         self.integers = {n: v for n, v in host.items() if isinstance(v, int)}
         # The offset in its memory of each viewed argument: torch does not guard on it, so each run reads it.
-        self.begins = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
-        self.lies = {n: _without_elements(host[argument]) for n, argument in plan.viewed.items() if n is not argument}
+        self.argument_offsets = {n: host[argument].storage_offset() for n, argument in plan.viewed.items()}
+        self.argument_layouts = {n: _without_elements(host[argument]) for n, argument in plan.viewed.items() if n is not argument}
         # Copied arguments with several elements at one address. In copies of them torch replaces all elements at an address, and
         # the graph may have been traced for other strides.
         self.overlapping = {n for n in plan.copied if _fx.overlaps(host[n])}
@@ -311,15 +311,15 @@ class Values:
     def laid_out(self, node: Node, value: Any) -> Any:
         """A result with the strides and the offset that the graph states, from which torch makes views of an input or of another
         result."""
-        if self.plan.backward or not self.plan.remade(node):
+        if self.plan.backward or not self.plan.is_recomputed(node):
             return value
         layout = self.plan.layout(node, self.symbols)
         base, renewed = _partition.memory_of(node), node
-        while renewed not in self.lies and renewed is not base:
+        while renewed not in self.argument_layouts and renewed is not base:
             renewed = renewed.args[0]
-        if renewed in self.lies:
+        if renewed in self.argument_layouts:
             seen = self._seen_in(node, renewed)
-            behind = self.begins[renewed] if _fx.offsets_are_from_the_base() else 0
+            behind = self.argument_offsets[renewed] if _fx.offsets_are_from_the_base() else 0
             made = self.host[node] = _fx.laid_out(value, seen.stride(), seen.storage_offset() - behind)
             return made
         if layout is None:
@@ -329,15 +329,15 @@ class Values:
         behind = offset - (0 if traced is None else traced[1])
         if _fx.offsets_are_from_the_base():
             offset = behind
-        elif base in self.begins:
-            offset = behind + self.begins[base]
+        elif base in self.argument_offsets:
+            offset = behind + self.argument_offsets[base]
         made = self.host[node] = _fx.laid_out(value, strides, offset)
         return made
 
     def _seen_in(self, node: Node, renewed: Node) -> Any:
         """Replays on the argument, on the ``meta`` device, the view that ``node`` is of the argument's new value ``renewed``."""
         if node is renewed:
-            return self.lies[renewed]
+            return self.argument_layouts[renewed]
         of = self._seen_in(node.args[0], renewed)
         args, kwargs = map_arg((node.args[1:], node.kwargs), lambda n: self.integers[n] if n in self.integers else self.on_host(n))
         return node.target(of, *args, **kwargs)
@@ -416,7 +416,7 @@ class Computed:
         sizes = {name: values.symbols[symbol] for name, symbol in self.carriers}
         if not all(0 <= n < 1 << 31 for n in sizes.values()):
             known = ", ".join(str(values.symbols[s]) for _, s in self.carriers)
-            return self._in_torch(values, f"numbers that are no sizes: {known}")
+            return self._in_torch(values, f"the numbers {known} are not in 0..2^31")
         if not self.copied.isdisjoint(values.overlapping):
             return self._in_torch(values, "an argument of which several elements are at one place in memory")
         given: dict[str, Any] = {name: values.on_device(node) for name, node in self.inputs}
@@ -430,7 +430,7 @@ class Computed:
             # Torch's guards may admit sizes that the program excludes, for example if it was compiled for tall matrices.
             if values.plan.settings.fullgraph:
                 raise
-            return self._in_torch(values, f"sizes that its program is not for: {e.diagnostics[0].message}")
+            return self._in_torch(values, f"its program does not support these sizes: {e.diagnostics[0].message}")
         for name, node in zip(self.names, self.outputs):
             values.device[node] = made[name]
 

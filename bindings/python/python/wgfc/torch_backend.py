@@ -70,9 +70,9 @@ def wgfc(
     )
     if given:
         known = ", ".join(("fullgraph", "trust_versions", "adapter", *_COMPILE))
-        raise ValueError(f"options: there is no {next(iter(given))!r}; there is {known}")
+        raise ValueError(f"options: unknown option {next(iter(given))!r}; known are {known}")
     if mode not in (None, "default"):
-        raise ValueError(f"mode: the backend wgfc has no {mode!r}; leave it out")
+        raise ValueError(f"mode: the backend wgfc has no mode {mode!r}; pass none")
     backend = aot_autograd(
         fw_compiler=functools.partial(_compiled, settings, "forward"),
         bw_compiler=functools.partial(_compiled, settings, "backward"),

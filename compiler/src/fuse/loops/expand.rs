@@ -69,7 +69,7 @@ impl<R: Resolver> Puller<'_, R> {
                 let x = node.inputs[0];
                 let wide = accumulator(out);
                 let (here, len) = (index[*axis].as_const(), extent(&graph.ty(x).shape[*axis])?);
-                let here = here.ok_or("a running sum at a place that is not known")?;
+                let here = here.ok_or("a running sum at a position that is not a constant")?;
                 let upto = |i: &i64| {
                     let before = if *reverse { *i > here } else { *i < here };
                     before || (*i == here && !exclusive)
@@ -90,7 +90,7 @@ impl<R: Resolver> Puller<'_, R> {
             }
             Op::Contract(c) => self.expand_contract(v, c, index, guard),
             Op::Scatter { reduce, index: to } => self.expand_scatter(v, *reduce, to, index, guard),
-            Op::While { .. } | Op::Scan { .. } => Err("a loop is inside of its body".into()),
+            Op::While { .. } | Op::Scan { .. } => Err("its body contains another loop".into()),
             op => Err(format!("`{}` in the body of a loop", op.name())),
         }
     }
@@ -280,8 +280,8 @@ fn identity(op: ReduceOp, t: DType) -> Scalar {
 pub(in crate::fuse) fn extent(d: &Dim) -> Result<i64, String> {
     match d.as_const() {
         Some(n) if n <= MOST as i64 => Ok(n),
-        Some(n) => Err(format!("{n} elements of a lane are combined in a step")),
-        None => Err(format!("`{d}` elements of a lane are combined in a step, which is no known number")),
+        Some(n) => Err(format!("a step combines {n} elements per lane, more than {MOST}")),
+        None => Err(format!("a step combines `{d}` elements per lane, which is not a constant")),
     }
 }
 
@@ -291,7 +291,7 @@ fn positions(ty: &TensorType, axes: &[usize]) -> Result<Vec<Vec<Poly>>, String> 
     for a in axes {
         let n = extent(&ty.shape[*a])?;
         if n.saturating_mul(all.len() as i64) > MOST as i64 {
-            return Err("too many elements of a lane are combined in a step".into());
+            return Err(format!("a step combines more than {MOST} elements per lane"));
         }
         all = all
             .into_iter()

@@ -339,7 +339,7 @@ impl Mapping {
             }
         }
         if inits.len() > CARRIED {
-            return Err(format!("a lane carries {} values, at most {CARRIED}", inits.len()));
+            return Err(format!("a lane carries {} values, more than {CARRIED}", inits.len()));
         }
         let domain = outer.domain.clone();
         let frame = Frame { mapping: self, outside: Outside::of(node), first: &first, outer };
@@ -412,7 +412,10 @@ impl Mapping {
             };
             if let Some(l) = self.missing(i).into_iter().find(|l| depends(&roots, *l)) {
                 let name = &self.body.outputs[i].name;
-                return Err(format!("`{name}` combines what lanes along `{}` carry", self.lanes[l]));
+                return Err(format!(
+                    "`{name}` depends on values that other lanes along `{}` carry",
+                    self.lanes[l]
+                ));
             }
         }
         Ok(())
@@ -504,7 +507,12 @@ impl<R: Resolver> Frame<'_, '_, R> {
                 // Reads outside are arbitrary: the caller does not use them.
                 Some(c) => number += c.clamp(0, (n - 1).max(0)) * stride,
                 None if open.is_none() => open = Some((p.clone(), n, stride)),
-                None => return Err(format!("a step reads `{}` at two places that are data", input.name)),
+                None => {
+                    return Err(format!(
+                        "a step reads `{}` at two positions that depend on data",
+                        input.name
+                    ));
+                }
             }
             stride *= n;
         }
@@ -514,7 +522,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         };
         let Some((place, n, stride)) = open else { return Ok(element(self.outer, number)) };
         let choices: Vec<ExprId> = (0..n).map(|j| element(self.outer, number + j * stride)).collect();
-        self.outer.choose(&place, &choices).ok_or_else(|| "an element of nothing".into())
+        self.outer.choose(&place, &choices).ok_or_else(|| "a step reads an element of an empty value".into())
     }
 }
 

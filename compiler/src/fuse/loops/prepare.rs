@@ -25,14 +25,14 @@ pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: boo
         let Op::Scan { carried, .. } = graph.node(n).op else { continue };
         let length = graph.node(n).inputs.get(carried).and_then(|v| graph.ty(*v).shape.first());
         if let Some(steps) = length.and_then(Dim::as_const).filter(|s| *s > MOST_STEPS) {
-            let why = format!("it goes on for {steps} iterations, at most {MOST_STEPS} are numbered");
+            let why = format!("it has {steps} iterations; at most {MOST_STEPS} are supported");
             return Err(Refused { node: n, why });
         }
     }
     let loops: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::While { .. })).collect();
     for n in loops {
-        counted(graph, n, options, nested).map_err(|why| Refused { node: n, why })?;
+        while_to_scan(graph, n, options, nested).map_err(|why| Refused { node: n, why })?;
     }
     let scans: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })).collect();
@@ -62,7 +62,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
 }
 
 /// Converts a loop with a condition to a scan over its trip count.
-fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Result<(), String> {
+fn while_to_scan(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::While { body, carried } = &node.op else { return Err("not a while".into()) };
     let carried = *carried;
@@ -71,7 +71,7 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
         _ => None,
     };
     if body.outputs.len() > 1 + carried {
-        return Err("it stacks results, and how many is known only when it has run".into());
+        return Err("the number of its stacked results is known only after it has run".into());
     }
     let endless = Dim::from(ENDLESS);
     let length = match trips {

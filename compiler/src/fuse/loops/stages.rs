@@ -99,7 +99,7 @@ impl Mapping {
             results.push((n, at, value));
         }
         let (mut arrays, mut each) = frame.made();
-        self.check_apart(outer.body(), *carried, &each, &results)?;
+        self.check_shared_values(outer.body(), *carried, &each, &results)?;
         let element = Poly::var(self.element());
         let held = |e: &Expr| match e {
             Expr::Shared { array, at, guard: None } if *array < *carried as u32 => {
@@ -203,7 +203,7 @@ impl Mapping {
     }
 
     /// Checks that values which several lanes share are equal in all of them.
-    fn check_apart(
+    fn check_shared_values(
         &self,
         body: &Body,
         carried: usize,
@@ -240,7 +240,10 @@ impl Mapping {
             let on = lanes_of(&arrays, &[*value]);
             if let Some(l) = self.missing(i).into_iter().find(|l| on.contains(l)) {
                 let name = &self.body().outputs[i].name;
-                return Err(format!("`{name}` combines what lanes along `{}` carry", self.lanes[l]));
+                return Err(format!(
+                    "`{name}` depends on values that other lanes along `{}` carry",
+                    self.lanes[l]
+                ));
             }
         }
         Ok(())
@@ -258,12 +261,13 @@ fn own(
     let mut n = 1i64;
     for (d, _) in shape.iter().zip(axes).filter(|(_, l)| l.is_none()) {
         n = n.saturating_mul(
-            d.as_const().ok_or_else(|| format!("`{d}` elements of a lane are no known number"))?,
+            d.as_const()
+                .ok_or_else(|| format!("the number of elements per lane, `{d}`, is not a constant"))?,
         );
         mine.push(d.clone());
     }
     if !(1..=MOST).contains(&n) {
-        return Err(format!("a lane has {n} elements of a value, at most {MOST}"));
+        return Err(format!("a value has {n} elements per lane, which is not in 1..={MOST}"));
     }
     let mut at = unflatten(element, &mine, &domain(n)).into_iter();
     let place = |l: &Option<usize>| match l {

@@ -84,7 +84,7 @@ impl Part {
 }
 
 fn broken(why: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::model(format!("this is no archive of torch.export: {why}"))
+    Diagnostic::model(format!("this is not an archive of torch.export: {why}"))
         .help("write it with torch.export.save(torch.export.export(model, args), path)")
 }
 
@@ -217,7 +217,7 @@ impl<'m> Archive<'m> {
         };
         let r = records.get(name).ok_or_else(|| {
             Diagnostic::model(format!("the archive has no record `{name}`"))
-                .help("save it again with its weights; --random-weights makes them up, and --graph-only compiles the graph alone")
+                .help("save it again with its weights, use random ones (--random-weights), or compile only the graph (--graph-only)")
         })?;
         let start = file.start + r.start as usize;
         if !r.deflated {
@@ -249,7 +249,9 @@ fn directory(file: &Part, budget: &Budget) -> Result<BTreeMap<String, Record>, D
             return Err(broken(format!("it has more than {MOST_RECORDS} records")));
         }
         let path = r.file_path();
-        let name = str::from_utf8(path.as_bytes()).map_err(|_| broken("a name in it is no text"))?.to_owned();
+        let name = str::from_utf8(path.as_bytes())
+            .map_err(|_| broken("a name in it is not valid UTF-8"))?
+            .to_owned();
         let leaves =
             name.starts_with('/') || name.split('/').any(|p| p == "..") || name.contains(['\\', '\0', ':']);
         if leaves {

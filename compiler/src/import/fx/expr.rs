@@ -130,7 +130,7 @@ impl Parser<'_> {
                     self.word(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
                 };
                 self.assumptions();
-                Expr::Float(n.parse().map_err(|_| format!("`{n}` is no number"))?)
+                Expr::Float(n.parse().map_err(|_| format!("`{n}` is not a number"))?)
             }
             "Rational" => {
                 let part = |p: &mut Self| {
@@ -179,7 +179,7 @@ impl Fraction {
     fn known_under(&self) -> Result<i64, String> {
         let known = self.under.as_const().filter(|u| (1..1 << 30).contains(u));
         known.ok_or_else(|| {
-            "a quotient by what is not known, or has too many digits, in a sum or product".into()
+            "a sum or product with a quotient whose divisor is not a constant below 2^30".into()
         })
     }
 
@@ -231,11 +231,11 @@ impl Fraction {
             None if self.under.is(1) && scale == 1 => {
                 Fraction { over: self.over.clone(), under: d.over.clone() }
             }
-            None => return Err("a quotient by what is not known".into()),
+            None => return Err("a quotient by a size that is not a constant".into()),
         })
     }
 
-    fn extreme(&self, other: &Fraction, larger: bool) -> Result<Fraction, String> {
+    fn max_or_min(&self, other: &Fraction, larger: bool) -> Result<Fraction, String> {
         let (a, b, under) = self.common(other)?;
         let over = if larger { a.max_of(&b, &[]) } else { a.min_of(&b, &[]) };
         Ok(Fraction { over, under: under.into() })
@@ -321,7 +321,7 @@ impl Expr {
     /// A message about the part that is no size.
     pub fn size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         let d = self.unbounded_size(symbols)?;
-        if d.is_too_large() { Err("it is too large an expression".into()) } else { Ok(d) }
+        if d.is_too_large() { Err("the expression is too large".into()) } else { Ok(d) }
     }
 
     fn unbounded_size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
@@ -332,8 +332,8 @@ impl Expr {
             Expr::Float(x) if x.fract() == 0.0 && x.abs() < 2f64.powi(53) => {
                 return Ok(Poly::constant(*x as i64));
             }
-            Expr::Float(x) => return Err(format!("{x} is no size")),
-            Expr::Bool(b) => return Err(format!("{b} is no size")),
+            Expr::Float(x) => return Err(format!("{x} is not a size")),
+            Expr::Bool(b) => return Err(format!("{b} is not a size")),
             Expr::Call(head, args) => (head.as_str(), args),
         };
         let unknown = || format!("`{head}` of {} operands in a size is not understood", args.len());
@@ -376,7 +376,11 @@ impl Expr {
             ("Max", _) => fold(&|a, b| a.max_of(b, &[])),
             ("Pow" | "PowByNatural" | "FloatPow", [base, exponent]) => match power(exponent) {
                 Some(n) => (0..n).fold(Poly::ONE, |p, _| &p * base),
-                None => return Err(format!("the power {exponent} of a size, which is no number up to 8,")),
+                None => {
+                    return Err(format!(
+                        "a size to the power {exponent}; only constants 0 to 8 are supported"
+                    ));
+                }
             },
             ("FloorDiv" | "CleanDiv" | "PythonFloorDiv", [a, b]) => a.floor_div(b),
             ("CeilDiv", [a, b]) => a.ceiling_div(b),
@@ -424,8 +428,8 @@ impl Expr {
         match (head, args) {
             ("Add", _) => fold(&Fraction::plus),
             ("Mul", _) => fold(&Fraction::times),
-            ("Max", _) => fold(&|a, b| a.extreme(b, true)),
-            ("Min", _) => fold(&|a, b| a.extreme(b, false)),
+            ("Max", _) => fold(&|a, b| a.max_or_min(b, true)),
+            ("Min", _) => fold(&|a, b| a.max_or_min(b, false)),
             ("IntTrueDiv" | "FloatTrueDiv", [a, b]) => of(a)?.divided_by(&of(b)?),
             ("ToFloat" | "Identity", [a]) => of(a),
             _ => self.size(symbols).map(Fraction::whole),
@@ -433,7 +437,7 @@ impl Expr {
     }
 
     /// The `n` of an integer square root, written `TruncToInt(FloatPow(ToFloat(n), 0.5))`.
-    fn below_root(&self, symbols: &dyn Fn(&str) -> Dim) -> Option<Dim> {
+    fn square_root_operand(&self, symbols: &dyn Fn(&str) -> Dim) -> Option<Dim> {
         let Expr::Call(head, args) = self else { return None };
         let [Expr::Call(root, of)] = &args[..] else { return None };
         let root = match (root.as_str(), &of[..]) {
@@ -445,9 +449,11 @@ impl Expr {
 
     /// Splits the comparison `self op other` into conditions that must all hold.
     fn compared(&self, op: &str, other: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
-        if let Some(x) = self.below_root(symbols) {
+        if let Some(x) = self.square_root_operand(symbols) {
             let c = other.size(symbols)?.as_const().filter(|c| (0..1 << 15).contains(c));
-            let c = c.ok_or("the root of a size beside what is no number")?;
+            let c = c.ok_or(
+                "the root of a size is compared with something other than a constant from 0 to 32767",
+            )?;
             let least = |c: i64| Guard::of(">=", x.clone(), (c * c).into());
             let most = |c: i64| Guard::of("<", x.clone(), ((c + 1) * (c + 1)).into());
             return Ok(match op {
@@ -456,7 +462,7 @@ impl Expr {
                 "<" => vec![most(c - 1)],
                 ">=" => vec![least(c)],
                 ">" => vec![least(c + 1)],
-                _ => return Err("the root of a size that is not a number is not understood".into()),
+                _ => return Err(format!("the root of a size is compared by `{op}`, which is not supported")),
             });
         }
         let exact = self.fraction(symbols).and_then(|a| a.common(&other.fraction(symbols)?));
@@ -497,7 +503,7 @@ impl Expr {
         let (head, args) = match self {
             Expr::Bool(b) => return Ok(i64::from(*b).into()),
             Expr::Call(head, args) if !args.is_empty() => (head.as_str(), &args[..]),
-            _ => return Err("it is no condition".into()),
+            _ => return Err("the expression is not a condition".into()),
         };
         let parts = || args.iter().map(|a| a.truth(symbols)).collect::<Result<Vec<Dim>, String>>();
         Ok(match (head, args.len()) {

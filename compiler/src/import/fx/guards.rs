@@ -76,11 +76,11 @@ pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<V
     match e {
         Expr::Bool(_) => {}
         Expr::Call(ref head, _) if expr::is_condition(head) => {}
-        _ => return Err("it compares nothing".into()),
+        _ => return Err("the expression is not a comparison".into()),
     }
     let all = Guard::all(&e, &|s| Poly::sym(s))?;
     match all.iter().any(|g| g.a.is_too_large() || g.b.is_too_large()) {
-        true => Err("it is too large an expression".into()),
+        true => Err("the expression is too large".into()),
         false => Ok(all),
     }
 }
@@ -264,7 +264,7 @@ impl Parser<'_> {
             let number = format!("{number}{}", &self.rest()[..end]);
             self.at += end;
             return match number.contains(['.', 'e']) {
-                true => number.parse().map(Expr::Float).map_err(|_| format!("`{number}` is no number")),
+                true => number.parse().map(Expr::Float).map_err(|_| format!("`{number}` is not a number")),
                 false => number.parse().map(Expr::Int).map_err(|_| format!("`{number}` is too large")),
             };
         }
@@ -312,7 +312,7 @@ impl Parser<'_> {
             let key = match quote {
                 Some(q) => {
                     self.at += 1;
-                    let end = self.rest().find(q).ok_or("a text without an end")?;
+                    let end = self.rest().find(q).ok_or("a string without an end")?;
                     let key = self.rest()[..end].to_owned();
                     self.at += end + 1;
                     key
@@ -325,7 +325,7 @@ impl Parser<'_> {
         self.expect(".size()[")?;
         let axis = self.word(|c| c.is_ascii_digit());
         self.expect("]")?;
-        let axis = axis.parse().map_err(|_| "an axis that is no number")?;
+        let axis = axis.parse().map_err(|_| "the axis is not a number")?;
         (self.size)(&path, axis).ok_or_else(|| format!("`{}` has no such axis", path.join(".")))
     }
 }

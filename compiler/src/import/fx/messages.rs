@@ -429,7 +429,7 @@ impl<'de> Deserialize<'de> for Number {
                 "Infinity" => f64::INFINITY,
                 "-Infinity" => f64::NEG_INFINITY,
                 "NaN" => f64::NAN,
-                _ => return Err(D::Error::custom(format!("`{t}` is no number"))),
+                _ => return Err(D::Error::custom(format!("`{t}` is not a number"))),
             },
         }))
     }
@@ -490,7 +490,7 @@ union!(
     match key.as_str() {
         "as_tensor" => OptionalTensor::Tensor(map.next_value()?),
         "as_none" => skipped(&mut map, key).map(|_| OptionalTensor::None)?,
-        k => return Err(A::Error::custom(format!("`{k}` is no tensor"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not a tensor"))),
     }
 );
 
@@ -502,7 +502,7 @@ union!(
     match key.as_str() {
         "as_name" => SymArgument::Name(map.next_value()?),
         "as_int" => SymArgument::Int(map.next_value()?),
-        k => return Err(A::Error::custom(format!("`{k}` is no integer"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not an integer"))),
     }
 );
 
@@ -522,7 +522,7 @@ union!(
         "as_bool" => Symbolic::Bool(map.next_value()?),
         "as_float" => Symbolic::Float(map.next_value::<Number>()?.0),
         "as_int" => Symbolic::Float(map.next_value::<i64>()? as f64),
-        k => return Err(A::Error::custom(format!("`{k}` is no number"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not a number"))),
     }
 );
 
@@ -534,7 +534,7 @@ union!(
     match key.as_str() {
         "as_expr" => SymInt::Expr(map.next_value::<Text>()?.expr_str),
         "as_int" => SymInt::Int(map.next_value()?),
-        k => return Err(A::Error::custom(format!("`{k}` is no size"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not a size"))),
     }
 );
 
@@ -546,7 +546,7 @@ union!(
     match key.as_str() {
         "as_expr" => SymBool::Expr(map.next_value::<Text>()?.expr_str),
         "as_bool" => SymBool::Bool(map.next_value()?),
-        k => return Err(A::Error::custom(format!("`{k}` is no truth value"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not a truth value"))),
     }
 );
 
@@ -558,7 +558,7 @@ union!(
     match key.as_str() {
         "as_expr" => SymFloat::Expr(map.next_value::<Text>()?.expr_str),
         "as_float" => SymFloat::Float(map.next_value::<Number>()?.0),
-        k => return Err(A::Error::custom(format!("`{k}` is no number"))),
+        k => return Err(A::Error::custom(format!("`{k}` is not a number"))),
     }
 );
 

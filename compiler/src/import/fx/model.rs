@@ -195,8 +195,9 @@ fn inputs<'m>(
         }
     }
     for name in options.values.keys().filter(|n| !used.contains(*n)) {
-        let d =
-            Diagnostic::model(format!("a value is given for \"{name}\", which is no input of the program"));
+        let d = Diagnostic::model(format!(
+            "a value is given for \"{name}\", which is not an input of the program"
+        ));
         let close = close_names(name, used.iter().map(String::as_str));
         let all: Vec<&str> = used.iter().map(String::as_str).collect();
         im.errors.push(match (close.is_empty(), all.is_empty()) {
@@ -350,7 +351,8 @@ fn outputs<'m>(
                         let d = Diagnostic::unsupported(format!(
                             "buffer \"{name}\", which is written, is a view of another one"
                         ));
-                        im.errors.push(d.help("register the whole alone, and take its parts in forward"));
+                        im.errors
+                            .push(d.help("register only the whole tensor, and take the view in forward"));
                     }
                 }
                 continue;

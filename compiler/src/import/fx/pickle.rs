@@ -84,7 +84,7 @@ pub fn tensors(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, 
 fn dictionary(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, Fault> {
     let mut m = Machine { bytes, at: 0, stack: vec![], memo: HashMap::new(), budget };
     let top = m.run()?;
-    let Item::Dict(entries) = top else { return Err("the pickle holds no dictionary".into()) };
+    let Item::Dict(entries) = top else { return Err("the pickle does not hold a dictionary".into()) };
     let mut out = BTreeMap::new();
     for (k, v) in entries.borrow().iter() {
         match (k, v) {
@@ -93,8 +93,8 @@ fn dictionary(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, F
                 m.take_memory(2 * (128 + k.len() + t.size()))?;
                 out.insert(k.to_string(), (**t).clone());
             }
-            (Item::Text(k), _) => return Err(format!("`{k}` of the pickle is no tensor").into()),
-            _ => return Err("a key of the pickle is no text".into()),
+            (Item::Text(k), _) => return Err(format!("`{k}` of the pickle is not a tensor").into()),
+            _ => return Err("a key of the pickle is not a string".into()),
         }
     }
     Ok(out)
@@ -149,7 +149,7 @@ impl Machine<'_> {
 
     fn pop(&mut self) -> Result<Item, Fault> {
         match self.stack.pop() {
-            Some(Item::Mark) | None => Err("the pickle takes a value that is not there".into()),
+            Some(Item::Mark) | None => Err("the pickle takes a value from an empty stack".into()),
             Some(i) => Ok(i),
         }
     }
@@ -169,14 +169,14 @@ impl Machine<'_> {
     }
 
     fn remember(&mut self, key: u32) -> Result<(), Fault> {
-        let top = self.stack.last().cloned().ok_or("the pickle remembers nothing")?;
+        let top = self.stack.last().cloned().ok_or("the pickle memoizes a value of an empty stack")?;
         self.take_memory(2 * size_of::<(u32, Item)>())?;
         self.memo.insert(key, top);
         Ok(())
     }
 
     fn recall(&mut self, key: u32) -> Result<(), Fault> {
-        let i = self.memo.get(&key).cloned().ok_or("the pickle recalls what it did not remember")?;
+        let i = self.memo.get(&key).cloned().ok_or("the pickle reads a memo that it did not write")?;
         self.push(i)
     }
 
@@ -256,7 +256,7 @@ impl Machine<'_> {
                     [Item::Text(module), Item::Text(name)] => {
                         self.push(Item::Global(format!("{module}.{name}").into()))?;
                     }
-                    _ => return Err("a name of the pickle is no text".into()),
+                    _ => return Err("a name of the pickle is not a string".into()),
                 },
                 b'Q' => {
                     let id = self.pop()?;
@@ -271,7 +271,7 @@ impl Machine<'_> {
                         }
                         self.push(made)?;
                     }
-                    _ => return Err("the pickle calls what is no function".into()),
+                    _ => return Err("the pickle calls a value that is not a function".into()),
                 },
                 b'u' => {
                     let items = self.until_mark()?;
@@ -284,9 +284,10 @@ impl Machine<'_> {
                 // The state of an ordered dictionary besides its entries, `_metadata`, is dropped.
                 b'b' => _ = self.pop()?,
                 op => {
-                    return Err(
-                        format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors").into()
-                    );
+                    return Err(format!(
+                        "opcode {op:#04x} of the pickle does not occur in dictionaries of tensors"
+                    )
+                    .into());
                 }
             }
         }
@@ -294,7 +295,7 @@ impl Machine<'_> {
 
     fn set(&mut self, items: Vec<Item>) -> Result<(), Fault> {
         let Some(Item::Dict(d)) = self.stack.last() else {
-            return Err("the pickle fills what is no dictionary".into());
+            return Err("the pickle sets items of a value that is not a dictionary".into());
         };
         let mut items = items.into_iter();
         while let (Some(k), Some(v)) = (items.next(), items.next()) {
@@ -321,7 +322,7 @@ fn tuple(items: Vec<Item>) -> Result<Item, Fault> {
 
 /// Reads a persistent id: `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
 fn storage(id: &Item) -> Result<Item, Fault> {
-    let Item::Tuple(id, _) = id else { return Err("a storage of the pickle is no tuple".into()) };
+    let Item::Tuple(id, _) = id else { return Err("a storage of the pickle is not a tuple".into()) };
     match &id[..] {
         [Item::Text(kind), Item::Global(class), Item::Text(key), ..] if &**kind == "storage" => {
             let class = class.rsplit('.').next().unwrap_or(class).into();
@@ -336,7 +337,7 @@ fn call(function: &str, args: &[Item]) -> Result<Item, Fault> {
         "collections.OrderedDict" => Ok(Item::Dict(Rc::default())),
         "torch._utils._rebuild_parameter" => match args {
             [t @ Item::Tensor(_), ..] => Ok(t.clone()),
-            _ => Err("a parameter of the pickle is no tensor".into()),
+            _ => Err("a parameter of the pickle is not a tensor".into()),
         },
         "torch._utils._rebuild_tensor_v2" => match args {
             [
@@ -361,7 +362,7 @@ fn call(function: &str, args: &[Item]) -> Result<Item, Fault> {
             }
             _ => Err("a tensor of the pickle is not understood".into()),
         },
-        f => Err(format!("the pickle calls `{f}`, which is not run").into()),
+        f => Err(format!("the pickle calls `{f}`, which is not executed").into()),
     }
 }
 
@@ -397,12 +398,12 @@ mod tests {
     #[test]
     fn nothing_is_run_and_nothing_panics() {
         let evil = b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.";
-        assert!(read(evil).unwrap_err().message.contains("`os.system`, which is not run"));
+        assert!(read(evil).unwrap_err().message.contains("`os.system`, which is not executed"));
         let mut deep = b"\x80\x02)".to_vec();
         deep.extend(std::iter::repeat_n(0x85, 1 << 20));
         assert!(read(&deep).unwrap_err().message.contains("nested more than"));
         let itself = b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00\x85sh\x00.";
-        assert!(read(itself).unwrap_err().message.contains("is no tensor"));
+        assert!(read(itself).unwrap_err().message.contains("is not a tensor"));
         let good = sample();
         for end in 0..good.len() {
             assert!(read(&good[..end]).is_err(), "{end}");

@@ -212,8 +212,8 @@ impl Scope {
     fn unfollowed(&self, storage: usize) -> OpError {
         let names = self.storages[storage].unknown.join(", ");
         OpError::unsupported(
-            format!("it writes memory of which {names} is a view that cannot be followed, or may be one"),
-            "call run_decompositions() on the program: it has no writes then",
+            format!("it writes memory of which {names} may be a view that cannot be traced"),
+            "call run_decompositions() on the program, which removes the writes",
         )
     }
 }

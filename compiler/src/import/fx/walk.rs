@@ -97,13 +97,13 @@ impl Importer<'_> {
             None => Ok(d),
             Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
                 format!(
-                    "the size {d} depends on the integer `{s}`, which is taken out of a tensor and may be anything"
+                    "the size {d} depends on the integer `{s}`, which is an element of a tensor without known bounds"
                 ),
-                "say in the module what it is at least and at most: torch._check(n >= 0), torch._check(n <= 4096)",
+                "state its bounds in the module: torch._check(n >= 0), torch._check(n <= 4096)",
             )),
             Some(s) => Err(OpError::unsupported(
                 format!("the size {d} depends on `{s}`, which no input's shape and no operator decides"),
-                "export the program with a dimension of an input in its place",
+                "export the program with a dimension of an input in place of it",
             )),
         }
     }
@@ -170,7 +170,7 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
         let implied = found.map_or(&[][..], |f| f.def.writes);
         let off =
             |flag: &str| node.inputs.iter().any(|i| i.name == flag && matches!(i.arg, Argument::Bool(false)));
-        let writes = !found.is_some_and(|f| f.turns || f.def.writes_if.is_some_and(off));
+        let writes = !found.is_some_and(|f| f.rebinds || f.def.writes_if.is_some_and(off));
         for i in node.inputs.iter().filter(|_| writes) {
             let declared = schema.as_ref().and_then(|s| s.argument(&i.name)).and_then(|d| d.alias);
             if declared.is_some_and(|a| a.written) || implied.contains(&i.name.as_str()) {
@@ -218,10 +218,8 @@ impl<'m> Importer<'m> {
     /// are skipped.
     pub(super) fn nodes(&mut self, to: &mut Lowering, scope: &mut Scope, graph: &'m Graph) {
         if self.depth >= MAX_DEPTH {
-            let d = Diagnostic::unsupported(format!(
-                "graphs are inside of one another more than {MAX_DEPTH} deep"
-            ));
-            self.errors.push(d.help("write the inner ones out"));
+            let d = Diagnostic::unsupported(format!("graphs are nested more than {MAX_DEPTH} deep"));
+            self.errors.push(d.help("write the innermost ones inline"));
             graph.nodes.iter().flat_map(Node::results).for_each(|n| scope.poison(n));
             return;
         }
@@ -245,7 +243,7 @@ impl<'m> Importer<'m> {
         let formals: Vec<&str> = graph.inputs.iter().flat_map(tensors).collect();
         if formals.len() != given.len() {
             return Err(OpError::model(format!(
-                "its graph has {} inputs, and is given {}",
+                "its graph has {} inputs, but is given {}",
                 formals.len(),
                 given.len()
             )));
@@ -387,14 +385,14 @@ impl<'m> Importer<'m> {
             let Some(v) = values.get(i).copied() else {
                 return Err(OpError::unsupported(
                     format!("its result {i} (`{name}`) is not supported"),
-                    "export the model without what reads this result",
+                    "export the model without the nodes that read this result",
                 ));
             };
             let v = self.declared(to, graph, name, v)?;
             check_dims(to.ty(v))
                 .map_err(|e| OpError::model(format!("its result {i} has type {}: {e}", to.ty(v))))?;
             let of = aliases::operand(node, found.def, schema, i);
-            let writes = !found.turns && schema.and_then(|s| s.aliased(i)).is_some_and(|(_, a)| a.written);
+            let writes = !found.rebinds && schema.and_then(|s| s.aliased(i)).is_some_and(|(_, a)| a.written);
             let least = |s: &str| self.least(s);
             let shared = of.map_or(Shared::No, |of| aliases::shared(graph, node, schema, (of, name), &least));
             let v = match (of, shared) {
@@ -413,7 +411,7 @@ impl<'m> Importer<'m> {
                     if found.def.repeats {
                         scope.repeats(name);
                     }
-                    if found.turns {
+                    if found.rebinds {
                         scope.rename(of, name);
                     }
                     v

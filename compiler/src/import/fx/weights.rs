@@ -231,13 +231,13 @@ impl<'m> Weights<'m> {
         let order = if table == Table::State { [0, 1] } else { [1, 0] };
         let found = order.into_iter().find_map(|t| self.tables[t].get(name));
         let stored = found.ok_or_else(|| {
-            OpError::model(format!("the archive says nothing of the weights of `{name}`"))
+            OpError::model(format!("the archive has no entry for the weight `{name}`"))
                 .help("save the program again with torch.export.save")
         })?;
         if stored.pickled {
             return Err(OpError::unsupported(
-                "it is an object of a tensor's subclass, stored as a pickle that would have to be run",
-                "call run_decompositions() before saving: it takes such objects apart",
+                "it is a tensor subclass, stored as a pickle, which is not executed",
+                "call run_decompositions() before saving: this replaces such tensors by plain ones",
             ));
         }
         Ok(stored.clone())
@@ -357,13 +357,13 @@ fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Resul
     }
     let n: usize = sizes.iter().product();
     let bytes = t.bytes().filter(|_| t.dtype.bits() >= 8);
-    let bytes = bytes.ok_or_else(|| OpError::unsupported("it is too large a view", "make it contiguous"))?;
+    let bytes = bytes.ok_or_else(|| OpError::unsupported("the view is too large", "make it contiguous"))?;
     let width = t.dtype.bits() / 8;
     let size = t.dtype.bytes_of(n as u64);
     budget
         .take(size, format_args!("a copy of {}{sizes:?} with its elements in order", t.dtype))
         .map_err(of)?;
-    let out_of_it = || OpError::internal("a view of a weight leaves it");
+    let out_of_it = || OpError::internal("a view reaches outside of its weight");
     // The flat position of the element whose index is 1 along the axis `one` and 0 along all others. The index map is affine, so these
     // positions determine the strides.
     let place = |one: usize| {

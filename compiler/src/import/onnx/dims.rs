@@ -69,7 +69,7 @@ impl DimNames {
                 Some(DimensionValue::Value(n)) if *n >= 0 => Poly::constant(*n),
                 Some(DimensionValue::Value(-1)) | None => self.symbol(&format!("{name}_{axis}")),
                 Some(DimensionValue::Value(n)) => {
-                    return Err(OpError::model(format!("dimension {n} along axis {axis}")));
+                    return Err(OpError::model(format!("dimension {n} along axis {axis} is negative")));
                 }
                 Some(DimensionValue::Param(p)) => match expression(p) {
                     Some(e)

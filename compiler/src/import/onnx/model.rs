@@ -190,7 +190,8 @@ pub(super) fn inputs(
     }
     im.errors.extend(namer.unused(&options.dims));
     for name in options.values.keys().filter(|n| !proto.input.iter().any(|v| v.name == **n)) {
-        let d = Diagnostic::model(format!("a value is given for \"{name}\", which is no input of the model"));
+        let d =
+            Diagnostic::model(format!("a value is given for \"{name}\", which is not an input of the model"));
         let close = close_names(name, proto.input.iter().map(|v| v.name.as_str()));
         let inputs: Vec<&str> = proto.input.iter().map(|v| v.name.as_str()).collect();
         im.errors.push(match (close.is_empty(), inputs.is_empty()) {
@@ -203,7 +204,7 @@ pub(super) fn inputs(
 
 fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) {
     if proto.output.is_empty() {
-        let help = "name what it computes as the graph's outputs, or take a tensor with --tap";
+        let help = "list its results as the graph's outputs, or take a tensor with --tap";
         im.errors.push(Diagnostic::model("the graph has no outputs").help(help));
     }
     let mut names = BTreeSet::new();
@@ -235,7 +236,7 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
     }
 }
 
-const DECLARED: &str = "correct the declaration, or leave it out: onnx.shape_inference makes another";
+const DECLARED: &str = "correct the declaration, or remove it; onnx.shape_inference can add it again";
 
 /// Compares a declared type with the inferred one. Constant extents must agree; symbols may have different names.
 fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
@@ -282,7 +283,7 @@ fn compare_declared(to: &mut Lowering, scope: &Scope, proto: &GraphProto) {
     if let [first, rest @ ..] = wrong.as_slice() {
         let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
         to.warn(format!(
-            "the model declares a type that is not what is computed, {first}{more}; what is computed holds"
+            "the model declares a type that differs from the computed one, {first}{more}; the computed type is used"
         ));
     }
 }

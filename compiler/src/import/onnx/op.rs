@@ -77,7 +77,7 @@ fn advice(at: &Location) -> String {
         Some(_) if name.is_empty() => "correct it, or export the model again",
         Some(p) if p.starts_with("attribute") => "correct the attribute, or export the model again",
         Some(p) if p.starts_with("input") => {
-            "mend what is handed to this input (a Cast for its type, a Reshape for its rank), or export the model again"
+            "correct the value of this input (a Cast for its type, a Reshape for its rank), or export the model again"
         }
         _ => "correct the node, or export the model again",
     };

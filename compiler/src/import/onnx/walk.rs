@@ -13,7 +13,7 @@ use crate::{Diagnostic, Location};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::order::{cycle, first_come};
+use wgfc_ir::order::{cycle, topological_by_id};
 use wgfc_ir::{DType, Dim, Node, Op, TensorType, Value};
 
 /// Inlined functions, branches and loops may add this many nodes to an import, plus this many for each node of the model.
@@ -153,7 +153,7 @@ impl<'m> Importer<'m> {
             }
         }
         let mut stuck: BTreeSet<usize> = (0..nodes.len()).collect();
-        for i in first_come(&reads).into_iter().map(NodeIndex::index) {
+        for i in topological_by_id(&reads).into_iter().map(NodeIndex::index) {
             stuck.remove(&i);
             self.node(to, scope, &nodes[i], i, prefix, &needs[i]);
         }
@@ -166,7 +166,7 @@ impl<'m> Importer<'m> {
                 if on.len() > 4 { ", …" } else { "" }
             ));
             self.errors.push(d.help(
-                "let what is carried from step to step be a Loop's or a Scan's, or an input and an output",
+                "carry values from step to step in a Loop or a Scan, or through an input and an output",
             ));
             for i in stuck {
                 poison(scope, &nodes[i]);
@@ -301,7 +301,8 @@ impl<'m> Importer<'m> {
         for (i, name) in n.output.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             let Some(v) = values.get(i).copied() else {
                 let d = Diagnostic::unsupported(format!("output {i} (\"{name}\") is not supported"));
-                self.errors.push(d.at(at.clone()).help("export the model without what reads this output"));
+                self.errors
+                    .push(d.at(at.clone()).help("export the model without the nodes that read this output"));
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;
             };
@@ -309,7 +310,7 @@ impl<'m> Importer<'m> {
                 let d = Diagnostic::model(format!("its output {i} has type {}: {e}", to.ty(v)));
                 self.errors.push(
                     d.at(at.clone())
-                        .help("give smaller dimensions with --dim, or mend what sets the node's shape"),
+                        .help("give smaller dimensions with --dim, or correct what sets the node's shape"),
                 );
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;

@@ -168,7 +168,7 @@ fn holds(kernel: &str) -> bool {
 }
 
 #[test]
-fn what_is_counted_must_fit() {
+fn expressions_that_must_fit_32_bits_are_listed() {
     let counted = |kernel: &str| {
         let g = parse(&format!("t0: f32[n, 7] input 0\nt1: f32[7*n] output 0\nkernel 0 {kernel}")).unwrap();
         let all = counted::counted(&g, &g.kernels[0]).unwrap();

@@ -30,7 +30,7 @@ fn same(dtype: DType, shape: &[usize], op: Op, v: &dyn Fn(usize) -> f64) {
 }
 
 #[test]
-fn columns_count_together() {
+fn adjacent_columns_count_together() {
     // A column has few bytes; the adjacent columns are read by the same workgroup.
     let fast = Speeds { workgroup_bandwidth: 2.0 * Speeds::DISCRETE.workgroup_bandwidth, ..Speeds::DISCRETE };
     let mut g = Graph::new();

@@ -1,6 +1,6 @@
 //! Kernels whose loops have more iterations than the driver allows are compiled again with unrolled loops.
 
-use super::loops::{Loops, Why};
+use super::loops::{Loops, Refusal};
 use crate::bind::{self, Bound};
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -42,13 +42,13 @@ impl Longer {
             if !["for", "while", "loop"].iter().any(|w| k.wgsl.contains(w)) {
                 continue;
             }
-            let fail = |why: Why| RunError::Loops {
+            let fail = |why: Refusal| RunError::Loops {
                 kernel: k.name.clone(),
                 nodes: bind::origin(&d.nodes),
                 most,
                 why: match why {
-                    Why::Needs(n) => format!("{n} of them"),
-                    Why::Unknown(at) => format!("an unknown number of them in `{}`", at.trim()),
+                    Refusal::Needs(n) => format!("{n} of them"),
+                    Refusal::Unknown(at) => format!("an unknown number of them in `{}`", at.trim()),
                 },
             };
             let loops = match self.loops.get(&d.kernel) {

@@ -264,7 +264,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         let (combined, value) = self.sum(v, (n * parts, terms / parts), &at, &|t| &(t * parts) + &part)?;
         let wide = self.outer.body().dtype(value);
         let array = self.push(n * parts, wide, combined, value);
-        let op = reduced(graph, v).ok_or("it combines nothing")?;
+        let op = reduced(graph, v).ok_or("the operator is not a reduction")?;
         let (combined, value) = self.join(array, (n, parts), op)?;
         let value = self.outer.cast(value, ty.dtype);
         Ok(self.push(n, ty.dtype, combined, value))
@@ -339,7 +339,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         }
         let dtype = first.first().map(|e| self.outer.body().dtype(*e));
         if times == 0 {
-            let dtype = dtype.ok_or("a sum of nothing")?;
+            let dtype = dtype.ok_or("a reduction of no elements")?;
             return Ok((None, self.outer.all(op, &first, dtype)));
         }
         let mut each = vec![];

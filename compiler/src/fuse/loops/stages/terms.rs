@@ -114,7 +114,7 @@ pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
         _ => return Ok(None),
     };
     if !(1..=MOST).contains(&n) {
-        return Err(format!("{n} elements are combined in a step"));
+        return Err(format!("a step combines {n} elements, which is not in 1..={MOST}"));
     }
     Ok(Some(n))
 }
@@ -164,6 +164,6 @@ pub(super) fn term_of<R: Resolver>(
             let (x, y) = (p.cast(x, wide), p.cast(y, wide));
             Ok((p.binary(BinaryOp::Mul, x, y), ReduceKind::Sum))
         }
-        op => Err(format!("`{}` combines nothing", op.name())),
+        op => Err(format!("`{}` is not a reduction", op.name())),
     }
 }

@@ -76,14 +76,14 @@ impl Cx<'_, '_, '_> {
         let of = match &*self.argument(name)? {
             Argument::SymBool(of) => of.clone(),
             Argument::Bool(true) => return Ok(()),
-            Argument::Bool(false) => return Err(OpError::model("the program asserts what does not hold")),
+            Argument::Bool(false) => return Err(OpError::model("an assertion of the program is false")),
             a => return self.wrong(name, "a condition on sizes", a),
         };
         let text = match self.graph.sym_bool_values.get(&of) {
             Some(SymBool::Expr(text)) => text,
             Some(SymBool::Bool(true)) => return Ok(()),
             Some(SymBool::Bool(false)) => {
-                return Err(OpError::model("the program asserts what does not hold"));
+                return Err(OpError::model("an assertion of the program is false"));
             }
             None => return Err(OpError::model(format!("nothing makes the condition `{of}`"))),
         };
@@ -91,7 +91,7 @@ impl Cx<'_, '_, '_> {
         let guards = guards.map_err(|e| {
             OpError::unsupported(
                 format!("the condition `{text}` is not understood: {e}"),
-                "take the check out of the module, or fix the dimensions it is about when exporting",
+                "remove the check from the module, or fix its dimensions when exporting",
             )
         })?;
         for g in guards {
@@ -100,8 +100,7 @@ impl Cx<'_, '_, '_> {
             if known(&g.a) && known(&g.b) {
                 symbols::require(self.lowering, &g);
             } else {
-                let d =
-                    format!("the program asserts `{text}` of numbers in tensors, which a run does not check");
+                let d = format!("the assertion `{text}` is about elements of tensors; runs do not check it");
                 self.lowering.warn(d);
             }
         }
@@ -258,7 +257,8 @@ impl Cx<'_, '_, '_> {
         match self.opt_size(name)? {
             None => Ok(None),
             Some(d) => d.as_const().map(Some).ok_or_else(|| {
-                OpError::symbolic(format!("it is {d}, and must be known")).at(format!("argument `{name}`"))
+                OpError::symbolic(format!("it is `{d}`, and must be a constant"))
+                    .at(format!("argument `{name}`"))
             }),
         }
     }
@@ -271,7 +271,7 @@ impl Cx<'_, '_, '_> {
         let Some(sizes) = self.opt_sizes(name)? else { return Ok(None) };
         let known = |d: &Dim| {
             d.as_const().ok_or_else(|| {
-                OpError::symbolic(format!("{d} must be known")).at(format!("argument `{name}`"))
+                OpError::symbolic(format!("`{d}` must be a constant")).at(format!("argument `{name}`"))
             })
         };
         sizes.iter().map(known).collect::<Result<_>>().map(Some)
@@ -294,7 +294,8 @@ impl Cx<'_, '_, '_> {
         match self.opt_number(name)? {
             None => Ok(None),
             Some(n) => n.known().map(Some).ok_or_else(|| {
-                OpError::symbolic("it depends on sizes, and must be known").at(format!("argument `{name}`"))
+                OpError::symbolic("it depends on sizes, and must be a constant")
+                    .at(format!("argument `{name}`"))
             }),
         }
     }

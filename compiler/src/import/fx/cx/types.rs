@@ -16,7 +16,7 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn result(&self, i: usize) -> Result<TensorType> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let meta = meta.ok_or_else(|| {
-            OpError::model(format!("the program says nothing of the type of its result {i}"))
+            OpError::model(format!("the program does not declare the type of its result {i}"))
         })?;
         let mut ty = self.importer.tensor_type(meta)?;
         if self.part.is_some() && messages::is_complex(meta.dtype) {
@@ -31,7 +31,7 @@ impl<'m> Cx<'_, '_, 'm> {
         let text = match meta.and_then(|m| m.sizes.get(axis)) {
             Some(SymInt::Int(n)) => return Ok((*n).into()),
             Some(SymInt::Expr(text)) => text,
-            None => return Err(OpError::model(format!("its result {i} is said to have no axis {axis}"))),
+            None => return Err(OpError::model(format!("its result {i} is declared without axis {axis}"))),
         };
         let symbol = match expr::parse(text)? {
             expr::Expr::Symbol(s) if !self.importer.symbols.contains_key(&s) => s,
@@ -40,8 +40,8 @@ impl<'m> Cx<'_, '_, 'm> {
         let most = self.importer.ranges.get(&symbol).and_then(|r| r.max_val).filter(|m| *m < 1 << 31);
         most.map(Dim::from).ok_or_else(|| {
             OpError::unsupported(
-                format!("data decides how many elements there are, `{symbol}`, without an upper bound"),
-                "say in the module what it is at most: torch._check(result.shape[0] <= 4096)",
+                format!("the number of elements, `{symbol}`, depends on data and has no upper bound"),
+                "state an upper bound in the module: torch._check(result.shape[0] <= 4096)",
             )
         })
     }

@@ -131,7 +131,7 @@ fn rounded(cx: &mut Cx) -> Lowered {
             Ok(vec![if float { cx.unary(UnaryOp::Trunc, q)? } else { q }])
         }
         Some("floor") => Ok(vec![elementwise::floor_div(cx, a, b)?]),
-        Some(m) => Err(OpError::model(format!("there is no mode `{m}`")).param("rounding_mode")),
+        Some(m) => Err(OpError::model(format!("unknown mode `{m}`")).param("rounding_mode")),
     }
 }
 

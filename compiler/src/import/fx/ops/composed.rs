@@ -55,8 +55,8 @@ fn spaced(cx: &mut Cx, powers: bool) -> Lowered {
     if powers {
         if !ty.dtype.is_float() {
             return Err(OpError::unsupported(
-                "powers as integers, which their rounding decides",
-                "give it dtype=torch.float32, and round what it makes",
+                "powers that are rounded to integers",
+                "pass dtype=torch.float32, and round the result",
             )
             .param("dtype"));
         }
@@ -69,7 +69,7 @@ fn spaced(cx: &mut Cx, powers: bool) -> Lowered {
 
 fn steps(shape: &[Dim]) -> Result<i64> {
     let n = shape.first().and_then(|d| d.as_const());
-    n.ok_or_else(|| OpError::symbolic("how many there are must be known").param("steps"))
+    n.ok_or_else(|| OpError::symbolic("the number of steps must be a constant").param("steps"))
 }
 
 /// A block-diagonal matrix of the given matrices.
@@ -134,12 +134,12 @@ fn combinations(cx: &mut Cx) -> Lowered {
     let (x, r, again) = (cx.tensor("self")?, cx.int("r")?, cx.flag("with_replacement")?);
     let n = cx.shape(cx.require_rank(x, 1)?)[0].clone();
     let Some(n) = n.as_const() else {
-        return Err(OpError::symbolic(format!("{n} elements, whose number must be known")).operand(x));
+        return Err(OpError::symbolic(format!("the number of elements, `{n}`, must be a constant")).operand(x));
     };
     let ty = cx.result(0)?;
     let rows = ty.shape[0].as_const().unwrap_or(0);
     if rows * r > 1 << 24 {
-        return Err(OpError::unsupported(format!("{rows} choices"), "choose among fewer elements"));
+        return Err(OpError::unsupported(format!("{rows} combinations, more than 2^24 elements"), "choose among fewer elements"));
     }
     let mut at: Vec<i64> = vec![];
     let mut row: Vec<i64> = vec![];
@@ -265,7 +265,7 @@ fn quantile(cx: &mut Cx, skip_nan: bool) -> Lowered {
         Some("higher") => Between::Higher,
         Some("midpoint") => Between::Middle,
         Some("nearest") => Between::Nearest,
-        Some(m) => return Err(OpError::model(format!("there is no `{m}`")).param("interpolation")),
+        Some(m) => return Err(OpError::model(format!("unknown interpolation `{m}`")).param("interpolation")),
     };
     let dims = cx.shape(x);
     let (mut lead, rows) = match cx.has("dim") && !dims.is_empty() {

@@ -39,7 +39,11 @@ fn among_zeros(cx: &mut Cx, x: Value, dims: &[Dim], axis: usize, start: &Dim, st
 fn fill_diagonal(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.flag("wrap")? {
-        return Err(OpError::unsupported("it goes on below the square", "write without wrap").param("wrap"));
+        return Err(OpError::unsupported(
+            "`wrap` continues the diagonal below the square",
+            "call fill_diagonal_ without wrap",
+        )
+        .param("wrap"));
     }
     let (dims, dtype) = (cx.shape(x), cx.dtype(x));
     let fill = cx.number("fill_value")?;

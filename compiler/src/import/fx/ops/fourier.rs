@@ -128,7 +128,7 @@ fn core(cx: &mut Cx, kind: Kind) -> Lowered {
         0 => Divided::Not,
         1 => Divided::ByRoot,
         2 => Divided::ByCount,
-        m => return Err(OpError::model(format!("there is no {m}")).param("normalization")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("normalization")),
     };
     let (inverse, onesided, last) = match kind {
         Kind::Complex => (!cx.flag("forward")?, false, None),
@@ -163,7 +163,7 @@ fn named(cx: &mut Cx, kind: Kind, inverse: bool) -> Lowered {
         (None | Some("backward"), false) | (Some("forward"), true) => Divided::Not,
         (None | Some("backward"), true) | (Some("forward"), false) => Divided::ByCount,
         (Some("ortho"), _) => Divided::ByRoot,
-        (Some(m), _) => return Err(OpError::model(format!("there is no `{m}`")).param("norm")),
+        (Some(m), _) => return Err(OpError::model(format!("unknown normalization `{m}`")).param("norm")),
     };
     // Each axis is cut or padded with zeros to the requested length.
     let mut last = None;
@@ -230,7 +230,7 @@ fn signal(cx: &mut Cx) -> Lowered {
     let hop = cx.opt_int("hop_length")?.unwrap_or(n / 4);
     let length = cx.opt_int("win_length")?.unwrap_or(n);
     if cx.flag("return_complex")? || cx.has("onesided") && !cx.flag("onesided")? {
-        return Err(OpError::unsupported("a signal of complex numbers", "take the parts of the signal one by one"));
+        return Err(OpError::unsupported("a signal of complex numbers", "transform its real and imaginary parts separately"));
     }
     let single = cx.rank(x) == 3;
     if single {

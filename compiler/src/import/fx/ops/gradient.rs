@@ -45,7 +45,7 @@ fn slopes(cx: &mut Cx) -> Lowered {
     }
     let order = cx.int("edge_order")?;
     if !(1..=2).contains(&order) {
-        return Err(OpError::model(format!("there is no order {order}")).param("edge_order"));
+        return Err(OpError::model(format!("unknown edge order {order}")).param("edge_order"));
     }
     axes.into_iter().zip(spacing).map(|(axis, s)| slope(cx, x, axis, s, order == 2)).collect()
 }

@@ -49,7 +49,7 @@ fn within(cx: &mut Cx) -> Lowered {
     let (x, p) = (cx.tensor("self")?, cx.float("p")?);
     let dims = cx.shape(cx.require_rank(x, 2)?);
     let Some(n) = dims[0].as_const() else {
-        return Err(OpError::symbolic(format!("{} rows, whose number must be known", dims[0])).operand(x));
+        return Err(OpError::symbolic(format!("the number of rows, `{}`, must be a constant", dims[0])).operand(x));
     };
     let all = distance::between(cx, x, x, p)?;
     if n < 2 {
@@ -83,7 +83,8 @@ fn combined(how: Option<String>) -> Result<Combined> {
         Some("max" | "amax") => Combined::By(ReduceOp::Max),
         Some("min" | "amin") => Combined::By(ReduceOp::Min),
         Some("mean") => Combined::Mean,
-        how => return Err(OpError::model(format!("there is no `{how:?}`")).param("reduce")),
+        Some(how) => return Err(OpError::model(format!("unknown reduction `{how}`")).param("reduce")),
+        None => return Err(OpError::model("the reduction is missing").param("reduce")),
     })
 }
 
@@ -191,7 +192,7 @@ fn bags(cx: &mut Cx) -> Lowered {
             let sizes = cx.unsqueeze(sizes, &[1])?;
             cx.map(f.0, &[y, sizes])?
         }
-        m => return Err(OpError::model(format!("there is no mode {m}")).param("mode")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("mode")),
     };
     let mut out = vec![y];
     // Results that only the gradient reads get the declared shape.

@@ -323,7 +323,8 @@ fn scattered(cx: &mut Cx) -> Lowered {
         true => match cx.text("reduce")?.as_deref() {
             Some("add") => Some(ReduceOp::Sum),
             Some("multiply") => Some(ReduceOp::Prod),
-            r => return Err(OpError::model(format!("there is no reduction {r:?}")).param("reduce")),
+            Some(r) => return Err(OpError::model(format!("unknown reduction `{r}`")).param("reduce")),
+            None => return Err(OpError::model("the reduction is missing").param("reduce")),
         },
         false => None,
     };

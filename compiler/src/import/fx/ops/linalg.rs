@@ -80,10 +80,10 @@ fn checked(cx: &mut Cx) -> Lowered {
     match what {
         Some("aten._linalg_check_errors.default") => Ok(vec![cx.scalar(DType::F32, 0.0)]),
         what => {
-            let what = what.unwrap_or("what it does");
+            let what = what.unwrap_or("the operator");
             Err(OpError::unsupported(
                 format!("{what} has an effect on the host"),
-                "take it out of the module",
+                "remove it from the module",
             ))
         }
     }

@@ -29,7 +29,7 @@ fn total(cx: &Cx) -> Result<Total> {
         0 => Ok(Total::Each),
         1 => Ok(Total::Mean),
         2 => Ok(Total::Sum),
-        n => Err(OpError::model(format!("there is no reduction {n}")).param("reduction")),
+        n => Err(OpError::model(format!("unknown reduction {n}")).param("reduction")),
     }
 }
 

@@ -125,7 +125,7 @@ fn indices(cx: &mut Cx, upper: bool) -> Lowered {
         return Ok(vec![cx.full(&[2i64.into(), Dim::ZERO], Scalar::from_i64(to, 0))?]);
     }
     if total > i32::MAX.into() {
-        return Err(OpError::model(format!("a triangle of {total} places")));
+        return Err(OpError::model(format!("a triangle of {total} elements, more than 2^31 - 1")));
     }
     let ends = cx.constant(Tensor::from_i64(vec![ends.len()], &ends));
     let ends = cx.cast(ends, DType::I32)?;

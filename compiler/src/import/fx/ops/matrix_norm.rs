@@ -29,7 +29,7 @@ fn order(cx: &mut Cx, name: &str) -> Result<Option<Order>> {
         Some("nuc") => Ok(Some(Order::Nuclear)),
         Some(t) => match t.parse() {
             Ok(n) => Ok(Some(Order::Number(n))),
-            Err(_) => Err(OpError::model(format!("there is no norm `{t}`")).param("ord")),
+            Err(_) => Err(OpError::model(format!("unknown norm `{t}`")).param("ord")),
         },
         None => Ok(cx.opt_float(name)?.map(Order::Number)),
     }
@@ -43,7 +43,7 @@ fn norm(cx: &mut Lowering, x: Value, ord: Order, [rows, columns]: [usize; 2], ke
         Order::Number(p) if p.abs() == 2.0 => return singular(cx, x, extreme(p), [rows, columns], keep),
         Order::Number(p) if p.abs() == 1.0 => (rows, columns),
         Order::Number(p) if p.is_infinite() => (columns, rows),
-        Order::Number(p) => return Err(OpError::model(format!("there is no norm {p} of matrices")).param("ord")),
+        Order::Number(p) => return Err(OpError::model(format!("matrix norms of order {p} are not defined")).param("ord")),
     };
     let Order::Number(p) = ord else { return Ok(x) };
     let x = cx.unary(UnaryOp::Abs, x)?;

@@ -77,19 +77,19 @@ pub struct Found {
     /// Whether the result is written to the argument that the schema declares.
     pub in_place: bool,
     /// Whether that argument is not written but becomes another view of its memory, as for `t_`.
-    pub turns: bool,
+    pub rebinds: bool,
 }
 
 impl Found {
     fn plain(def: &'static OpDef) -> Found {
-        Found { def, in_place: false, turns: false }
+        Found { def, in_place: false, rebinds: false }
     }
 
     /// The in-place form of another target's operator.
     fn in_place((target, def): (String, &'static OpDef)) -> Found {
         let views = schema::find(&target).and_then(|s| s.aliased(0).map(|(_, a)| !a.written));
-        let turns = views.unwrap_or(false);
-        Found { def, in_place: !turns, turns }
+        let rebinds = views.unwrap_or(false);
+        Found { def, in_place: !rebinds, rebinds }
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn operators_in_place_are_found_by_what_they_write() {
-        let kind = |target: &str| find(target).map(|f| (f.def.target, f.in_place, f.turns));
+        let kind = |target: &str| find(target).map(|f| (f.def.target, f.in_place, f.rebinds));
         assert_eq!(kind("aten.add_.Tensor"), Some(("aten.add.Scalar|Tensor", true, false)));
         assert_eq!(kind("aten.__iand__.Scalar"), Some(("aten.__and__.Scalar|Tensor", true, false)));
         assert_eq!(

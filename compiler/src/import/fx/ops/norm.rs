@@ -19,9 +19,9 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._native_batch_norm_legit.no_stats", |cx| batch(cx, true)),
     OpDef::new("aten._native_batch_norm_legit_functional.default", batch_functional),
     OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
-    OpDef::new("aten._weight_norm.default", by_length),
-    OpDef::new("aten._weight_norm_interface.default", by_length_with_norms).in_f32(),
-    OpDef::new("aten._weight_norm_interface_backward.default", by_length_backward).in_f32(),
+    OpDef::new("aten._weight_norm.default", weight_norm),
+    OpDef::new("aten._weight_norm_interface.default", weight_norm_with_norms).in_f32(),
+    OpDef::new("aten._weight_norm_interface_backward.default", weight_norm_backward).in_f32(),
     OpDef::new("aten.batch_norm.default", batch_in_place).writes(&["running_mean", "running_var"]).writes_if("training"),
     OpDef::new("aten.group_norm.default", group),
     OpDef::new("aten.instance_norm.default", instance).writes(&["running_mean", "running_var"]).writes_if("use_input_stats"),
@@ -248,7 +248,7 @@ fn batch_written(cx: &mut Cx) -> Lowered {
 }
 
 /// `g · v / |v|`, with the norm along all axes but `dim`.
-fn by_length(cx: &mut Cx) -> Lowered {
+fn weight_norm(cx: &mut Cx) -> Lowered {
     let (v, g, dim) = (cx.tensor("v")?, cx.tensor("g")?, cx.int("dim")?);
     let rank = cx.rank(v);
     let kept = if dim == -1 { None } else { Some(crate::lower::axis(dim, rank)?) };
@@ -266,7 +266,7 @@ fn all_but(cx: &Cx, v: Value) -> Result<Vec<usize>> {
 }
 
 /// `g · v / |v|`, and the norms.
-fn by_length_with_norms(cx: &mut Cx) -> Lowered {
+fn weight_norm_with_norms(cx: &mut Cx) -> Lowered {
     let (v, g) = (cx.tensor("v")?, cx.tensor("g")?);
     let axes = all_but(cx, v)?;
     let n = crate::lower::distance::norm(cx, v, 2.0, &axes)?;
@@ -275,7 +275,7 @@ fn by_length_with_norms(cx: &mut Cx) -> Lowered {
 }
 
 /// With `r = Σ (grad · v)`: the gradient of `v` is `g / n · (grad − v · r / n²)`, that of `g` is `r / n`.
-fn by_length_backward(cx: &mut Cx) -> Lowered {
+fn weight_norm_backward(cx: &mut Cx) -> Lowered {
     let (grad, v) = (cx.tensor("grad_w")?, cx.tensor("saved_v")?);
     let (g, n) = (cx.tensor("saved_g")?, cx.tensor("saved_norms")?);
     let axes = all_but(cx, v)?;

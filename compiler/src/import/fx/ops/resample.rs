@@ -162,13 +162,13 @@ fn sampling(cx: &mut Cx) -> Result<GridSample> {
         0 => sample::Mode::Linear,
         1 => sample::Mode::Nearest,
         2 => sample::Mode::Cubic,
-        m => return Err(OpError::model(format!("there is no {m}")).param("interpolation_mode")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("interpolation_mode")),
     };
     let padding = match cx.int("padding_mode")? {
         0 => Padding::Zeros,
         1 => Padding::Border,
         2 => Padding::Reflection,
-        m => return Err(OpError::model(format!("there is no {m}")).param("padding_mode")),
+        m => return Err(OpError::model(format!("unknown mode {m}")).param("padding_mode")),
     };
     let align_corners = cx.flag("align_corners")?;
     Ok(GridSample { mode, padding, align_corners })

@@ -50,7 +50,7 @@ fn powers(cx: &mut Cx) -> Lowered {
     let (x, ty) = (cx.tensor("x")?, cx.result(0)?);
     let x = cx.converted(x, ty.dtype)?;
     let Some(last) = ty.shape.len().checked_sub(1) else {
-        return Err(OpError::model("its result is said to have no axes"));
+        return Err(OpError::model("its result is declared without axes"));
     };
     let mut one = ty.shape.clone();
     one[last] = Dim::ONE;

@@ -12,7 +12,7 @@ pub const OPS: &[OpDef] = &[
         let found = unique::unique(cx, x, None, true)?;
         distinct(cx, &found)
     })
-    .notes("In ascending order. What is no number counts as one."),
+    .notes("In ascending order. All NaNs count as one value."),
     OpDef::new("aten.argwhere.default", non_zero),
     OpDef::new("aten.masked_scatter.default", masked_scatter),
     OpDef::new("aten.masked_scatter_backward.default", masked_scatter_backward),
@@ -54,7 +54,7 @@ pub const OPS: &[OpDef] = &[
         let found = unique::unique(cx, x, Some(axis), true)?;
         distinct(cx, &found)
     })
-    .notes("What is no number counts as one."),
+    .notes("All NaNs count as one value."),
     OpDef::new("aten.unique_dim_consecutive.default", |cx| {
         let x = cx.tensor("self")?;
         let axis = cx.axis("dim", cx.rank(x))?;

@@ -9,7 +9,7 @@ use wgfc_ir::{Op, Poly};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.as_strided.default", |cx| {
-        let memory = cx.memory("self").ok_or_else(|| OpError::model("it is of no tensor"))?;
+        let memory = cx.memory("self").ok_or_else(|| OpError::model("argument `self` is not a tensor"))?;
         let (flat, index, want) = strided(cx, &memory)?;
         Ok(vec![cx.view(flat, want, vec![index])?])
     })
@@ -17,12 +17,12 @@ pub const OPS: &[OpDef] = &[
     .notes("Of memory that one tensor has, whose elements lie side by side."),
     OpDef::new("aten.as_strided_scatter.default", |cx| {
         let source = cx.tensor("src")?;
-        let own = cx.tensor_name("self").ok_or_else(|| OpError::model("it is of no tensor"))?;
+        let own = cx.tensor_name("self").ok_or_else(|| OpError::model("argument `self` is not a tensor"))?;
         let (flat, index, sizes) = strided(cx, own)?;
         let strides = cx.sizes("stride")?;
         if !cx.require_apart(&sizes, &strides) {
             return Err(OpError::unsupported(
-                "several elements of what it replaces may be at one place in memory",
+                "several of the replaced elements may be at one place in memory",
                 "replace parts of the tensor whose elements do not overlap",
             ));
         }
@@ -94,7 +94,7 @@ fn strided(cx: &mut Cx, memory: &str) -> Result<(Value, Poly, Vec<Dim>)> {
         if end.as_const().is_some() && n.as_const().is_some() {
             return Err(OpError::unsupported(
                 format!("it reads memory outside of the {n} elements of its tensor"),
-                "take it of the whole tensor",
+                "call as_strided on the whole tensor",
             ));
         }
         cx.require_at_most(&end, &n);

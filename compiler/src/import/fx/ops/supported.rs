@@ -45,8 +45,8 @@ pub fn markdown(passing: usize, cases: usize) -> String {
         let _ = writeln!(s, "| `{}` | {why} |", names.join("`, `"));
     }
     s.push_str(
-        "\nComplex numbers are pairs of numbers along a last axis, in the operators that say what they mean. Objects of a tensor's \
-         subclass are taken apart by `run_decompositions()`. f64 is computed in f32, with a warning.\n",
+        "\nComplex numbers are pairs of numbers along a last axis, in the operators that say what they mean. `run_decompositions()` \
+         replaces tensor subclasses by plain tensors. f64 is computed in f32, with a warning.\n",
     );
     s
 }

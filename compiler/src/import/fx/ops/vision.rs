@@ -18,7 +18,7 @@ fn aligned(cx: &mut Cx) -> Lowered {
     let rois = cx.require_rank(rois, 2)?;
     let extent = |cx: &Cx, name: &'static str| match cx.int(name)? {
         v if (1..=1 << 20).contains(&v) => Ok(v),
-        v => Err(OpError::model(format!("extent {v}")).param(name)),
+        v => Err(OpError::model(format!("extent {v} is not in 1..=2^20")).param(name)),
     };
     let out = [extent(cx, "pooled_height")?, extent(cx, "pooled_width")?];
     let samples = Some(cx.int("sampling_ratio")?).filter(|v| *v > 0);

@@ -65,7 +65,7 @@ fn onnx(cx: &mut Cx) -> Lowered {
         (true, 1) => Some(Stage::Capped),
         (true, 2) => Some(Stage::Masked),
         (true, 3) => Some(Stage::Softmax),
-        (true, m) => return Err(OpError::model(format!("mode {m}")).attribute("qk_matmul_output_mode")),
+        (true, m) => return Err(OpError::model(format!("unknown mode {m}")).attribute("qk_matmul_output_mode")),
     };
     let (scale, cap) = (scale(cx)?, cx.float("softcap", 0.0)?.into());
     let o = Operands { qkv, past, lengths: cx.opt(6), mask: cx.opt(3) };

@@ -11,7 +11,7 @@ fn cast_to(cx: &mut Cx, to: DType) -> Lowered {
         "down" => Round::Down,
         "nearest" => Round::Nearest,
         other if other != "up" && to == DType::F8E8M0 => {
-            return Err(OpError::model(format!("round_mode `{other}`")).attribute("round_mode"));
+            return Err(OpError::model(format!("unknown round_mode `{other}`")).attribute("round_mode"));
         }
         _ => Round::Up,
     };

@@ -34,7 +34,7 @@ fn constant(cx: &mut Cx) -> Lowered {
 fn constant_of_shape(cx: &mut Cx) -> Lowered {
     let shape = cx.const_dims(0)?;
     if let Some(d) = shape.iter().find(|d| d.as_const().is_some_and(|c| c < 0)) {
-        return Err(cx.at_input(0, OpError::model(format!("dimension {d}"))));
+        return Err(cx.at_input(0, OpError::model(format!("dimension {d} is negative"))));
     }
     let s = match cx.tensor("value")? {
         None => Scalar::from_f64(DType::F32, 0.0),
@@ -77,7 +77,7 @@ fn range(cx: &mut Cx) -> Lowered {
     let one = |v: Vec<Dim>| v.into_iter().next().ok_or_else(|| OpError::model("needs one element"));
     let (first, last, step) = (one(cx.const_dims(0)?)?, one(cx.const_dims(1)?)?, cx.const_int(2)?);
     if step == 0 {
-        return Err(cx.at_input(2, OpError::model("a step of 0")));
+        return Err(cx.at_input(2, OpError::model("the step is 0")));
     }
     if let Some(y) = range::counted(cx, dtype, &first, &last, step)? {
         return Ok(vec![y]);

@@ -14,12 +14,12 @@ fn dropout(cx: &mut Cx) -> Lowered {
             None => cx.scalar(DType::F32, 0.5),
             Some(r) => {
                 if !cx.dtype(r).is_float() || !matches!(cx.ty(r).numel().as_const(), Some(1) | None) {
-                    return Err(cx.at_input(1, OpError::model(format!("a ratio of type {}", cx.ty(r)))));
+                    return Err(cx.at_input(1, OpError::model(format!("the ratio has type {}, not one float", cx.ty(r)))));
                 }
                 if let Some([bad]) = cx.numbers(r).as_deref()
                     && !(0.0..=1.0).contains(bad)
                 {
-                    return Err(cx.at_input(1, OpError::model(format!("a ratio of {bad}"))));
+                    return Err(cx.at_input(1, OpError::model(format!("the ratio {bad} is not between 0 and 1"))));
                 }
                 cx.reshape(r, vec![])?
             }

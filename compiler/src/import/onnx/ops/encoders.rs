@@ -105,7 +105,7 @@ fn one_hot_encoder(cx: &mut Cx) -> Lowered {
     let mut sorted = categories.clone();
     sorted.sort_unstable();
     if let Some(w) = sorted.windows(2).find(|w| w[0] == w[1]) {
-        return Err(OpError::model(format!("{} is there twice", w[0])).attribute("cats_int64s"));
+        return Err(OpError::model(format!("{} is listed twice", w[0])).attribute("cats_int64s"));
     }
     let x = cx.cast(x, DType::I64)?;
     let rank = cx.rank(x);
@@ -131,7 +131,7 @@ fn feature_vectorizer(cx: &mut Cx) -> Lowered {
         };
         let shape = cx.shape(x);
         let [_, features] = &shape[..] else {
-            let what = format!("features of {}, which is no vector or matrix", cx.ty(x));
+            let what = format!("features of {}, which is neither a vector nor a matrix", cx.ty(x));
             let e = OpError::unsupported(what, "put a Reshape to [records, features] in front");
             return Err(cx.at_input(i, e));
         };

@@ -11,7 +11,7 @@ pub(super) fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
     match shape.last() {
         Some(features) if shape.len() <= 2 => Ok((x, features.clone())),
         _ => {
-            let what = format!("features of {}, which is no vector or matrix", cx.ty(x));
+            let what = format!("features of {}, which is neither a vector nor a matrix", cx.ty(x));
             let e = OpError::unsupported(what, "put a Reshape to [records, features] in front");
             Err(cx.at_input(0, e))
         }
@@ -171,7 +171,7 @@ impl Transform {
     pub(super) fn of(cx: &Cx) -> Result<Transform> {
         let name = cx.string("post_transform", "NONE")?;
         Transform::ALL.into_iter().find(|t| t.name() == name).ok_or_else(|| {
-            OpError::model(format!("`{name}` is no transform")).attribute("post_transform")
+            OpError::model(format!("unknown transform `{name}`")).attribute("post_transform")
         })
     }
 
@@ -240,7 +240,7 @@ fn linear_regressor(cx: &mut Cx) -> Lowered {
     let targets = usize::try_from(targets)
         .ok()
         .filter(|t| *t > 0)
-        .ok_or_else(|| OpError::model(format!("{targets} targets")).attribute("targets"))?;
+        .ok_or_else(|| OpError::model(format!("{targets} is not positive")).attribute("targets"))?;
     let y = linear(cx, targets)?;
     Ok(vec![transformed(cx, y, targets > 1)?])
 }

@@ -18,7 +18,7 @@ fn modified(cx: &mut Cx, name: &str, x: Value) -> Result<Value> {
     let y = cx.inline_graph(graph, &[x])?;
     let y = *y.first().ok_or("a subgraph without output")?;
     if cx.dtype(y) != ty.dtype || cx.rank(y) != ty.rank() {
-        let e = format!("its subgraph makes {} of {ty}", cx.ty(y));
+        let e = format!("its subgraph returns {} for {ty}", cx.ty(y));
         return Err(OpError::model(e).attribute(name));
     }
     Ok(cx.expand(y, &ty.shape)?)
@@ -29,7 +29,7 @@ fn flex_attention(cx: &mut Cx) -> Lowered {
     let dtype = cx.dtype(operands[0]);
     let precision = match cx.dtype_opt("softmax_precision")? {
         Some(d) if !d.is_float() || d.bits() < 16 => {
-            return Err(OpError::model(format!("{d} is no precision")).attribute("softmax_precision"));
+            return Err(OpError::model(format!("{d} is not a float type of at least 16 bits")).attribute("softmax_precision"));
         }
         precision => precision,
     };

@@ -10,7 +10,7 @@ use wgfc_ir::{BinaryOp as B, DType, Value};
 fn grain(cx: &Cx) -> Result<Grain> {
     let block = if cx.since >= 21 { cx.int("block_size", 0)? } else { 0 };
     if block < 0 {
-        return Err(OpError::model(format!("a block of {block} elements")).attribute("block_size"));
+        return Err(OpError::model(format!("block size {block} is negative")).attribute("block_size"));
     }
     let axis = if cx.since >= 13 || cx.node.domain == MICROSOFT { cx.int("axis", 1)? } else { 1 };
     Ok(if block > 0 { Grain::Block(axis, block) } else { Grain::Axis(axis) })
@@ -26,7 +26,7 @@ fn quantize(cx: &mut Cx) -> Lowered {
     let given = named_type(cx, "output_dtype", 21)?;
     let dtype = match (zero.map(|z| cx.dtype(z)), given) {
         (Some(z), Some(d)) if z != d => {
-            let e = format!("{d}, and the zero point is {z}");
+            let e = format!("it is {d}, but the zero point has type {z}");
             return Err(OpError::model(e).attribute("output_dtype"));
         }
         (z, d) => z.or(d).unwrap_or(DType::U8),

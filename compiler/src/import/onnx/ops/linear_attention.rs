@@ -7,7 +7,7 @@ use wgfc_ir::Value;
 fn heads(cx: &Cx, name: &str) -> Result<i64> {
     match cx.int_req(name)? {
         n if (1..1 << 20).contains(&n) => Ok(n),
-        n => Err(OpError::model(format!("{n} heads")).attribute(name)),
+        n => Err(OpError::model(format!("{n} heads; 1 to 2^20 - 1 are supported")).attribute(name)),
     }
 }
 
@@ -18,7 +18,7 @@ fn gate(cx: &Cx, rule: &str, i: usize, needed: bool) -> Result<Option<Value>> {
             let e = format!("`{rule}` needs input {i}, which is missing");
             Err(OpError::model(e).attribute("update_rule"))
         }
-        (Some(_), false) => Err(cx.at_input(i, OpError::model(format!("update_rule `{rule}` forbids it")))),
+        (Some(_), false) => Err(cx.at_input(i, OpError::model(format!("update_rule `{rule}` does not allow this input")))),
         (v, _) => Ok(v),
     }
 }
@@ -32,7 +32,7 @@ fn linear_attention(cx: &mut Cx) -> Lowered {
         "gated" => (true, false),
         "delta" => (false, true),
         "gated_delta" => (true, true),
-        other => return Err(OpError::model(format!("`{other}`")).attribute("update_rule")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("update_rule")),
     };
     let (decay, beta) = (gate(cx, &rule, 4, gated)?, gate(cx, &rule, 5, delta)?);
     let scale = Some(f64::from(cx.float("scale", 0.0)?)).filter(|s| *s != 0.0);
@@ -47,7 +47,7 @@ fn causal_conv(cx: &mut Cx) -> Lowered {
     let silu = match cx.string("activation", "none")?.as_str() {
         "none" => false,
         "silu" | "swish" => true,
-        other => return Err(OpError::model(format!("`{other}`")).attribute("activation")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("activation")),
     };
     Ok(linear::causal_conv(cx, operands, bias, past, silu)?.to_vec())
 }

@@ -8,7 +8,7 @@ use crate::lower::{lp, pool};
 fn order(cx: &Cx) -> Result<i64> {
     match cx.int("p", 2)? {
         p @ 1.. => Ok(p),
-        p => Err(OpError::model(format!("a norm of order {p}")).attribute("p")),
+        p => Err(OpError::model(format!("the order {p} of the norm is less than 1")).attribute("p")),
     }
 }
 
@@ -29,7 +29,7 @@ fn global(cx: &mut Cx) -> Lowered {
 fn normalization(cx: &mut Cx) -> Lowered {
     let p = order(cx)?;
     if p > 2 {
-        return Err(OpError::model(format!("a norm of order {p}, not 1 or 2")).attribute("p"));
+        return Err(OpError::model(format!("the order {p} of the norm is not 1 or 2")).attribute("p"));
     }
     let x = cx.input(0)?;
     let axis = cx.axis_attr(x, -1)?;

@@ -8,7 +8,7 @@ fn suppress(cx: &mut Cx) -> Lowered {
     let centred = match cx.int("center_point_box", 0)? {
         0 => false,
         1 => true,
-        other => return Err(OpError::model(format!("{other}")).attribute("center_point_box")),
+        other => return Err(OpError::model(format!("unknown value {other}")).attribute("center_point_box")),
     };
     let p = Suppress { most: cx.opt(2), share: cx.opt(3), least: cx.opt(4), centred };
     Ok(vec![nms::suppress(cx, boxes, scores, &p)?])

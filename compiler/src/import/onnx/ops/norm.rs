@@ -63,7 +63,7 @@ fn skip_rms(cx: &mut Cx) -> Lowered {
     let (epsilon, scale) = (epsilon(cx, 1e-12)?, cx.input(2)?);
     let y = norm::scaled_rms(cx, sum, scale, &axes, epsilon)?;
     if cx.wants(1) {
-        return Err(OpError::unsupported("a mean, which is not computed", "take this output out of the node"));
+        return Err(OpError::unsupported("the mean as an output", "remove this output from the node"));
     }
     let inverse = if cx.wants(2) { norm::inverse_rms(cx, sum, &axes, epsilon)? } else { sum };
     Ok(vec![y, sum, inverse, sum])

@@ -7,7 +7,7 @@ use crate::lower::blocks::{self, Blocks, Table, Weights};
 fn size(cx: &Cx, name: &str) -> Result<i64> {
     match cx.int_req(name)? {
         v if (1..=i64::from(i32::MAX)).contains(&v) => Ok(v),
-        v => Err(OpError::model(format!("`{name}` is {v}")).attribute(name)),
+        v => Err(OpError::model(format!("{v} is not in 1..=2^31 - 1")).attribute(name)),
     }
 }
 

@@ -29,7 +29,7 @@ fn float_type(cx: &Cx, default: DType) -> Result<DType> {
 fn given(cx: &Cx) -> Result<(Vec<Dim>, DType)> {
     let shape = cx.ints_req("shape")?;
     if let Some(d) = shape.iter().find(|d| **d < 0) {
-        return Err(OpError::model(format!("extent {d}")).attribute("shape"));
+        return Err(OpError::model(format!("extent {d} is negative")).attribute("shape"));
     }
     Ok((shape.into_iter().map(Dim::from).collect(), float_type(cx, DType::F32)?))
 }
@@ -62,7 +62,7 @@ fn multinomial(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 2)?;
     let samples = cx.int("sample_size", 1)?;
     if !(0..=i64::from(i32::MAX)).contains(&samples) {
-        return Err(OpError::model(format!("{samples} samples")).attribute("sample_size"));
+        return Err(OpError::model(format!("{samples} samples; 0 to 2^31 - 1 are supported")).attribute("sample_size"));
     }
     let to = match cx.dtype_opt("dtype")? {
         None => DType::I32,

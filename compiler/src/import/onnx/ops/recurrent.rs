@@ -11,7 +11,7 @@ fn attributes(cx: &Cx, cell: Cell, hidden: Option<&Dim>) -> Result<Recurrent> {
         "forward" => vec![false],
         "reverse" => vec![true],
         "bidirectional" => vec![false, true],
-        other => return Err(OpError::model(format!("`{other}`")).attribute("direction")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("direction")),
     };
     let defaults = cell.activations();
     let n = defaults.len() * backwards.len();
@@ -28,7 +28,7 @@ fn attributes(cx: &Cx, cell: Cell, hidden: Option<&Dim>) -> Result<Recurrent> {
     let mut activations = vec![];
     for name in &names {
         let mut a = Activation::named(name)
-            .ok_or_else(|| OpError::model(format!("`{name}`")).attribute("activations"))?;
+            .ok_or_else(|| OpError::model(format!("unknown activation `{name}`")).attribute("activations"))?;
         if let Some(v) = a.has_alpha().then(|| alphas.next()).flatten() {
             a.alpha = v.into();
         }
@@ -41,12 +41,12 @@ fn attributes(cx: &Cx, cell: Cell, hidden: Option<&Dim>) -> Result<Recurrent> {
         && let Some(hidden) = hidden
         && hidden.as_const().is_some_and(|d| d != h)
     {
-        let e = format!("{h}, and the weights have {hidden}");
+        let e = format!("it is {h}, but the weights have {hidden}");
         return Err(OpError::model(e).attribute("hidden_size"));
     }
     let clip = match cx.float_opt("clip")? {
         Some(c) if c > 0.0 => Some(c.into()),
-        Some(c) => return Err(OpError::model(format!("{c}")).attribute("clip")),
+        Some(c) => return Err(OpError::model(format!("{c} is not positive")).attribute("clip")),
         None => None,
     };
     Ok(Recurrent {

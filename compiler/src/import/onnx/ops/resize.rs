@@ -11,7 +11,7 @@ fn checked(scales: Vec<f64>, n: usize) -> Result<Vec<f64>> {
         return Err(OpError::model(format!("{} scales for {n} axes", scales.len())));
     }
     match scales.iter().find(|s| !(**s > 0.0 && **s < 1e6)) {
-        Some(s) => Err(OpError::model(format!("scale {s}"))),
+        Some(s) => Err(OpError::model(format!("scale {s} is not between 0 and 10^6"))),
         None => Ok(scales),
     }
 }
@@ -35,7 +35,7 @@ fn upsample(cx: &mut Cx) -> Lowered {
     let mode = match cx.string("mode", "nearest")?.as_str() {
         "nearest" => Mode::Nearest(Nearest::Floor),
         "linear" | "bilinear" => Mode::Linear,
-        other => return Err(OpError::model(format!("`{other}`")).attribute("mode")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("mode")),
     };
     let r = Resize {
         mode,
@@ -88,7 +88,7 @@ fn resize(cx: &mut Cx) -> Lowered {
 }
 
 fn attributes(cx: &Cx) -> Result<Resize> {
-    let wrong = |name: &str, v: &str| Err(OpError::model(format!("`{v}`")).attribute(name));
+    let wrong = |name: &str, v: &str| Err(OpError::model(format!("unknown value `{v}`")).attribute(name));
     let nearest = match cx.string("nearest_mode", "round_prefer_floor")?.as_str() {
         "round_prefer_floor" => Nearest::RoundPreferFloor,
         "round_prefer_ceil" => Nearest::RoundPreferCeil,
@@ -138,7 +138,7 @@ fn by_sizes(cx: &mut Cx, x: Value, axes: &[usize]) -> Result<Vec<Axis>> {
         "not_smaller" if cx.since >= 18 => Aspect::NotSmaller,
         "stretch" => Aspect::Stretch,
         other => {
-            return Err(OpError::model(format!("`{other}`")).attribute("keep_aspect_ratio_policy"));
+            return Err(OpError::model(format!("unknown value `{other}`")).attribute("keep_aspect_ratio_policy"));
         }
     };
     resize::by_sizes(cx, x, axes, &sizes, aspect)

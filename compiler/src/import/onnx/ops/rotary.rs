@@ -60,7 +60,7 @@ fn microsoft(cx: &mut Cx) -> Lowered {
     let (x, at) = (cx.input(0)?, cx.input(1)?);
     let rank = cx.rank(x);
     if cx.float("scale", 1.0)? != 1.0 {
-        return Err(OpError::unsupported("scaled", "export it with a scale of 1, and scale the caches of cosines and sines").attribute("scale"));
+        return Err(OpError::unsupported("a scale other than 1", "export it with a scale of 1, and scale the caches of cosines and sines").attribute("scale"));
     }
     if cx.flag("is_packed_batching", false)? {
         return Err(OpError::unsupported("packed batches", "export it with batches that are padded").attribute("is_packed_batching"));

@@ -6,7 +6,7 @@ use wgfc_ir::op::show;
 
 fn grid_sample(cx: &mut Cx) -> Lowered {
     let (x, grid) = (cx.input(0)?, cx.input(1)?);
-    let wrong = |name: &str, v: &str| Err(OpError::model(format!("`{v}`")).attribute(name));
+    let wrong = |name: &str, v: &str| Err(OpError::model(format!("unknown value `{v}`")).attribute(name));
     let old = cx.since < 20;
     if old && cx.rank(x) != 4 {
         let e = format!("a grid {} for an input {}", show(&cx.shape(grid)), show(&cx.shape(x)));

@@ -11,7 +11,7 @@ fn reduction(cx: &Cx) -> Result<Option<ReduceOp>> {
         "mul" => Ok(Some(ReduceOp::Prod)),
         "max" => Ok(Some(ReduceOp::Max)),
         "min" => Ok(Some(ReduceOp::Min)),
-        other => Err(OpError::model(format!("`{other}`")).attribute("reduction")),
+        other => Err(OpError::model(format!("unknown value `{other}`")).attribute("reduction")),
     }
 }
 
@@ -33,7 +33,7 @@ fn tensor_scatter(cx: &mut Cx) -> Lowered {
     let circular = match cx.string("mode", "linear")?.as_str() {
         "linear" => false,
         "circular" => true,
-        other => return Err(OpError::model(format!("`{other}`")).attribute("mode")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("mode")),
     };
     Ok(vec![scatter::rows(cx, data, updates, start, axis, circular)?])
 }

@@ -64,7 +64,7 @@ fn squeeze(cx: &mut Cx) -> Lowered {
             if !free.is_empty() {
                 let node = cx.node.name.clone();
                 cx.warn(format!(
-                    "node \"{node}\" (Squeeze) names no axes: those of {} stay, also where they are 1; --dim fixes them",
+                    "node \"{node}\" (Squeeze) lists no axes; the axes of size {} are kept even if they are 1 at run time; fix them with --dim",
                     free.join(", ")
                 ));
             }

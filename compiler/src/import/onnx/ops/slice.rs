@@ -43,7 +43,7 @@ fn slice(cx: &mut Cx) -> Lowered {
     let steps = steps.unwrap_or_else(|| vec![1; n]);
     if ends.len() != n || axes.len() != n || steps.len() != n {
         return Err(OpError::model(format!(
-            "{n} starts, {} ends, {} axes and {} steps",
+            "there are {n} starts, {} ends, {} axes and {} steps, not equally many",
             ends.len(),
             axes.len(),
             steps.len()

@@ -74,7 +74,7 @@ fn padding(cx: &mut Cx, x: Value) -> Result<Padding> {
         "edge" => Padding::Edge,
         "reflect" => Padding::Reflect,
         "wrap" => Padding::Wrap,
-        other => return Err(OpError::model(format!("`{other}`")).attribute("mode")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("mode")),
     })
 }
 

@@ -22,7 +22,7 @@ fn kernel_of(cx: &Cx) -> Result<Kernel> {
         "RBF" => Kernel::Rbf { gamma },
         "SIGMOID" => Kernel::Sigmoid { gamma, coef0 },
         other => {
-            let e = OpError::model(format!("`{other}` is no kernel"));
+            let e = OpError::model(format!("unknown kernel `{other}`"));
             return Err(e.attribute("kernel_type"));
         }
     })

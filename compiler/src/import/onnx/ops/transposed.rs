@@ -31,7 +31,7 @@ fn conv_transpose(cx: &mut Cx) -> Lowered {
         "VALID" => Padding::Valid,
         "SAME_UPPER" => Padding::SameUpper,
         "SAME_LOWER" => Padding::SameLower,
-        other => return Err(OpError::model(format!("`{other}`")).attribute("auto_pad")),
+        other => return Err(OpError::model(format!("unknown value `{other}`")).attribute("auto_pad")),
     };
     let p = ConvTranspose {
         strides: list(cx, "strides", n, 1)?,

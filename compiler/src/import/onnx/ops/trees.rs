@@ -32,7 +32,7 @@ fn require_length(name: &str, have: usize, need: usize) -> Result<()> {
     if have == need {
         return Ok(());
     }
-    Err(OpError::model(format!("{have} entries, and not {need} as the others have")).attribute(name))
+    Err(OpError::model(format!("it has {have} entries, the others have {need}")).attribute(name))
 }
 
 fn index(name: &str, v: i64) -> Result<usize> {
@@ -62,7 +62,7 @@ const AGGREGATES: [(&str, Aggregate); 4] = [
 /// The entry that was found in a list, or an error about the attribute with the unknown value.
 fn entry<T: Copy>(found: Option<&(&str, T)>, name: &str, value: impl std::fmt::Display) -> Result<T> {
     let found = found.map(|(_, v)| *v);
-    found.ok_or_else(|| OpError::model(format!("`{value}` is none of its values")).attribute(name))
+    found.ok_or_else(|| OpError::model(format!("unknown value `{value}`")).attribute(name))
 }
 
 /// The attributes of nodes, one entry per node.
@@ -233,7 +233,7 @@ fn combined(
     let extreme = matches!(how, Aggregate::Min | Aggregate::Max);
     if w.targets == 1 && extreme && !w.given_by_each_leaf(f.leaves) {
         let what = "MIN and MAX over leaves that give nothing, which count as 0 in ONNX Runtime and not in ONNX";
-        let help = "give each leaf a weight: 0 where it is to count as that";
+        let help = "give each leaf a weight, 0 for leaves that now have none";
         return Err(OpError::unsupported(what, help).attribute("aggregate_function"));
     }
     if w.targets > 1 && !base.is_empty() && !w.always_given(f) {
@@ -408,7 +408,7 @@ fn ensemble(cx: &mut Cx) -> Lowered {
     let how = entry(how_is, "aggregate_function", how)?;
     let is = usize::try_from(transform).ok().and_then(|i| Transform::ALL.get(i)).copied();
     let transform = is.ok_or_else(|| {
-        OpError::model(format!("`{transform}` is none of its values")).attribute("post_transform")
+        OpError::model(format!("unknown value `{transform}`")).attribute("post_transform")
     })?;
     if targets > 1 && matches!(transform, Transform::Softmax | Transform::Logistic) {
         let what = "SOFTMAX (1) and LOGISTIC (2) of trees, which ONNX Runtime takes for each other";

@@ -26,7 +26,7 @@ pub(super) fn padding(cx: &Cx, n: usize) -> Result<Padding> {
         "VALID" => Ok(Padding::Valid),
         "SAME_UPPER" => Ok(Padding::SameUpper),
         "SAME_LOWER" => Ok(Padding::SameLower),
-        other => Err(OpError::model(format!("auto_pad `{other}`")).attribute("auto_pad")),
+        other => Err(OpError::model(format!("unknown auto_pad `{other}`")).attribute("auto_pad")),
     }
 }
 
@@ -34,7 +34,9 @@ pub(super) fn padding(cx: &Cx, n: usize) -> Result<Padding> {
 pub(super) fn kernel(cx: &Cx) -> Result<Option<Vec<Dim>>> {
     let Some(k) = cx.ints("kernel_shape")? else { return Ok(None) };
     if let Some(bad) = k.iter().find(|k| **k < 1 || **k > 1 << 31) {
-        return Err(OpError::model(format!("extent {bad}")).attribute("kernel_shape"));
+        return Err(
+            OpError::model(format!("kernel extent {bad} is not in 1..=2^31")).attribute("kernel_shape")
+        );
     }
     Ok(Some(k.into_iter().map(Poly::constant).collect()))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Loops {
 
 /// The reason for which a kernel cannot run on this driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum Refusal {
     /// The text cannot be parsed, or no bound was found for the loop that begins with these words.
     Unknown(String),
     /// It takes this many iterations.
@@ -36,15 +36,15 @@ struct Loop {
     /// The largest number of evaluations of the condition: one more than of iterations.
     passes: u64,
     /// Whether the body has a `break` besides the one on the condition.
-    left: bool,
+    has_other_break: bool,
     /// The loops and calls in its body.
     inside: Vec<Part>,
 }
 
 impl Loop {
     /// Whether unrolling by this factor leaves no loop.
-    fn straight(&self, factor: u64) -> bool {
-        !self.left && factor > 1 && factor >= self.passes.saturating_sub(1)
+    fn disappears_at(&self, factor: u64) -> bool {
+        !self.has_other_break && factor > 1 && factor >= self.passes.saturating_sub(1)
     }
 }
 
@@ -62,14 +62,15 @@ type Functions = HashMap<Handle<Function>, Vec<Part>>;
 type Factors = HashMap<usize, u64>;
 
 impl Loops {
-    pub(crate) fn new(text: &str) -> Result<Loops, Why> {
-        let module = naga::front::wgsl::parse_str(text).map_err(|e| Why::Unknown(e.message().to_owned()))?;
+    pub(crate) fn new(text: &str) -> Result<Loops, Refusal> {
+        let module =
+            naga::front::wgsl::parse_str(text).map_err(|e| Refusal::Unknown(e.message().to_owned()))?;
         Ok(Loops { text: text.to_owned(), module })
     }
 
     /// A text whose invocations have at most `most` iterations if the program's symbols are within `dims`; `None` if the kernel's
     /// own text is within that limit.
-    pub(crate) fn within(&self, dims: &[(i64, i64)], most: u64) -> Result<Option<String>, Why> {
+    pub(crate) fn within(&self, dims: &[(i64, i64)], most: u64) -> Result<Option<String>, Refusal> {
         let (main, functions) = self.all(dims)?;
         let mut factors = Factors::new();
         loop {
@@ -89,13 +90,13 @@ impl Loops {
             let grown = self.unrolled(&main, &functions, &factors).len();
             if worst.is_none() || grown > self.text.len() + unroll::MOST_TEXT {
                 let own = count(&main, 1, &functions, &Factors::new(), &mut HashMap::new());
-                return Err(Why::Needs(own));
+                return Err(Refusal::Needs(own));
             }
         }
     }
 
     /// The parts of the entry point and of the functions.
-    fn all(&self, dims: &[(i64, i64)]) -> Result<(Vec<Part>, Functions), Why> {
+    fn all(&self, dims: &[(i64, i64)]) -> Result<(Vec<Part>, Functions), Refusal> {
         let mut functions = Functions::new();
         for (h, f) in self.module.functions.iter() {
             let ranges = Ranges::new(&self.module, f, None, dims);
@@ -112,7 +113,7 @@ impl Loops {
     }
 
     /// The loops and calls of a block.
-    fn parts(&self, block: &Block, ranges: &Ranges<'_>) -> Result<Vec<Part>, Why> {
+    fn parts(&self, block: &Block, ranges: &Ranges<'_>) -> Result<Vec<Part>, Refusal> {
         let mut out = vec![];
         for (statement, span) in block.span_iter() {
             match statement {
@@ -130,14 +131,19 @@ impl Loops {
                     let span = span.to_range().unwrap_or_default();
                     let unknown = || {
                         let text = self.text.get(span.clone()).unwrap_or_default();
-                        Why::Unknown(text.lines().next().unwrap_or_default().to_owned())
+                        Refusal::Unknown(text.lines().next().unwrap_or_default().to_owned())
                     };
                     let trips = ranges.trips(body, continuing).ok_or_else(unknown)?;
                     let mut inside = self.parts(body, ranges)?;
                     inside.extend(self.parts(continuing, ranges)?);
                     // One `break` belongs to the loop's condition.
-                    let left = breaks(body) + breaks(continuing) > 1;
-                    out.push(Part::Loop(Loop { passes: trips.saturating_add(1), span, left, inside }));
+                    let has_other_break = breaks(body) + breaks(continuing) > 1;
+                    out.push(Part::Loop(Loop {
+                        passes: trips.saturating_add(1),
+                        span,
+                        has_other_break,
+                        inside,
+                    }));
                 }
                 Statement::Call { function, .. } => out.push(Part::Call(*function)),
                 _ => {}
@@ -182,7 +188,7 @@ fn count(
                 let factor = factors.get(&l.span.start).copied().unwrap_or(1);
                 let rounds = l.passes.div_ceil(factor);
                 let gone_through = times.saturating_mul(rounds).saturating_mul(factor);
-                let taken = if l.straight(factor) { 0 } else { times.saturating_mul(rounds) };
+                let taken = if l.disappears_at(factor) { 0 } else { times.saturating_mul(rounds) };
                 let c = counted.entry(l.span.start).or_default();
                 c.passes = c.passes.max(l.passes);
                 c.taken = c.taken.saturating_add(taken);

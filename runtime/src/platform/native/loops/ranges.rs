@@ -83,7 +83,7 @@ impl<'m> Ranges<'m> {
                     let (mut set, mut unset) = (HashMap::new(), HashMap::new());
                     collect(self.function, accept, &mut set);
                     collect(self.function, reject, &mut unset);
-                    for (v, values) in set.into_iter().filter(|(v, _)| self.never(unset.get(v))) {
+                    for (v, values) in set.into_iter().filter(|(v, _)| self.all_false(unset.get(v))) {
                         known.entry(v).or_default().extend(values.into_iter().chain([*condition]));
                     }
                 }
@@ -103,7 +103,7 @@ impl<'m> Ranges<'m> {
     }
 
     /// Whether all of these values are the literal `false`.
-    fn never(&self, values: Option<&Vec<Handle<Expression>>>) -> bool {
+    fn all_false(&self, values: Option<&Vec<Handle<Expression>>>) -> bool {
         let no = |e: &Handle<Expression>| {
             matches!(self.function.expressions[*e], Expression::Literal(Literal::Bool(false)))
         };
@@ -121,8 +121,11 @@ impl<'m> Ranges<'m> {
             _ => left,
         };
         let v = local(self.function, counter)?;
-        let each: Vec<_> =
-            body.iter().chain(continuing.iter()).flat_map(|s| top(self.function, s, v)).collect();
+        let each: Vec<_> = body
+            .iter()
+            .chain(continuing.iter())
+            .flat_map(|s| unconditional_stores(self.function, s, v))
+            .collect();
         let mut all = HashMap::new();
         collect(self.function, body, &mut all);
         collect(self.function, continuing, &mut all);
@@ -345,10 +348,10 @@ fn breaks(block: &Block) -> bool {
 }
 
 /// The values that a statement stores to a variable unconditionally.
-fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expression>> {
+fn unconditional_stores(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expression>> {
     match s {
         Statement::Store { pointer, value } if pointee(f, *pointer) == Some(v) => vec![*value],
-        Statement::Block(b) => b.iter().flat_map(|s| top(f, s, v)).collect(),
+        Statement::Block(b) => b.iter().flat_map(|s| unconditional_stores(f, s, v)).collect(),
         _ => vec![],
     }
 }

@@ -55,7 +55,7 @@ fn program(wgsl: &str) -> Program {
 }
 
 /// The bound of iterations that is found for `n` = 1,000 and `m` = 20.
-fn taken(body: &str) -> Result<u64, Why> {
+fn taken(body: &str) -> Result<u64, Refusal> {
     let loops = Loops::new(&text(body)).unwrap();
     let (main, functions) = loops.all(&[(1000, 1000), (20, 20)])?;
     Ok(count(&main, 1, &functions, &Factors::new(), &mut HashMap::new()))
@@ -119,7 +119,7 @@ fn loops_without_a_bound_are_known() {
         "for (var i = 0; i < dims.n; i++) { if (data[i] == 1) { i = 0; } count++; }",
         "for (var i = dims.n; i > 0; i--) { count++; }",
     ] {
-        assert!(matches!(taken(body), Err(Why::Unknown(_))), "{body}");
+        assert!(matches!(taken(body), Err(Refusal::Unknown(_))), "{body}");
     }
 }
 
@@ -130,7 +130,7 @@ fn what_is_short_stays_as_it_is() {
     assert!(loops.within(&[(1000, 1000), (0, 0)], 1000).unwrap().is_some());
     // Too long for any text.
     let most = i64::from(i32::MAX);
-    assert_eq!(loops.within(&[(most, most), (0, 0)], 65_535), Err(Why::Needs(most as u64 + 1)));
+    assert_eq!(loops.within(&[(most, most), (0, 0)], 65_535), Err(Refusal::Needs(most as u64 + 1)));
     // A computed size has a range of values.
     assert!(loops.within(&[(0, 1000), (0, 0)], 1000).unwrap().is_some());
 }

@@ -37,7 +37,7 @@ fn one(text: &str, l: &Loop, factors: &Factors) -> String {
         return part(text, l.span.clone(), &inside, factors);
     };
     let body = part(text, body, &inside, factors);
-    if l.straight(factor) {
+    if l.disappears_at(factor) {
         let mut out = format!("{{ {first}\n");
         for _ in 1..l.passes {
             let _ = writeln!(out, "if ({condition}) {{ {body} {update} }}");
