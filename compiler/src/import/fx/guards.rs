@@ -423,6 +423,6 @@ mod tests {
         assert!(read("__import__('os').system('ls') == 1").is_err());
         assert!(read(&format!("{}1 == 1", "(".repeat(100_000))).unwrap_err().contains("deep"));
         assert!(read(&format!("{}1 == 1", "-".repeat(100_000))).unwrap_err().contains("deep"));
-        assert!(read("L['x'].size()[1]").unwrap_err().contains("compares"));
+        assert!(read("L['x'].size()[1]").unwrap_err().contains("comparison"));
     }
 }
