@@ -23,7 +23,6 @@ CRATES = {
 # Folders of documentation, or items, whose items need no example.
 EXCEPTIONS = {
     "wgfc/cli/": "the command line, whose manual is `wgfc help`",
-    "wgfc/selftest/": "for wgfc's own tests, but for `run`, which the module's example calls",
     "wgfc_runtime/bind/": "steps of a run, which `bind::bind` shows, for tests of plans",
     "wgfc_program/program/": "plain data, which docs/plan-format.md describes",
     "wgfc_ir/graph/": "parts of a graph that importers make; the page of the text form shows them",
