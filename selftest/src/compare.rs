@@ -5,8 +5,8 @@ use wgfc_ir::{DType, Scalar, Tensor};
 /// The tolerance of a comparison of floats: `|a − b| ≤ atol + rtol·|b|`.
 ///
 /// ```
-/// use wgfc::Tensor;
-/// use wgfc::selftest::{Tolerance, relative_error};
+/// use wgfc_ir::Tensor;
+/// use wgfc_selftest::relative_error;
 /// let (a, b) = (Tensor::from_f32(vec![1], &[1.0]), Tensor::from_f32(vec![1], &[1.001]));
 /// println!("{:?}", relative_error(&a, &b));
 /// ```

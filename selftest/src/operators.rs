@@ -60,7 +60,7 @@ pub(crate) fn hard() -> impl Iterator<Item = &'static str> {
 /// The operators for which cases are drawn. Names include the domain unless it is `ai.onnx`.
 ///
 /// ```
-/// use wgfc::selftest::{describe, family, operators};
+/// use wgfc_selftest::{describe, family, operators};
 /// assert!(operators().any(|name| name == "Conv"));
 /// println!("{}: {}", family("Conv"), describe("Conv", 1).unwrap());
 /// ```
