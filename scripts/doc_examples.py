@@ -38,7 +38,7 @@ def examples(page):
     """The text of the Rust examples of a page."""
     found = re.findall(r'<pre class="rust rust-example-rendered"><code>(.*?)</code></pre>', page, re.S)
     # rustdoc finds links that lead nowhere. A link to a crate whose documentation is written later is text in brackets.
-    if re.search(r"See the example of (the )?(<a |\[<code>)", page):
+    if re.search(r"See the\s+example\s+of\s+(the\s+)?(<a |\[<code>)", page):
         found.append("elsewhere")
     return "\n".join(html.unescape(re.sub(r"<[^>]*>", "", e)) for e in found)
 

@@ -290,8 +290,8 @@ fn extent(t: &TensorProto) -> Option<usize> {
     checked_numel(&shape).map(|n| dtype.bytes_for(n))
 }
 
-/// Values for an initializer of a graph, scaled as in [`RandomWeights`]; `None` if its type or shape is invalid. See the example of
-/// [`RandomWeights`].
+/// Values for an initializer of a graph, scaled as in [`RandomWeights`]; `None` if its type or shape is invalid.
+/// See the example of [`RandomWeights`].
 pub fn made_up(graph: &GraphProto, t: &TensorProto) -> Option<Tensor> {
     weight(t, uses(graph).get(t.name.as_str()))
 }
