@@ -3,8 +3,8 @@
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
 use super::inside::Cost;
+use super::load::{Fixed, Loaded, load};
 use super::profile::{self, estimate_json, estimate_text, ns_text};
-use super::run::{Fixed, Loaded, load};
 use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! A picture of the loss over steps.
 
 use super::axes::{Canvas, Drawn, Frame, chart, decades, plot, stroke};
-use super::run::number;
+use super::results::number;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::{IntoLogRange, LineSeries};
 use std::ops::Range;

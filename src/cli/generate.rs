@@ -54,9 +54,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             0 => format!("compiling {} and loading its weights", shown(&a.model)),
             bits => format!("compiling {}, its weights in {bits} bits, and loading them", shown(&a.model)),
         };
-        let _progress = super::run::compiling_as(&gpu, what, t);
+        let _progress = super::load::compiling_as(&gpu, what, t);
         let made = Generator::on_device(gpu.clone(), &decoder, &options);
-        made.map_err(|e| super::run::without_weights(e, decoder.model()))?
+        made.map_err(|e| super::load::without_weights(e, decoder.model()))?
     };
     t.warnings(generator.warnings());
 

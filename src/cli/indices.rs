@@ -1,7 +1,7 @@
 //! `wgfc run --check-indices`.
 
 use super::args::RunArgs;
-use super::run::Fixed;
+use super::load::Fixed;
 use super::terminal::Terminal;
 use super::{is_program, shown};
 use std::collections::BTreeMap;

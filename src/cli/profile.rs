@@ -1,6 +1,6 @@
 //! The distribution of a run's time, as text, CSV and JSON.
 
-use super::run::number;
+use super::results::number;
 use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::time::Instant;

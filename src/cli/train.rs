@@ -51,7 +51,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
             let ran = trainer.run(next - trainer.step(), |step| {
                 report.add(step, started.elapsed().as_secs_f64());
                 unwritten = log.add(step).err();
-                bar.says(format!("{} {}", shown(&a.model), super::run::number(step.loss)));
+                bar.says(format!("{} {}", shown(&a.model), super::results::number(step.loss)));
                 bar.at(step.number);
                 match unwritten.is_some() || signals::pending().is_some() {
                     true => ControlFlow::Break(()),
@@ -89,7 +89,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
 /// Compiles or loads the model and uploads it.
 fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Result<Trainer, Error> {
     if is_program(&a.model) {
-        super::run::refuse_compile_options(&a.compile, a.random_weights)?;
+        super::load::refuse_compile_options(&a.compile, a.random_weights)?;
         let program = {
             let _progress = t.spinner(format!("loading {}", shown(&a.model)));
             let read = ReadOptions { memory_limit: a.compile.memory_limit, ..ReadOptions::default() };
@@ -98,7 +98,7 @@ fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Res
         let ports = Ports::of_program(&program);
         let training = training(a, &ports, t)?;
         let roles = ports.roles(&training)?;
-        let _progress = super::run::compiling(gpu, &a.model, t);
+        let _progress = super::load::compiling(gpu, &a.model, t);
         return Trainer::new_as(gpu, &program, training, roles);
     }
     let mut file = ModelFile::open(&a.model)?;
@@ -110,12 +110,12 @@ fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Res
     let mut options: Options = a.compile.options()?;
     options.tuning = std::mem::take(&mut cache.tuning);
     options.profile.speeds = cache.speeds;
-    let clear = |e| super::run::without_weights(e, &file);
+    let clear = |e| super::load::without_weights(e, &file);
     let ports = Ports::of_file(&file, &options).map_err(clear)?;
     let training = training(a, &ports, t)?;
     let roles = ports.roles(&training)?;
     say_order(&roles, t);
-    let _progress = super::run::compiling(gpu, &a.model, t);
+    let _progress = super::load::compiling(gpu, &a.model, t);
     Trainer::compile_as(gpu, &file, training, roles, &options).map_err(clear)
 }
 

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 /// The reference that a model is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReferenceArg {
-    /// The same program in the model's own types
+    /// The model compiled without --precision, which keeps the types that it declares
     F32,
-    /// Kernels of one operator each, in the model's own types
+    /// A kernel for each operator, with the types that the model declares
     Unfused,
     /// The reference evaluator on the CPU
     Evaluator,

@@ -1,7 +1,7 @@
 //! The report on a training.
 
 use super::super::args::TrainArgs;
-use super::super::run::number;
+use super::super::results::number;
 use super::super::signals;
 use wgfc::Trainer;
 use wgfc::inspect::{bytes_text, table, time_text};
