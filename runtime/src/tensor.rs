@@ -128,7 +128,8 @@ impl Gpu {
         if capacity < need {
             return Err(refused(format!("it has {capacity} bytes, and {dtype}{shape:?} needs {need}")));
         }
-        let memory = Arc::new(Memory { buffer: buffer.clone(), offset, capacity });
+        // Nothing behind the tensor is the runtime's, not even the rest of the slice.
+        let memory = Arc::new(Memory { buffer: buffer.clone(), offset, capacity: need });
         Ok(DeviceTensor { dtype, shape, memory, gpu: self.clone() })
     }
 

@@ -41,8 +41,8 @@ pub(crate) struct Dispatch {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(super) bound: Arc<Bound>,
-    /// The buffers of the inputs and the outputs, and the offset of each tensor in its buffer.
-    pub(super) ports: Vec<(wgpu::Buffer, u64)>,
+    /// The memory of the inputs and the outputs.
+    pub(super) ports: Vec<Piece>,
     pub(crate) dispatches: Vec<Dispatch>,
     segments: Vec<Segment>,
 }
@@ -308,7 +308,8 @@ impl Session {
         outputs: &[DeviceTensor],
     ) -> Result<Arc<Prepared>, RunError> {
         let memories = inputs.iter().chain(outputs.iter().map(|o| &o.memory));
-        let ports: Vec<(wgpu::Buffer, u64)> = memories.map(|m| (m.buffer.clone(), m.offset)).collect();
+        let piece = |m: &Arc<Memory>| Piece { buffer: m.buffer.clone(), offset: m.offset, size: m.capacity };
+        let ports: Vec<Piece> = memories.map(piece).collect();
         let kept = self.prepared.iter().position(|p| Arc::ptr_eq(&p.bound, &bound) && p.ports == ports);
         if let Some(i) = kept {
             self.prepared[..=i].rotate_right(1);
@@ -326,19 +327,25 @@ impl Session {
     }
 
     /// The location of a buffer of the program.
-    pub(super) fn piece(&self, bound: &Bound, ports: &[(wgpu::Buffer, u64)], b: usize) -> Option<Piece> {
-        let port = |index: usize| (&ports[index].0, ports[index].1);
-        let (buffer, offset) = match &self.program.buffers[b].kind {
+    pub(super) fn piece(&self, bound: &Bound, ports: &[Piece], b: usize) -> Option<Piece> {
+        let port = |index: usize| {
+            let p = &ports[index];
+            (&p.buffer, p.offset, p.offset + p.size)
+        };
+        let (buffer, offset, end) = match &self.program.buffers[b].kind {
             BufferKind::Input { index } => port(*index),
             BufferKind::Output { index } => port(self.program.inputs.len() + index),
-            BufferKind::Weight { .. } | BufferKind::State { .. } => (self.resident[b].as_ref()?, 0),
+            BufferKind::Weight { .. } | BufferKind::State { .. } => {
+                let buffer = self.resident[b].as_ref()?;
+                (buffer, 0, buffer.size())
+            }
             BufferKind::Arena { .. } => {
                 let (arena, offset) = bound.memory.slots[b]?;
-                (&self.arenas[arena], offset)
+                (&self.arenas[arena], offset, self.arenas[arena].size())
             }
         };
         let bytes = bound.memory.bytes[b];
-        let slack = self.slack().min(buffer.size().saturating_sub(offset + bytes));
+        let slack = self.slack().min(end.saturating_sub(offset + bytes));
         Some(Piece { buffer: buffer.clone(), offset, size: bytes + slack })
     }
 
@@ -346,7 +353,7 @@ impl Session {
     fn segments(
         &self,
         bound: &Bound,
-        ports: &[(wgpu::Buffer, u64)],
+        ports: &[Piece],
         dispatches: &[Dispatch],
         rounds: &[Rounds],
     ) -> Vec<Segment> {
@@ -404,7 +411,7 @@ impl Session {
     fn dispatches(
         &mut self,
         bound: &Bound,
-        ports: &[(wgpu::Buffer, u64)],
+        ports: &[Piece],
         longer: &BTreeMap<usize, Pipeline>,
     ) -> (Vec<Dispatch>, Vec<Rounds>) {
         let device = self.gpu.device();

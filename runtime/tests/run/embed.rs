@@ -129,6 +129,14 @@ fn a_run_reads_and_writes_slices_of_the_callers_buffers() {
         let all = read(&whole);
         let written = |i: &usize| *i < 91 || (256..256 + 91).contains(i);
         assert!((0..1024).filter(|i| !written(i)).all(|i| all[i] == 0.0));
+        // Canaries are laid behind buffers of the session, not behind slices.
+        let canaries = SessionOptions { canaries: true, ..SessionOptions::default() };
+        let mut session = Session::with_options_blocking(gpu, &add(), canaries).unwrap();
+        let before = read(&gpu.adopt(x.slice(..), DType::F32, vec![512]).unwrap());
+        session.run_on_device_blocking(&[("x", given.into())]).unwrap();
+        let given = gpu.adopt(x.slice(512..), DType::F32, vec![7, 13]).unwrap();
+        session.run_on_device_blocking(&[("x", given.into())]).unwrap();
+        assert_eq!(read(&gpu.adopt(x.slice(..), DType::F32, vec![512]).unwrap()), before);
     });
 }
 

@@ -102,7 +102,7 @@ class Plan:
         self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
         bases = (_partition.memory_of(n) for n in nodes if n is not None and n not in self.arguments)
-        # Arguments by the nodes of whose memory results are views: the argument itself or its new value.
+        # The argument by each node of whose memory a result is a view; the node is the argument itself or its new value.
         self.viewed: dict[Node, Node] = {}
         if not backward:
             self.viewed = {b: b for b in bases if b in self.arguments and isinstance(b.meta["val"], torch.Tensor)}
