@@ -31,6 +31,7 @@ pub mod import;
 pub mod kernel;
 pub mod layout;
 pub mod lower;
+pub mod nest;
 pub mod options;
 pub mod pipeline;
 pub mod precision;

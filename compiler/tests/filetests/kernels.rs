@@ -2,6 +2,7 @@
 //! and the WGSL that is emitted.
 
 use crate::run::{Outcome, close, inputs, run, similar};
+use crate::witness;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +17,7 @@ use wgfc_compiler::schedule::text::misfit;
 use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, schedule};
 use wgfc_compiler::{DeviceProfile, Options, Tuning};
 use wgfc_ir::program::{Program, Stats};
-use wgfc_ir::{Graph, eval, text, verify};
+use wgfc_ir::{Graph, Tensor, eval, text, verify};
 
 /// A part of a file: its header, the text after the header's colon, and its lines.
 struct Section {
@@ -115,17 +116,32 @@ fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Resul
             }
         }
         Outcome::Cannot(_) => Ok(()),
-        Outcome::Ran(got) => {
-            for ((border, want), got) in graph.outputs.iter().zip(&want).zip(&got) {
-                let near = match setup.options.precision {
-                    Precision::F32 => close(want, got),
-                    Precision::F16 => similar(want, got),
-                };
-                near.map_err(|e| format!("output {}: {e}", border.name))?;
-            }
-            Ok(())
-        }
+        Outcome::Ran(got) => compare(graph, &want, &got, setup),
     }
+}
+
+/// Executes kernels as loop nests and compares the results with the evaluator's.
+fn interpret(graph: &Graph, kernels: &KernelGraph, setup: &Setup) -> Result<(), String> {
+    let given = inputs(graph, &setup.sizes);
+    let want = eval::evaluate(graph, &given).map_err(|e| format!("evaluator: {e}"))?;
+    let got = witness::outputs(graph, kernels, &given).map_err(|e| format!("as loops: {e}"))?;
+    let Some(got) = got else {
+        println!("too many statements for the interpreter");
+        return Ok(());
+    };
+    compare(graph, &want, &got, setup).map_err(|e| format!("as loops: {e}"))
+}
+
+/// Whether results agree with the evaluator's.
+fn compare(graph: &Graph, want: &[Tensor], got: &[Tensor], setup: &Setup) -> Result<(), String> {
+    for ((border, want), got) in graph.outputs.iter().zip(want).zip(got) {
+        let near = match setup.options.precision {
+            Precision::F32 => close(want, got),
+            Precision::F16 => similar(want, got),
+        };
+        near.map_err(|e| format!("output {}: {e}", border.name))?;
+    }
+    Ok(())
 }
 
 fn compiled(graph: &Graph, all: &ScheduledGraph, setup: &Setup) -> Result<Program, String> {
@@ -217,6 +233,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
                 out
             });
         }
+        interpret(&graph, &kernels, &setup)?;
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         // Tensors between kernels may have their axes in any order.
@@ -240,6 +257,9 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     let kernels = kernel::parse(&first.text).map_err(|e| format!("kernels: {e}"))?;
     if kernels.to_string().trim() != first.text.trim() {
         first.text = kernels.to_string();
+    }
+    if !matches!(stage, "fuse" | "precision") {
+        interpret(&graph, &kernels, &setup)?;
     }
     match (stage, rest) {
         ("fuse", []) | ("precision", [_]) => {}

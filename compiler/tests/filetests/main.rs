@@ -5,6 +5,7 @@
 mod kernels;
 mod passes;
 mod run;
+mod witness;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

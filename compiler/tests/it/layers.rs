@@ -117,6 +117,7 @@ fn the_back_half_goes_one_way() {
     let uses = uses(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "crate");
     for (module, others) in [
         ("kernel", &["device", "schedule", "fuse", "emit", "tuning", "options"][..]),
+        ("nest", &["device", "schedule", "fuse", "emit", "tuning", "options"]),
         ("schedule", &["fuse", "emit", "tuning", "options", "assemble"]),
         ("fuse", &["emit", "tuning", "assemble", "import"]),
         ("emit", &["fuse", "tuning", "options", "assemble", "import", "rewrite"]),

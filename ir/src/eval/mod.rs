@@ -35,7 +35,7 @@ use crate::tensor::Tensor;
 pub(crate) use index::Index;
 pub use indices::{Found, OutOfRange, OutOfRanges};
 
-pub use scalar::{binary_scalar, cast_scalar, unary_scalar};
+pub use scalar::{binary_scalar, bitcast_scalar, cast_scalar, unary_scalar};
 
 use array::Array;
 use std::borrow::Cow;

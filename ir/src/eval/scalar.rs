@@ -24,6 +24,20 @@ pub fn unary_scalar(op: UnaryOp, a: Scalar) -> Option<Scalar> {
 /// `op(a, b)` as [`evaluate`](super::evaluate) computes it; `None` if the types differ or the operator is not defined
 /// for them.
 pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
+    if a.dtype == DType::F32 && b.dtype == DType::F32 {
+        // The most frequent ones, without memory.
+        let (x, y) = (a.as_f64() as f32, b.as_f64() as f32);
+        let number = |v: f32| Some(Scalar { dtype: DType::F32, bits: f64::from(v).to_bits() });
+        match op {
+            BinaryOp::Add => return number(x + y),
+            BinaryOp::Sub => return number(x - y),
+            BinaryOp::Mul => return number(x * y),
+            BinaryOp::Div => return number(x / y),
+            BinaryOp::Max => return number(x.larger(y)),
+            BinaryOp::Min => return number(x.smaller(y)),
+            _ => {}
+        }
+    }
     let dtype = *ScalarFn::binary(op).types(&[a.dtype, b.dtype]).ok()?.last()?;
     let mut out = Buf::zeros(dtype, 1);
     binary(op, a.dtype, &Buf::full(a, 1), &Buf::full(b, 1), &mut out);
@@ -34,6 +48,17 @@ pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
 pub fn cast_scalar(to: DType, a: Scalar) -> Option<Scalar> {
     let mut out = Buf::zeros(to, 1);
     cast(to, &Buf::full(a, 1), &mut out);
+    only(to, &out)
+}
+
+/// The bits of `a` as another type of as many bits, as [`evaluate`](super::evaluate) has them; `None` if it has another number of
+/// them.
+pub fn bitcast_scalar(to: DType, a: Scalar) -> Option<Scalar> {
+    if to.bits() != a.dtype.bits() {
+        return None;
+    }
+    let mut out = Buf::zeros(to, 1);
+    bitcast(a.dtype, to, &Buf::full(a, 1), &mut out);
     only(to, &out)
 }
 

@@ -14,7 +14,19 @@ impl Poly {
     /// # Ok::<(), String>(())
     /// ```
     pub fn parse(s: &str) -> Result<Poly, String> {
-        let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
+        Poly::parse_named(s, &|_| None)
+    }
+
+    /// [`Poly::parse`] where `atom` gives the atoms for which names stand; the other names are symbols.
+    ///
+    /// ```
+    /// use wgfc_program::{Atom, Poly};
+    /// let row = |name: &str| (name == "row").then_some(Atom::Var(0));
+    /// assert_eq!(Poly::parse_named("8*row + n", &row)?, Poly::var(0) * 8 + Poly::sym("n"));
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn parse_named(s: &str, atom: &dyn Fn(&str) -> Option<Atom>) -> Result<Poly, String> {
+        let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0, atom };
         let v = p.sum()?;
         p.space();
         if v.is_too_large() {
@@ -27,23 +39,39 @@ impl Poly {
     }
 }
 
+/// The names of atoms: `None` for those that are printed as [`Poly::parse`] reads them.
+type Names<'a> = &'a dyn Fn(&Atom) -> Option<String>;
+
+/// A part of an expression with the names of its atoms.
+struct Named<'a, T: ?Sized>(&'a T, Names<'a>);
+
 impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        Named(self, &|_| None).fmt(f)
+    }
+}
+
+impl fmt::Display for Named<'_, Atom> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Named(atom, names) = *self;
+        if let Some(name) = names(atom) {
+            return f.write_str(&name);
+        }
+        match atom {
             Atom::Sym(s) => f.write_str(s),
             Atom::Var(i) => write!(f, "%{i}"),
             Atom::Data(i) => write!(f, "@{i}"),
-            Atom::Div(x, y) => write!(f, "{}/{}", Factor(x), Factor(y)),
-            Atom::Mod(x, y) => write!(f, "{}%{}", Factor(x), Factor(y)),
+            Atom::Div(x, y) => write!(f, "{}/{}", Factor(x, names), Factor(y, names)),
+            Atom::Mod(x, y) => write!(f, "{}%{}", Factor(x, names), Factor(y, names)),
             Atom::TooLarge => f.write_str("(an expression of dimensions that is too large)"),
-            Atom::Max(x, y) => write!(f, "max({x}, {y})"),
-            Atom::Min(x, y) => write!(f, "min({x}, {y})"),
+            Atom::Max(x, y) => write!(f, "max({}, {})", Named(x, names), Named(y, names)),
+            Atom::Min(x, y) => write!(f, "min({}, {})", Named(x, names), Named(y, names)),
         }
     }
 }
 
 /// An operand of a division, printed in parentheses unless it is a single term.
-struct Factor<'a>(&'a Poly);
+struct Factor<'a>(&'a Poly, Names<'a>);
 
 impl fmt::Display for Factor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,13 +79,35 @@ impl fmt::Display for Factor<'_> {
             Some(a) => !matches!(a, Atom::Div(..) | Atom::Mod(..)),
             None => self.0.as_const().is_some_and(|c| c >= 0),
         };
-        if single { self.0.fmt(f) } else { write!(f, "({})", self.0) }
+        let shown = Named(self.0, self.1);
+        if single { shown.fmt(f) } else { write!(f, "({shown})") }
+    }
+}
+
+impl Poly {
+    /// The text form with names for atoms, which [`Poly::parse_named`] reads. `names` gives `None` for atoms that are
+    /// printed as [`Poly::parse`] reads them.
+    ///
+    /// ```
+    /// use wgfc_program::{Atom, Poly};
+    /// let names = |a: &Atom| matches!(a, Atom::Var(0)).then(|| "row".to_owned());
+    /// assert_eq!((Poly::var(0) * 8 + 3).named(&names).to_string(), "8*row + 3");
+    /// ```
+    pub fn named<'a>(&'a self, names: &'a dyn Fn(&Atom) -> Option<String>) -> impl fmt::Display + 'a {
+        Named(self, names)
     }
 }
 
 impl fmt::Display for Poly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut terms = self.terms();
+        Named(self, &|_| None).fmt(f)
+    }
+}
+
+impl fmt::Display for Named<'_, Poly> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Named(poly, names) = *self;
+        let mut terms = poly.terms();
         if terms.is_empty() {
             return f.write_str("0");
         }
@@ -82,9 +132,10 @@ impl fmt::Display for Poly {
                 if j > 0 {
                     f.write_str("*")?;
                 }
+                let shown = Named(a, names);
                 match a {
-                    Atom::Div(..) | Atom::Mod(..) if m.len() > 1 || k != 1 => write!(f, "({a})")?,
-                    a => write!(f, "{a}")?,
+                    Atom::Div(..) | Atom::Mod(..) if m.len() > 1 || k != 1 => write!(f, "({shown})")?,
+                    _ => shown.fmt(f)?,
                 }
             }
         }
@@ -126,6 +177,7 @@ struct Parser<'a> {
     s: &'a [u8],
     i: usize,
     depth: usize,
+    atom: &'a dyn Fn(&str) -> Option<Atom>,
 }
 
 impl Parser<'_> {
@@ -234,7 +286,7 @@ impl Parser<'_> {
                     self.expect(b')')?;
                     return Ok(if name == "max" { a.max_of(&b, &[]) } else { a.min_of(&b, &[]) });
                 }
-                Ok(Poly::sym(&name))
+                Ok((self.atom)(&name).map_or_else(|| Poly::sym(&name), Poly::atom))
             }
             Some(c) => Err(format!("unexpected `{}` at column {}", *c as char, self.i + 1)),
             None => Err("unexpected end".into()),
