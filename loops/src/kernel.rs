@@ -232,6 +232,35 @@ impl Kernel {
         self.tensors.len() - 1
     }
 
+    /// This kernel with variables and values numbered in the order in which statements have them, without those that none has. A
+    /// printed kernel is parsed as this one.
+    pub fn in_order(&self) -> Kernel {
+        let (mut vars, mut values) = (vec![], vec![]);
+        visit(&self.body, &mut |s| match s {
+            Stmt::For(l) => vars.push(l.var),
+            Stmt::Let { value, .. } => values.push(*value),
+            _ => {}
+        });
+        let var = |v: usize| vars.iter().position(|o| *o == v).unwrap_or(usize::MAX);
+        let value = |v: u32| values.iter().position(|o| *o == v).map_or(u32::MAX, |i| i as u32);
+        let atom = |a: &Atom| match a {
+            Atom::Var(v) => Some(Poly::var(var(*v as usize))),
+            Atom::Data(d) => Some(Poly::atom(Atom::Data(value(*d)))),
+            _ => None,
+        };
+        let expr = |e: Expr| match e {
+            Expr::Value(v) => Expr::Value(value(v)),
+            e => e,
+        };
+        let stmt = |s: &Stmt| numbered(s.map(&|p| p.subst(&atom, &[]), &expr), &var, &value);
+        Kernel {
+            vars: vars.iter().filter_map(|v| self.vars.get(*v).cloned()).collect(),
+            values: values.iter().filter_map(|v| self.values.get(*v as usize).cloned()).collect(),
+            body: self.body.iter().map(stmt).collect(),
+            ..self.clone()
+        }
+    }
+
     /// `name`, or this name with a number that nothing else has: no tensor, variable, value or symbol.
     fn unused(&self, name: &str) -> Name {
         let names = self.vars.iter().chain(self.values.iter().map(|v| &v.name));
@@ -266,6 +295,19 @@ impl Kernel {
             Atom::Data(i) => self.values.get(*i as usize).map(|v| v.name.to_string()),
             _ => None,
         }
+    }
+}
+
+/// A statement whose loops and named values are renumbered.
+fn numbered(s: Stmt, var: &dyn Fn(usize) -> usize, value: &dyn Fn(u32) -> u32) -> Stmt {
+    let all = |b: Vec<Stmt>| b.into_iter().map(|s| numbered(s, var, value)).collect();
+    match s {
+        Stmt::For(l) => Stmt::For(For { var: var(l.var), body: all(l.body), ..l }),
+        Stmt::If { condition, then, otherwise } => {
+            Stmt::If { condition, then: all(then), otherwise: all(otherwise) }
+        }
+        Stmt::Let { value: v, expr } => Stmt::Let { value: value(v), expr },
+        s => s,
     }
 }
 

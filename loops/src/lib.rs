@@ -1,8 +1,8 @@
 //! The loop form of kernels: loops over tensors in the levels of a device's memory.
 //!
-//! A [`Kernel`] is a nest of loops around stores. Written without regard to a device it runs one point after another. In the form that
-//! a device runs, some of its loops are workgroups, invocations, unrolled copies or vectors, and parts of its tensors are staged in
-//! faster memory. Both are the same language, which [prints and parses](text), is [verified](verify()) and is executed by an
+//! A [`Kernel`] is a nest of loops around stores. Written without regard to a device it runs one point after another. Scheduling
+//! [steps] turn it into the form that a device runs: some of its loops become workgroups, invocations, unrolled copies or vectors,
+//! and parts of its tensors are staged in faster memory. Both are the same language, which [prints and parses](text), is [verified](verify()) and is executed by an
 //! [interpreter](interpret) with all invocations of a workgroup.
 //!
 //! # A kernel
@@ -61,6 +61,7 @@
 mod expr;
 pub mod interpret;
 mod kernel;
+pub mod steps;
 pub mod text;
 mod verify;
 

@@ -1,0 +1,205 @@
+//! Scheduling steps: changes of a kernel after which it computes the same.
+//!
+//! [`apply`] does one step, and refuses it where it cannot show that the result stays the same. So whatever order steps are applied
+//! in, the kernel remains right; they decide how fast it is. A step names loops by their variables. It prints and parses:
+//!
+//! | text | what becomes of the kernel |
+//! |---|---|
+//! | `split k 16` | loop `k` becomes `k.0` around `k.1`, which has 16 points; where 16 does not divide the extent, the last ones are guarded |
+//! | `swap i j` | loop `j`, the only statement in `i`, goes around it |
+//! | `fuse i j` | loop `j`, the only statement in `i`, and `i` become one, `i` |
+//! | `distribute i` | each statement in loop `i` gets a loop of its own |
+//! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
+//! | `stage x k` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations |
+//! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
+//! | `serial i`, `unroll i`, `vector i` | how the loop is written |
+//!
+//! After each step guards stand as far inside as possible, so that barriers are outside of them.
+
+mod depend;
+mod guards;
+mod nests;
+mod stage;
+
+use crate::{For, Kernel, Kind, Name, Stmt};
+use std::fmt;
+use std::str::FromStr;
+
+/// A change of a kernel.
+///
+/// ```
+/// use wgfc_loops::steps::{Step, apply};
+/// let kernel = wgfc_loops::text::parse("kernel
+///   x: f32[n] storage read
+///   y: f32[n] storage write
+///   for i in 0..n
+///     y[i] = x[i] * 2.0
+/// ").unwrap();
+/// let steps: Vec<Step> = ["split i 64", "grid i.0", "invocation i.1"].map(|s| s.parse().unwrap()).into();
+/// let scheduled = steps.iter().try_fold(kernel, |k, s| apply(&k, s)).unwrap();
+/// assert_eq!(scheduled.to_string(), "kernel
+///   x: f32[n] storage read
+///   y: f32[n] storage write
+///   for i.0 in 0..(n + 63)/64 grid
+///     for i.1 in 0..64 invocation
+///       y[64*i.0 + i.1] = x[64*i.0 + i.1] * 2.0 if index(64*i.0 + i.1) < index(n)
+/// ");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A loop becomes two, of which the inner one has this number of points.
+    Split(Name, i64),
+    /// The second loop, the only statement in the first one, goes around it.
+    Swap(Name, Name),
+    /// The second loop, the only statement in the first one, and this become one.
+    Fuse(Name, Name),
+    /// Each statement in a loop gets a loop of its own.
+    Distribute(Name),
+    /// A register gets an axis with an element for each point of a loop.
+    Expand(Name, Name),
+    /// What a point of a loop reads of a tensor is copied to workgroup memory first.
+    Stage(Name, Name),
+    /// A loop becomes one of this kind.
+    Place(Name, Kind),
+}
+
+/// A step that does not apply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{step}`: {why}")]
+pub struct Refused {
+    /// The step.
+    pub step: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Applies a step to a kernel.
+///
+/// # Errors
+/// Where the step does not apply or the kernel might compute something else, with the loop and the reason.
+pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
+    let mut out = kernel.clone();
+    let done = match step {
+        Step::Split(l, by) => nests::split(&mut out, l, *by),
+        Step::Swap(a, b) => nests::swap(&mut out, a, b),
+        Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
+        Step::Distribute(l) => nests::distribute(&mut out, l),
+        Step::Expand(t, l) => nests::expand(&mut out, t, l),
+        Step::Stage(t, l) => stage::stage(&mut out, t, l),
+        Step::Place(l, kind) => nests::place(&mut out, l, *kind),
+    };
+    done.and_then(|()| {
+        out.body = guards::sink(std::mem::take(&mut out.body));
+        out = out.in_order();
+        crate::verify(&out).map_err(|e| e.join("; "))
+    })
+    .map_err(|why| Refused { step: step.to_string(), why })?;
+    Ok(out)
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Split(l, by) => write!(f, "split {l} {by}"),
+            Step::Swap(a, b) => write!(f, "swap {a} {b}"),
+            Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
+            Step::Distribute(l) => write!(f, "distribute {l}"),
+            Step::Expand(t, l) => write!(f, "expand {t} {l}"),
+            Step::Stage(t, l) => write!(f, "stage {t} {l}"),
+            Step::Place(l, kind) => write!(f, "{} {l}", kind.name()),
+        }
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Step, String> {
+        let words: Vec<&str> = s.split_whitespace().collect();
+        let name = |w: &str| Name::from(w);
+        Ok(match words[..] {
+            ["split", l, by] => {
+                Step::Split(name(l), by.parse().map_err(|_| format!("`{by}` is no number of points"))?)
+            }
+            ["swap", a, b] => Step::Swap(name(a), name(b)),
+            ["fuse", a, b] => Step::Fuse(name(a), name(b)),
+            ["distribute", l] => Step::Distribute(name(l)),
+            ["expand", t, l] => Step::Expand(name(t), name(l)),
+            ["stage", t, l] => Step::Stage(name(t), name(l)),
+            [kind, l] if Kind::ALL.iter().any(|k| k.name() == kind) => {
+                let kind = Kind::ALL.into_iter().find(|k| k.name() == kind);
+                Step::Place(name(l), kind.unwrap_or(Kind::Serial))
+            }
+            _ => return Err(format!("`{s}` is no step")),
+        })
+    }
+}
+
+/// The number of the variable with this name.
+fn variable(kernel: &Kernel, name: &str) -> Result<usize, String> {
+    let found = kernel.vars.iter().position(|v| &**v == name);
+    found.filter(|v| find(&kernel.body, *v).is_some()).ok_or_else(|| {
+        let mut loops = vec![];
+        crate::visit(&kernel.body, &mut |s| {
+            if let Stmt::For(l) = s {
+                loops.push(kernel.vars[l.var].to_string());
+            }
+        });
+        format!("there is no loop `{name}`; the loops are {}", loops.join(", "))
+    })
+}
+
+/// The number of the tensor with this name.
+fn tensor(kernel: &Kernel, name: &str) -> Result<usize, String> {
+    kernel.tensors.iter().position(|t| &*t.name == name).ok_or_else(|| {
+        let all: Vec<&str> = kernel.tensors.iter().map(|t| &*t.name).collect();
+        format!("there is no tensor `{name}`; the tensors are {}", all.join(", "))
+    })
+}
+
+/// The loop with a variable.
+fn find(body: &[Stmt], var: usize) -> Option<&For> {
+    let mut found = None;
+    crate::visit(body, &mut |s| {
+        if let Stmt::For(l) = s
+            && l.var == var
+        {
+            found = Some(l);
+        }
+    });
+    found
+}
+
+/// Replaces the loop with a variable by the statements that `to` makes of it.
+fn replace(
+    body: Vec<Stmt>,
+    var: usize,
+    to: &mut dyn FnMut(For) -> Result<Vec<Stmt>, String>,
+) -> Result<Vec<Stmt>, String> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::For(l) if l.var == var => out.extend(to(l)?),
+            Stmt::For(mut l) => {
+                l.body = replace(l.body, var, to)?;
+                out.push(Stmt::For(l));
+            }
+            Stmt::If { condition, then, otherwise } => {
+                let (then, otherwise) = (replace(then, var, to)?, replace(otherwise, var, to)?);
+                out.push(Stmt::If { condition, then, otherwise });
+            }
+            s => out.push(s),
+        }
+    }
+    Ok(out)
+}
+
+/// The extents of all variables; 0 for those of no loop.
+fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
+    let mut out = vec![wgfc_ir::Poly::ZERO; kernel.vars.len()];
+    crate::visit(&kernel.body, &mut |s| {
+        if let Stmt::For(l) = s {
+            out[l.var] = l.extent.clone();
+        }
+    });
+    out
+}

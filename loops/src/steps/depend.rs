@@ -1,0 +1,275 @@
+//! Dependences between the points of a loop.
+
+use super::domain;
+use crate::{Expr, For, Kernel, Space, Stmt, TensorId, Write, visit};
+use std::collections::{BTreeMap, BTreeSet};
+use wgfc_ir::{Atom, BinaryOp, Poly};
+
+/// An access to an element.
+struct Access<'k> {
+    at: &'k [Poly],
+    write: Option<Write>,
+}
+
+/// How the points of a loop may be rearranged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Their order: sums and the like may be formed in any.
+    Order,
+    /// They are executed at the same time, each by an invocation or workgroup with registers of its own.
+    Parallel,
+    /// Each statement is executed for all points before the next one is.
+    Distribute,
+}
+
+fn accesses(body: &[Stmt]) -> BTreeMap<TensorId, Vec<Access<'_>>> {
+    let mut out: BTreeMap<TensorId, Vec<Access>> = BTreeMap::new();
+    visit(body, &mut |s| {
+        s.exprs(&mut |e| {
+            e.visit(&mut |e| {
+                if let Expr::Load { tensor, at, .. } = e {
+                    out.entry(*tensor).or_default().push(Access { at, write: None });
+                }
+            });
+        });
+        if let Stmt::Store(s) = s {
+            out.entry(s.tensor).or_default().push(Access { at: &s.at, write: Some(s.write) });
+        }
+    });
+    out
+}
+
+/// The parts of a condition that all must hold.
+fn parts<'e>(e: &'e Expr, out: &mut Vec<&'e Expr>) {
+    match e {
+        Expr::Binary(BinaryOp::And, a, b) => {
+            parts(a, out);
+            parts(b, out);
+        }
+        e => out.push(e),
+    }
+}
+
+/// Calls `f` for each access to a tensor with the conditions under which it happens.
+fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &mut dyn FnMut(&[&'k Expr])) {
+    for s in body {
+        let mut own = around.to_vec();
+        let reads = |e: &'k Expr, around: &[&'k Expr], f: &mut dyn FnMut(&[&'k Expr])| {
+            e.visit(&mut |e| {
+                if matches!(e, Expr::Load { tensor: t, .. } if *t == tensor) {
+                    f(around);
+                }
+            });
+        };
+        match s {
+            Stmt::For(l) => {
+                l.condition.iter().for_each(|c| reads(c, around, f));
+                each_access(&l.body, tensor, around, f);
+            }
+            Stmt::If { condition, then, otherwise } => {
+                reads(condition, around, f);
+                parts(condition, &mut own);
+                each_access(then, tensor, &own, f);
+                each_access(otherwise, tensor, around, f);
+            }
+            Stmt::Let { expr, .. } => reads(expr, around, f),
+            Stmt::Store(store) => {
+                if let Some(g) = &store.guard {
+                    reads(g, around, f);
+                    parts(g, &mut own);
+                }
+                reads(&store.value, &own, f);
+                if store.tensor == tensor {
+                    f(&own);
+                }
+            }
+            Stmt::Barrier { .. } => {}
+        }
+    }
+}
+
+fn count(body: &[Stmt], tensor: TensorId) -> usize {
+    let mut n = 0;
+    each_access(body, tensor, &[], &mut |_| n += 1);
+    n
+}
+
+/// Whether all accesses to a tensor are inside of a loop, and each point stores what it reads before it reads it.
+fn is_private(kernel: &Kernel, l: &For, tensor: TensorId) -> bool {
+    count(&l.body, tensor) == count(&kernel.body, tensor) && replaces_first(kernel, &l.body, tensor)
+}
+
+/// Whether the first access in a list of statements replaces the whole tensor, under no condition that others do not have.
+fn replaces_first(kernel: &Kernel, body: &[Stmt], tensor: TensorId) -> bool {
+    let all: Vec<&Stmt> = body.iter().filter(|s| count(std::slice::from_ref(*s), tensor) > 0).collect();
+    match all[..] {
+        // A loop in which each point does so by itself.
+        [Stmt::For(l)] if l.condition.is_none() && count(&l.body, tensor) > 1 => {
+            replaces_first(kernel, &l.body, tensor)
+        }
+        [first, ..] => {
+            let mut guards = vec![];
+            if !replaces_whole(kernel, first, tensor, &mut vec![], &mut guards) {
+                return false;
+            }
+            let mut covered = true;
+            each_access(body, tensor, &[], &mut |around| {
+                covered &= guards.iter().all(|g| around.contains(g))
+            });
+            covered
+        }
+        [] => false,
+    }
+}
+
+/// Whether a statement stores all elements of a tensor: a store for each point of loops over its axes. `guards` get the conditions of
+/// the store.
+fn replaces_whole<'k>(
+    kernel: &Kernel,
+    s: &'k Stmt,
+    tensor: TensorId,
+    around: &mut Vec<(usize, Poly)>,
+    guards: &mut Vec<&'k Expr>,
+) -> bool {
+    match s {
+        Stmt::For(l) if l.condition.is_none() && l.body.len() == 1 => {
+            around.push((l.var, l.extent.clone()));
+            replaces_whole(kernel, &l.body[0], tensor, around, guards)
+        }
+        Stmt::Store(s) => {
+            let mut reads = 0;
+            s.value.visit(&mut |e| {
+                reads += usize::from(matches!(e, Expr::Load { tensor: t, .. } if *t == tensor))
+            });
+            s.guard.iter().for_each(|g| parts(g, guards));
+            // Conditions are the same for all elements, and wherever they are computed.
+            let fixed = guards.iter().all(|g| {
+                let mut own = false;
+                g.visit(&mut |e| {
+                    own |=
+                        e.indices().iter().flat_map(Poly::vars).any(|v| around.iter().any(|(a, _)| *a == v));
+                });
+                super::guards::is_fixed(g) && !own
+            });
+            let shape = &kernel.tensors[tensor].shape;
+            let whole = |(p, d): (&Poly, &Poly)| around.iter().any(|(v, e)| p.as_var() == Some(*v) && e == d);
+            s.tensor == tensor
+                && reads == 0
+                && fixed
+                && s.write == Write::Replace
+                && s.at.len() == around.len()
+                && s.at.iter().zip(shape).all(whole)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the points of a loop may be rearranged. Those are compared that differ in the loop's variable, in those of loops inside
+/// and in `others`.
+///
+/// # Errors
+/// The tensor through which one point depends on another one.
+pub(super) fn may(kernel: &Kernel, l: &For, others: &[usize], change: Change) -> Result<(), String> {
+    if l.condition.is_some() {
+        return Err("the loop ends by a condition".into());
+    }
+    let mut barrier = false;
+    visit(&l.body, &mut |s| barrier |= matches!(s, Stmt::Barrier { .. }));
+    if barrier {
+        return Err("the loop has a barrier".into());
+    }
+    let extents = domain(kernel);
+    let mut inner: BTreeSet<usize> = others.iter().copied().collect();
+    visit(&l.body, &mut |s| {
+        if let Stmt::For(l) = s {
+            inner.insert(l.var);
+        }
+    });
+    for (tensor, all) in accesses(&l.body) {
+        let t = &kernel.tensors[tensor];
+        if all.iter().all(|a| a.write.is_none()) {
+            continue;
+        }
+        let combined =
+            all.first().and_then(|a| a.write).filter(|w| matches!(w, Write::Combine(_) | Write::Any));
+        let alike = combined.is_some() && all.iter().all(|a| a.write == combined);
+        let registers = t.space == Space::Register;
+        if alike && (change == Change::Order || !registers && change == Change::Parallel) {
+            continue;
+        }
+        if registers && change != Change::Distribute && is_private(kernel, l, tensor) {
+            continue;
+        }
+        if registers && change == Change::Parallel {
+            return Err(format!(
+                "`{}` is handed from one point of the loop to another or to a statement after it",
+                t.name
+            ));
+        }
+        let writes = || all.iter().filter(|a| a.write.is_some());
+        let apart = |a: &Access, b: &Access| {
+            let apart = |p: &Poly, q: &Poly| apart(p, q, l.var, &inner, &extents);
+            // Positions along several axes may be parts of one number.
+            let offset = |a: &Access| t.offset(a.at).subst(&|_| None, &extents);
+            a.at.iter().zip(b.at).any(|(p, q)| apart(p, q)) || apart(&offset(a), &offset(b))
+        };
+        if !writes().all(|w| all.iter().all(|a| apart(w, a))) {
+            return Err(format!("points of the loop may access the same elements of `{}`", t.name));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two index expressions differ wherever a variable has different values in them. `inner` are the variables that may have
+/// different values in them too.
+fn apart(p: &Poly, q: &Poly, var: usize, inner: &BTreeSet<usize>, extents: &[Poly]) -> bool {
+    let (Some(p), Some(q)) = (Parts::of(p, var, inner), Parts::of(q, var, inner)) else { return false };
+    if p.step != q.step || p.fixed != q.fixed {
+        return false;
+    }
+    // The rests are in a range that is smaller than a step.
+    let range = |p: &Poly| Some((p.lower_bound(extents)?, p.upper_bound(extents)?));
+    let (Some((a, b)), Some((c, d))) = (range(&p.rest), range(&q.rest)) else { return false };
+    let below = |x: &Poly| (&(&p.step - x) - &Poly::ONE).proves_nonneg(extents);
+    below(&(&b - &c)) && below(&(&d - &a))
+}
+
+/// An index expression as `step·var + rest + fixed`.
+struct Parts {
+    step: Poly,
+    /// The terms with variables that may differ.
+    rest: Poly,
+    fixed: Poly,
+}
+
+impl Parts {
+    fn of(p: &Poly, var: usize, inner: &BTreeSet<usize>) -> Option<Parts> {
+        let mut out = Parts { step: Poly::ZERO, rest: Poly::ZERO, fixed: Poly::ZERO };
+        for (m, c) in p.terms() {
+            let factor = |skip: Option<usize>| {
+                let kept = m.iter().enumerate().filter(|(i, _)| Some(*i) != skip);
+                kept.fold(Poly::constant(c), |t, (_, a)| &t * &Poly::atom(a.clone()))
+            };
+            let whole = factor(None);
+            let vars = whole.vars();
+            // Values that statements in the loop compute may be any.
+            if !whole.data().is_empty() {
+                return None;
+            }
+            if vars.contains(&var) {
+                let at = m.iter().position(|a| *a == Atom::Var(var as u32))?;
+                let step = factor(Some(at));
+                let fixed = step.vars().iter().all(|v| *v != var && !inner.contains(v));
+                if !fixed {
+                    return None;
+                }
+                out.step = &out.step + &step;
+            } else if vars.iter().any(|v| inner.contains(v)) {
+                out.rest = &out.rest + &whole;
+            } else {
+                out.fixed = &out.fixed + &whole;
+            }
+        }
+        Some(out)
+    }
+}

@@ -1,0 +1,190 @@
+//! Copies of parts of a tensor in workgroup memory.
+
+use super::{domain, find, replace, tensor, variable};
+use crate::interpret::levels;
+use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, visit};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use wgfc_ir::{Atom, BinaryOp, Poly};
+
+/// The positions at which statements read a tensor.
+fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
+    let mut out = vec![];
+    visit(body, &mut |s| {
+        s.exprs(&mut |e| {
+            e.visit(&mut |e| {
+                if let Expr::Load { tensor, at, .. } = e
+                    && *tensor == t
+                {
+                    out.push(&at[..]);
+                }
+            });
+        });
+    });
+    out
+}
+
+/// Variables that together number the positions along an axis of a part, outermost first, with their extents.
+struct Axis {
+    vars: Vec<(usize, i64)>,
+}
+
+impl Axis {
+    fn len(&self) -> i64 {
+        self.vars.iter().map(|v| v.1).product()
+    }
+    fn position(&self) -> Poly {
+        self.vars.iter().fold(Poly::ZERO, |sum, (v, n)| &(&sum * &Poly::constant(*n)) + &Poly::var(*v))
+    }
+}
+
+/// The axes of the part of a tensor that variables number, the one whose neighbours are closest in memory last.
+fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Option<Vec<Axis>> {
+    /// The value of a size where distances are put in order.
+    const ORDER: i64 = 1009;
+    let mut steps: Vec<(i64, Poly, usize, i64)> = vec![];
+    for v in offset.vars().into_iter().filter(|v| vars.contains(v)) {
+        let mut step = Poly::ZERO;
+        for (m, c) in offset.terms() {
+            let term = |skip: Option<usize>| {
+                let kept = m.iter().enumerate().filter(|(i, _)| Some(*i) != skip);
+                kept.fold(Poly::constant(c), |t, (_, a)| &t * &Poly::atom(a.clone()))
+            };
+            if term(None).vars().contains(&v) {
+                let own = m.iter().position(|a| *a == Atom::Var(v as u32))?;
+                let rest = term(Some(own));
+                rest.vars().is_empty().then_some(())?;
+                step = &step + &rest;
+            }
+        }
+        steps.push((step.eval_syms(&|_| Some(ORDER))?, step, v, extents[v].as_const()?));
+    }
+    steps.sort_by_key(|(distance, _, v, _)| (std::cmp::Reverse(*distance), *v));
+    let mut out: Vec<Axis> = vec![];
+    let mut before: Option<Poly> = None;
+    for (_, step, v, n) in steps {
+        let joined = before.as_ref().is_some_and(|b| *b == &step * &Poly::constant(n));
+        match out.last_mut().filter(|_| joined) {
+            Some(axis) => axis.vars.push((v, n)),
+            None => out.push(Axis { vars: vec![(v, n)] }),
+        }
+        before = Some(step);
+    }
+    Some(out)
+}
+
+pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> {
+    let (t, var) = (tensor(k, name)?, variable(k, at)?);
+    if !matches!(k.tensors[t].space, Space::Storage(_)) {
+        return Err(format!("`{name}` is in no buffer"));
+    }
+    let (_, invocations, _) = levels(k);
+    let lanes: Vec<(usize, i64)> = invocations
+        .iter()
+        .map(|l| Some((l.var, l.extent.as_const()?)))
+        .collect::<Option<_>>()
+        .ok_or("invocations")?;
+    if lanes.is_empty() {
+        return Err("the kernel has no invocations that could share a copy".into());
+    }
+    let l = find(&k.body, var).ok_or("no such loop")?;
+    if matches!(l.kind, Kind::Grid | Kind::Invocation) {
+        return Err(format!("the loop is of kind {}", l.kind.name()));
+    }
+    let mut written = false;
+    visit(&l.body, &mut |s| written |= matches!(s, Stmt::Store(s) if s.tensor == t));
+    if written {
+        return Err(format!("`{name}` is written in the loop"));
+    }
+    let all = reads(&l.body, t);
+    let first = all.first().ok_or_else(|| format!("`{name}` is not read in `{at}`"))?.to_vec();
+    if all.iter().any(|at| *at != first) {
+        return Err(format!("`{name}` is read at several positions in `{at}`"));
+    }
+    // The variables whose values make the part: invocations', and those of loops inside.
+    let extents = domain(k);
+    let mut inside: BTreeSet<usize> = lanes.iter().map(|l| l.0).collect();
+    visit(&l.body, &mut |s| {
+        if let Stmt::For(l) = s {
+            inside.insert(l.var);
+        }
+    });
+    if first.iter().any(|p| !p.data().is_empty()) {
+        return Err(format!("`{name}` is read at a position that a value says"));
+    }
+    let axes = axes(&k.tensors[t].offset(&first), &inside, &extents).ok_or_else(|| {
+        format!("a point of `{at}` reads a part of `{name}` that is no box of constant size")
+    })?;
+    let shape: Vec<i64> = axes.iter().map(Axis::len).collect();
+    let dims: Vec<Poly> = shape.iter().map(|n| Poly::constant(*n)).collect();
+    let copy = k.add_tensor(&format!("{name}.{at}"), k.tensors[t].dtype, dims.clone(), Space::Workgroup);
+
+    // All invocations copy: invocation i the elements i, i + n, ….
+    let count: i64 = shape.iter().product();
+    let threads: i64 = lanes.iter().map(|l| l.1).product();
+    let turn = k.add_var(&format!("{name}.turn"));
+    let mut extents = domain(k);
+    extents[turn] = Poly::constant((count + threads - 1) / threads);
+    let lane = lanes.iter().fold(Poly::ZERO, |sum, (v, n)| &(&sum * &Poly::constant(*n)) + &Poly::var(*v));
+    let element = &(&Poly::var(turn) * &Poly::constant(threads)) + &lane;
+    let mut rest = element.clone();
+    let mut place = vec![Poly::ZERO; shape.len()];
+    for (i, n) in shape.iter().enumerate().rev() {
+        let n = Poly::constant(*n);
+        place[i] = if i == 0 { rest.clone() } else { rest.modulo(&n, &extents) };
+        rest = rest.div(&n, &extents);
+    }
+    let mut values: Vec<(usize, Poly)> = vec![];
+    for (axis, at) in axes.iter().zip(&place) {
+        let mut rest = at.clone();
+        for (i, (v, n)) in axis.vars.iter().enumerate().rev() {
+            let n = Poly::constant(*n);
+            values.push((*v, if i == 0 { rest.clone() } else { rest.modulo(&n, &extents) }));
+            rest = rest.div(&n, &extents);
+        }
+    }
+    let moved = |a: &Atom| match a {
+        Atom::Var(v) => values.iter().find(|(u, _)| *u == *v as usize).map(|(_, p)| p.clone()),
+        _ => None,
+    };
+    let index = |p: &Poly| p.subst(&moved, &extents);
+    let from: Vec<Poly> = first.iter().map(index).collect();
+    // Of the part all is copied that is inside the tensor: no more is read.
+    let mut guard =
+        (count % threads != 0).then(|| Expr::compare(BinaryOp::Lt, element.clone(), Poly::constant(count)));
+    for (p, extent) in from.iter().zip(&k.tensors[t].shape) {
+        let mut check = |ok: bool, op: BinaryOp, bound: &Poly| {
+            if !ok {
+                let inside = Expr::compare(op, p.clone(), bound.clone());
+                guard = Some(super::guards::both(guard.take(), inside));
+            }
+        };
+        check(p.proves_nonneg(&extents), BinaryOp::Ge, &Poly::ZERO);
+        check((&(extent - p) - &Poly::ONE).proves_nonneg(&extents), BinaryOp::Lt, extent);
+    }
+    let value = Expr::Load { tensor: t, at: from, guard: None };
+    let store = Store { guard, ..Store::new(copy, place.clone(), value) };
+    let fill = Stmt::For(For::new(turn, extents[turn].clone(), Kind::Serial, vec![Stmt::Store(store)]));
+    let own: Vec<Poly> = axes.iter().map(Axis::position).collect();
+    k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
+        let read = |s: &Stmt| {
+            s.map(&Poly::clone, &|e| match e {
+                Expr::Load { tensor, guard, .. } if tensor == t => {
+                    Expr::Load { tensor: copy, at: own.clone(), guard: guard.as_ref().map(Arc::clone) }
+                }
+                e => e,
+            })
+        };
+        let mut body: Vec<Stmt> = l.body.iter().map(read).collect();
+        let meet = Stmt::Barrier { storage: false };
+        // Copies that are there already are between two barriers.
+        let copies = body.iter().skip(1).take_while(|s| matches!(s, Stmt::For(_))).count();
+        if body.first() == Some(&meet) && copies > 0 && body.get(copies + 1) == Some(&meet) {
+            body.insert(copies + 1, fill.clone());
+        } else {
+            body.splice(0..0, [meet.clone(), fill.clone(), meet]);
+        }
+        Ok(vec![Stmt::For(For { body, ..l })])
+    })?;
+    Ok(())
+}

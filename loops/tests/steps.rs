@@ -1,0 +1,205 @@
+//! Scheduling steps: what they make of a kernel, what they refuse, and that results stay the same.
+
+use wgfc_ir::{DType, Scalar};
+use wgfc_loops::interpret::{Options, run};
+use wgfc_loops::steps::{Step, apply};
+use wgfc_loops::text::parse;
+use wgfc_loops::{Kernel, Space, verify};
+
+const PRODUCT: &str = "kernel \"fc\"
+  x: f32[n, 24] storage read
+  w: f32[24, m] storage read
+  y: f32[n, m] storage write
+  acc: f32 register
+  for i in 0..n
+    for j in 0..m
+      acc = 0.0
+      for k in 0..24
+        acc sum= x[i, k] * w[k, j]
+      y[i, j] = max(acc, 0.0)
+";
+
+fn steps(kernel: &str, steps: &str) -> Result<Kernel, String> {
+    let mut k = parse(kernel).unwrap();
+    for s in steps.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+        let step: Step = s.parse()?;
+        assert_eq!(step.to_string(), s);
+        k = apply(&k, &step).map_err(|e| format!("{e}\n{k}"))?;
+        assert_eq!(parse(&k.to_string()).unwrap().to_string(), k.to_string());
+    }
+    Ok(k)
+}
+
+/// The elements of all tensors after a run with generated contents.
+fn execute(k: &Kernel, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Vec<Scalar>>, String> {
+    verify(k).map_err(|e| e.join("\n"))?;
+    let mut buffers = vec![];
+    for (i, t) in k.tensors.iter().enumerate() {
+        let n = t.elements().eval_syms(sizes).unwrap_or(0);
+        let element = |e: i64| Scalar::from_f64(DType::F32, ((e * 7 + 3 * i as i64) % 11 - 5) as f64);
+        let storage = matches!(t.space, Space::Storage(_));
+        buffers.push(if storage { (0..n).map(element).collect() } else { vec![] });
+    }
+    run(k, sizes, &mut buffers, &Options::default()).map_err(|e| format!("{e}\n{k}"))?;
+    buffers.retain(|b| !b.is_empty());
+    Ok(buffers)
+}
+
+/// Checks that steps leave the results as they are, for several sizes; gives the kernel that they make.
+fn same(kernel: &str, list: &str) -> Kernel {
+    let (before, after) = (parse(kernel).unwrap(), steps(kernel, list).unwrap());
+    for (n, m) in [(5, 7), (8, 16), (1, 1), (17, 9)] {
+        let sizes = |s: &str| match s {
+            "n" => Some(n),
+            "m" => Some(m),
+            _ => None,
+        };
+        assert_eq!(execute(&before, &sizes).unwrap(), execute(&after, &sizes).unwrap(), "{n} {m}\n{after}");
+    }
+    after
+}
+
+/// Blocks of 8 × 16 elements by workgroups of 4 × 8 invocations, each of which makes 2 × 2.
+const TILED: &str = "split i 8; split j 16; swap i.1 j.0; grid i.0; grid j.0;
+    split i.1 2; split j.1 2; swap i.1.1 j.1.0; invocation i.1.0; invocation j.1.0;
+    expand acc i.1.1; expand acc j.1.1; distribute j.1.1; distribute i.1.1;
+    swap j.1.1_1 k; swap i.1.1_1 k; split k 6; stage x k.0; stage w k.0;
+    unroll i.1.1_1; vector j.1.1_1";
+
+#[test]
+fn a_product_is_tiled_by_steps() {
+    let steps: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let k = same(PRODUCT, &steps);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/product_tiled.txt");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(file, k.to_string()).unwrap();
+    }
+    assert_eq!(k.to_string(), std::fs::read_to_string(file).unwrap(), "UPDATE_EXPECT=1 accepts this");
+}
+
+#[test]
+fn elements_are_computed_by_invocations() {
+    let map = "kernel
+  x: f32[n*m] storage read
+  y: f32[m*n] storage write
+  for i in 0..n*m
+    y[i] = x[i] * 2.0
+";
+    same(map, "split i 8; grid i.0; split i.1 4; invocation i.1.0; vector i.1.1");
+    same(map, "split i 3; unroll i.1; split i.0 4; swap i.0.1 i.1; grid i.0.0");
+    let axes = "kernel
+  x: f32[n, m] storage read
+  y: f32[m, n] storage write
+  for i in 0..m
+    for j in 0..n
+      y[i, j] = x[j, i] * 2.0
+";
+    same(axes, "fuse i j; split i 4; grid i.0; invocation i.1");
+    same(axes, "split i 4; split j 4; swap i.1 j.0; grid i.0; grid j.0; invocation i.1; invocation j.1");
+}
+
+#[test]
+fn steps_that_would_change_results_are_refused() {
+    let scan = "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  acc: f32 register
+  acc = 0.0
+  for i in 0..n
+    acc sum= x[i]
+    y[i] = acc
+";
+    for (kernel, list, want) in [
+        (scan, "invocation i", "handed from one point of the loop to another"),
+        (scan, "split i 4; swap i.0 i.1", "may access the same elements of `acc`"),
+        (scan, "distribute i", "may access the same elements of `acc`"),
+        (scan, "expand acc i", "the extent n of `i` is no constant"),
+        (scan, "split j 4", "there is no loop `j`; the loops are i"),
+        (PRODUCT, "invocation k", "handed from one point"),
+        (PRODUCT, "grid j", "`i` is around it"),
+        (PRODUCT, "swap i k", "`k` is not the only statement in `i`"),
+        (PRODUCT, "invocation i", "the number of invocations is no positive constant"),
+        (PRODUCT, "stage x k", "no invocations that could share a copy"),
+        (PRODUCT, "expand x k", "`x` is no register"),
+        (PRODUCT, "split i 0", "0 points"),
+        (PRODUCT, "twist i", "is no step"),
+    ] {
+        let why = steps(kernel, list).unwrap_err();
+        assert!(why.contains(want), "{list}: {why}");
+    }
+    // The order of a sum may change, and that of stores that overlap may not.
+    assert!(steps(PRODUCT, "split k 4; swap k.0 k.1").is_ok());
+    let overlap = "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  for i in 0..n
+    for j in 0..2
+      y[i/2 + j] = x[i]
+";
+    let why = steps(overlap, "swap i j").unwrap_err();
+    assert!(why.contains("may access the same elements of `y`"), "{why}");
+}
+
+/// Steps in random order on kernels: those that apply leave the results as they are.
+#[test]
+fn random_steps_leave_results_as_they_are() {
+    let mut state = 9u64;
+    let mut next = move |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let row = "kernel
+  x: f32[n, m] storage read
+  y: f32[n, m] storage write
+  s: f32[n] storage write
+  acc: f32 register
+  for i in 0..n
+    acc = 0.0
+    for k in 0..m
+      acc sum= x[i, k]
+    s[i] = acc
+    for j in 0..m
+      y[i, j] = x[i, j] - acc
+";
+    let sizes = |s: &str| match s {
+        "n" => Some(5),
+        "m" => Some(6),
+        _ => None,
+    };
+    let (mut applied, mut placed) = (0, 0);
+    for kernel in [PRODUCT, row] {
+        let want = execute(&parse(kernel).unwrap(), &sizes).unwrap();
+        for _ in 0..24 {
+            let mut k = parse(kernel).unwrap();
+            for _ in 0..14 {
+                let mut loops = vec![];
+                wgfc_loops::visit(&k.body, &mut |s| {
+                    if let wgfc_loops::Stmt::For(l) = s {
+                        loops.push(k.vars[l.var].clone());
+                    }
+                });
+                let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
+                let t = &k.tensors[next(k.tensors.len())].name;
+                let step = match next(11) {
+                    0..3 => format!("split {a} {}", [2, 3, 4][next(3)]),
+                    3..5 => format!("swap {a} {b}"),
+                    5 => format!("fuse {a} {b}"),
+                    6 => format!("distribute {a}"),
+                    7 => format!("expand {t} {a}"),
+                    8 => format!("stage {t} {a}"),
+                    9 => format!("grid {a}"),
+                    _ => format!("invocation {a}"),
+                };
+                if let Ok(new) = apply(&k, &step.parse().unwrap()) {
+                    assert_eq!(parse(&new.to_string()).unwrap().to_string(), new.to_string());
+                    let got = execute(&new, &sizes).unwrap_or_else(|e| panic!("{step}: {e}\nbefore:\n{k}"));
+                    assert_eq!(got, want, "{step} of\n{k}\nis\n{new}");
+                    k = new;
+                    applied += 1;
+                    placed += usize::from(step.starts_with("grid") || step.starts_with("inv"));
+                }
+            }
+        }
+    }
+    assert!(applied > 100 && placed > 10, "{applied} steps, {placed} places");
+}
