@@ -134,6 +134,8 @@ pub(crate) fn levels(kernel: &Kernel) -> (Vec<&crate::For>, Vec<&crate::For>, &[
     (grid, invocations, body)
 }
 
+pub(crate) use machine::operator;
+
 /// Whether invocations share a tensor.
 fn is_shared(space: Space) -> bool {
     space != Space::Register

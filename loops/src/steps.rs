@@ -11,6 +11,8 @@
 //! | `distribute i` | each statement in loop `i` gets a loop of its own |
 //! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
 //! | `stage x k` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations |
+//! | `team 64` | each workgroup has 64 invocations, all of which compute everything, and the first of which writes it |
+//! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
 //! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
 //! | `serial i`, `unroll i`, `vector i` | how the loop is written |
 //!
@@ -20,6 +22,7 @@ mod depend;
 mod guards;
 mod nests;
 mod stage;
+mod team;
 
 use crate::{For, Kernel, Kind, Name, Stmt};
 use std::fmt;
@@ -59,6 +62,10 @@ pub enum Step {
     Expand(Name, Name),
     /// What a point of a loop reads of a tensor is copied to workgroup memory first.
     Stage(Name, Name),
+    /// Each workgroup has this number of invocations, of which the first one writes.
+    Team(i64),
+    /// The invocations of a team divide the points of a loop among them.
+    Spread(Name),
     /// A loop becomes one of this kind.
     Place(Name, Kind),
 }
@@ -86,6 +93,8 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Distribute(l) => nests::distribute(&mut out, l),
         Step::Expand(t, l) => nests::expand(&mut out, t, l),
         Step::Stage(t, l) => stage::stage(&mut out, t, l),
+        Step::Team(n) => team::team(&mut out, *n),
+        Step::Spread(l) => team::spread(&mut out, l),
         Step::Place(l, kind) => nests::place(&mut out, l, *kind),
     };
     done.and_then(|()| {
@@ -106,6 +115,8 @@ impl fmt::Display for Step {
             Step::Distribute(l) => write!(f, "distribute {l}"),
             Step::Expand(t, l) => write!(f, "expand {t} {l}"),
             Step::Stage(t, l) => write!(f, "stage {t} {l}"),
+            Step::Team(n) => write!(f, "team {n}"),
+            Step::Spread(l) => write!(f, "spread {l}"),
             Step::Place(l, kind) => write!(f, "{} {l}", kind.name()),
         }
     }
@@ -125,6 +136,8 @@ impl FromStr for Step {
             ["distribute", l] => Step::Distribute(name(l)),
             ["expand", t, l] => Step::Expand(name(t), name(l)),
             ["stage", t, l] => Step::Stage(name(t), name(l)),
+            ["team", n] => Step::Team(n.parse().map_err(|_| format!("`{n}` is no number of invocations"))?),
+            ["spread", l] => Step::Spread(name(l)),
             [kind, l] if Kind::ALL.iter().any(|k| k.name() == kind) => {
                 let kind = Kind::ALL.into_iter().find(|k| k.name() == kind);
                 Step::Place(name(l), kind.unwrap_or(Kind::Serial))

@@ -140,6 +140,49 @@ fn steps_that_would_change_results_are_refused() {
     assert!(why.contains("may access the same elements of `y`"), "{why}");
 }
 
+const SOFTMAX: &str = "kernel \"softmax\"
+  x: f32[n, m] storage read
+  y: f32[n, m] storage write
+  top: f32 register
+  total: f32 register
+  for i in 0..n
+    top = -inf
+    for k in 0..m
+      top max= x[i, k]
+    total = 0.0
+    for k1 in 0..m
+      total sum= floor(x[i, k1] - top)
+    for j in 0..m
+      y[i, j] = floor(x[i, j] - top) / total
+";
+
+#[test]
+fn a_team_divides_a_row() {
+    // Differences of small integers, so that sums are exact in any order.
+    let k = same(SOFTMAX, "grid i; team 4; spread k; spread k1; spread j");
+    let text = k.to_string();
+    assert!(
+        text.contains("top.part max= x[i, lane + 4*k.turn] if index(lane + 4*k.turn) < index(m)"),
+        "{text}"
+    );
+    assert_eq!(text.matches("barrier").count(), 8, "{text}");
+    same(SOFTMAX, "grid i; team 7; spread k1");
+    same(PRODUCT, "grid i; grid j; team 5; spread k");
+    same(PRODUCT, "grid i; team 5; spread j");
+    for (list, want) in [
+        ("spread k", "no single loop of invocations"),
+        ("team 4; team 4", "has invocations already"),
+        (
+            "grid i; team 4; spread k; spread k.turn",
+            "the invocations compute different things in `k.turn` already",
+        ),
+        ("team 4; spread i; spread k", "the invocations compute different things in `k` already"),
+    ] {
+        let why = steps(SOFTMAX, list).map(|k| k.to_string()).unwrap_err();
+        assert!(why.contains(want), "{list}: {why}");
+    }
+}
+
 /// Steps in random order on kernels: those that apply leave the results as they are.
 #[test]
 fn random_steps_leave_results_as_they_are() {
@@ -169,7 +212,7 @@ fn random_steps_leave_results_as_they_are() {
     let (mut applied, mut placed) = (0, 0);
     for kernel in [PRODUCT, row] {
         let want = execute(&parse(kernel).unwrap(), &sizes).unwrap();
-        for _ in 0..24 {
+        for _ in 0..40 {
             let mut k = parse(kernel).unwrap();
             for _ in 0..14 {
                 let mut loops = vec![];
@@ -180,7 +223,7 @@ fn random_steps_leave_results_as_they_are() {
                 });
                 let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
                 let t = &k.tensors[next(k.tensors.len())].name;
-                let step = match next(11) {
+                let step = match next(14) {
                     0..3 => format!("split {a} {}", [2, 3, 4][next(3)]),
                     3..5 => format!("swap {a} {b}"),
                     5 => format!("fuse {a} {b}"),
@@ -188,6 +231,8 @@ fn random_steps_leave_results_as_they_are() {
                     7 => format!("expand {t} {a}"),
                     8 => format!("stage {t} {a}"),
                     9 => format!("grid {a}"),
+                    10 => format!("team {}", [2, 5][next(2)]),
+                    11..13 => format!("spread {a}"),
                     _ => format!("invocation {a}"),
                 };
                 if let Ok(new) = apply(&k, &step.parse().unwrap()) {
@@ -196,7 +241,8 @@ fn random_steps_leave_results_as_they_are() {
                     assert_eq!(got, want, "{step} of\n{k}\nis\n{new}");
                     k = new;
                     applied += 1;
-                    placed += usize::from(step.starts_with("grid") || step.starts_with("inv"));
+                    placed +=
+                        usize::from(["grid", "inv", "team", "spread"].iter().any(|w| step.starts_with(w)));
                 }
             }
         }

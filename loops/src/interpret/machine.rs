@@ -357,7 +357,7 @@ fn mistyped(lane: usize) -> (usize, String) {
 }
 
 /// The operator that combines two values.
-fn operator(op: ReduceOp) -> BinaryOp {
+pub(crate) fn operator(op: ReduceOp) -> BinaryOp {
     match op {
         ReduceOp::Sum => BinaryOp::Add,
         ReduceOp::Prod => BinaryOp::Mul,

@@ -1,9 +1,10 @@
 //! Dependences between the points of a loop.
 
 use super::domain;
+use super::guards::conjuncts;
 use crate::{Expr, For, Kernel, Space, Stmt, TensorId, Write, visit};
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::{Atom, BinaryOp, Poly};
+use wgfc_ir::{Atom, Poly};
 
 /// An access to an element.
 struct Access<'k> {
@@ -39,17 +40,6 @@ fn accesses(body: &[Stmt]) -> BTreeMap<TensorId, Vec<Access<'_>>> {
     out
 }
 
-/// The parts of a condition that all must hold.
-fn parts<'e>(e: &'e Expr, out: &mut Vec<&'e Expr>) {
-    match e {
-        Expr::Binary(BinaryOp::And, a, b) => {
-            parts(a, out);
-            parts(b, out);
-        }
-        e => out.push(e),
-    }
-}
-
 /// Calls `f` for each access to a tensor with the conditions under which it happens.
 fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &mut dyn FnMut(&[&'k Expr])) {
     for s in body {
@@ -68,7 +58,7 @@ fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &
             }
             Stmt::If { condition, then, otherwise } => {
                 reads(condition, around, f);
-                parts(condition, &mut own);
+                own.extend(conjuncts(Some(condition)));
                 each_access(then, tensor, &own, f);
                 each_access(otherwise, tensor, around, f);
             }
@@ -76,7 +66,7 @@ fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &
             Stmt::Store(store) => {
                 if let Some(g) = &store.guard {
                     reads(g, around, f);
-                    parts(g, &mut own);
+                    own.extend(conjuncts(Some(g)));
                 }
                 reads(&store.value, &own, f);
                 if store.tensor == tensor {
@@ -141,7 +131,7 @@ fn replaces_whole<'k>(
             s.value.visit(&mut |e| {
                 reads += usize::from(matches!(e, Expr::Load { tensor: t, .. } if *t == tensor))
             });
-            s.guard.iter().for_each(|g| parts(g, guards));
+            guards.extend(conjuncts(s.guard.as_ref()));
             // Conditions are the same for all elements, and wherever they are computed.
             let fixed = guards.iter().all(|g| {
                 let mut own = false;
@@ -170,6 +160,21 @@ fn replaces_whole<'k>(
 /// # Errors
 /// The tensor through which one point depends on another one.
 pub(super) fn may(kernel: &Kernel, l: &For, others: &[usize], change: Change) -> Result<(), String> {
+    may_except(kernel, l, others, change, &[]).map(|_| ())
+}
+
+/// [`may`] where the points of the loop may combine values in some registers. Gives the registers that are each point's own.
+///
+/// # Errors
+/// As [`may`]; and the register of these that is used otherwise in the loop.
+pub(super) fn may_except(
+    kernel: &Kernel,
+    l: &For,
+    others: &[usize],
+    change: Change,
+    except: &[TensorId],
+) -> Result<Vec<TensorId>, String> {
+    let mut private = vec![];
     if l.condition.is_some() {
         return Err("the loop ends by a condition".into());
     }
@@ -198,6 +203,10 @@ pub(super) fn may(kernel: &Kernel, l: &For, others: &[usize], change: Change) ->
             continue;
         }
         if registers && change != Change::Distribute && is_private(kernel, l, tensor) {
+            private.push(tensor);
+            continue;
+        }
+        if alike && except.contains(&tensor) {
             continue;
         }
         if registers && change == Change::Parallel {
@@ -217,7 +226,7 @@ pub(super) fn may(kernel: &Kernel, l: &For, others: &[usize], change: Change) ->
             return Err(format!("points of the loop may access the same elements of `{}`", t.name));
         }
     }
-    Ok(())
+    Ok(private)
 }
 
 /// Whether two index expressions differ wherever a variable has different values in them. `inner` are the variables that may have

@@ -20,6 +20,15 @@ pub(super) fn both(a: Option<Expr>, b: Expr) -> Expr {
     }
 }
 
+/// The conditions of which all must be true for this one.
+pub(super) fn conjuncts(e: Option<&Expr>) -> Vec<&Expr> {
+    match e {
+        None => vec![],
+        Some(Expr::Binary(BinaryOp::And, a, b)) => [conjuncts(Some(a)), conjuncts(Some(b))].concat(),
+        Some(e) => vec![e],
+    }
+}
+
 /// The statements with the conditions of [`Stmt::If`] that are [fixed](is_fixed) and have no other branch moved into loops and stores.
 pub(super) fn sink(body: Vec<Stmt>) -> Vec<Stmt> {
     body.into_iter().flat_map(one).collect()

@@ -24,6 +24,13 @@ fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
     out
 }
 
+/// The position behind the copies with which a point of a loop begins, between two barriers.
+fn copies_end(body: &[Stmt]) -> Option<usize> {
+    let [Stmt::Barrier { .. }, rest @ ..] = body else { return None };
+    let copies = rest.iter().take_while(|s| matches!(s, Stmt::For(_))).count();
+    (copies > 0 && matches!(rest.get(copies), Some(Stmt::Barrier { .. }))).then_some(copies + 1)
+}
+
 /// Variables that together number the positions along an axis of a part, outermost first, with their extents.
 struct Axis {
     vars: Vec<(usize, i64)>,
@@ -95,6 +102,10 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> 
     visit(&l.body, &mut |s| written |= matches!(s, Stmt::Store(s) if s.tensor == t));
     if written {
         return Err(format!("`{name}` is written in the loop"));
+    }
+    let copied = copies_end(&l.body).map_or(0, |end| reads(&l.body[..end], t).len());
+    if copied > 0 {
+        return Err(format!("`{name}` is copied in `{at}` already"));
     }
     let all = reads(&l.body, t);
     let first = all.first().ok_or_else(|| format!("`{name}` is not read in `{at}`"))?.to_vec();
@@ -177,10 +188,8 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> 
         };
         let mut body: Vec<Stmt> = l.body.iter().map(read).collect();
         let meet = Stmt::Barrier { storage: false };
-        // Copies that are there already are between two barriers.
-        let copies = body.iter().skip(1).take_while(|s| matches!(s, Stmt::For(_))).count();
-        if body.first() == Some(&meet) && copies > 0 && body.get(copies + 1) == Some(&meet) {
-            body.insert(copies + 1, fill.clone());
+        if let Some(end) = copies_end(&body) {
+            body.insert(end, fill.clone());
         } else {
             body.splice(0..0, [meet.clone(), fill.clone(), meet]);
         }
