@@ -307,6 +307,27 @@ impl Speeds {
         256.0 * self.cores / self.flops_f32
     }
 
+    /// The [cycles](Speeds::cycle) of a load of 128 invocations, of up to 16 bytes each, on a device where loads count rather than bytes:
+    /// a fit to products timed on an H100.
+    pub const LOAD_CYCLES: f64 = 4.0;
+
+    /// The number of invocations of the workgroup whose barrier and reads a profile contains.
+    const MEASURED: f64 = 256.0;
+
+    /// The [cycles](Speeds::cycle) of a core in which 128 invocations read an element of 32 bits each, if the device reads so little at a
+    /// time that bytes count rather than [loads](Speeds::LOAD_CYCLES).
+    pub fn element_cycles(&self) -> Option<f64> {
+        let others = (self.resident / self.cores / Self::MEASURED).max(1.0);
+        let cycles = 512.0 / (self.workgroup_bandwidth * others * self.cycle());
+        (cycles > Self::LOAD_CYCLES).then_some(cycles)
+    }
+
+    /// The [cycles](Speeds::cycle) of a core that a barrier of a workgroup with this many invocations takes: while a workgroup waits, the
+    /// others on the core continue.
+    pub fn barrier_cycles(&self, threads: f64) -> f64 {
+        self.barrier * threads / (self.resident / self.cores).max(Self::MEASURED) / self.cycle()
+    }
+
     /// The maximum number of workgroups per core if this many are distributed. The number of cores is taken to be a
     /// twentieth larger than measured: an estimate of one core too few would count one round of workgroups too many.
     pub fn per_core(&self, workgroups: f64) -> f64 {

@@ -11,14 +11,12 @@
 //! for four channels in the copy, where `t` runs over window columns, and over channels within each.
 
 use crate::options::{Options, Precision};
-use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
-use wgfc_codegen_templates::cooperative::FETCH;
-use wgfc_codegen_templates::matmul::Contiguous;
+use crate::schedule::products::{self, Contiguous, SINGLE, cost, problem::Problem};
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Atom, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, Value};
 
 /// Elements of a vector load.
-const EIGHT: i64 = FETCH as i64;
+const EIGHT: i64 = products::EIGHT as i64;
 /// The least share of the estimated time that must be saved, since estimates are not more accurate than this.
 const LEAST_GAIN: f64 = 0.15;
 /// The largest stride, dilation or extent of a window that is considered, so that products of them fit 64 bits.

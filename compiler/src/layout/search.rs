@@ -225,7 +225,7 @@ fn step(p: &Poly, var: usize) -> Option<i64> {
     let at = |i: i64| {
         p.eval(&|a| match a {
             Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
-            Atom::Sym(_) => Some(crate::schedule::cost::ASSUMED),
+            Atom::Sym(_) => Some(crate::cost::ASSUMED),
             Atom::Data(_) => Some(0),
             _ => None,
         })
@@ -310,9 +310,9 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Expected;
     use crate::device::DeviceProfile;
     use crate::kernel::parse;
-    use crate::schedule::cost::Expected;
 
     /// A convolution, and a map of its results.
     const TEXT: &str = "t0: f32[8, 4, 5, 6] input 0

@@ -1,5 +1,9 @@
 //! How attention is cut up.
 
+mod shapes;
+
+pub use shapes::{Matrices, Stream, Tiles};
+
 use super::Context;
 use crate::device::DeviceProfile;
 use crate::kernel::substitute::substitute;
@@ -7,7 +11,6 @@ use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel};
 use crate::schedule::products::cost::MATRIX_BYTES;
 use crate::schedule::products::problem::{half, neighbours_along};
-use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_ir::{Atom, Dim, Poly};
 
 /// The widest values a thread can hold the sums of, in the registers of any GPU.

@@ -14,11 +14,9 @@
 
 use super::problem::Problem;
 use super::window::{Window, Work};
-use super::{Block, Cooperative, Product, Thin, Tiled};
+use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
+use crate::cost::Expected;
 use crate::device::{DeviceProfile, Speeds};
-use crate::schedule::cost::Expected;
-use wgfc_codegen_templates::matmul::Contiguous;
-use wgfc_codegen_templates::thin::ThinShape;
 
 /// Latencies of memory that a workgroup takes to start and to store.
 const OVERHEAD: f64 = 5.0 / 3.0;
@@ -31,8 +29,6 @@ const RESIDENT_BYTES: f64 = 65536.0;
 
 /// Cycles that a step of a tiled product takes at least for its barrier; two take half as much again.
 const BARRIER: f64 = 60.0;
-/// Invocations of the workgroup whose barrier and reads a profile has.
-const MEASURED: f64 = 256.0;
 /// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
 const DOUBT: f64 = 4.0;
 /// Loads that an invocation has under way which makes a block of vectors.
@@ -43,8 +39,6 @@ const BLOCK_AGAIN: f64 = 0.75;
 /// The time of an element of a tile that is read by itself, as a share of the time in which 128 invocations read one each, where bytes count: a fit to
 /// convolutions timed on SwiftShader.
 const TILE_GATHER: f64 = 1.0 / 20.0;
-/// Cycles of a load of 128 invocations, of up to 16 bytes each.
-pub(crate) const LOAD: f64 = 4.0;
 
 /// How much longer a step takes whose depth is a loop, where latencies are as long as this or longer.
 const ROLLED: f64 = 0.12;
@@ -90,12 +84,12 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
             let steps = (depth / (tk * split)).ceil();
             let products = tr * tc * tk * split / 128.0;
-            let element = element_cycles(speeds).map_or(1.5, |e| e.max(1.5));
+            let element = speeds.element_cycles().map_or(1.5, |e| e.max(1.5));
             let reads = threads / 128.0 * tk * (mr + mc) * element;
-            let single = element_cycles(speeds).map_or(0.2, |e| e * TILE_GATHER);
+            let single = speeds.element_cycles().map_or(0.2, |e| e * TILE_GATHER);
             let each = |fours: bool| if fours { 0.06 } else { single };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
-            let barrier = barrier_cycles(threads, speeds);
+            let barrier = speeds.barrier_cycles(threads);
             let barriers =
                 if buffers == 2 { barrier.max(BARRIER) } else { (2.0 * barrier).max(1.5 * BARRIER) };
             // Turns of a loop keep the instructions of one from those of the next.
@@ -150,7 +144,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let x = if p.fours[0] { r / 4.0 } else { r };
             // Neighbours read the same element of `x`, and 16 bytes each of `y`.
             let bytes = p.bits / 8.0 * c / 4.0;
-            let loads = element_cycles(speeds).map_or(LOAD * x + bytes, |e| e * (r + c));
+            let loads = speeds.element_cycles().map_or(Speeds::LOAD_CYCLES * x + bytes, |e| e * (r + c));
             let loads = if p.bits < 32.0 { loads + r + c } else { loads };
             // Each invocation computes what it reads of `x`.
             let step = r * c + loads + p.staged * r + 2.0;
@@ -162,7 +156,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         Product::Block(Block { threads, rows: block_rows, cols: block_cols, .. }) => {
             let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
             let scatter = scatter(p, cols, depth, speeds);
-            let (element, doubt) = element_cycles(speeds).map_or((0.0, DOUBT), |e| (e, 1.0));
+            let (element, doubt) = speeds.element_cycles().map_or((0.0, DOUBT), |e| (e, 1.0));
             let loads = element.max(5.0) * r + element.max(6.0 + 8.0 * scatter) * c;
             let busy = doubt * threads / 128.0 * (depth * (r * c + loads) + 20.0);
             let latency = doubt * (depth * (r + c) / 16.0).ceil() * memory_latency * 0.8;
@@ -172,7 +166,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         Product::Serial(_) => {
             let threads = 128.0;
             let scatter = scatter(p, cols, depth, speeds);
-            let element = element_cycles(speeds).unwrap_or(0.0);
+            let element = speeds.element_cycles().unwrap_or(0.0);
             let busy = threads / 128.0 * depth * (12.0 + 8.0 * scatter).max(2.0 * element + 1.0);
             let latency = (depth / 8.0).ceil() * memory_latency * 0.8;
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
@@ -220,22 +214,10 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     (rounds * round(resident) + round(per_core - rounds * resident)).max(least)
 }
 
-/// Cycles of a core that a barrier takes: while a workgroup waits, others go on that are under way on it.
-fn barrier_cycles(threads: f64, speeds: &Speeds) -> f64 {
-    speeds.barrier * threads / (speeds.resident / speeds.cores).max(MEASURED) / speeds.cycle()
-}
-
-/// Cycles of a core in which 128 invocations read an element each, where it reads so little at a time that bytes count rather than loads.
-pub(crate) fn element_cycles(speeds: &Speeds) -> Option<f64> {
-    let others = (speeds.resident / speeds.cores / MEASURED).max(1.0);
-    let cycles = 512.0 / (speeds.workgroup_bandwidth * others * speeds.cycle());
-    (cycles > LOAD).then_some(cycles)
-}
-
 /// How many times as many loads neighbouring columns take whose elements do not lie side by side. Where bytes count rather than loads,
 /// neighbours share none, and it is all the same where their elements lie.
 fn scatter(p: &Problem, cols: f64, depth: f64, speeds: &Speeds) -> f64 {
-    let apart = p.y == Contiguous::Depth && cols > 1.0 && element_cycles(speeds).is_none();
+    let apart = p.y == Contiguous::Depth && cols > 1.0 && speeds.element_cycles().is_none();
     if apart { depth.min(8.0) } else { 1.0 }
 }
 
@@ -297,7 +279,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
     let resident = ((f64::from(REGISTERS) / registers).min(2048.0) / threads).floor().max(1.0);
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
-    let waiting = barriers * barrier_cycles(threads, speeds);
+    let waiting = barriers * speeds.barrier_cycles(threads);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
     // Many that fill the workgroup memory stage and add up their sums one after another.
     let bytes = f64::from(t.workgroup_bytes(p.results, g.room()));
@@ -325,7 +307,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let loads =
         k * block_cols * p.bits / 8.0 / width + if strided { rows * k } else { rows * (k / 4.0).ceil() };
     let elements = k * block_cols * p.bits / 32.0 + rows * k;
-    let loads = element_cycles(speeds).map_or(LOAD * loads, |e| e * elements);
+    let loads = speeds.element_cycles().map_or(Speeds::LOAD_CYCLES * loads, |e| e * elements);
     let block = k * block_cols * products * (unpack + rows) + loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 

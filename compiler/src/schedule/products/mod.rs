@@ -5,14 +5,14 @@
 
 pub mod cost;
 pub mod problem;
+mod shapes;
 pub mod window;
 
+pub use shapes::{Contiguous, CooperativeShape, EIGHT, Results, Room, ThinShape, TileShape};
+
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
-use crate::schedule::cost::Expected;
 use problem::Problem;
-use wgfc_codegen_templates::cooperative::CooperativeShape;
-use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
-use wgfc_codegen_templates::thin::{Results, Room, ThinShape};
 use wgfc_ir::Dim;
 use window::Window;
 

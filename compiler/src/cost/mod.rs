@@ -1,0 +1,5 @@
+//! What choices between equal programs are compared by: the sizes that are expected, and the time that work takes.
+
+mod expected;
+
+pub use expected::{ASSUMED, Expected};
