@@ -6,6 +6,7 @@
 //! first of them unless a table knows better.
 
 pub mod attention;
+mod loop_forms;
 pub mod loops;
 pub mod maps;
 pub mod prefix_scans;
