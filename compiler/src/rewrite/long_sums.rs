@@ -9,7 +9,7 @@
 //! sum. The order in which terms are added changes.
 
 use super::canonical::topo;
-use crate::cost::Expected;
+use crate::cost::{Expected, Work};
 use crate::device::DeviceProfile;
 use crate::schedule::products::{self, Contiguous, SINGLE, cost, problem::Problem};
 use wgfc_ir::build::{Builder, Built};
@@ -117,10 +117,8 @@ fn slices(
 
 /// The cycles for writing slices of this many results, and reading them in another dispatch.
 fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
-    let speeds = &device.speeds;
-    speeds.dispatch_cycles()
-        + results * 8.0 * slices as f64 / speeds.bytes_per_cycle()
-        + speeds.memory_latency
+    let memory = results * 8.0 * slices as f64;
+    Work { memory, waits: 1.0, dispatches: 1.0, ..Work::default() }.cycles(&device.speeds)
 }
 
 /// The sizes of a product of f32 whose first operand lies along the depth and whose second lies along the columns.

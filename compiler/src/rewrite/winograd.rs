@@ -10,7 +10,7 @@
 
 use super::canonical::topo;
 use super::long_sums::{self, Sizes};
-use crate::cost::Expected;
+use crate::cost::{Expected, Work};
 use crate::device::{DeviceProfile, Speeds};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
@@ -165,9 +165,8 @@ impl Conv {
         let load = speeds.element_cycles().unwrap_or(Speeds::LOAD_CYCLES);
         let pass = |bytes: f64, elements: f64, loads: f64| {
             let each = (loads + 1.0) * load + OPERATIONS;
-            (bytes / speeds.bytes_per_cycle()).max(elements / 128.0 * each / speeds.cores)
-                + speeds.dispatch_cycles()
-                + speeds.memory_latency
+            let core = elements / 128.0 * each;
+            Work { memory: bytes, core, waits: 1.0, dispatches: 1.0, ..Work::default() }.cycles(speeds)
         };
         let passes = pass(4.0 * (read + before), before, 4.0)
             + pass(4.0 * (after + results * outputs), results * outputs, 9.0);
