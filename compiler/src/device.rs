@@ -6,6 +6,7 @@
 //! from a [`file`](mod@file), or from measurements on an adapter.
 
 pub mod file;
+pub mod occupancy;
 
 use serde::{Deserialize, Serialize};
 use wgfc_ir::DeviceLimits;
@@ -50,6 +51,15 @@ pub struct DeviceProfile {
     /// Some drivers abort dispatches of more than two seconds, and browsers freeze meanwhile.
     #[serde(default = "DeviceProfile::longest_dispatch")]
     pub longest_dispatch: f64,
+    /// The number of bytes of workgroup memory that the workgroups which are resident on a core share.
+    #[serde(default = "occupancy::workgroup_bytes")]
+    pub core_workgroup_bytes: u32,
+    /// The number of registers of 32 bits that the invocations which are resident on a core share.
+    #[serde(default = "occupancy::registers")]
+    pub core_registers: u32,
+    /// The maximum number of registers of an invocation.
+    #[serde(default = "occupancy::registers_of_invocation")]
+    pub invocation_registers: u32,
     /// Its speeds.
     pub speeds: Speeds,
 }
@@ -68,6 +78,9 @@ impl Default for DeviceProfile {
             cooperative_matrix: false,
             loop_iterations: None,
             longest_dispatch: DeviceProfile::longest_dispatch(),
+            core_workgroup_bytes: occupancy::workgroup_bytes(),
+            core_registers: occupancy::registers(),
+            invocation_registers: occupancy::registers_of_invocation(),
             speeds: Speeds::PORTABLE,
         }
     }
@@ -114,6 +127,9 @@ impl DeviceProfile {
         let own = DeviceProfile {
             speeds: self.speeds,
             longest_dispatch: self.longest_dispatch,
+            core_workgroup_bytes: self.core_workgroup_bytes,
+            core_registers: self.core_registers,
+            invocation_registers: self.invocation_registers,
             ..DeviceProfile::default()
         };
         *self == own

@@ -16,6 +16,7 @@ use super::problem::Problem;
 use super::window::{Window, Work};
 use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
 use crate::cost::Expected;
+use crate::device::occupancy::Kind;
 use crate::device::{DeviceProfile, Speeds};
 
 /// Latencies of memory that a workgroup takes to start and to store.
@@ -24,8 +25,6 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 /// instructions of an invocation are independent of each other, and the root of their number fewer will do; with too few warps
 /// each step takes that much longer.
 const WARPS: f64 = 36.0;
-/// Bytes of workgroup memory that those of a tiled product which are resident on a core share.
-const RESIDENT_BYTES: f64 = 65536.0;
 
 /// Cycles that a step of a tiled product takes at least for its barrier; two take half as much again.
 const BARRIER: f64 = 60.0;
@@ -64,11 +63,8 @@ const MATRIX_GATHER: f64 = 0.4;
 const MATRIX_READS: f64 = 116.0;
 /// Latencies of memory that workgroups on matrix units take to start and to store.
 const MATRIX_OVERHEAD: f64 = 2.65;
-/// Bytes of workgroup memory that those which are resident on a core share.
-pub(crate) const MATRIX_BYTES: f64 = 49152.0;
-/// Registers of an invocation beside its sums, operands and what it fetches; and the most that it can have.
+/// Registers of an invocation beside its sums, operands and what it fetches.
 const MATRIX_REGISTERS: f64 = 50.0;
-const MOST_REGISTERS: f64 = 255.0;
 
 /// Estimated time in cycles.
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -129,7 +125,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let alone = alone.max(memory_latency);
             (workgroups, threads, steps * step + end, steps * alone + end)
         }
-        Product::Thin(t) => return thin_cycles(t, p, speeds, expect),
+        Product::Thin(t) => return thin_cycles(t, p, device, expect),
         Product::Window(Window { threads, rows: block_rows, cols: block_cols }) => {
             let threads = f64::from(threads);
             let of = |w: &&Work| w.rows == block_rows && w.cols == block_cols;
@@ -190,18 +186,22 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     let resident = match *g {
         Product::Tiled(Tiled { shape: t, buffers, .. }) => {
             let most = if t.thread_rows * t.thread_cols >= 32 { 512.0 } else { 1024.0 };
-            (most / threads).min(RESIDENT_BYTES / f64::from(t.workgroup_bytes(buffers))).floor().max(1.0)
+            let bytes = f64::from(t.workgroup_bytes(buffers));
+            (most / threads).min(device.resident_by_bytes(Kind::Tiles, bytes)).floor().max(1.0)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) => {
             let [r, c, k, sr, sc] = [s.rows, s.cols, s.k, s.sub_rows, s.sub_cols].map(f64::from);
             let registers = MATRIX_REGISTERS + sr * sc / 32.0 + (r + c) * k / 2.0 / threads + (sr + sc) / 4.0;
-            let most = f64::from(REGISTERS) / (threads * registers.min(MOST_REGISTERS));
-            most.min(MATRIX_BYTES / f64::from(s.workgroup_bytes(p.x, p.y))).floor().max(1.0)
+            let bytes = f64::from(s.workgroup_bytes(p.x, p.y));
+            let registers = registers.min(f64::from(device.invocation_registers));
+            let most = device.resident_by_registers(threads, registers);
+            most.min(device.resident_by_bytes(Kind::Matrices, bytes)).floor().max(1.0)
         }
         Product::Block(Block { rows, cols, width: 4, .. }) => {
             let registers =
                 f64::from(rows * cols) + 2.0 * f64::from(rows + cols) + f64::from(OTHER_REGISTERS);
-            ((f64::from(REGISTERS) / registers.min(MOST_REGISTERS)).min(2048.0) / threads).floor().max(1.0)
+            let registers = registers.min(f64::from(device.invocation_registers));
+            device.resident_by_registers(threads, registers).min(2048.0 / threads).floor().max(1.0)
         }
         _ => (1024.0 / threads).floor().max(1.0),
     };
@@ -232,8 +232,6 @@ const ISSUING: f64 = 256.0;
 const HIDING: f64 = 512.0;
 const BETWEEN_ROUNDS: f64 = 0.45;
 
-/// Registers of a core.
-const REGISTERS: u32 = 65536;
 /// Registers of a thread of a thin product beside its sums and what they are made of.
 const OTHER_REGISTERS: u32 = 24;
 /// How many times the registers of a core the invocations of a thin product may want: what is more goes through memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on
@@ -247,16 +245,16 @@ const FOLDED: f64 = 8.0;
 
 /// Whether the sums of all threads of a workgroup, and an element of each operand, fit the registers of a core: what does not
 /// goes through memory, which takes ten times as long.
-pub fn in_registers(t: ThinShape, p: &Problem) -> bool {
+pub fn in_registers(t: ThinShape, p: &Problem, device: &DeviceProfile) -> bool {
     let least = t.accumulators(p.results) + t.rows + t.cols * p.results.products + OTHER_REGISTERS;
-    least * t.threads() <= REGISTERS
+    least * t.threads() <= device.core_registers
 }
 
 /// Estimated time of a thin product in cycles: the longest of reading all weights from memory, of reading
 /// them and each workgroup's rows through the cache, of the loads that one workgroup waits for one after another, and of its
 /// instructions; a part of the others; and the sums at the end.
-fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
-    let t = g.shape;
+fn thin_cycles(g: Thin, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+    let (t, speeds) = (g.shape, &device.speeds);
     let (memory, latency) = (speeds.bytes_per_cycle(), BUSY_LATENCY * speeds.memory_latency);
     let core_reads = CORE_READS * memory / speeds.cores;
     let [batch, cols, depth] = [&p.batch, &p.cols, &p.depth].map(|d| expect.extent(d));
@@ -277,14 +275,15 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
 
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
-    let resident = ((f64::from(REGISTERS) / registers).min(2048.0) / threads).floor().max(1.0);
+    let core = f64::from(device.core_registers);
+    let resident = ((core / registers).min(2048.0) / threads).floor().max(1.0);
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
     let waiting = barriers * speeds.barrier_cycles(threads);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
     // Many that fill the workgroup memory stage and add up their sums one after another.
     let bytes = f64::from(t.workgroup_bytes(p.results, g.room()));
     let staged = if g.staged { 4.0 * rows * depth } else { 0.0 };
-    let beside = resident.min(MATRIX_BYTES / (bytes + staged)).floor().max(1.0);
+    let beside = resident.min(device.resident_by_bytes(Kind::Matrices, bytes + staged)).floor().max(1.0);
     let stage = 2.0 * p.staged * rows * depth / threads;
     let end = sums * threads / FOLDED;
     let alone = rounds * latency + folding;
@@ -318,7 +317,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let together = threads * per_core.min(resident);
     let few = |most: f64| (most / together).max(1.0);
     let instructions = per_core * instructions * few(ISSUING);
-    let instructions = instructions * (registers * threads / f64::from(REGISTERS) / SPILLED).max(1.0);
+    let instructions = instructions * (registers * threads / core / SPILLED).max(1.0);
     let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
     // Where one workgroup waits between rounds, others hardly fill the time.

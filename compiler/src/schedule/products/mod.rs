@@ -331,7 +331,7 @@ fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u3
                     let products = k * cols * unroll * rows * p.results.products;
                     if unroll != last
                         && rows * cols * p.results.products <= MOST_SUMS
-                        && cost::in_registers(shape, p)
+                        && cost::in_registers(shape, p, profile)
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
                         && shape.round(
                             p.results,
