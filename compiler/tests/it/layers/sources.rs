@@ -1,7 +1,7 @@
 //! The uses of crates and modules in Rust's source text.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A source file of a crate.
 #[derive(Clone)]
@@ -27,7 +27,10 @@ pub struct Use {
 /// The sources of a crate without those of unit tests.
 pub fn read(root: &Path, folder: &str, krate: &str) -> Vec<Source> {
     let mut out = vec![];
-    let from = Path::new(folder).join("src");
+    let from = match folder {
+        "." => PathBuf::from("src"),
+        _ => Path::new(folder).join("src"),
+    };
     files(root, &from, &mut |file, text| {
         let inside = Path::new(&file).strip_prefix(&from).unwrap().with_extension("");
         let mut module: Vec<String> = inside.iter().map(|p| p.to_str().unwrap().to_owned()).collect();
