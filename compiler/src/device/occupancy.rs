@@ -21,6 +21,10 @@ pub(super) fn registers_of_invocation() -> u32 {
     256
 }
 
+/// The maximum number of invocations that are resident on a core, by the vendor's figures. With the default number of registers, those of
+/// kernels that need more than 32 registers each are fewer.
+const INVOCATIONS: f64 = 2048.0;
+
 /// A kind of kernel, for which the driver chooses how much of a core's memory is workgroup memory.
 ///
 /// The shares are fits to times on an H100: 100 KiB for attention, 64 KiB for products in tiles, 48 KiB for 60 products on matrix units.
@@ -55,7 +59,7 @@ impl DeviceProfile {
 
     /// The number of workgroups that can be resident on a core by the registers of their invocations, not rounded.
     pub fn resident_by_registers(&self, threads: f64, registers: f64) -> f64 {
-        f64::from(self.core_registers) / registers / threads
+        (f64::from(self.core_registers) / registers).min(INVOCATIONS) / threads
     }
 
     /// This share of the registers of an invocation, for values that are kept in them; the others hold addresses and intermediate values.
@@ -79,7 +83,7 @@ mod tests {
         let p = DeviceProfile::default();
         let bytes = [Kind::Attention, Kind::Tiles, Kind::Matrices].map(|k| p.resident_by_bytes(k, 1.0));
         assert_eq!(bytes, [102_400.0, 65_536.0, 49_152.0]);
-        assert_eq!(p.resident_by_registers(128.0, 256.0), 2.0);
+        assert_eq!([256.0, 32.0, 8.0].map(|r| p.resident_by_registers(128.0, r)), [2.0, 16.0, 16.0]);
         assert_eq!((p.registers_for(5.0 / 8.0), p.kept_words()), (160, 24 << 10));
         let small = DeviceProfile { core_workgroup_bytes: 25 << 10, invocation_registers: 128, ..p };
         assert_eq!(small.resident_by_bytes(Kind::Tiles, 8192.0), 2.0);

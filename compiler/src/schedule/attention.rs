@@ -315,8 +315,7 @@ fn streaming(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &C
     let workgroups = batch / heads * s * parts;
     let per_core = speeds.per_core(workgroups);
     let registers = 40.0 + heads * own + unroll * own;
-    let resident = cx.device.resident_by_registers(threads, registers);
-    let resident = resident.floor().clamp(1.0, (2048.0 / threads).max(1.0));
+    let resident = cx.device.resident_by_registers(threads, registers).floor().max(1.0);
     let bytes = batch / f64::from(shared) * s * t * (d + e) * 16.0 / run;
     // Heads of other workgroups find in caches what the first one read.
     let again = 1.0 + (f64::from(shared) / heads - 1.0) / 4.0;

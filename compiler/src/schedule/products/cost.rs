@@ -201,7 +201,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let registers =
                 f64::from(rows * cols) + 2.0 * f64::from(rows + cols) + f64::from(OTHER_REGISTERS);
             let registers = registers.min(f64::from(device.invocation_registers));
-            device.resident_by_registers(threads, registers).min(2048.0 / threads).floor().max(1.0)
+            device.resident_by_registers(threads, registers).floor().max(1.0)
         }
         _ => (1024.0 / threads).floor().max(1.0),
     };
@@ -275,8 +275,7 @@ fn thin_cycles(g: Thin, p: &Problem, device: &DeviceProfile, expect: &Expected) 
 
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
-    let core = f64::from(device.core_registers);
-    let resident = ((core / registers).min(2048.0) / threads).floor().max(1.0);
+    let resident = device.resident_by_registers(threads, registers).floor().max(1.0);
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
     let waiting = barriers * speeds.barrier_cycles(threads);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
@@ -317,7 +316,8 @@ fn thin_cycles(g: Thin, p: &Problem, device: &DeviceProfile, expect: &Expected) 
     let together = threads * per_core.min(resident);
     let few = |most: f64| (most / together).max(1.0);
     let instructions = per_core * instructions * few(ISSUING);
-    let instructions = instructions * (registers * threads / core / SPILLED).max(1.0);
+    let instructions =
+        instructions * (registers * threads / f64::from(device.core_registers) / SPILLED).max(1.0);
     let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
     // Where one workgroup waits between rounds, others hardly fill the time.
