@@ -11,22 +11,18 @@
 //!
 //! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts eights.
 
-use crate::matmul::{Common, Contiguous, Extents};
+use crate::matmul::{Common, Extents};
 use crate::{Local, RenderError, Template, render};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Edge of a matrix.
 const EDGE: u32 = 16;
 /// Elements of one fetch.
 pub const FETCH: u32 = 8;
-/// Elements between the lines of a tile, which keep them in different banks.
-const PAD: u32 = 8;
-/// Columns that a subgroup stores at once, at most: workgroup memory decides how many workgroups a core runs together.
-const STRIP: u32 = 16;
 
-/// How a product is cut up. All numbers are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct CooperativeShape {
+/// The sizes of the parts of a product on matrix units. All numbers are powers of two, but the pad.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks {
     /// Rows a workgroup makes.
     pub rows: u32,
     /// Columns a workgroup makes.
@@ -37,40 +33,20 @@ pub struct CooperativeShape {
     pub sub_rows: u32,
     /// Columns a subgroup makes, a multiple of 16.
     pub sub_cols: u32,
+    /// Columns that each subgroup stores at once, of 16 rows; a multiple of 16 that divides `sub_cols`.
+    pub strip_cols: u32,
+    /// Elements between the lines of a tile, which keep them in different banks; a multiple of 4.
+    pub pad: u32,
 }
 
-impl CooperativeShape {
+impl Blocks {
     /// Subgroups of a workgroup.
-    pub const fn subgroups(self) -> u32 {
+    const fn subgroups(self) -> u32 {
         (self.rows / self.sub_rows) * (self.cols / self.sub_cols)
-    }
-    /// Columns that each subgroup stores at once, of 16 rows.
-    const fn strip_cols(self) -> u32 {
-        if self.sub_cols < STRIP { self.sub_cols } else { STRIP }
     }
     /// f32 elements that each subgroup stores at once.
     const fn patch(self) -> u32 {
-        EDGE * self.strip_cols()
-    }
-    /// Elements of an operand's tile.
-    const fn tile(self, lines: u32, order: Contiguous) -> u32 {
-        match order {
-            Contiguous::Depth => lines * (self.k + PAD),
-            Contiguous::Line => self.k * (lines + PAD),
-        }
-    }
-    /// Bytes of workgroup memory.
-    pub const fn workgroup_bytes(self, x: Contiguous, y: Contiguous) -> u32 {
-        (self.tile(self.rows, x) + self.tile(self.cols, y)) * 2 + self.patch() * self.subgroups() * 4
-    }
-    /// Whether every invocation of a subgroup stores equally many vectors of each strip, all in one column.
-    pub const fn shares_strips(self, subgroup: u32) -> bool {
-        (self.patch() / 4).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strip_cols() / 4)
-    }
-    /// Whether every invocation fetches equally many vectors.
-    pub fn divides(self, subgroup: u32) -> bool {
-        let threads = self.subgroups() * subgroup;
-        [self.rows, self.cols].into_iter().all(|lines| (lines * self.k / FETCH).is_multiple_of(threads))
+        EDGE * self.strip_cols
     }
 }
 
@@ -83,12 +59,14 @@ pub struct Cooperative {
     pub setup: String,
     /// The extents of the product.
     pub extents: Extents,
-    /// How it is cut up.
-    pub shape: CooperativeShape,
-    /// Memory order of `x`.
-    pub x: Contiguous,
-    /// Memory order of `y`.
-    pub y: Contiguous,
+    /// The sizes of its parts.
+    pub blocks: Blocks,
+    /// Whether neighbouring `k` of `x` and of `y` are neighbours in memory; else neighbouring rows and columns are.
+    pub along_depth: [bool; 2],
+    /// Elements in the tiles of `x` and of `y`, pads included.
+    pub tile_len: [u32; 2],
+    /// Each invocation of a subgroup stores equally many vectors of each strip, all in one column.
+    pub shares_strips: bool,
     /// `depth` is known to be a multiple of the shape's `k`.
     pub whole_depth: bool,
     /// Rows and columns are known to be multiples of the tile's.
@@ -106,7 +84,7 @@ pub struct Cooperative {
 }
 
 /// The values that stores read beside their result: `beside(batch, row, col) -> Beside` and `across(batch, col) -> Across`, both of which `store`
-/// takes behind the result. Only where a shape [shares strips](CooperativeShape::shares_strips).
+/// takes behind the result. Only where invocations [share strips](Cooperative::shares_strips).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside {
     /// There is a `beside`.
@@ -216,7 +194,10 @@ struct Side {
     words: bool,
     eights: bool,
     lines: u32,
-    order: Contiguous,
+    /// Neighbouring `k` are neighbours in memory.
+    by_depth: bool,
+    /// Elements of its tile.
+    tile_len: u32,
     origin: &'static str,
     end: &'static str,
     /// The first line of the subgroup.
@@ -226,15 +207,12 @@ struct Side {
 }
 
 impl Side {
-    fn by_depth(&self) -> bool {
-        self.order == Contiguous::Depth
-    }
     /// From one line of the tile to the next, in vectors of four.
-    fn pitch(&self, k: u32) -> u32 {
-        (if self.by_depth() { k } else { self.lines } + PAD) / 4
+    fn pitch(&self, s: Blocks) -> u32 {
+        (if self.by_depth { s.k } else { self.lines } + s.pad) / 4
     }
-    fn operand(&self, shape: CooperativeShape, threads: u32) -> Operand {
-        let fast = if self.by_depth() { shape.k } else { self.lines } / FETCH;
+    fn operand(&self, shape: Blocks, threads: u32) -> Operand {
+        let fast = if self.by_depth { shape.k } else { self.lines } / FETCH;
         let count = self.lines * shape.k / FETCH / threads;
         let vectors = (0..count).map(|i| {
             let e = if i == 0 { "t".to_owned() } else { format!("(t + {})", i * threads) };
@@ -244,9 +222,9 @@ impl Side {
             } else {
                 (format!("{e} % {fast}"), format!("{e} / {fast}"))
             };
-            let at = format!("{s} * {} + {f} * 2", self.pitch(shape.k));
+            let at = format!("{s} * {} + {f} * 2", self.pitch(shape));
             let Side { origin, end, .. } = self;
-            if self.by_depth() {
+            if self.by_depth {
                 let line = format!("min({origin} + {s}, {end} - 1)");
                 Vector {
                     line,
@@ -267,22 +245,16 @@ impl Side {
         Operand {
             name: self.name,
             words: self.words,
-            tile_len: shape.tile(self.lines, self.order) / 4,
+            tile_len: self.tile_len / 4,
             vectors: vectors.collect(),
         }
     }
     /// Loads of the subgroup's matrices at `k` of the tile.
-    fn loads(
-        &self,
-        shape: CooperativeShape,
-        k: u32,
-        transposed: &'static str,
-        plain: &'static str,
-    ) -> Vec<Load> {
-        let pitch = self.pitch(shape.k);
+    fn loads(&self, shape: Blocks, k: u32, transposed: &'static str, plain: &'static str) -> Vec<Load> {
+        let pitch = self.pitch(shape);
         let of = |i: u32| {
             let line = format!("({} + {})", self.sub, i * EDGE);
-            let (load, at) = if self.by_depth() {
+            let (load, at) = if self.by_depth {
                 (transposed, format!("{line} * {pitch} + {}", k / 4))
             } else {
                 (plain, format!("{} + {line} / 4", k * pitch))
@@ -299,14 +271,15 @@ impl Cooperative {
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let s = self.shape;
+        let s = self.blocks;
         let threads = s.subgroups() * self.subgroup;
         let x = Side {
             name: "x",
             words: self.words[0],
             eights: self.eights[0],
             lines: s.rows,
-            order: self.x,
+            by_depth: self.along_depth[0],
+            tile_len: self.tile_len[0],
             origin: "row0",
             end: "rows",
             sub: "sub_row",
@@ -317,7 +290,8 @@ impl Cooperative {
             words: self.words[1],
             eights: self.eights[1],
             lines: s.cols,
-            order: self.y,
+            by_depth: self.along_depth[1],
+            tile_len: self.tile_len[1],
             origin: "col0",
             end: "cols",
             sub: "sub_col",
@@ -328,10 +302,10 @@ impl Cooperative {
             x: x.loads(s, k, "coopLoadT", "coopLoad"),
             y: y.loads(s, k, "coopLoad", "coopLoadT"),
         };
-        let wide = s.strip_cols() / EDGE;
-        let across = s.sub_cols / s.strip_cols();
-        let quads = s.strip_cols() / 4;
-        let spelled = s.shares_strips(self.subgroup);
+        let wide = s.strip_cols / EDGE;
+        let across = s.sub_cols / s.strip_cols;
+        let quads = s.strip_cols / 4;
+        let spelled = self.shares_strips;
         let each = s.patch() / 4 / self.subgroup;
         let element = |i: u32, e: u32| {
             let row = format!(
@@ -339,7 +313,7 @@ impl Cooperative {
                 i / across * EDGE + e * (self.subgroup / quads)
             );
             let col =
-                format!("(col0 + sub_col + {}) / 4 + i32(invocation) % {quads}", i % across * s.strip_cols());
+                format!("(col0 + sub_col + {}) / 4 + i32(invocation) % {quads}", i % across * s.strip_cols);
             let by_row = if self.beside.rows { format!(", beside{i}_{e}") } else { String::new() };
             let by_col = if self.beside.cols { format!(", across{}", i % across) } else { String::new() };
             Element {
@@ -354,7 +328,7 @@ impl Cooperative {
         };
         let strip = |i: u32| Strip {
             row: i / across * EDGE,
-            col: i % across * s.strip_cols(),
+            col: i % across * s.strip_cols,
             matrices: (0..wide).map(|c| Matrix { row: i / across, col: i % across * wide + c }).collect(),
             elements: (0..if spelled { each } else { 0 }).map(|e| element(i, e)).collect(),
         };
@@ -377,7 +351,7 @@ impl Cooperative {
             spelled,
             beside_rows: self.beside.rows,
             beside_cols: self.beside.cols,
-            strip_cols: s.strip_cols(),
+            strip_cols: s.strip_cols,
             patch_len: s.patch(),
             words: self.words.contains(&true),
             operands: vec![x.operand(s, threads), y.operand(s, threads)],

@@ -25,7 +25,7 @@
 //! order as a `vec4<f32>`; `x_line` or `x_step` then counts fours of them, of which there are a whole number.
 
 use crate::{RenderError, Template, render};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The extents of a product, as WGSL expressions of type `i32`.
 #[derive(Clone, Debug)]
@@ -40,16 +40,16 @@ pub struct Extents {
     pub depth: String,
 }
 
-/// How a tiled product is cut up. All numbers are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct TileShape {
+/// The sizes of a tiled product's parts. All numbers are powers of two.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
     /// Rows a workgroup makes.
     pub rows: u32,
     /// Columns a workgroup makes.
     pub cols: u32,
     /// How much of `k` one slice has in workgroup memory at once; at least 4.
     pub k: u32,
-    /// Rows a thread makes.
+    /// Rows a thread makes; four or more where `x` is read in vectors.
     pub thread_rows: u32,
     /// Columns a thread makes; a multiple of 4.
     pub thread_cols: u32,
@@ -57,49 +57,18 @@ pub struct TileShape {
     pub split: u32,
 }
 
-impl TileShape {
+impl Tile {
     /// Threads of one slice.
-    pub const fn slice_threads(self) -> u32 {
+    const fn slice_threads(self) -> u32 {
         (self.rows / self.thread_rows) * (self.cols / self.thread_cols)
     }
-    /// Threads of a workgroup.
-    pub const fn threads(self) -> u32 {
-        self.slice_threads() * self.split
-    }
-    /// Whether a thread makes four rows or more, so that the rows' operand may be read in vectors.
-    pub const fn x_by_fours(self) -> bool {
-        self.thread_rows >= 4
-    }
-    /// Bytes of workgroup memory that one buffer of tiles takes.
-    const fn buffer_bytes(self) -> u32 {
-        (self.rows + self.cols) * self.k * self.split * 4
-    }
-    /// How many buffers of tiles are kept: two where they fit `limit` bytes, which saves a barrier.
-    pub const fn buffers(self, limit: u32) -> u32 {
-        if 2 * self.buffer_bytes() <= limit { 2 } else { 1 }
-    }
-    /// Bytes of workgroup memory it takes with so many buffers of tiles.
-    pub const fn workgroup_bytes(self, buffers: u32) -> u32 {
-        let tiles = buffers * self.buffer_bytes();
-        let round = self.threads() * self.thread_cols * 4;
-        if tiles > round { tiles } else { round }
-    }
-}
-
-/// Which way an operand lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Contiguous {
-    /// Neighbouring rows (of `x`) or columns (of `y`) are neighbours in memory.
-    Line,
-    /// Neighbouring `k` are neighbours in memory.
-    Depth,
 }
 
 /// How an operand is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Its memory order.
-    pub order: Contiguous,
+    /// Neighbouring `k` are neighbours in memory; else neighbouring rows (of `x`) or columns (of `y`) are.
+    pub along_depth: bool,
     /// Four neighbours along it at once.
     pub vectors: bool,
     /// In blocks of a tile's depth; only where the depth is a multiple of that, and not in vectors.
@@ -115,9 +84,9 @@ pub struct Tiled {
     pub setup: String,
     /// The extents of the product.
     pub extents: Extents,
-    /// How it is cut up.
-    pub shape: TileShape,
-    /// How `x` is read; in vectors only if the shape [allows it](TileShape::x_by_fours).
+    /// The sizes of its parts.
+    pub tile: Tile,
+    /// How `x` is read.
     pub x: Access,
     /// How `y` is read.
     pub y: Access,
@@ -131,6 +100,8 @@ pub struct Tiled {
     pub rows_first: bool,
     /// Buffers of tiles, 1 or 2.
     pub buffers: u32,
+    /// Vectors of four in workgroup memory: enough for all buffers, and for a row of every thread's results.
+    pub tile_len: u32,
     /// Fours of k that a turn of the loop over a tile's depth spells out; a divisor of their number.
     pub unroll: u32,
     /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours: only where `y` is read in vectors.
@@ -328,9 +299,8 @@ impl Place {
         along_lines: bool,
         guard: bool,
     ) -> Place {
-        let depth_first = access.order == Contiguous::Depth;
         let [origin, end] = if name == "x" { ["row0", "rows"] } else { ["col0", "cols"] };
-        let Access { vectors, blocks, .. } = access;
+        let Access { along_depth: depth_first, vectors, blocks } = access;
         Place { name, lines, base, along_lines, depth_first, vectors, blocks, guard, origin, end }
     }
 
@@ -523,20 +493,15 @@ impl Extents {
 }
 
 impl Tiled {
-    /// Invocations of a workgroup.
-    pub fn threads(&self) -> u32 {
-        self.shape.threads()
-    }
-
     /// The module's text.
     ///
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let s = self.shape;
+        let s = self.tile;
         let (across_y, across_x) = (s.rows / s.thread_rows, s.cols / s.thread_cols);
-        let x_lines = self.x.vectors || (self.x.order == Contiguous::Depth && s.thread_rows >= 4);
-        let y_lines = self.y.vectors || self.y.order == Contiguous::Depth;
+        let x_lines = self.x.vectors || (self.x.along_depth && s.thread_rows >= 4);
+        let y_lines = self.y.vectors || self.y.along_depth;
         let x = Place::new("x", s.rows, 0, self.x, x_lines, !self.whole_rows);
         let y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines, !self.whole_cols);
         // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
@@ -585,8 +550,7 @@ impl Tiled {
         let turn = Turn { count: turns, strides: vec![stride(&x), stride(&y)], moves, quads };
 
         // As many rows of each thread a round as the tile has room for.
-        let buffers = self.buffers;
-        let tile_len = s.workgroup_bytes(buffers) / 16;
+        let (buffers, tile_len) = (self.buffers, self.tile_len);
         let row_len = s.slice_threads() * col_vectors;
         let mut group = (tile_len / (row_len * s.split)).clamp(1, s.thread_rows);
         group = 1 << group.ilog2();
@@ -663,7 +627,7 @@ impl Tiled {
             thread_cols: s.thread_cols,
             split: s.split,
             slice_threads: s.slice_threads(),
-            threads: s.threads(),
+            threads: s.slice_threads() * s.split,
             tile_len,
             buffers,
             buffer_len: (s.rows + s.cols) * s.k * s.split / 4,

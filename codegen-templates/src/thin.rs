@@ -7,17 +7,18 @@
 //! The template expects `fn store(batch: i32, row: i32, col: i32, acc0: f32, …)` in the module and two
 //! texts that are written for the kernel: `before`, which may use `batch` and `col` (the number of the
 //! thread's group of `cols` columns), and `body`, which may also use `step`, its first block of the
-//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`]. Where a [`Stage`]
+//! round, and adds to the variables `sum0, sum1, …`: those of the products by second operand, row and column, then those of the sums
+//! beside them by sum and row. Where a [`Stage`]
 //! is brought into workgroup memory first, `before` has the loads of the first round, for which `lane` is the first block,
 //! and `first` adds its blocks.
 
 use crate::matmul::Extents;
 use crate::{Local, RenderError, Template, render};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// How a product with few rows is cut up. All numbers but `rows` and `unroll` are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ThinShape {
+/// The sizes of the parts of a product with few rows. All numbers but `rows` and `unroll` are powers of two.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks {
     /// The product's rows, all made by every thread.
     pub rows: u32,
     /// Consecutive k of a block; divides the depth.
@@ -34,77 +35,17 @@ pub struct ThinShape {
     pub depth_first: bool,
 }
 
-/// The sums: products with second operands, and sums along k beside them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Results {
-    /// Number of second operands, each multiplied with the same rows.
-    pub products: u32,
-    /// Sums of the first operand's rows.
-    pub sums: u32,
-}
-
-/// The memory in which a workgroup adds up its threads' sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Room {
-    /// Bytes of workgroup memory that may be taken.
-    pub bytes: u32,
-    /// Threads of a subgroup, a power of two; 1 where there are none.
+/// How the sums of a workgroup's lanes become one.
+#[derive(Clone, Copy, Debug)]
+pub struct Adding {
+    /// Sums of a thread that are added up in workgroup memory at a time.
+    pub each: u32,
+    /// Lanes whose sums a subgroup adds up by shuffles first; 1 for none.
+    pub joined: u32,
+    /// Sums in workgroup memory from one lane to the next one.
+    pub pitch: u32,
+    /// Invocations of a subgroup; 1 where there are none.
     pub subgroup: u32,
-}
-
-/// Shuffles after which sums are better added up in workgroup memory.
-const MOST_SHUFFLES: u32 = 16;
-
-impl ThinShape {
-    /// Invocations of a workgroup.
-    pub const fn threads(self) -> u32 {
-        self.across * self.lanes
-    }
-    /// Columns that a workgroup makes.
-    pub const fn tile_cols(self) -> u32 {
-        self.across * self.cols
-    }
-    /// Sums that a thread makes.
-    pub const fn accumulators(self, r: Results) -> u32 {
-        self.rows * (r.products * self.cols + r.sums)
-    }
-    /// The number of a thread's sum: `result` counts products, then sums, for which `col` is 0.
-    pub const fn sum_of(self, r: Results, result: u32, row: u32, col: u32) -> u32 {
-        if result < r.products {
-            (result * self.rows + row) * self.cols + col
-        } else {
-            r.products * self.rows * self.cols + (result - r.products) * self.rows + row
-        }
-    }
-    /// From one lane's sums to the next one's in workgroup memory: odd where lanes write side by side.
-    const fn pitch(self) -> u32 {
-        if self.depth_first && self.across > 1 { self.across + 1 } else { self.across }
-    }
-    /// From one lane to the next, in threads.
-    const fn apart(self) -> u32 {
-        if self.depth_first { 1 } else { self.across }
-    }
-    /// Lanes whose sums a subgroup of `subgroup` threads adds up by shuffles; 1 where that is not worth it.
-    pub const fn joined(self, r: Results, subgroup: u32) -> u32 {
-        let reach = subgroup / self.apart();
-        let lanes = if reach < self.lanes { reach } else { self.lanes };
-        let whole = subgroup > 1 && self.threads().is_multiple_of(subgroup) && lanes > 1;
-        if whole && self.accumulators(r) * lanes.ilog2() <= MOST_SHUFFLES { lanes } else { 1 }
-    }
-    /// Sums added up at a time; 0 if none fit.
-    pub const fn round(self, r: Results, room: Room) -> u32 {
-        let all = self.accumulators(r);
-        let lanes = self.lanes / self.joined(r, room.subgroup);
-        let rest = (room.bytes / 4).saturating_sub(all * self.across);
-        let fit = if lanes == 1 { rest * all } else { rest / (lanes * self.pitch()) };
-        if fit > all { all } else { fit }
-    }
-    /// Bytes of workgroup memory taken.
-    pub const fn workgroup_bytes(self, r: Results, room: Room) -> u32 {
-        let lanes = self.lanes / self.joined(r, room.subgroup);
-        let parts = if lanes == 1 { 1 } else { self.round(r, room) * lanes * self.pitch() };
-        (self.accumulators(r) * self.across + parts) * 4
-    }
 }
 
 /// Staging: parts of the rows that all threads of a workgroup share, computed once in workgroup memory. Its text adds to the variables
@@ -133,12 +74,16 @@ pub struct Thin {
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
-    /// Extents; `depth` counts blocks of `shape.k`.
+    /// Extents; `depth` counts blocks of `k`.
     pub extents: Extents,
-    /// How it is cut up.
-    pub shape: ThinShape,
-    /// The sums that each result takes.
-    pub results: Results,
+    /// The sizes of its parts.
+    pub blocks: Blocks,
+    /// The number of second operands, each multiplied with the same rows.
+    pub products: u32,
+    /// The number of sums of the first operand's rows beside the products.
+    pub sums: u32,
+    /// How sums are added up.
+    pub adding: Adding,
     /// The contents of workgroup memory before the loop.
     pub stage: Option<Stage>,
     /// Statements before the stage and the loop, indented by 4.
@@ -147,8 +92,6 @@ pub struct Thin {
     pub first: String,
     /// Statements of the loop, indented by 8; none where what is before it does all.
     pub body: String,
-    /// The memory that may be used beside the stage.
-    pub room: Room,
 }
 
 #[derive(Serialize)]
@@ -217,11 +160,13 @@ impl Thin {
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let (s, r) = (self.shape, self.results);
-        let (across, lanes, sums) = (s.across, s.lanes, s.accumulators(r));
-        let each = s.round(r, self.room).max(1);
-        let joined = s.joined(r, self.room.subgroup);
+        let s = self.blocks;
+        let Adding { each, joined, pitch, subgroup } = self.adding;
+        let (across, lanes, each) = (s.across, s.lanes, each.max(1));
+        let sums = s.rows * (self.products * s.cols + self.sums);
         let apart_lanes = lanes / joined;
+        // From one lane to the next, in threads.
+        let apart = if s.depth_first { 1 } else { across };
         let rounds = (0..sums).step_by(each as usize).map(|first| self.round(first, each.min(sums - first)));
         let (lane, across_index) = if s.depth_first {
             (format!("t % {lanes}"), format!("t / {lanes}"))
@@ -233,9 +178,9 @@ impl Thin {
             format!("totals[({group}) * {across} + at / {}]", s.cols)
         };
         // All threads have a part of a stage.
-        let spread = self.stage.is_some() && r.sums > 0 && across > 1;
+        let spread = self.stage.is_some() && self.sums > 0 && across > 1;
         let sum = |i: u32| {
-            let first = format!("({} + row) * {across}", r.products * s.rows * s.cols + i * s.rows);
+            let first = format!("({} + row) * {across}", self.products * s.rows * s.cols + i * s.rows);
             if spread { format!("total_of({first})") } else { format!("totals[{first}]") }
         };
         let slots = ThinSlots {
@@ -256,34 +201,32 @@ impl Thin {
             batch_index: self.extents.batch_index("block", "col_tiles"),
             cols: self.extents.cols.clone(),
             depth: self.extents.depth.clone(),
-            threads: s.threads(),
-            local: Local::new(if joined > 1 { self.room.subgroup } else { 1 }),
-            shuffles: (0..joined.ilog2()).map(|i| s.apart() << i).collect(),
-            joined_mask: (joined - 1) * s.apart(),
+            threads: across * lanes,
+            local: Local::new(if joined > 1 { subgroup } else { 1 }),
+            shuffles: (0..joined.ilog2()).map(|i| apart << i).collect(),
+            joined_mask: (joined - 1) * apart,
             rows: s.rows,
             block_k: s.k,
             block_cols: s.cols,
-            tile_cols: s.tile_cols(),
+            tile_cols: across * s.cols,
             lanes,
             stride: lanes * s.unroll,
             lane,
             across_index,
             sums: (0..sums).collect(),
-            parts_len: if apart_lanes == 1 { 0 } else { each * apart_lanes * s.pitch() },
+            parts_len: if apart_lanes == 1 { 0 } else { each * apart_lanes * pitch },
             totals_len: sums * across,
             spread: if spread { across } else { 0 },
             rounds: rounds.collect(),
-            results: (0..r.products).map(product).chain((0..r.sums).map(sum)).collect(),
+            results: (0..self.products).map(product).chain((0..self.sums).map(sum)).collect(),
         };
         render(&slots)
     }
 
     /// Adds up sums `first..first + count` of all lanes.
     fn round(&self, first: u32, count: u32) -> Round {
-        let s = self.shape;
-        let (across, pitch) = (s.across, s.pitch());
-        let joined = s.joined(self.results, self.room.subgroup);
-        let lanes = s.lanes / joined;
+        let Adding { joined, pitch, .. } = self.adding;
+        let (across, lanes) = (self.blocks.across, self.blocks.lanes / joined);
         let lane = if joined == 1 { "lane".to_owned() } else { format!("lane / {joined}") };
         let part = |sum: u32| match (lanes, sum * lanes * pitch) {
             (1, _) => format!("totals[{} + c]", (first + sum) * across),

@@ -3,7 +3,7 @@
 //! [`Serial`] and [`Block`] expect in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
 //! [`BlockOfVectors`] reads `y` by fours; [`Window`] is given its sums as text.
 
-use crate::matmul::{Access, Common, Contiguous, Extents};
+use crate::matmul::{Access, Common, Extents};
 use crate::{RenderError, Template, render};
 use serde::Serialize;
 
@@ -165,7 +165,7 @@ impl BlockOfVectors {
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
         let rows = self.block[0];
-        let (along_depth, vectors) = (self.x.order == Contiguous::Depth, self.x.vectors);
+        let (along_depth, vectors) = (self.x.along_depth, self.x.vectors);
         // Rows of `x` that a load brings.
         let each = if vectors && !along_depth { 4 } else { 1 };
         let line = |i: u32| {

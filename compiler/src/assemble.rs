@@ -1,5 +1,6 @@
 //! Assembly of a [`Program`] from emitted kernels: buffers, arenas, dispatches, weights.
 
+use crate::cost::Expected;
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
@@ -9,7 +10,6 @@ use crate::kernel::{
     StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
-use crate::schedule::cost::Expected;
 use crate::schedule::{Schedule, ScheduledGraph, spread};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};

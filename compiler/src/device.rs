@@ -6,6 +6,7 @@
 //! from a [`file`](mod@file), or from measurements on an adapter.
 
 pub mod file;
+pub mod occupancy;
 
 use serde::{Deserialize, Serialize};
 use wgfc_ir::DeviceLimits;
@@ -50,6 +51,15 @@ pub struct DeviceProfile {
     /// Some drivers abort dispatches of more than two seconds, and browsers freeze meanwhile.
     #[serde(default = "DeviceProfile::longest_dispatch")]
     pub longest_dispatch: f64,
+    /// The number of bytes of workgroup memory that the workgroups which are resident on a core share.
+    #[serde(default = "occupancy::workgroup_bytes")]
+    pub core_workgroup_bytes: u32,
+    /// The number of registers of 32 bits that the invocations which are resident on a core share.
+    #[serde(default = "occupancy::registers")]
+    pub core_registers: u32,
+    /// The maximum number of registers of an invocation.
+    #[serde(default = "occupancy::registers_of_invocation")]
+    pub invocation_registers: u32,
     /// Its speeds.
     pub speeds: Speeds,
 }
@@ -68,6 +78,9 @@ impl Default for DeviceProfile {
             cooperative_matrix: false,
             loop_iterations: None,
             longest_dispatch: DeviceProfile::longest_dispatch(),
+            core_workgroup_bytes: occupancy::workgroup_bytes(),
+            core_registers: occupancy::registers(),
+            invocation_registers: occupancy::registers_of_invocation(),
             speeds: Speeds::PORTABLE,
         }
     }
@@ -114,6 +127,9 @@ impl DeviceProfile {
         let own = DeviceProfile {
             speeds: self.speeds,
             longest_dispatch: self.longest_dispatch,
+            core_workgroup_bytes: self.core_workgroup_bytes,
+            core_registers: self.core_registers,
+            invocation_registers: self.invocation_registers,
             ..DeviceProfile::default()
         };
         *self == own
@@ -305,6 +321,27 @@ impl Speeds {
     /// clock rate.
     pub fn cycle(&self) -> f64 {
         256.0 * self.cores / self.flops_f32
+    }
+
+    /// The [cycles](Speeds::cycle) of a load of 128 invocations, of up to 16 bytes each, on a device where loads count rather than bytes:
+    /// a fit to products timed on an H100.
+    pub const LOAD_CYCLES: f64 = 4.0;
+
+    /// The number of invocations of the workgroup whose barrier and reads a profile contains.
+    const MEASURED: f64 = 256.0;
+
+    /// The [cycles](Speeds::cycle) of a core in which 128 invocations read an element of 32 bits each, if the device reads so little at a
+    /// time that bytes count rather than [loads](Speeds::LOAD_CYCLES).
+    pub fn element_cycles(&self) -> Option<f64> {
+        let others = (self.resident / self.cores / Self::MEASURED).max(1.0);
+        let cycles = 512.0 / (self.workgroup_bandwidth * others * self.cycle());
+        (cycles > Self::LOAD_CYCLES).then_some(cycles)
+    }
+
+    /// The [cycles](Speeds::cycle) of a core that a barrier of a workgroup with this many invocations takes: while a workgroup waits, the
+    /// others on the core continue.
+    pub fn barrier_cycles(&self, threads: f64) -> f64 {
+        self.barrier * threads / (self.resident / self.cores).max(Self::MEASURED) / self.cycle()
     }
 
     /// The maximum number of workgroups per core if this many are distributed. The number of cores is taken to be a

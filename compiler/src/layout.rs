@@ -14,11 +14,12 @@ mod axes;
 mod copies;
 mod search;
 
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::kernel::substitute::{moved, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId, TensorKind};
+use crate::schedule::Context;
 use crate::schedule::products;
-use crate::schedule::{Context, cost::Expected};
 use axes::Axes;
 use copies::{with_copies, worth_copying};
 use rustc_hash::{FxHashMap, FxHashSet};

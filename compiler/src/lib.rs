@@ -23,6 +23,7 @@
 
 pub mod assemble;
 pub mod budget;
+pub mod cost;
 pub mod device;
 pub mod emit;
 pub mod error;

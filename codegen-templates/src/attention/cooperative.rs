@@ -6,12 +6,9 @@ use serde::Serialize;
 
 /// Edge of a matrix.
 const EDGE: u32 = 16;
-/// Elements between the lines of a tile, which keep them in different banks: of f16, and of f32.
-const PAD: u32 = 8;
-const STRIP_PAD: u32 = 4;
 
-/// How the template for matrix units is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The sizes of the parts of the template for matrix units.
+#[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     /// Queries of a workgroup: a multiple of those of a subgroup.
     pub queries: u32,
@@ -23,49 +20,12 @@ pub struct Matrices {
     pub ahead: bool,
     /// Invocations of a subgroup: 32.
     pub subgroup: u32,
-}
-
-impl Matrices {
-    /// Invocations of a workgroup.
-    pub const fn threads(self) -> u32 {
-        self.queries / self.sub_queries * self.subgroup
-    }
-    /// Whether its numbers fit together, and to keys and values of these widths.
-    pub const fn fits(self, d: u32, e: u32) -> bool {
-        let Matrices { queries, sub_queries, keys, ahead: _, subgroup } = self;
-        subgroup == 2 * EDGE
-            && sub_queries > 0
-            && queries > 0
-            && queries.is_multiple_of(sub_queries)
-            && sub_queries.is_multiple_of(EDGE)
-            && keys > 0
-            && keys.is_multiple_of(2 * EDGE)
-            && d > 0
-            && e > 0
-            && d.is_multiple_of(EDGE)
-            && e.is_multiple_of(EDGE)
-            && (keys * d / 8).is_multiple_of(self.threads())
-            && (keys * e / 8).is_multiple_of(self.threads())
-    }
-    /// Loads of keys and values of an invocation in a step.
-    pub const fn loads(self, d: u32, e: u32) -> u32 {
-        self.keys * (d + e) / 8 / self.threads()
-    }
+    /// Elements of f16 between the lines of a tile, which keep them in different banks; a multiple of 4.
+    pub pad: u32,
     /// Quads of f16 in the tile.
-    const fn tile_len(self, d: u32, e: u32) -> u32 {
-        let (queries, both) = (self.queries * (d + PAD), self.keys * (d + e + 2 * PAD));
-        if queries > both { queries / 4 } else { both / 4 }
-    }
+    pub tile_len: u32,
     /// Quads of f32 from one row of the strip to the next. Results of as many columns of values as keys pass through it at once.
-    const fn strip_pitch(self) -> u32 {
-        (self.keys + STRIP_PAD) / 4
-    }
-    /// Bytes of workgroup memory.
-    pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
-        self.tile_len(d, e) * 8
-            + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
-            + if again { 16 } else { 0 }
-    }
+    pub strip_pitch: u32,
 }
 
 /// Parameters of the template for matrix units. `q`, `k` and `v` are loaded by eights.
@@ -73,7 +33,7 @@ impl Matrices {
 pub struct Cooperative {
     /// Extents, mask and scale of the attention.
     pub problem: Problem,
-    /// How it is cut up.
+    /// The sizes of its parts.
     pub matrices: Matrices,
     /// The width of queries and keys.
     pub depth: u32,
@@ -139,19 +99,15 @@ impl Template for CooperativeSlots<'_> {
 }
 
 impl Cooperative {
-    /// Bytes of workgroup memory.
-    pub fn workgroup_bytes(&self) -> u32 {
-        self.matrices.workgroup_bytes(self.depth, self.problem.e, self.window.again)
-    }
     /// The module's text.
     ///
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
         let Cooperative { problem, matrices, depth, window, mask_run, store_vectors } = self;
-        let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
-        let (d, e, threads) = (*depth, problem.e, matrices.threads());
-        let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
+        let Matrices { queries, sub_queries, keys, ahead, subgroup, pad, tile_len, strip_pitch } = *matrices;
+        let (d, e, threads) = (*depth, problem.e, queries / sub_queries * subgroup);
+        let (key_pitch, value_pitch) = ((d + pad) / 4, (e + pad) / 4);
         let values_at = keys * key_pitch;
         let mut loads = vec![];
         for (operand, width, start, pitch) in [("k", d, 0, key_pitch), ("v", e, values_at, value_pitch)] {
@@ -190,12 +146,12 @@ impl Cooperative {
             own_quads: (0..count).collect(),
             chunks,
             loads,
-            tile_len: matrices.tile_len(d, e),
+            tile_len,
             values_at,
             key_pitch,
             value_pitch,
-            strip_pitch: matrices.strip_pitch(),
-            probability_pitch: (keys + PAD) / 4,
+            strip_pitch,
+            probability_pitch: (keys + pad) / 4,
             mask_run: *mask_run,
             store_vectors: *store_vectors,
             local: Local::new(subgroup),

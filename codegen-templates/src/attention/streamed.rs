@@ -21,45 +21,12 @@ pub struct Stream {
     pub subgroup: u32,
 }
 
-impl Stream {
-    /// Whether its numbers fit together, and those of keys and values.
-    pub const fn fits(self, d: u32, e: u32) -> bool {
-        let Stream { threads, lanes, unroll, heads, run, subgroup } = self;
-        let line = run * lanes;
-        lanes.is_power_of_two()
-            && subgroup.is_power_of_two()
-            && lanes <= subgroup
-            && threads > 0
-            && threads.is_multiple_of(subgroup)
-            && matches!(unroll, 1..=8)
-            && matches!(heads, 1..=16)
-            && heads.next_power_of_two() <= lanes
-            && matches!(run, 4 | 8)
-            && d > 0
-            && e > 0
-            && d.is_multiple_of(line)
-            && e.is_multiple_of(line)
-    }
-    /// Bytes of workgroup memory.
-    pub const fn workgroup_bytes(self, e: u32) -> u32 {
-        self.threads / self.subgroup * self.heads * (e + 2) * 4
-    }
-    /// Registers of a thread that hold queries, sums, keys and values.
-    pub const fn registers(self, d: u32, e: u32) -> u32 {
-        (self.heads + self.unroll) * (d + e) / self.lanes
-    }
-    /// The count with keys and values as they are loaded: two of f16 in a register.
-    pub const fn loaded(self, d: u32, e: u32) -> u32 {
-        (self.heads * self.run + self.unroll * 4) * (d + e) / (self.lanes * self.run)
-    }
-}
-
 /// Parameters of the template that streams keys.
 #[derive(Clone, Debug)]
 pub struct Streamed {
     /// Extents, mask and scale of the attention.
     pub problem: Problem,
-    /// How it is cut up.
+    /// The sizes of its parts.
     pub stream: Stream,
     /// The width of queries and keys.
     pub depth: u32,

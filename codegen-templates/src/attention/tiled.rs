@@ -4,8 +4,8 @@ use super::{Problem, Window, WindowSlots};
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
-/// How the tiled template is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The sizes of the tiled template's parts.
+#[derive(Clone, Debug)]
 pub struct Tiles {
     /// Queries of a workgroup: a multiple of eight times those of a thread.
     pub queries: u32,
@@ -20,13 +20,16 @@ pub struct Tiles {
     pub depth: u32,
     /// Whether the queries stay in workgroup memory, all of their width.
     pub kept: bool,
-    /// Whether the first values of a step are loaded while its scores are computed.
-    pub ahead: bool,
-}
-
-/// Quads from one line of a tile to the next.
-const fn pitch(quads: u32) -> u32 {
-    if quads <= 4 { 4 } else { quads.next_multiple_of(8) }
+    /// Quads of values that each thread loads while the scores of a step are computed: all that it has of the first ones, or 0.
+    pub loads: u32,
+    /// Quads from one line of queries to the next; 4, or a multiple of 8.
+    pub query_pitch: u32,
+    /// Quads from one line of keys to the next; 4, or a multiple of 8.
+    pub key_pitch: u32,
+    /// Quads in the tile of keys or values.
+    pub tile_len: u32,
+    /// Quads of columns of values that a thread has in each part of their width that is in workgroup memory at once.
+    pub columns: Vec<u32>,
 }
 
 /// The distance between quads of a line that puts neighbouring lines into other banks.
@@ -34,66 +37,12 @@ fn swizzle(pitch: u32, line: &str) -> String {
     if pitch == 4 { format!("(({line} / 2) & 3)") } else { format!("({line} & 7)") }
 }
 
-impl Tiles {
-    /// Invocations of a workgroup.
-    pub const fn threads(self) -> u32 {
-        self.queries / self.thread_queries * self.lanes
-    }
-    /// Whether its numbers fit together.
-    pub const fn is_sound(self) -> bool {
-        let Tiles { queries, thread_queries, keys, lanes, depth, kept: _, ahead: _ } = self;
-        matches!(lanes, 8 | 16 | 32)
-            && matches!(thread_queries, 1..=8)
-            && queries > 0
-            && queries.is_multiple_of(8 * thread_queries)
-            && keys >= 32
-            && keys.is_multiple_of(4 * lanes)
-            && depth > 0
-            && depth.is_multiple_of(4 * lanes)
-    }
-    /// Quads of a line of queries.
-    const fn query_pitch(self, d: Option<u32>) -> u32 {
-        match d {
-            Some(d) if self.kept => pitch(d.div_ceil(4)),
-            _ => self.key_pitch(d),
-        }
-    }
-    /// Quads of a line of keys.
-    const fn key_pitch(self, d: Option<u32>) -> u32 {
-        match d {
-            Some(d) if d < self.depth => pitch(d.div_ceil(4)),
-            _ => pitch(self.depth / 4),
-        }
-    }
-    /// Quads of columns of values that a thread has of those in workgroup memory, from quad `first` on.
-    fn value_columns(self, e: u32, first: u32) -> u32 {
-        (e.div_ceil(4) - first).min(self.depth / 4).div_ceil(self.lanes)
-    }
-    /// Quads of values that a thread loads ahead, where that can be: all threads as many, while all of a key is there.
-    pub fn loads_ahead(self, d: Option<u32>, e: u32) -> Option<u32> {
-        let quads = self.keys * self.value_columns(e, 0) * self.lanes;
-        let can = d.is_some_and(|d| d <= self.depth) && quads.is_multiple_of(self.threads());
-        can.then(|| quads / self.threads())
-    }
-    /// Quads in the tile of keys or values.
-    fn tile_len(self, d: Option<u32>, e: u32) -> u32 {
-        let lines = self.keys * self.key_pitch(d).max(self.value_columns(e, 0) * self.lanes);
-        lines.max(self.queries + 1)
-    }
-    /// Bytes of workgroup memory for queries and keys of width `d`, where it is known, and values of width `e`.
-    pub fn workgroup_bytes(self, d: Option<u32>, e: u32, subgroup: u32) -> u32 {
-        let shares = if subgroup > 1 { 0 } else { self.queries * self.lanes * 4 };
-        let quads = self.queries * (self.query_pitch(d) + self.keys / 4) + self.tile_len(d, e);
-        quads * 16 + shares
-    }
-}
-
 /// Parameters of the tiled template.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// Extents, mask and scale of the attention.
     pub problem: Problem,
-    /// How it is cut up.
+    /// The sizes of its parts.
     pub tiles: Tiles,
     /// Invocations of a subgroup, at least `lanes`; 1 where there are none.
     pub subgroup: u32,
@@ -162,22 +111,17 @@ impl Template for Slots<'_> {
 }
 
 impl Attention {
-    /// Bytes of workgroup memory.
-    pub fn workgroup_bytes(&self) -> u32 {
-        self.tiles.workgroup_bytes(self.depth, self.problem.e, self.subgroup)
-    }
     /// The module's text.
     ///
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
         let Attention { problem, tiles, subgroup, depth, fours, window } = self;
-        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept, ahead } = *tiles;
-        let loads = tiles.loads_ahead(*depth, problem.e).filter(|_| ahead).unwrap_or(0);
+        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept, loads, .. } = *tiles;
+        let Tiles { query_pitch, key_pitch, tile_len, .. } = *tiles;
         let e = problem.e;
         let (mut chunks, mut count, mut first) = (vec![], 0, 0);
-        while first < e.div_ceil(4) {
-            let columns = tiles.value_columns(e, first);
+        for columns in tiles.columns.iter().copied() {
             chunks.push(Chunk { first, quads: columns * lanes, columns: (count..count + columns).collect() });
             count += columns;
             first += chunk / 4;
@@ -185,7 +129,6 @@ impl Attention {
         let chunked = depth.is_none_or(|d| d > chunk);
         let whole_depth = depth.is_some_and(|d| d % 4 == 0);
         let side = |i: usize, name, upper, inside| Side { name, upper, fours: fours[i], inside };
-        let (query_pitch, key_pitch) = (tiles.query_pitch(*depth), tiles.key_pitch(*depth));
         render(&Slots {
             problem,
             window: window.slots(),
@@ -212,8 +155,8 @@ impl Attention {
             row_step: queries / thread_queries,
             key_columns: (0..keys / lanes).collect(),
             key_groups: (0..keys / lanes / 4).collect(),
-            threads: tiles.threads(),
-            tile_len: tiles.tile_len(*depth, e),
+            threads: queries / thread_queries * lanes,
+            tile_len,
             columns: (0..count).collect(),
             chunks,
             subgroup: *subgroup,

@@ -27,7 +27,7 @@ enum Kind {
 
 const U32: u64 = u32::MAX as u64;
 
-const LIMITS: [(&str, Kind); 11] = [
+const LIMITS: [(&str, Kind); 14] = [
     ("max_storage_buffers", Kind::Count(U32)),
     ("max_invocations", Kind::Count(U32)),
     ("max_workgroup_bytes", Kind::Count(U32)),
@@ -39,6 +39,9 @@ const LIMITS: [(&str, Kind); 11] = [
     ("cooperative_matrix", Kind::Flag),
     ("loop_iterations", Kind::OptionalCount),
     ("longest_dispatch", Kind::Seconds),
+    ("core_workgroup_bytes", Kind::Count(U32)),
+    ("core_registers", Kind::Count(U32)),
+    ("invocation_registers", Kind::Count(U32)),
 ];
 
 const SPEEDS: [&str; 14] = [
@@ -183,7 +186,8 @@ mod tests {
         let count = || 1..=u32::MAX;
         let limits = (count(), count(), count(), 1..=i64::MAX as u64, count(), count());
         let power = proptest::option::of((0..32u32).prop_map(|e| 1 << e));
-        let rest = (any::<bool>(), power, any::<bool>(), proptest::option::of(count()));
+        let core = (count(), count(), count());
+        let rest = (any::<bool>(), power, any::<bool>(), proptest::option::of(count()), core);
         (limits, rest, speeds).prop_map(|(l, r, speeds)| DeviceProfile {
             max_storage_buffers: l.0,
             max_invocations: l.1,
@@ -196,6 +200,9 @@ mod tests {
             cooperative_matrix: r.2,
             loop_iterations: r.3,
             longest_dispatch: format!("{}e-3", l.0 % 10_000 + 1).parse().unwrap(),
+            core_workgroup_bytes: r.4.0,
+            core_registers: r.4.1,
+            invocation_registers: r.4.2,
             speeds,
         })
     }

@@ -8,10 +8,12 @@ use crate::kernel::substitute::{hoistable, moved, substitute};
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel, Store};
 use crate::schedule::attention::{self, MAX_WIDTH};
+use crate::schedule::products::Contiguous;
 use crate::schedule::products::problem::Side;
 use std::fmt::Write;
-use wgfc_codegen_templates::attention::{Attention, Cooperative, Decode, Problem, Streamed, Window as Seen};
-use wgfc_codegen_templates::matmul::Contiguous;
+use wgfc_codegen_templates::attention::{
+    self as template, Attention, Cooperative, Decode, Problem, Streamed, Window as Seen,
+};
 use wgfc_ir::{Atom, DType, Poly, Reg, Scalar};
 
 /// Neighbouring keys whose mask is read at a time, those that are preferred first: 16 bytes of it.
@@ -142,9 +144,11 @@ pub(super) fn emit(
             let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.subgroup = (subgroup > 1).then_some(subgroup);
             let fours = roots.each_ref().map(|ids| ids.len() > 1);
-            let a = Attention { problem: problem(&module), tiles, subgroup, depth, fours, window };
+            let (problem, bytes) = (problem(&module), tiles.workgroup_bytes(depth, width, subgroup));
+            let parts = tiled_parts(tiles, depth, width);
+            let a = Attention { problem, tiles: parts, subgroup, depth, fours, window };
             let groups = &s.ceil_div(i64::from(tiles.queries)) * batch;
-            (a.render(), tiles.threads(), a.workgroup_bytes(), groups)
+            (a.render(), tiles.threads(), bytes, groups)
         }
         attention::Attention::Cooperative(matrices) => {
             let depth = d.as_const().and_then(|d| u32::try_from(d).ok()).unwrap_or(0);
@@ -155,9 +159,12 @@ pub(super) fn emit(
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
             let (problem, mask_run) = (problem(&module), masks.len() as u32);
-            let a = Cooperative { problem, matrices, depth, window, mask_run, store_vectors: vectors };
+            let bytes = matrices.workgroup_bytes(depth, width, window.again);
+            let parts = matrix_parts(matrices, depth, width);
+            let store_vectors = vectors;
+            let a = Cooperative { problem, matrices: parts, depth, window, mask_run, store_vectors };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
-            (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
+            (a.render(), matrices.threads(), bytes, groups)
         }
         attention::Attention::Streamed(stream) => {
             let [Some(depth), Some(_)] = [d, e]
@@ -172,9 +179,12 @@ pub(super) fn emit(
             }
             module.subgroup = Some(stream.subgroup);
             let query_fours = qs.len() == 4;
-            let a = Streamed { problem: problem(&module), stream, depth, query_fours, parts: *parts };
+            let attention::Stream { threads, lanes, unroll, heads, run, subgroup } = stream;
+            let (problem, parts) = (problem(&module), *parts);
+            let own = template::Stream { threads, lanes, unroll, heads, run, subgroup };
+            let a = Streamed { problem, stream: own, depth, query_fours, parts };
             let problems = batch.div(&i64::from(stream.heads).into(), &[]);
-            let groups = &(s * &problems) * i64::from(*parts);
+            let groups = &(s * &problems) * i64::from(parts);
             (a.render(), stream.threads, stream.workgroup_bytes(width), groups)
         }
         attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
@@ -187,6 +197,39 @@ pub(super) fn emit(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("attention", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// The sizes of the tiled template for keys and values of these widths.
+fn tiled_parts(tiles: attention::Tiles, d: Option<u32>, e: u32) -> template::Tiles {
+    let attention::Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead } = tiles;
+    template::Tiles {
+        queries,
+        thread_queries,
+        keys,
+        lanes,
+        depth,
+        kept,
+        loads: tiles.loads_ahead(d, e).filter(|_| ahead).unwrap_or(0),
+        query_pitch: tiles.query_pitch(d),
+        key_pitch: tiles.key_pitch(d),
+        tile_len: tiles.tile_len(d, e),
+        columns: tiles.columns(e),
+    }
+}
+
+/// The sizes of the template for matrix units for keys and values of these widths.
+fn matrix_parts(matrices: attention::Matrices, d: u32, e: u32) -> template::Matrices {
+    let attention::Matrices { queries, sub_queries, keys, ahead, subgroup } = matrices;
+    template::Matrices {
+        queries,
+        sub_queries,
+        keys,
+        ahead,
+        subgroup,
+        pad: attention::Matrices::PAD,
+        tile_len: matrices.tile_len(d, e),
+        strip_pitch: matrices.strip_pitch(),
+    }
 }
 
 /// Writes the results of four neighbouring columns together, where that can be; `%4` of what is stored then counts fours.

@@ -11,12 +11,15 @@ use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
-use crate::schedule::products;
 use crate::schedule::products::problem::{Side, along, by_eights, stores_are_long, suits};
+use crate::schedule::products::{self, Contiguous, CooperativeShape, EIGHT};
 use std::fmt::Write;
-use wgfc_codegen_templates::cooperative::{Beside, Cooperative, FETCH};
+use wgfc_codegen_templates::cooperative::{Beside, Blocks, Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::Extents;
 use wgfc_ir::{DType, Dim, Poly};
+
+// The template reads as many elements at once as schedules take it to.
+const _: () = assert!(FETCH == EIGHT);
 
 /// Writes the product as its schedule says.
 pub(super) fn emit(
@@ -34,7 +37,7 @@ pub(super) fn emit(
     }
     let domain = [batch, m, n, k].map(Poly::clone);
     let mut body = Body::default();
-    let eight = i64::from(FETCH);
+    let eight = i64::from(EIGHT);
     let mut eights = |s: &Side<'_>| -> Vec<ExprId> {
         let along = s.along();
         if !by_eights(kernel, s) {
@@ -123,13 +126,16 @@ pub(super) fn emit(
         x.var, y.var, store.text
     );
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
+    let CooperativeShape { rows, cols, k: depth, sub_rows, sub_cols } = shape;
+    let (strip_cols, pad) = (shape.strip_cols(), CooperativeShape::PAD);
     let text = Cooperative {
         preamble: format!("{}\n{functions}", module.preamble()),
         setup: top.text,
         extents,
-        shape,
-        x: x.order,
-        y: y.order,
+        blocks: Blocks { rows, cols, k: depth, sub_rows, sub_cols, strip_cols, pad },
+        along_depth: [&x, &y].map(|s| s.order == Contiguous::Depth),
+        tile_len: [shape.tile(rows, x.order), shape.tile(cols, y.order)],
+        shares_strips: shape.shares_strips(subgroup),
         whole_depth: k.as_const().is_some_and(|k| k % i64::from(shape.k) == 0),
         whole_tiles: divides(x.extent, shape.rows) && divides(y.extent, shape.cols),
         words,
@@ -169,7 +175,7 @@ fn one_by_one(
     let quad = |from: u32| (from..from + 4).map(element).collect::<Vec<_>>().join(", ");
     let _ = writeln!(
         out,
-        "{function}fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> Eight {{\n    let first = v{} * {FETCH};\n    return Eight(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
+        "{function}fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> Eight {{\n    let first = v{} * {EIGHT};\n    return Eight(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
         side.along(),
         quad(0),
         quad(4)

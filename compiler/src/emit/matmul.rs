@@ -15,9 +15,9 @@ use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, hoistable, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products::problem::{self, Side, four, four_stores, operands, sides};
-use crate::schedule::products::{self, Product};
+use crate::schedule::products::{self, Contiguous, Product};
 use std::fmt::Write;
-use wgfc_codegen_templates::matmul::{Access, Extents, Tiled};
+use wgfc_codegen_templates::matmul::{Access, Extents, Tile, Tiled};
 use wgfc_codegen_templates::untiled::{Block, BlockOfVectors, Serial};
 use wgfc_ir::{Dim, Poly, Reg};
 
@@ -109,18 +109,20 @@ pub(super) fn emit(
     let (wgsl, threads, bytes, groups) = match schedule {
         Product::Tiled(s) => {
             let products::Tiled { shape, buffers, unroll, rows_first } = *s;
+            let products::TileShape { rows: r, cols: c, k: depth, thread_rows, thread_cols, split } = shape;
             let t = Tiled {
                 preamble,
                 setup,
                 extents,
-                shape,
-                x: Access { order: x.order, vectors: fours[0], blocks: blocked[0] },
-                y: Access { order: y.order, vectors: fours[1], blocks: blocked[1] },
+                tile: Tile { rows: r, cols: c, k: depth, thread_rows, thread_cols, split },
+                x: access(&x, fours[0], blocked[0]),
+                y: access(&y, fours[1], blocked[1]),
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
                 rows_first,
                 buffers,
+                tile_len: shape.workgroup_bytes(buffers) / 16,
                 unroll,
                 store_vectors: *wide_stores,
                 rolled,
@@ -138,7 +140,7 @@ pub(super) fn emit(
             let wgsl = if *width == 1 {
                 Block { preamble, setup, extents, threads, block, whole, rolled }.render()
             } else {
-                let x = Access { order: x.order, vectors: fours[0], blocks: false };
+                let x = access(&x, fours[0], false);
                 let store_vectors = *wide_stores;
                 let slots = BlockOfVectors {
                     preamble,
@@ -170,6 +172,11 @@ pub(super) fn emit(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// How the template reads an operand.
+fn access(side: &Side<'_>, vectors: bool, blocks: bool) -> Access {
+    Access { along_depth: side.order == Contiguous::Depth, vectors, blocks }
 }
 
 /// The kernel with operands as they are read, one by one or by fours, their expressions, and whether its stores are

@@ -1,4 +1,4 @@
-//! Products with few rows: [`ThinShape`] instantiated.
+//! Products with few rows: [`Thin`] instantiated.
 //!
 //! The operands are written out for every element of a block: `%3` becomes `k · %3 + i` and the
 //! variable of the columns `cols · % + j`, rows become constants. What the elements of a block share
@@ -15,11 +15,11 @@ use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
-use crate::schedule::products;
 use crate::schedule::products::problem::Operands;
+use crate::schedule::products::{self, Results, ThinShape};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_codegen_templates::thin::{Results, Stage, Thin, ThinShape};
+use wgfc_codegen_templates::thin::{self as template, Adding, Stage, Thin};
 use wgfc_ir::{BinaryOp, DType, Poly, Reg};
 
 /// Writes `o` as its schedule says.
@@ -93,22 +93,25 @@ pub(super) fn emit(
     for i in 0..results.products + results.sums {
         let _ = write!(args, ", acc{i}: f32");
     }
+    let (round, joined) = (shape.round(results, room), shape.joined(results, room.subgroup));
+    let ThinShape { rows, k, cols, across, lanes, unroll, depth_first } = shape;
     let text = Thin {
         preamble: format!("{}\nfn store({args}) {{\n{}}}\n", module.preamble(), store.text),
         setup: top.text,
         extents,
-        shape,
-        results,
+        blocks: template::Blocks { rows, k, cols, across, lanes, unroll, depth_first },
+        products: results.products,
+        sums: results.sums,
+        adding: Adding { each: round, joined, pitch: shape.pitch(), subgroup: room.subgroup },
         stage,
         before: before.text,
         first: first.text,
         body: body.text,
-        room,
     };
     let wgsl = text.render().map_err(template_error)?;
     let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
-    if shape.joined(results, room.subgroup) > 1 {
+    if joined > 1 {
         module.subgroup = Some(room.subgroup);
     }
     let bytes = shape.workgroup_bytes(results, room) + staged.unwrap_or(0);

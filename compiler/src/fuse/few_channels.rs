@@ -10,15 +10,14 @@
 //!
 //! for four channels in the copy, where `t` runs over window columns, and over channels within each.
 
+use crate::cost::Work;
 use crate::options::{Options, Precision};
-use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
-use wgfc_codegen_templates::cooperative::FETCH;
-use wgfc_codegen_templates::matmul::Contiguous;
+use crate::schedule::products::{self, Contiguous, SINGLE, cost, problem::Problem};
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Atom, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, Value};
 
 /// Elements of a vector load.
-const EIGHT: i64 = FETCH as i64;
+const EIGHT: i64 = products::EIGHT as i64;
 /// The least share of the estimated time that must be saved, since estimates are not more accurate than this.
 const LEAST_GAIN: f64 = 0.15;
 /// The largest stride, dilation or extent of a window that is considered, so that products of them fit 64 bits.
@@ -222,8 +221,8 @@ impl Conv {
         let written = images * self.extents(l).into_iter().map(|n| n as f64).product::<f64>();
         // Weights that are not constants need a copy at run time, too.
         let copies = if matches!(graph.node(self.weights.node).op, Op::Const(_)) { 1.0 } else { 2.0 };
-        let copied = (4.0 * read + 2.0 * written) / speeds.bytes_per_cycle()
-            + copies * (speeds.dispatch_cycles() + speeds.memory_latency);
+        let memory = 4.0 * read + 2.0 * written;
+        let copied = Work { memory, waits: copies, dispatches: copies, ..Work::default() }.cycles(speeds);
         time(window * l.elements * l.channels, true) + copied < time(own, false) * (1.0 - LEAST_GAIN)
     }
 

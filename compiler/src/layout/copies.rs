@@ -3,11 +3,12 @@
 use super::axes::Axes;
 use super::search::{Known, LEAST_GAIN, Search, gathering};
 use super::{Fitted, behind};
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::kernel::{
     Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Store, TensorId, TensorKind,
 };
-use crate::schedule::{Context, cost::Expected};
+use crate::schedule::Context;
 use wgfc_ir::Poly;
 
 /// An input, and the products that read it one element at a time.

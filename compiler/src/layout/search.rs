@@ -2,6 +2,7 @@
 
 use super::axes::Axes;
 use super::{Fitted, Indices, Order, movable, moved_kernel};
+use crate::cost::Work;
 use crate::kernel::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use crate::schedule::products::{self, problem};
 use crate::schedule::{Context, maps};
@@ -225,7 +226,7 @@ fn step(p: &Poly, var: usize) -> Option<i64> {
     let at = |i: i64| {
         p.eval(&|a| match a {
             Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
-            Atom::Sym(_) => Some(crate::schedule::cost::ASSUMED),
+            Atom::Sym(_) => Some(crate::cost::ASSUMED),
             Atom::Data(_) => Some(0),
             _ => None,
         })
@@ -262,12 +263,16 @@ fn beside_product(k: &Kernel, cx: &Context) -> Option<f64> {
     });
     let stored = k.stores.iter().map(|s| (s.tensor, &s.offset));
     let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var], cx)).sum();
-    Some(batch * m * n * bytes / cx.device.speeds.bytes_per_cycle())
+    Some(streamed(batch * m * n * bytes, cx))
+}
+
+/// The cycles for reading and writing so many bytes.
+fn streamed(memory: f64, cx: &Context) -> f64 {
+    Work { memory, ..Work::default() }.cycles(&cx.device.speeds)
 }
 
 /// The estimated cycles of a kernel whose tensors may be reordered; 0 for other families.
 fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f64 {
-    let memory = cx.device.speeds.bytes_per_cycle();
     let extent = |d: &Dim| cx.expect.extent(d);
     match &k.family {
         Family::Matmul(_) => {
@@ -284,10 +289,11 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
             let all = accesses(k);
             let tensors: FxHashSet<TensorId> = all.iter().map(|a| a.0).collect();
             let once: f64 = tensors.into_iter().map(bits).sum();
-            let cached: f64 = all.iter().map(|a| bits(a.0)).sum::<f64>() * cx.device.speeds.bandwidth
-                / cx.device.speeds.cache_bandwidth;
+            let again: f64 = all.iter().map(|a| bits(a.0)).sum();
             let operations = k.body.reachable(&k.roots()).len() as f64 / 2.0;
-            points * (once.max(cached) / 8.0 / memory).max(operations / (128.0 * cx.device.speeds.cores))
+            let (memory, cached, core) =
+                (points * once / 8.0, points * again / 8.0, points * operations / 128.0);
+            Work { memory, cached, core, ..Work::default() }.cycles(&cx.device.speeds)
         }
         Family::Map(_) | Family::Row(_) => {
             let domain = k.domain();
@@ -298,10 +304,10 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
             if let Some(Ok(maps::Map::Tiled(_))) = map {
                 let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());
                 let all: usize = accesses(k).iter().map(|a| bits(a.0)).sum();
-                return points * all as f64 / 8.0 / memory;
+                return streamed(points * all as f64 / 8.0, cx);
             }
             let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along, cx)).sum();
-            points * bytes / memory
+            streamed(points * bytes, cx)
         }
         _ => 0.0,
     }
@@ -310,9 +316,9 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Expected;
     use crate::device::DeviceProfile;
     use crate::kernel::parse;
-    use crate::schedule::cost::Expected;
 
     /// A convolution, and a map of its results.
     const TEXT: &str = "t0: f32[8, 4, 5, 6] input 0

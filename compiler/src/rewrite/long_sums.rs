@@ -9,10 +9,9 @@
 //! sum. The order in which terms are added changes.
 
 use super::canonical::topo;
+use crate::cost::{Expected, Work};
 use crate::device::DeviceProfile;
-use crate::schedule::cost::Expected;
-use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
-use wgfc_codegen_templates::matmul::Contiguous;
+use crate::schedule::products::{self, Contiguous, SINGLE, cost, problem::Problem};
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 
@@ -118,14 +117,41 @@ fn slices(
 
 /// The cycles for writing slices of this many results, and reading them in another dispatch.
 fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
-    let speeds = &device.speeds;
-    speeds.dispatch_cycles()
-        + results * 8.0 * slices as f64 / speeds.bytes_per_cycle()
-        + speeds.memory_latency
+    let memory = results * 8.0 * slices as f64;
+    Work { memory, waits: 1.0, dispatches: 1.0, ..Work::default() }.cycles(&device.speeds)
+}
+
+/// The sizes of a product of f32 whose first operand lies along the depth and whose second lies along the columns.
+pub(super) struct Sizes {
+    /// The number of independent products.
+    pub batch: Dim,
+    /// Rows of the result.
+    pub rows: Dim,
+    /// Columns of the result.
+    pub cols: Dim,
+    /// The number of terms of a sum.
+    pub depth: Dim,
 }
 
 /// The estimated cycles of a product, with its sums cut into slices if that is faster.
-pub(super) fn least(p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+pub(super) fn least(sizes: Sizes, device: &DeviceProfile, expect: &Expected) -> f64 {
+    let Sizes { batch, rows, cols, depth } = sizes;
+    let p = &Problem {
+        fours: [&depth, &cols].map(|d| d.modulo(&4_i64.into(), &[]).is(0)),
+        batch,
+        rows,
+        cols,
+        depth,
+        x: Contiguous::Depth,
+        y: Contiguous::Line,
+        results: SINGLE,
+        bits: 32.0,
+        vector: 4,
+        staged: 0.0,
+        half: false,
+        eights: [false; 2],
+        windows: vec![],
+    };
     let time = |p: &Problem| {
         let all = products::candidates(p, device, expect).into_iter();
         all.map(|g| cost::cycles(&g, p, device, expect)).fold(f64::INFINITY, f64::min)

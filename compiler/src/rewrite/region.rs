@@ -11,7 +11,7 @@ use super::fold;
 use super::number::{Exponents, Number};
 use super::rules::Rule;
 use super::term::{self, Attr, Head, Leaf, Table, Term, Terms, decode, is_term};
-use crate::schedule::cost::Expected;
+use crate::cost::Expected;
 use egg::{Id, Language};
 use petgraph::visit::DfsPostOrder;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -14,7 +14,7 @@
 
 use super::number::{Exponents, Number};
 use super::views::{ViewMap, broadcast};
-use crate::schedule::cost::Expected;
+use crate::cost::Expected;
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;

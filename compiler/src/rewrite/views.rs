@@ -1,6 +1,6 @@
 //! Composition of index maps.
 
-use crate::schedule::cost::Expected;
+use crate::cost::Expected;
 use wgfc_ir::{Dim, Op, Poly, Scalar, TensorType};
 
 /// The maximum number of characters of a composed index map: two loads with simple maps are cheaper than one with a

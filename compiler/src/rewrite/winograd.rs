@@ -9,14 +9,11 @@
 //! only convolutions with many channels gain. The weights' transform is computed while compiling.
 
 use super::canonical::topo;
-use super::long_sums;
-use crate::device::DeviceProfile;
-use crate::schedule::cost::Expected;
-use crate::schedule::products::cost::{LOAD, element_cycles};
-use crate::schedule::products::{SINGLE, problem::Problem};
+use super::long_sums::{self, Sizes};
+use crate::cost::{Expected, Work};
+use crate::device::{DeviceProfile, Speeds};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock};
-use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::tensor::{Data, Tensor};
 use wgfc_ir::{
@@ -152,38 +149,24 @@ impl Conv {
         let channels = extent(&c.k(), &self.within);
         let (results, images) = (extent(&c.m(), &[]), extent(&c.m(), &self.places));
         let tiles = [0, 1].map(|i| self.tiles(i)).iter().product::<Dim>() * &images;
-        let problem = |batch: i64, cols: &Dim, depth: Dim| Problem {
-            batch: batch.into(),
-            rows: outputs.clone(),
-            cols: cols.clone(),
-            x: Contiguous::Depth,
-            y: Contiguous::Line,
-            results: SINGLE,
-            bits: 32.0,
-            vector: 4,
-            staged: 0.0,
-            half: false,
-            fours: [&depth, cols].map(|d| d.modulo(&4_i64.into(), &[]).is(0)),
-            eights: [false; 2],
-            windows: vec![],
-            depth,
+        let time = |batch: i64, cols: &Dim, depth: Dim| {
+            let sizes = Sizes { batch: batch.into(), rows: outputs.clone(), cols: cols.clone(), depth };
+            long_sums::least(sizes, device, expect)
         };
-        let direct = problem(1, &results, &channels * 9);
-        let direct = long_sums::least(&direct, device, expect);
+        let direct = time(1, &results, &channels * 9);
         let positions = WINDOW * WINDOW;
-        let product = long_sums::least(&problem(positions, &tiles, channels.clone()), device, expect);
+        let product = time(positions, &tiles, channels.clone());
         let [outputs, channels, results, tiles, read] =
             [&outputs, &channels, &results, &tiles, &images].map(|d| expect.extent(d));
         let read =
             read * channels * self.spatial.map(|a| expect.extent(&self.from[a])).iter().product::<f64>();
         let (before, after) = (tiles * channels * positions as f64, tiles * outputs * positions as f64);
         let speeds = &device.speeds;
-        let load = element_cycles(speeds).unwrap_or(LOAD);
+        let load = speeds.element_cycles().unwrap_or(Speeds::LOAD_CYCLES);
         let pass = |bytes: f64, elements: f64, loads: f64| {
             let each = (loads + 1.0) * load + OPERATIONS;
-            (bytes / speeds.bytes_per_cycle()).max(elements / 128.0 * each / speeds.cores)
-                + speeds.dispatch_cycles()
-                + speeds.memory_latency
+            let core = elements / 128.0 * each;
+            Work { memory: bytes, core, waits: 1.0, dispatches: 1.0, ..Work::default() }.cycles(speeds)
         };
         let passes = pass(4.0 * (read + before), before, 4.0)
             + pass(4.0 * (after + results * outputs), results * outputs, 9.0);

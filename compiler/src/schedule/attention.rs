@@ -1,13 +1,16 @@
 //! How attention is cut up.
 
+mod shapes;
+
+pub use shapes::{Matrices, Stream, Tiles};
+
 use super::Context;
 use crate::device::DeviceProfile;
+use crate::device::occupancy::Kind;
 use crate::kernel::substitute::substitute;
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel};
-use crate::schedule::products::cost::MATRIX_BYTES;
 use crate::schedule::products::problem::{half, neighbours_along};
-use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_ir::{Atom, Dim, Poly};
 
 /// The widest values a thread can hold the sums of, in the registers of any GPU.
@@ -69,8 +72,8 @@ const BLOCKS: &[Tiles] = &[
     tiles(8, 1, 32, 8),
 ];
 
-/// Sums and scores that a thread may keep in registers.
-const MOST_REGISTERS: u32 = 160;
+/// The share of a thread's registers that sums and scores may take.
+const SUMS: f64 = 5.0 / 8.0;
 /// Loads that a thread may have under way while scores are computed.
 const MOST_LOADS: u32 = 8;
 
@@ -111,7 +114,7 @@ impl Problem {
                     let fits = tiles.is_sound()
                         && tiles.threads() <= device.max_invocations
                         && bytes <= device.max_workgroup_bytes
-                        && registers <= MOST_REGISTERS;
+                        && registers <= device.registers_for(SUMS);
                     // Queries can be kept where their width is known; where all of it is there at once they are.
                     let sensible = if open { !kept || self.d.is_some() } else { kept };
                     if !fits || !sensible {
@@ -139,8 +142,6 @@ fn timed<T>(all: Vec<T>, time: impl Fn(&T) -> f64) -> Vec<(f64, T)> {
 const WARPS: f64 = 16.0;
 /// How much longer: the missing warps' ratio to this power.
 const FEW_POWER: f64 = 0.4;
-/// Bytes of workgroup memory that those workgroups have which are on a core together.
-const RESIDENT_BYTES: f64 = 100.0 * 1024.0;
 /// Cycles in which 32 threads read 16 bytes each from workgroup memory.
 const READ: f64 = 2.0;
 /// Operations that make a probability of a score.
@@ -185,8 +186,9 @@ fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let per_core = speeds.per_core(workgroups);
     let registers = 40.0 + rows * (4.0 * columns + each) + 4.0 * (rows + each);
     let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup);
-    let resident =
-        (f64::from(REGISTERS) / registers / threads).min(RESIDENT_BYTES / f64::from(bytes)).floor().max(1.0);
+    let device = cx.device;
+    let resident = device.resident_by_registers(threads, registers);
+    let resident = resident.min(device.resident_by_bytes(Kind::Attention, f64::from(bytes))).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;
     let busy = steps * step * (WARPS / warps).max(1.0).powf(FEW_POWER) + end;
     let latency = steps * chunks * speeds.memory_latency + end;
@@ -249,12 +251,10 @@ fn are_shared(kernel: &Kernel, k: &kernel::Attention, heads: u32) -> bool {
 
 /// Heads of a workgroup at most.
 const MOST_HEADS: u32 = 8;
-/// Registers that hold what a thread reads and adds up.
-const MOST_STREAMED: u32 = 208;
-/// The most registers with keys and values of f16 as they are loaded. On an H100 four heads of 128 f32 take 51 µs with 128 of them and 64 with 192.
-const MOST_LOADED: u32 = 184;
-/// Registers of all threads of a workgroup.
-const REGISTERS: u32 = 65536;
+/// The share of a thread's registers that may hold what it reads and adds up.
+const STREAMED: f64 = 13.0 / 16.0;
+/// The share with keys and values of f16 as they are loaded. On an H100 four heads of 128 f32 take 51 µs with 128 registers and 64 with 192.
+const LOADED: f64 = 23.0 / 32.0;
 
 /// All ways to stream the keys, the preferred one first.
 fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<Stream> {
@@ -278,9 +278,9 @@ fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -
                     let fits = s.fits(d, e)
                         && threads <= device.max_invocations
                         && s.workgroup_bytes(e) <= device.max_workgroup_bytes
-                        && s.registers(d, e) <= MOST_STREAMED
-                        && s.loaded(d, e) <= MOST_LOADED
-                        && (s.registers(d, e) + 40) * threads <= REGISTERS;
+                        && s.registers(d, e) <= device.registers_for(STREAMED)
+                        && s.loaded(d, e) <= device.registers_for(LOADED)
+                        && (s.registers(d, e) + 40) * threads <= device.core_registers;
                     out.extend(fits.then_some(s));
                 }
             }
@@ -315,8 +315,7 @@ fn streaming(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &C
     let workgroups = batch / heads * s * parts;
     let per_core = speeds.per_core(workgroups);
     let registers = 40.0 + heads * own + unroll * own;
-    let resident =
-        (f64::from(REGISTERS) / registers / threads).floor().clamp(1.0, (2048.0 / threads).max(1.0));
+    let resident = cx.device.resident_by_registers(threads, registers).floor().max(1.0);
     let bytes = batch / f64::from(shared) * s * t * (d + e) * 16.0 / run;
     // Heads of other workgroups find in caches what the first one read.
     let again = 1.0 + (f64::from(shared) / heads - 1.0) / 4.0;
@@ -378,7 +377,7 @@ fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Contex
     let step = products + reads + softmax + loads + BARRIERS;
     let per_core = speeds.per_core(workgroups);
     let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
-    let resident = (MATRIX_BYTES / f64::from(bytes)).floor().max(1.0);
+    let resident = cx.device.resident_by_bytes(Kind::Matrices, f64::from(bytes)).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;
     let busy = steps * step * (WARPS / 2.0 / warps).max(1.0).powf(FEW_POWER) + queries * (d + e) / 16.0;
     let latency = steps * speeds.memory_latency * if g.ahead { 1.0 } else { 2.0 };

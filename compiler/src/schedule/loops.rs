@@ -1,5 +1,7 @@
 //! How the lanes of loops are shared out.
 
+pub use super::loop_forms::{Blocked, Loop, Spread};
+
 use super::spread::{self, Plan};
 use super::{Context, Schedule};
 use crate::device::{DeviceProfile, Speeds};
@@ -10,40 +12,6 @@ use wgfc_ir::{DType, Dim, Poly};
 /// H100, a fit.
 const MANY: f64 = 8.0;
 const THREADS: u32 = 64;
-
-/// How a loop is computed, whether its lanes are invocations or workgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Loop {
-    /// Invocations of a workgroup.
-    pub threads: u32,
-}
-
-/// How a staged loop is computed by workgroups whose invocations keep in registers what no step changes of the stages' sums:
-/// neighbours share the terms of all their elements, so that each reads only its terms of what steps change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Blocked {
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// Neighbours that share the terms of so many elements, one for each in the end.
-    pub block: u32,
-    /// Invocations of the subgroups in which they add up; their numbers follow each other.
-    pub subgroup: u32,
-}
-
-/// How a staged loop is computed by several workgroups a lane, which wait for each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Spread {
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// Workgroups that share a lane.
-    pub groups: u32,
-    /// Invocations that share the terms of an element, where there are so many.
-    pub lanes: u32,
-    /// The combinations are written out, so that values that no step changes stay in registers.
-    pub kept: bool,
-    /// How often a value is looked for before it is given up.
-    pub polls: u32,
-}
 
 /// All schedules of a loop that a device can run, the preferred one first.
 pub fn candidates(k: &kernel::Loop, cx: &Context) -> Vec<Loop> {
@@ -90,14 +58,10 @@ fn ordinary_candidates(k: &StagedLoop, device: &DeviceProfile) -> Vec<Loop> {
     [first].into_iter().chain(others).map(|threads| Loop { threads }).collect()
 }
 
-/// Words that an invocation keeps of what it combines: half of the registers that today's GPUs have for one.
-const KEPT: u32 = 128;
-/// Words that a workgroup keeps in registers: three eighths of the 64 Ki that a core of today's GPUs has, as the rest
-/// is needed for other values. Nothing that is measured tells it.
-pub const RESIDENT: i64 = 24 << 10;
-/// Registers of a core of today's GPUs, how many of them an invocation can have for what it keeps, and what it needs beside that.
-const REGISTERS: u32 = 64 << 10;
-const MOST_KEPT: u32 = 192;
+/// The share of an invocation's registers that holds what it combines, and the share that holds the blocks that it keeps.
+const COMBINED: f64 = 1.0 / 2.0;
+const BLOCKS: f64 = 3.0 / 4.0;
+/// Registers that an invocation needs beside the blocks that it keeps.
 const BESIDE: u32 = 40;
 /// Multiply-adds of a workgroup in a [cycle](Speeds::cycle), and bytes that its invocations read of its memory.
 const CYCLE: f64 = 128.0;
@@ -112,8 +76,8 @@ fn polls(speeds: &Speeds) -> u32 {
 
 /// Whether a workgroup of so many invocations can keep so many words in each.
 pub fn keeps_blocks(threads: u32, words: u32, device: &DeviceProfile) -> bool {
-    let room = threads.saturating_mul(words.saturating_add(BESIDE)) <= REGISTERS;
-    threads <= device.loop_invocations() && words <= MOST_KEPT && room
+    let room = threads.saturating_mul(words.saturating_add(BESIDE)) <= device.core_registers;
+    threads <= device.loop_invocations() && words <= device.registers_for(BLOCKS) && room
 }
 
 /// Whether a stage's sum is computed in blocks.
@@ -175,7 +139,7 @@ fn spread_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<(f64,
                     continue;
                 }
                 if bytes(k, &plan, &s) <= device.max_workgroup_bytes
-                    && (!kept || keeps_all(kernel, k, &plan, &s))
+                    && (!kept || keeps_all(kernel, k, &plan, &s, device.registers_for(COMBINED)))
                 {
                     out.push((step_spread(kernel, k, &plan, &s, &device.speeds), s));
                 }
@@ -214,8 +178,8 @@ fn loads(body: &Body, roots: &[ExprId], lanes: usize) -> (u32, u32) {
     (fixed, others)
 }
 
-/// Whether invocations have the registers for what the stages combine.
-fn keeps_all(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread) -> bool {
+/// Whether what the stages combine fits so many registers of each invocation.
+fn keeps_all(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread, registers: u32) -> bool {
     let mut any = false;
     let fits = |(stage, share): (&Stage, &spread::Share)| {
         let Some(c) = &stage.combined else { return true };
@@ -223,7 +187,7 @@ fn keeps_all(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread) -> bool {
         let each = c.terms.div_ceil(spread::lanes(stage, own, s));
         let (fixed, _) = loads(&kernel.body, &[c.reduction.value], k.lanes.len());
         any = true;
-        own <= s.threads && fixed * each <= KEPT && each <= KEPT
+        own <= s.threads && fixed * each <= registers && each <= registers
     };
     k.each.iter().zip(&plan.each).all(fits) && any
 }

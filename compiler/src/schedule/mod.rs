@@ -6,7 +6,7 @@
 //! first of them unless a table knows better.
 
 pub mod attention;
-pub mod cost;
+mod loop_forms;
 pub mod loops;
 pub mod maps;
 pub mod prefix_scans;
@@ -17,6 +17,7 @@ pub mod spread;
 pub mod table;
 pub mod text;
 
+pub use crate::cost;
 use crate::device::DeviceProfile;
 use crate::kernel::{Capacity, Family, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors, Location};

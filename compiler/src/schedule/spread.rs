@@ -13,7 +13,8 @@
 //! places in turns. A workgroup writes a place again two steps later, when it has what all others handed on in the step
 //! between, which they did after they had read the place.
 
-use super::{Schedule, ScheduledGraph, loops, maps};
+use super::loop_forms::{Loop, Spread};
+use super::{Schedule, ScheduledGraph, maps};
 use crate::Diagnostic;
 use crate::kernel::{
     Body, Expr, ExprId, Family, Kernel, KernelGraph, KernelTensor, Map, Part, ReduceKind, Repeat, Stage,
@@ -266,7 +267,7 @@ fn fitted(of: &[u32], width: u32, stride: u32) -> Option<Share> {
 }
 
 /// How many invocations share the terms of an element of a stage, where `lanes` may.
-pub fn lanes(stage: &Stage, own: u32, s: &loops::Spread) -> u32 {
+pub fn lanes(stage: &Stage, own: u32, s: &Spread) -> u32 {
     let Some(c) = &stage.combined else { return 1 };
     if matches!(c.reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return 1;
@@ -299,7 +300,7 @@ pub fn expand(all: &ScheduledGraph) -> Result<Cow<'_, ScheduledGraph>, Diagnosti
         let threads = spread.threads;
         schedules.push(Schedule::Map(maps::Map::Flat(maps::Flat { threads, elements: 1, unroll: 1 })));
         schedules.push(*s);
-        schedules.push(Schedule::StagedLoop(loops::Loop { threads }));
+        schedules.push(Schedule::StagedLoop(Loop { threads }));
         graph.kernels.extend([fill, shared, ordinary]);
     }
     moved.push(graph.kernels.len());
@@ -311,7 +312,7 @@ pub fn expand(all: &ScheduledGraph) -> Result<Cow<'_, ScheduledGraph>, Diagnosti
 }
 
 /// The three kernels of a loop.
-fn kernels(k: &Kernel, s: &loops::Spread, graph: &mut KernelGraph) -> Result<[Kernel; 3], Diagnostic> {
+fn kernels(k: &Kernel, s: &Spread, graph: &mut KernelGraph) -> Result<[Kernel; 3], Diagnostic> {
     let refused = || Diagnostic::internal(format!("workgroups cannot share {} as in `{s:?}`", k.family));
     let plan = plan(k, graph, s.groups).ok_or_else(refused)?;
     let Family::StagedLoop(f) = &k.family else { return Err(refused()) };

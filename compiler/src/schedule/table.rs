@@ -9,10 +9,10 @@
 //! what is computed before and after the sums counts. Names and numbers of tensors do not count, nor does where in a
 //! state that grows a kernel reads and writes: caches of any capacity share their choices.
 
-use super::cost::Expected;
 use super::products::problem::problem;
 use super::text::misfit;
 use super::{Context, Schedule, ScheduledGraph, candidates, locate};
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::error::json_in_words;
 use crate::kernel::{Capacity, Kernel, KernelGraph};
@@ -171,12 +171,10 @@ pub fn title(kernel: &Kernel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::attention::{Matrices, Stream, Tiles};
+    use crate::schedule::products::{CooperativeShape, ThinShape, TileShape};
     use crate::schedule::{attention, loops, maps, prefix_scans, products, rows, sorts};
     use proptest::prelude::*;
-    use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
-    use wgfc_codegen_templates::cooperative::CooperativeShape;
-    use wgfc_codegen_templates::matmul::TileShape;
-    use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
         (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..21usize).prop_map(

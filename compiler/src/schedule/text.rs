@@ -5,16 +5,14 @@
 //! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 unroll=1 rows_first=false
 //! ```
 
+use super::attention::{Matrices, Stream, Tiles};
+use super::products::{CooperativeShape, ThinShape, TileShape};
 use super::{Schedule, attention, loops, maps, prefix_scans, products, rows, sorts};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
-use wgfc_codegen_templates::cooperative::CooperativeShape;
-use wgfc_codegen_templates::matmul::TileShape;
-use wgfc_codegen_templates::thin::ThinShape;
 
 /// Fields by their names, as they are read.
 type Given = BTreeMap<String, String>;

@@ -3,8 +3,8 @@
 use crate::gpu::gemv::elements;
 use crate::gpu::*;
 use std::collections::BTreeMap;
-use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_compiler::kernel::*;
+use wgfc_compiler::schedule::attention::{Matrices, Stream, Tiles};
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
 /// The kind of mask of an attention kernel.

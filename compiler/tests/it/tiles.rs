@@ -488,7 +488,7 @@ fn convolutions() {
 /// The template chosen for a device whose properties are not known.
 #[test]
 fn choices() {
-    use wgfc_codegen_templates::matmul::Contiguous::{Depth, Line};
+    use wgfc_compiler::schedule::products::Contiguous::{Depth, Line};
     let profile = wgfc_compiler::DeviceProfile::default();
     for (what, d, x, y, want) in [
         ("large", [1, 4096, 4096, 4096], Depth, Line, "tiled"),

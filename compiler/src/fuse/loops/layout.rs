@@ -22,7 +22,7 @@ pub(in crate::fuse) fn lay_out(
     let mut body = body.as_ref().clone();
     let mut inputs = node.inputs.clone();
     let mut moved = vec![];
-    let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
+    let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body, device);
     // Operands kept in blocks are read once, before the steps.
     if in_blocks(&body, carried + scanned, device) {
         return Ok(None);
@@ -31,7 +31,7 @@ pub(in crate::fuse) fn lay_out(
         body.node_ids().filter(|n| matches!(body.node(*n).op, Op::Contract(_))).collect();
     for product in products {
         let Op::Contract(c) = body.node(product).op.clone() else { continue };
-        if !shared && is_written_out(&body, product, i64::from(device.loop_invocations())) {
+        if !shared && is_written_out(&body, product, device) {
             continue;
         }
         for side in 0..2 {

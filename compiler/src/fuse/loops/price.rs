@@ -10,12 +10,11 @@ use crate::fuse::loops::stages::Staged;
 use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId, length};
 use crate::options::Options;
-use crate::schedule::loops::{RESIDENT, stage_threads as threads};
+use crate::schedule::loops::stage_threads as threads;
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly, TensorType};
 
-/// Registers of an invocation; values beyond them spill to memory. GPUs have 128 to 256, some of them used for other purposes; no
-/// measurement tells how many.
-const REGISTERS: f64 = 160.0;
+/// The share of an invocation's registers that holds the values which it carries; values beyond them spill to memory.
+const CARRIED: f64 = 5.0 / 8.0;
 /// An executor is chosen over a simpler one, and splitting over one kernel, only if it takes less than this fraction of the other's time,
 /// since the estimates are no more accurate.
 const BETTER: f64 = 0.75;
@@ -94,7 +93,8 @@ impl Work {
 pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
     let lanes = mapping.expect.estimate(&mapping.lanes.iter().product::<Dim>()).max(1) as f64;
     let speeds: &Speeds = &mapping.profile.speeds;
-    let spilled = (w.carried / REGISTERS - 1.0).max(0.0);
+    let registers = f64::from(mapping.profile.registers_for(CARRIED).max(1));
+    let spilled = (w.carried / registers - 1.0).max(0.0);
     let one = w.chain * speeds.operation * (1.0 + 4.0 * spilled);
     let one = match mapping.executor {
         Executor::Invocation => one,
@@ -102,7 +102,8 @@ pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
             let alone = (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth);
             // Several workgroups can keep what they read in registers if there are enough of them, and exchange their results.
             let groups = mapping.room().clamp(1.0, MOST_GROUPS);
-            let again = (w.bytes - groups * RESIDENT as f64 * 4.0).max(0.0) / groups;
+            let kept = mapping.profile.kept_words() as f64 * 4.0;
+            let again = (w.bytes - groups * kept).max(0.0) / groups;
             let shared = (one / groups).max(again / speeds.workgroup_bandwidth)
                 + w.stages * 2.0 * speeds.barrier
                 + speeds.exchange;

@@ -14,11 +14,10 @@
 
 use super::problem::Problem;
 use super::window::{Window, Work};
-use super::{Block, Cooperative, Product, Thin, Tiled};
+use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
+use crate::cost::Expected;
+use crate::device::occupancy::Kind;
 use crate::device::{DeviceProfile, Speeds};
-use crate::schedule::cost::Expected;
-use wgfc_codegen_templates::matmul::Contiguous;
-use wgfc_codegen_templates::thin::ThinShape;
 
 /// Latencies of memory that a workgroup takes to start and to store.
 const OVERHEAD: f64 = 5.0 / 3.0;
@@ -26,13 +25,9 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 /// instructions of an invocation are independent of each other, and the root of their number fewer will do; with too few warps
 /// each step takes that much longer.
 const WARPS: f64 = 36.0;
-/// Bytes of workgroup memory that those of a tiled product which are resident on a core share.
-const RESIDENT_BYTES: f64 = 65536.0;
 
 /// Cycles that a step of a tiled product takes at least for its barrier; two take half as much again.
 const BARRIER: f64 = 60.0;
-/// Invocations of the workgroup whose barrier and reads a profile has.
-const MEASURED: f64 = 256.0;
 /// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
 const DOUBT: f64 = 4.0;
 /// Loads that an invocation has under way which makes a block of vectors.
@@ -43,8 +38,6 @@ const BLOCK_AGAIN: f64 = 0.75;
 /// The time of an element of a tile that is read by itself, as a share of the time in which 128 invocations read one each, where bytes count: a fit to
 /// convolutions timed on SwiftShader.
 const TILE_GATHER: f64 = 1.0 / 20.0;
-/// Cycles of a load of 128 invocations, of up to 16 bytes each.
-pub(crate) const LOAD: f64 = 4.0;
 
 /// How much longer a step takes whose depth is a loop, where latencies are as long as this or longer.
 const ROLLED: f64 = 0.12;
@@ -70,11 +63,8 @@ const MATRIX_GATHER: f64 = 0.4;
 const MATRIX_READS: f64 = 116.0;
 /// Latencies of memory that workgroups on matrix units take to start and to store.
 const MATRIX_OVERHEAD: f64 = 2.65;
-/// Bytes of workgroup memory that those which are resident on a core share.
-pub(crate) const MATRIX_BYTES: f64 = 49152.0;
-/// Registers of an invocation beside its sums, operands and what it fetches; and the most that it can have.
+/// Registers of an invocation beside its sums, operands and what it fetches.
 const MATRIX_REGISTERS: f64 = 50.0;
-const MOST_REGISTERS: f64 = 255.0;
 
 /// Estimated time in cycles.
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -90,12 +80,12 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
             let steps = (depth / (tk * split)).ceil();
             let products = tr * tc * tk * split / 128.0;
-            let element = element_cycles(speeds).map_or(1.5, |e| e.max(1.5));
+            let element = speeds.element_cycles().map_or(1.5, |e| e.max(1.5));
             let reads = threads / 128.0 * tk * (mr + mc) * element;
-            let single = element_cycles(speeds).map_or(0.2, |e| e * TILE_GATHER);
+            let single = speeds.element_cycles().map_or(0.2, |e| e * TILE_GATHER);
             let each = |fours: bool| if fours { 0.06 } else { single };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
-            let barrier = barrier_cycles(threads, speeds);
+            let barrier = speeds.barrier_cycles(threads);
             let barriers =
                 if buffers == 2 { barrier.max(BARRIER) } else { (2.0 * barrier).max(1.5 * BARRIER) };
             // Turns of a loop keep the instructions of one from those of the next.
@@ -135,7 +125,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let alone = alone.max(memory_latency);
             (workgroups, threads, steps * step + end, steps * alone + end)
         }
-        Product::Thin(t) => return thin_cycles(t, p, speeds, expect),
+        Product::Thin(t) => return thin_cycles(t, p, device, expect),
         Product::Window(Window { threads, rows: block_rows, cols: block_cols }) => {
             let threads = f64::from(threads);
             let of = |w: &&Work| w.rows == block_rows && w.cols == block_cols;
@@ -150,7 +140,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let x = if p.fours[0] { r / 4.0 } else { r };
             // Neighbours read the same element of `x`, and 16 bytes each of `y`.
             let bytes = p.bits / 8.0 * c / 4.0;
-            let loads = element_cycles(speeds).map_or(LOAD * x + bytes, |e| e * (r + c));
+            let loads = speeds.element_cycles().map_or(Speeds::LOAD_CYCLES * x + bytes, |e| e * (r + c));
             let loads = if p.bits < 32.0 { loads + r + c } else { loads };
             // Each invocation computes what it reads of `x`.
             let step = r * c + loads + p.staged * r + 2.0;
@@ -162,7 +152,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         Product::Block(Block { threads, rows: block_rows, cols: block_cols, .. }) => {
             let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
             let scatter = scatter(p, cols, depth, speeds);
-            let (element, doubt) = element_cycles(speeds).map_or((0.0, DOUBT), |e| (e, 1.0));
+            let (element, doubt) = speeds.element_cycles().map_or((0.0, DOUBT), |e| (e, 1.0));
             let loads = element.max(5.0) * r + element.max(6.0 + 8.0 * scatter) * c;
             let busy = doubt * threads / 128.0 * (depth * (r * c + loads) + 20.0);
             let latency = doubt * (depth * (r + c) / 16.0).ceil() * memory_latency * 0.8;
@@ -172,7 +162,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         Product::Serial(_) => {
             let threads = 128.0;
             let scatter = scatter(p, cols, depth, speeds);
-            let element = element_cycles(speeds).unwrap_or(0.0);
+            let element = speeds.element_cycles().unwrap_or(0.0);
             let busy = threads / 128.0 * depth * (12.0 + 8.0 * scatter).max(2.0 * element + 1.0);
             let latency = (depth / 8.0).ceil() * memory_latency * 0.8;
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
@@ -196,18 +186,22 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     let resident = match *g {
         Product::Tiled(Tiled { shape: t, buffers, .. }) => {
             let most = if t.thread_rows * t.thread_cols >= 32 { 512.0 } else { 1024.0 };
-            (most / threads).min(RESIDENT_BYTES / f64::from(t.workgroup_bytes(buffers))).floor().max(1.0)
+            let bytes = f64::from(t.workgroup_bytes(buffers));
+            (most / threads).min(device.resident_by_bytes(Kind::Tiles, bytes)).floor().max(1.0)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) => {
             let [r, c, k, sr, sc] = [s.rows, s.cols, s.k, s.sub_rows, s.sub_cols].map(f64::from);
             let registers = MATRIX_REGISTERS + sr * sc / 32.0 + (r + c) * k / 2.0 / threads + (sr + sc) / 4.0;
-            let most = f64::from(REGISTERS) / (threads * registers.min(MOST_REGISTERS));
-            most.min(MATRIX_BYTES / f64::from(s.workgroup_bytes(p.x, p.y))).floor().max(1.0)
+            let bytes = f64::from(s.workgroup_bytes(p.x, p.y));
+            let registers = registers.min(f64::from(device.invocation_registers));
+            let most = device.resident_by_registers(threads, registers);
+            most.min(device.resident_by_bytes(Kind::Matrices, bytes)).floor().max(1.0)
         }
         Product::Block(Block { rows, cols, width: 4, .. }) => {
             let registers =
                 f64::from(rows * cols) + 2.0 * f64::from(rows + cols) + f64::from(OTHER_REGISTERS);
-            ((f64::from(REGISTERS) / registers.min(MOST_REGISTERS)).min(2048.0) / threads).floor().max(1.0)
+            let registers = registers.min(f64::from(device.invocation_registers));
+            device.resident_by_registers(threads, registers).floor().max(1.0)
         }
         _ => (1024.0 / threads).floor().max(1.0),
     };
@@ -220,22 +214,10 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     (rounds * round(resident) + round(per_core - rounds * resident)).max(least)
 }
 
-/// Cycles of a core that a barrier takes: while a workgroup waits, others go on that are under way on it.
-fn barrier_cycles(threads: f64, speeds: &Speeds) -> f64 {
-    speeds.barrier * threads / (speeds.resident / speeds.cores).max(MEASURED) / speeds.cycle()
-}
-
-/// Cycles of a core in which 128 invocations read an element each, where it reads so little at a time that bytes count rather than loads.
-pub(crate) fn element_cycles(speeds: &Speeds) -> Option<f64> {
-    let others = (speeds.resident / speeds.cores / MEASURED).max(1.0);
-    let cycles = 512.0 / (speeds.workgroup_bandwidth * others * speeds.cycle());
-    (cycles > LOAD).then_some(cycles)
-}
-
 /// How many times as many loads neighbouring columns take whose elements do not lie side by side. Where bytes count rather than loads,
 /// neighbours share none, and it is all the same where their elements lie.
 fn scatter(p: &Problem, cols: f64, depth: f64, speeds: &Speeds) -> f64 {
-    let apart = p.y == Contiguous::Depth && cols > 1.0 && element_cycles(speeds).is_none();
+    let apart = p.y == Contiguous::Depth && cols > 1.0 && speeds.element_cycles().is_none();
     if apart { depth.min(8.0) } else { 1.0 }
 }
 
@@ -250,8 +232,6 @@ const ISSUING: f64 = 256.0;
 const HIDING: f64 = 512.0;
 const BETWEEN_ROUNDS: f64 = 0.45;
 
-/// Registers of a core.
-const REGISTERS: u32 = 65536;
 /// Registers of a thread of a thin product beside its sums and what they are made of.
 const OTHER_REGISTERS: u32 = 24;
 /// How many times the registers of a core the invocations of a thin product may want: what is more goes through memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on
@@ -265,16 +245,16 @@ const FOLDED: f64 = 8.0;
 
 /// Whether the sums of all threads of a workgroup, and an element of each operand, fit the registers of a core: what does not
 /// goes through memory, which takes ten times as long.
-pub fn in_registers(t: ThinShape, p: &Problem) -> bool {
+pub fn in_registers(t: ThinShape, p: &Problem, device: &DeviceProfile) -> bool {
     let least = t.accumulators(p.results) + t.rows + t.cols * p.results.products + OTHER_REGISTERS;
-    least * t.threads() <= REGISTERS
+    least * t.threads() <= device.core_registers
 }
 
 /// Estimated time of a thin product in cycles: the longest of reading all weights from memory, of reading
 /// them and each workgroup's rows through the cache, of the loads that one workgroup waits for one after another, and of its
 /// instructions; a part of the others; and the sums at the end.
-fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
-    let t = g.shape;
+fn thin_cycles(g: Thin, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+    let (t, speeds) = (g.shape, &device.speeds);
     let (memory, latency) = (speeds.bytes_per_cycle(), BUSY_LATENCY * speeds.memory_latency);
     let core_reads = CORE_READS * memory / speeds.cores;
     let [batch, cols, depth] = [&p.batch, &p.cols, &p.depth].map(|d| expect.extent(d));
@@ -295,14 +275,14 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
 
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
-    let resident = ((f64::from(REGISTERS) / registers).min(2048.0) / threads).floor().max(1.0);
+    let resident = device.resident_by_registers(threads, registers).floor().max(1.0);
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
-    let waiting = barriers * barrier_cycles(threads, speeds);
+    let waiting = barriers * speeds.barrier_cycles(threads);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
     // Many that fill the workgroup memory stage and add up their sums one after another.
     let bytes = f64::from(t.workgroup_bytes(p.results, g.room()));
     let staged = if g.staged { 4.0 * rows * depth } else { 0.0 };
-    let beside = resident.min(MATRIX_BYTES / (bytes + staged)).floor().max(1.0);
+    let beside = resident.min(device.resident_by_bytes(Kind::Matrices, bytes + staged)).floor().max(1.0);
     let stage = 2.0 * p.staged * rows * depth / threads;
     let end = sums * threads / FOLDED;
     let alone = rounds * latency + folding;
@@ -325,7 +305,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let loads =
         k * block_cols * p.bits / 8.0 / width + if strided { rows * k } else { rows * (k / 4.0).ceil() };
     let elements = k * block_cols * p.bits / 32.0 + rows * k;
-    let loads = element_cycles(speeds).map_or(LOAD * loads, |e| e * elements);
+    let loads = speeds.element_cycles().map_or(Speeds::LOAD_CYCLES * loads, |e| e * elements);
     let block = k * block_cols * products * (unpack + rows) + loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 
@@ -336,7 +316,8 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let together = threads * per_core.min(resident);
     let few = |most: f64| (most / together).max(1.0);
     let instructions = per_core * instructions * few(ISSUING);
-    let instructions = instructions * (registers * threads / f64::from(REGISTERS) / SPILLED).max(1.0);
+    let instructions =
+        instructions * (registers * threads / f64::from(device.core_registers) / SPILLED).max(1.0);
     let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
     // Where one workgroup waits between rounds, others hardly fill the time.

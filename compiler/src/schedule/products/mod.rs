@@ -5,14 +5,14 @@
 
 pub mod cost;
 pub mod problem;
+mod shapes;
 pub mod window;
 
+pub use shapes::{Contiguous, CooperativeShape, EIGHT, Results, Room, ThinShape, TileShape};
+
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
-use crate::schedule::cost::Expected;
 use problem::Problem;
-use wgfc_codegen_templates::cooperative::CooperativeShape;
-use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
-use wgfc_codegen_templates::thin::{Results, Room, ThinShape};
 use wgfc_ir::Dim;
 use window::Window;
 
@@ -331,7 +331,7 @@ fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u3
                     let products = k * cols * unroll * rows * p.results.products;
                     if unroll != last
                         && rows * cols * p.results.products <= MOST_SUMS
-                        && cost::in_registers(shape, p)
+                        && cost::in_registers(shape, p, profile)
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
                         && shape.round(
                             p.results,

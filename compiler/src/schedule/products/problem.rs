@@ -1,16 +1,13 @@
 //! The properties of a product of matrices that are looked at before it is cut up.
 
 use super::window::{self, Work};
-use super::{FEW_ROWS, SINGLE};
+use super::{Contiguous, EIGHT, FEW_ROWS, Results, SINGLE, TileShape};
+use crate::cost::ASSUMED;
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::length;
 use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
-use crate::schedule::cost::ASSUMED;
 use std::fmt;
-use wgfc_codegen_templates::cooperative::FETCH;
-use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
-use wgfc_codegen_templates::thin::Results;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly};
 
 /// Expressions of a result up to which an invocation's results are written out one after another: a bound on the text.
@@ -495,7 +492,7 @@ pub fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
 pub fn by_eights(kernel: &Kernel, side: &Side<'_>) -> bool {
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
     let extent = if side.order == Contiguous::Depth { k } else { side.extent };
-    extent.modulo(&i64::from(FETCH).into(), &[]).is(0)
+    extent.modulo(&i64::from(EIGHT).into(), &[]).is(0)
 }
 
 /// How many elements an operand has along its memory order.

@@ -11,10 +11,10 @@ pub use crate::kernel::passes::{Pass, group, passes};
 
 use super::Context;
 use crate::Diagnostic;
+use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction};
-use crate::schedule::cost::Expected;
 use std::collections::BTreeSet;
 use unroll::Unrolled;
 use wgfc_ir::{Dim, Reg};

@@ -108,7 +108,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             outside: Outside::of(node),
             kept: kept(mapping.body()),
             most: i64::from(mapping.profile.loop_invocations()),
-            shared: mapping.room() >= 2.0 && reads_much(mapping.body()),
+            shared: mapping.room() >= 2.0 && reads_much(mapping.body(), &mapping.profile),
             blocks: in_blocks(mapping.body(), Outside::of(node).changing(), &mapping.profile),
             arrays,
             made: FxHashMap::default(),
@@ -241,7 +241,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
             return Ok(self.push(n, ty.dtype, None, value));
         };
         let blocks = self.in_blocks(v, n);
-        if !self.shared && !blocks && written_out(n, terms, self.most) == terms {
+        if !self.shared && !blocks && written_out(n, terms, &self.mapping.profile) == terms {
             let value = self.pull(mapping.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
@@ -326,7 +326,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
             return Ok((Some(combined), acc));
         };
         let blocks = self.in_blocks(v, n);
-        let written = if self.shared || blocks { 0 } else { written_out(n, terms, self.most) };
+        let written = if self.shared || blocks { 0 } else { written_out(n, terms, &self.mapping.profile) };
         let rest = terms - written;
         let groups = if blocks { &SIDE_BY_SIDE[..] } else { &AT_ONCE };
         let group = groups.iter().copied().find(|g| *g <= rest).unwrap_or(1);

@@ -5,7 +5,7 @@ use crate::fuse::loops::expand::{accumulator, extent};
 use crate::fuse::loops::price::summed;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
-use crate::schedule::loops::{RESIDENT, keeps_blocks, stage_threads};
+use crate::schedule::loops::{keeps_blocks, stage_threads};
 use petgraph::visit::{Dfs, Walker};
 use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
@@ -15,20 +15,21 @@ const MOST: i64 = 1 << 16;
 const TERMS: i64 = 64;
 
 /// The number of terms that a stage of `n` elements unrolls, within the registers of a workgroup.
-pub(super) fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
-    if n > invocations { 0 } else { (RESIDENT / n.max(1)).min(TERMS).min(terms) }
+pub(super) fn written_out(n: i64, terms: i64, device: &DeviceProfile) -> i64 {
+    let many = n > i64::from(device.loop_invocations());
+    if many { 0 } else { (device.kept_words() / n.max(1)).min(TERMS).min(terms) }
 }
 
 /// Whether all terms of a product in a body are unrolled, as far as that is known before the lanes are: with lanes a product has fewer
 /// elements.
-pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool {
+pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, device: &DeviceProfile) -> bool {
     let Op::Contract(c) = &graph.node(n).op else { return false };
-    matrix(graph, n, c).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
+    matrix(graph, n, c).is_some_and(|(n, k)| written_out(n, k, device) == k)
 }
 
 /// Whether a step's products read so much that one workgroup cannot keep most of it. If several workgroups share a lane, each computing
 /// some elements, their schedule decides how many terms are unrolled.
-pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
+pub(in crate::fuse) fn reads_much(body: &Graph, device: &DeviceProfile) -> bool {
     let operands = |n: NodeId| match &body.node(n).op {
         Op::Contract(_) => body.node(n).inputs.clone(),
         _ => vec![],
@@ -37,7 +38,7 @@ pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
         let size = |v: &Value| body.ty(*v).numel().as_const().unwrap_or(0);
         operands(n).iter().map(size).max().unwrap_or(0)
     };
-    body.node_ids().map(words).fold(0, i64::saturating_add) > RESIDENT * 3 / 2
+    body.node_ids().map(words).fold(0, i64::saturating_add) > device.kept_words().saturating_mul(3) / 2
 }
 
 /// The least number of operand words of products for which a workgroup's invocations share blocks of them: with fewer, each invocation
