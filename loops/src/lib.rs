@@ -61,6 +61,7 @@
 mod expr;
 pub mod interpret;
 mod kernel;
+mod races;
 pub mod steps;
 pub mod text;
 mod verify;
@@ -69,4 +70,5 @@ pub use expr::{Combined, Expr};
 pub use kernel::{
     Access, For, Kernel, Kind, Name, Space, Stmt, Store, Tensor, TensorId, Value, Write, visit,
 };
+pub use races::races;
 pub use verify::verify;

@@ -4,7 +4,7 @@ use wgfc_ir::{DType, Scalar};
 use wgfc_loops::interpret::{Options, run};
 use wgfc_loops::steps::{Step, apply};
 use wgfc_loops::text::parse;
-use wgfc_loops::{Kernel, Space, verify};
+use wgfc_loops::{Kernel, Space, races, verify};
 
 const PRODUCT: &str = "kernel \"fc\"
   x: f32[n, 24] storage read
@@ -73,6 +73,16 @@ fn a_product_is_tiled_by_steps() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/product_tiled.txt");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(file, k.to_string()).unwrap();
+    }
+    assert_eq!(races(&k), [""; 0]);
+    // Each barrier is needed.
+    let text = k.to_string();
+    for (at, _) in text.match_indices("            barrier\n") {
+        let without = format!("{}{}", &text[..at], &text[at + "            barrier\n".len()..]);
+        let k = parse(&without).unwrap();
+        assert!(races(&k)[0].contains("without a barrier between them"), "{:?}", races(&k));
+        let sizes = |s: &str| Some(if s == "n" { 16 } else { 32 });
+        assert!(execute(&k, &sizes).unwrap_err().contains("without a barrier between them"));
     }
     assert_eq!(k.to_string(), std::fs::read_to_string(file).unwrap(), "UPDATE_EXPECT=1 accepts this");
 }
@@ -166,6 +176,7 @@ fn a_team_divides_a_row() {
         "{text}"
     );
     assert_eq!(text.matches("barrier").count(), 8, "{text}");
+    assert_eq!(races(&k), [""; 0]);
     same(SOFTMAX, "grid i; team 7; spread k1");
     same(PRODUCT, "grid i; grid j; team 5; spread k");
     same(PRODUCT, "grid i; team 5; spread j");
@@ -238,6 +249,7 @@ fn random_steps_leave_results_as_they_are() {
                 if let Ok(new) = apply(&k, &step.parse().unwrap()) {
                     assert_eq!(parse(&new.to_string()).unwrap().to_string(), new.to_string());
                     let got = execute(&new, &sizes).unwrap_or_else(|e| panic!("{step}: {e}\nbefore:\n{k}"));
+                    assert_eq!(races(&new), [""; 0], "{new}");
                     assert_eq!(got, want, "{step} of\n{k}\nis\n{new}");
                     k = new;
                     applied += 1;

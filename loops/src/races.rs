@@ -1,0 +1,293 @@
+//! Proofs that invocations do not disturb each other in workgroup memory.
+//!
+//! Between two barriers the invocations of a workgroup run in any order. [`races`] takes each stretch of statements between barriers and
+//! enumerates, for all invocations and all points of loops inside of it, which elements they access: none may be written by one
+//! invocation and accessed by another one. Loops around a barrier are looked at for two points in a row, so that the end of a point and
+//! the beginning of the next one are in one stretch. What is the same for all invocations (sizes, workgroups, the points of loops around
+//! the stretch) may have any value, as it is in both positions alike; so the proof is for all sizes.
+
+use crate::interpret::levels;
+use crate::text::statement;
+use crate::{Expr, For, Kernel, Space, Stmt, TensorId, Write, visit};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use wgfc_ir::{Atom, BinaryOp, Poly};
+
+/// The most accesses of a stretch that are enumerated.
+const MOST: i64 = 1 << 22;
+
+/// An access to workgroup memory.
+#[derive(Clone)]
+struct Access {
+    tensor: TensorId,
+    offset: Poly,
+    write: Option<Write>,
+    /// Loops inside of the stretch around it, with their extents.
+    inner: Vec<(usize, Poly)>,
+    /// Conditions under which it happens.
+    guards: Vec<Expr>,
+    text: String,
+}
+
+/// The accesses to workgroup memory that are not shown to be free of races; none if all are.
+///
+/// ```
+/// let text = |barrier: &str| format!("kernel
+///   y: f32[8] storage write
+///   s: f32[8] workgroup
+///   for lane in 0..8 invocation
+///     s[lane] = 1.0
+///     {barrier}
+///     y[lane] = s[7 - lane]
+/// ");
+/// let kernel = |barrier| wgfc_loops::text::parse(&text(barrier)).unwrap();
+/// assert!(wgfc_loops::races(&kernel("barrier")).is_empty());
+/// assert_eq!(
+///     wgfc_loops::races(&kernel("// none")),
+///     ["`s`: `s[lane] = 1.0` of invocation 0 and `y[lane] = s[-lane + 7]` of invocation 7 access the same element without a barrier between them"]
+/// );
+/// ```
+pub fn races(kernel: &Kernel) -> Vec<String> {
+    let (_, invocations, body) = levels(kernel);
+    let lanes: Vec<(usize, i64)> =
+        invocations.iter().filter_map(|l| Some((l.var, l.extent.as_const()?))).collect();
+    let mut walk = Walk { kernel, stretches: vec![vec![]] };
+    walk.block(body, &[], &[], &[]);
+    let mut out = BTreeSet::new();
+    for stretch in &walk.stretches {
+        let written: BTreeSet<TensorId> =
+            stretch.iter().filter(|a| a.write.is_some()).map(|a| a.tensor).collect();
+        for t in written {
+            let all: Vec<&Access> = stretch.iter().filter(|a| a.tensor == t).collect();
+            if let Err(why) = check(&all, &lanes) {
+                out.insert(format!("`{}`: {why}", kernel.tensors[t].name));
+            }
+        }
+    }
+    out.into_iter().collect()
+}
+
+struct Walk<'k> {
+    kernel: &'k Kernel,
+    /// Accesses between barriers.
+    stretches: Vec<Vec<Access>>,
+}
+
+fn has_barrier(body: &[Stmt]) -> bool {
+    let mut found = false;
+    visit(body, &mut |s| found |= matches!(s, Stmt::Barrier { .. }));
+    found
+}
+
+impl Walk<'_> {
+    /// `next` are the variables of loops of which this is the second point in a row.
+    fn block(&mut self, body: &[Stmt], inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
+        for s in body {
+            let at = |e: &Expr, w: &mut Self, guards: &[Expr]| w.reads(s, e, inner, guards, next);
+            match s {
+                Stmt::Barrier { .. } => self.stretches.push(vec![]),
+                Stmt::For(l) => self.repeat(s, l, inner, guards, next),
+                Stmt::If { condition, then, otherwise } => {
+                    at(condition, self, guards);
+                    let own: Vec<Expr> = guards.iter().cloned().chain([moved(condition, next)]).collect();
+                    self.block(then, inner, &own, next);
+                    self.block(otherwise, inner, guards, next);
+                }
+                Stmt::Let { expr, .. } => at(expr, self, guards),
+                Stmt::Store(store) => {
+                    let mut own = guards.to_vec();
+                    if let Some(g) = &store.guard {
+                        at(g, self, guards);
+                        own.push(moved(g, next));
+                    }
+                    at(&store.value, self, &own);
+                    self.access(s, store.tensor, &store.at, Some(store.write), inner, &own, next);
+                }
+            }
+        }
+    }
+
+    fn repeat(&mut self, s: &Stmt, l: &For, inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
+        if let Some(c) = &l.condition {
+            self.reads(s, c, inner, guards, next);
+        }
+        if !has_barrier(&l.body) {
+            let own: Vec<(usize, Poly)> = inner.iter().cloned().chain([(l.var, l.extent.clone())]).collect();
+            return self.block(&l.body, &own, guards, next);
+        }
+        self.block(&l.body, inner, guards, next);
+        if let Some(c) = &l.condition {
+            self.reads(s, c, inner, guards, next);
+        }
+        let own: Vec<usize> = next.iter().copied().chain([l.var]).collect();
+        self.block(&l.body, inner, guards, &own);
+    }
+
+    fn reads(&mut self, s: &Stmt, e: &Expr, inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
+        if let Expr::Load { tensor, at, guard } = e {
+            let own: Vec<Expr> = guards.iter().cloned().chain(guard.iter().map(|g| moved(g, next))).collect();
+            self.access(s, *tensor, at, None, inner, &own, next);
+        }
+        e.operands().into_iter().for_each(|e| self.reads(s, e, inner, guards, next));
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of an access")]
+    fn access(
+        &mut self,
+        s: &Stmt,
+        tensor: TensorId,
+        at: &[Poly],
+        write: Option<Write>,
+        inner: &[(usize, Poly)],
+        guards: &[Expr],
+        next: &[usize],
+    ) {
+        let Some(t) = self.kernel.tensors.get(tensor).filter(|t| t.space == Space::Workgroup) else { return };
+        let access = Access {
+            tensor,
+            offset: later(&t.offset(at), next),
+            write,
+            inner: inner.to_vec(),
+            guards: guards.to_vec(),
+            text: statement(self.kernel, s),
+        };
+        if let Some(last) = self.stretches.last_mut() {
+            last.push(access);
+        }
+    }
+}
+
+/// An index expression at the next point of loops.
+fn later(p: &Poly, next: &[usize]) -> Poly {
+    let step = |a: &Atom| match a {
+        Atom::Var(v) if next.contains(&(*v as usize)) => Some(&Poly::atom(a.clone()) + &Poly::ONE),
+        _ => None,
+    };
+    if next.is_empty() { p.clone() } else { p.subst(&step, &[]) }
+}
+
+fn moved(e: &Expr, next: &[usize]) -> Expr {
+    e.map(&|p| later(p, next), &|e| e)
+}
+
+/// The points at which the invocations access elements: the offset without what is the same for all, and the invocation.
+fn points(a: &Access, lanes: &[(usize, i64)]) -> Result<(Poly, FxHashMap<i64, i64>), String> {
+    let mut vars: Vec<(usize, i64)> = lanes.to_vec();
+    let mut differ: BTreeSet<usize> = lanes.iter().map(|l| l.0).collect();
+    for (v, extent) in &a.inner {
+        differ.insert(*v);
+        let used = |p: &Poly| p.vars().contains(v);
+        let mut guarded = false;
+        a.guards.iter().for_each(|g| g.visit(&mut |e| guarded |= e.indices().iter().any(used)));
+        if !used(&a.offset) && !guarded {
+            continue;
+        }
+        let n = extent.as_const().ok_or_else(|| format!("`{}` is in a loop of {extent} points", a.text))?;
+        vars.push((*v, n));
+    }
+    let (mut same, mut own) = (Poly::ZERO, Poly::ZERO);
+    for (m, c) in a.offset.terms() {
+        let term = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
+        if term.vars().iter().any(|v| differ.contains(v)) { own = &own + &term } else { same = &same + &term }
+    }
+    let strange = |p: &Poly| {
+        !p.data().is_empty()
+            || !p.symbols().is_empty()
+            || p.vars().iter().any(|v| vars.iter().all(|u| u.0 != *v))
+    };
+    if strange(&own) || !a.offset.data().is_empty() {
+        return Err(format!("the position in `{}` depends on more than the invocation", a.text));
+    }
+    let total = vars.iter().try_fold(1i64, |n, v| n.checked_mul(v.1)).filter(|n| *n <= MOST);
+    let total = total.ok_or_else(|| format!("`{}` has more accesses than are enumerated", a.text))?;
+    let threads: i64 = lanes.iter().map(|l| l.1).product();
+    let per_lane = total / threads.max(1);
+    let mut out: FxHashMap<i64, i64> = FxHashMap::default();
+    for i in 0..total {
+        let (lane, mut rest) = (i / per_lane.max(1), i);
+        let mut values: FxHashMap<usize, i64> = FxHashMap::default();
+        for (v, n) in vars.iter().rev() {
+            values.insert(*v, rest % n);
+            rest /= n;
+        }
+        let value = |a: &Atom| match a {
+            Atom::Var(v) => values.get(&(*v as usize)).copied(),
+            _ => None,
+        };
+        // A condition without a value here may be true.
+        if a.guards.iter().any(|g| truth(g, &value) == Some(false)) {
+            continue;
+        }
+        let offset = own.eval(&value).ok_or_else(|| format!("the position in `{}` has no value", a.text))?;
+        // Several invocations: number -1.
+        out.entry(offset)
+            .and_modify(|l| {
+                if *l != lane {
+                    *l = -1
+                }
+            })
+            .or_insert(lane);
+    }
+    Ok((same, out))
+}
+
+/// The value of a condition on positions, if these have values.
+fn truth(e: &Expr, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<bool> {
+    let Expr::Binary(op, a, b) = e else { return None };
+    if *op == BinaryOp::And {
+        return match (truth(a, value), truth(b, value)) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
+    }
+    let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) else { return None };
+    let (a, b) = (a.eval(value)?, b.eval(value)?);
+    Some(match op {
+        BinaryOp::Lt => a < b,
+        BinaryOp::Le => a <= b,
+        BinaryOp::Gt => a > b,
+        BinaryOp::Ge => a >= b,
+        BinaryOp::Eq => a == b,
+        BinaryOp::Ne => a != b,
+        _ => return None,
+    })
+}
+
+/// Whether no two invocations access an element that one of them writes.
+fn check(all: &[&Access], lanes: &[(usize, i64)]) -> Result<(), String> {
+    let known: Vec<(Poly, FxHashMap<i64, i64>)> =
+        all.iter().map(|a| points(a, lanes)).collect::<Result<_, _>>()?;
+    for (i, a) in all.iter().enumerate().filter(|(_, a)| a.write.is_some()) {
+        for (j, b) in all.iter().enumerate() {
+            let alike = a.write == b.write && a.write != Some(Write::Replace);
+            if alike || b.write.is_some() && j < i {
+                continue;
+            }
+            let ((same, mine), (others, theirs)) = (&known[i], &known[j]);
+            let distance = (same - others).as_const().ok_or_else(|| {
+                format!("the distance of `{}` and `{}` depends on more than the invocation", a.text, b.text)
+            })?;
+            let mut met: Vec<(i64, i64)> = vec![];
+            for (element, lane) in mine {
+                if let Some(other) = theirs.get(&(element + distance))
+                    && (lane != other || *lane == -1)
+                {
+                    met.push((*lane, *other));
+                }
+            }
+            if let Some((lane, other)) = met.into_iter().min() {
+                let who =
+                    |n: i64| if n < 0 { "several invocations".into() } else { format!("invocation {n}") };
+                return Err(format!(
+                    "`{}` of {} and `{}` of {} access the same element without a barrier between them",
+                    a.text,
+                    who(lane),
+                    b.text,
+                    who(other)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
