@@ -48,7 +48,7 @@ fn map(b: &mut Builder, k: &Map) -> Result<Vec<Stmt>, String> {
 
 /// Products and sums, each in a register.
 fn matmul(b: &mut Builder, k: &Matmul) -> Result<Vec<Stmt>, String> {
-    let vars = [(0, "batch"), (1, "m"), (2, "n"), (3, "k")].map(|(i, name)| b.open(i, name));
+    let vars = [(0, "batch"), (1, "row"), (2, "column"), (3, "depth")].map(|(i, name)| b.open(i, name));
     let zero = Expr::Const(Scalar::from_f64(DType::F32, 0.0));
     let accs: Vec<usize> = (0..k.b.len() + k.sums.len()).map(|_| b.register("acc", DType::F32)).collect();
     let mut inside: Vec<Stmt> = accs.iter().map(|acc| b.set(*acc, zero.clone())).collect();

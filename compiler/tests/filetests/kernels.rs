@@ -26,7 +26,7 @@ struct Section {
     text: String,
 }
 
-const NAMES: [&str; 4] = ["kernels", "schedule", "wgsl", "kept"];
+const NAMES: [&str; 6] = ["kernels", "schedule", "wgsl", "kept", "steps", "loops"];
 
 fn sections(text: &str) -> (String, Vec<Section>) {
     let (mut head, mut out) = (String::new(), Vec::<Section>::new());
@@ -120,16 +120,19 @@ fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Resul
     }
 }
 
-/// Executes kernels as loop nests and compares the results with the evaluator's.
-fn interpret(graph: &Graph, kernels: &KernelGraph, setup: &Setup) -> Result<(), String> {
+/// Executes kernels as loops, after steps, and compares the results with the evaluator's. Gives the loops as text.
+fn interpret(graph: &Graph, kernels: &KernelGraph, steps: &str, setup: &Setup) -> Result<String, String> {
+    let loops = witness::nests(kernels, steps)?;
+    let shown = loops.iter().map(ToString::to_string).collect();
     let given = inputs(graph, &setup.sizes);
     let want = eval::evaluate(graph, &given).map_err(|e| format!("evaluator: {e}"))?;
-    let got = witness::outputs(graph, kernels, &given).map_err(|e| format!("as loops: {e}"))?;
+    let got = witness::outputs(graph, kernels, &loops, &given).map_err(|e| format!("as loops: {e}"))?;
     let Some(got) = got else {
         println!("too many statements for the interpreter");
-        return Ok(());
+        return Ok(shown);
     };
-    compare(graph, &want, &got, setup).map_err(|e| format!("as loops: {e}"))
+    compare(graph, &want, &got, setup).map_err(|e| format!("as loops: {e}"))?;
+    Ok(shown)
 }
 
 /// Whether results agree with the evaluator's.
@@ -212,6 +215,10 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     match stage {
         "fuse" => {}
         "precision" => find("kept", 1),
+        "loops" => {
+            find("steps", 1);
+            find("loops", 2);
+        }
         _ => find("schedule", 1),
     }
     if stage == "emit" {
@@ -233,7 +240,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
                 out
             });
         }
-        interpret(&graph, &kernels, &setup)?;
+        interpret(&graph, &kernels, "", &setup)?;
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         // Tensors between kernels may have their axes in any order.
@@ -258,11 +265,12 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     if kernels.to_string().trim() != first.text.trim() {
         first.text = kernels.to_string();
     }
-    if !matches!(stage, "fuse" | "precision") {
-        interpret(&graph, &kernels, &setup)?;
+    if matches!(stage, "schedule" | "emit") {
+        interpret(&graph, &kernels, "", &setup)?;
     }
     match (stage, rest) {
         ("fuse", []) | ("precision", [_]) => {}
+        ("loops", [steps, loops]) => loops.text = interpret(&graph, &kernels, &steps.text, &setup)?,
         ("schedule", rest) => {
             let thorough = std::env::var_os("WGFC_THOROUGH").is_some();
             let mut ran: Vec<Vec<Schedule>> = vec![];

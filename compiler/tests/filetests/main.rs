@@ -24,7 +24,7 @@ fn update() -> bool {
 /// Checks one file, or rewrites it with the new output.
 fn check(stage: &str, file: &Path) -> Result<(), String> {
     let differs = match stage {
-        "fuse" | "precision" | "schedule" | "emit" => kernels::check(stage, file, update())?,
+        "fuse" | "precision" | "schedule" | "emit" | "loops" => kernels::check(stage, file, update())?,
         pass => passes::check(pass, file)?,
     };
     let Some(new) = differs else { return Ok(()) };

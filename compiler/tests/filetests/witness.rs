@@ -6,7 +6,8 @@ use wgfc_compiler::kernel::{KernelGraph, TensorKind};
 use wgfc_compiler::nest;
 use wgfc_ir::{Graph, Scalar, Tensor, symbols};
 use wgfc_loops::interpret::{self, Options};
-use wgfc_loops::{Kernel, text, verify};
+use wgfc_loops::steps::apply;
+use wgfc_loops::{Kernel, races, text, verify};
 
 /// A nest and the tensors of the graph that its tensors in storage are.
 struct Nest {
@@ -27,14 +28,28 @@ struct Run<'g> {
 /// The most statements that a nest executes. Files that need more are executed with `WGFC_THOROUGH` only.
 const MOST: u64 = 1_000_000;
 
-/// The outputs of a graph whose kernels are executed as loop nests, after each nest has been printed and parsed. `None` if that takes
-/// too long.
+/// The loop nests of kernels after steps: one line each, with an empty line before those of the next kernel.
+pub fn nests(kernels: &KernelGraph, steps: &str) -> Result<Vec<Kernel>, String> {
+    let mut steps = steps.trim().split("\n\n");
+    let mut out = vec![];
+    for (i, k) in kernels.kernels.iter().enumerate() {
+        let mut kernel = nest::nest(k, kernels).map_err(|e| format!("kernel {i}: {e}"))?;
+        for s in steps.next().unwrap_or_default().lines().filter(|l| !l.trim().is_empty()) {
+            kernel = apply(&kernel, &s.parse()?).map_err(|e| format!("kernel {i}: {e}\n{kernel}"))?;
+        }
+        out.push(kernel);
+    }
+    Ok(out)
+}
+
+/// The outputs of a graph whose kernels are executed as loops, after they have been printed and parsed. `None` if that takes too long.
 pub fn outputs(
     graph: &Graph,
     kernels: &KernelGraph,
+    loops: &[Kernel],
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<Option<Vec<Tensor>>, String> {
-    match all_outputs(graph, kernels, inputs) {
+    match all_outputs(graph, kernels, loops, inputs) {
         Err(e) if e.contains("statements are executed") => Ok(None),
         all => all.map(Some),
     }
@@ -43,17 +58,21 @@ pub fn outputs(
 fn all_outputs(
     graph: &Graph,
     kernels: &KernelGraph,
+    loops: &[Kernel],
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<Vec<Tensor>, String> {
     let mut nests = vec![];
-    for (i, k) in kernels.kernels.iter().enumerate() {
-        let kernel = nest::nest(k, kernels).map_err(|e| format!("kernel {i}: {e}"))?;
+    for (i, (k, kernel)) in kernels.kernels.iter().zip(loops).enumerate() {
         let shown = kernel.to_string();
         let parsed = text::parse(&shown).map_err(|e| format!("kernel {i}: {e}\n{shown}"))?;
         if parsed.to_string() != shown {
             return Err(format!("kernel {i} is printed otherwise after it is parsed:\n{shown}{parsed}"));
         }
         verify(&parsed).map_err(|e| format!("kernel {i}: {}\n{shown}", e.join("\n")))?;
+        let races = races(&parsed);
+        if !races.is_empty() {
+            return Err(format!("kernel {i}: {}\n{shown}", races.join("\n")));
+        }
         nests.push(Nest { kernel: parsed, tensors: nest::tensors(k) });
     }
     let mut extents = vec![];

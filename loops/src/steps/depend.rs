@@ -4,12 +4,14 @@ use super::domain;
 use super::guards::conjuncts;
 use crate::{Expr, For, Kernel, Space, Stmt, TensorId, Write, visit};
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::{Atom, Poly};
+use wgfc_ir::{Atom, BinaryOp, Poly};
 
 /// An access to an element.
 struct Access<'k> {
     at: &'k [Poly],
     write: Option<Write>,
+    /// The conditions under which it happens.
+    guards: Vec<&'k Expr>,
 }
 
 /// How the points of a loop may be rearranged.
@@ -23,44 +25,30 @@ pub(super) enum Change {
     Distribute,
 }
 
-fn accesses(body: &[Stmt]) -> BTreeMap<TensorId, Vec<Access<'_>>> {
-    let mut out: BTreeMap<TensorId, Vec<Access>> = BTreeMap::new();
-    visit(body, &mut |s| {
-        s.exprs(&mut |e| {
-            e.visit(&mut |e| {
-                if let Expr::Load { tensor, at, .. } = e {
-                    out.entry(*tensor).or_default().push(Access { at, write: None });
-                }
-            });
-        });
-        if let Stmt::Store(s) = s {
-            out.entry(s.tensor).or_default().push(Access { at: &s.at, write: Some(s.write) });
-        }
-    });
-    out
-}
+/// A visitor of accesses: the tensor, the position, the way of writing, and the conditions around.
+type Visit<'v, 'k> = &'v mut dyn FnMut(TensorId, &'k [Poly], Option<Write>, &[&'k Expr]);
 
-/// Calls `f` for each access to a tensor with the conditions under which it happens.
-fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &mut dyn FnMut(&[&'k Expr])) {
+/// Visits the accesses of statements.
+fn each_access<'k>(body: &'k [Stmt], around: &[&'k Expr], f: Visit<'_, 'k>) {
     for s in body {
         let mut own = around.to_vec();
-        let reads = |e: &'k Expr, around: &[&'k Expr], f: &mut dyn FnMut(&[&'k Expr])| {
+        let reads = |e: &'k Expr, around: &[&'k Expr], f: Visit<'_, 'k>| {
             e.visit(&mut |e| {
-                if matches!(e, Expr::Load { tensor: t, .. } if *t == tensor) {
-                    f(around);
+                if let Expr::Load { tensor, at, .. } = e {
+                    f(*tensor, at, None, around);
                 }
             });
         };
         match s {
             Stmt::For(l) => {
                 l.condition.iter().for_each(|c| reads(c, around, f));
-                each_access(&l.body, tensor, around, f);
+                each_access(&l.body, around, f);
             }
             Stmt::If { condition, then, otherwise } => {
                 reads(condition, around, f);
                 own.extend(conjuncts(Some(condition)));
-                each_access(then, tensor, &own, f);
-                each_access(otherwise, tensor, around, f);
+                each_access(then, &own, f);
+                each_access(otherwise, around, f);
             }
             Stmt::Let { expr, .. } => reads(expr, around, f),
             Stmt::Store(store) => {
@@ -69,18 +57,24 @@ fn each_access<'k>(body: &'k [Stmt], tensor: TensorId, around: &[&'k Expr], f: &
                     own.extend(conjuncts(Some(g)));
                 }
                 reads(&store.value, &own, f);
-                if store.tensor == tensor {
-                    f(&own);
-                }
+                f(store.tensor, &store.at, Some(store.write), &own);
             }
             Stmt::Barrier { .. } => {}
         }
     }
 }
 
+fn accesses(body: &[Stmt]) -> BTreeMap<TensorId, Vec<Access<'_>>> {
+    let mut out: BTreeMap<TensorId, Vec<Access>> = BTreeMap::new();
+    each_access(body, &[], &mut |tensor, at, write, around| {
+        out.entry(tensor).or_default().push(Access { at, write, guards: around.to_vec() });
+    });
+    out
+}
+
 fn count(body: &[Stmt], tensor: TensorId) -> usize {
     let mut n = 0;
-    each_access(body, tensor, &[], &mut |_| n += 1);
+    each_access(body, &[], &mut |t, _, _, _| n += usize::from(t == tensor));
     n
 }
 
@@ -103,8 +97,8 @@ fn replaces_first(kernel: &Kernel, body: &[Stmt], tensor: TensorId) -> bool {
                 return false;
             }
             let mut covered = true;
-            each_access(body, tensor, &[], &mut |around| {
-                covered &= guards.iter().all(|g| around.contains(g))
+            each_access(body, &[], &mut |t, _, _, around| {
+                covered &= t != tensor || guards.iter().all(|g| around.contains(g));
             });
             covered
         }
@@ -217,16 +211,105 @@ pub(super) fn may_except(
         }
         let writes = || all.iter().filter(|a| a.write.is_some());
         let apart = |a: &Access, b: &Access| {
-            let apart = |p: &Poly, q: &Poly| apart(p, q, l.var, &inner, &extents);
             // Positions along several axes may be parts of one number.
             let offset = |a: &Access| t.offset(a.at).subst(&|_| None, &extents);
-            a.at.iter().zip(b.at).any(|(p, q)| apart(p, q)) || apart(&offset(a), &offset(b))
+            let (p, q) = (offset(a), offset(b));
+            let one = |p: &Poly, q: &Poly| {
+                let free: BTreeSet<usize> = inner.iter().copied().chain([l.var]).collect();
+                let both = a.guards.iter().filter(|g| b.guards.contains(g)).copied();
+                p == q && tells(p, l.var, &free, &bounds(both), &extents)
+                    || apart(p, q, l.var, &inner, &extents)
+            };
+            a.at.iter().zip(b.at).any(|(p, q)| one(p, q)) || one(&p, &q)
         };
         if !writes().all(|w| all.iter().all(|a| apart(w, a))) {
             return Err(format!("points of the loop may access the same elements of `{}`", t.name));
         }
     }
     Ok(private)
+}
+
+/// The comparisons `a < b` of positions among conditions.
+fn bounds<'e>(guards: impl Iterator<Item = &'e Expr>) -> Vec<(Poly, Poly)> {
+    guards
+        .filter_map(|g| match g {
+            Expr::Binary(BinaryOp::Lt, a, b) => match (&**a, &**b) {
+                (Expr::Index(a), Expr::Index(b)) => Some((a.clone(), b.clone())),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect()
+}
+
+/// Whether the value of an index expression tells that of variable `var`, all variables of `free` being unknown and all others known.
+///
+/// The variable with the largest step is known if all smaller ones together stay below its step, and so on with the rest. Where
+/// `a < b` is known, `a` can stand for one number from 0 to below `b`, which tells the variables in it by itself.
+fn tells(p: &Poly, var: usize, free: &BTreeSet<usize>, bounds: &[(Poly, Poly)], extents: &[Poly]) -> bool {
+    if radix(p, var, free, extents) {
+        return true;
+    }
+    for (i, (a, b)) in bounds.iter().enumerate() {
+        let unknown = |p: &Poly| p.vars().iter().any(|v| free.contains(v));
+        let parts: Vec<usize> = a.vars().into_iter().filter(|v| free.contains(v)).collect();
+        let single = parts.iter().find(|v| {
+            let own = [Atom::Var(**v as u32)];
+            a.terms().iter().any(|(m, c)| *m == own && *c == 1)
+        });
+        let Some(single) = single.filter(|_| !unknown(b) && a.proves_nonneg(extents)) else { continue };
+        // A new variable for the number, in place of the one that has the step 1 in it.
+        let number = extents.len();
+        let mut wider = extents.to_vec();
+        wider.push(b.clone());
+        let rest = a - &Poly::var(*single);
+        let value = &Poly::var(number) - &rest;
+        let atom = |a: &Atom| (*a == Atom::Var(*single as u32)).then(|| value.clone());
+        let mut rest_bounds = bounds.to_vec();
+        rest_bounds.remove(i);
+        let moved = |p: &Poly| p.subst(&atom, &[]);
+        let new = moved(p);
+        if new.vars().iter().any(|v| parts.contains(v)) {
+            continue;
+        }
+        let mut others: BTreeSet<usize> = free.iter().copied().filter(|v| !parts.contains(v)).collect();
+        others.insert(number);
+        let rest_bounds: Vec<(Poly, Poly)> = rest_bounds.iter().map(|(a, b)| (moved(a), moved(b))).collect();
+        let wanted = if parts.contains(&var) { number } else { var };
+        let inside = wanted == var || radix(a, var, free, extents);
+        if inside && tells(&new, wanted, &others, &rest_bounds, &wider) {
+            return true;
+        }
+    }
+    false
+}
+
+/// [`tells`] by steps alone.
+fn radix(p: &Poly, var: usize, free: &BTreeSet<usize>, extents: &[Poly]) -> bool {
+    /// The value of a size where steps are put in order.
+    const ORDER: i64 = 1009;
+    let mut left = Vec::new();
+    let all: Vec<usize> = p.vars().into_iter().filter(|v| free.contains(v)).collect();
+    for v in &all {
+        let others: BTreeSet<usize> = all.iter().copied().filter(|o| o != v).collect();
+        let Some(parts) = Parts::of(p, *v, &others) else { return false };
+        let Some(size) = parts.step.eval(&|a| matches!(a, Atom::Sym(_)).then_some(ORDER)) else {
+            return false;
+        };
+        left.push((size, parts.step, *v));
+    }
+    left.sort_by_key(|(size, _, v)| (std::cmp::Reverse(*size), *v));
+    for (i, (_, step, v)) in left.iter().enumerate() {
+        let rest: Poly = left[i + 1..].iter().map(|(_, s, v)| s * &(&extents[*v] - &Poly::ONE)).sum();
+        let smaller = left[i + 1..].iter().all(|(_, s, _)| s.proves_nonneg(extents));
+        if !smaller || !(&(step - &rest) - &Poly::ONE).proves_nonneg(extents) {
+            return false;
+        }
+        if *v == var {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether two index expressions differ wherever a variable has different values in them. `inner` are the variables that may have
