@@ -32,6 +32,7 @@ pub mod kernel;
 pub mod layout;
 pub mod lower;
 pub mod options;
+pub mod passes;
 pub mod pipeline;
 pub mod precision;
 pub mod quotients;

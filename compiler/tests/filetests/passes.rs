@@ -6,7 +6,8 @@
 use crate::run::inputs;
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rewrite, rules};
+use wgfc_compiler::passes::rewrite;
+use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rules};
 use wgfc_compiler::{Options, States, states};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph};
