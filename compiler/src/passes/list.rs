@@ -117,7 +117,7 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "rules",
-        about: "Saturates regions of the graph with the rules ([rules.md](rules.md)), which also raise softmax and norms.",
+        about: "Saturates regions of the graph with the rules (docs/rules.md), which also raise softmax and norms.",
         fusion: Fusion::Elementwise,
         run: Run::Graph(|g, cx| {
             let rules = rules::of(cx.options.fuses(Technique::Approximate));
