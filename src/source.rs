@@ -211,6 +211,14 @@ impl ModelFile {
     }
 
     /// The graph on which the compiler's passes begin, with its states, and figures about the import.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let (graph, stats) = wgfc::ModelFile::open(&path)?.imported(&wgfc::Options::default())?;
+    /// assert_eq!((graph.outputs.len(), stats.model_nodes), (1, 4));
+    /// # Ok(()) }
+    /// ```
     pub fn imported(&self, options: &Options) -> Result<(Graph, Stats), Error> {
         pipeline::imported(self.bytes(), self, options, &mut |_| Ok(()), &mut |_, _| {})
             .map_err(|e| self.located(e.into()))

@@ -297,7 +297,8 @@ impl Report<'_> {
             }
             (None, Some(why)) => {
                 s += &format!(
-                    "  the whole program differs: {why}; each kernel that was compared agrees, so it is one of the others, or where tensors lie in memory\n"
+                    "  the whole program differs: {why}; each kernel that was compared agrees, so it is one of the others, where tensors lie in memory, or \
+                     an element that random indices write several times, in any order\n"
                 );
             }
             (None, None) => s += "  the whole program agrees\n",

@@ -74,6 +74,19 @@ fn results_are_the_same_after_each_pass_and_without_each() {
 }
 
 #[test]
+fn an_output_that_is_a_reshape_becomes_what_it_reshapes() {
+    let (graph, _) = model();
+    let mut ranks = vec![];
+    let watch = &mut |a: After<'_>| {
+        let State::Graph(g) = a.state else { return };
+        ranks.push((a.pass.name, g.ty(g.outputs[2].value).rank()));
+    };
+    fuse_watched(graph, Default::default(), &Options::default(), &mut |_, _| {}, watch).unwrap();
+    let first = ranks.iter().position(|r| r.1 == 2).unwrap();
+    assert!(ranks[first].0 == "reshaped-outputs" && ranks[first..].iter().all(|r| r.1 == 2), "{ranks:?}");
+}
+
+#[test]
 fn a_pass_that_is_needed_or_unknown_cannot_be_left_out() {
     let without = |n: &str| check(&Options { without_passes: [n.into()].into(), ..Options::default() });
     assert!(without("attention").is_ok() && without("forms").is_ok());
