@@ -146,7 +146,7 @@ enum Engine {
 }
 
 /// The most iterations of a loop that the evaluator runs unless the options set another limit.
-const CPU_ITERATIONS: u64 = 1 << 24;
+pub(crate) const CPU_ITERATIONS: u64 = 1 << 24;
 
 impl Model {
     /// Loads a model, or a program that [`save`](artefact::save) wrote, which needs an adapter.

@@ -3,12 +3,16 @@
 use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;
 use crate::{Error, Options, Program};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx, onnx};
-use wgfc_compiler::pipeline::{Amend, Fused, Observe};
+use wgfc_compiler::passes::{After, State, Watch};
+use wgfc_compiler::pipeline::{self, Amend, Fused, Observe};
 use wgfc_compiler::{Diagnostic, Errors, Location};
+use wgfc_ir::Graph;
+use wgfc_ir::program::Stats;
 use wgfc_ir::tensor::ByteOwner;
 
 /// A model's file, memory-mapped, and the source of its external data.
@@ -155,12 +159,13 @@ impl ModelFile {
     /// # Ok(()) }
     /// ```
     pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
-        self.dumped(|dump| {
-            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
-            wgfc_compiler::pipeline::compile_observed(model, external, options, &mut |stage, text| {
+        self.dumped(|dump, watch| {
+            let mut both = |stage: &str, text: &dyn Fn() -> String| {
                 dump(stage, text);
                 observe(stage, text);
-            })
+            };
+            let fused = self.fused(options, &mut |_| Ok(()), &mut both, watch)?;
+            pipeline::assemble(fused, options, &mut both)
         })
     }
 
@@ -183,32 +188,76 @@ impl ModelFile {
     /// # Ok(()) }
     /// ```
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
-        self.dumped(|observe| {
-            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
-            wgfc_compiler::pipeline::compile_amended(model, external, options, amend, observe)
+        self.dumped(|observe, watch| {
+            let fused = self.fused(options, amend, observe, watch)?;
+            pipeline::assemble(fused, options, observe)
         })
     }
 
     /// [`ModelFile::compile_amended`] without the last stages: kernels are fused, but not generated.
     pub fn fuse_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Fused, Error> {
-        self.dumped(|observe| {
-            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
-            wgfc_compiler::pipeline::fuse_amended(model, external, options, amend, observe)
-        })
+        self.dumped(|observe, watch| self.fused(options, amend, observe, watch))
     }
 
-    fn dumped<T>(&self, stages: impl FnOnce(Observe<'_>) -> Result<T, Errors>) -> Result<T, Error> {
+    fn fused(
+        &self,
+        options: &Options,
+        amend: Amend<'_>,
+        observe: Observe<'_>,
+        watch: Watch<'_>,
+    ) -> Result<Fused, Errors> {
+        let (graph, stats) = pipeline::imported(self.bytes(), self, options, amend, observe)?;
+        pipeline::fuse_watched(graph, stats, options, observe, watch)
+    }
+
+    /// The graph on which the compiler's passes begin, with its states, and figures about the import.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+    /// let (graph, stats) = wgfc::ModelFile::open(&path)?.imported(&wgfc::Options::default())?;
+    /// assert_eq!((graph.outputs.len(), stats.model_nodes), (1, 4));
+    /// # Ok(()) }
+    /// ```
+    pub fn imported(&self, options: &Options) -> Result<(Graph, Stats), Error> {
+        pipeline::imported(self.bytes(), self, options, &mut |_| Ok(()), &mut |_, _| {})
+            .map_err(|e| self.located(e.into()))
+    }
+
+    /// Runs the compiler. If `WGFC_DUMP` names a folder, results of stages are written to it, and the graph after each pass that
+    /// changes it to its folder `passes`.
+    fn dumped<T>(
+        &self,
+        stages: impl FnOnce(Observe<'_>, Watch<'_>) -> Result<T, Errors>,
+    ) -> Result<T, Error> {
         let dump = std::env::var_os("WGFC_DUMP").filter(|d| !d.is_empty()).map(PathBuf::from);
-        let mut failed = None;
-        let made = stages(&mut |stage, text| {
-            let Some(dir) = &dump else { return };
-            let path = dir.join(format!("{stage}.txt"));
-            if let Err(e) = crate::output::write_whole(&path, text().as_bytes()) {
-                failed.get_or_insert(e);
+        let failed = RefCell::new(None);
+        let write = |dir: &Path, name: &str, text: &str| {
+            if let Err(e) = crate::output::write_whole(&dir.join(format!("{name}.txt")), text.as_bytes()) {
+                failed.borrow_mut().get_or_insert(e);
             }
-        });
-        let made = made.map_err(|e| self.located(e.into()))?;
-        match failed {
+        };
+        let (mut number, mut last) = (0, String::new());
+        let mut watch = |after: After<'_>| {
+            let Some(dir) = &dump else { return };
+            number += 1;
+            let text = match &after.state {
+                State::Graph(graph) => wgfc_ir::text::print(graph),
+                State::Kernels(kernels) => kernels.to_string(),
+            };
+            if text != last {
+                let inside = if after.body.is_empty() { "" } else { "-in-a-body" };
+                write(&dir.join("passes"), &format!("{number:03}-{}{inside}", after.pass.name), &text);
+                last = text;
+            }
+        };
+        let mut observe = |stage: &str, text: &dyn Fn() -> String| {
+            if let Some(dir) = &dump {
+                write(dir, stage, &text());
+            }
+        };
+        let made = stages(&mut observe, &mut watch).map_err(|e| self.located(e.into()))?;
+        match failed.into_inner() {
             Some(e) => Err(e),
             None => Ok(made),
         }

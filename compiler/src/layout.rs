@@ -43,12 +43,41 @@ type Indices = BTreeMap<(TensorId, Poly), Vec<Poly>>;
 pub type Fitted<'a> = &'a dyn Fn(usize, Kernel) -> Kernel;
 
 /// The result of [`arrange`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Arranged {
-    /// The number of tensors whose order changed.
-    pub moved: usize,
-    /// The number of kernels, before all others, that copy inputs into another order.
-    pub copies: usize,
+    /// The tensors whose order changed.
+    pub moved: BTreeMap<TensorId, Moved>,
+    /// The tensors that hold copies of inputs in another order, each with the input. As many kernels, before all others, make them.
+    pub copies: Vec<(TensorId, TensorId)>,
+}
+
+/// The order in memory of a tensor whose axes are not in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// The extents of the axes, the innermost last.
+    pub extents: Vec<Dim>,
+    /// For each of them, the elements between consecutive indices in row-major order.
+    pub strides: Vec<usize>,
+}
+
+impl Moved {
+    fn of(axes: &Axes, last: usize) -> Moved {
+        let order: Vec<usize> = (0..axes.extents.len()).filter(|i| *i != last).chain([last]).collect();
+        Moved {
+            extents: order.iter().map(|i| axes.extents[*i].clone()).collect(),
+            strides: order.iter().map(|i| axes.strides[*i] as usize).collect(),
+        }
+    }
+
+    /// The elements of a tensor in this order, as one axis; `None` if it has no values, or if a size is unknown.
+    pub fn applied(&self, t: &Tensor, symbol: &dyn Fn(&str) -> Option<i64>) -> Option<Tensor> {
+        let extent = |d: &Dim| d.eval_syms(symbol).and_then(|n| usize::try_from(n).ok());
+        let counts: Vec<usize> = self.extents.iter().map(extent).collect::<Option<_>>()?;
+        let moved = gathered(t.bytes()?, t.dtype.bits() / 8, &counts, &self.strides);
+        let (len, owner) = (moved.len(), Arc::new(moved));
+        let data = wgfc_ir::tensor::Data::Bytes { owner, offset: 0, len };
+        Some(Tensor { dtype: t.dtype, shape: vec![t.numel()], data })
+    }
 }
 
 /// Gives tensors between kernels, and weights, the orders with the least estimated time of all kernels. Inputs that
@@ -63,17 +92,18 @@ pub fn arrange(
     let inputs = worth_copying(graph, device, expect, fitted, &mut known);
     if !inputs.is_empty() {
         let mut with = with_copies(graph, &inputs);
-        let copies = inputs.len();
-        let own = behind(copies, fitted);
+        let first = graph.tensors.len();
+        let copies: Vec<_> = inputs.iter().enumerate().map(|(i, (t, _))| (first + i, *t)).collect();
+        let own = behind(copies.len(), fitted);
         let orders = Search::new(Context { graph: &with, device, expect }, &own, &mut known).choose();
         if orders.iter().skip(graph.tensors.len()).all(Option::is_some) {
-            let moved = apply(&mut with, &orders);
+            let moved = applied(&mut with, &orders);
             *graph = with;
             return Arranged { moved, copies };
         }
     }
     let orders = Search::new(Context { graph, device, expect }, fitted, &mut known).choose();
-    Arranged { moved: apply(graph, &orders), copies: 0 }
+    Arranged { moved: applied(graph, &orders), copies: vec![] }
 }
 
 /// A [`Fitted`] function for graphs with `others` additional kernels in front, which it leaves unchanged.
@@ -98,6 +128,11 @@ pub fn flattened(k: Kernel) -> Kernel {
 
 /// Applies these orders; tensors that cannot have theirs are left unchanged. Returns the number of moved tensors.
 pub fn apply(graph: &mut KernelGraph, orders: &[Order]) -> usize {
+    applied(graph, orders).len()
+}
+
+/// [`apply`] that returns the new orders.
+fn applied(graph: &mut KernelGraph, orders: &[Order]) -> BTreeMap<TensorId, Moved> {
     let (axes, indices) = movable(graph);
     let orders: Vec<Order> = axes
         .iter()
@@ -105,23 +140,23 @@ pub fn apply(graph: &mut KernelGraph, orders: &[Order]) -> usize {
         .map(|(a, o)| o.filter(|o| a.as_ref().is_some_and(|a| a.candidates().contains(o))))
         .collect();
     if orders.iter().all(Option::is_none) {
-        return 0;
+        return BTreeMap::new();
     }
     let kernels: Vec<Kernel> =
         graph.kernels.iter().zip(&indices).map(|(k, i)| moved_kernel(k, &axes, i, &orders)).collect();
     graph.kernels = kernels;
     let mut data: FxHashMap<(usize, usize), Arc<Tensor>> = FxHashMap::default();
-    let mut count = 0;
+    let mut all = BTreeMap::new();
     for (t, (axes, order)) in axes.iter().zip(&orders).enumerate() {
         let (Some(axes), Some(last)) = (axes, order) else { continue };
-        count += 1;
+        all.insert(t, Moved::of(axes, *last));
         graph.tensors[t].ty.shape = axes.moved_shape(&graph.tensors[t].ty.shape, *last);
         if let TensorKind::Const(own) = &mut graph.tensors[t].kind {
             let key = (Arc::as_ptr(own) as usize, *last);
             *own = data.entry(key).or_insert_with(|| Arc::new(permuted(own, axes, *last))).clone();
         }
     }
-    count
+    all
 }
 
 /// The axes of tensors whose order can change, and the kernels' accesses to them.
@@ -389,7 +424,7 @@ kernel 1 map [120]
     fn orders_stay_where_others_do_not_pay() {
         let graph = parse(TEXT).unwrap();
         let (mut none, device) = (graph.clone(), DeviceProfile::default());
-        assert_eq!(arrange(&mut none, &device, &Expected::default(), &|_, k| k).moved, 0);
+        assert_eq!(arrange(&mut none, &device, &Expected::default(), &|_, k| k).moved.len(), 0);
         assert_eq!(none.to_string(), graph.to_string());
     }
 }

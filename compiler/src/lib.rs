@@ -34,6 +34,7 @@ pub mod layout;
 pub mod lower;
 pub mod nest;
 pub mod options;
+pub mod passes;
 pub mod pipeline;
 pub mod precision;
 pub mod quotients;

@@ -171,6 +171,9 @@ pub struct Options {
     pub states: States,
     /// The techniques to exclude from full fusion.
     pub without: BTreeSet<Technique>,
+    /// The names of passes to leave out: [`passes`](crate::passes). A name that does not exist, and a pass without which a compilation
+    /// cannot work, are errors.
+    pub without_passes: BTreeSet<String>,
     /// Expected values of symbolic dimensions that are not fixed: name to value. Choices are optimised for them. A
     /// name that the model does not have is an error.
     pub expect: Expected,

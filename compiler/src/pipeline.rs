@@ -1,15 +1,18 @@
-//! The stages of a compilation, in order.
+//! The stages of a compilation, in order. [`passes`](crate::passes) lists the steps inside of them.
 
 use crate::error::{Diagnostic, Errors};
+use crate::fuse::Fusion;
 use crate::import::ExternalData;
-use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorKind};
-use crate::options::{Options, Precision, Technique, WeightBits};
+use crate::kernel::{KernelGraph, TensorId};
+use crate::layout::Arranged;
+use crate::options::{Options, Precision};
+use crate::passes::{self, Context, Scope, Section, Watch, verify, verify_kernels};
 use crate::schedule::ScheduledGraph;
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{Dim, Graph, Program};
+use wgfc_ir::{Dim, Graph, Program, Value};
 
 /// Compiles a model.
 ///
@@ -66,6 +69,12 @@ pub struct Fused {
     pub graph: Graph,
     /// The kernels.
     pub kernels: KernelGraph,
+    /// The graph that the kernels compute, after the passes between the rewrites and fusion.
+    pub lowered: Graph,
+    /// The values of that graph that tensors hold.
+    pub values: BTreeMap<TensorId, Value>,
+    /// The tensors whose axes are in another order in memory than those of their values.
+    pub arranged: Arranged,
     /// Figures for reports, from import to fusion.
     pub stats: Stats,
 }
@@ -78,6 +87,18 @@ pub fn fuse_amended(
     amend: Amend<'_>,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
+    let (graph, stats) = imported(model, external, options, amend, observe)?;
+    fuse_graph(graph, stats, options, observe)
+}
+
+/// The first stage of [`compile_amended`]: the imported graph with its states, and figures about it.
+pub fn imported(
+    model: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+    amend: Amend<'_>,
+    observe: Observe<'_>,
+) -> Result<(Graph, Stats), Errors> {
     let stage = Stage::new("import");
     let imported = crate::import::import(model, external, options)?;
     let mut graph = imported.graph;
@@ -99,7 +120,7 @@ pub fn fuse_amended(
         operators: imported.operators,
         ..Stats::default()
     };
-    fuse_graph(graph, stats, options, observe)
+    Ok((graph, stats))
 }
 
 /// The symbols of a graph's types, including computed ones.
@@ -139,30 +160,40 @@ pub fn compile_graph(
 
 /// [`compile_graph`] up to the kernels.
 pub fn fuse_graph(
-    mut graph: Graph,
-    mut stats: Stats,
+    graph: Graph,
+    stats: Stats,
     options: &Options,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
+    fuse_watched(graph, stats, options, observe, &mut |_| {})
+}
+
+/// [`fuse_graph`] that calls `watch` after each pass.
+pub fn fuse_watched(
+    mut graph: Graph,
+    stats: Stats,
+    options: &Options,
+    observe: Observe<'_>,
+    watch: Watch<'_>,
+) -> Result<Fused, Errors> {
     let options = &*expecting(options, &graph);
-    crate::quotients::mark(&mut graph).map_err(Diagnostic::internal)?;
-    if options.weights != WeightBits::Own {
-        let stage = Stage::new("weights");
-        let quantised = crate::weights::quantise(&mut graph, options, &stats.operators)?;
-        let (weights, bytes) = (quantised.weights, quantised.bytes);
-        tracing::debug!(stage = stage.name, weights, bytes, ms = stage.ms(), "done");
-        stats.quantised = Some(quantised);
-        verify(&graph, "weights")?;
-    }
+    passes::check(options)?;
+    let mut cx = Context::new(options, Scope::Model, stats);
+    // The taps come after the model's own outputs.
+    let shown = graph.outputs.iter().rev().take_while(|o| options.taps.iter().any(|t| **t == *o.name));
+    cx.outputs = graph.outputs.len() - shown.count();
+    passes::run(Section::Import, &mut graph, &mut cx, watch)?;
+
     let stage = Stage::new("rewrite");
     let before = graph.node_ids().count();
-    stats.merged = crate::rewrite::rewrite(&mut graph, options)?.merged;
+    passes::run(Section::Rewrite, &mut graph, &mut cx, watch)?;
+    cx.stats.merged = std::mem::take(&mut cx.report.merged);
     stage.done(before, &graph);
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
 
     let stage = Stage::new("fuse");
-    let mut kernels = crate::fuse::fuse(&graph, options)?;
+    let Fusion { mut kernels, graph: lowered, values } = passes::fused(&graph, &mut cx, watch)?;
     tracing::debug!(
         stage = stage.name,
         nodes = graph.node_ids().count(),
@@ -173,53 +204,14 @@ pub fn fuse_graph(
     );
     observe("3-fuse", &|| kernels.to_string());
     verify_kernels(&kernels, "fuse")?;
-    let mut rounds = vec![];
-    if options.precision == Precision::F16 {
-        let stage = Stage::new("precision");
-        // The taps come after the model's own outputs.
-        let shown = graph.outputs.iter().rev().take_while(|o| options.taps.iter().any(|t| **t == *o.name));
-        let taps = graph.outputs.len() - shown.count();
-        let (halved, may_round) = crate::precision::halve(&mut kernels, options, &stats.operators, taps)?;
-        rounds = may_round;
-        let (weights, between) = (halved.weights, halved.between);
-        tracing::debug!(
-            stage = stage.name,
-            weights,
-            between,
-            kept = halved.kept.len(),
-            ms = stage.ms(),
-            "done"
-        );
-        let state = |t: &KernelTensor| matches!(t.kind, TensorKind::State { grows: false, .. });
-        if halved.weights + halved.between > 0 && kernels.tensors.iter().any(state) {
-            stats.warnings.push(
-                "the model updates states from values stored as f16; if it is a training step, gradients may be too small for f16"
-                    .into(),
-            );
+
+    passes::run_on_kernels(&mut kernels, &mut cx, watch, &mut |pass, kernels, cx| {
+        let halved = pass.name == "precision" && cx.options.precision == Precision::F16;
+        if halved || pass.name == "layout" && !cx.arranged.moved.is_empty() {
+            observe(&format!("3-{}", pass.name), &|| kernels.to_string());
         }
-        stats.halved = Some(halved);
-        observe("3-precision", &|| kernels.to_string());
-        verify_kernels(&kernels, "precision")?;
-    }
-    let fitted = |i: usize, k: Kernel| match rounds.get(i) {
-        Some(true) => crate::layout::flattened(crate::precision::for_units(k)),
-        _ => crate::layout::flattened(k),
-    };
-    let mut copies = 0;
-    if options.fuses(Technique::Layouts) {
-        let stage = Stage::new("layout");
-        let done = crate::layout::arrange(&mut kernels, &options.profile, &options.expect, &fitted);
-        copies = done.copies;
-        tracing::debug!(stage = stage.name, moved = done.moved, copies, ms = stage.ms(), "done");
-        if done.moved > 0 {
-            observe("3-layout", &|| kernels.to_string());
-            verify_kernels(&kernels, "layout")?;
-        }
-    }
-    let all = std::mem::take(&mut kernels.kernels);
-    let own = crate::layout::behind(copies, fitted);
-    kernels.kernels = all.into_iter().enumerate().map(|(i, k)| own(i, k)).collect();
-    Ok(Fused { graph, kernels, stats })
+    })?;
+    Ok(Fused { graph, kernels, lowered, values, arranged: cx.arranged, stats: cx.stats })
 }
 
 /// The options with the expectation that optional inputs have one element.
@@ -234,7 +226,7 @@ fn expecting<'o>(options: &'o Options, graph: &Graph) -> Cow<'o, Options> {
 }
 
 /// Schedules and emits all kernels, and places the tensors that they access.
-fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
+pub fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
     let options = &*expecting(options, &fused.graph);
     let stage = Stage::new("schedule");
     let scheduled = schedule(fused.kernels, options)?;
@@ -291,16 +283,4 @@ impl Stage {
         let (ms, nodes) = (self.ms(), to.node_ids().count());
         tracing::debug!(stage = self.name, from, nodes, ms, "done");
     }
-}
-
-fn verify_kernels(kernels: &KernelGraph, stage: &str) -> Result<(), Errors> {
-    crate::kernel::verify(kernels).map_err(|problems| {
-        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
-    })
-}
-
-fn verify(graph: &Graph, stage: &str) -> Result<(), Errors> {
-    wgfc_ir::verify::verify(graph).map_err(|problems| {
-        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
-    })
 }

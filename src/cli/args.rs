@@ -1,6 +1,7 @@
 //! The command line, declared.
 
 mod bench;
+mod bisect;
 mod compare;
 mod precision;
 mod reduce;
@@ -13,6 +14,7 @@ pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
     BenchTransfersArgs, LoopForm,
 };
+pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};
 pub use precision::{PrecisionArg, PrecisionArgs};
 pub use reduce::{ReduceArgs, ReportArgs};
@@ -60,7 +62,7 @@ Exit codes:
 Environment:
   WGFC_LOG      what to log on stderr, as in `WGFC_LOG=wgfc_compiler=debug`
   WGFC_ADAPTER  the adapter to use where --adapter is not given
-  WGFC_DUMP     a folder for the graph after each stage of the compiler
+  WGFC_DUMP     a folder for the graph after each stage and pass of the compiler
   WGFC_CACHE_DIR  what is kept between runs; without it ~/.cache/wgfc or what XDG_CACHE_HOME says
   NO_COLOR      no colours";
 
@@ -86,6 +88,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Compare a model's tensors with those of another precision, of no fusion, of the reference evaluator, or saved ones
     Compare(CompareArgs),
+    /// Name the first pass of the compiler, or the kernel, after which results differ from the reference evaluator's
+    Bisect(BisectArgs),
     /// Make a model that fails as small as it can be while it fails, without its weights, to show it
     Reduce(ReduceArgs),
     /// Pack versions, adapter, graph, plan, kernels and times, without weights and inputs, into one file for an issue
@@ -201,6 +205,9 @@ pub struct CompileOptions {
     /// Leave a part out of full fusion; may be repeated
     #[arg(long, value_enum, value_name = "PART")]
     pub without: Vec<TechniqueArg>,
+    /// Leave a pass of the compiler out, as in `long-rows`; `wgfc inspect MODEL --passes` lists them; may be repeated
+    #[arg(long = "without-pass", value_name = "NAME")]
+    pub without_passes: Vec<String>,
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
@@ -263,6 +270,7 @@ impl CompileOptions {
             schedules,
             fusion: self.fusion.level(),
             without: self.without.iter().map(|t| t.technique()).collect(),
+            without_passes: self.without_passes.iter().cloned().collect(),
             dims: self.dims.iter().cloned().collect(),
             expect: self.expect.expected(),
             taps: self.taps.clone(),
@@ -462,6 +470,9 @@ pub struct InspectArgs {
     /// Print how each kernel is computed; with --json, as a file for --schedule-from
     #[arg(long)]
     pub schedule: bool,
+    /// Print the passes of the compiler: the nodes before and after each, and its time
+    #[arg(long, conflicts_with = "schedule")]
+    pub passes: bool,
     /// Draw the dispatches: FILE.svg, FILE.dot or FILE.html; may be repeated
     #[arg(long, value_name = "FILE")]
     pub graph: Vec<PathBuf>,

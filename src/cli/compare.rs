@@ -28,19 +28,19 @@ pub struct Looked {
 }
 
 /// The difference of a tensor from the reference.
-struct Difference {
-    name: String,
+pub struct Difference {
+    pub name: String,
     memory: DType,
-    shape: Vec<usize>,
-    nodes: Vec<String>,
+    pub shape: Vec<usize>,
+    pub nodes: Vec<String>,
     /// The largest magnitude of a finite value of the reference.
-    largest: f64,
+    pub largest: f64,
     /// ‖a − b‖ / ‖b‖ over the elements that are finite in both.
-    relative: f64,
+    pub relative: f64,
     /// The largest |a − b|.
-    most: f64,
+    pub most: f64,
     /// The number of elements that are not finite, in the tensor and in the reference.
-    not_finite: [usize; 2],
+    pub not_finite: [usize; 2],
 }
 
 /// Runs a model and its reference, and compares their tensors. Returns the exit code.
@@ -56,7 +56,7 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> u8 {
 
 impl Difference {
     /// The difference in words.
-    fn why(&self) -> String {
+    pub fn why(&self) -> String {
         match self.not_finite {
             [a, b] if a != b => format!("{a} values are not finite, and {b} of the reference"),
             _ if self.relative.is_infinite() && self.most.is_infinite() => "its shape is another".into(),
@@ -67,7 +67,7 @@ impl Difference {
 }
 
 /// The exit code if tensors differ by more than the tolerance.
-const DIFFERS: u8 = 4;
+pub const DIFFERS: u8 = 4;
 
 fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
     if is_program(&a.model) {
@@ -204,7 +204,7 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
 /// Whether a tensor differs by more than rounding. A float tensor must exceed the relative error `tolerance` and, as it may
 /// consist of rounding errors only, the absolute error `tolerance` / 100. Integers that result from rounding may differ by
 /// one, and one boolean in a hundred may differ.
-fn parts(d: &Difference, tolerance: f64) -> bool {
+pub fn parts(d: &Difference, tolerance: f64) -> bool {
     if d.relative.is_nan() || d.not_finite[0] != d.not_finite[1] {
         return true;
     }
@@ -323,7 +323,7 @@ fn reference(
 }
 
 /// The difference of a tensor from the reference; `None` if one of them has no values.
-fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tensor) -> Option<Difference> {
+pub fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tensor) -> Option<Difference> {
     let values = |t: &Tensor| match t.dtype {
         DType::F32 => Some(t.to_f32s()?.into_iter().map(f64::from).collect::<Vec<f64>>()),
         _ => Some(t.scalars()?.into_iter().map(wgfc::ir::Scalar::as_f64).collect()),

@@ -2,11 +2,14 @@
 
 use super::args::InspectArgs;
 use super::drawing::Drawing;
+use super::passes::Ran;
 use super::terminal::Terminal;
 use super::{given_dims, is_program, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
+use wgfc::compiler::passes::After;
+use wgfc::compiler::pipeline;
 use wgfc::compiler::schedule::table;
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Program;
@@ -26,6 +29,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     let a = &a;
     if a.schedule {
         return schedule(a, t);
+    }
+    if a.passes {
+        return passes(a, t);
     }
     let program = if is_program(&a.model) { chosen(a, t)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
@@ -184,6 +190,35 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         text += &format!("  {} x {k}\n      {schedule}\n", count.get(k.as_str()).copied().unwrap_or(0));
     }
     t.print(&text);
+    Ok(())
+}
+
+/// Prints the passes of the compilation.
+fn passes(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+    if is_program(&a.model) {
+        return Err(Error::usage(
+            "a compiled program does not keep the passes of its compilation",
+            "give the model that it was compiled from, with the same options",
+        ));
+    }
+    let file = ModelFile::open(&a.model)?;
+    let mut options = options(a)?;
+    let found = match file.imported(&options) {
+        // A missing file is known only after it has been looked up.
+        Err(_) if !file.missing().is_empty() && !options.graph_only => {
+            options.graph_only = true;
+            file.imported(&options)
+        }
+        other => other,
+    };
+    let (graph, stats) = found?;
+    let mut ran = Ran::default();
+    let watch = &mut |after: After<'_>| ran.add(&after);
+    pipeline::fuse_watched(graph, stats, &options, &mut |_, _| {}, watch)?;
+    match t.json {
+        true => t.print_json(&ran.json(&options)),
+        false => t.print(&format!("{}\n\n{}", shown(&a.model), ran.text(&options))),
+    }
     Ok(())
 }
 

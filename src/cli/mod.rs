@@ -4,6 +4,7 @@ mod adapter;
 mod args;
 mod axes;
 mod bench;
+mod bisect;
 mod check;
 mod compare;
 mod compile;
@@ -26,6 +27,7 @@ mod kernels;
 mod layout;
 mod load;
 mod loops;
+mod passes;
 mod profile;
 mod reduce;
 mod repeats;
@@ -138,6 +140,7 @@ fn run_command(cli: &Cli) -> u8 {
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => return finish(bench::main(a, &terminal), &terminal),
         Command::Compare(a) => return finish(compare::main(a, &terminal), &terminal),
+        Command::Bisect(a) => return finish(bisect::main(a, &terminal), &terminal),
         Command::Reduce(a) => reduce::main(a, &terminal),
         Command::Report(a) => issue::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),

@@ -3,6 +3,7 @@
 
 mod adapter;
 mod archives;
+mod bisect;
 mod bundles;
 mod compile;
 mod hostile;

@@ -2,10 +2,10 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
-use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{Kernel, TensorKind};
 use wgfc_compiler::lower::Lowering;
 use wgfc_compiler::lower::sample::{GridSample, Mode, Padding, grid_sample};
+use wgfc_compiler::passes::fuse;
 use wgfc_compiler::pipeline::{compile_graph, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, ReduceOp, Tensor, TensorType};

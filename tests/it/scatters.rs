@@ -355,7 +355,7 @@ fn time_grows_with_the_updates() {
             let g = rows(t, how, [size, n, columns].map(Dim::from));
             for fusion in [Fusion::None, Fusion::Full] {
                 let options = Options { fusion, ..Options::default() };
-                let kernels = wgfc_compiler::fuse::fuse(&g, &options).unwrap().kernels;
+                let kernels = wgfc_compiler::passes::fuse(&g, &options).unwrap().kernels;
                 // A lane stops after the updates of its row, many of which are combined beforehand.
                 let steps = |k: &Kernel| match &k.family {
                     Family::Loop(l) => {
@@ -378,7 +378,7 @@ fn time_grows_with_the_updates() {
     }
     // With few updates, each element searches the updates of its own column.
     let g = rows(DType::F32, ReduceOp::Prod, [41usize, 90, 64].map(Dim::from));
-    let kernels = wgfc_compiler::fuse::fuse(&g, &Options::default()).unwrap().kernels;
+    let kernels = wgfc_compiler::passes::fuse(&g, &Options::default()).unwrap().kernels;
     let [kernel] = &kernels[..] else { panic!("{} kernels", kernels.len()) };
     assert_eq!(kernel.domain(), [Dim::from(41 * 64usize), Dim::from(90usize)]);
 }

@@ -53,7 +53,7 @@ pub fn inputs(step: usize, seq: usize) -> BTreeMap<String, Tensor> {
 
 /// The program of a graph, without rewriting it first.
 pub fn fused(graph: &Graph, options: &Options) -> Program {
-    let kernels = wgfc_compiler::fuse::fuse(graph, options).unwrap();
+    let kernels = wgfc_compiler::passes::fuse(graph, options).unwrap();
     let scheduled = schedule(kernels, options).unwrap();
     wgfc_compiler::assemble::assemble(graph, &scheduled, options, Stats::default()).unwrap()
 }

@@ -74,7 +74,7 @@ struct Layout {
 
 /// Gives convolutions of few channels a padded copy of their input where that is estimated to be faster. Returns the values that must be
 /// in memory.
-pub(super) fn copy(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
+pub(crate) fn copy(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
     if !options.profile.cooperative_matrix || !options.profile.f16 {
         return Ok(vec![]);
     }

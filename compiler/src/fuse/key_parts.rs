@@ -106,7 +106,7 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
 
 /// Adds a copy of the results of each attention whose readers cannot combine the parts; the copy's kernel combines them. Returns the
 /// copies, which must be in memory.
-pub(super) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
+pub(crate) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
     let mut copies = vec![];
     if !options.fuses(Technique::KeyParts) {
         return Ok(copies);

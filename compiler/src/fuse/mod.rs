@@ -1,122 +1,128 @@
 //! Fusion: from the graph of operators to the graph of kernels.
 //!
+//! [`fuse`] takes the graph that the [passes](crate::passes) made.
 //! [`grouping`] decides which values get memory; each unit then becomes a [`Kernel`]. The anchor's operands are *pulled* through the
 //! inlined values ([`pulling`]). The anchor's results are *pushed* through the members to the stores: they are followed point by point
 //! ([`points`]), through inverted views ([`points::invert`]). If a kernel binds more buffers than the device allows, one of its inlined
 //! values gets memory and the grouping is repeated.
 
 mod build;
-mod few_channels;
+pub(crate) mod few_channels;
 pub mod grouping;
 mod in_place;
 mod join;
 mod kept;
 mod kernels;
-mod key_parts;
+pub(crate) mod key_parts;
 pub mod loops;
 mod pack;
 pub mod points;
 pub mod pulling;
-mod scatter;
+pub(crate) mod scatter;
 mod tensors;
 pub mod unit;
 
 use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
-use crate::options::{Fusion, Options, Technique};
+use crate::options::{Fusion as Extent, Options};
 use crate::rewrite::empty::is_empty;
-use crate::rewrite::sorts;
 use kept::Kept;
-use loops::lanes::{self, Executor, Loops};
-use loops::{layout, prepare, split};
+use loops::lanes::Loops;
+use loops::{prepare, split};
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tensors::Tensors;
 use unit::{Bans, Grouping};
 use wgfc_ir::order::topological_by_id;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
-/// Fuses a graph into kernels.
-pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
-    fuse_at(graph, options, false)
+/// What the passes before fusion found out for it.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Values that must be in memory, and other decisions that are excluded.
+    pub bans: Bans,
+    /// The loops that are one kernel.
+    pub loops: Loops,
+    /// The loops that are split into steps, each with the reason.
+    pub split: FxHashMap<NodeId, String>,
+    /// Whether the values that steps read have been added to the bans.
+    settled: bool,
 }
 
-/// [`fuse`] of the graph of a loop's step, where it is `nested`.
-fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph, Errors> {
-    let mut graph = split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
-    let computes = |n: &NodeId| match &graph.node(*n).op {
-        Op::If { then_branch, else_branch } => {
-            !then_branch.computed.is_empty() || !else_branch.computed.is_empty()
-        }
-        Op::While { body, .. } | Op::Scan { body, .. } => !body.computed.is_empty(),
-        _ => false,
-    };
-    if let Some(node) = graph.node_ids().find(computes) {
-        return Err(
-            refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
-        );
-    }
-    if options.fusion == Fusion::Full && !nested {
-        scatter::ordered::lower(&mut graph, options).map_err(Diagnostic::internal)?;
-    }
-    if options.fusion == Fusion::Full && nested {
-        // Sorts of rows stay whole in the bodies of loops, since sorts of short rows need no kernel of their own there.
-        sorts::expand(&mut graph, &options.profile, sorts::SHORT).map_err(Diagnostic::internal)?;
-    }
-    prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
-    scatter::lower(&mut graph).map_err(Diagnostic::internal)?;
-    let outputs: Vec<TensorType> = graph.outputs.iter().map(|o| graph.ty(o.value).clone()).collect();
-    if options.fusion == Fusion::Full {
-        look_through(&mut graph);
-    }
-    let mut bans = Bans::default();
-    if options.fusion == Fusion::Full && !nested {
-        let copies = key_parts::add_copies(&mut graph, options).map_err(Diagnostic::internal)?;
-        bans.materialise.extend(copies);
-        if options.fuses(Technique::Layouts) {
-            bans.materialise.extend(few_channels::copy(&mut graph, options).map_err(Diagnostic::internal)?);
+impl Findings {
+    /// Requires that the values that the steps of loops read are in memory. The loops must be final.
+    pub fn settle(&mut self, graph: &Graph) {
+        if !std::mem::replace(&mut self.settled, true) {
+            let read = self.split.keys().flat_map(|n| split::read_in_steps(graph, *n));
+            self.bans.materialise.extend(read);
         }
     }
-    let (mut loops, mut split) = map_loops(&graph, options);
-    let of_workgroups: Vec<NodeId> = graph
-        .node_ids()
-        .filter(|n| loops.get(n).is_some_and(|p| p.executor == Executor::Workgroup))
-        .collect();
-    for n in of_workgroups {
-        let moved = layout::lay_out(&mut graph, n, &options.profile);
-        if let Some((new, values)) = moved.map_err(|e| internal(&graph, n, &e))? {
-            loops.remove(&n);
-            match lanes::map(&graph, new, options) {
-                Ok(mapping) => _ = loops.insert(new, mapping),
-                Err(why) => _ = split.insert(new, why.join("; ")),
-            }
-            bans.materialise.extend(values);
-        }
+}
+
+/// A graph of which kernels can be made.
+#[derive(Debug)]
+pub struct Lowered {
+    /// The graph.
+    pub graph: Graph,
+    /// The types of the model's outputs, of which the graph may have others with as many elements.
+    pub outputs: Vec<TensorType>,
+    /// Results of the passes.
+    pub findings: Findings,
+}
+
+/// The passes that make the graph of a loop's step one that kernels can be made of.
+pub type Lower = fn(&Graph, &Options) -> Result<Lowered, Errors>;
+
+/// Makes kernels of the graphs of loops' steps.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps<'o> {
+    pub options: &'o Options,
+    lower: Lower,
+}
+
+impl Steps<'_> {
+    /// The kernels of the graph of a step.
+    fn fuse(&self, step: &Graph) -> Result<KernelGraph, Errors> {
+        Ok(fuse((self.lower)(step, self.options)?, self.options, self.lower)?.kernels)
     }
-    let cyclic = |graph: &Graph, n| internal(graph, n, "the graph has a cycle");
-    let mut order = graph.topo().map_err(|n| cyclic(&graph, n))?;
-    bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(&graph, *n)));
-    let grouping = grouping::group(&graph, &order, &loops, options, &bans);
-    if pulling::constant::fold(&mut graph, &order, &grouping).map_err(Diagnostic::internal)? {
-        order = graph.topo().map_err(|n| cyclic(&graph, n))?;
-        bans.materialise.retain(|v| graph.contains(v.node));
-    }
-    let graph = &graph;
+}
+
+/// A graph and its kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Fusion {
+    /// The kernels.
+    pub kernels: KernelGraph,
+    /// The graph that they compute.
+    pub graph: Graph,
+    /// The values of the graph that tensors hold.
+    pub values: BTreeMap<TensorId, Value>,
+}
+
+/// Fuses a graph into kernels. The graphs of the steps of loops are prepared by `lower`.
+pub fn fuse(lowered: Lowered, options: &Options, lower: Lower) -> Result<Fusion, Errors> {
+    let Lowered { graph, outputs, mut findings } = lowered;
+    findings.settle(&graph);
+    let Findings { mut bans, mut loops, mut split, .. } = findings;
+    let order = graph.topo().map_err(|n| internal(&graph, n, "the graph has a cycle"))?;
     let mut kept = Kept::default();
     loop {
-        let grouping = grouping::group(graph, &order, &loops, options, &bans);
+        let grouping = grouping::group(&graph, &order, &loops, options, &bans);
         let before = bans.count();
-        match build(graph, &outputs, &grouping, (&loops, &split), options, (&mut bans, &mut kept))? {
-            Some(kernels) => return Ok(kernels),
+        let steps = Steps { options, lower };
+        match build(&graph, &outputs, &grouping, (&loops, &split), steps, (&mut bans, &mut kept))? {
+            Some((kernels, values)) => {
+                drop(kept);
+                return Ok(Fusion { kernels, graph, values });
+            }
             None if bans.count() == before => {
                 let why = "kernels do not fit the device's binding limit however they are split";
                 return Err(Diagnostic::internal(why).into());
             }
             None => {
                 for n in bans.one_kernel.iter().filter(|n| loops.remove(*n).is_some()) {
-                    bans.materialise.extend(split::read_in_steps(graph, *n));
+                    bans.materialise.extend(split::read_in_steps(&graph, *n));
                     split.insert(*n, "one kernel would bind more buffers than the device does".into());
                 }
             }
@@ -124,14 +130,14 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
     }
 }
 
-fn refused(graph: &Graph, r: &prepare::Refused) -> Diagnostic {
+pub(crate) fn refused(graph: &Graph, r: &prepare::Refused) -> Diagnostic {
     let node = graph.node(r.node);
     Diagnostic::unsupported(format!("`{}` without a kernel: {}", node.op.name(), r.why))
         .at(Location { node: Some(node.label().into()), ..Location::default() })
         .help("run the model on the CPU reference evaluator: wgfc run --cpu")
 }
 
-fn internal(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
+pub(crate) fn internal(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
@@ -139,72 +145,6 @@ fn too_large(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
     Diagnostic::unsupported(why)
         .at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
         .help("fix dimensions with --dim NAME=VALUE, which makes what is computed of them simpler")
-}
-
-/// The mapping to lanes of each loop, where one is possible and wanted; for the other loops the reason why they are split.
-fn map_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
-    let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
-    for n in graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })) {
-        if !options.fuses(Technique::Loops) {
-            split.insert(n, "loops as one kernel were not asked for".into());
-            continue;
-        }
-        match lanes::map(graph, n, options) {
-            Ok(mapping) => _ = loops.insert(n, mapping),
-            Err(why) => _ = split.insert(n, why.join("; ")),
-        }
-    }
-    (loops, split)
-}
-
-/// A Concat of more operands than a kernel can bind becomes a tree of Concats.
-fn split_wide_concats(graph: &Graph, max_buffers: usize) -> Result<Graph, Errors> {
-    let limit = max_buffers.saturating_sub(2).max(2);
-    let mut g = graph.clone();
-    for n in graph.node_ids() {
-        let Op::Concat { axis } = graph.node(n).op else { continue };
-        let mut parts = graph.node(n).inputs.clone();
-        if parts.len() <= limit {
-            continue;
-        }
-        let origin = graph.node(n).origin.clone();
-        while parts.len() > 1 {
-            let mut next = vec![];
-            for c in parts.chunks(limit) {
-                next.push(match c {
-                    [one] => *one,
-                    many => {
-                        g.push(Op::Concat { axis }, many, &origin).map_err(|e| internal(graph, n, &e))?.into()
-                    }
-                });
-            }
-            parts = next;
-        }
-        let names = graph.node(n).names.clone();
-        g.node_mut(parts[0].node).names = names;
-        g.replace_uses(n.into(), parts[0]);
-    }
-    g.remove_dead();
-    Ok(g)
-}
-
-/// Replaces an output that is a reshape of another value by that value: its elements are in the same order.
-fn look_through(graph: &mut Graph) {
-    let taken = |graph: &Graph, v: Value| {
-        graph.is_output(v)
-            || graph.states.iter().any(|s| s.before == v || s.after == v)
-            || matches!(graph.node(v.node).op, Op::Input | Op::Const(_))
-    };
-    for i in 0..graph.outputs.len() {
-        let mut v = graph.outputs[i].value;
-        while is_reshape(graph, v.node) {
-            v = graph.node(v.node).inputs[0];
-        }
-        if v != graph.outputs[i].value && !taken(graph, v) {
-            graph.outputs[i].value = v;
-        }
-    }
-    graph.remove_dead();
 }
 
 /// Whether a view has the elements of its operand in their order.
@@ -225,9 +165,10 @@ fn build(
     outputs: &[TensorType],
     grouping: &Grouping,
     (loops, split_loops): (&Loops, &FxHashMap<NodeId, String>),
-    options: &Options,
+    steps: Steps<'_>,
     (bans, kept): (&mut Bans, &mut Kept),
-) -> Result<Option<KernelGraph>, Errors> {
+) -> Result<Option<(KernelGraph, BTreeMap<TensorId, Value>)>, Errors> {
+    let options = steps.options;
     let most = usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX);
     let mut tensors = Tensors::new(graph, most);
     for (i, b) in graph.inputs.iter().enumerate() {
@@ -286,7 +227,7 @@ fn build(
     let wanted = |u: &&unit::Unit| !u.outputs.iter().all(|v| is_empty(graph.ty(*v))) || u.outputs.is_empty();
     for u in grouping.units.iter().filter(wanted) {
         if let Some(why) = split_loops.get(&u.anchor) {
-            match split::block(graph, u.anchor, why, options, &mut tensors) {
+            match split::block(graph, u.anchor, why, steps, &mut tensors) {
                 Ok(b) => blocks.push(b),
                 Err(Errors(e)) => errors.extend(e),
             }
@@ -294,7 +235,7 @@ fn build(
         }
         if let Some(mapping) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
             let most = options.profile.max_storage_buffers as usize;
-            match split::parts(graph, u, mapping, options, &mut tensors)
+            match split::parts(graph, u, mapping, steps, &mut tensors)
                 .map(|b| b.narrow(options, &mut tensors))
             {
                 Ok(Ok(b)) => blocks.push(b),
@@ -373,7 +314,7 @@ fn build(
     for (v, t, written) in in_place::ordered(copies, &tensors) {
         if let TensorKind::State { state, .. } = tensors.list[t].kind
             && written
-            && options.fusion == Fusion::Full
+            && options.fusion == Extent::Full
             && blocks.is_empty()
             && !again
             && in_place::write(&mut kernels, &tensors, v, (state, t), &computed)
@@ -409,7 +350,7 @@ fn build(
         }
         return Ok(None);
     }
-    if options.fusion == Fusion::Full {
+    if options.fusion == Extent::Full {
         let read = in_place::read_before(&kernels, &blocks, &tensors.list);
         let most = options.profile.max_storage_buffers as usize;
         kernels = join::join(
@@ -421,11 +362,12 @@ fn build(
             options.profile.speeds.little_bytes() / 4,
         );
     }
+    let values = tensors.of.into_iter().map(|(v, t)| (t, v)).collect();
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
     let (kernels, repeats) = sort(parts.chain(blocks).collect(), &tensors, &computed)?;
     let bounds = wgfc_ir::computed::Bounds::of(&graph.computed);
-    Ok(Some(KernelGraph { tensors, kernels, repeats, computed, bounds }))
+    Ok(Some((KernelGraph { tensors, kernels, repeats, computed, bounds }, values)))
 }
 
 fn count_bindings(k: &Kernel) -> usize {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::fuse::fuse;
 use crate::options::{Fusion, Options};
+use crate::passes::fuse;
 use wgfc_ir::testing::{Config, random_graph};
 
 /// Kernels of all families, and of everything else that a text can have.

@@ -1,13 +1,7 @@
 //! Rewrites of the graph.
 //!
-//! 0. [`branches`] and [`unroll`] flatten conditions and unroll short scans.
-//! 1. [`canonical`] cleans up, so that equal computations have the same form.
-//! 2. [`recognise`] finds the raised operators that a pattern cannot describe.
-//! 3. [`flattened`] moves reshapes behind products.
-//! 4. [`region`] saturates the graph with the [`rules`], region by region; then [`recognise`] runs again.
-//! 5. [`region`] saturates the products that share an operand with the rule that merges them ([`products`]).
-//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] sorts rows.
-//! 7. [`winograd`] computes convolutions with fewer multiplications, [`long_sums`] cuts the sums of products.
+//! [`passes`](crate::passes) lists them in the order in which they run. [`branches`] and [`unroll`] flatten control flow, [`canonical`] cleans up,
+//! [`recognise`] finds the raised operators that a pattern cannot describe, and [`region`] saturates the graph with the [`rules`].
 //!
 //! Rules are bounded by rounds and terms, never by time, and all passes visit nodes in an order determined by the
 //! graph: the same graph always gives the same result.
@@ -33,11 +27,7 @@ pub mod unroll;
 pub mod views;
 pub mod winograd;
 
-use crate::options::{Fusion, Precision, Technique};
-use crate::{Diagnostic, Errors, Options};
-use wgfc_ir::{Graph, NodeId, Op};
-
-/// Figures about a [`rewrite`].
+/// Figures about the rewrites of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteReport {
     /// The number of nodes before, including inputs and constants.
@@ -64,104 +54,4 @@ pub struct RewriteReport {
     pub sums_cut: usize,
     /// The number of TopKs computed by sorting.
     pub sorted: usize,
-}
-
-/// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
-///
-/// With [`Fusion::None`] only the clean-ups run, with [`Fusion::Elementwise`] also the exact rules, with
-/// [`Fusion::Full`] everything that `options.without` does not exclude. Fails only if the graph is malformed or a rule
-/// is wrong.
-pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
-    let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
-    stages(graph, options, false, &mut report).map_err(Diagnostic::internal)?;
-    if options.fusion == Fusion::Full {
-        if options.fuses(Technique::Winograd) && options.precision == Precision::F32 {
-            let transformed = winograd::transform(graph, &options.profile, &options.expect);
-            report.transformed = transformed.map_err(Diagnostic::internal)?;
-        }
-        let units = options.profile.cooperative_matrix && options.profile.f16;
-        let rounded = units && options.precision == Precision::F16;
-        let cut = long_sums::cut(graph, &options.profile, &options.expect, rounded);
-        report.sums_cut = cut.map_err(Diagnostic::internal)?;
-    }
-    subgraphs_of(graph, options)?;
-    report.nodes_after = graph.len();
-    Ok(report)
-}
-
-fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
-    for n in graph.node_ids().collect::<Vec<_>>() {
-        for body in subgraphs(graph, n) {
-            stages(body, options, true, &mut RewriteReport::default()).map_err(Diagnostic::internal)?;
-            subgraphs_of(body, options)?;
-        }
-    }
-    Ok(())
-}
-
-/// Runs the stages on a graph, which may be a subgraph (`inside`) of another.
-fn stages(
-    graph: &mut Graph,
-    options: &Options,
-    inside: bool,
-    report: &mut RewriteReport,
-) -> Result<(), String> {
-    let (iterations, short) = match inside {
-        true => (unroll::ITERATIONS, sorts::SHORT_IN_LOOPS),
-        false => (1, sorts::SHORT),
-    };
-    // An unrolled loop may hold branches, and a flattened branch may hold loops, so both passes repeat until nothing changes.
-    loop {
-        let (branches, unrolled) = (branches::flatten(graph)?, unroll::unroll(graph, iterations)?);
-        report.branches += branches;
-        report.unrolled += unrolled;
-        if unrolled == 0 {
-            break;
-        }
-    }
-    canonical::clean(graph)?;
-    let approximate = options.fuses(Technique::Approximate);
-    if options.fusion == Fusion::None {
-        return Ok(());
-    }
-    // This comes before scales are folded into weights, which would then differ.
-    if approximate {
-        recognised(graph, report)?;
-    }
-    if flattened::unflatten(graph)? > 0 {
-        canonical::clean(graph)?;
-    }
-    report.rules = region::saturate(graph, rules::of(approximate), &options.expect)?;
-    canonical::clean(graph)?;
-    if approximate {
-        recognised(graph, report)?;
-    }
-    if options.fuses(Technique::Merge) {
-        let rules = rules::share(options.profile.max_binding_bytes);
-        report.merged = region::saturate_products(graph, &rules, &options.expect)?.merged;
-        canonical::clean(graph)?;
-    }
-    if options.fusion == Fusion::Full {
-        report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
-        report.rows_cut += parts::cut(graph, &options.profile.speeds)?;
-        report.sorted = sorts::expand(graph, &options.profile, short)?;
-        canonical::clean(graph)?;
-    }
-    Ok(())
-}
-
-/// Recognises the raised operators that no rule finds.
-fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
-    report.nan_guards += recognise::nan_guard::remove(graph)?;
-    report.attentions += recognise::attention::recognise(graph)?;
-    recognise::attention::scales(graph)?;
-    canonical::clean(graph)
-}
-
-fn subgraphs(graph: &mut Graph, n: NodeId) -> Vec<&mut Graph> {
-    match &mut graph.node_mut(n).op {
-        Op::If { then_branch, else_branch } => vec![then_branch, else_branch],
-        Op::While { body, .. } | Op::Scan { body, .. } => vec![body],
-        _ => vec![],
-    }
 }

@@ -6,7 +6,8 @@
 use crate::run::inputs;
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rewrite, rules};
+use wgfc_compiler::passes::{Context, PASSES, Run, rewrite};
+use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rules};
 use wgfc_compiler::{Options, States, states};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph};
@@ -26,7 +27,14 @@ fn run(pass: &str, graph: &mut Graph) {
         "merge" => region::saturate_products(graph, &rules::share(1 << 20), &Default::default()).map(|_| ()),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
         "states" => states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string()),
-        other => panic!("no pass `{other}`"),
+        other => {
+            let named = PASSES.iter().find(|p| p.name == other);
+            let pass = named.unwrap_or_else(|| panic!("no pass `{other}`"));
+            let Run::Graph(run) = pass.run else { panic!("`{other}` is a pass on kernels") };
+            let options = Options::default();
+            let mut cx = Context::new(&options, pass.on[0], Default::default());
+            run(graph, &mut cx).map_err(|e| e.to_string())
+        }
     };
     done.unwrap_or_else(|e| panic!("{e}"));
 }

@@ -16,8 +16,8 @@ fn kernels_with(model: &str, options: Options) -> KernelGraph {
     let options = Options { graph_only: true, ..options };
     let mut graph = import(&bytes, &NoExternalData, &options).unwrap_or_else(|e| panic!("{e}")).graph;
     wgfc_compiler::states::introduce(&mut graph, &options.states).unwrap_or_else(|e| panic!("{e}"));
-    wgfc_compiler::rewrite::rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
-    wgfc_compiler::fuse::fuse(&graph, &options).unwrap_or_else(|e| panic!("{e}"))
+    wgfc_compiler::passes::rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
+    wgfc_compiler::passes::fuse(&graph, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Every convolution with bias, activation and residual is one dispatch.

@@ -1,7 +1,7 @@
 //! Tests of which nodes fuse with which.
 
-use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{Family, KernelGraph, StagedLoop};
+use wgfc_compiler::passes::fuse;
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::scalar::Scalar;
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, TensorType, UnaryOp, Value};

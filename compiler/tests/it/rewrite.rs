@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::rewrite::{RewriteReport, rewrite};
+use wgfc_compiler::passes::rewrite;
+use wgfc_compiler::rewrite::RewriteReport;
 use wgfc_compiler::{Options, Technique};
 use wgfc_ir::{Graph, NormKind, Op};
 

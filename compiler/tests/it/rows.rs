@@ -5,9 +5,9 @@ use crate::draw::Draw;
 use crate::schedules::{Case, every, run, seeds};
 use std::collections::BTreeMap;
 use wgfc_compiler::device::Speeds;
-use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::bounds::prove_all;
-use wgfc_compiler::rewrite::rewrite;
+use wgfc_compiler::passes::fuse;
+use wgfc_compiler::passes::rewrite;
 use wgfc_compiler::{DeviceProfile, Options};
 use wgfc_ir::{Class, DType, Scalar, Tensor, eval, text, verify};
 

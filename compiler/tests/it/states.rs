@@ -35,8 +35,8 @@ fn written_in_place(bytes: &[u8], states: &States) {
         let mut graph = import(bytes, &NoExternalData, &options).unwrap().graph;
         wgfc_compiler::states::introduce(&mut graph, states).unwrap();
         wgfc_ir::verify::verify(&graph).unwrap();
-        wgfc_compiler::rewrite::rewrite(&mut graph, &options).unwrap();
-        (wgfc_compiler::fuse::fuse(&graph, &options).unwrap(), graph)
+        wgfc_compiler::passes::rewrite(&mut graph, &options).unwrap();
+        (wgfc_compiler::passes::fuse(&graph, &options).unwrap(), graph)
     };
     let (with, graph) = kernels(states);
     let (without, _) = kernels(&States::None);

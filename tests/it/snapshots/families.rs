@@ -5,7 +5,7 @@ use crate::backend::{Failure, run_session, session};
 use std::collections::BTreeMap;
 use wgfc::random::Rng;
 use wgfc_compiler::assemble::assemble;
-use wgfc_compiler::fuse::fuse;
+use wgfc_compiler::passes::fuse;
 use wgfc_compiler::pipeline::schedule;
 use wgfc_compiler::schedule::{Context, candidates};
 use wgfc_compiler::{DeviceProfile, Options};

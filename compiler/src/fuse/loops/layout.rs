@@ -12,7 +12,7 @@ use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 
 /// Transposes the operands of the products of a `scan` where that helps. Returns the new loop and the values that must be in memory for
 /// it; `None` if nothing changes.
-pub(in crate::fuse) fn lay_out(
+pub(crate) fn lay_out(
     graph: &mut Graph,
     n: NodeId,
     device: &DeviceProfile,

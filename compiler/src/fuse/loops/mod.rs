@@ -8,9 +8,9 @@
 pub(super) mod expand;
 pub(super) mod kernels;
 pub mod lanes;
-pub(super) mod layout;
+pub(crate) mod layout;
 mod order;
-pub(super) mod prepare;
+pub(crate) mod prepare;
 mod price;
 mod rounds;
 pub(super) mod split;

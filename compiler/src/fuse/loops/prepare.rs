@@ -14,13 +14,13 @@ use wgfc_ir::{
 };
 
 /// Why a loop has no kernels.
-pub(in crate::fuse) struct Refused {
+pub(crate) struct Refused {
     pub node: NodeId,
     pub why: String,
 }
 
 /// Brings the loops of a graph into the form that kernels are built from. `nested` says that the graph is itself the step of a loop.
-pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
+pub(crate) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
     for n in graph.node_ids() {
         let Op::Scan { carried, .. } = graph.node(n).op else { continue };
         let length = graph.node(n).inputs.get(carried).and_then(|v| graph.ty(*v).shape.first());

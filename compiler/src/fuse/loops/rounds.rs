@@ -2,7 +2,7 @@
 //! that nothing changes any more.
 
 use crate::error::{Diagnostic, Errors};
-use crate::fuse::fuse_at;
+use crate::fuse::Steps;
 use crate::fuse::loops::lanes;
 use crate::fuse::loops::split::Block;
 use crate::fuse::tensors::Tensors;
@@ -76,11 +76,11 @@ impl Ending {
         steps: i64,
         kept: &[TensorId],
         number: Option<TensorId>,
-        options: &Options,
+        loop_steps: Steps<'_>,
         tensors: &mut Tensors<'_>,
     ) -> Result<Block, Errors> {
         let mask = self.mask.and_then(|i| kept.get(i)).copied();
-        let (last, word) = self.word(mask, number, &block.kernels, options, tensors)?;
+        let (last, word) = self.word(mask, number, &block.kernels, loop_steps, tensors)?;
         let kernels: Vec<Kernel> = block.kernels.into_iter().chain(last).collect();
         let keeps = block.repeats.iter().flat_map(|r| &r.keeps).chain(kept).chain([&word]).copied().collect();
         let rounds = (self.most.max(1) as u64).div_ceil(steps.max(1) as u64);
@@ -104,7 +104,7 @@ impl Ending {
         mask: Option<TensorId>,
         number: Option<TensorId>,
         of: &[Kernel],
-        options: &Options,
+        loop_steps: Steps<'_>,
         tensors: &mut Tensors<'_>,
     ) -> Result<(Vec<Kernel>, TensorId), Errors> {
         let mut graph = Graph::new();
@@ -133,7 +133,7 @@ impl Ending {
             goes_on = b.binary(BinaryOp::Mul, goes_on, f).map_err(broken)?;
         }
         graph.outputs.push(Border { name: "goes on".into(), value: goes_on });
-        let KernelGraph { tensors: inner, kernels, .. } = fuse_at(&graph, options, true)?;
+        let KernelGraph { tensors: inner, kernels, .. } = loop_steps.fuse(&graph)?;
         let word = tensors.add(None, TensorType::new(DType::I32, vec![]), TensorKind::Intermediate);
         let place = |kind: &TensorKind| match kind {
             TensorKind::Input(i) => outer.get(*i).copied(),

@@ -11,7 +11,7 @@ use crate::fuse::loops::rounds::{self, Ending, PARTS};
 use crate::fuse::pulling::{Puller, flat_offset};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
-use crate::fuse::{count_bindings, pack};
+use crate::fuse::{Steps, count_bindings, pack};
 use crate::kernel::{
     Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Repeat, Store, TensorId, TensorKind, Until,
 };
@@ -227,16 +227,16 @@ pub(in crate::fuse) fn block<'a>(
     graph: &'a Graph,
     node: NodeId,
     why: &str,
-    options: &Options,
+    steps: Steps<'_>,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
     let broken = |e: String| Errors::from(crate::fuse::internal(graph, node, &e));
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return Err(broken("not a scan".into())) };
-    let ending = Ending::of(graph, node, None, options);
+    let ending = Ending::of(graph, node, None, steps.options);
     let count = ending.as_ref().and_then(|e| e.count.as_ref());
     let step = step(graph, node, count).map_err(broken)?;
-    let KernelGraph { tensors: inner, kernels, repeats, .. } = crate::fuse::fuse_at(&step, options, true)?;
+    let KernelGraph { tensors: inner, kernels, repeats, .. } = steps.fuse(&step)?;
 
     let outputs = n.outputs.len();
     let mut kept = results(graph, node, tensors);
@@ -288,7 +288,7 @@ pub(in crate::fuse) fn block<'a>(
         r.why = why.to_owned();
     }
     if let Some(ending) = ending {
-        block = ending.rounds(block, many, &kept, number, options, tensors)?;
+        block = ending.rounds(block, many, &kept, number, steps, tensors)?;
     }
     Ok(block.behind(start))
 }
@@ -370,9 +370,10 @@ pub(in crate::fuse) fn parts<'a>(
     graph: &'a Graph,
     unit: &Unit,
     mapping: &Mapping,
-    options: &Options,
+    steps: Steps<'_>,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
+    let options = steps.options;
     let broken = |e: String| Errors::from(crate::fuse::internal(graph, unit.anchor, &e));
     let node = graph.node(unit.anchor);
     let (Op::Scan { carried, .. }, Some(most)) = (&node.op, mapping.part) else {
@@ -440,7 +441,7 @@ pub(in crate::fuse) fn parts<'a>(
     let repeat = Repeat { kernels: 0..kernels.len(), times, keeps: kept.clone(), why, until: None };
     let mut block = Block { kernels, repeats: vec![repeat] };
     if let Some(ending) = ending {
-        block = ending.rounds(block, many * i64::from(most), &kept, Some(number), options, tensors)?;
+        block = ending.rounds(block, many * i64::from(most), &kept, Some(number), steps, tensors)?;
     }
     Ok(block.behind(start))
 }

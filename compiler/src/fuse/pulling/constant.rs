@@ -22,11 +22,7 @@ const MOST_WORK: f64 = (64 << 20) as f64;
 const GROWTH: (usize, usize) = (16, 64 << 10);
 
 /// Replaces units' results that depend on constants alone. Returns whether there were any.
-pub(in crate::fuse) fn fold(
-    graph: &mut Graph,
-    order: &[NodeId],
-    grouping: &Grouping,
-) -> Result<bool, String> {
+pub(crate) fn fold(graph: &mut Graph, order: &[NodeId], grouping: &Grouping) -> Result<bool, String> {
     let fixed = fixed(graph, order);
     let results = grouping.units.iter().filter(|u| u.parts <= 1).flat_map(|u| u.outputs.iter().copied());
     let mut chosen: Vec<Value> = vec![];

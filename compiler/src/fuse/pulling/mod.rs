@@ -1,6 +1,6 @@
 //! Pulling: adds to a kernel's body the expression for the element of a graph's value at a position.
 
-pub(super) mod constant;
+pub(crate) mod constant;
 mod parts;
 mod target;
 

@@ -1,9 +1,9 @@
 //! Compares the proofs with an exhaustive check of every point, for valid kernels and for kernels with a deliberate fault.
 
 use super::*;
-use crate::fuse::fuse;
 use crate::kernel::{Body, parse};
 use crate::options::{Fusion, Options};
+use crate::passes::fuse;
 use wgfc_ir::testing::{Config, random_graph};
 use wgfc_ir::{Atom, BinaryOp, DType, UnaryOp};
 
