@@ -470,6 +470,9 @@ pub struct InspectArgs {
     /// Print how each kernel is computed; with --json, as a file for --schedule-from
     #[arg(long)]
     pub schedule: bool,
+    /// Print each kernel as loops over its tensors, as it is before it is scheduled
+    #[arg(long, conflicts_with = "schedule")]
+    pub loops: bool,
     /// Print the passes of the compiler: the nodes before and after each, and its time
     #[arg(long, conflicts_with = "schedule")]
     pub passes: bool,

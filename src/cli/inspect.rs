@@ -8,8 +8,10 @@ use super::{given_dims, is_program, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
+use wgfc::compiler::nest::nest;
 use wgfc::compiler::passes::After;
 use wgfc::compiler::pipeline;
+use wgfc::compiler::pipeline::Fused;
 use wgfc::compiler::schedule::table;
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Program;
@@ -27,6 +29,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         a.compile.dims = given_dims::dims(&a.model, &options(&a)?, &a.like)?;
     }
     let a = &a;
+    if a.loops {
+        return loops(a, t);
+    }
     if a.schedule {
         return schedule(a, t);
     }
@@ -152,8 +157,8 @@ fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     }
 }
 
-/// Prints the schedule of each kernel.
-fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+/// The kernels of the model before they are scheduled, without its weights if they are missing, and the options.
+fn fused(a: &InspectArgs) -> Result<(Fused, Options), Error> {
     if is_program(&a.model) {
         return Err(Error::usage(
             "a compiled program does not keep how its kernels were chosen to be computed",
@@ -171,6 +176,40 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         other => other,
     };
     let fused = fuse()?;
+    Ok((fused, options))
+}
+
+/// Prints each kernel as loops, those of equal kernels once.
+fn loops(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+    let (Fused { kernels, .. }, _) = fused(a)?;
+    let mut all: Vec<(usize, String)> = vec![];
+    let mut place: BTreeMap<String, usize> = BTreeMap::new();
+    for k in &kernels.kernels {
+        let at = *place.entry(table::key(&kernels, k)).or_insert(all.len());
+        match all.get_mut(at) {
+            Some((count, _)) => *count += 1,
+            None => all.push((1, nest(k, &kernels).map_err(Error::Internal)?.to_string())),
+        }
+    }
+    if t.json {
+        let each = |(count, loops): &(usize, String)| serde_json::json!({ "count": count, "loops": loops });
+        t.print_json(&all.iter().map(each).collect());
+        return Ok(());
+    }
+    let differ = all.len();
+    let mut text =
+        format!("{}: {} kernels, {differ} of them differ\n", shown(&a.model), kernels.kernels.len());
+    for (count, loops) in all {
+        let times = if count == 1 { String::new() } else { format!("// {count} times\n") };
+        text += &format!("\n{times}{loops}");
+    }
+    t.print(&text);
+    Ok(())
+}
+
+/// Prints the schedule of each kernel.
+fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+    let (fused, options) = fused(a)?;
     let scheduled = wgfc::compiler::pipeline::schedule(fused.kernels, &options)?;
     let all = table::of(&scheduled);
     if t.json {

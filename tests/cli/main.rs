@@ -323,6 +323,10 @@ fn schedules_are_printed_changed_and_refused() {
     let model = fixture("small/attention/model.onnx");
     wgfc(d.path(), &format!("inspect|{model}|--schedule")).exits(0).prints("product ");
     let file = d.path().join("schedule.json");
+    let loops = wgfc(d.path(), &format!("inspect|{model}|--loops")).exits(0);
+    loops.prints("kernel \"").prints("sum= ").prints("storage write");
+    let loops = wgfc(d.path(), &format!("inspect|{model}|--loops|--json")).exits(0).json();
+    assert!(loops[0]["count"].as_u64() > Some(0) && loops[0]["loops"].is_string(), "{loops:#}");
     let all = wgfc(d.path(), &format!("inspect|{model}|--schedule|--json")).exits(0).json();
     let product = |v: &Value| {
         let choices = v["choices"].as_object().unwrap();
