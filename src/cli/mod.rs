@@ -28,6 +28,7 @@ mod load;
 mod loops;
 mod profile;
 mod reduce;
+mod regret;
 mod repeats;
 mod report;
 mod results;
@@ -37,6 +38,7 @@ mod selftest;
 mod serve;
 mod signals;
 mod terminal;
+mod timings;
 mod train;
 mod tune;
 
