@@ -58,20 +58,24 @@ const WARM_UP: f64 = 0.3;
 /// The rounds in which all schedules are timed, and those of the fastest one against the compiler's choice.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 7;
+/// The rounds on a software adapter, and those before which no schedule is given up: other processes disturb its times.
+const SOFTWARE_ROUNDS: usize = 8;
+const SOFTWARE_TRIALS: usize = 4;
 /// A schedule that is slower than the fastest by this factor is not timed again.
 const HOPELESS: f64 = 1.3;
 
-/// A schedule and the median of its times. See the example of [`tune`].
+/// A schedule and its time. See the example of [`tune`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
     /// The schedule.
     pub choice: Schedule,
-    /// Nanoseconds per dispatch.
+    /// Nanoseconds per dispatch: the median of several times, on software adapters the shortest, as other processes only
+    /// add to it.
     pub ns: f64,
-    /// The number of times of which it is the median.
+    /// The number of times that were taken.
     pub rounds: u32,
-    /// The difference of the longest and the shortest of these, divided by the median.
+    /// The difference of the longest and the shortest of these, divided by `ns`.
     pub spread: f64,
 }
 
@@ -87,7 +91,7 @@ pub struct Measured {
     pub own: Timed,
     /// The fastest schedule; the compiler's choice if none is clearly faster.
     pub best: Timed,
-    /// All schedules that were timed, fastest first; most have medians of only a few times.
+    /// All schedules that were timed, fastest first, most of them only a few times.
     pub tried: Vec<Timed>,
     /// Schedules for which the same kernel text is emitted as for another one, each with the one that was timed.
     pub same: Vec<(Schedule, Schedule)>,
@@ -185,6 +189,8 @@ struct Runner {
     choice: Schedule,
     trial: Trial,
     times: Vec<f64>,
+    /// Whether the shortest time counts instead of the median.
+    shortest: bool,
 }
 
 impl Runner {
@@ -192,12 +198,15 @@ impl Runner {
         self.times.push(self.trial.time_blocking(runs).map_err(device_error)?);
         Ok(())
     }
-    fn median(&self) -> f64 {
-        Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median)
+    fn ns(&self) -> f64 {
+        match self.shortest {
+            true => self.times.iter().copied().fold(f64::INFINITY, f64::min),
+            false => Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median),
+        }
     }
     fn timed(&self) -> Timed {
         let ends = |f: fn(f64, f64) -> f64| self.times.iter().copied().reduce(f).unwrap_or(0.0);
-        let (ns, rounds) = (self.median(), self.times.len() as u32);
+        let (ns, rounds) = (self.ns(), self.times.len() as u32);
         Timed { choice: self.choice, ns, rounds, spread: (ends(f64::max) - ends(f64::min)) / ns }
     }
 }
@@ -232,6 +241,7 @@ fn measure(
         Err(e) if lacks_memory(&e) => return Ok(None),
         Err(e) => return Err(device_error(e)),
     };
+    let software = gpu.summary().is_software;
     let mut refused = vec![];
     let mut runners: Vec<Runner> = vec![];
     let mut expected: Vec<Tensor> = vec![];
@@ -255,17 +265,18 @@ fn measure(
             refused.push(*choice);
             continue;
         }
-        runners.push(Runner { choice: *choice, trial, times: vec![] });
+        runners.push(Runner { choice: *choice, trial, times: vec![], shortest: software });
     }
     // One pass is long enough for the clock's resolution and short enough not to freeze a screen.
-    let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
-    if !gpu.summary().is_software {
+    let pass_ns = if software { 3e6 } else { 4e6 };
+    if !software {
         runners[0].trial.warm_up_blocking(WARM_UP).map_err(device_error)?;
     }
     let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
     let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
     let mut tried: HashMap<Schedule, Timed> = HashMap::new();
-    for round in 0..ROUNDS {
+    let (rounds, trials) = if software { (SOFTWARE_ROUNDS, SOFTWARE_TRIALS) } else { (ROUNDS, 1) };
+    for round in 0..rounds {
         for r in &mut runners {
             if round == 0 {
                 // The first run includes one-time costs.
@@ -274,12 +285,15 @@ fn measure(
             r.time(runs)?;
         }
         tried.extend(runners.iter().map(|r| (r.choice, r.timed())));
-        let best = runners.iter().map(Runner::median).fold(f64::INFINITY, f64::min);
-        runners.retain(|r| r.choice == own || r.median() <= best * HOPELESS);
+        if round + 1 >= trials {
+            let best = runners.iter().map(Runner::ns).fold(f64::INFINITY, f64::min);
+            runners.retain(|r| r.choice == own || r.ns() <= best * HOPELESS);
+        }
     }
-    let fastest = runners.iter().min_by(|a, b| a.median().total_cmp(&b.median())).map_or(own, |r| r.choice);
+    let fastest = runners.iter().min_by(|a, b| a.ns().total_cmp(&b.ns())).map_or(own, |r| r.choice);
     runners.retain(|r| r.choice == own || r.choice == fastest);
-    if fastest != own {
+    // Shortest times would gain nothing by it.
+    if fastest != own && !software {
         // The schedule is timed again, as the minimum of many noisy medians is biased.
         runners.iter_mut().for_each(|r| r.times.clear());
         for _ in 0..FINAL_ROUNDS {

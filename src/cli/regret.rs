@@ -3,12 +3,11 @@
 use super::args::BenchRegretArgs;
 use super::profile::ns_text;
 use super::terminal::Terminal;
+use super::timings;
 use std::collections::BTreeMap;
-use std::path::Path;
 use wgfc::Error;
 use wgfc::compiler::timings::Timings;
 use wgfc::compiler::timings::regret::{Judged, Summary, Varied, judge_all, vary};
-use wgfc::files::map_file;
 use wgfc::inspect::table;
 
 /// The choices for the problems of a file.
@@ -23,7 +22,7 @@ struct Report<'t> {
 pub fn main(a: &BenchRegretArgs, t: &Terminal) -> Result<(), Error> {
     let (mut read, mut ignored) = (vec![], vec![]);
     for file in &a.files {
-        match timings(file)? {
+        match timings::read(file)? {
             Ok(timings) => read.push((file.display().to_string(), timings)),
             Err(why) => ignored.push((file, why)),
         }
@@ -55,15 +54,6 @@ pub fn main(a: &BenchRegretArgs, t: &Terminal) -> Result<(), Error> {
         t.print(&texts.join("\n"));
     }
     Ok(())
-}
-
-/// The recorded times of a file; the inner error says why they cannot be used.
-fn timings(file: &Path) -> Result<Result<Timings, String>, Error> {
-    let bytes = map_file(file)?;
-    let Ok(text) = std::str::from_utf8((*bytes).as_ref()) else {
-        return Ok(Err("has no recorded times: it is not text".into()));
-    };
-    Ok(Timings::from_text(text))
 }
 
 impl Report<'_> {

@@ -1,6 +1,7 @@
 //! The files that `--record` writes.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use wgfc::compiler::DeviceProfile;
 use wgfc::compiler::device::Speeds;
@@ -8,6 +9,7 @@ use wgfc::compiler::pipeline::Fused;
 use wgfc::compiler::schedule::cost::Expected;
 use wgfc::compiler::timings::{Problem, Timings, alone};
 use wgfc::compiler::tuning::{Values, complete};
+use wgfc::files::map_file;
 use wgfc::runtime::Gpu;
 use wgfc::tune::Measured;
 use wgfc::{Error, Options, output};
@@ -16,29 +18,62 @@ use wgfc::{Error, Options, output};
 pub struct Record {
     file: PathBuf,
     timings: Timings,
-    /// The kernels that it has, with the values of their symbols.
-    known: BTreeSet<(String, Values)>,
+    /// The places of its kernels, by their text and the values of their symbols.
+    known: BTreeMap<(String, Values), usize>,
 }
 
 impl Record {
-    /// A file with the times of a device, which is written when times are added.
-    pub fn new(file: &Path, gpu: &Gpu, speeds: Speeds) -> Record {
+    /// A file for the times of a device, to which those of a file that exists belong. It is written when times are added.
+    pub fn open(file: &Path, gpu: &Gpu, speeds: Speeds) -> Result<Record, Error> {
         let profile = DeviceProfile { speeds, ..DeviceProfile::default() }.with_limits(gpu.profile());
         let (device, driver) = (gpu.summary().name.clone(), gpu.summary().driver.clone());
-        let timings = Timings { device, driver, profile, problems: vec![] };
-        Record { file: file.to_owned(), timings, known: BTreeSet::new() }
+        let own = Timings { device, driver, profile, problems: vec![] };
+        let mut problems = vec![];
+        if file.exists() {
+            let wrong = |why: String| Error::file_help(file, why, "give another file for --record");
+            let old = read(file)?.map_err(wrong)?;
+            // Speeds may change in the last digit when they are read.
+            let text = own.to_text().map_err(Error::Internal)?;
+            let same = Timings::from_text(&text).map_err(Error::Internal)?;
+            if (&old.device, &old.driver, &old.profile) != (&same.device, &same.driver, &same.profile) {
+                let why = format!("has the times of another device, driver or profile ({})", old.device);
+                return Err(wrong(why));
+            }
+            problems = old.problems;
+        }
+        let mut record = Record { file: file.to_owned(), timings: own, known: BTreeMap::new() };
+        record.insert(problems);
+        Ok(record)
     }
 
-    /// Adds kernels that it does not have, and writes the file.
-    pub fn add(&mut self, problems: Vec<Problem>) -> Result<(), Error> {
+    fn insert(&mut self, problems: Vec<Problem>) {
+        let all = &mut self.timings.problems;
         for p in problems {
-            if self.known.insert((p.graph.to_string(), p.values.clone())) {
-                self.timings.problems.push(p);
+            match self.known.entry((p.graph.to_string(), p.values.clone())) {
+                Entry::Occupied(place) => all[*place.get()] = p,
+                Entry::Vacant(place) => {
+                    place.insert(all.len());
+                    all.push(p);
+                }
             }
         }
+    }
+
+    /// Adds the times of kernels, in place of those that it has of the same kernels, and writes the file.
+    pub fn add(&mut self, problems: Vec<Problem>) -> Result<(), Error> {
+        self.insert(problems);
         let text = self.timings.to_text().map_err(Error::Internal)?;
         output::write_whole(&self.file, text.as_bytes())
     }
+}
+
+/// The recorded times of a file; the inner error says why they cannot be used.
+pub fn read(file: &Path) -> Result<Result<Timings, String>, Error> {
+    let bytes = map_file(file)?;
+    let Ok(text) = std::str::from_utf8((*bytes).as_ref()) else {
+        return Ok(Err("has no recorded times: it is not text".into()));
+    };
+    Ok(Timings::from_text(text))
 }
 
 /// The measured kernels of a model or a problem with the times of all their schedules. `at` are the values of symbols that

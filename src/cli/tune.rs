@@ -43,7 +43,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
         false => Some(measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second),
     };
     let mut all = Tuned::default();
-    let mut record = a.record.as_deref().map(|file| Record::new(file, &gpu, speeds));
+    let mut record = a.record.as_deref().map(|f| Record::open(f, &gpu, speeds)).transpose()?;
     let mut seen = BTreeSet::new();
     for (i, Part { name, fused, options }) in programs.iter().enumerate() {
         // Time that a program does not use is available for the following ones.

@@ -11,8 +11,8 @@
 //! {"version":1,"device":"GPU","driver":"580","profile":{…},"fields":{"row":["threads","lanes",…]}}
 //! {"name":"softmax","kernel":"t0: f32[7, 13] input 0\n…","times":[["row 64 32 …",5120,3,2]]}
 //! ```
-//! A time consists of the schedule with the values of its fields, the median in nanoseconds, the number of times it was
-//! taken, and the difference of the longest and the shortest in percent of the median.
+//! A time consists of the schedule with the values of its fields, nanoseconds (the median of several times, on software
+//! adapters the shortest), how many times were taken, and the difference of the longest and the shortest in percent.
 
 pub mod regret;
 
@@ -61,11 +61,11 @@ pub struct Problem {
 pub struct Timed {
     /// The schedule.
     pub schedule: Schedule,
-    /// The median in nanoseconds.
+    /// Nanoseconds: the median of several times, on software adapters the shortest.
     pub ns: f64,
-    /// The number of times it was taken.
+    /// The number of times that were taken.
     pub rounds: u32,
-    /// The difference of the longest and the shortest time, divided by the median.
+    /// The difference of the longest and the shortest of these, divided by `ns`.
     pub spread: f64,
 }
 

@@ -74,7 +74,7 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };
     let began = Instant::now();
     let mut unwritten = None;
-    let mut record = a.record.as_deref().map(|file| Record::new(file, &gpu, cache.speeds));
+    let mut record = a.record.as_deref().map(|f| Record::open(f, &gpu, cache.speeds)).transpose()?;
     rows(&problems, &gpu, &options, a, t, &mut |p, mut measured| {
         // The file is written after each problem, so that times are kept if a later one fails.
         if let (Some(record), Ok(m)) = (&mut record, &mut measured)
