@@ -124,19 +124,21 @@ impl Report<'_> {
             }
         }
         if !self.varied.is_empty() {
-            let heading = ["speed", "times", "worst regret", "problem", "other choices", "not timed"];
+            let heading =
+                ["speed", "times", "worst regret", "other choices", "of these not timed", "worst", "problem"];
             let mut rows = vec![heading.map(String::from).to_vec()];
             for v in &self.varied {
                 rows.push(vec![
                     v.speed.to_owned(),
                     format!("{:.2}", v.factor),
                     format!("{:.3}", v.worst),
-                    v.problem.clone(),
                     v.changed.to_string(),
                     v.not_timed.to_string(),
+                    format!("{:.3}", v.worst_changed),
+                    v.problem.clone(),
                 ]);
             }
-            s += &format!("\n{}", table(&rows, &[false, true, true, false, true, true]));
+            s += &format!("\n{}", table(&rows, &[false, true, true, true, true, true, false]));
         }
         s
     }
@@ -164,8 +166,8 @@ impl Report<'_> {
         };
         let varied = |v: &Varied| {
             serde_json::json!({
-                "speed": v.speed, "factor": v.factor, "worst_regret": v.worst, "problem": v.problem,
-                "other_choices": v.changed, "not_timed": v.not_timed,
+                "speed": v.speed, "factor": v.factor, "worst_regret": v.worst, "other_choices": v.changed,
+                "others_not_timed": v.not_timed, "worst_regret_of_others": v.worst_changed, "problem": v.problem,
             })
         };
         serde_json::json!({

@@ -122,21 +122,23 @@ impl Summary {
     }
 }
 
-/// The largest regret with a speed of the profile changed.
+/// The regrets with a speed of the profile changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Varied {
     /// The name of the speed.
     pub speed: &'static str,
     /// The factor by which it is multiplied.
     pub factor: f64,
-    /// The regret; 1 if no choice was timed.
+    /// The largest regret of all choices; 1 if none was timed.
     pub worst: f64,
-    /// The name of the problem.
-    pub problem: String,
     /// The number of choices that are not those of the unchanged profile.
     pub changed: usize,
-    /// The number of choices that were not timed.
+    /// The number of these that were not timed.
     pub not_timed: usize,
+    /// The largest regret of these; 1 if none was timed.
+    pub worst_changed: f64,
+    /// The name of the problem with that regret.
+    pub problem: String,
 }
 
 /// Changes one speed of the profile after the other by a share, up and down, and judges the choices.
@@ -151,19 +153,31 @@ pub fn vary(problems: &[Problem], profile: &DeviceProfile, share: f64) -> Result
         for factor in [1.0 - share, 1.0 + share] {
             let speeds = profile.speeds.scaled(speed, factor).map_err(Diagnostic::internal)?;
             let other = DeviceProfile { speeds, ..profile.clone() };
-            let mut v =
-                Varied { speed, factor, worst: 1.0, problem: String::new(), changed: 0, not_timed: 0 };
+            let mut v = Varied {
+                speed,
+                factor,
+                worst: 1.0,
+                changed: 0,
+                not_timed: 0,
+                worst_changed: 1.0,
+                problem: String::new(),
+            };
             for (p, own) in problems.iter().zip(&own) {
                 let (chosen, _) = choice(p, &other)?;
-                v.changed += usize::from(chosen != *own);
                 let time = p.times.iter().find(|t| t.schedule == chosen);
-                match (time, p.times.first()) {
-                    (Some(t), Some(best)) if t.ns / best.ns > v.worst => {
-                        v.worst = t.ns / best.ns;
+                let regret = time.zip(p.times.first()).map(|(t, best)| t.ns / best.ns);
+                v.worst = v.worst.max(regret.unwrap_or(1.0));
+                if chosen == *own {
+                    continue;
+                }
+                v.changed += 1;
+                match regret {
+                    Some(r) if r > v.worst_changed => {
+                        v.worst_changed = r;
                         v.problem.clone_from(&p.name);
                     }
-                    (Some(_), _) => {}
-                    (None, _) => v.not_timed += 1,
+                    Some(_) => {}
+                    None => v.not_timed += 1,
                 }
             }
             out.push(v);
@@ -236,7 +250,7 @@ mod tests {
     fn every_speed_is_varied() {
         let all = vary(&[problem(22.0)], &DeviceProfile::default(), 0.2).unwrap();
         assert_eq!(all.len(), 2 * crate::device::file::SPEEDS.len());
-        assert!(all.iter().all(|v| v.worst >= 1.0 && (v.changed > 0 || v.worst == 2.0)));
+        assert!(all.iter().all(|v| v.worst >= v.worst_changed && (v.changed > 0 || v.worst == 2.0)));
     }
 
     #[test]
