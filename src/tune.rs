@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use wgfc_compiler::pipeline::Fused;
 use wgfc_compiler::schedule::Schedule;
+use wgfc_compiler::timings;
 use wgfc_compiler::tuning::{Single, Tunable, Values, complete, tunable};
 use wgfc_ir::program::Port;
 use wgfc_ir::{Class, DType, Scalar};
@@ -35,7 +36,7 @@ pub struct TuneOptions {
     /// The time after which no further kernel is measured.
     pub budget: Duration,
     /// The number of schedules of a kernel that are timed, if it has that many. Others within `FACTOR` of the best estimate
-    /// are timed too.
+    /// are timed too, and two of each form.
     pub most: usize,
     /// The values of symbols during measurements. Missing ones are the compilation's expected values, else 64.
     pub values: Values,
@@ -57,17 +58,25 @@ const WARM_UP: f64 = 0.3;
 /// The rounds in which all schedules are timed, and those of the fastest one against the compiler's choice.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 7;
+/// The rounds on a software adapter, and those before which no schedule is given up: other processes disturb its times.
+const SOFTWARE_ROUNDS: usize = 8;
+const SOFTWARE_TRIALS: usize = 4;
 /// A schedule that is slower than the fastest by this factor is not timed again.
 const HOPELESS: f64 = 1.3;
 
-/// A schedule and the median of its times. See the example of [`tune`].
+/// A schedule and its time. See the example of [`tune`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
     /// The schedule.
     pub choice: Schedule,
-    /// Nanoseconds per dispatch.
+    /// Nanoseconds per dispatch: the median of several times, on software adapters the shortest, as other processes only
+    /// add to it.
     pub ns: f64,
+    /// The number of times that were taken.
+    pub rounds: u32,
+    /// The difference of the longest and the shortest of these, divided by `ns`.
+    pub spread: f64,
 }
 
 /// A kernel that was measured. See the example of [`tune`].
@@ -82,8 +91,10 @@ pub struct Measured {
     pub own: Timed,
     /// The fastest schedule; the compiler's choice if none is clearly faster.
     pub best: Timed,
-    /// All schedules that were timed, fastest first, with medians of only a few times.
+    /// All schedules that were timed, fastest first, most of them only a few times.
     pub tried: Vec<Timed>,
+    /// Schedules for which the same kernel text is emitted as for another one, each with the one that was timed.
+    pub same: Vec<(Schedule, Schedule)>,
     /// The schedules that the device refused, or whose results differed.
     pub refused: Vec<Schedule>,
 }
@@ -92,6 +103,20 @@ impl Measured {
     /// Whether another schedule than the compiler's choice is clearly faster.
     pub fn gains(&self) -> bool {
         self.best.choice != self.own.choice
+    }
+    /// All schedules whose time is known, fastest first, for a record of [`timings`](wgfc_compiler::timings).
+    pub fn times(&self) -> Vec<timings::Timed> {
+        let time = |schedule: Schedule, t: &Timed| timings::Timed {
+            schedule,
+            ns: t.ns,
+            rounds: t.rounds,
+            spread: t.spread,
+        };
+        let of = |t: &Timed| {
+            let same = self.same.iter().filter(|s| s.1 == t.choice).map(|s| s.0);
+            std::iter::once(t.choice).chain(same).map(|s| time(s, t)).collect::<Vec<_>>()
+        };
+        self.tried.iter().flat_map(of).collect()
     }
     /// Its entry for a [`Cache`](crate::cache::Cache).
     pub fn entry(&self) -> (String, Option<Schedule>) {
@@ -164,6 +189,8 @@ struct Runner {
     choice: Schedule,
     trial: Trial,
     times: Vec<f64>,
+    /// Whether the shortest time counts instead of the median.
+    shortest: bool,
 }
 
 impl Runner {
@@ -171,8 +198,16 @@ impl Runner {
         self.times.push(self.trial.time_blocking(runs).map_err(device_error)?);
         Ok(())
     }
-    fn median(&self) -> f64 {
-        Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median)
+    fn ns(&self) -> f64 {
+        match self.shortest {
+            true => self.times.iter().copied().fold(f64::INFINITY, f64::min),
+            false => Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median),
+        }
+    }
+    fn timed(&self) -> Timed {
+        let ends = |f: fn(f64, f64) -> f64| self.times.iter().copied().reduce(f).unwrap_or(0.0);
+        let (ns, rounds) = (self.ns(), self.times.len() as u32);
+        Timed { choice: self.choice, ns, rounds, spread: (ends(f64::max) - ends(f64::min)) / ns }
     }
 }
 
@@ -185,11 +220,18 @@ fn measure(
     t: &Tunable,
 ) -> Result<Option<Measured>, Error> {
     let mut singles: Vec<(Schedule, Single)> = vec![];
+    let mut same = vec![];
     for c in &t.candidates {
         let single = Single::new(fused, options, t.kernel, c.choice, &how.values)?;
-        let text = |s: &Single| s.program.kernels[0].wgsl.clone();
-        if !singles.iter().any(|(_, s)| text(s) == text(&single)) {
-            singles.push((c.choice, single));
+        let text = |s: &Single| -> Vec<_> {
+            let of = |d: &wgfc_ir::program::Dispatch| {
+                (s.program.kernels.get(d.kernel).map(|k| k.wgsl.clone()), d.workgroups.clone())
+            };
+            s.program.dispatches.iter().map(of).collect()
+        };
+        match singles.iter().find(|(_, s)| text(s) == text(&single)) {
+            Some((other, _)) => same.push((c.choice, *other)),
+            None => singles.push((c.choice, single)),
         }
     }
     let Some((own, first)) = singles.first() else { return Ok(None) };
@@ -199,6 +241,7 @@ fn measure(
         Err(e) if lacks_memory(&e) => return Ok(None),
         Err(e) => return Err(device_error(e)),
     };
+    let software = gpu.summary().is_software;
     let mut refused = vec![];
     let mut runners: Vec<Runner> = vec![];
     let mut expected: Vec<Tensor> = vec![];
@@ -222,17 +265,18 @@ fn measure(
             refused.push(*choice);
             continue;
         }
-        runners.push(Runner { choice: *choice, trial, times: vec![] });
+        runners.push(Runner { choice: *choice, trial, times: vec![], shortest: software });
     }
     // One pass is long enough for the clock's resolution and short enough not to freeze a screen.
-    let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
-    if !gpu.summary().is_software {
+    let pass_ns = if software { 3e6 } else { 4e6 };
+    if !software {
         runners[0].trial.warm_up_blocking(WARM_UP).map_err(device_error)?;
     }
     let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
     let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
-    let mut tried: HashMap<Schedule, f64> = HashMap::new();
-    for round in 0..ROUNDS {
+    let mut tried: HashMap<Schedule, Timed> = HashMap::new();
+    let (rounds, trials) = if software { (SOFTWARE_ROUNDS, SOFTWARE_TRIALS) } else { (ROUNDS, 1) };
+    for round in 0..rounds {
         for r in &mut runners {
             if round == 0 {
                 // The first run includes one-time costs.
@@ -240,17 +284,16 @@ fn measure(
             }
             r.time(runs)?;
         }
-        for r in &runners {
-            tried.insert(r.choice, r.median());
+        tried.extend(runners.iter().map(|r| (r.choice, r.timed())));
+        if round + 1 >= trials {
+            let best = runners.iter().map(Runner::ns).fold(f64::INFINITY, f64::min);
+            runners.retain(|r| r.choice == own || r.ns() <= best * HOPELESS);
         }
-        let best = runners.iter().map(Runner::median).fold(f64::INFINITY, f64::min);
-        runners.retain(|r| r.choice == own || r.median() <= best * HOPELESS);
     }
-    let mut tried: Vec<Timed> = tried.into_iter().map(|(choice, ns)| Timed { choice, ns }).collect();
-    tried.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    let fastest = runners.iter().min_by(|a, b| a.median().total_cmp(&b.median())).map_or(own, |r| r.choice);
+    let fastest = runners.iter().min_by(|a, b| a.ns().total_cmp(&b.ns())).map_or(own, |r| r.choice);
     runners.retain(|r| r.choice == own || r.choice == fastest);
-    if fastest != own {
+    // Shortest times would gain nothing by it.
+    if fastest != own && !software {
         // The schedule is timed again, as the minimum of many noisy medians is biased.
         runners.iter_mut().for_each(|r| r.times.clear());
         for _ in 0..FINAL_ROUNDS {
@@ -258,15 +301,15 @@ fn measure(
                 r.time(runs)?;
             }
         }
+        tried.extend(runners.iter().map(|r| (r.choice, r.timed())));
     }
-    let timed = |c: Schedule| {
-        let ns = runners.iter().find(|r| r.choice == c).map_or(f64::INFINITY, Runner::median);
-        Timed { choice: c, ns }
-    };
-    let (own, fastest) = (timed(own), timed(fastest));
+    let timed = |c: Schedule| runners.iter().find(|r| r.choice == c).map(Runner::timed);
+    let (Some(own), Some(fastest)) = (timed(own), timed(fastest)) else { return Ok(None) };
+    let mut tried: Vec<Timed> = tried.into_values().collect();
+    tried.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     let best = if fastest.ns <= own.ns * CLEARLY { fastest } else { own };
     let node = first.program.dispatches[0].nodes.first().cloned().unwrap_or_default();
-    Ok(Some(Measured { tunable: t.clone(), node, own, best, tried, refused }))
+    Ok(Some(Measured { tunable: t.clone(), node, own, best, tried, same, refused }))
 }
 
 fn lacks_memory(e: &RunError) -> bool {

@@ -42,6 +42,7 @@ pub mod rewrite;
 pub mod schedule;
 pub mod shape_eval;
 pub mod states;
+pub mod timings;
 pub mod tuning;
 pub mod weights;
 

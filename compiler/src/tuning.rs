@@ -95,8 +95,14 @@ pub struct Tunable {
     pub candidates: Vec<Candidate>,
 }
 
-/// Lists the kernels of a model that have several schedules, each with the `most` schedules with the best estimates
-/// and up to four times as many within `factor` of the best estimate. Kernels that move or compute most come first.
+/// The number of schedules of each form (`product tiled`, `product block`, …) that are tried in any case, unless they are
+/// estimated to take [`FAR`] times as long as the best: an estimate may be wrong about all schedules of a form alike.
+const EACH_FORM: usize = 2;
+const FAR: f64 = 4.0;
+
+/// Lists the kernels of a model that have several schedules, each with the `most` schedules with the best estimates,
+/// up to four times as many within `factor` of the best estimate, and the best two of each form. Kernels that move or compute
+/// most come first.
 ///
 /// # Errors
 /// Like [`emit`].
@@ -152,26 +158,35 @@ fn shortlist(
 ) -> Result<Vec<Candidate>, Diagnostic> {
     let all = candidates(k, cx)?;
     let first = choose(k, cx, &Tuning::default())?;
-    let measured = problem(k).map(|p| at(&p, values));
-    let cycles = |c: Schedule| match (c, &measured) {
-        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p, cx.device, cx.expect)),
-        _ => None,
-    };
+    let cycles = estimates(k, *cx, values);
     let mut all: Vec<Candidate> =
         all.into_iter().map(|choice| Candidate { choice, cycles: cycles(choice) }).collect();
     // A stable sort, so that schedules without an estimate keep their order.
     all.sort_by(|a, b| a.cycles.unwrap_or(0.0).total_cmp(&b.cycles.unwrap_or(0.0)));
     let best = all.first().and_then(|c| c.cycles).unwrap_or(0.0);
     let mut out = vec![Candidate { choice: first, cycles: cycles(first) }];
-    let others = all.into_iter().filter(|c| c.choice != first).enumerate();
-    out.extend(
-        others
-            .filter(|(i, c)| {
-                i + 1 < most || (i + 1 < 4 * most && c.cycles.is_some_and(|c| c <= best * factor))
-            })
-            .map(|(_, c)| c),
-    );
+    // The number of candidates of each form that come before.
+    let mut forms: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, c) in all.into_iter().filter(|c| c.choice != first).enumerate() {
+        let of_form = forms.entry(c.choice.fields().0).or_default();
+        let within = |factor: f64| c.cycles.is_some_and(|c| c <= best * factor);
+        let few = *of_form < EACH_FORM && (c.cycles.is_none() || within(FAR));
+        *of_form += 1;
+        if i + 1 < most || (i + 1 < 4 * most && within(factor)) || few {
+            out.push(c);
+        }
+    }
     Ok(out)
+}
+
+/// The estimated time in cycles of each schedule of a kernel with these values of symbols; `None` for schedules of families
+/// without a cost model.
+pub fn estimates<'a>(k: &Kernel, cx: Context<'a>, values: &Values) -> impl Fn(Schedule) -> Option<f64> + 'a {
+    let measured = problem(k).map(|p| at(&p, values));
+    move |c| match (c, &measured) {
+        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p, cx.device, cx.expect)),
+        _ => None,
+    }
 }
 
 /// A problem with constants in place of its symbols.

@@ -12,7 +12,7 @@ mod variant;
 
 pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
-    BenchTransfersArgs, LoopForm,
+    BenchRegretArgs, BenchTransfersArgs, LoopForm,
 };
 pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};
@@ -396,6 +396,7 @@ Examples:
   wgfc tune qwen2.5-0.5b/ --generate --at sequence_length=128
   wgfc tune model.onnx --dry-run --json
   wgfc tune --kernels 40 --seed 3 --dry-run
+  wgfc tune --kernels 40 --dry-run --record gpu.jsonl && wgfc bench regret gpu.jsonl
 
 Each kernel that can be cut up in several ways is timed with the most promising of them; one that is
 clearly faster than the compiler's own choice, and computes the same, is stored for the adapter. `wgfc
@@ -429,6 +430,9 @@ pub struct TuneArgs {
     /// Time at least this many schedules of each kernel
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub most: u32,
+    /// Also write the times of all schedules to a file, by which `wgfc bench regret` judges choices without a GPU
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Store nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -1,4 +1,5 @@
-//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, dispatches and transfers.
+//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, dispatches, transfers and
+//! the compiler's choices.
 
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
@@ -27,10 +28,11 @@ pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {
         (Some(BenchCommand::Transfers(a)), _) => transfers(a, t),
         (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
+        (Some(BenchCommand::Regret(r)), _) => super::regret::main(r, t),
         (None, Some(path)) => model(path, a, t),
         (None, None) => Err(Error::usage(
             "nothing to measure",
-            "give a model, `decode` with one, `kernels`, `loops`, `transfers` or `dispatch`",
+            "give a model, `decode` with one, `kernels`, `loops`, `regret` with files, `transfers` or `dispatch`",
         )),
     };
     done.map_or_else(

@@ -30,6 +30,7 @@ mod loops;
 mod passes;
 mod profile;
 mod reduce;
+mod regret;
 mod repeats;
 mod report;
 mod results;
@@ -39,6 +40,7 @@ mod selftest;
 mod serve;
 mod signals;
 mod terminal;
+mod timings;
 mod train;
 mod tune;
 

@@ -5,6 +5,7 @@ use super::args::TuneArgs;
 use super::device_cache::{speeds, warn};
 use super::shown;
 use super::terminal::Terminal;
+use super::timings::{Record, recorded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -42,8 +43,9 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
         false => Some(measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second),
     };
     let mut all = Tuned::default();
+    let mut record = a.record.as_deref().map(|f| Record::open(f, &gpu, speeds)).transpose()?;
     let mut seen = BTreeSet::new();
-    for (i, (fused, options)) in programs.iter().enumerate() {
+    for (i, Part { name, fused, options }) in programs.iter().enumerate() {
         // Time that a program does not use is available for the following ones.
         let rest = Duration::from_secs_f64(a.budget).saturating_sub(started.elapsed());
         let how = TuneOptions {
@@ -55,6 +57,9 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
         let progress = |done: usize, of: usize| bar.at_of(done as u64, of as u64);
         let found = tune(&gpu, fused, options, &how, &|key| seen.contains(key), &progress)?;
         seen.extend(found.measured.iter().map(|m| m.tunable.key.clone()));
+        if let Some(record) = &mut record {
+            record.add(recorded(fused, options, &how.values, &found.measured, name.as_deref())?)?;
+        }
         all.measured.extend(found.measured);
         all.left_out.extend(found.left_out);
     }
@@ -80,13 +85,23 @@ fn title(a: &TuneArgs) -> String {
     a.model.as_deref().map_or_else(|| "single operators".to_owned(), shown)
 }
 
-fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Options)>, Error> {
+/// Kernels that were fused together.
+struct Part {
+    /// The name of the problem that they compute, if they are not a model's.
+    name: Option<String>,
+    fused: Fused,
+    options: Options,
+}
+
+fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<Part>, Error> {
+    let of_model = |(fused, options)| Part { name: None, fused, options };
     if let Some(n) = a.kernels {
         let options = a.compile.options()?;
         let base = DeviceProfile { speeds, ..options.profile.clone() };
         let options = Options { profile: base.with_limits(gpu.profile()), ..options };
         let fused = super::kernels::fused(n as usize, a.seed, gpu, &options)?;
-        return Ok(fused.into_iter().map(|f| (f, options.clone())).collect());
+        let part = |(name, fused)| Part { name: Some(name), fused, options: options.clone() };
+        return Ok(fused.into_iter().map(part).collect());
     }
     let model =
         a.model.as_deref().ok_or_else(|| Error::usage("nothing to tune", "give a model, or --kernels"))?;
@@ -104,11 +119,11 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
             ..GeneratorOptions::default()
         };
         let decoder = Decoder::open_within(model, a.compile.memory_limit)?;
-        let made = wgfc::generate::fused(gpu, &decoder, &options);
+        let mut made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {
-            return wgfc::generate::fused(gpu, &decoder.with_random_weights()?, &options);
+            made = wgfc::generate::fused(gpu, &decoder.with_random_weights()?, &options);
         }
-        return made;
+        return Ok(made?.into_iter().map(of_model).collect());
     }
     let options = a.compile.options()?;
     let base = DeviceProfile { speeds, ..options.profile.clone() };
@@ -119,7 +134,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
         Err(_) if !file.missing().is_empty() => fuse(&file.with_random_weights()?),
         made => made,
     };
-    Ok(vec![(made?, options)])
+    Ok(vec![of_model((made?, options))])
 }
 
 /// The nanoseconds of all measured dispatches, with the compiler's schedules and with the best ones.

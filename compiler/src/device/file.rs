@@ -44,7 +44,8 @@ const LIMITS: [(&str, Kind); 14] = [
     ("invocation_registers", Kind::Count(U32)),
 ];
 
-const SPEEDS: [&str; 14] = [
+/// The names of all speeds.
+pub const SPEEDS: [&str; 14] = [
     "bandwidth",
     "flops_f32",
     "flops_f16",
@@ -136,6 +137,19 @@ impl DeviceProfile {
         all.insert("speeds".into(), speeds.into());
         serde_json::from_value(all.into())
             .map_err(|e| format!("is not a device profile: {}", json_in_words(&e)))
+    }
+}
+
+impl Speeds {
+    /// These speeds with the one of this name multiplied by `factor`.
+    ///
+    /// # Errors
+    /// A message if no speed has this name.
+    pub fn scaled(&self, name: &str, factor: f64) -> Result<Speeds, String> {
+        let mut all = object(serde_json::to_value(self))?;
+        let speed = all.get_mut(name).ok_or_else(|| unknown(name, "the speeds", &SPEEDS))?;
+        *speed = (speed.as_f64().unwrap_or_default() * factor).into();
+        serde_json::from_value(all.into()).map_err(|e| json_in_words(&e))
     }
 }
 

@@ -20,4 +20,5 @@ mod schedules;
 mod special;
 mod states;
 mod tiles;
+mod timings;
 mod tuning;

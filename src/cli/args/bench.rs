@@ -20,9 +20,10 @@ Examples:
   wgfc bench loops portfolio --steps 500,1500,5000
   wgfc bench kernels transpose softmax --html kernels.html
   wgfc bench dispatch --adapter llvmpipe --json
+  wgfc bench regret benches/timings/*.jsonl --vary 0.2
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops` or
+time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops`, `regret` or
 `transfers` is ./dispatch, and so on."
 )]
 pub struct BenchArgs {
@@ -70,6 +71,8 @@ pub enum BenchCommand {
     Kernels(BenchKernelsArgs),
     /// How fast simulations run with their loop in a kernel, and with a dispatch for each step
     Loops(BenchLoopsArgs),
+    /// How much time the compiler's choices lose, by recorded times and without a GPU
+    Regret(BenchRegretArgs),
 }
 
 /// A form of a simulation.
@@ -232,6 +235,9 @@ pub struct BenchKernelsArgs {
     /// Also time other schedules of each kernel, this many at least
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub tune: Option<u32>,
+    /// With --tune, write the times of all schedules to a file, by which `wgfc bench regret` judges choices
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub record: Option<PathBuf>,
     /// Length of a sample, of which there are seven
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub sample: u32,
@@ -257,6 +263,37 @@ pub struct BenchKernelsArgs {
     /// Write a page with a roofline and a table
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// `wgfc bench regret`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc tune --kernels 100 --dry-run --record gpu.jsonl
+  wgfc bench regret gpu.jsonl
+  wgfc bench regret benches/timings/*.jsonl --vary 0.2 --json
+
+Reads files that `wgfc tune --record` and `wgfc bench kernels --tune N --record` wrote, and chooses a schedule for each
+kernel by the limits and speeds of the device in the file. The regret of a choice is its recorded time divided by
+the least one; a choice that was not timed has none. Means are geometric. The correlation is that of the
+order of the estimates with the order of the times (Spearman): 1 where they agree. A file of another
+version, or with a kernel that can no longer be read, is ignored with a note.")]
+pub struct BenchRegretArgs {
+    /// Files of recorded times
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Also change each speed of the device by this share, up and down, and print the worst regrets
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub vary: Option<f64>,
+    /// List so many problems with the largest regrets
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub worst: u32,
+}
+
+/// A number between 0 and 1.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|x| *x > 0.0 && *x < 1.0);
+    share.ok_or_else(|| "it must be a number between 0 and 1, such as 0.2".to_owned())
 }
 
 /// `wgfc bench transfers`.

@@ -3,11 +3,14 @@
 use super::list::{Operand, Problem};
 use super::onnx;
 use crate::cli::bench::WARM_UP;
+use crate::cli::timings::recorded;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc::Problem as Trouble;
 use wgfc::compiler::pipeline::{Fused, schedule};
+use wgfc::compiler::timings::Problem as Recorded;
+use wgfc::compiler::tuning::Values;
 use wgfc::ir::eval::{Limits, evaluate_within};
 use wgfc::model::device_error;
 use wgfc::runtime::session::Value;
@@ -50,6 +53,8 @@ pub struct Measured {
     pub error: Option<f64>,
     /// The kernels for which other schedules were timed.
     pub tuned: Vec<TunedKernel>,
+    /// The same kernels with the times of all schedules.
+    pub recorded: Vec<Recorded>,
 }
 
 /// The evaluator's results; `None` if not requested.
@@ -194,7 +199,8 @@ pub fn measure(
             tune(how.gpu, &fused, how.options, &options, &|_| false, &|_, _| ())?.measured
         }
     };
-    Ok(Measured { time, dispatches: program.dispatches.len(), kernels, bytes, error, tuned })
+    let recorded = recorded(&fused, how.options, &Values::new(), &tuned, Some(&p.key()))?;
+    Ok(Measured { time, dispatches: program.dispatches.len(), kernels, bytes, error, tuned, recorded })
 }
 
 fn kernels(fused: &Fused, program: &Program, options: &Options) -> Result<Vec<Kernel>, Error> {

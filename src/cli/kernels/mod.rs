@@ -10,6 +10,7 @@ use super::adapter;
 use super::args::BenchKernelsArgs;
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
+use super::timings::Record;
 use list::Problem;
 use measure::{How, Measured, Model};
 use report::{Row, Run};
@@ -36,11 +37,12 @@ pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
     }
 }
 
-/// The fused kernels of `count` problems with random sizes, which are small on a software adapter.
-pub fn fused(count: usize, seed: u64, gpu: &Gpu, options: &Options) -> Result<Vec<Fused>, Error> {
+/// The fused kernels of `count` problems with random sizes, which are small on a software adapter, with their names.
+pub fn fused(count: usize, seed: u64, gpu: &Gpu, options: &Options) -> Result<Vec<(String, Fused)>, Error> {
     let most = if gpu.summary().is_software { 1_000_000 } else { u64::MAX };
     let problems = list::drawn(count, seed, most)?;
-    problems.iter().map(|p| Model::of(p)?.file.fuse_amended(options, &mut |_| Ok(()))).collect()
+    let fused = |p: &Problem| Model::of(p)?.file.fuse_amended(options, &mut |_| Ok(()));
+    problems.iter().map(|p| Ok((p.key(), fused(p)?))).collect()
 }
 
 /// Returns an error if a problem failed.
@@ -72,7 +74,15 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };
     let began = Instant::now();
     let mut unwritten = None;
-    rows(&problems, &gpu, &options, a, t, &mut |p, measured| {
+    let mut record = a.record.as_deref().map(|f| Record::open(f, &gpu, cache.speeds)).transpose()?;
+    rows(&problems, &gpu, &options, a, t, &mut |p, mut measured| {
+        // The file is written after each problem, so that times are kept if a later one fails.
+        if let (Some(record), Ok(m)) = (&mut record, &mut measured)
+            && let Err(e) = record.add(std::mem::take(&mut m.recorded))
+        {
+            unwritten = Some(e);
+            return false;
+        }
         let peer_ns = peer.as_ref().and_then(|p2| p2.get(&p.key()).copied());
         run.rows.push(Row { problem: p.clone(), measured, peer_ns });
         if let Some(row) = run.rows.last() {
