@@ -69,9 +69,10 @@ struct WrongPass {
     changed: Vec<String>,
 }
 
-/// The largest difference of results from the expected ones; the error says that they cannot be compared.
-fn largest(want: &Results, got: &Results) -> Result<Option<Difference>, String> {
-    let mut worst: Option<Difference> = None;
+/// The largest difference of results from the expected ones, and whether it is more than rounding; one that is comes before one that is
+/// not. The error says that they cannot be compared.
+fn largest(want: &Results, got: &Results, tolerance: f64) -> Result<Option<(Difference, bool)>, String> {
+    let mut worst: Option<(Difference, bool)> = None;
     for (name, b) in want {
         let (_, a) = got.iter().find(|(n, _)| n == name).ok_or_else(|| format!("\"{name}\" is missing"))?;
         let mut a = a.clone();
@@ -80,9 +81,10 @@ fn largest(want: &Results, got: &Results) -> Result<Option<Difference>, String> 
             a.shape.clone_from(&b.shape);
         }
         let Some(d) = difference(name, b.dtype, &[], &a, b) else { continue };
-        let larger = worst.as_ref().is_none_or(|w| !(d.relative <= w.relative));
-        if larger && worst.as_ref().is_none_or(|w| !w.relative.is_nan()) {
-            worst = Some(d);
+        let differs = parts(&d, tolerance);
+        let order = |w: &(Difference, bool)| differs.cmp(&w.1).then(d.relative.total_cmp(&w.0.relative));
+        if worst.as_ref().is_none_or(|w| order(w).is_gt()) {
+            worst = Some((d, differs));
         }
     }
     Ok(worst)
@@ -157,11 +159,11 @@ fn run(a: &BisectArgs, t: &Terminal) -> Result<u8, Error> {
             return;
         }
         let found = evaluator.run(graph).map_err(|e| format!("it cannot be evaluated: {e}"));
-        let (why, says) = match found.and_then(|got| largest(&want, &got)) {
+        let (why, says) = match found.and_then(|got| largest(&want, &got, tolerance)) {
             Err(e) => (Some(e), "fails".to_owned()),
             Ok(None) => (None, String::new()),
-            Ok(Some(d)) => {
-                let why = parts(&d, tolerance).then(|| format!("\"{}\" has {}", d.name, d.why()));
+            Ok(Some((d, differs))) => {
+                let why = differs.then(|| format!("\"{}\" has {}", d.name, d.why()));
                 (why, format!("{:.1e}", d.relative))
             }
         };

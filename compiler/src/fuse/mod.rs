@@ -159,6 +159,9 @@ pub(crate) fn is_reshape(graph: &Graph, n: NodeId) -> bool {
     same_order && from.iter().product::<Dim>() == shape.iter().product::<Dim>()
 }
 
+/// The kernels of a graph, and the values that tensors hold.
+type Built = (KernelGraph, BTreeMap<TensorId, Value>);
+
 /// Builds all kernels; `None` if a kernel had to be split, with `bans` extended accordingly.
 fn build(
     graph: &Graph,
@@ -167,7 +170,7 @@ fn build(
     (loops, split_loops): (&Loops, &FxHashMap<NodeId, String>),
     steps: Steps<'_>,
     (bans, kept): (&mut Bans, &mut Kept),
-) -> Result<Option<(KernelGraph, BTreeMap<TensorId, Value>)>, Errors> {
+) -> Result<Option<Built>, Errors> {
     let options = steps.options;
     let most = usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX);
     let mut tensors = Tensors::new(graph, most);

@@ -174,7 +174,7 @@ pub fn compare(
             let name =
                 graph.tensors[*t].name.as_deref().map_or_else(|| format!("t{t}"), |n| format!("\"{n}\""));
             let Some(d) = difference(&name, got.dtype, &[], &got, &want) else { continue };
-            if out.largest.is_none_or(|l| !(d.relative <= l)) {
+            if out.largest.is_none_or(|l| d.relative.total_cmp(&l).is_gt()) {
                 out.largest = Some(d.relative);
             }
             if !parts(&d, tolerance) {
@@ -236,9 +236,8 @@ impl Kernels {
         let inputs: Vec<(&str, Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
         let got: Results = session.run_blocking(&inputs).map_err(device_error)?;
         let outputs: Results = want.iter().filter(|(n, _)| got.iter().any(|g| g.0 == *n)).cloned().collect();
-        let worst = largest(&outputs, &got).map_err(Error::Internal)?;
-        self.outputs_differ =
-            worst.filter(|d| parts(d, tolerance)).map(|d| format!("\"{}\" has {}", d.name, d.why()));
+        let worst = largest(&outputs, &got, tolerance).map_err(Error::Internal)?;
+        self.outputs_differ = worst.filter(|w| w.1).map(|(d, _)| format!("\"{}\" has {}", d.name, d.why()));
         Ok(())
     }
 }
