@@ -165,7 +165,7 @@ fn timed(v: &Value, fields: &Fields) -> Result<Timed, String> {
     let spread = parts[3].as_f64().ok_or_else(wrong)? / 100.0;
     let all: Vec<&str> = text.split(' ').collect();
     let is_value = |t: &&str| matches!(*t, "true" | "false") || t.starts_with(|c: char| c.is_ascii_digit());
-    let (words, values) = all.split_at(all.iter().position(|t| is_value(t)).unwrap_or(all.len()));
+    let (words, values) = all.split_at(all.iter().position(is_value).unwrap_or(all.len()));
     let words = words.join(" ");
     let names = fields.get(&words).ok_or_else(|| format!("the fields of `{words}` are missing"))?;
     if names.len() != values.len() {
