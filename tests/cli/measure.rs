@@ -302,7 +302,7 @@ fn choices_are_judged_by_recorded_times() {
     let v = wgfc(d.path(), "bench|regret|mlp.jsonl|--json").exits(0).json();
     let problems = v["devices"][0]["problems"].as_array().unwrap();
     assert!(!problems.is_empty() && problems.iter().all(|p| p["regret"].as_f64() >= Some(1.0)), "{v}");
-    // The same kernels again are not recorded twice.
+    // Kernels that the file has already are not recorded twice.
     wgfc(d.path(), &tune).exits(0);
     let again = wgfc(d.path(), "bench|regret|mlp.jsonl|--json").exits(0).json();
     assert_eq!(again["devices"][0]["problems"].as_array().unwrap().len(), problems.len());
