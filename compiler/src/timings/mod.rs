@@ -327,7 +327,7 @@ kernel 0 row [n, 7] @ \"product\"
     fn errors_say_what_is_wrong_and_where() {
         let text = timings().to_text().unwrap();
         for (from, to, says) in [
-            ("\"version\":1,", "\"version\":7,", "version 7; this wgfc reads version 1"),
+            ("\"version\":1", "\"version\":7", "version 7; this wgfc reads version 1"),
             ("mul(e0", "mull(e0", "line 2: the kernel cannot be read: "),
             ("t1[%1]", "t9[%1]", "line 2: the kernel is not valid: "),
             ("row 64 8 false", "row 64 8 9 false", "has 8 values, but `row` has 7 fields"),
