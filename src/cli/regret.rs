@@ -18,6 +18,9 @@ struct Report<'t> {
     varied: Vec<Varied>,
 }
 
+/// The summaries of the forms of a family's choices.
+type Forms = Vec<(&'static str, Summary)>;
+
 /// Judges the choices for the problems of all files that can be read.
 pub fn main(a: &BenchRegretArgs, t: &Terminal) -> Result<(), Error> {
     let (mut read, mut ignored) = (vec![], vec![]);
@@ -58,7 +61,7 @@ pub fn main(a: &BenchRegretArgs, t: &Terminal) -> Result<(), Error> {
 
 impl Report<'_> {
     /// The summaries of each family, and of each form of its choices if there are several.
-    fn families(&self) -> Vec<(&'static str, Summary, Vec<(&'static str, Summary)>)> {
+    fn families(&self) -> Vec<(&'static str, Summary, Forms)> {
         let mut families: BTreeMap<&str, BTreeMap<&str, Vec<&Judged>>> = BTreeMap::new();
         for j in &self.judged {
             families.entry(j.family()).or_default().entry(j.form()).or_default().push(j);

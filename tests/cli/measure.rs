@@ -275,3 +275,40 @@ fn pipelines_are_kept() {
     let again = wgfc(d.path(), &run).exits(0);
     assert!(!again.err.contains("pipelines-"), "{}", again.err);
 }
+
+#[test]
+fn choices_are_judged_by_recorded_times() {
+    let d = folder();
+    let recorded = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/timings/llvmpipe.jsonl");
+    let recorded = recorded.display();
+    std::fs::write(d.path().join("old.jsonl"), "{\"version\":0}\n").unwrap();
+    wgfc(d.path(), &format!("bench|regret|{recorded}|old.jsonl|--vary|0.2"))
+        .exits(0)
+        .prints("mean regret")
+        .prints("product")
+        .prints("bandwidth")
+        .says("old.jsonl has times of version 0; this wgfc reads version 1; it is ignored");
+    let v = wgfc(d.path(), &format!("bench|regret|{recorded}|--json")).exits(0).json();
+    let all = &v["devices"][0]["all"];
+    assert!(all["problems"].as_u64() > Some(0) && all["mean_regret"].as_f64() >= Some(1.0), "{all}");
+    wgfc(d.path(), "bench|regret|old.jsonl").exits(1).says("version 0");
+    wgfc(d.path(), "bench|regret|absent.jsonl").exits(1);
+    wgfc(d.path(), &format!("bench|regret|{recorded}|--vary|2")).exits(1).says("between 0 and 1");
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let tune = format!("tune|{}|--at|batch=3|--most|2|--dry-run|--record|mlp.jsonl", mlp());
+    wgfc(d.path(), &tune).exits(0);
+    let v = wgfc(d.path(), "bench|regret|mlp.jsonl|--json").exits(0).json();
+    let problems = v["devices"][0]["problems"].as_array().unwrap();
+    assert!(!problems.is_empty() && problems.iter().all(|p| p["regret"].as_f64() >= Some(1.0)), "{v}");
+    // Kernels that the file has already are not recorded twice.
+    wgfc(d.path(), &tune).exits(0);
+    let again = wgfc(d.path(), "bench|regret|mlp.jsonl|--json").exits(0).json();
+    assert_eq!(again["devices"][0]["problems"].as_array().unwrap().len(), problems.len());
+    let tokens = "bench|kernels|softmax|--work|1|--random|0|--tune|2|--record|mlp.jsonl|--no-check";
+    wgfc(d.path(), tokens).exits(0);
+    let more = wgfc(d.path(), "bench|regret|mlp.jsonl|--json").exits(0).json();
+    assert!(more["devices"][0]["problems"].as_array().unwrap().len() > problems.len());
+    wgfc(d.path(), "bench|kernels|--record|x.jsonl").exits(1).says("--tune");
+}

@@ -165,7 +165,7 @@ fn timed(v: &Value, fields: &Fields) -> Result<Timed, String> {
     let spread = parts[3].as_f64().ok_or_else(wrong)? / 100.0;
     let all: Vec<&str> = text.split(' ').collect();
     let is_value = |t: &&str| matches!(*t, "true" | "false") || t.starts_with(|c: char| c.is_ascii_digit());
-    let (words, values) = all.split_at(all.iter().position(|t| is_value(&t)).unwrap_or(all.len()));
+    let (words, values) = all.split_at(all.iter().position(is_value).unwrap_or(all.len()));
     let words = words.join(" ");
     let names = fields.get(&words).ok_or_else(|| format!("the fields of `{words}` are missing"))?;
     if names.len() != values.len() {
@@ -327,7 +327,7 @@ kernel 0 row [n, 7] @ \"product\"
     fn errors_say_what_is_wrong_and_where() {
         let text = timings().to_text().unwrap();
         for (from, to, says) in [
-            ("\"version\":1,", "\"version\":7,", "version 7; this wgfc reads version 1"),
+            ("\"version\":1", "\"version\":7", "version 7; this wgfc reads version 1"),
             ("mul(e0", "mull(e0", "line 2: the kernel cannot be read: "),
             ("t1[%1]", "t9[%1]", "line 2: the kernel is not valid: "),
             ("row 64 8 false", "row 64 8 9 false", "has 8 values, but `row` has 7 fields"),

@@ -53,7 +53,7 @@ pub struct Measured {
     pub error: Option<f64>,
     /// The kernels for which other schedules were timed.
     pub tuned: Vec<TunedKernel>,
-    /// The same kernels with the times of all schedules.
+    /// These kernels with the times of all their schedules.
     pub recorded: Vec<Recorded>,
 }
 
