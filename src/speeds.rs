@@ -16,7 +16,7 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::measure::{Measured, measure_blocking};
 use wgfc_runtime::primitives::primitives_blocking;
 use wgfc_runtime::session::{SessionOptions, Value};
-use wgfc_runtime::stats::Estimate;
+use wgfc_runtime::stats::{Estimate, Majority};
 use wgfc_runtime::together::together_blocking;
 use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{AdapterSummary, Gpu, Session};
@@ -85,8 +85,29 @@ const PRODUCTS: [usize; 3] = [1024, 2048, 4096];
 /// wait: 1.5 ns on an H100.
 const WAITING: f64 = 0.65;
 
-/// Measures a device within some seconds, and passes the name of each measurement to `progress`. Also returns the result of
-/// [`measure_blocking`].
+/// The speeds of a device as [`measure`] found them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// Each speed on which most of the passes agree, or their median.
+    pub speeds: Speeds,
+    /// Other results of the last pass.
+    pub beside: Measured,
+    /// The speeds of each pass.
+    pub passes: Vec<Speeds>,
+    /// The number of workgroups that ran side by side in each pass, which is about `cores`.
+    pub side_by_side: Vec<f64>,
+    /// The speeds that may be wrong, and why.
+    pub doubts: Vec<String>,
+}
+
+/// The number of passes after which speeds that still disagree are left as they are.
+const PASSES: usize = 5;
+/// The largest ratio of the two measurements of the number of cores. They differ if the device's clock rate depends on its load.
+const CORES_APART: f64 = 1.3;
+
+/// Measures a device in two passes, which take some seconds, and in up to [`PASSES`] until most of them agree. Passes the name of
+/// each measurement to `progress`.
 ///
 /// # Errors
 /// An error of the device.
@@ -94,26 +115,76 @@ const WAITING: f64 = 0.65;
 /// ```no_run
 /// # fn main() -> Result<(), wgfc::Error> {
 /// # let gpu = wgfc::runtime::testing::gpus()[0].clone();
-/// let (speeds, measured) = wgfc::speeds::measure(&gpu, &|what| eprintln!("{what} …"))?;
-/// println!("{:.0} ns a dispatch", measured.dispatch_ns);
+/// let m = wgfc::speeds::measure(&gpu, &|what| eprintln!("{what} …"))?;
+/// println!("{:.0} ns a dispatch", m.beside.dispatch_ns);
 /// if let Some(cache) = wgfc::Cache::of_user() {
-///     cache.keep_speeds(&gpu, speeds)?;
+///     cache.keep_speeds(&gpu, m.speeds)?;
 /// }
 /// # Ok(()) }
 /// ```
-pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured), Error> {
-    progress("memory and dispatches");
-    let m = measure_blocking(gpu).map_err(device_error)?;
-    progress("arithmetic, latencies, caches");
+pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<Measurement, Error> {
+    let (mut passes, mut side_by_side) = (vec![], vec![]);
+    let mut products = Products { gpu, dtype: DType::F16, trials: vec![] };
+    loop {
+        let pass = pass(gpu, &mut products, passes.len() + 1, progress)?;
+        passes.push(pass.speeds);
+        side_by_side.push(pass.side_by_side);
+        let (speeds, doubts) = agreement(&passes, &side_by_side);
+        if passes.len() >= PASSES || passes.len() >= 2 && doubts.is_empty() {
+            return Ok(Measurement { speeds, beside: pass.beside, passes, side_by_side, doubts });
+        }
+    }
+}
+
+/// The speeds on which most passes agree, and the speeds in doubt.
+fn agreement(passes: &[Speeds], side_by_side: &[f64]) -> (Speeds, Vec<String>) {
+    let mut speeds = passes.last().copied().unwrap_or(Speeds::PORTABLE);
+    let mut doubts = vec![];
+    for (i, (name, unit, value)) in fields(&mut speeds).into_iter().enumerate() {
+        let samples: Vec<f64> = passes.iter().map(|p| *fields(&mut p.clone())[i].2).collect();
+        let Some(m) = Majority::of(&samples) else { continue };
+        *value = rounded(m.value);
+        if !m.agree {
+            let all: Vec<String> = samples.iter().map(|v| format!("{v:.3e}")).collect();
+            let space = if unit.is_empty() { "" } else { " " };
+            doubts.push(format!("{name} came out as {}{space}{unit}", all.join(", ")));
+        }
+    }
+    // A core is that which executes workgroups of 256 invocations one after the other. So as many workgroups take as long as one,
+    // and all cores together have so many times the rate of one.
+    if let Some(beside) = Majority::of(side_by_side) {
+        let apart = (beside.value / speeds.cores).max(speeds.cores / beside.value);
+        if apart > CORES_APART {
+            doubts.push(format!(
+                "cores is {:.1} by the rates of one workgroup and of many, but {:.0} workgroups took as long as one",
+                speeds.cores, beside.value
+            ));
+        }
+    }
+    (speeds, doubts)
+}
+
+/// The results of one pass.
+struct Pass {
+    speeds: Speeds,
+    beside: Measured,
+    side_by_side: f64,
+}
+
+fn pass(gpu: &Gpu, products: &mut Products, number: usize, progress: &dyn Fn(&str)) -> Result<Pass, Error> {
+    let says = |what: &str| progress(&format!("{what} (pass {number})"));
+    says("arithmetic, latencies, caches");
     let p = primitives_blocking(gpu).map_err(device_error)?;
-    progress("workgroups that wait for each other");
+    says("memory and dispatches");
+    let m = measure_blocking(gpu).map_err(device_error)?;
+    says("workgroups that wait for each other");
     let t = together_blocking(gpu).map_err(device_error)?;
     let f16 = p.flops_f16.unwrap_or(p.flops_f32);
     let limits = gpu.profile();
     let matrix = match limits.f16 && limits.cooperative_matrix {
         true => {
-            progress("matrix units");
-            product(gpu, DType::F16, &PRODUCTS)? / MATRIX_REACHED
+            says("matrix units");
+            products.rate(&PRODUCTS)? / MATRIX_REACHED
         }
         false => f16,
     };
@@ -138,10 +209,14 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
     };
     speeds.memory_latency = p.latency_ns * 1e-9 / speeds.cycle();
     for (_, _, v) in fields(&mut speeds) {
-        // The measurements are no more precise than four digits.
-        *v = format!("{:.3e}", v.clamp(1e-12, 1e18)).parse().unwrap_or(*v);
+        *v = rounded(*v);
     }
-    Ok((speeds, m))
+    Ok(Pass { speeds, beside: m, side_by_side: p.side_by_side })
+}
+
+/// A measured value with four digits, as measurements are no more precise.
+fn rounded(v: f64) -> f64 {
+    format!("{:.3e}", v.clamp(1e-12, 1e18)).parse().unwrap_or(v)
 }
 
 /// The fields of speeds: name, unit and value.
@@ -187,24 +262,35 @@ pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 14] {
     ]
 }
 
-/// The floating-point operations per second of the fastest of these products, with the kernels that the compiler generates.
-fn product(gpu: &Gpu, dtype: DType, sizes: &[usize]) -> Result<f64, Error> {
-    let mut best = 0.0f64;
-    for n in sizes.iter().copied() {
-        let trial = trial(gpu, dtype, n)?;
-        let mut times = vec![];
-        for _ in 0..4 {
-            times.push(trial.time_blocking(1).map_err(device_error)?);
+/// Square products of growing extents, which are compiled once.
+struct Products<'g> {
+    gpu: &'g Gpu,
+    dtype: DType,
+    trials: Vec<Trial>,
+}
+
+impl Products<'_> {
+    /// The floating-point operations per second of the fastest of these products, with the kernels that the compiler generates.
+    fn rate(&mut self, sizes: &[usize]) -> Result<f64, Error> {
+        let mut best = 0.0f64;
+        for (i, n) in sizes.iter().copied().enumerate() {
+            if self.trials.len() <= i {
+                self.trials.push(trial(self.gpu, self.dtype, n)?);
+            }
+            let mut times = vec![];
+            for _ in 0..4 {
+                times.push(self.trials[i].time_blocking(1).map_err(device_error)?);
+            }
+            times.remove(0);
+            let ns = Estimate::of(times).map_or(0.0, |e| e.median).max(1.0);
+            best = best.max(2.0 * (n as f64).powi(3) / (ns * 1e-9));
+            // The next product takes eight times as long.
+            if ns > 5e6 {
+                break;
+            }
         }
-        times.remove(0);
-        let ns = Estimate::of(times).map_or(0.0, |e| e.median).max(1.0);
-        best = best.max(2.0 * (n as f64).powi(3) / (ns * 1e-9));
-        // The next product takes eight times as long.
-        if ns > 5e6 {
-            break;
-        }
+        Ok(best)
     }
-    Ok(best)
 }
 
 /// A product of two square matrices, ready to be timed.
@@ -233,14 +319,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pass_with_half_of_the_cores_is_outvoted() {
+        let good = Speeds { cores: 128.6, flops_f32: 5.946e13, memory_latency: 598.2, ..Speeds::DISCRETE };
+        let bad = Speeds { cores: 59.15, flops_f32: 5.768e13, memory_latency: 951.3, ..good };
+        let (_, doubts) = agreement(&[bad, good], &[132.0, 132.0]);
+        assert!(doubts[0].starts_with("cores came out as 5.915e1, 1.286e2"), "{doubts:?}");
+        assert!(doubts[1].starts_with("memory_latency") && doubts.len() == 3, "{doubts:?}");
+        let (speeds, doubts) = agreement(&[bad, good, good], &[132.0, 132.0, 132.0]);
+        assert_eq!((speeds, doubts), (good, vec![]));
+        // Passes that agree on the rate of one workgroup and not on how many run side by side.
+        let (speeds, doubts) = agreement(&[bad, bad], &[132.0, 132.0]);
+        assert_eq!((speeds, doubts.len()), (bad, 1));
+        assert!(
+            doubts[0].contains("59.1 by the rates") && doubts[0].contains("132 workgroups"),
+            "{doubts:?}"
+        );
+    }
+
+    #[test]
     fn what_is_measured_is_positive_and_found_again() {
         for gpu in wgfc_runtime::testing::gpus() {
             let dir = tempfile::tempdir().unwrap();
             let cache = Cache::at(dir.path());
             let adapter = gpu.summary();
             assert_eq!(known(Some(&cache), adapter).unwrap(), named(adapter));
-            let (mut speeds, _) = measure(gpu, &|_| ()).unwrap();
-            assert!(product(gpu, DType::F32, &[33, 64]).unwrap() > 0.0);
+            let m = measure(gpu, &|_| ()).unwrap();
+            assert!(m.passes.len() >= 2 && m.passes.len() <= PASSES);
+            let mut speeds = m.speeds;
+            let mut products = Products { gpu, dtype: DType::F32, trials: vec![] };
+            assert!(products.rate(&[33, 64]).unwrap() > 0.0);
             for (name, _, v) in fields(&mut speeds) {
                 assert!(v.is_finite() && *v > 0.0, "{name} = {v} on {}", adapter.name);
             }

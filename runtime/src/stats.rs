@@ -45,9 +45,60 @@ impl Estimate {
     }
 }
 
+/// The value on which most of several measurements of one quantity agree.
+///
+/// ```
+/// use wgfc_runtime::stats::Majority;
+/// let m = Majority::of(&[129.0, 59.0, 131.0]).unwrap();
+/// assert_eq!((m.value, m.agree), (130.0, true));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Majority {
+    /// The median of those measurements, more than half of all, that lie closest together.
+    pub value: f64,
+    /// Whether there are at least two of them and the largest is at most [`Majority::APART`] times the smallest.
+    pub agree: bool,
+}
+
+impl Majority {
+    /// The ratio up to which measurements agree. Noise that cannot be avoided (clock rates, caches) is a few percent, and choices
+    /// of kernels change little within this ratio.
+    pub const APART: f64 = 1.15;
+
+    /// The majority of positive `samples`, in any order; `None` for no samples.
+    pub fn of(samples: &[f64]) -> Option<Majority> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let most = sorted.len() / 2 + 1;
+        let ratio = |w: &[f64]| match w {
+            [first, .., last] => last / first,
+            _ => f64::INFINITY,
+        };
+        let closest = sorted.windows(most).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
+        let value = Estimate::of(closest.to_vec())?.median;
+        Some(Majority { value, agree: ratio(closest) <= Majority::APART })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_majority_ignores_the_minority() {
+        let of = |samples: &[f64]| Majority::of(samples).map(|m| (m.value, m.agree));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[5.0]), Some((5.0, false)));
+        assert_eq!(of(&[100.0, 102.0]), Some((101.0, true)));
+        // Numbers of cores measured on an H100.
+        assert_eq!(of(&[128.6, 59.15]), Some((93.875, false)));
+        assert_eq!(of(&[59.15, 128.6, 129.0]), Some((128.8, true)));
+        // One half is no majority.
+        assert!(!of(&[59.0, 59.5, 128.6, 129.0]).unwrap().1);
+        assert_eq!(of(&[59.0, 128.6, 300.0, 129.0, 128.8]), Some((128.8, true)));
+        assert!(!of(&[50.0, 70.0, 90.0, 120.0, 150.0]).unwrap().1);
+    }
 
     #[test]
     fn the_interval_is_of_order_statistics() {

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use wgfc::compiler::device::Speeds;
 use wgfc::inspect::{bytes_text, flops_text, table, time_text};
 use wgfc::model::device_error;
-use wgfc::runtime::measure::Measured;
 use wgfc::runtime::{AdapterSummary, Gpu};
-use wgfc::speeds::{self, Source};
+use wgfc::speeds::{self, Measurement, Source};
 use wgfc::{Cache, Error, Problem};
 
 /// Lists the adapters, and measures one if this is requested.
@@ -34,13 +33,16 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
             "device_profile": before.0.to_string(),
             "speeds": before.1,
             "measured": measured.as_ref().map(|m| serde_json::json!({
-                "speeds": m.speeds,
+                "speeds": m.found.speeds,
+                "passes": m.found.passes,
+                "side_by_side": m.found.side_by_side,
+                "doubts": m.found.doubts,
                 "stored": m.stored.as_ref().map(|p| p.display().to_string()),
-                "copy_bytes_per_second": m.beside.copy_bytes_per_second,
-                "copy_bytes": m.beside.copy_bytes,
-                "dispatch_ns": m.beside.dispatch_ns,
-                "dispatch_pass_each_ns": m.beside.dispatch_pass_each_ns,
-                "round_trip_ns": m.beside.round_trip_ns,
+                "copy_bytes_per_second": m.found.beside.copy_bytes_per_second,
+                "copy_bytes": m.found.beside.copy_bytes,
+                "dispatch_ns": m.found.beside.dispatch_ns,
+                "dispatch_pass_each_ns": m.found.beside.dispatch_pass_each_ns,
+                "round_trip_ns": m.found.beside.round_trip_ns,
             })),
         });
         t.print_json(&v);
@@ -77,13 +79,12 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
 /// The measured speeds, and those that were known before.
 struct Found {
     before: (Source, Speeds),
-    speeds: Speeds,
-    beside: Measured,
+    found: Measurement,
     stored: Option<PathBuf>,
 }
 
 fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Terminal) -> Result<Found, Error> {
-    let (speeds, beside) = {
+    let found = {
         let name = &gpu.summary().name;
         let progress = t.spinner(format!("measuring {name}"));
         speeds::measure(gpu, &|what| progress.says(format!("measuring {name}: {what}")))?
@@ -91,12 +92,30 @@ fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Termi
     let mut stored = None;
     match cache {
         Some(cache) => {
-            cache.keep_speeds(gpu, speeds)?;
+            cache.keep_speeds(gpu, found.speeds)?;
             stored = Some(cache.speeds_file(gpu.summary()));
         }
         None => t.note("there is no folder to store measurements in: name one in WGFC_CACHE_DIR"),
     }
-    Ok(Found { before, speeds, beside, stored })
+    warn_of_doubts(&found, stored.is_some(), t);
+    Ok(Found { before, found, stored })
+}
+
+fn warn_of_doubts(found: &Measurement, stored: bool, t: &Terminal) {
+    if found.doubts.is_empty() {
+        return;
+    }
+    let mut warnings: Vec<String> = found
+        .doubts
+        .iter()
+        .map(|d| format!("{} passes of the measurement disagree: {d}", found.passes.len()))
+        .collect();
+    let kept = if stored { "; until then --no-tuning runs without the stored speeds" } else { "" };
+    warnings.push(format!(
+        "kernels chosen by wrong speeds can be slow: close other programs that use the device or the processor, and run \
+         wgfc device --measure again{kept}"
+    ));
+    t.warnings(&warnings);
 }
 
 /// Descriptions of the fields of speeds, in the order of [`speeds::fields`].
@@ -120,7 +139,7 @@ const MEANINGS: [&str; 14] = [
 fn speeds_text(m: &Found) -> String {
     let source = m.before.0.to_string();
     let mut rows = vec![vec!["  measured".to_owned(), "now".into(), source]];
-    let (mut now, mut then) = (m.speeds, m.before.1);
+    let (mut now, mut then) = (m.found.speeds, m.before.1);
     let fields = speeds::fields(&mut now).into_iter().zip(speeds::fields(&mut then));
     for (((_, unit, now), (_, _, then)), name) in fields.zip(MEANINGS) {
         let shown = |v: f64| match unit {
@@ -141,7 +160,7 @@ fn speeds_text(m: &Found) -> String {
 }
 
 fn measured_text(found: &Found) -> String {
-    let m = &found.beside;
+    let m = &found.found.beside;
     let ns = |v: f64| time_text(v * 1e-9);
     let rows = [
         ("one dispatch of many in a pass", ns(m.dispatch_ns)),

@@ -3,6 +3,7 @@
 pub mod measure;
 pub mod overhead;
 pub mod primitives;
+mod slope;
 pub mod together;
 pub mod transfers;
 pub mod trial;

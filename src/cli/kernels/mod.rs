@@ -61,7 +61,9 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let speeds = match cache.source {
         Source::Named(_) if !gpu.summary().is_software => {
             let progress = t.spinner(format!("measuring {}", gpu.summary().name));
-            speeds::measure(&gpu, &|what| progress.says(format!("measuring {what}")))?.0
+            let m = speeds::measure(&gpu, &|what| progress.says(format!("measuring {what}")))?;
+            t.warnings(&m.doubts);
+            m.speeds
         }
         _ => cache.speeds,
     };
