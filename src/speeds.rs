@@ -106,7 +106,7 @@ const PASSES: usize = 5;
 /// The largest ratio of the two measurements of the number of cores. They differ if the device's clock rate depends on its load.
 const CORES_APART: f64 = 1.3;
 
-/// Measures a device in two passes, which take some seconds, and in up to [`PASSES`] until most of them agree. Passes the name of
+/// Measures a device in two passes, which take some seconds, and in up to five until most of them agree. Passes the name of
 /// each measurement to `progress`.
 ///
 /// # Errors

@@ -104,7 +104,7 @@ impl Measured {
     pub fn gains(&self) -> bool {
         self.best.choice != self.own.choice
     }
-    /// All schedules whose time is known, fastest first, for a record of [`timings`](wgfc_compiler::timings).
+    /// All schedules whose time is known, fastest first, for a record of [`timings`].
     pub fn times(&self) -> Vec<timings::Timed> {
         let time = |schedule: Schedule, t: &Timed| timings::Timed {
             schedule,

@@ -1,4 +1,4 @@
-//! The stages of a compilation, in order. [`passes`](crate::passes) lists the steps inside of them.
+//! The stages of a compilation, in order. [`crate::passes`] lists the steps inside of them.
 
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::Fusion;

@@ -1,4 +1,4 @@
-//! The text form, as the [crate](crate)'s page defines it. [`parse()`] reads what `Display` of a [`Kernel`](crate::Kernel) prints, and
+//! The text form, as the front page of the [crate] defines it. [`parse()`] reads what `Display` of a [`Kernel`](crate::Kernel) prints, and
 //! printing it again gives the same text.
 
 mod parse;
