@@ -89,7 +89,10 @@ fn later_commands_use_measured_speeds() {
     let passes = measured["passes"].as_array().unwrap();
     assert!((2..=5).contains(&passes.len()), "{measured}");
     assert_eq!(measured["side_by_side"].as_array().unwrap().len(), passes.len());
-    assert!(measured["doubts"].is_array() && passes.iter().all(|p| p["cores"].as_f64() >= Some(1.0)), "{measured}");
+    assert!(
+        measured["doubts"].is_array() && passes.iter().all(|p| p["cores"].as_f64() >= Some(1.0)),
+        "{measured}"
+    );
     let bench = format!("bench|{}|--random-inputs|--dim|batch=1|--runs|2|--warm-up|1|--json", mlp());
     let with =
         |rest: &str| wgfc(d.path(), &format!("{bench}{rest}")).exits(0).json()["device_profile"].clone();
