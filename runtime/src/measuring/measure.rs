@@ -138,7 +138,7 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let ns = time(gpu, copy, &bound, workgroups, copies).await?;
     let copy_bytes_per_second = 2.0 * copy_bytes as f64 * copies as f64 / (ns * 1e-9);
 
-    let cost = overhead::measure(gpu, 10).await?;
+    let cost = overhead::measure(gpu, if software { 10 } else { 30 }).await?;
     let wall = |mode| cost.of(mode).map_or(0.0, |c| c.wall_ns.median);
     Ok(Measured {
         copy_bytes_per_second,

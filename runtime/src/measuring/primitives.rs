@@ -211,6 +211,8 @@ const LONG: f64 = 3e6;
 const RUNS: usize = 6;
 /// The number of times that so many runs are made until they lie on a straight line.
 const ATTEMPTS: usize = 4;
+/// The seconds after which no more samples of one loop are taken.
+const ENOUGH: f64 = 0.5;
 
 impl<'g> Loop<'g> {
     async fn new(
@@ -256,7 +258,7 @@ impl<'g> Loop<'g> {
 
     /// The number of turns that take long enough in one workgroup or several, and the number of dispatches.
     async fn enough(&self, workgroups: u32) -> Result<(u32, u32), RunError> {
-        let mut n = 64;
+        let mut n = 16;
         loop {
             // The first run may have to wait for the device, and a disturbed run seems long.
             let mut least = f64::INFINITY;
@@ -266,9 +268,9 @@ impl<'g> Loop<'g> {
             if least >= LONG {
                 return Ok((n, 1));
             }
-            if n >= MOST {
+            if n >= MOST / 2 {
                 let dispatches = (LONG / least.max(1.0)).ceil().min(f64::from(MOST_DISPATCHES));
-                return Ok((MOST, dispatches as u32));
+                return Ok((n, dispatches as u32));
             }
             n *= 4;
         }
@@ -276,12 +278,16 @@ impl<'g> Loop<'g> {
 
     /// The nanoseconds of one turn in `workgroups` workgroups.
     async fn turn(&self, what: &str, workgroups: u32) -> Result<f64, RunError> {
+        let begin = Instant::now();
         let (n, dispatches) = self.enough(workgroups).await?;
         let turns = [n / 4, n / 2, n];
         let mut rounds = vec![];
         let mut each = 0.0;
         for attempt in 0..ATTEMPTS {
             for _ in 0..RUNS {
+                if rounds.len() >= 2 && begin.elapsed().as_secs_f64() > ENOUGH {
+                    break;
+                }
                 let mut round = [0.0; 3];
                 for (ns, n) in round.iter_mut().zip(turns) {
                     *ns = self.once(n, workgroups, dispatches).await?;
@@ -292,7 +298,7 @@ impl<'g> Loop<'g> {
             if let Some(s) = slope(counts, &rounds) {
                 tracing::debug!(what, workgroups, ?counts, ?rounds, attempt, each = s.each, s.straight);
                 each = s.each;
-                if s.straight {
+                if s.straight || begin.elapsed().as_secs_f64() > ENOUGH {
                     break;
                 }
             }

@@ -5,6 +5,7 @@ use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel, once};
+use crate::measuring::slope::{Slope, slope};
 use wgfc_program::program::Access;
 
 /// The measurements. See the example of [`together`].
@@ -62,8 +63,11 @@ fn main(
 const MOST: u32 = 1 << 10;
 /// The number of polls after which a workgroup gives up.
 const MAX_POLLS: u32 = 1 << 14;
-/// The number of timed turns.
+/// The least and the largest number of timed turns.
 const TURNS: u32 = 256;
+const MOST_TURNS: u32 = 8192;
+/// The nanoseconds that the timed turns take, if the largest number suffices.
+const LONG: f64 = 3e6;
 
 struct ExchangeTest<'g> {
     gpu: &'g Gpu,
@@ -134,19 +138,29 @@ pub async fn together(gpu: &Gpu) -> Result<ConcurrentWorkgroups, RunError> {
         }
         most *= 2;
     }
-    let mut exchange_ns = f64::INFINITY;
     let few = most.min(32);
-    for _ in 0..4 {
-        let (long, short) = (all.time(TURNS, few).await?, all.time(TURNS / 4, few).await?);
-        if let (Some(long), Some(short)) = (long, short)
-            && long > short
-        {
-            exchange_ns = exchange_ns.min((long - short) / f64::from(TURNS - TURNS / 4));
+    let mut n = TURNS;
+    while n < MOST_TURNS && all.time(n, few).await?.is_some_and(|ns| ns < LONG) {
+        n *= 2;
+    }
+    let turns = [n / 4, n / 2, n];
+    let mut rounds = vec![];
+    for _ in 0..8 {
+        let mut round = [0.0; 3];
+        let mut met = true;
+        for (ns, n) in round.iter_mut().zip(turns) {
+            match all.time(n, few).await? {
+                Some(time) => *ns = time,
+                None => met = false,
+            }
+        }
+        if met {
+            rounds.push(round);
         }
     }
-    if exchange_ns.is_infinite() {
+    let Some(Slope { each: exchange_ns, .. }) = slope(turns.map(f64::from), &rounds) else {
         return Ok(ConcurrentWorkgroups { workgroups: 1, exchange_ns: 1e4 });
-    }
+    };
     Ok(ConcurrentWorkgroups { workgroups: (most / 2).max(1), exchange_ns })
 }
 
