@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # The places of the version: the text before it and the number of occurrences. pyproject.toml has none, as maturin uses the
 # crate's.
 PLACES = {
-    "Cargo.toml": (r'^(?:version = "|wgfc-[a-z-]+ = \{ version = ")', 7),
+    "Cargo.toml": (r'^(?:version = "|wgfc-[a-z-]+ = \{ version = ")', 8),
     "bindings/python/Cargo.toml": (r'^wgfc = \{ path = "../..", version = "', 1),
     "web/package.json": (r'^  "version": "', 1),
     "web/package-lock.json": (r'^  "version": "|(?<=^      "name": "wgfc",\n)      "version": "', 2),

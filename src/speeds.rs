@@ -86,7 +86,7 @@ const PRODUCTS: [usize; 3] = [1024, 2048, 4096];
 /// wait: 1.5 ns on an H100.
 const WAITING: f64 = 0.65;
 
-/// The speeds of a device as [`measure`] found them.
+/// The speeds of a device as [`measure`] found them. See the example of [`measure`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Measurement {
