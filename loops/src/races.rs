@@ -3,7 +3,7 @@
 //! Between two barriers the invocations of a workgroup run in any order. [`races`] takes each stretch of statements between barriers and
 //! enumerates, for all invocations and all points of loops inside of it, which elements they access: none may be written by one
 //! invocation and accessed by another one. Loops around a barrier are looked at for two points in a row, so that the end of a point and
-//! the beginning of the next one are in one stretch. What is the same for all invocations (sizes, workgroups, the points of loops around
+//! the beginning of the next one are in one stretch; of loops that may have no points, and of branches, all ways are. What is the same for all invocations (sizes, workgroups, the points of loops around
 //! the stretch) may have any value, as it is in both positions alike; so the proof is for all sizes.
 
 use crate::interpret::levels;
@@ -16,8 +16,11 @@ use wgfc_ir::{Atom, BinaryOp, Poly};
 /// The most accesses of a stretch that are enumerated.
 const MOST: i64 = 1 << 22;
 
+/// The most accesses of a stretch that are compared.
+const MOST_OF_A_STRETCH: usize = 2048;
+
 /// An access to workgroup memory.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Access {
     tensor: TensorId,
     offset: Poly,
@@ -51,9 +54,12 @@ pub fn races(kernel: &Kernel) -> Vec<String> {
     let (_, invocations, body) = levels(kernel);
     let lanes: Vec<(usize, i64)> =
         invocations.iter().filter_map(|l| Some((l.var, l.extent.as_const()?))).collect();
-    let mut walk = Walk { kernel, stretches: vec![vec![]] };
+    let mut walk = Walk { kernel, stretches: vec![vec![]], renamed: 0, too_many: false };
     walk.block(body, &[], &[], &[]);
     let mut out = BTreeSet::new();
+    if walk.too_many {
+        out.insert(format!("more than {MOST_OF_A_STRETCH} accesses between two barriers are not compared"));
+    }
     for stretch in &walk.stretches {
         let written: BTreeSet<TensorId> =
             stretch.iter().filter(|a| a.write.is_some()).map(|a| a.tensor).collect();
@@ -71,6 +77,10 @@ struct Walk<'k> {
     kernel: &'k Kernel,
     /// Accesses between barriers.
     stretches: Vec<Vec<Access>>,
+    /// The number of variables that stand for those of loops around a barrier.
+    renamed: usize,
+    /// Whether a stretch has more accesses than are compared.
+    too_many: bool,
 }
 
 fn has_barrier(body: &[Stmt]) -> bool {
@@ -80,55 +90,107 @@ fn has_barrier(body: &[Stmt]) -> bool {
 }
 
 impl Walk<'_> {
-    /// `next` are the variables of loops of which this is the second point in a row.
-    fn block(&mut self, body: &[Stmt], inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
+    /// `values` are those of the variables of loops around a barrier.
+    fn block(&mut self, body: &[Stmt], inner: &[(usize, Poly)], guards: &[Expr], values: &[(usize, Poly)]) {
         for s in body {
-            let at = |e: &Expr, w: &mut Self, guards: &[Expr]| w.reads(s, e, inner, guards, next);
+            let at = |e: &Expr, w: &mut Self, guards: &[Expr]| w.reads(s, e, inner, guards, values);
             match s {
                 Stmt::Barrier { .. } => self.stretches.push(vec![]),
-                Stmt::For(l) => self.repeat(s, l, inner, guards, next),
+                Stmt::For(l) => self.repeat(s, l, inner, guards, values),
                 Stmt::If { condition, then, otherwise } => {
                     at(condition, self, guards);
-                    let own: Vec<Expr> = guards.iter().cloned().chain([moved(condition, next)]).collect();
-                    self.block(then, inner, &own, next);
-                    self.block(otherwise, inner, guards, next);
+                    let own: Vec<Expr> = guards.iter().cloned().chain([moved(condition, values)]).collect();
+                    let before = self.current();
+                    self.block(then, inner, &own, values);
+                    if !has_barrier(then) && !has_barrier(otherwise) {
+                        self.block(otherwise, inner, guards, values);
+                        continue;
+                    }
+                    // What follows comes after either branch.
+                    let after = self.current();
+                    self.stretches.push(before);
+                    self.block(otherwise, inner, guards, values);
+                    self.join(after);
                 }
                 Stmt::Let { expr, .. } => at(expr, self, guards),
                 Stmt::Store(store) => {
                     let mut own = guards.to_vec();
                     if let Some(g) = &store.guard {
                         at(g, self, guards);
-                        own.push(moved(g, next));
+                        own.push(moved(g, values));
                     }
                     at(&store.value, self, &own);
-                    self.access(s, store.tensor, &store.at, Some(store.write), inner, &own, next);
+                    self.access(s, store.tensor, &store.at, Some(store.write), inner, &own, values);
                 }
             }
         }
     }
 
-    fn repeat(&mut self, s: &Stmt, l: &For, inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
+    fn repeat(
+        &mut self,
+        s: &Stmt,
+        l: &For,
+        inner: &[(usize, Poly)],
+        guards: &[Expr],
+        values: &[(usize, Poly)],
+    ) {
         if let Some(c) = &l.condition {
-            self.reads(s, c, inner, guards, next);
+            self.reads(s, c, inner, guards, values);
         }
         if !has_barrier(&l.body) {
             let own: Vec<(usize, Poly)> = inner.iter().cloned().chain([(l.var, l.extent.clone())]).collect();
-            return self.block(&l.body, &own, guards, next);
+            return self.block(&l.body, &own, guards, values);
         }
-        self.block(&l.body, inner, guards, next);
-        if let Some(c) = &l.condition {
-            self.reads(s, c, inner, guards, next);
+        // Each time that the loop is reached its variable has other values: those of two points in a row.
+        let before = self.current();
+        let first = Poly::var(self.kernel.vars.len() + self.renamed);
+        self.renamed += 1;
+        for value in [first.clone(), &first + &Poly::ONE] {
+            let own: Vec<(usize, Poly)> = values.iter().cloned().chain([(l.var, value)]).collect();
+            self.block(&l.body, inner, guards, &own);
+            if let Some(c) = &l.condition {
+                self.reads(s, c, inner, guards, &own);
+            }
         }
-        let own: Vec<usize> = next.iter().copied().chain([l.var]).collect();
-        self.block(&l.body, inner, guards, &own);
+        if l.condition.is_some() || l.extent.as_const().is_none_or(|n| n < 1) {
+            // The loop may have no points.
+            self.join(before);
+        }
     }
 
-    fn reads(&mut self, s: &Stmt, e: &Expr, inner: &[(usize, Poly)], guards: &[Expr], next: &[usize]) {
-        if let Expr::Load { tensor, at, guard } = e {
-            let own: Vec<Expr> = guards.iter().cloned().chain(guard.iter().map(|g| moved(g, next))).collect();
-            self.access(s, *tensor, at, None, inner, &own, next);
+    /// The accesses since the last barrier.
+    fn current(&self) -> Vec<Access> {
+        self.stretches.last().cloned().unwrap_or_default()
+    }
+
+    /// Adds accesses after which what follows may come, too, without a barrier between them.
+    fn join(&mut self, others: Vec<Access>) {
+        let Some(last) = self.stretches.last_mut() else { return };
+        for a in others {
+            if last.len() >= MOST_OF_A_STRETCH {
+                self.too_many = true;
+                return;
+            }
+            if !last.contains(&a) {
+                last.push(a);
+            }
         }
-        e.operands().into_iter().for_each(|e| self.reads(s, e, inner, guards, next));
+    }
+
+    fn reads(
+        &mut self,
+        s: &Stmt,
+        e: &Expr,
+        inner: &[(usize, Poly)],
+        guards: &[Expr],
+        values: &[(usize, Poly)],
+    ) {
+        if let Expr::Load { tensor, at, guard } = e {
+            let own: Vec<Expr> =
+                guards.iter().cloned().chain(guard.iter().map(|g| moved(g, values))).collect();
+            self.access(s, *tensor, at, None, inner, &own, values);
+        }
+        e.operands().into_iter().for_each(|e| self.reads(s, e, inner, guards, values));
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of an access")]
@@ -140,34 +202,32 @@ impl Walk<'_> {
         write: Option<Write>,
         inner: &[(usize, Poly)],
         guards: &[Expr],
-        next: &[usize],
+        values: &[(usize, Poly)],
     ) {
         let Some(t) = self.kernel.tensors.get(tensor).filter(|t| t.space == Space::Workgroup) else { return };
         let access = Access {
             tensor,
-            offset: later(&t.offset(at), next),
+            offset: later(&t.offset(at), values),
             write,
             inner: inner.to_vec(),
             guards: guards.to_vec(),
             text: statement(self.kernel, s),
         };
-        if let Some(last) = self.stretches.last_mut() {
-            last.push(access);
-        }
+        self.join(vec![access]);
     }
 }
 
-/// An index expression at the next point of loops.
-fn later(p: &Poly, next: &[usize]) -> Poly {
-    let step = |a: &Atom| match a {
-        Atom::Var(v) if next.contains(&(*v as usize)) => Some(&Poly::atom(a.clone()) + &Poly::ONE),
+/// An index expression with these values of variables.
+fn later(p: &Poly, values: &[(usize, Poly)]) -> Poly {
+    let value = |a: &Atom| match a {
+        Atom::Var(v) => values.iter().rev().find(|(u, _)| u == &(*v as usize)).map(|(_, p)| p.clone()),
         _ => None,
     };
-    if next.is_empty() { p.clone() } else { p.subst(&step, &[]) }
+    if values.is_empty() { p.clone() } else { p.subst(&value, &[]) }
 }
 
-fn moved(e: &Expr, next: &[usize]) -> Expr {
-    e.map(&|p| later(p, next), &|e| e)
+fn moved(e: &Expr, values: &[(usize, Poly)]) -> Expr {
+    e.map(&|p| later(p, values), &|e| e)
 }
 
 /// The points at which the invocations access elements: the offset without what is the same for all, and the invocation.

@@ -2,7 +2,7 @@
 
 use wgfc_ir::{DType, Scalar};
 use wgfc_loops::interpret::{Counts, Options, run};
-use wgfc_loops::{text::parse, verify};
+use wgfc_loops::{races, text::parse, verify};
 
 fn f32s(all: &[f64]) -> Vec<Scalar> {
     all.iter().map(|v| Scalar::from_f64(DType::F32, *v)).collect()
@@ -205,4 +205,55 @@ fn texts_that_are_cut_off_are_refused_without_a_panic() {
     assert!(parse(&deep).unwrap_err().message.contains("nested too deeply"));
     let long = format!("kernel\n  y: f32 register\n  y = 1.0{}\n", " + 1.0".repeat(5000));
     assert!(parse(&long).unwrap_err().message.contains("too many operators"));
+}
+
+#[test]
+fn races_are_seen_on_all_ways() {
+    let text = |middle: &str| {
+        format!(
+            "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  s: f32[8] workgroup
+  for lane in 0..4 invocation
+    s[lane] = 1.0
+{middle}
+    y[lane] = s[3 - lane]
+"
+        )
+    };
+    let all = |middle: &str| {
+        let kernel = parse(&text(middle)).unwrap();
+        verify(&kernel).unwrap();
+        races(&kernel)
+    };
+    assert_eq!(all("    barrier"), [""; 0]);
+    assert_eq!(all("    for k in 0..3\n      barrier"), [""; 0]);
+    assert_eq!(all("    if x[0] > 0.0\n      barrier\n    else\n      barrier"), [""; 0]);
+    // A loop may have no points, and a branch may not be taken.
+    for middle in ["    for k in 0..n\n      barrier", "    if x[0] > 0.0\n      barrier"] {
+        let found = all(middle);
+        assert!(
+            found.len() == 1 && found[0].contains("without a barrier between them"),
+            "{middle}: {found:?}"
+        );
+    }
+    // The end of a point and the beginning of the next one; and of an inner loop in two points of an outer one.
+    let turns = "    barrier
+    for k in 0..n
+      s[lane] = x[lane + k]
+      barrier
+      if s[3 - lane] > 0.0
+        s[lane + 4] = s[3 - lane]
+    barrier";
+    assert!(all(turns)[0].contains("without a barrier between them"), "{:?}", all(turns));
+    let nested = "    for k in 0..n
+      for j in 0..2
+        s[lane + 4*j] = 1.0
+        barrier
+        y[4*k + lane] = s[7 - lane - 4*j]
+    barrier
+    s[lane] = 1.0
+    barrier";
+    assert!(!all(nested).is_empty());
 }
