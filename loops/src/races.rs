@@ -3,8 +3,9 @@
 //! Between two barriers the invocations of a workgroup run in any order. [`races`] takes each stretch of statements between barriers and
 //! enumerates, for all invocations and all points of loops inside of it, which elements they access: none may be written by one
 //! invocation and accessed by another one. Loops around a barrier are looked at for two points in a row, so that the end of a point and
-//! the beginning of the next one are in one stretch; of loops that may have no points, and of branches, all ways are. What is the same for all invocations (sizes, workgroups, the points of loops around
-//! the stretch) may have any value, as it is in both positions alike; so the proof is for all sizes.
+//! the beginning of the next one are in one stretch; of loops that may have no points, and of branches, all ways are. What is the same
+//! for all invocations (sizes, workgroups, the points of loops around the stretch) may have any value, as it is in both positions alike;
+//! so the proof is for all sizes.
 
 use crate::interpret::levels;
 use crate::text::statement;
@@ -18,6 +19,9 @@ const MOST: i64 = 1 << 22;
 
 /// The most accesses of a stretch that are compared.
 const MOST_OF_A_STRETCH: usize = 2048;
+
+/// The number of stretches after which loops around barriers are not looked into: it doubles with each that is in another one.
+const MOST_STRETCHES: usize = 1024;
 
 /// An access to workgroup memory.
 #[derive(Clone, PartialEq)]
@@ -58,7 +62,10 @@ pub fn races(kernel: &Kernel) -> Vec<String> {
     walk.block(body, &[], &[], &[]);
     let mut out = BTreeSet::new();
     if walk.too_many {
-        out.insert(format!("more than {MOST_OF_A_STRETCH} accesses between two barriers are not compared"));
+        out.insert(
+            "the kernel has more accesses to workgroup memory, or loops around barriers, than are looked at"
+                .into(),
+        );
     }
     for stretch in &walk.stretches {
         let written: BTreeSet<TensorId> =
@@ -79,7 +86,7 @@ struct Walk<'k> {
     stretches: Vec<Vec<Access>>,
     /// The number of variables that stand for those of loops around a barrier.
     renamed: usize,
-    /// Whether a stretch has more accesses than are compared.
+    /// Whether a stretch has more accesses than are compared, or there are more of them than are looked at.
     too_many: bool,
 }
 
@@ -142,6 +149,10 @@ impl Walk<'_> {
             return self.block(&l.body, &own, guards, values);
         }
         // Each time that the loop is reached its variable has other values: those of two points in a row.
+        if self.stretches.len() > MOST_STRETCHES {
+            self.too_many = true;
+            return;
+        }
         let before = self.current();
         let first = Poly::var(self.kernel.vars.len() + self.renamed);
         self.renamed += 1;

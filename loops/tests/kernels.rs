@@ -256,4 +256,8 @@ fn races_are_seen_on_all_ways() {
     s[lane] = 1.0
     barrier";
     assert!(!all(nested).is_empty());
+    // Forty loops in each other.
+    let deep: String = (0..40).map(|i| format!("{}for k{i} in 0..n\n", "  ".repeat(i + 2))).collect();
+    let deep = format!("{deep}{}barrier", "  ".repeat(42));
+    assert!(all(&deep).iter().any(|e| e.contains("than are looked at")), "{:?}", all(&deep));
 }
