@@ -37,7 +37,7 @@ impl Default for Options {
 /// Elements of the tensors of a kernel in row-major order, those in storage; for the others nothing.
 pub type Buffers = Vec<Vec<Scalar>>;
 
-/// What a run did, over all invocations.
+/// The work of a run, summed over all invocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Elements that were read of each tensor.
@@ -57,7 +57,7 @@ pub struct Counts {
 /// A violation of the rules of a kernel, or a limit of the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// A sentence that says which rule was violated, or which limit was reached.
     pub message: String,
     /// The statement.
     pub statement: String,

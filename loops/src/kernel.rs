@@ -34,7 +34,7 @@ pub struct Tensor {
     pub dtype: DType,
     /// Its extents. Elements are in row-major order. Those of tensors outside of storage are constants.
     pub shape: Vec<Dim>,
-    /// Where it is.
+    /// The memory that holds it.
     pub space: Space,
 }
 
@@ -106,7 +106,7 @@ pub struct For {
     pub var: usize,
     /// The number of its points: the variable runs from 0 to below it.
     pub extent: Poly,
-    /// Who executes its points.
+    /// The way in which its points are executed.
     pub kind: Kind,
     /// Whether it begins with the last point.
     pub down: bool,
@@ -116,7 +116,7 @@ pub struct For {
     pub body: Vec<Stmt>,
 }
 
-/// Who executes the points of a loop.
+/// The way in which the points of a loop are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Each a workgroup.
@@ -172,11 +172,11 @@ pub struct Store {
     pub value: Expr,
     /// The condition under which it is written, a bool.
     pub guard: Option<Expr>,
-    /// What becomes of the element that is there.
+    /// The way in which the stored value and the old element become the new one.
     pub write: Write,
 }
 
-/// What becomes of the element that a store finds.
+/// The way in which a stored value and the old element become the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     /// It is replaced. No other invocation may write it at the same time.

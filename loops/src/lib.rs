@@ -22,7 +22,7 @@
 //! The nodes of the model that it computes come first, then its [tensors](Tensor), then its [statements](Stmt). Names in index
 //! expressions are loop variables and [named values](Stmt::Let), or else symbols, whose values are known when the kernel runs.
 //!
-//! # Who executes what
+//! # Workgroups and invocations
 //! Loops of kind [`grid`](Kind::Grid) are outermost: each of their points is a workgroup, and workgroups run in any order and at the
 //! same time. Loops of kind [`invocation`](Kind::Invocation) follow them directly and have constant extents: each of their points is
 //! an invocation of the workgroup. All invocations execute the statements inside; a [`Barrier`](Stmt::Barrier) is passed by none
@@ -37,7 +37,7 @@
 //! | [`Workgroup`](Space::Workgroup) | the invocations of a workgroup | `xs: f32[16, 64] workgroup` |
 //! | [`Register`](Space::Register) | nobody: each invocation has its own | `acc: f32[4] register` |
 //!
-//! What is in workgroup memory and in registers is undefined before it is stored.
+//! Elements in workgroup memory and in registers are undefined before they are stored.
 //!
 //! # Statements
 //! | text | meaning |

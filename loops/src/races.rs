@@ -113,7 +113,7 @@ impl Walk<'_> {
                         self.block(otherwise, inner, guards, values);
                         continue;
                     }
-                    // What follows comes after either branch.
+                    // Statements after this one may follow either branch.
                     let after = self.current();
                     self.stretches.push(before);
                     self.block(otherwise, inner, guards, values);

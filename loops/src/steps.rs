@@ -60,7 +60,7 @@ pub enum Step {
     Distribute(Name),
     /// A register gets an axis with an element for each point of a loop.
     Expand(Name, Name),
-    /// What a point of a loop reads of a tensor is copied to workgroup memory first.
+    /// The part of a tensor that a point of a loop reads is copied to workgroup memory first.
     Stage(Name, Name),
     /// Each workgroup has this number of invocations, of which the first one writes.
     Team(i64),
@@ -83,7 +83,7 @@ pub struct Refused {
 /// Applies a step to a kernel.
 ///
 /// # Errors
-/// Where the step does not apply or the kernel might compute something else, with the loop and the reason.
+/// A step that does not apply, or after which the kernel might compute something else: with the loop and the reason.
 pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
     let mut out = kernel.clone();
     let done = match step {

@@ -13,7 +13,7 @@ pub use print::{expr, statement};
 pub struct TextError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The reason why the line is refused.
     pub message: String,
 }
 

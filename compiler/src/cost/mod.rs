@@ -1,4 +1,4 @@
-//! What choices between equal programs are compared by: the sizes that are expected, and the time that work takes.
+//! The cost of equal programs, by which the compiler chooses between them: expected sizes of symbols, and the time that work takes.
 
 mod expected;
 mod work;

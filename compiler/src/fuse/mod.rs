@@ -38,7 +38,7 @@ use unit::{Bans, Grouping};
 use wgfc_ir::order::topological_by_id;
 use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
-/// What the passes before fusion found out for it.
+/// Findings of the passes before fusion that fusion uses.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Values that must be in memory, and other decisions that are excluded.

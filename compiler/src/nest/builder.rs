@@ -130,7 +130,7 @@ impl<'k> Builder<'k> {
                 body.operands(id).into_iter().filter_map(|o| depth.get(&o)).max().copied().unwrap_or(0);
             let simple =
                 matches!(body.expr(id), KernelExpr::Const(_) | KernelExpr::Index(_) | KernelExpr::Acc(_));
-            // What is written may be read only before that.
+            // An element of a tensor that the kernel also writes is read before any store, so its value gets a name.
             let changes =
                 matches!(body.expr(id), KernelExpr::Load { tensor, .. } if self.updated.contains(tensor));
             let several = uses.get(&id).is_some_and(|n| *n > 1);

@@ -89,7 +89,7 @@ pub enum Run {
 pub struct Pass {
     /// Its name, as `--without-pass` takes it.
     pub name: &'static str,
-    /// What it does, in one sentence.
+    /// A sentence that says what the pass does.
     pub about: &'static str,
     /// The part of the compilation that it belongs to.
     pub section: Section,

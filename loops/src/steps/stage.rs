@@ -160,7 +160,7 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> 
     };
     let index = |p: &Poly| p.subst(&moved, &extents);
     let from: Vec<Poly> = first.iter().map(index).collect();
-    // Of the part all is copied that is inside the tensor: no more is read.
+    // Elements of the part that lie outside of the tensor are not copied; no statement reads them.
     let mut guard =
         (count % threads != 0).then(|| Expr::compare(BinaryOp::Lt, element.clone(), Poly::constant(count)));
     for (p, extent) in from.iter().zip(&k.tensors[t].shape) {

@@ -41,7 +41,7 @@ struct Line<'t> {
     text: &'t str,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy)]
 enum Known {
     Tensor(usize),
