@@ -7,7 +7,7 @@ mod kernels;
 
 use super::args::BisectArgs;
 use super::compare::{DIFFERS, Difference, difference, parts};
-use super::compile::say_random_weights;
+use super::compile::{opened_file, say_random_weights};
 use super::device_cache::DeviceCache;
 use super::load::without_weights;
 use super::passes::{Ran, UNCHANGED};
@@ -21,7 +21,7 @@ use wgfc::compiler::{Precision, WeightBits, pipeline};
 use wgfc::ir::eval::{EvalError, Limits, StateValues, evaluate_from_within};
 use wgfc::ir::{DType, Graph};
 use wgfc::value_info::graph_values;
-use wgfc::{Error, ModelFile, Options, Tensor};
+use wgfc::{Error, Options, Tensor};
 
 /// The iterations of loops that the evaluator runs at most unless --iteration-limit says otherwise.
 const ITERATIONS: u64 = 1 << 24;
@@ -97,11 +97,7 @@ fn run(a: &BisectArgs, t: &Terminal) -> Result<u8, Error> {
             "give the model that it was compiled from, with the same options",
         ));
     }
-    let mut file = ModelFile::open(&a.model)?;
-    if a.data.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        file = file.with_random_weights()?;
-    }
+    let file = opened_file(&a.model, a.data.random_weights, t)?;
     say_random_weights(&file, t);
     let data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
     let mut options = a.compile.options()?;

@@ -1,7 +1,7 @@
 //! `wgfc compare`: compares the tensors of a model with those of a reference.
 
 use super::args::{CompareArgs, ReferenceArg};
-use super::compile::say_random_weights;
+use super::compile::{opened_file, say_random_weights};
 use super::device_cache::DeviceCache;
 use super::expected::Expected;
 use super::load::without_weights;
@@ -76,11 +76,7 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
             "give the model that it was compiled from, with the same options",
         ));
     }
-    let mut file = ModelFile::open(&a.model)?;
-    if a.data.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        file = file.with_random_weights()?;
-    }
+    let file = opened_file(&a.model, a.data.random_weights, t)?;
     say_random_weights(&file, t);
     let mut data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
     let expected = match a.expected.is_empty() {

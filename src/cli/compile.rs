@@ -23,7 +23,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let file = match &decoder {
         Some(d) => d.source()?,
         None => {
-            opened = opened_file(a, t)?;
+            opened = opened_file(&a.model, a.random_weights, t)?;
             &opened
         }
     };
@@ -212,10 +212,10 @@ pub(super) fn in_shell(word: &str) -> String {
     }
 }
 
-/// Opens the model's file, with random weights if the options ask for them.
-fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
-    let file = ModelFile::open(&a.model)?;
-    if !a.random_weights {
+/// Opens a model's file, with random weights if they are asked for.
+pub fn opened_file(model: &Path, random_weights: bool, t: &Terminal) -> Result<ModelFile, Error> {
+    let file = ModelFile::open(model)?;
+    if !random_weights {
         return Ok(file);
     }
     let _progress = t.spinner("making up weights".into());

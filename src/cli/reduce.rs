@@ -1,6 +1,7 @@
 //! `wgfc reduce`.
 
 use super::args::ReduceArgs;
+use super::compile::opened_file;
 use super::terminal::Terminal;
 use super::{shown, signals};
 use prost::Message;
@@ -9,10 +10,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use wgfc::Error;
 use wgfc::inspect::bytes_text;
 use wgfc::output::write_whole;
 use wgfc::reduce::{Reduced, State, Task, reduce};
-use wgfc::{Error, ModelFile};
 
 /// The time limit of the first attempt unless --timeout sets one.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -29,11 +30,7 @@ pub fn main(a: &ReduceArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let output = output(a)?;
-    let mut file = ModelFile::open(&a.model)?;
-    if a.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        file = file.with_random_weights()?;
-    }
+    let file = opened_file(&a.model, a.random_weights, t)?;
     if a.fails.is_none() {
         let missing: Vec<String> = file.missing_weights()?.into_keys().collect();
         if !missing.is_empty() && !a.random_weights {

@@ -4,7 +4,7 @@ mod log;
 mod report;
 
 use super::args::{DataArgs, ImageNorm, TrainArgs};
-use super::compile::say_random_weights;
+use super::compile::{opened_file, say_random_weights};
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use super::{adapter, curve, inputs, is_program, shown, signals};
@@ -19,7 +19,7 @@ use wgfc::compiler::budget::Budget;
 use wgfc::runtime::Gpu;
 use wgfc::train::{Ports, Roles, read_tensors_within};
 use wgfc::value_info::{ValueInfo, no_such_input};
-use wgfc::{Error, ModelFile, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
+use wgfc::{Error, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
 
 /// Trains up to the last step, and reports the result.
 pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
@@ -101,11 +101,7 @@ fn ready(a: &TrainArgs, gpu: &Gpu, cache: &mut DeviceCache, t: &Terminal) -> Res
         let _progress = super::load::compiling(gpu, &a.model, t);
         return Trainer::new_as(gpu, &program, training, roles);
     }
-    let mut file = ModelFile::open(&a.model)?;
-    if a.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        file = file.with_random_weights()?;
-    }
+    let file = opened_file(&a.model, a.random_weights, t)?;
     say_random_weights(&file, t);
     let mut options: Options = a.compile.options()?;
     options.tuning = std::mem::take(&mut cache.tuning);
