@@ -107,7 +107,7 @@ impl Cache {
         let mut table = self.tuning(adapter).unwrap_or_default();
         for (key, choice) in measured {
             match choice {
-                Some(c) => table.choices.insert(key.clone(), *c),
+                Some(c) => table.choices.insert(key.clone(), c.clone()),
                 None => table.choices.remove(key),
             };
         }

@@ -65,7 +65,7 @@ const SOFTWARE_TRIALS: usize = 4;
 const HOPELESS: f64 = 1.3;
 
 /// A schedule and its time. See the example of [`tune`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
     /// The schedule.
@@ -113,14 +113,14 @@ impl Measured {
             spread: t.spread,
         };
         let of = |t: &Timed| {
-            let same = self.same.iter().filter(|s| s.1 == t.choice).map(|s| s.0);
-            std::iter::once(t.choice).chain(same).map(|s| time(s, t)).collect::<Vec<_>>()
+            let same = self.same.iter().filter(|s| s.1 == t.choice).map(|s| s.0.clone());
+            std::iter::once(t.choice.clone()).chain(same).map(|s| time(s, t)).collect::<Vec<_>>()
         };
         self.tried.iter().flat_map(of).collect()
     }
     /// Its entry for a [`Cache`](crate::cache::Cache).
     pub fn entry(&self) -> (String, Option<Schedule>) {
-        (self.tunable.key.clone(), self.gains().then_some(self.best.choice))
+        (self.tunable.key.clone(), self.gains().then(|| self.best.choice.clone()))
     }
 }
 
@@ -207,7 +207,7 @@ impl Runner {
     fn timed(&self) -> Timed {
         let ends = |f: fn(f64, f64) -> f64| self.times.iter().copied().reduce(f).unwrap_or(0.0);
         let (ns, rounds) = (self.ns(), self.times.len() as u32);
-        Timed { choice: self.choice, ns, rounds, spread: (ends(f64::max) - ends(f64::min)) / ns }
+        Timed { choice: self.choice.clone(), ns, rounds, spread: (ends(f64::max) - ends(f64::min)) / ns }
     }
 }
 
@@ -222,7 +222,7 @@ fn measure(
     let mut singles: Vec<(Schedule, Single)> = vec![];
     let mut same = vec![];
     for c in &t.candidates {
-        let single = Single::new(fused, options, t.kernel, c.choice, &how.values)?;
+        let single = Single::new(fused, options, t.kernel, c.choice.clone(), &how.values)?;
         let text = |s: &Single| -> Vec<_> {
             let of = |d: &wgfc_ir::program::Dispatch| {
                 (s.program.kernels.get(d.kernel).map(|k| k.wgsl.clone()), d.workgroups.clone())
@@ -230,12 +230,12 @@ fn measure(
             s.program.dispatches.iter().map(of).collect()
         };
         match singles.iter().find(|(_, s)| text(s) == text(&single)) {
-            Some((other, _)) => same.push((c.choice, *other)),
-            None => singles.push((c.choice, single)),
+            Some((other, _)) => same.push((c.choice.clone(), other.clone())),
+            None => singles.push((c.choice.clone(), single)),
         }
     }
     let Some((own, first)) = singles.first() else { return Ok(None) };
-    let own = *own;
+    let own = own.clone();
     let sets = match sets(gpu, first) {
         Ok(sets) => sets,
         Err(e) if lacks_memory(&e) => return Ok(None),
@@ -253,7 +253,7 @@ fn measure(
             Err(e) if runners.is_empty() => return Err(device_error(e)),
             Err(e) => {
                 tracing::debug!("{}: {choice} is refused: {e}", t.title);
-                refused.push(*choice);
+                refused.push(choice.clone());
                 continue;
             }
         };
@@ -262,10 +262,10 @@ fn measure(
             expected = outputs;
         } else if !outputs.iter().zip(&expected).all(|(a, b)| agree(a, b)) {
             tracing::warn!("{}: {choice} computes something else than {own}", t.title);
-            refused.push(*choice);
+            refused.push(choice.clone());
             continue;
         }
-        runners.push(Runner { choice: *choice, trial, times: vec![], shortest: software });
+        runners.push(Runner { choice: choice.clone(), trial, times: vec![], shortest: software });
     }
     // One pass is long enough for the clock's resolution and short enough not to freeze a screen.
     let pass_ns = if software { 3e6 } else { 4e6 };
@@ -284,13 +284,16 @@ fn measure(
             }
             r.time(runs)?;
         }
-        tried.extend(runners.iter().map(|r| (r.choice, r.timed())));
+        tried.extend(runners.iter().map(|r| (r.choice.clone(), r.timed())));
         if round + 1 >= trials {
             let best = runners.iter().map(Runner::ns).fold(f64::INFINITY, f64::min);
             runners.retain(|r| r.choice == own || r.ns() <= best * HOPELESS);
         }
     }
-    let fastest = runners.iter().min_by(|a, b| a.ns().total_cmp(&b.ns())).map_or(own, |r| r.choice);
+    let fastest = runners
+        .iter()
+        .min_by(|a, b| a.ns().total_cmp(&b.ns()))
+        .map_or_else(|| own.clone(), |r| r.choice.clone());
     runners.retain(|r| r.choice == own || r.choice == fastest);
     // Shortest times would gain nothing by it.
     if fastest != own && !software {
@@ -301,13 +304,13 @@ fn measure(
                 r.time(runs)?;
             }
         }
-        tried.extend(runners.iter().map(|r| (r.choice, r.timed())));
+        tried.extend(runners.iter().map(|r| (r.choice.clone(), r.timed())));
     }
-    let timed = |c: Schedule| runners.iter().find(|r| r.choice == c).map(Runner::timed);
-    let (Some(own), Some(fastest)) = (timed(own), timed(fastest)) else { return Ok(None) };
+    let timed = |c: &Schedule| runners.iter().find(|r| r.choice == *c).map(Runner::timed);
+    let (Some(own), Some(fastest)) = (timed(&own), timed(&fastest)) else { return Ok(None) };
     let mut tried: Vec<Timed> = tried.into_values().collect();
     tried.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    let best = if fastest.ns <= own.ns * CLEARLY { fastest } else { own };
+    let best = if fastest.ns <= own.ns * CLEARLY { fastest } else { own.clone() };
     let node = first.program.dispatches[0].nodes.first().cloned().unwrap_or_default();
     Ok(Some(Measured { tunable: t.clone(), node, own, best, tried, same, refused }))
 }

@@ -28,6 +28,7 @@ pub mod attention;
 pub mod cooperative;
 pub mod library;
 pub mod looped;
+pub mod loops;
 pub mod map;
 pub mod matmul;
 pub mod prefix_scan;
@@ -68,6 +69,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
     ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
+    ("loops.wgsl", include_str!("../templates/loops.wgsl.tera")),
     ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
     ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),
     ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.tera")),
@@ -78,6 +80,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.tera")),
     ("parts/attention_block.wgsl", include_str!("../templates/parts/attention_block.wgsl.tera")),
     ("parts/sort.wgsl", include_str!("../templates/parts/sort.wgsl.tera")),
+    ("parts/statements.wgsl", include_str!("../templates/parts/statements.wgsl.tera")),
     ("parts/turn.wgsl", include_str!("../templates/parts/turn.wgsl.tera")),
 ];
 

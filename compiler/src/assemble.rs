@@ -37,7 +37,7 @@ pub fn assemble(
     let mut known: FxHashMap<(u128, Schedule), (usize, Vec<TensorId>)> = FxHashMap::default();
     for (k, schedule) in kernels.kernels.iter().zip(&scheduled.schedules) {
         let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
-        let (key, tensors) = ((hash, *schedule), k.tensors());
+        let (key, tensors) = ((hash, schedule.clone()), k.tensors());
         if let Some((i, theirs)) = known.get(&key) {
             let twin = rebound(&emitted[*i], theirs, &tensors);
             emitted.push(twin);

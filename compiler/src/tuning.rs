@@ -68,7 +68,7 @@ pub fn complete(fused: &Fused, given: &Values, expect: &Expected) -> Result<Valu
 }
 
 /// A schedule of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The schedule.
     pub choice: Schedule,
@@ -160,11 +160,11 @@ fn shortlist(
     let first = choose(k, cx, &Tuning::default())?;
     let cycles = estimates(k, *cx, values);
     let mut all: Vec<Candidate> =
-        all.into_iter().map(|choice| Candidate { choice, cycles: cycles(choice) }).collect();
+        all.into_iter().map(|choice| Candidate { cycles: cycles(&choice), choice }).collect();
     // A stable sort, so that schedules without an estimate keep their order.
     all.sort_by(|a, b| a.cycles.unwrap_or(0.0).total_cmp(&b.cycles.unwrap_or(0.0)));
     let best = all.first().and_then(|c| c.cycles).unwrap_or(0.0);
-    let mut out = vec![Candidate { choice: first, cycles: cycles(first) }];
+    let mut out = vec![Candidate { cycles: cycles(&first), choice: first.clone() }];
     // The number of candidates of each form that come before.
     let mut forms: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, c) in all.into_iter().filter(|c| c.choice != first).enumerate() {
@@ -181,10 +181,10 @@ fn shortlist(
 
 /// The estimated time in cycles of each schedule of a kernel with these values of symbols; `None` for schedules of families
 /// without a cost model.
-pub fn estimates<'a>(k: &Kernel, cx: Context<'a>, values: &Values) -> impl Fn(Schedule) -> Option<f64> + 'a {
+pub fn estimates<'a>(k: &Kernel, cx: Context<'a>, values: &Values) -> impl Fn(&Schedule) -> Option<f64> + 'a {
     let measured = problem(k).map(|p| at(&p, values));
     move |c| match (c, &measured) {
-        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p, cx.device, cx.expect)),
+        (Schedule::Product(g), Some(p)) => Some(cycles(g, p, cx.device, cx.expect)),
         _ => None,
     }
 }

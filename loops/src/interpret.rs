@@ -121,7 +121,7 @@ pub fn run(
 }
 
 /// The loops of workgroups and those of invocations, outermost first, and the statements inside of them.
-pub(crate) fn levels(kernel: &Kernel) -> (Vec<&crate::For>, Vec<&crate::For>, &[Stmt]) {
+pub fn levels(kernel: &Kernel) -> (Vec<&crate::For>, Vec<&crate::For>, &[Stmt]) {
     let (mut grid, mut invocations, mut body) = (vec![], vec![], &kernel.body[..]);
     while let [Stmt::For(l)] = body {
         match l.kind {

@@ -67,6 +67,7 @@ pub mod text;
 mod verify;
 
 pub use expr::{Combined, Expr};
+pub use interpret::levels;
 pub use kernel::{
     Access, For, Kernel, Kind, Name, Space, Stmt, Store, Tensor, TensorId, Value, Write, visit,
 };

@@ -24,6 +24,8 @@ mod nests;
 mod stage;
 mod team;
 
+pub use guards::lift;
+
 use crate::{For, Kernel, Kind, Name, Stmt};
 use std::fmt;
 use std::str::FromStr;
@@ -48,7 +50,7 @@ use std::str::FromStr;
 ///       y[64*i.0 + i.1] = x[64*i.0 + i.1] * 2.0 if index(64*i.0 + i.1) < index(n)
 /// ");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A loop becomes two, of which the inner one has this number of points.
     Split(Name, i64),

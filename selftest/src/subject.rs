@@ -199,7 +199,7 @@ fn choices(fused: &Fused, options: &Options, seed: u64) -> Result<Tuning, Errors
     let values = complete(fused, &Values::new(), &Default::default())?;
     for t in tunable(fused, options, &values, 32, 1e6)? {
         if let Some(c) = rng.pick(&t.candidates) {
-            tuning.choices.insert(t.key, c.choice);
+            tuning.choices.insert(t.key, c.choice.clone());
         }
     }
     Ok(tuning)

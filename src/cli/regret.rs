@@ -103,7 +103,7 @@ impl Report<'_> {
         let mut rows =
             vec![["regret", "problem", "chosen", "time", "fastest", "time"].map(String::from).to_vec()];
         for j in self.worst().into_iter().take(most).filter(|j| j.regret() > Some(1.0)) {
-            let (Some(regret), Some(time)) = (j.regret(), j.time) else { continue };
+            let (Some(regret), Some(time)) = (j.regret(), &j.time) else { continue };
             rows.push(vec![
                 format!("{regret:.2}"),
                 j.problem.name.clone(),
@@ -162,7 +162,7 @@ impl Report<'_> {
             .collect();
         let problem = |j: &Judged| {
             serde_json::json!({
-                "name": j.problem.name, "problem": j.title, "chosen": j.chosen, "ns": j.time.map(|t| t.ns),
+                "name": j.problem.name, "problem": j.title, "chosen": j.chosen, "ns": j.time.as_ref().map(|t| t.ns),
                 "fastest": j.best.schedule, "least_ns": j.best.ns, "regret": j.regret(),
                 "rank_correlation": j.rank,
             })

@@ -219,14 +219,14 @@ fn percent(share: f64) -> String {
 
 fn json(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>) -> serde_json::Value {
     let one = |m: &Measured| {
-        let estimate = |c| m.tunable.candidates.iter().find(|x| x.choice == c).and_then(|x| x.cycles);
+        let estimate = |c: &_| m.tunable.candidates.iter().find(|x| x.choice == *c).and_then(|x| x.cycles);
         let tried: Vec<serde_json::Value> = (m.tried.iter())
             .map(|x| {
                 serde_json::json!({
                     "choice": x.choice,
                     "text": x.choice.to_string(),
                     "ns": x.ns,
-                    "estimated_cycles": estimate(x.choice),
+                    "estimated_cycles": estimate(&x.choice),
                 })
             })
             .collect();

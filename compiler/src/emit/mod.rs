@@ -13,6 +13,7 @@ mod handle;
 pub mod index;
 mod lanes;
 pub mod looped;
+pub mod loops;
 pub mod map;
 pub mod map_tiled;
 pub mod matmul;
@@ -32,6 +33,7 @@ use crate::Diagnostic;
 use crate::device::DeviceProfile;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
+use crate::nest;
 use crate::schedule::{Schedule, locate, maps};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -235,6 +237,10 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         }
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
+        (f, Schedule::Steps(s)) => {
+            let scheduled = s.scheduled(kernel, cx.graph).map_err(Diagnostic::internal)?;
+            loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)
+        }
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),
     };
     #[cfg(feature = "validate")]

@@ -155,10 +155,11 @@ impl Module<'_> {
         guard: Option<ExprId>,
         dtype: DType,
     ) -> Result<Text, Diagnostic> {
+        let name = self.arrays.get(array as usize).cloned().unwrap_or_else(|| format!("s{array}"));
         let vector = self.vectors.get(array as usize) == Some(&true);
         if let (true, None, Some((at, lane))) = (vector, guard, component(at, 4)) {
             let at = self.index(s, &at)?;
-            let whole = s.once(&format!("s{array}[{at}]"));
+            let whole = s.once(&format!("{name}[{at}]"));
             return Ok(Text::Handle(whole.component(["x", "y", "z", "w"][lane as usize & 3])));
         }
         let mut at = self.index(s, at)?;
@@ -167,9 +168,9 @@ impl Module<'_> {
             at = s.let_index(&format!("select(0, {at}, {g})"));
         }
         Ok(Text::Compound(match (vector, dtype) {
-            (true, _) => format!("s{array}[{at} >> 2u][{at} & 3]"),
-            (false, DType::Bool) => format!("s{array}[{at}] != 0u"),
-            _ => format!("s{array}[{at}]"),
+            (true, _) => format!("{name}[{at} >> 2u][{at} & 3]"),
+            (false, DType::Bool) => format!("{name}[{at}] != 0u"),
+            _ => format!("{name}[{at}]"),
         }))
     }
 }

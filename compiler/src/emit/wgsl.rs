@@ -186,6 +186,8 @@ pub struct Module<'a> {
     pub(super) uses_f16: bool,
     /// The size of the subgroups that the kernel works with.
     pub(super) subgroup: Option<u32>,
+    /// The names of arrays; those behind the last one are `s0, s1, …`, by their number.
+    pub(super) arrays: Vec<String>,
     /// Which arrays in workgroup memory are arrays of vectors of four.
     pub(super) vectors: Vec<bool>,
     /// Whether it uses matrix units.
@@ -209,8 +211,14 @@ impl<'a> Module<'a> {
         whole_words: bool,
     ) -> Result<Module<'a>, Diagnostic> {
         let bindings = Bindings::of(kernel, cx.graph, cx.target.f16, whole_words)?;
+        let in_place = !reads_of_written(kernel, &kernel.roots(), &cx.graph.tensors).is_empty();
+        Ok(Module { in_place, ..Module::with(kernel, bindings, cx) })
+    }
+
+    /// A kernel with these bindings.
+    pub(super) fn with(kernel: &'a Kernel, bindings: Bindings, cx: &EmitContext<'a>) -> Module<'a> {
         let names = Legend::names(cx.legend, &bindings);
-        Ok(Module {
+        Module {
             kernel,
             cx: *cx,
             bindings,
@@ -220,12 +228,13 @@ impl<'a> Module<'a> {
             uses_dims: false,
             uses_f16: false,
             subgroup: None,
+            arrays: vec![],
             vectors: vec![],
             uses_cooperative: false,
             deps: Dependence::of(kernel),
-            in_place: !reads_of_written(kernel, &kernel.roots(), &cx.graph.tensors).is_empty(),
+            in_place: false,
             depth: 0,
-        })
+        }
     }
 
     /// The dependences of the expressions.
@@ -272,6 +281,14 @@ impl<'a> Module<'a> {
         let made = self.make(s, key);
         self.depth -= 1;
         made
+    }
+
+    /// The text of an expression's value, which is a name only where it has one already: for a single use.
+    pub(super) fn inline(&mut self, s: &mut Scope, id: ExprId) -> Result<String, Diagnostic> {
+        if let Some(n) = s.names.get(&(id, false)) {
+            return Ok(n.to_string());
+        }
+        self.text(s, id).map(Text::into_string)
     }
 
     fn make(&mut self, s: &mut Scope, key: Key) -> Result<Handle, Diagnostic> {

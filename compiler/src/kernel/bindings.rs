@@ -76,8 +76,34 @@ impl Bindings {
         let (reads, writes) = (kernel.reads(), kernel.writes());
         let mut all = reads.clone();
         all.extend(writes.iter().filter(|w| !reads.contains(w)));
+        let stores: Vec<&Store> = kernel.all_stores().collect();
+        let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
+        Bindings::declare(&all, &stores, graph, f16, &|t, own| {
+            // The last word may be written as a whole if it holds no elements that the kernel does not write.
+            let ends = match &kernel.family {
+                Family::Map(map) => {
+                    let word = i64::from(per_word(t.ty.dtype).max(1));
+                    map.elements == t.ty.numel() || map.elements.modulo(&word.into(), &[]).is(0)
+                }
+                _ => true,
+            };
+            whole_words && ends && own.iter().all(|s| element(s))
+        })
+    }
+
+    /// The bindings of tensors in this order, which `stores` write; `whole` says whether all stores of a packed type write whole words.
+    ///
+    /// # Errors
+    /// As [`Bindings::of`].
+    pub fn declare(
+        tensors: &[TensorId],
+        stores: &[&Store],
+        graph: &KernelGraph,
+        f16: bool,
+        whole: &dyn Fn(&KernelTensor, &[&Store]) -> bool,
+    ) -> Result<Bindings, Diagnostic> {
         let mut list = vec![];
-        for tensor in all {
+        for tensor in tensors.iter().copied() {
             let Some(t) = graph.tensors.get(tensor) else {
                 return Err(Diagnostic::internal(format!(
                     "a kernel uses tensor {tensor}, which does not exist"
@@ -91,23 +117,14 @@ impl Bindings {
                 ))
                 .help("split the tensor, or choose smaller dimensions"));
             }
-            let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
-            let written = own().next().is_some();
-            let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
-            // The last word may be written as a whole if it holds no elements that the kernel does not write.
-            let ends = match &kernel.family {
-                Family::Map(map) => {
-                    let word = i64::from(per_word(dtype).max(1));
-                    map.elements == numel || map.elements.modulo(&word.into(), &[]).is(0)
-                }
-                _ => true,
-            };
+            let own: Vec<&Store> = stores.iter().copied().filter(|s| s.tensor == tensor).collect();
+            let written = !own.is_empty();
             let encoding = match dtype.bits() {
-                _ if own().any(|s| s.combine.is_some()) => Encoding::Combined,
+                _ if own.iter().any(|s| s.combine.is_some()) => Encoding::Combined,
                 32 => Encoding::Word,
                 64 => Encoding::Pair,
                 16 if dtype == DType::F16 && f16 => Encoding::Half,
-                _ if written && !(whole_words && ends && own().all(element)) => Encoding::Atomic,
+                _ if written && !whole(t, &own) => Encoding::Atomic,
                 _ => Encoding::Packed,
             };
             let access = if written { Access::ReadWrite } else { Access::Read };

@@ -3,21 +3,24 @@
 use super::{Expr, ExprId, Kernel};
 use wgfc_ir::{Dim, Poly};
 
-/// A set of iteration variables (bits 0 to 7), results of reductions (bits 8 to 62) and [`SHARED`].
-pub type Deps = u64;
+/// A set of iteration variables (bits 0 to 31), results of reductions (bits 32 to 126) and [`SHARED`].
+pub type Deps = u128;
+
+/// The variables that have a bit of their own; all others share that of the last one.
+pub const VARIABLES: usize = 32;
 
 /// The bit of variable `%i`.
 pub fn var_bit(i: usize) -> Deps {
-    1 << i.min(7)
+    1 << i.min(VARIABLES - 1)
 }
 
 /// The bit of result `i`.
 pub fn acc_bit(i: u32) -> Deps {
-    1 << (8 + i.min(54))
+    1 << (VARIABLES as u32 + i.min(94))
 }
 
 /// The bit of arrays in workgroup memory, which every stage may change.
-pub const SHARED: Deps = 1 << 63;
+pub const SHARED: Deps = 1 << 127;
 
 /// The dependences of each expression of a kernel.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@ pub mod products;
 pub mod rows;
 pub mod sorts;
 pub mod spread;
+pub mod steps;
 pub mod table;
 pub mod text;
 
@@ -26,7 +27,7 @@ use rustc_hash::FxHashMap;
 use table::Tuning;
 
 /// How a kernel is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
     /// Elements.
     Map(maps::Map),
@@ -48,6 +49,8 @@ pub enum Schedule {
     Product(products::Product),
     /// Attention.
     Attention(attention::Attention),
+    /// Steps on the loop nest of a kernel of any family.
+    Steps(steps::Steps),
 }
 
 /// The facts on which a choice depends beside the kernel.
@@ -87,9 +90,9 @@ pub fn schedule(
     let mut known: FxHashMap<u128, Schedule> = FxHashMap::default();
     for k in &graph.kernels {
         let hash = k.structural_hash(&graph.tensors, Capacity::Counts);
-        match known.get(&hash).map_or_else(|| choose(k, &cx, measured), |s| Ok(*s)) {
+        match known.get(&hash).map_or_else(|| choose(k, &cx, measured), |s| Ok(s.clone())) {
             Ok(s) => {
-                known.insert(hash, s);
+                known.insert(hash, s.clone());
                 schedules.push(s);
             }
             Err(d) => errors.push(locate(d, k)),
@@ -113,7 +116,7 @@ pub fn verify(all: &ScheduledGraph, device: &DeviceProfile) -> Result<(), Vec<St
     let wrong = |(i, (k, s)): (usize, (&Kernel, &Schedule))| {
         let node = k.nodes.first().map_or(String::new(), |n| format!(" (node \"{n}\")"));
         let of = format!("kernel {i}{node}, {}, has the schedule `{s}`", k.family);
-        match s.threads(k) {
+        match s.threads(k, &all.graph) {
             None => Some(format!("{of}, which is of another family")),
             Some(n) if n == 0 || n > device.max_invocations => {
                 let most = device.max_invocations;
@@ -128,8 +131,9 @@ pub fn verify(all: &ScheduledGraph, device: &DeviceProfile) -> Result<(), Vec<St
 
 impl Schedule {
     /// Threads of a workgroup, where it is a schedule for kernels of this family.
-    fn threads(&self, kernel: &Kernel) -> Option<u32> {
+    fn threads(&self, kernel: &Kernel, graph: &KernelGraph) -> Option<u32> {
         Some(match (self, &kernel.family) {
+            (Schedule::Steps(s), _) => s.threads(kernel, graph),
             (Schedule::Map(maps::Map::Flat(s)), Family::Map(_)) => s.threads,
             (Schedule::Map(maps::Map::Tiled(s)), Family::Map(_)) => s.threads,
             (Schedule::Row(s), Family::Row(_)) => s.threads,
@@ -231,6 +235,17 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
             attention::candidates(kernel, k, cx).into_iter().map(Schedule::Attention).collect()
         }
     })
+}
+
+/// The reason for which a device cannot run a kernel with a schedule, if there is one.
+///
+/// # Errors
+/// As [`choose`].
+pub fn misfit(schedule: &Schedule, kernel: &Kernel, cx: &Context) -> Result<Option<String>, Diagnostic> {
+    match schedule {
+        Schedule::Steps(steps) => Ok(steps.misfit(kernel, cx)),
+        _ => Ok(text::misfit(schedule, &candidates(kernel, cx)?)),
+    }
 }
 
 impl std::fmt::Display for ScheduledGraph {

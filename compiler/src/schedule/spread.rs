@@ -293,13 +293,13 @@ pub fn expand(all: &ScheduledGraph) -> Result<Cow<'_, ScheduledGraph>, Diagnosti
         moved.push(graph.kernels.len());
         let Schedule::SpreadLoop(spread) = s else {
             graph.kernels.push(k.clone());
-            schedules.push(*s);
+            schedules.push(s.clone());
             continue;
         };
         let [fill, shared, ordinary] = kernels(k, spread, &mut graph)?;
         let threads = spread.threads;
         schedules.push(Schedule::Map(maps::Map::Flat(maps::Flat { threads, elements: 1, unroll: 1 })));
-        schedules.push(*s);
+        schedules.push(s.clone());
         schedules.push(Schedule::StagedLoop(Loop { threads }));
         graph.kernels.extend([fill, shared, ordinary]);
     }

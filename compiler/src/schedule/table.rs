@@ -10,8 +10,7 @@
 //! state that grows a kernel reads and writes: caches of any capacity share their choices.
 
 use super::products::problem::problem;
-use super::text::misfit;
-use super::{Context, Schedule, ScheduledGraph, candidates, locate};
+use super::{Context, Schedule, ScheduledGraph, locate, misfit};
 use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::error::json_in_words;
@@ -95,13 +94,13 @@ pub fn find(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Option<Schedule> 
         return None;
     }
     let choice = tuning.choices.get(&key(cx.graph, kernel))?;
-    candidates(kernel, cx).ok()?.contains(choice).then_some(*choice)
+    misfit(choice, kernel, cx).ok()?.is_none().then(|| choice.clone())
 }
 
 /// The schedules of all kernels, as a table that [`replace`] takes.
 pub fn of(all: &ScheduledGraph) -> Tuning {
     let keys = all.graph.kernels.iter().map(|k| key(&all.graph, k));
-    Tuning { choices: keys.zip(all.schedules.iter().copied()).collect() }
+    Tuning { choices: keys.zip(all.schedules.iter().cloned()).collect() }
 }
 
 /// Replaces the schedules of the kernels that a table somebody wrote names.
@@ -124,8 +123,8 @@ pub fn replace(
         let key = key(&all.graph, k);
         let Some(s) = given.choices.get(&key) else { continue };
         let fits = known.entry(key).or_insert_with_key(|key| {
-            let why = match candidates(k, &cx) {
-                Ok(all) => misfit(s, &all).map(|why| {
+            let why = match misfit(s, k, &cx) {
+                Ok(why) => why.map(|why| {
                     let what = format!("the schedule given for kernel `{key}` does not fit it: {why}");
                     Diagnostic::model(what)
                         .help("wgfc inspect --schedule prints what is chosen without the file")
@@ -137,7 +136,7 @@ pub fn replace(
             fits
         });
         if *fits {
-            *own = *s;
+            *own = s.clone();
         }
     }
     for key in given.choices.keys().filter(|k| !known.contains_key(*k)) {
@@ -173,6 +172,7 @@ mod tests {
     use super::*;
     use crate::schedule::attention::{Matrices, Stream, Tiles};
     use crate::schedule::products::{CooperativeShape, ThinShape, TileShape};
+    use crate::schedule::text::misfit;
     use crate::schedule::{attention, loops, maps, prefix_scans, products, rows, sorts};
     use proptest::prelude::*;
 

@@ -7,7 +7,7 @@
 
 use super::attention::{Matrices, Stream, Tiles};
 use super::products::{CooperativeShape, ThinShape, TileShape};
-use super::{Schedule, attention, loops, maps, prefix_scans, products, rows, sorts};
+use super::{Schedule, attention, loops, maps, prefix_scans, products, rows, sorts, steps};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -45,6 +45,16 @@ impl Part for bool {
     }
     fn read(name: &str, given: &mut Given) -> Result<bool, String> {
         take(name, given, "true or false")
+    }
+}
+
+impl Part for steps::Steps {
+    fn write(&self, name: &'static str, out: &mut Vec<(&'static str, String)>) {
+        out.push((name, self.to_string()));
+    }
+    fn read(name: &str, given: &mut Given) -> Result<steps::Steps, String> {
+        let text = given.remove(name).ok_or_else(|| format!("`{name}` is missing"))?;
+        text.parse().map_err(|why| format!("`{name}`: {why}"))
     }
 }
 
@@ -99,6 +109,7 @@ impl Schedule {
             Schedule::StagedLoop(_) | Schedule::BlockedLoop(_) | Schedule::SpreadLoop(_) => "staged_loop",
             Schedule::Product(_) => "product",
             Schedule::Attention(_) => "attention",
+            Schedule::Steps(_) => "steps",
         }
     }
 
@@ -131,6 +142,7 @@ impl Schedule {
             Schedule::Attention(Attention::Cooperative(s)) => {
                 (s.write("", &mut out), "attention cooperative")
             }
+            Schedule::Steps(s) => (s.write("list", &mut out), "steps"),
         };
         (words.1, out)
     }
@@ -187,13 +199,14 @@ impl FromStr for Schedule {
             ["attention", "cooperative"] => {
                 Schedule::Attention(attention::Attention::Cooperative(Part::read("", g)?))
             }
+            ["steps"] => Schedule::Steps(Part::read("list", g)?),
             ["attention", "streamed"] => {
                 Schedule::Attention(attention::Attention::Streamed(Part::read("", g)?))
             }
             _ => {
                 return Err(format!(
                     "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop blocked, staged_loop spread, product (tiled, cooperative, \
-                     thin, window, block, serial) and attention (tiled, decode, streamed, cooperative)",
+                     thin, window, block, serial), attention (tiled, decode, streamed, cooperative) and steps",
                     words.join(" ")
                 ));
             }

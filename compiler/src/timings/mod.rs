@@ -57,7 +57,7 @@ pub struct Problem {
 }
 
 /// The time of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timed {
     /// The schedule.
     pub schedule: Schedule,

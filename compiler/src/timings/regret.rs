@@ -33,7 +33,7 @@ pub struct Judged<'t> {
 impl Judged<'_> {
     /// The time of the choice divided by the least time; `None` if the choice was not timed.
     pub fn regret(&self) -> Option<f64> {
-        Some(self.time?.ns / self.best.ns)
+        Some(self.time.as_ref()?.ns / self.best.ns)
     }
     /// The family of the choice.
     pub fn family(&self) -> &'static str {
@@ -54,10 +54,11 @@ pub fn judge<'t>(problem: &'t Problem, profile: &DeviceProfile) -> Result<Judged
     let kernel = problem.kernel().ok_or_else(no_kernel)?;
     let estimate = estimates(kernel, cx, &problem.values);
     let pairs: Option<Vec<(f64, f64)>> =
-        problem.times.iter().map(|t| Some((estimate(t.schedule)?, t.ns))).collect();
+        problem.times.iter().map(|t| Some((estimate(&t.schedule)?, t.ns))).collect();
     let rank = pairs.filter(|p| p.len() >= RANKED).and_then(|p| rank_correlation(&p));
-    let time = problem.times.iter().find(|t| t.schedule == chosen).copied();
-    let best = *problem.times.first().ok_or_else(|| Diagnostic::internal("a problem without times"))?;
+    let time = problem.times.iter().find(|t| t.schedule == chosen).cloned();
+    let best = problem.times.first().cloned();
+    let best = best.ok_or_else(|| Diagnostic::internal("a problem without times"))?;
     Ok(Judged { problem, title: title(kernel), chosen, time, best, rank })
 }
 
@@ -227,7 +228,8 @@ mod tests {
         all.retain(|s| *s != own);
         all.insert(0, own);
         let ns = |i: usize| if i == 0 { first } else { 10.0 + i as f64 };
-        let timed = |(i, s): (usize, &Schedule)| Timed { schedule: *s, ns: ns(i), rounds: 3, spread: 0.0 };
+        let timed =
+            |(i, s): (usize, &Schedule)| Timed { schedule: s.clone(), ns: ns(i), rounds: 3, spread: 0.0 };
         let mut times: Vec<Timed> = all.iter().enumerate().map(timed).collect();
         times.sort_by(|a, b| a.ns.total_cmp(&b.ns));
         Problem { name: format!("{first}"), graph, values: Values::new(), expect, times }

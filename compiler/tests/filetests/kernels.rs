@@ -13,8 +13,8 @@ use wgfc_compiler::options::Precision;
 use wgfc_compiler::passes::fuse;
 use wgfc_compiler::precision::{for_units, halve};
 use wgfc_compiler::schedule::products::{cost::cycles, problem::problem};
-use wgfc_compiler::schedule::text::misfit;
-use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, schedule};
+use wgfc_compiler::schedule::steps::Steps;
+use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, misfit, schedule};
 use wgfc_compiler::{DeviceProfile, Options, Tuning};
 use wgfc_ir::program::{Program, Stats};
 use wgfc_ir::{Graph, Tensor, eval, text, verify};
@@ -135,6 +135,38 @@ fn interpret(graph: &Graph, kernels: &KernelGraph, steps: &str, setup: &Setup) -
     Ok(shown)
 }
 
+/// Runs the kernels as they are written from their loop nests and compares the results with the evaluator's. The points of the
+/// outermost loop are invocations where they are independent, or the kernel is a single invocation's.
+fn written_from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head: &str) -> Result<(), String> {
+    let of = |k: &kernel::Kernel| {
+        let nest = wgfc_compiler::nest::nest(k, kernels)?;
+        let steps = match nest.body.first() {
+            Some(wgfc_loops::Stmt::For(l)) if nest.body.len() == 1 => {
+                let name = &nest.vars[l.var];
+                format!("split:{name}:64,grid:{name}.0,invocation:{name}.1")
+            }
+            _ => String::new(),
+        };
+        let steps: Steps = steps.parse()?;
+        if let Err(why) = steps.scheduled(k, kernels) {
+            println!("REFUSED {}: {why}", k.family);
+        }
+        Ok(if steps.scheduled(k, kernels).is_ok() { steps } else { Steps::new([]) })
+    };
+    let schedules =
+        kernels.kernels.iter().map(|k| of(k).map(Schedule::Steps)).collect::<Result<_, String>>()?;
+    let all = ScheduledGraph { graph: kernels.clone(), schedules };
+    let program = compiled(graph, &all, setup).map_err(|e| format!("written from loops: {e}"))?;
+    match execute(graph, &program, setup, head) {
+        // A single invocation has many iterations where many could share them.
+        Err(e) if e.contains("may take more iterations of its loops than") => {
+            println!("too many iterations for the adapter");
+            Ok(())
+        }
+        other => other.map_err(|e| format!("written from loops: {e}\n{}", written(&program))),
+    }
+}
+
 /// Whether results agree with the evaluator's.
 fn compare(graph: &Graph, want: &[Tensor], got: &[Tensor], setup: &Setup) -> Result<(), String> {
     for ((border, want), got) in graph.outputs.iter().zip(want).zip(got) {
@@ -162,7 +194,7 @@ fn described(all: &ScheduledGraph, setup: &Setup) -> Result<String, String> {
     let mut out = String::new();
     for (k, s) in all.graph.kernels.iter().zip(&all.schedules) {
         let list = candidates(k, &cx).map_err(words)?;
-        if let Some(why) = misfit(s, &list) {
+        if let Some(why) = misfit(s, k, &cx).map_err(words)? {
             return Err(format!("`{s}` is none of the schedules that the device can run: {why}"));
         }
         let _ = write!(out, "{s}\n  first of {}", list.len());
@@ -241,6 +273,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
             });
         }
         interpret(&graph, &kernels, "", &setup)?;
+        written_from_loops(&graph, &kernels, &setup, &head)?;
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         // Tensors between kernels may have their axes in any order.
@@ -267,6 +300,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     }
     if matches!(stage, "schedule" | "emit") {
         interpret(&graph, &kernels, "", &setup)?;
+        written_from_loops(&graph, &kernels, &setup, &head)?;
     }
     match (stage, rest) {
         ("fuse", []) | ("precision", [_]) => {}

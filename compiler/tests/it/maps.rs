@@ -166,7 +166,7 @@ fn views_in_any_schedule() {
         let case = Case { graph: &graph, options: &options, given, want, on: every };
         let pick = |round, list: &[Schedule]| {
             let tiled = |s: &Schedule| s.to_string().starts_with("map tiled");
-            let tiles: Vec<Schedule> = list.iter().copied().filter(tiled).collect();
+            let tiles: Vec<Schedule> = list.iter().filter(|s| tiled(s)).cloned().collect();
             if round > 0 && !tiles.is_empty() { d.one(&tiles) } else { d.one(list) }
         };
         run(&case, kernels, 3, pick, &mut kinds).unwrap_or_else(|e| fail(e));

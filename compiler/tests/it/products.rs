@@ -320,7 +320,7 @@ fn pick(d: &mut Draw, all: &[Schedule]) -> Schedule {
     kinds.sort_unstable();
     kinds.dedup();
     let kind = d.one(&kinds);
-    let some: Vec<Schedule> = all.iter().copied().filter(|s| s.fields().0 == kind).collect();
+    let some: Vec<Schedule> = all.iter().filter(|s| s.fields().0 == kind).cloned().collect();
     d.one(&some)
 }
 

@@ -48,14 +48,14 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
         let all = case.with_context(|cx| candidates(&kernel, &cx.schedule).unwrap());
         assert!(all.len() > 1);
         assert_eq!(with(all[0], &profile), own);
-        assert!(all[1..].iter().any(|g| with(*g, &profile) != own));
+        assert!(all[1..].iter().any(|g| with(g.clone(), &profile) != own));
         // The table is ignored if its choice is too large, or for another product, family or key.
         let small = DeviceProfile { max_invocations: 32, ..profile.clone() };
         let own_small = chosen(&case, &kernel, &Tuning::default(), &small);
         let large =
             all.iter().find(|c| matches!(c, Schedule::Product(Product::Tiled(t)) if t.shape.threads() > 32));
-        assert_eq!(with(*large.unwrap(), &small), own_small);
-        for mut choice in all.iter().copied() {
+        assert_eq!(with(large.unwrap().clone(), &small), own_small);
+        for mut choice in all.iter().cloned() {
             if let Schedule::Product(Product::Thin(t)) = &mut choice {
                 t.shape.rows = 9;
                 assert_eq!(with(choice, &profile), own);
@@ -125,7 +125,7 @@ fn compiling_looks_choices_up() {
     let fused = fused("mlp", &Options::default());
     let all = tuning::tunable(&fused, &Options::default(), &Values::new(), 4, 1.0).unwrap();
     assert!(!all.is_empty());
-    let last = |t: &tuning::Tunable| (t.key.clone(), t.candidates[t.candidates.len() - 1].choice);
+    let last = |t: &tuning::Tunable| (t.key.clone(), t.candidates[t.candidates.len() - 1].choice.clone());
     let options =
         Options { tuning: Tuning { choices: all.iter().map(last).collect() }, ..Options::default() };
     let tuned = compile(&bytes, &folder, &options).unwrap();

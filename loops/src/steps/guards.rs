@@ -1,6 +1,6 @@
 //! Conditions on positions, moved inwards.
 
-use crate::{Expr, For, Stmt, Store};
+use crate::{Expr, For, Kernel, Kind, Stmt, Store};
 use wgfc_ir::BinaryOp;
 
 /// Whether a condition reads positions only: then it has the same value wherever it is computed.
@@ -58,5 +58,121 @@ fn guarded(condition: &Expr, s: Stmt) -> Vec<Stmt> {
         }
         Stmt::Store(s) => vec![Stmt::Store(Store { guard: Some(both(s.guard, condition.clone())), ..s })],
         s => vec![Stmt::If { condition: condition.clone(), then: vec![s], otherwise: vec![] }],
+    }
+}
+
+/// A kernel with the conditions on positions that [`apply`](super::apply) moves inwards moved outwards again, around all statements that
+/// they guard: as few conditions as possible, for its text. It is a kernel like any other, but fewer steps apply to it.
+///
+/// ```
+/// use wgfc_loops::steps::lift;
+/// let kernel = wgfc_loops::text::parse("kernel
+///   x: f32[n] storage read
+///   y: f32[3*n] storage write
+///   for i in 0..64 invocation
+///     for j in 0..3
+///       y[3*i + j] = x[i] if index(i) < index(n)
+/// ").unwrap();
+/// assert_eq!(lift(&kernel).to_string(), "kernel
+///   x: f32[n] storage read
+///   y: f32[3*n] storage write
+///   for i in 0..64 invocation
+///     if index(i) < index(n)
+///       for j in 0..3
+///         y[3*i + j] = x[i]
+/// ");
+/// ```
+pub fn lift(kernel: &Kernel) -> Kernel {
+    Kernel { body: lifted(&kernel.body), ..kernel.clone() }
+}
+
+fn lifted(body: &[Stmt]) -> Vec<Stmt> {
+    let inner: Vec<Stmt> = body.iter().map(lifted_inside).collect();
+    let together = |s: &Stmt| {
+        let mut apart = false;
+        crate::visit(std::slice::from_ref(s), &mut |s| {
+            apart |= matches!(s, Stmt::Barrier { .. });
+            s.exprs(&mut |e| e.visit(&mut |e| apart |= matches!(e, Expr::Subgroup(..))));
+        });
+        apart
+    };
+    if inner.iter().any(together) {
+        return inner;
+    }
+    let mut all = inner.iter().filter(|s| !matches!(s, Stmt::Let { .. })).map(conditions);
+    let Some(mut common) = all.next() else { return inner };
+    for other in all {
+        common.retain(|c| other.contains(c));
+    }
+    let Some(condition) = common.iter().cloned().map(Some).reduce(|a, b| b.map(|b| both(a, b))).flatten()
+    else {
+        return inner;
+    };
+    let then = inner.into_iter().flat_map(|s| without(s, &common)).collect();
+    vec![Stmt::If { condition, then, otherwise: vec![] }]
+}
+
+/// A statement whose own lists are lifted.
+fn lifted_inside(s: &Stmt) -> Stmt {
+    match s {
+        Stmt::For(l) => Stmt::For(For { body: lifted(&l.body), ..l.clone() }),
+        Stmt::If { condition, then, otherwise } => {
+            Stmt::If { condition: condition.clone(), then: lifted(then), otherwise: lifted(otherwise) }
+        }
+        s => s.clone(),
+    }
+}
+
+/// The fixed conditions without any of which a lifted statement does nothing.
+fn conditions(s: &Stmt) -> Vec<Expr> {
+    let fixed = |e: Option<&Expr>| conjuncts(e).into_iter().filter(|e| is_fixed(e)).cloned().collect();
+    match s {
+        Stmt::Store(s) => fixed(s.guard.as_ref()),
+        Stmt::If { condition, then, otherwise } if otherwise.is_empty() => {
+            let mut all: Vec<Expr> = fixed(Some(condition));
+            if let [inner] = &then[..] {
+                all.extend(conditions(inner));
+            }
+            all
+        }
+        Stmt::For(l) if !matches!(l.kind, Kind::Grid | Kind::Invocation) => match &l.body[..] {
+            [inner @ Stmt::If { .. }] => {
+                let mut all = conditions(inner);
+                all.retain(|c| !reads(c, l.var));
+                all
+            }
+            _ => vec![],
+        },
+        _ => vec![],
+    }
+}
+
+/// Whether an expression depends on a variable.
+fn reads(e: &Expr, var: usize) -> bool {
+    let mut found = false;
+    e.visit(&mut |e| found |= e.indices().iter().any(|p| p.vars().contains(&var)));
+    found
+}
+
+/// A lifted statement where these conditions hold.
+fn without(s: Stmt, known: &[Expr]) -> Vec<Stmt> {
+    let rest = |e: Option<Expr>| {
+        let parts = conjuncts(e.as_ref());
+        parts.into_iter().filter(|c| !known.contains(c)).cloned().fold(None, |a, b| Some(both(a, b)))
+    };
+    match s {
+        Stmt::Store(s) => vec![Stmt::Store(Store { guard: rest(s.guard), ..s })],
+        Stmt::If { condition, then, otherwise } if otherwise.is_empty() => {
+            let then = then.into_iter().flat_map(|s| without(s, known)).collect();
+            match rest(Some(condition)) {
+                Some(condition) => vec![Stmt::If { condition, then, otherwise }],
+                None => then,
+            }
+        }
+        Stmt::For(l) => {
+            let body = l.body.into_iter().flat_map(|s| without(s, known)).collect();
+            vec![Stmt::For(For { body, ..l })]
+        }
+        s => vec![s],
     }
 }

@@ -161,7 +161,7 @@ pub fn compare(
             skip("the values that they read are in no graph");
             continue;
         };
-        let single = Single::new(fused, options, i, *schedule, &known.symbols)?;
+        let single = Single::new(fused, options, i, schedule.clone(), &known.symbols)?;
         let results = alone(gpu, &single, &operands)?;
         let mut compared = false;
         for (t, got) in writes.iter().zip(results) {

@@ -8,7 +8,7 @@ mod axes;
 mod neighbours;
 mod tiles;
 
-pub use neighbours::{Neighbours, Words, declare, written};
+pub use neighbours::{Neighbours, Words, declare, read, written};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;

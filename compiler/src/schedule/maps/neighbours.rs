@@ -273,7 +273,7 @@ pub fn written(
 
 /// The elements of the vectors as which a tensor can be read at all of these offsets, where at least half of some vector
 /// of at most `width` is read.
-pub(super) fn read(
+pub fn read(
     tensor: TensorId,
     offsets: &[Poly],
     width: u32,

@@ -1,0 +1,413 @@
+//! The text of a kernel in the [loop form](wgfc_loops), which follows the statements one by one and chooses nothing.
+//!
+//! The loops of workgroups and invocations become the entry point's numbers, the other statements a template each. What does not
+//! change in a loop is computed before it.
+
+mod listing;
+
+use super::wgsl::{Module, Scope, reg_type, stored_type};
+use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
+use crate::Diagnostic;
+use crate::kernel::bindings::Bindings;
+use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
+use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
+use crate::schedule::maps::{declare, read};
+use listing::{Element, Item, Listing};
+use std::collections::BTreeSet;
+use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
+use wgfc_codegen_templates::{library, render};
+use wgfc_ir::program::Access;
+use wgfc_ir::{DType, Dim, Poly, Reg};
+use wgfc_loops::{Kernel, Kind, Space, levels};
+
+/// The most elements of 8 bits that one access reads.
+const WIDEST: u32 = 16;
+
+/// Writes a kernel whose tensors in storage are `tensors`, for a kernel of this family.
+pub(super) fn emit(
+    kernel: &Kernel,
+    tensors: &[TensorId],
+    family: &'static str,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let lifted = wgfc_loops::steps::lift(kernel);
+    let (grid, invocations, inside) = levels(&lifted);
+    // A condition around all statements may end the kernel first: there is no barrier below it.
+    let head: Vec<_> = grid.iter().chain(&invocations).copied().collect();
+    let Listing { body, vars, items, variables, arrays } = Listing::new(&lifted, &head, inside, tensors)?;
+    if vars.len() > VARIABLES {
+        return Err(Diagnostic::internal(format!("a kernel of {} loops", vars.len())));
+    }
+    let mut stores: Vec<&Store> = vec![];
+    items.iter().for_each(|i| {
+        i.visit(&mut |i| {
+            if let Item::Store(all) = i {
+                stores.extend(all);
+            }
+        });
+    });
+    let roots: Vec<ExprId> = roots(&items, true).into_iter().collect();
+    let mut order: Vec<TensorId> = vec![];
+    let loads = body.reachable(&roots).into_iter().filter_map(|id| match body.expr(id) {
+        kernel::Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+        _ => None,
+    });
+    let loads: Vec<(TensorId, &Poly)> = loads.collect();
+    for t in loads.iter().map(|l| l.0).chain(stores.iter().map(|s| s.tensor)) {
+        if !order.contains(&t) {
+            order.push(t);
+        }
+    }
+    let mut bindings = Bindings::declare(&order, &stores, cx.graph, cx.target.f16, &|_, _| false)?;
+    for i in 0..bindings.list.len() {
+        let b = bindings.list[i].clone();
+        if b.access == Access::Read {
+            let offsets: Vec<Poly> = loads.iter().filter(|l| l.0 == b.tensor).map(|l| l.1.clone()).collect();
+            if let Some(n) = read(b.tensor, &offsets, WIDEST, cx.graph, &bindings) {
+                declare(&mut bindings, cx.graph, b.tensor, n);
+            }
+        } else if !loads.iter().any(|l| l.0 == b.tensor) {
+            declare_written(&mut bindings, &items, b.tensor, cx);
+        }
+    }
+    let domain: Vec<Dim> = vars.iter().map(|v| v.1.clone()).collect();
+    let whole = kernel::Kernel {
+        family: Family::Map(Map { elements: Poly::ONE }),
+        stores: stores.into_iter().cloned().collect(),
+        nodes: vec![],
+        body,
+    };
+    let mut names = Names::default();
+    let mut m = Module::with(&whole, bindings, cx);
+    m.domain = domain;
+    let locals: Vec<String> = lifted.tensors.iter().map(|t| names.of(&t.name)).collect();
+    m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
+    let mut w = Writer { kernel: &lifted, vars: vec![], locals };
+    let mut s = Scope::new(4);
+    for (i, (name, _)) in vars.iter().enumerate() {
+        let name = names.of(name);
+        s.bind_var(i, &name);
+        w.vars.push(name);
+    }
+    for (i, e) in variables.iter().enumerate() {
+        s.bind_acc(i as u32, &w.variable(e));
+    }
+    let total: Dim = grid.iter().map(|l| &l.extent).product();
+    let workgroups = fold_workgroups(&total, cx.target.max_workgroups);
+    let threads: i64 = invocations.iter().filter_map(|l| l.extent.as_const()).product();
+    let mut list = w.head(&mut m, &mut s, &grid, &invocations, &total, &workgroups)?;
+    // Variables of registers, where they are known.
+    let mut declared: BTreeSet<Element> = variables.into_iter().collect();
+    items.iter().for_each(|i| {
+        i.visit(&mut |i| {
+            if let Item::Set(e, _) = i {
+                declared.insert(*e);
+            }
+        });
+    });
+    for e in &declared {
+        let ty = reg_type(lifted.tensors[e.tensor].dtype.reg()).to_owned();
+        list.push(Statement::Variable { name: w.variable(e), ty });
+    }
+    let used: BTreeSet<usize> = arrays.iter().copied().chain(w.written(&items)).collect();
+    let (mut shared, mut bytes) = (vec![], 0);
+    for t in used {
+        let tensor = &lifted.tensors[t];
+        let len = tensor.elements().as_const().and_then(|n| u32::try_from(n).ok());
+        let len = len.ok_or_else(|| Diagnostic::internal(format!("`{}` has no size", tensor.name)))?;
+        let ty = stored_type(tensor.dtype.reg()).to_owned();
+        if tensor.space == Space::Register {
+            list.push(Statement::Variable { name: w.locals[t].clone(), ty: format!("array<{ty}, {len}>") });
+        } else {
+            bytes += len * if matches!(tensor.dtype.reg(), Reg::I64 | Reg::U64) { 8 } else { 4 };
+            shared.push(templates::Shared { name: w.locals[t].clone(), ty, len });
+        }
+    }
+    let ready = (0..head.len()).map(var_bit).fold(0, |a, b| a | b);
+    w.list(&mut m, &mut s, &items, ready, &mut list)?;
+    let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+    let text = templates::Kernel { preamble: m.preamble(), shared, threads, list };
+    let wgsl = render(&text).map_err(template_error)?;
+    Ok(m.finish(family, wgsl, [threads, 1, 1], bytes, workgroups))
+}
+
+/// Declares a tensor that is only written as an array of vectors, where all stores are of that many neighbours.
+fn declare_written(bindings: &mut Bindings, items: &[Item], tensor: TensorId, cx: &EmitContext) {
+    let mut groups: Vec<&[Store]> = vec![];
+    items.iter().for_each(|i| {
+        i.visit(&mut |i| {
+            if let Item::Store(all) = i
+                && all.iter().any(|s| s.tensor == tensor)
+            {
+                groups.push(all);
+            }
+        });
+    });
+    let Some(n) = groups.iter().map(|g| g.len()).min().filter(|n| *n > 1) else { return };
+    for n in (2..=n as u32).rev().filter(|n| n.is_power_of_two()) {
+        let fits = groups.iter().all(|g| {
+            g.len().is_multiple_of(n as usize)
+                && crate::schedule::maps::written(g, &[], n, cx.graph, bindings).is_some()
+        });
+        let mut tried = bindings.clone();
+        if fits && declare(&mut tried, cx.graph, tensor, n) {
+            *bindings = tried;
+            return;
+        }
+    }
+}
+
+/// The expressions that statements evaluate; without `conditional`, of those only that each execution evaluates.
+fn roots(items: &[Item], conditional: bool) -> BTreeSet<ExprId> {
+    let mut out = BTreeSet::new();
+    for i in items {
+        match i {
+            Item::Loop { condition, body, .. } => {
+                out.extend(condition);
+                out.extend(roots(body, conditional));
+            }
+            Item::If { condition, then, otherwise } => {
+                out.insert(*condition);
+                if conditional {
+                    out.extend(roots(then, true));
+                    out.extend(roots(otherwise, true));
+                }
+            }
+            Item::Value(id) | Item::Set(_, id) => _ = out.insert(*id),
+            Item::Store(all) => out.extend(all.iter().flat_map(Store::reads)),
+            Item::Write { at, value, .. } => {
+                out.insert(*value);
+                out.extend(at.data());
+            }
+            Item::Barrier(_) => {}
+        }
+    }
+    out
+}
+
+/// Names that nothing else in the text has.
+#[derive(Default)]
+struct Names(BTreeSet<String>);
+
+impl Names {
+    /// A name of the loop form as one of WGSL.
+    fn of(&mut self, name: &str) -> String {
+        let mut out = name.replace('.', "_");
+        let numbered = |n: &str| {
+            let digits = n.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+            n.len() == digits.len() + 1 && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+        };
+        // Values are called e0, e1, …, indices i0, i1, …, and bindings end in `_data`.
+        while is_reserved(&out)
+            || library::find(&out).is_some()
+            || numbered(&out)
+            || out.ends_with("_data")
+            || out.starts_with("__")
+            || out.starts_with("n_")
+            || self.0.contains(&out)
+        {
+            out.push('_');
+        }
+        self.0.insert(out.clone());
+        out
+    }
+}
+
+/// The text of statements.
+struct Writer<'k> {
+    kernel: &'k Kernel,
+    /// The name of each loop variable.
+    vars: Vec<String>,
+    /// The name of each tensor outside of storage.
+    locals: Vec<String>,
+}
+
+type Done = Result<(), Diagnostic>;
+
+impl Writer<'_> {
+    fn variable(&self, e: &Element) -> String {
+        let name = &self.locals[e.tensor];
+        if self.kernel.tensors[e.tensor].shape.is_empty() {
+            name.clone()
+        } else {
+            format!("{name}_{}", e.element)
+        }
+    }
+
+    /// The tensors that are arrays and are written.
+    fn written(&self, items: &[Item]) -> Vec<usize> {
+        let mut out = vec![];
+        items.iter().for_each(|i| {
+            i.visit(&mut |i| {
+                if let Item::Write { tensor, .. } = i {
+                    out.push(*tensor);
+                }
+            });
+        });
+        out
+    }
+
+    /// The values of the variables of workgroups and invocations.
+    fn head(
+        &mut self,
+        m: &mut Module,
+        s: &mut Scope,
+        grid: &[&wgfc_loops::For],
+        invocations: &[&wgfc_loops::For],
+        total: &Dim,
+        workgroups: &[Dim; 3],
+    ) -> Result<Vec<Statement>, Diagnostic> {
+        let mut list = vec![];
+        let constant = |p: &Dim| p.as_const();
+        let count = m.extent(s, total)?;
+        let exact = workgroups.iter().map(constant).product::<Option<i64>>();
+        if !grid.is_empty() {
+            s.line("let workgroup = i32(group.y * groups.x + group.x);");
+            if exact.is_none() || exact != total.as_const() {
+                flush(s, &mut list);
+                list.push(Statement::Leave { condition: format!("workgroup >= {count}"), how: "return" });
+            }
+        }
+        let mut extents = vec![];
+        for l in grid.iter().chain(invocations) {
+            extents.push(m.index(s, &l.extent)?);
+        }
+        for (kind, number, first) in
+            [(Kind::Grid, "workgroup", 0), (Kind::Invocation, "i32(local)", grid.len())]
+        {
+            let count = if kind == Kind::Grid { grid.len() } else { invocations.len() };
+            // The last of the loops counts fastest.
+            let mut behind: Vec<&str> = vec![];
+            for i in (first..first + count).rev() {
+                let mut text = number.to_owned();
+                if !behind.is_empty() {
+                    let product = behind.join(" * ");
+                    text = if behind.len() == 1 {
+                        format!("{text} / {product}")
+                    } else {
+                        format!("{text} / ({product})")
+                    };
+                }
+                if i > first {
+                    text = format!("{text} % {}", extents[i]);
+                }
+                s.line(&format!("let {} = {text};", self.vars[i]));
+                behind.push(&extents[i]);
+            }
+        }
+        flush(s, &mut list);
+        Ok(list)
+    }
+
+    /// Statements in a scope, after those that `out` has.
+    fn list(
+        &self,
+        m: &mut Module,
+        s: &mut Scope,
+        items: &[Item],
+        ready: Deps,
+        out: &mut Vec<Statement>,
+    ) -> Done {
+        for i in items {
+            self.item(m, s, i, ready, out)?;
+        }
+        flush(s, out);
+        Ok(())
+    }
+
+    /// Statements of their own scope.
+    fn inner(
+        &self,
+        m: &mut Module,
+        s: &Scope,
+        items: &[Item],
+        ready: Deps,
+    ) -> Result<Vec<Statement>, Diagnostic> {
+        let mut inner = s.inner(s.indent() + 4);
+        let mut out = vec![];
+        self.list(m, &mut inner, items, ready, &mut out)?;
+        Ok(out)
+    }
+
+    fn item(
+        &self,
+        m: &mut Module,
+        s: &mut Scope,
+        item: &Item,
+        ready: Deps,
+        out: &mut Vec<Statement>,
+    ) -> Done {
+        match item {
+            Item::Value(id) => {
+                let v = m.value(s, *id)?;
+                if v.is_var() {
+                    let named = s.let_value(&v);
+                    s.bind(*id, named);
+                }
+            }
+            Item::Set(e, value) => {
+                let (v, name) = (m.inline(s, *value)?, self.variable(e));
+                if v != name {
+                    s.line(&format!("{name} = {v};"));
+                }
+            }
+            Item::Write { tensor, at, value } => {
+                let at = m.index(s, at)?;
+                let v = m.inline(s, *value)?;
+                let v = match self.kernel.tensors[*tensor].dtype {
+                    DType::Bool => format!("select(0u, 1u, {v})"),
+                    _ => v,
+                };
+                s.line(&format!("{}[{at}] = {v};", self.locals[*tensor]));
+            }
+            Item::Store(all) => {
+                let n =
+                    all.first().map_or(Ok(1), |s| m.binding(s.tensor).map(|b| b.1.vector().unwrap_or(1)))?;
+                all.chunks(n as usize).try_for_each(|v| m.store_neighbours(s, v))?;
+            }
+            Item::Barrier(storage) => {
+                flush(s, out);
+                out.push(Statement::Barrier { storage: *storage });
+            }
+            Item::If { condition, then, otherwise } => {
+                let c = m.value(s, *condition)?;
+                let condition = c.to_string();
+                let body = self.inner(m, s, then, ready)?;
+                let otherwise = self.inner(m, s, otherwise, ready)?;
+                flush(s, out);
+                out.push(Statement::If { condition, body, otherwise });
+            }
+            Item::Loop { var, down, condition, body } => {
+                let extent = m.domain[*var].clone();
+                let extent = m.index(s, &extent)?;
+                let fixed: Vec<ExprId> = roots(body, false).into_iter().chain(*condition).collect();
+                m.hoist(s, &fixed, ready)?;
+                let mut inner = s.inner(s.indent() + 4);
+                let mut list = vec![];
+                let mut name = self.vars[*var].clone();
+                if *down {
+                    // The loop counts upwards all the same, so that it is seen how often it turns.
+                    inner.line(&format!("let {name} = {extent} - 1 - {name}_turn;"));
+                    name.push_str("_turn");
+                }
+                if let Some(c) = condition {
+                    let c = m.value(&mut inner, *c)?;
+                    let condition = format!("!{c}");
+                    flush(&mut inner, &mut list);
+                    list.push(Statement::Leave { condition, how: "break" });
+                }
+                self.list(m, &mut inner, body, ready | var_bit(*var), &mut list)?;
+                flush(s, out);
+                out.push(Statement::For { var: name, extent, body: list });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves the text of a scope to a list.
+fn flush(s: &mut Scope, out: &mut Vec<Statement>) {
+    if !s.text.is_empty() {
+        out.push(Statement::Text { text: std::mem::take(&mut s.text) });
+    }
+}

@@ -1,0 +1,67 @@
+//! Schedules that are steps on a kernel's loop nest.
+
+use super::Context;
+use crate::kernel::{Kernel, KernelGraph};
+use crate::nest::nest;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use wgfc_loops::steps::{Step, apply};
+use wgfc_loops::{levels, races};
+
+/// Steps on the [nest](crate::nest) of a kernel of any family, one after another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Steps(Arc<[Step]>);
+
+impl Steps {
+    /// Steps in this order.
+    pub fn new(steps: impl IntoIterator<Item = Step>) -> Steps {
+        Steps(steps.into_iter().collect())
+    }
+
+    /// The kernel in the loop form after the steps.
+    ///
+    /// # Errors
+    /// The step that does not apply and the reason, or a contradiction in the kernel.
+    pub fn scheduled(&self, kernel: &Kernel, graph: &KernelGraph) -> Result<wgfc_loops::Kernel, String> {
+        let nest = nest(kernel, graph)?;
+        self.0.iter().try_fold(nest, |k, s| apply(&k, s).map_err(|e| e.to_string()))
+    }
+
+    /// The reason for which a device cannot run the kernel after the steps, if there is one.
+    pub fn misfit(&self, kernel: &Kernel, cx: &Context) -> Option<String> {
+        let kernel = match self.scheduled(kernel, cx.graph) {
+            Ok(kernel) => kernel,
+            Err(why) => return Some(why),
+        };
+        let threads: i64 = levels(&kernel).1.iter().filter_map(|l| l.extent.as_const()).product();
+        let most = i64::from(cx.device.max_invocations);
+        if threads > most {
+            return Some(format!("a workgroup has {threads} invocations, and at most {most} on the device"));
+        }
+        races(&kernel).into_iter().next()
+    }
+
+    /// Invocations of a workgroup after the steps; 0 where they do not apply.
+    pub(super) fn threads(&self, kernel: &Kernel, graph: &KernelGraph) -> u32 {
+        let Ok(kernel) = self.scheduled(kernel, graph) else { return 0 };
+        let threads: i64 = levels(&kernel).1.iter().filter_map(|l| l.extent.as_const()).product();
+        u32::try_from(threads).unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(|s| s.to_string().replace(' ', ":")).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+impl FromStr for Steps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Steps, String> {
+        let steps = text.split(',').filter(|s| !s.is_empty()).map(|s| s.replace(':', " ").parse());
+        Ok(Steps(steps.collect::<Result<_, String>>()?))
+    }
+}
