@@ -27,7 +27,6 @@
 pub mod attention;
 pub mod cooperative;
 pub mod library;
-pub mod looped;
 pub mod loops;
 pub mod map;
 pub mod matmul;
@@ -68,7 +67,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
-    ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
     ("loops.wgsl", include_str!("../templates/loops.wgsl.tera")),
     ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
     ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),

@@ -1,7 +1,7 @@
 //! Parameters of `spread_loop.wgsl`.
 
 use crate::Template;
-use crate::looped::Steps;
+use crate::staged_loop::Steps;
 use serde::Serialize;
 
 /// A loop of which several workgroups share each lane.

@@ -43,7 +43,7 @@ fn map(b: &mut Builder, k: &Map) -> Result<Vec<Stmt>, String> {
     let i = b.open(0, "i");
     let mut inside = vec![];
     b.stores(&b.kernel.stores, &mut inside)?;
-    Ok(vec![b.repeat(i, &k.elements, inside)])
+    Ok(vec![b.parallel(i, &k.elements, inside)])
 }
 
 /// Products and sums, each in a register.
@@ -69,7 +69,7 @@ fn matmul(b: &mut Builder, k: &Matmul) -> Result<Vec<Stmt>, String> {
         b.accs.insert(i as u32, Expr::load(*acc, vec![]));
     }
     b.stores(&b.kernel.stores, &mut inside)?;
-    let columns = b.repeat(vars[2], &k.n, inside);
-    let rows = b.repeat(vars[1], &k.m, vec![columns]);
-    Ok(vec![b.repeat(vars[0], &k.batch, vec![rows])])
+    let columns = b.parallel(vars[2], &k.n, inside);
+    let rows = b.parallel(vars[1], &k.m, vec![columns]);
+    Ok(vec![b.parallel(vars[0], &k.batch, vec![rows])])
 }

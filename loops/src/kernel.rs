@@ -125,6 +125,9 @@ pub enum Kind {
     Invocation,
     /// One after another.
     Serial,
+    /// In any order, or at the same time: no point accesses an element of a buffer that another one writes, unless both combine or
+    /// [may replace](Write::Any) it. Steps rely on that.
+    Parallel,
     /// One after another, each as statements of its own.
     Unroll,
     /// Neighbours, as operations on vectors.
@@ -133,7 +136,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 5] = [Kind::Grid, Kind::Invocation, Kind::Serial, Kind::Unroll, Kind::Vector];
+    pub const ALL: [Kind; 6] =
+        [Kind::Grid, Kind::Invocation, Kind::Serial, Kind::Parallel, Kind::Unroll, Kind::Vector];
 
     /// The name in text.
     pub fn name(self) -> &'static str {
@@ -141,6 +145,7 @@ impl Kind {
             Kind::Grid => "grid",
             Kind::Invocation => "invocation",
             Kind::Serial => "serial",
+            Kind::Parallel => "parallel",
             Kind::Unroll => "unroll",
             Kind::Vector => "vector",
         }

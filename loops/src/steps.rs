@@ -15,6 +15,7 @@
 //! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
 //! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
 //! | `serial i`, `unroll i`, `vector i` | how the loop is written |
+//! | `parallel i` | the points of the loop are independent, which later steps then know |
 //!
 //! After each step guards stand as far inside as possible, so that barriers are outside of them.
 

@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
 use wgfc_codegen_templates::{library, render};
 use wgfc_ir::program::Access;
-use wgfc_ir::{DType, Dim, Poly, Reg};
-use wgfc_loops::{Kernel, Kind, Space, levels};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Reg};
+use wgfc_loops::{Kernel, Space, levels};
 
 /// The most elements of 8 bits that one access reads.
 const WIDEST: u32 = 16;
@@ -34,7 +34,7 @@ pub(super) fn emit(
     let (grid, invocations, inside) = levels(&lifted);
     // A condition around all statements may end the kernel first: there is no barrier below it.
     let head: Vec<_> = grid.iter().chain(&invocations).copied().collect();
-    let Listing { body, vars, items, variables, arrays } = Listing::new(&lifted, &head, inside, tensors)?;
+    let Listing { body, vars, items, variables, arrays, local } = Listing::new(&lifted, &head, inside, tensors)?;
     if vars.len() > VARIABLES {
         return Err(Diagnostic::internal(format!("a kernel of {} loops", vars.len())));
     }
@@ -82,7 +82,7 @@ pub(super) fn emit(
     m.domain = domain;
     let locals: Vec<String> = lifted.tensors.iter().map(|t| names.of(&t.name)).collect();
     m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
-    let mut w = Writer { kernel: &lifted, vars: vec![], locals };
+    let mut w = Writer { kernel: &lifted, vars: vec![], locals, undeclared: local };
     let mut s = Scope::new(4);
     for (i, (name, _)) in vars.iter().enumerate() {
         let name = names.of(name);
@@ -95,7 +95,12 @@ pub(super) fn emit(
     let total: Dim = grid.iter().map(|l| &l.extent).product();
     let workgroups = fold_workgroups(&total, cx.target.max_workgroups);
     let threads: i64 = invocations.iter().filter_map(|l| l.extent.as_const()).product();
-    let mut list = w.head(&mut m, &mut s, &grid, &invocations, &total, &workgroups)?;
+    let all = &total * &Poly::constant(threads);
+    if all.as_const().is_some() {
+        m.extent(&mut Scope::new(0), &all)?;
+    }
+    let covered = grid.len() == 1 && ends_behind(&whole.body, &items, &m.domain);
+    let mut list = w.head(&mut m, &mut s, &grid, &invocations, &total, &workgroups, covered)?;
     // Variables of registers, where they are known.
     let mut declared: BTreeSet<Element> = variables.into_iter().collect();
     items.iter().for_each(|i| {
@@ -105,7 +110,7 @@ pub(super) fn emit(
             }
         });
     });
-    for e in &declared {
+    for e in declared.difference(&w.undeclared) {
         let ty = reg_type(lifted.tensors[e.tensor].dtype.reg()).to_owned();
         list.push(Statement::Variable { name: w.variable(e), ty });
     }
@@ -129,6 +134,30 @@ pub(super) fn emit(
     let text = templates::Kernel { preamble: m.preamble(), shared, threads, list };
     let wgsl = render(&text).map_err(template_error)?;
     Ok(m.finish(family, wgsl, [threads, 1, 1], bytes, workgroups))
+}
+
+/// Whether all statements are under a condition `c * %0 + rest < n` that holds for no workgroup `%0` behind the last one.
+fn ends_behind(body: &kernel::Body, items: &[Item], domain: &[Dim]) -> bool {
+    let [Item::If { condition, otherwise, .. }] = items else { return false };
+    let mut parts = vec![*condition];
+    let mut ends = false;
+    while let Some(id) = parts.pop() {
+        match body.expr(id) {
+            kernel::Expr::Binary(BinaryOp::And, a, b) => parts.extend([*a, *b]),
+            kernel::Expr::Binary(BinaryOp::Lt, a, b) => {
+                let (kernel::Expr::Index(a), kernel::Expr::Index(b)) = (body.expr(*a), body.expr(*b)) else {
+                    continue;
+                };
+                let first = [Atom::Var(0)];
+                let Some((_, c)) = a.terms().into_iter().find(|(m, _)| *m == first) else { continue };
+                let rest = a - &(&Poly::var(0) * &Poly::constant(c));
+                let apart = !rest.vars().contains(&0) && rest.proves_nonneg(domain);
+                ends |= c > 0 && apart && domain.first() == Some(&b.ceil_div(c));
+            }
+            _ => {}
+        }
+    }
+    ends && otherwise.is_empty()
 }
 
 /// Declares a tensor that is only written as an array of vectors, where all stores are of that many neighbours.
@@ -220,6 +249,8 @@ struct Writer<'k> {
     vars: Vec<String>,
     /// The name of each tensor outside of storage.
     locals: Vec<String>,
+    /// The variables that are declared where they are set first.
+    undeclared: BTreeSet<Element>,
 }
 
 type Done = Result<(), Diagnostic>;
@@ -256,26 +287,29 @@ impl Writer<'_> {
         invocations: &[&wgfc_loops::For],
         total: &Dim,
         workgroups: &[Dim; 3],
+        covered: bool,
     ) -> Result<Vec<Statement>, Diagnostic> {
         let mut list = vec![];
         let constant = |p: &Dim| p.as_const();
-        let count = m.extent(s, total)?;
         let exact = workgroups.iter().map(constant).product::<Option<i64>>();
+        let workgroup = if grid.len() == 1 { self.vars[0].clone() } else { "workgroup".to_owned() };
         if !grid.is_empty() {
-            s.line("let workgroup = i32(group.y * groups.x + group.x);");
-            if exact.is_none() || exact != total.as_const() {
+            s.line(&format!("let {workgroup} = i32(group.y * groups.x + group.x);"));
+            if !covered && (exact.is_none() || exact != total.as_const()) {
+                let count = m.extent(s, total)?;
                 flush(s, &mut list);
-                list.push(Statement::Leave { condition: format!("workgroup >= {count}"), how: "return" });
+                list.push(Statement::Leave { condition: format!("{workgroup} >= {count}"), how: "return" });
             }
         }
-        let mut extents = vec![];
-        for l in grid.iter().chain(invocations) {
-            extents.push(m.index(s, &l.extent)?);
-        }
-        for (kind, number, first) in
-            [(Kind::Grid, "workgroup", 0), (Kind::Invocation, "i32(local)", grid.len())]
-        {
-            let count = if kind == Kind::Grid { grid.len() } else { invocations.len() };
+        for (loops, number, first) in [(grid, "workgroup", 0), (invocations, "i32(local)", grid.len())] {
+            let count = loops.len();
+            if count == 1 && first == 0 {
+                continue;
+            }
+            let extents = match count {
+                1 => vec![String::new()],
+                _ => loops.iter().map(|l| m.index(s, &l.extent)).collect::<Result<Vec<_>, _>>()?,
+            };
             // The last of the loops counts fastest.
             let mut behind: Vec<&str> = vec![];
             for i in (first..first + count).rev() {
@@ -289,10 +323,10 @@ impl Writer<'_> {
                     };
                 }
                 if i > first {
-                    text = format!("{text} % {}", extents[i]);
+                    text = format!("{text} % {}", extents[i - first]);
                 }
                 s.line(&format!("let {} = {text};", self.vars[i]));
-                behind.push(&extents[i]);
+                behind.push(&extents[i - first]);
             }
         }
         flush(s, &mut list);
@@ -301,7 +335,7 @@ impl Writer<'_> {
 
     /// Statements in a scope, after those that `out` has.
     fn list(
-        &self,
+        &mut self,
         m: &mut Module,
         s: &mut Scope,
         items: &[Item],
@@ -317,7 +351,7 @@ impl Writer<'_> {
 
     /// Statements of their own scope.
     fn inner(
-        &self,
+        &mut self,
         m: &mut Module,
         s: &Scope,
         items: &[Item],
@@ -330,7 +364,7 @@ impl Writer<'_> {
     }
 
     fn item(
-        &self,
+        &mut self,
         m: &mut Module,
         s: &mut Scope,
         item: &Item,
@@ -347,7 +381,10 @@ impl Writer<'_> {
             }
             Item::Set(e, value) => {
                 let (v, name) = (m.inline(s, *value)?, self.variable(e));
-                if v != name {
+                if self.undeclared.remove(e) {
+                    let ty = reg_type(self.kernel.tensors[e.tensor].dtype.reg());
+                    s.line(&format!("var {name}: {ty} = {v};"));
+                } else if v != name {
                     s.line(&format!("{name} = {v};"));
                 }
             }
@@ -370,8 +407,7 @@ impl Writer<'_> {
                 out.push(Statement::Barrier { storage: *storage });
             }
             Item::If { condition, then, otherwise } => {
-                let c = m.value(s, *condition)?;
-                let condition = c.to_string();
+                let condition = m.inline(s, *condition)?;
                 let body = self.inner(m, s, then, ready)?;
                 let otherwise = self.inner(m, s, otherwise, ready)?;
                 flush(s, out);

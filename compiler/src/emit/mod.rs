@@ -12,7 +12,6 @@ mod halves;
 mod handle;
 pub mod index;
 mod lanes;
-pub mod looped;
 pub mod loops;
 pub mod map;
 pub mod map_tiled;
@@ -224,12 +223,15 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
     let legend = Legend::of(kernel, cx.graph);
     let cx = &EmitContext { legend: Some(&legend), ..*cx };
     let emitted = match (&kernel.family, schedule) {
+        (f, s) if let Some(steps) = s.steps(kernel) => steps
+            .scheduled(kernel, cx.graph)
+            .map_err(Diagnostic::internal)
+            .and_then(|scheduled| loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)),
         (Family::Map(k), Schedule::Map(maps::Map::Flat(s))) => map::emit(kernel, k, s, cx),
         (Family::Map(_), Schedule::Map(maps::Map::Tiled(s))) => map_tiled::emit(kernel, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Sort(k), Schedule::Sort(s)) => sort::emit(kernel, k, s, cx),
-        (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
         (Family::StagedLoop(k), Schedule::SpreadLoop(s)) => spread_loop::emit(kernel, k, s, cx),
         (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s.threads, None, cx),
         (Family::StagedLoop(k), Schedule::BlockedLoop(s)) => {
@@ -237,10 +239,6 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         }
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
-        (f, Schedule::Steps(s)) => {
-            let scheduled = s.scheduled(kernel, cx.graph).map_err(Diagnostic::internal)?;
-            loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)
-        }
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),
     };
     #[cfg(feature = "validate")]

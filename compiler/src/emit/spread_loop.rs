@@ -78,7 +78,7 @@ pub(super) fn emit(
             let _ = writeln!(declared, "var<workgroup> partial{}: array<{t}, {n}>;", c.acc);
         }
     }
-    let steps = templates::looped::Steps {
+    let steps = templates::staged_loop::Steps {
         preamble: m.preamble(),
         extents: head.extents,
         threads: schedule.threads,

@@ -89,7 +89,7 @@ pub(super) fn emit(
         end_scope.text.push_str(&scope.text);
     }
     let declared = declared(arrays, &m.vectors);
-    let steps = templates::looped::Steps {
+    let steps = templates::staged_loop::Steps {
         preamble: m.preamble(),
         extents: head.extents,
         threads,

@@ -87,9 +87,9 @@ pub(super) fn attention(b: &mut Builder, k: &Attention) -> Result<Vec<Stmt>, Str
     inside.push(b.repeat(last, &k.e, element));
     b.stores(&k.part_stores, &mut inside)?;
 
-    let parts = b.repeat(outer[2], &Poly::from(i64::from(k.parts)), inside);
-    let queries = b.repeat(outer[1], &k.s, vec![parts]);
-    Ok(vec![b.repeat(outer[0], &k.batch, vec![queries])])
+    let parts = b.parallel(outer[2], &Poly::from(i64::from(k.parts)), inside);
+    let queries = b.parallel(outer[1], &k.s, vec![parts]);
+    Ok(vec![b.parallel(outer[0], &k.batch, vec![queries])])
 }
 
 /// A loop variable for the keys of a part.

@@ -77,6 +77,12 @@ impl<'k> Builder<'k> {
         Stmt::For(For::new(var, extent.clone(), Kind::Serial, body))
     }
 
+    /// A loop over an extent of the kernel whose points are independent, by the rules of
+    /// [`kernel::in_place`](crate::kernel::in_place).
+    pub(super) fn parallel(&self, var: usize, extent: &Dim, body: Vec<Stmt>) -> Stmt {
+        Stmt::For(For::new(var, extent.clone(), Kind::Parallel, body))
+    }
+
     /// A register.
     pub(super) fn register(&mut self, name: &str, dtype: DType) -> usize {
         self.out.add_tensor(name, dtype, vec![], Space::Register)

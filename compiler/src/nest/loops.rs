@@ -15,7 +15,7 @@ fn lanes(b: &mut Builder, extents: &[Dim]) -> Vec<usize> {
 /// The statements in a loop for each axis of the lanes.
 fn each_lane(b: &Builder, vars: &[usize], extents: &[Dim], mut body: Vec<Stmt>) -> Vec<Stmt> {
     for (var, extent) in vars.iter().zip(extents).rev() {
-        body = vec![b.repeat(*var, extent, body)];
+        body = vec![b.parallel(*var, extent, body)];
     }
     body
 }

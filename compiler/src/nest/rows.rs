@@ -133,7 +133,7 @@ pub(super) fn row(b: &mut Builder, k: &Row) -> Result<Vec<Stmt>, String> {
         b.stores(&b.kernel.stores, &mut each)?;
         inside.push(b.repeat(position, &k.len, each));
     }
-    Ok(vec![b.repeat(row, &k.rows, inside)])
+    Ok(vec![b.parallel(row, &k.rows, inside)])
 }
 
 /// The positions of a row in order, each of which is stored after or before it is taken in.
@@ -163,5 +163,5 @@ pub(super) fn prefix_scan(b: &mut Builder, k: &PrefixScan) -> Result<Vec<Stmt>, 
         l.down = k.reverse;
     }
     inside.push(positions);
-    Ok(vec![b.repeat(row, &k.rows, inside)])
+    Ok(vec![b.parallel(row, &k.rows, inside)])
 }

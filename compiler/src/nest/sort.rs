@@ -47,8 +47,8 @@ pub(super) fn sort(b: &mut Builder, k: &Sort) -> Result<Vec<Stmt>, String> {
         let fill = place_key(b, &(&(&first + &rest) + &Poly::var(lacking)), greatest)?;
         parts.push(b.repeat(lacking, &(&Poly::from(k.keep) - &rest).max_of(&Poly::ZERO, &[]), fill));
     }
-    let parts = b.repeat(part, &k.len.ceil_div(k.part), parts);
-    Ok(vec![b.repeat(row, &k.rows, vec![parts])])
+    let parts = b.parallel(part, &k.len.ceil_div(k.part), parts);
+    Ok(vec![b.parallel(row, &k.rows, vec![parts])])
 }
 
 /// The key at the position that variable 1 of the kernel has.

@@ -1,13 +1,13 @@
 //! Schedules that are steps on a kernel's loop nest.
 
-use super::Context;
-use crate::kernel::{Kernel, KernelGraph};
+use super::{Context, Schedule};
+use crate::kernel::{Family, Kernel, KernelGraph};
 use crate::nest::nest;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use wgfc_loops::steps::{Step, apply};
-use wgfc_loops::{levels, races};
+use wgfc_loops::{Kind, levels, races};
 
 /// Steps on the [nest](crate::nest) of a kernel of any family, one after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +47,31 @@ impl Steps {
         let Ok(kernel) = self.scheduled(kernel, graph) else { return 0 };
         let threads: i64 = levels(&kernel).1.iter().filter_map(|l| l.extent.as_const()).product();
         u32::try_from(threads).unwrap_or(0)
+    }
+}
+
+/// Elements of the first loop of a nest and of `others` inside of it, in order, each an invocation.
+fn invocations(first: &str, others: impl Iterator<Item = String>, threads: u32) -> Vec<Step> {
+    let mut out: Vec<Step> = others.map(|o| Step::Fuse(first.into(), o.into())).collect();
+    let part = |i: u32| format!("{first}.{i}").into();
+    out.push(Step::Split(first.into(), threads.into()));
+    out.push(Step::Place(part(0), Kind::Grid));
+    out.push(Step::Place(part(1), Kind::Invocation));
+    out
+}
+
+impl Schedule {
+    /// The steps that a schedule consists of, for those from which kernels are written.
+    pub fn steps(&self, kernel: &Kernel) -> Option<Steps> {
+        let steps = match (self, &kernel.family) {
+            (Schedule::Steps(s), _) => return Some(s.clone()),
+            (Schedule::Loop(_), Family::Loop(k)) if k.lanes.is_empty() => vec![],
+            (Schedule::Loop(s), Family::Loop(k)) => {
+                invocations("lane0", (1..k.lanes.len()).map(|i| format!("lane{i}")), s.threads)
+            }
+            _ => return None,
+        };
+        Some(Steps(steps.into()))
     }
 }
 

@@ -140,14 +140,20 @@ fn interpret(graph: &Graph, kernels: &KernelGraph, steps: &str, setup: &Setup) -
 fn written_from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head: &str) -> Result<(), String> {
     let of = |k: &kernel::Kernel| {
         let nest = wgfc_compiler::nest::nest(k, kernels)?;
-        let steps = match nest.body.first() {
-            Some(wgfc_loops::Stmt::For(l)) if nest.body.len() == 1 => {
-                let name = &nest.vars[l.var];
-                format!("split:{name}:64,grid:{name}.0,invocation:{name}.1")
+        let (mut steps, mut body) = (vec![], &nest.body[..]);
+        while let [wgfc_loops::Stmt::For(l)] = body
+            && l.kind == wgfc_loops::Kind::Parallel
+        {
+            let name = &nest.vars[l.var];
+            if l.extent.is(1) {
+                steps.push(format!("grid:{name}"));
+                body = &l.body;
+                continue;
             }
-            _ => String::new(),
-        };
-        let steps: Steps = steps.parse()?;
+            steps.push(format!("split:{name}:32,grid:{name}.0,invocation:{name}.1"));
+            break;
+        }
+        let steps: Steps = steps.join(",").parse()?;
         if let Err(why) = steps.scheduled(k, kernels) {
             println!("REFUSED {}: {why}", k.family);
         }

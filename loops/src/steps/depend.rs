@@ -2,7 +2,7 @@
 
 use super::domain;
 use super::guards::conjuncts;
-use crate::{Expr, For, Kernel, Space, Stmt, TensorId, Write, visit};
+use crate::{Expr, For, Kernel, Kind, Space, Stmt, TensorId, Write, visit};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
@@ -80,30 +80,37 @@ fn count(body: &[Stmt], tensor: TensorId) -> usize {
 
 /// Whether all accesses to a tensor are inside of a loop, and each point stores what it reads before it reads it.
 fn is_private(kernel: &Kernel, l: &For, tensor: TensorId) -> bool {
-    count(&l.body, tensor) == count(&kernel.body, tensor) && replaces_first(kernel, &l.body, tensor)
+    count(&l.body, tensor) == count(&kernel.body, tensor) && stores_first(kernel, &l.body, tensor)
 }
 
-/// Whether the first access in a list of statements replaces the whole tensor, under no condition that others do not have.
-fn replaces_first(kernel: &Kernel, body: &[Stmt], tensor: TensorId) -> bool {
+/// Whether statements read of a tensor only what they have stored: the first that accesses it replaces it whole, under no condition that
+/// others do not have, or each that accesses it does so by itself.
+fn stores_first(kernel: &Kernel, body: &[Stmt], tensor: TensorId) -> bool {
     let all: Vec<&Stmt> = body.iter().filter(|s| count(std::slice::from_ref(*s), tensor) > 0).collect();
-    match all[..] {
-        // A loop in which each point does so by itself.
-        [Stmt::For(l)] if l.condition.is_none() && count(&l.body, tensor) > 1 => {
-            replaces_first(kernel, &l.body, tensor)
+    let reads = |e: &Expr| {
+        let mut found = false;
+        e.visit(&mut |e| found |= matches!(e, Expr::Load { tensor: t, .. } if *t == tensor));
+        found
+    };
+    let alone = |s: &&Stmt| match s {
+        Stmt::For(l) => !l.condition.as_ref().is_some_and(reads) && stores_first(kernel, &l.body, tensor),
+        Stmt::If { condition, then, otherwise } => {
+            !reads(condition) && [then, otherwise].into_iter().all(|b| stores_first(kernel, b, tensor))
         }
-        [first, ..] => {
-            let mut guards = vec![];
-            if !replaces_whole(kernel, first, tensor, &mut vec![], &mut guards) {
-                return false;
-            }
-            let mut covered = true;
-            each_access(body, &[], &mut |t, _, _, around| {
-                covered &= t != tensor || guards.iter().all(|g| around.contains(g));
-            });
-            covered
-        }
-        [] => false,
+        _ => false,
+    };
+    if all.iter().all(alone) {
+        return true;
     }
+    let mut guards = vec![];
+    if !all.first().is_some_and(|first| replaces_whole(kernel, first, tensor, &mut vec![], &mut guards)) {
+        return false;
+    }
+    let mut covered = true;
+    each_access(body, &[], &mut |t, _, _, around| {
+        covered &= t != tensor || guards.iter().all(|g| around.contains(g));
+    });
+    covered
 }
 
 /// Whether a statement stores all elements of a tensor: a store for each point of loops over its axes. `guards` get the conditions of
@@ -177,6 +184,9 @@ pub(super) fn may_except(
     if barrier {
         return Err("the loop has a barrier".into());
     }
+    let parallel = |var: usize| super::find(&kernel.body, var).is_some_and(|l| l.kind == Kind::Parallel);
+    let independent =
+        change != Change::Distribute && l.kind == Kind::Parallel && others.iter().all(|v| parallel(*v));
     let extents = domain(kernel);
     let mut inner: BTreeSet<usize> = others.iter().copied().collect();
     visit(&l.body, &mut |s| {
@@ -186,7 +196,7 @@ pub(super) fn may_except(
     });
     for (tensor, all) in accesses(&l.body) {
         let t = &kernel.tensors[tensor];
-        if all.iter().all(|a| a.write.is_none()) {
+        if all.iter().all(|a| a.write.is_none()) || independent && matches!(t.space, Space::Storage(_)) {
             continue;
         }
         let combined =

@@ -40,10 +40,15 @@ pub(super) fn split(k: &mut Kernel, name: &str, by: i64) -> Done {
         }
         let inside = For { var: inner, extent: size.clone(), body, ..l.clone() };
         let outside =
-            For { var: outer, extent: extents[outer].clone(), kind: Kind::Serial, body: vec![], ..l };
+            For { var: outer, extent: extents[outer].clone(), kind: both(l.kind, l.kind), body: vec![], ..l };
         Ok(vec![Stmt::For(For { body: vec![Stmt::For(inside)], ..outside })])
     })?;
     Ok(())
+}
+
+/// The kind of a loop over the points of two loops.
+fn both(a: Kind, b: Kind) -> Kind {
+    if a == Kind::Parallel && b == Kind::Parallel { a } else { Kind::Serial }
 }
 
 /// Two loops of which the second is the only statement in the first.
@@ -67,8 +72,10 @@ pub(super) fn swap(k: &mut Kernel, a: &str, b: &str) -> Done {
     let first = find(&k.body, outer).ok_or("no such loop")?;
     may(k, first, &[], Change::Order).or_else(|e| may(k, &inner, &[outer], Change::Order).map_err(|_| e))?;
     k.body = replace(std::mem::take(&mut k.body), outer, &mut |l| {
+        // Of points that are independent for each point of a loop around, nothing is known across several of these.
+        let kind = if inner.kind == Kind::Parallel { both(l.kind, inner.kind) } else { inner.kind };
         let inside = Stmt::For(For { body: inner.body.clone(), ..l });
-        Ok(vec![Stmt::For(For { body: vec![inside], ..inner.clone() })])
+        Ok(vec![Stmt::For(For { kind, body: vec![inside], ..inner.clone() })])
     })?;
     Ok(())
 }
@@ -79,7 +86,7 @@ pub(super) fn fuse(k: &mut Kernel, a: &str, b: &str) -> Done {
     if l.down || inner.down || l.condition.is_some() || inner.condition.is_some() {
         return Err("one of the loops is no plain one".into());
     }
-    let (extent, kind) = (&l.extent * &inner.extent, l.kind);
+    let (extent, kind) = (&l.extent * &inner.extent, both(l.kind, inner.kind));
     let mut extents = domain(k);
     extents[outer] = extent.clone();
     let (high, low) =
@@ -195,6 +202,7 @@ pub(super) fn place(k: &mut Kernel, name: &str, kind: Kind) -> Done {
                 }
             }
         }
+        Kind::Parallel => may(k, &l, &[], Change::Parallel)?,
         Kind::Vector => may(k, &l, &[], Change::Order)?,
         Kind::Serial | Kind::Unroll => {}
     }

@@ -84,7 +84,7 @@ pub(super) fn spread(k: &mut Kernel, name: &str) -> Result<(), String> {
     let [team] = invocations[..] else { return Err("the kernel has no single loop of invocations".into()) };
     let (lane, size) = (team.var, team.extent.as_const().ok_or("a team of no constant size")?);
     let l = find(&k.body, var).ok_or("no such loop")?.clone();
-    if l.kind != Kind::Serial || l.down {
+    if !matches!(l.kind, Kind::Serial | Kind::Parallel) || l.down {
         return Err("the loop is no plain one".into());
     }
     // Registers that combine values of all points.

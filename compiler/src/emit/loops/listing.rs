@@ -23,6 +23,8 @@ pub(super) struct Listing {
     pub variables: Vec<Element>,
     /// The tensors of [`kernel::Expr::Shared`], by the number of its array.
     pub arrays: Vec<usize>,
+    /// The variables that are used in a list only whose first use is that it sets them.
+    pub local: BTreeSet<Element>,
 }
 
 /// A variable: an element of a register.
@@ -59,7 +61,7 @@ pub(super) enum Item {
     },
     /// A value that is computed here.
     Value(ExprId),
-    /// Elements of a buffer; several are neighbours.
+    /// Elements of a buffer, one behind the other.
     Store(Vec<kernel::Store>),
     /// A variable.
     Set(Element, ExprId),
@@ -102,6 +104,18 @@ struct Lister<'k> {
     changes: u32,
     variables: BTreeMap<(Element, u32), u32>,
     arrays: FxHashMap<(usize, u32), u32>,
+    /// The list under way: those around it and itself, by number.
+    path: Vec<u32>,
+    lists: u32,
+    uses: BTreeMap<Element, Uses>,
+}
+
+/// The uses of a variable.
+struct Uses {
+    /// The innermost list that has all of them.
+    list: Vec<u32>,
+    /// The list whose statement sets it, where that is the first use.
+    set: Option<Vec<u32>>,
 }
 
 type Done<T> = Result<T, Diagnostic>;
@@ -114,7 +128,7 @@ impl Listing {
     /// The statements inside of the loops `head`, which are given variables first. `tensors` are the kernel's tensors in storage.
     pub fn new(kernel: &Kernel, head: &[&For], inside: &[Stmt], tensors: &[TensorId]) -> Done<Listing> {
         let out =
-            Listing { body: Body::default(), vars: vec![], items: vec![], variables: vec![], arrays: vec![] };
+            Listing { body: Body::default(), vars: vec![], items: vec![], variables: vec![], arrays: vec![], local: BTreeSet::new() };
         let mut lister = Lister {
             kernel,
             tensors,
@@ -126,11 +140,16 @@ impl Listing {
             changes: 0,
             variables: BTreeMap::new(),
             arrays: FxHashMap::default(),
+            path: vec![],
+            lists: 0,
+            uses: BTreeMap::new(),
         };
         for l in head {
             lister.open(l)?;
         }
         lister.out.items = lister.list(inside)?;
+        let local = lister.uses.iter().filter(|(_, u)| u.set.as_ref() == Some(&u.list)).map(|(e, _)| *e);
+        lister.out.local = local.collect();
         Ok(lister.out)
     }
 }
@@ -218,7 +237,26 @@ impl Lister<'_> {
         Ok(Element { tensor, element })
     }
 
+    /// Counts a use of a variable here.
+    fn used(&mut self, e: Element, sets: bool) {
+        let path = &self.path;
+        let new = || Uses { list: path.clone(), set: sets.then(|| path.clone()) };
+        let list = &mut self.uses.entry(e).or_insert_with(new).list;
+        let common = list.iter().zip(path).take_while(|(a, b)| a == b).count();
+        list.truncate(common);
+    }
+
+    /// Statements in a list of their own.
+    fn inner(&mut self, body: &[Stmt]) -> Done<Vec<Item>> {
+        self.lists += 1;
+        self.path.push(self.lists);
+        let items = self.list(body);
+        self.path.pop();
+        items
+    }
+
     fn variable(&mut self, e: Element) -> ExprId {
+        self.used(e, false);
         let next = self.out.variables.len() as u32;
         let acc = *self.variables.entry((e, self.versions[e.tensor])).or_insert(next);
         if acc == next {
@@ -316,9 +354,9 @@ impl Lister<'_> {
                 let condition = self.expr(condition)?;
                 let known = self.values.clone();
                 let before = self.versions.clone();
-                let then_items = self.list(then)?;
+                let then_items = self.inner(then)?;
                 (self.values, self.versions) = (known.clone(), before);
-                let otherwise_items = self.list(otherwise)?;
+                let otherwise_items = self.inner(otherwise)?;
                 self.values = known;
                 self.change(written(then).chain(written(otherwise)).collect::<BTreeSet<_>>());
                 vec![Item::If { condition, then: then_items, otherwise: otherwise_items }]
@@ -341,7 +379,7 @@ impl Lister<'_> {
                 self.change(changed.iter().copied());
                 let condition = l.condition.as_ref().map(|c| self.expr(c)).transpose()?;
                 let known = self.values.clone();
-                let body = self.list(&l.body)?;
+                let body = self.inner(&l.body)?;
                 self.values = known;
                 self.change(changed);
                 vec![Item::Loop { var, down: l.down, condition, body }]
@@ -356,15 +394,12 @@ impl Lister<'_> {
         let mut lanes = vec![known.clone(); usize::try_from(points).unwrap_or(0)];
         let mut out = vec![];
         for s in &l.body {
-            let mut columns: Vec<Vec<Item>> = vec![];
             for (i, values) in lanes.iter_mut().enumerate() {
                 self.vars.insert(l.var, Poly::constant(i as i64));
                 std::mem::swap(&mut self.values, values);
-                columns.push(self.statement(s)?);
+                let items = self.statement(s)?;
                 std::mem::swap(&mut self.values, values);
-            }
-            for item in together(columns) {
-                join(&mut out, item);
+                items.into_iter().for_each(|i| join(&mut out, i));
             }
         }
         self.values = known;
@@ -392,7 +427,12 @@ impl Lister<'_> {
                 value = self.binary(operator(op), old, value)?;
             }
             let item = if self.scalars[s.tensor] {
-                Item::Set(self.element(s.tensor, &s.at)?, value)
+                let e = self.element(s.tensor, &s.at)?;
+                self.lists += 1;
+                self.path.extend(guard.map(|_| self.lists));
+                self.used(e, true);
+                guard.and_then(|_| self.path.pop());
+                Item::Set(e, value)
             } else {
                 Item::Write { tensor: s.tensor, at: self.offset(s.tensor, &s.at)?, value }
             };
@@ -417,7 +457,7 @@ fn written(body: &[Stmt]) -> impl Iterator<Item = usize> {
     out.into_iter()
 }
 
-/// Adds a statement. Those that follow each other under one condition are under it together.
+/// Adds a statement. Those that follow each other under one condition are under it together, and stores to neighbours are one.
 fn join(list: &mut Vec<Item>, item: Item) {
     match (list.last_mut(), item) {
         (
@@ -426,32 +466,16 @@ fn join(list: &mut Vec<Item>, item: Item) {
         ) if *condition == c && otherwise.is_empty() && o.is_empty() => {
             others.into_iter().for_each(|i| join(then, i));
         }
+        (Some(Item::Store(row)), Item::Store(next)) if follows(row, &next) => row.extend(next),
         (_, item) => list.push(item),
     }
 }
 
-/// The statements of several points, one after another, with stores of the same condition as neighbours.
-fn together(columns: Vec<Vec<Item>>) -> Vec<Item> {
-    let mut stores = vec![];
-    let mut under = None;
-    for (i, c) in columns.iter().enumerate() {
-        let (condition, inside) = match &c[..] {
-            [Item::If { condition, then, otherwise }] if otherwise.is_empty() => {
-                (Some(*condition), &then[..])
-            }
-            all => (None, all),
-        };
-        let [Item::Store(s)] = inside else { return columns.into_iter().flatten().collect() };
-        if *under.get_or_insert(condition) != condition || i > 0 && condition != under.flatten() {
-            return columns.into_iter().flatten().collect();
-        }
-        stores.extend(s.iter().cloned());
-    }
-    let store = Item::Store(stores);
-    match under.flatten() {
-        Some(condition) => vec![Item::If { condition, then: vec![store], otherwise: vec![] }],
-        None => vec![store],
-    }
+/// Whether stores are those of the elements behind the last one.
+fn follows(row: &[kernel::Store], next: &[kernel::Store]) -> bool {
+    let (Some(last), Some(next)) = (row.last(), next.first()) else { return false };
+    let plain = last.combine.is_none() && next.combine.is_none();
+    plain && last.tensor == next.tensor && next.offset == &last.offset + &Poly::ONE
 }
 
 /// The operator that combines two values.
