@@ -8,19 +8,23 @@
 //! one: programs use the crate `wgfc`.
 //!
 //! ```
-//! use wgfc_codegen_templates::{prefix_scan::PrefixScan, render};
-//! let running_sum = PrefixScan {
+//! use wgfc_codegen_templates::loops::{Kernel, Statement};
+//! use wgfc_codegen_templates::render;
+//! let text = |text: &str| Statement::Text { text: text.to_owned() };
+//! let running_sum = Kernel {
 //!     preamble: "@group(0) @binding(0) var<storage, read_write> x: array<f32>;".to_owned(),
-//!     threads: 64,
-//!     rows: "8".to_owned(),
-//!     len: "100".to_owned(),
-//!     setup: "    var sum = 0.0;".to_owned(),
-//!     body: "        sum += x[v0 * 100 + v1];\n        x[v0 * 100 + v1] = sum;".to_owned(),
-//! #   extents: String::new(),
-//! #   reverse: false,
-//!     // …
+//!     shared: vec![],
+//!     threads: 1,
+//!     list: vec![
+//!         text("    var sum = 0.0;"),
+//!         Statement::For {
+//!             var: "i".to_owned(),
+//!             extent: "100".to_owned(),
+//!             body: vec![text("        sum += x[i];\n        x[i] = sum;")],
+//!         },
+//!     ],
 //! };
-//! assert!(render(&running_sum)?.contains("@workgroup_size(64"));
+//! assert!(render(&running_sum)?.contains("@workgroup_size(1)"));
 //! # Ok::<(), wgfc_codegen_templates::RenderError>(())
 //! ```
 
@@ -63,12 +67,10 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),
     ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.tera")),
     ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.tera")),
-    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
     ("loops.wgsl", include_str!("../templates/loops.wgsl.tera")),
-    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
     ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),
     ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.tera")),
     ("sort_path.wgsl", include_str!("../templates/sort_path.wgsl.tera")),

@@ -1,57 +1,11 @@
 //! Products of matrices without tiles: a thread makes its results alone.
 //!
-//! [`Serial`] and [`Block`] expect in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
+//! [`Block`] expects in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
 //! [`BlockOfVectors`] reads `y` by fours; [`Window`] is given its sums as text.
 
 use crate::matmul::{Access, Common, Extents};
 use crate::{RenderError, Template, render};
 use serde::Serialize;
-
-/// Parameters of the product with one thread a result.
-#[derive(Clone, Debug)]
-pub struct Serial {
-    /// Text before the entry point: declarations of the bindings, and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub setup: String,
-    /// The extents of the product.
-    pub extents: Extents,
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// The first so many `k` are written out one by one; no more than there are.
-    pub unrolled: u32,
-    /// There may be more than `unrolled`.
-    pub rest: bool,
-}
-
-#[derive(Serialize)]
-struct SerialSlots<'a> {
-    #[serde(flatten)]
-    common: Common<'a>,
-    threads: u32,
-    unrolled: Vec<u32>,
-    rest: bool,
-}
-
-impl Template for SerialSlots<'_> {
-    const NAME: &'static str = "matmul_serial.wgsl";
-}
-
-impl Serial {
-    /// The module's text.
-    ///
-    /// # Errors
-    /// A defect of the template.
-    pub fn render(&self) -> Result<String, RenderError> {
-        let slots = SerialSlots {
-            common: self.extents.common(&self.preamble, &self.setup, "index", "rows * cols"),
-            threads: self.threads,
-            unrolled: (0..self.unrolled).collect(),
-            rest: self.rest,
-        };
-        render(&slots)
-    }
-}
 
 /// Parameters of the product with a block of results a thread.
 #[derive(Clone, Debug)]

@@ -34,7 +34,8 @@ pub(super) fn emit(
     let (grid, invocations, inside) = levels(&lifted);
     // A condition around all statements may end the kernel first: there is no barrier below it.
     let head: Vec<_> = grid.iter().chain(&invocations).copied().collect();
-    let Listing { body, vars, items, variables, arrays, local } = Listing::new(&lifted, &head, inside, tensors)?;
+    let Listing { body, vars, items, variables, arrays, local } =
+        Listing::new(&lifted, &head, inside, tensors)?;
     if vars.len() > VARIABLES {
         return Err(Diagnostic::internal(format!("a kernel of {} loops", vars.len())));
     }

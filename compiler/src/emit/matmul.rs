@@ -18,7 +18,7 @@ use crate::schedule::products::problem::{self, Side, four, four_stores, operands
 use crate::schedule::products::{self, Contiguous, Product};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Access, Extents, Tile, Tiled};
-use wgfc_codegen_templates::untiled::{Block, BlockOfVectors, Serial};
+use wgfc_codegen_templates::untiled::{Block, BlockOfVectors};
 use wgfc_ir::{Dim, Poly, Reg};
 
 /// Writes a product as its schedule says.
@@ -158,14 +158,7 @@ pub(super) fn emit(
             let blocks = &rows.ceil_div(i64::from(block[0])) * &cols.ceil_div(i64::from(block[1]));
             (wgsl, threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
         }
-        Product::Serial(products::Serial { threads, unrolled }) => {
-            let (threads, unrolled) = (*threads, *unrolled);
-            let rest = !k.is(i64::from(unrolled));
-            let t = Serial { preamble, setup, extents, threads, unrolled, rest };
-            let all = &(rows * cols) * batch;
-            (t.render(), threads, 0, all.ceil_div(i64::from(threads)))
-        }
-        Product::Thin(_) | Product::Cooperative(_) | Product::Window(_) => {
+        Product::Thin(_) | Product::Cooperative(_) | Product::Window(_) | Product::Serial(_) => {
             return Err(Diagnostic::internal("a schedule of another template"));
         }
     };

@@ -1,10 +1,9 @@
-//! The `PrefixScan` family: running combinations along rows, an invocation or several for each row.
+//! The `PrefixScan` family where several invocations share a row.
 
 use super::accumulator::{Accumulator, identity};
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::dependence::var_bit;
 use crate::kernel::{Kernel, PrefixScan, ReduceKind};
 use crate::schedule::prefix_scans;
 use wgfc_codegen_templates as templates;
@@ -18,43 +17,7 @@ pub(super) fn emit(
     if matches!(k.reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
-    let m = Module::new(kernel, cx, false)?;
-    if schedule.lanes > 1 { shared(m, k, schedule) } else { alone(m, k, schedule.threads) }
-}
-
-/// An invocation for each row.
-fn alone(mut m: Module, k: &PrefixScan, threads: u32) -> Result<EmittedKernel, Diagnostic> {
-    let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
-    let mut outer = Scope::new(4);
-    let rows_text = m.extent(&mut outer, rows)?;
-    let len_text = m.extent(&mut outer, len)?;
-    let extents = std::mem::take(&mut outer.text);
-    m.hoist(&mut outer, &m.kernel.roots(), var_bit(0))?;
-    let first = identity(&mut m, reduction.kind, reduction.dtype)?;
-    outer.line(&format!("var acc0 = {first};"));
-    let mut body = outer.inner(8);
-    let acc = Accumulator::new(0, reduction, &[]).running();
-    if !exclusive {
-        acc.update(&mut m, &mut body)?;
-    }
-    m.read_ahead(&mut body, m.kernel.roots())?;
-    m.stores(&mut body, &m.kernel.stores)?;
-    if *exclusive {
-        acc.update(&mut m, &mut body)?;
-    }
-    let scan = templates::prefix_scan::PrefixScan {
-        preamble: m.preamble(),
-        extents,
-        threads,
-        rows: rows_text,
-        len: len_text,
-        reverse: *reverse,
-        setup: outer.text,
-        body: body.text,
-    };
-    let wgsl = templates::render(&scan).map_err(template_error)?;
-    let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), m.cx.target.max_workgroups);
-    Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], 0, groups))
+    shared(Module::new(kernel, cx, false)?, k, schedule)
 }
 
 /// Several invocations for each row.

@@ -1,5 +1,6 @@
 //! Schedules that are steps on a kernel's loop nest.
 
+use super::products::Product;
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
 use crate::nest::nest;
@@ -68,6 +69,22 @@ impl Schedule {
             (Schedule::Loop(_), Family::Loop(k)) if k.lanes.is_empty() => vec![],
             (Schedule::Loop(s), Family::Loop(k)) => {
                 invocations("lane0", (1..k.lanes.len()).map(|i| format!("lane{i}")), s.threads)
+            }
+            (Schedule::PrefixScan(s), Family::PrefixScan(_)) if s.lanes == 1 => {
+                invocations("row", std::iter::empty(), s.threads)
+            }
+            (Schedule::Product(Product::Serial(s)), Family::Matmul(k)) => {
+                let others = ["row", "column"].map(str::to_owned);
+                let mut steps = invocations("batch", others.into_iter(), s.threads);
+                let (depth, unrolled) = (k.k.as_const(), i64::from(s.unrolled));
+                let divides = |part: &i64| depth.is_some_and(|d| d % part == 0);
+                if depth == Some(unrolled) {
+                    steps.push(Step::Place("depth".into(), Kind::Unroll));
+                } else if let Some(part) = (2..=unrolled).rev().find(divides) {
+                    steps.push(Step::Split("depth".into(), part));
+                    steps.push(Step::Place("depth.1".into(), Kind::Unroll));
+                }
+                steps
             }
             _ => return None,
         };

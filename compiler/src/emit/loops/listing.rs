@@ -127,8 +127,14 @@ fn wrong(what: impl std::fmt::Display) -> Diagnostic {
 impl Listing {
     /// The statements inside of the loops `head`, which are given variables first. `tensors` are the kernel's tensors in storage.
     pub fn new(kernel: &Kernel, head: &[&For], inside: &[Stmt], tensors: &[TensorId]) -> Done<Listing> {
-        let out =
-            Listing { body: Body::default(), vars: vec![], items: vec![], variables: vec![], arrays: vec![], local: BTreeSet::new() };
+        let out = Listing {
+            body: Body::default(),
+            vars: vec![],
+            items: vec![],
+            variables: vec![],
+            arrays: vec![],
+            local: BTreeSet::new(),
+        };
         let mut lister = Lister {
             kernel,
             tensors,
