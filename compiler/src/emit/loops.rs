@@ -18,7 +18,7 @@ use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
 use wgfc_codegen_templates::{library, render};
 use wgfc_ir::program::Access;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Reg};
-use wgfc_loops::{Kernel, Space, levels};
+use wgfc_loops::{For, Kernel, Space, levels};
 
 /// The most elements of 8 bits that one access reads.
 const WIDEST: u32 = 16;
@@ -83,7 +83,7 @@ pub(super) fn emit(
     m.domain = domain;
     let locals: Vec<String> = lifted.tensors.iter().map(|t| names.of(&t.name)).collect();
     m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
-    let mut w = Writer { kernel: &lifted, vars: vec![], locals, undeclared: local };
+    let mut w = Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, undeclared: local };
     let mut s = Scope::new(4);
     for (i, (name, _)) in vars.iter().enumerate() {
         let name = names.of(name);
@@ -93,15 +93,15 @@ pub(super) fn emit(
     for (i, e) in variables.iter().enumerate() {
         s.bind_acc(i as u32, &w.variable(e));
     }
-    let total: Dim = grid.iter().map(|l| &l.extent).product();
+    let total: Dim = w.grid.iter().map(|l| &l.extent).product();
     let workgroups = fold_workgroups(&total, cx.target.max_workgroups);
-    let threads: i64 = invocations.iter().filter_map(|l| l.extent.as_const()).product();
+    let threads: i64 = w.invocations.iter().filter_map(|l| l.extent.as_const()).product();
     let all = &total * &Poly::constant(threads);
     if all.as_const().is_some() {
         m.extent(&mut Scope::new(0), &all)?;
     }
-    let covered = grid.len() == 1 && ends_behind(&whole.body, &items, &m.domain);
-    let mut list = w.head(&mut m, &mut s, &grid, &invocations, &total, &workgroups, covered)?;
+    let covered = w.grid.len() == 1 && ends_behind(&whole.body, &items, &m.domain);
+    let mut list = w.head(&mut m, &mut s, &total, &workgroups, covered)?;
     // Variables of registers, where they are known.
     let mut declared: BTreeSet<Element> = variables.into_iter().collect();
     items.iter().for_each(|i| {
@@ -246,6 +246,9 @@ impl Names {
 /// The text of statements.
 struct Writer<'k> {
     kernel: &'k Kernel,
+    /// The loops of workgroups and those of invocations, whose variables are the first.
+    grid: Vec<&'k For>,
+    invocations: Vec<&'k For>,
     /// The name of each loop variable.
     vars: Vec<String>,
     /// The name of each tensor outside of storage.
@@ -284,14 +287,13 @@ impl Writer<'_> {
         &mut self,
         m: &mut Module,
         s: &mut Scope,
-        grid: &[&wgfc_loops::For],
-        invocations: &[&wgfc_loops::For],
         total: &Dim,
         workgroups: &[Dim; 3],
         covered: bool,
     ) -> Result<Vec<Statement>, Diagnostic> {
         let mut list = vec![];
         let constant = |p: &Dim| p.as_const();
+        let (grid, invocations) = (self.grid.clone(), self.invocations.clone());
         let exact = workgroups.iter().map(constant).product::<Option<i64>>();
         let workgroup = if grid.len() == 1 { self.vars[0].clone() } else { "workgroup".to_owned() };
         if !grid.is_empty() {
@@ -302,7 +304,7 @@ impl Writer<'_> {
                 list.push(Statement::Leave { condition: format!("{workgroup} >= {count}"), how: "return" });
             }
         }
-        for (loops, number, first) in [(grid, "workgroup", 0), (invocations, "i32(local)", grid.len())] {
+        for (loops, number, first) in [(&grid, "workgroup", 0), (&invocations, "i32(local)", grid.len())] {
             let count = loops.len();
             if count == 1 && first == 0 {
                 continue;
