@@ -58,6 +58,7 @@
 //! `shuffle_xor(a, 4)` is the value of the invocation whose number in the subgroup differs in these bits; all invocations of the
 //! subgroup must execute them together.
 
+mod bounds;
 mod expr;
 pub mod interpret;
 mod kernel;
@@ -66,6 +67,7 @@ pub mod steps;
 pub mod text;
 mod verify;
 
+pub use bounds::{Outside, Witness, bounds};
 pub use expr::{Combined, Expr};
 pub use kernel::{
     Access, For, Kernel, Kind, Name, Space, Stmt, Store, Tensor, TensorId, Value, Write, visit,

@@ -207,7 +207,7 @@ fn replace(
 }
 
 /// The extents of all variables; 0 for those of no loop.
-fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
+pub(crate) fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
     let mut out = vec![wgfc_ir::Poly::ZERO; kernel.vars.len()];
     crate::visit(&kernel.body, &mut |s| {
         if let Stmt::For(l) = s {

@@ -295,6 +295,11 @@ impl World {
             if world.proves_inside(at, elements, guards, ways) {
                 return true;
             }
+            // The new variable may be divided by a divisor of its extent.
+            let all: Vec<Poly> = [at, elements].into_iter().chain(guards).cloned().collect();
+            if world.take_apart(&all) && world.proves_inside(at, elements, guards, ways) {
+                return true;
+            }
         }
         false
     }
