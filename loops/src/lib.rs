@@ -62,6 +62,7 @@ mod bounds;
 mod expr;
 pub mod interpret;
 mod kernel;
+mod once;
 mod races;
 pub mod steps;
 pub mod text;
@@ -72,5 +73,6 @@ pub use expr::{Combined, Expr};
 pub use kernel::{
     Access, For, Kernel, Kind, Name, Space, Stmt, Store, Tensor, TensorId, Value, Write, visit,
 };
+pub use once::once;
 pub use races::races;
 pub use verify::verify;

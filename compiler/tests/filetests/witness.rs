@@ -8,7 +8,7 @@ use wgfc_compiler::nest;
 use wgfc_ir::{Graph, Scalar, Tensor, symbols};
 use wgfc_loops::interpret::{self, Options};
 use wgfc_loops::steps::apply;
-use wgfc_loops::{Kernel, bounds, races, text, verify};
+use wgfc_loops::{Kernel, bounds, once, races, text, verify};
 
 /// A nest and the tensors of the graph that its tensors in storage are.
 struct Nest {
@@ -83,6 +83,14 @@ fn all_outputs(
         }
         if !outside.is_empty() {
             println!("kernel {i} is not proven to be in bounds: {}", outside.join("; "));
+        }
+        // Steps keep that each element of a result is stored once.
+        let several = once(&parsed);
+        if !several.is_empty() && once(&nest::nest(k, kernels)?).is_empty() {
+            return Err(format!("kernel {i}: {}\n{shown}", several.join("\n")));
+        }
+        if !several.is_empty() {
+            println!("kernel {i} is not proven to store each element once: {}", several.join("; "));
         }
         nests.push(Nest { kernel: parsed, tensors: nest::tensors(k) });
     }
