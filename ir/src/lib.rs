@@ -30,6 +30,7 @@
 //! This crate is independent of ONNX, rewriting, templates and GPUs, and does no file input or output.
 
 pub mod body;
+pub mod bounds;
 pub mod build;
 pub mod computed;
 pub mod dag;

@@ -58,18 +58,22 @@
 //! `shuffle_xor(a, 4)` is the value of the invocation whose number in the subgroup differs in these bits; all invocations of the
 //! subgroup must execute them together.
 
+mod bounds;
 mod expr;
 pub mod interpret;
 mod kernel;
+mod once;
 mod races;
 pub mod steps;
 pub mod text;
 mod verify;
 
+pub use bounds::{Outside, Witness, bounds};
 pub use expr::{Combined, Expr};
 pub use interpret::levels;
 pub use kernel::{
     Access, For, Kernel, Kind, Name, Space, Stmt, Store, Tensor, TensorId, Value, Write, visit,
 };
+pub use once::once;
 pub use races::races;
 pub use verify::verify;

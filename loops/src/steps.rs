@@ -8,9 +8,9 @@
 //! | `split k 16` | loop `k` becomes `k.0` around `k.1`, which has 16 points; where 16 does not divide the extent, the last ones are guarded |
 //! | `swap i j` | loop `j`, the only statement in `i`, goes around it |
 //! | `fuse i j` | loop `j`, the only statement in `i`, and `i` become one, `i` |
-//! | `distribute i` | each statement in loop `i` gets a loop of its own |
+//! | `distribute i` | each statement in loop `i` gets a loop of its own, with copies of the named values that it reads; a value that cannot be computed again later is kept in a register for each point |
 //! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
-//! | `stage x k` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations |
+//! | `stage x k`, `stage x k order 1,0 pad 1` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations; `order` says which axis of the part each axis of the copy is, and `pad` by how many elements a row of the copy is longer |
 //! | `team 64` | each workgroup has 64 invocations, all of which compute everything, and the first of which writes it |
 //! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
 //! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
@@ -21,6 +21,7 @@
 
 mod depend;
 mod guards;
+mod named;
 mod nests;
 mod stage;
 mod team;
@@ -63,14 +64,24 @@ pub enum Step {
     Distribute(Name),
     /// A register gets an axis with an element for each point of a loop.
     Expand(Name, Name),
-    /// The part of a tensor that a point of a loop reads is copied to workgroup memory first.
-    Stage(Name, Name),
+    /// The part of a tensor that a point of a loop reads is copied to workgroup memory first, in this layout.
+    Stage(Name, Name, Layout),
     /// Each workgroup has this number of invocations, of which the first one writes.
     Team(i64),
     /// The invocations of a team divide the points of a loop among them.
     Spread(Name),
     /// A loop becomes one of this kind.
     Place(Name, Kind),
+}
+
+/// The layout of a copy in workgroup memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The axis of the part that each axis of the copy is; empty if they are the same. Neighbours along the last axis of the part are the
+    /// closest in the tensor.
+    pub order: Vec<usize>,
+    /// The number of elements at the end of each row of the copy that nothing reads: rows of other lengths are in other banks.
+    pub pad: i64,
 }
 
 /// A step that does not apply.
@@ -95,7 +106,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
         Step::Distribute(l) => nests::distribute(&mut out, l),
         Step::Expand(t, l) => nests::expand(&mut out, t, l),
-        Step::Stage(t, l) => stage::stage(&mut out, t, l),
+        Step::Stage(t, l, layout) => stage::stage(&mut out, t, l, layout),
         Step::Team(n) => team::team(&mut out, *n),
         Step::Spread(l) => team::spread(&mut out, l),
         Step::Place(l, kind) => nests::place(&mut out, l, *kind),
@@ -117,7 +128,14 @@ impl fmt::Display for Step {
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
             Step::Distribute(l) => write!(f, "distribute {l}"),
             Step::Expand(t, l) => write!(f, "expand {t} {l}"),
-            Step::Stage(t, l) => write!(f, "stage {t} {l}"),
+            Step::Stage(t, l, Layout { order, pad }) => {
+                write!(f, "stage {t} {l}")?;
+                if !order.is_empty() {
+                    let order: Vec<String> = order.iter().map(usize::to_string).collect();
+                    write!(f, " order {}", order.join(","))?;
+                }
+                if *pad != 0 { write!(f, " pad {pad}") } else { Ok(()) }
+            }
             Step::Team(n) => write!(f, "team {n}"),
             Step::Spread(l) => write!(f, "spread {l}"),
             Step::Place(l, kind) => write!(f, "{} {l}", kind.name()),
@@ -138,7 +156,7 @@ impl FromStr for Step {
             ["fuse", a, b] => Step::Fuse(name(a), name(b)),
             ["distribute", l] => Step::Distribute(name(l)),
             ["expand", t, l] => Step::Expand(name(t), name(l)),
-            ["stage", t, l] => Step::Stage(name(t), name(l)),
+            ["stage", t, l, ref rest @ ..] => Step::Stage(name(t), name(l), layout(rest)?),
             ["team", n] => Step::Team(n.parse().map_err(|_| format!("`{n}` is no number of invocations"))?),
             ["spread", l] => Step::Spread(name(l)),
             [kind, l] if Kind::ALL.iter().any(|k| k.name() == kind) => {
@@ -148,6 +166,22 @@ impl FromStr for Step {
             _ => return Err(format!("`{s}` is no step")),
         })
     }
+}
+
+/// The layout that words say.
+fn layout(words: &[&str]) -> Result<Layout, String> {
+    let mut out = Layout::default();
+    let mut rest = words;
+    if let ["order", order, more @ ..] = rest {
+        let axis = |w: &str| w.parse().map_err(|_| format!("`{w}` is no axis"));
+        out.order = order.split(',').map(axis).collect::<Result<_, _>>()?;
+        rest = more;
+    }
+    if let ["pad", pad, more @ ..] = rest {
+        out.pad = pad.parse().map_err(|_| format!("`{pad}` is no number of elements"))?;
+        rest = more;
+    }
+    if rest.is_empty() { Ok(out) } else { Err(format!("`{}` is no layout", rest.join(" "))) }
 }
 
 /// The number of the variable with this name.
@@ -210,7 +244,7 @@ fn replace(
 }
 
 /// The extents of all variables; 0 for those of no loop.
-fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
+pub(crate) fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
     let mut out = vec![wgfc_ir::Poly::ZERO; kernel.vars.len()];
     crate::visit(&kernel.body, &mut |s| {
         if let Stmt::For(l) = s {

@@ -10,6 +10,9 @@ use wgfc_ir::{DType, Poly, ReduceOp};
 /// invocations are outermost, only what is written is stored to, and barriers and subgroup operations are where all invocations
 /// reach them. `Err` lists all violations.
 ///
+/// A kernel that verifies ends: each loop has a number of points that is an index expression of what is known when the loop begins,
+/// also one that may end earlier by a condition, and nothing changes that number.
+///
 /// ```
 /// let text = "kernel
 ///   y: f32[n] storage read
@@ -127,10 +130,18 @@ impl Checker<'_> {
         if l.kind == Kind::Invocation && l.extent.as_const().is_none_or(|n| n < 1) {
             self.error(&at, "the number of invocations is no positive constant");
         }
+        self.ends(&at, l);
         if !l.extent.vars().is_empty() || !l.extent.data().is_empty() {
             self.error(&at, "the number of workgroups depends on the workgroup");
         }
         self.bind(&at, l.var);
+    }
+
+    /// The number of points of a loop is known.
+    fn ends(&mut self, at: &str, l: &For) {
+        if l.extent.is_too_large() {
+            self.error(at, "the loop has no known number of points");
+        }
     }
 
     fn bind(&mut self, at: &str, var: usize) {
@@ -157,6 +168,7 @@ impl Checker<'_> {
         match s {
             Stmt::For(l) => {
                 self.index(&at, &l.extent);
+                self.ends(&at, l);
                 if matches!(l.kind, Kind::Grid | Kind::Invocation) {
                     self.error(
                         &at,

@@ -261,3 +261,29 @@ fn races_are_seen_on_all_ways() {
     let deep = format!("{deep}{}barrier", "  ".repeat(42));
     assert!(all(&deep).iter().any(|e| e.contains("than are looked at")), "{:?}", all(&deep));
 }
+
+#[test]
+fn loops_end() {
+    let text = |head: &str| {
+        format!(
+            "kernel\n  y: f32[n] storage write\n  acc: f32 register\n  acc = 0.0\n  {head}\n    acc sum= 1.0\n  y[0] = acc\n"
+        )
+    };
+    // A condition that is always true, and a number of points that a value says.
+    for head in [
+        "for i in 0..n while true",
+        "let e: i32 = index(n)\n  for i in 0..e",
+        "for i in 0..n down while acc < 9.0",
+    ] {
+        let (y, counts) = execute(&text(head), vec![f32s(&[0.0; 5])]).unwrap();
+        assert_eq!((y[0].as_f64(), counts.stores[1]), (5.0, 6), "{head}");
+    }
+    for head in ["for i while true", "for i in 0.. while true", "for i in 0..acc"] {
+        assert!(parse(&text(head)).is_err() || verify(&parse(&text(head)).unwrap()).is_err(), "{head}");
+    }
+    let mut endless = parse(&text("for i in 0..n while true")).unwrap();
+    if let wgfc_loops::Stmt::For(l) = &mut endless.body[1] {
+        l.extent = wgfc_ir::Poly::too_large();
+    }
+    assert!(verify(&endless).unwrap_err().iter().any(|e| e.contains("no known number of points")));
+}

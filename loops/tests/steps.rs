@@ -1,10 +1,11 @@
 //! Scheduling steps: what they make of a kernel, what they refuse, and that results stay the same.
 
+use wgfc_ir::bounds::Facts;
 use wgfc_ir::{DType, Scalar};
 use wgfc_loops::interpret::{Options, run};
 use wgfc_loops::steps::{Step, apply};
 use wgfc_loops::text::parse;
-use wgfc_loops::{Kernel, Space, races, verify};
+use wgfc_loops::{Kernel, Space, bounds, once, races, verify};
 
 const PRODUCT: &str = "kernel \"fc\"
   x: f32[n, 24] storage read
@@ -45,6 +46,11 @@ fn execute(k: &Kernel, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Vec<Sc
     Ok(buffers)
 }
 
+/// The tensors whose elements are not proven to be stored once.
+fn several(k: &Kernel) -> Vec<String> {
+    once(k).iter().map(|e| e.split(':').next().unwrap_or_default().to_owned()).collect()
+}
+
 /// Checks that steps leave the results as they are, for several sizes; gives the kernel that they make.
 fn same(kernel: &str, list: &str) -> Kernel {
     let (before, after) = (parse(kernel).unwrap(), steps(kernel, list).unwrap());
@@ -56,6 +62,8 @@ fn same(kernel: &str, list: &str) -> Kernel {
         };
         assert_eq!(execute(&before, &sizes).unwrap(), execute(&after, &sizes).unwrap(), "{n} {m}\n{after}");
     }
+    assert_eq!(bounds(&after, &Facts::default()), [], "{after}");
+    assert_eq!(several(&after), several(&before), "{after}");
     after
 }
 
@@ -194,6 +202,96 @@ fn a_team_divides_a_row() {
     }
 }
 
+/// Values that several statements read, some of which a statement between changes.
+const NAMED: &str = "kernel
+  x: f32[n, m] storage read
+  u: f32[n, 6] storage update
+  s: f32[n, 6] storage write
+  y: f32[n, 6] storage write
+  z: f32[n, 6] storage write
+  for i in 0..n
+    for j in 0..6
+      let a: f32 = u[i, j] * 2.0
+      let b: f32 = a + 1.0
+      let e: i32 = index((i + j)%6)
+      s[i, j] = a + b
+      u[i, j] = b
+      let c: f32 = b * b
+      y[i, j] = c - a + cast(f32, index(e))
+      for k in 0..e + 1
+        z[i, j] = c - 1.0
+";
+
+#[test]
+fn named_values_are_copied_or_kept() {
+    let copied = "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  z: f32[n] storage write
+  for i in 0..n
+    let a: f32 = x[i] * 2.0
+    let b: f32 = a + 1.0
+    y[i] = a
+    z[i] = b
+";
+    let k = same(copied, "distribute i");
+    assert_eq!(
+        k.to_string(),
+        "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  z: f32[n] storage write
+  for i in 0..n
+    let a: f32 = x[i] * 2.0
+    y[i] = a
+  for i_1 in 0..n
+    let a_1: f32 = x[i_1] * 2.0
+    let b: f32 = a_1 + 1.0
+    z[i_1] = b
+"
+    );
+    let changed =
+        copied.replace("y: f32[n] storage write", "y: f32[n] storage update").replace("x[i]", "y[i]");
+    let why = steps(&changed, "distribute i").unwrap_err();
+    assert!(why.contains("a statement between `a` and `z[i] = b` writes what `a` reads"), "{why}");
+    let k = same(&changed, "split i 4; distribute i.1");
+    let text = k.to_string();
+    // The value is computed once.
+    assert!(text.contains("a.kept: f32[4] register") && text.matches("* 2.0").count() == 1, "{text}");
+    let k = same(NAMED, "distribute j; grid i");
+    assert_eq!(k.to_string().matches("for j").count(), 5, "{k}");
+}
+
+#[test]
+fn copies_have_the_layout_that_steps_say() {
+    let steps_of = |x: &str| {
+        let steps: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+        steps.replace("stage x k.0", x)
+    };
+    for (stage, shape, read) in [
+        ("stage x k.0 order 1,0", "x.k.0: f32[6, 8]", "x.k.0[k.1, 2*i.1.0 + i.1.1_1]"),
+        ("stage x k.0 pad 1", "x.k.0: f32[8, 7]", "x.k.0[2*i.1.0 + i.1.1_1, k.1]"),
+        ("stage x k.0 order 1,0 pad 3", "x.k.0: f32[6, 11]", "x.k.0[k.1, 2*i.1.0 + i.1.1_1]"),
+        ("stage x k.0 order 0,1", "x.k.0: f32[8, 6]", "x.k.0[2*i.1.0 + i.1.1_1, k.1]"),
+    ] {
+        let k = same(PRODUCT, &steps_of(stage));
+        assert_eq!(races(&k), [""; 0]);
+        let text = k.to_string();
+        assert!(text.contains(shape) && text.contains(read), "{text}");
+    }
+    for (stage, want) in [
+        ("stage x k.0 order 0,0", "has 2 axes, which the order must be of"),
+        ("stage x k.0 order 0,1,1", "has 2 axes, which the order must be of"),
+        ("stage x k.0 order 2,0", "has 2 axes, which the order must be of"),
+        ("stage x k.0 order a", "`a` is no axis"),
+        ("stage x k.0 pad -1", "longer by -1 elements"),
+        ("stage x k.0 pad 1 order 1,0", "`order 1,0` is no layout"),
+    ] {
+        let why = steps(PRODUCT, &steps_of(stage)).unwrap_err();
+        assert!(why.contains(want), "{why}");
+    }
+}
+
 /// Steps in random order on kernels: those that apply leave the results as they are.
 #[test]
 fn random_steps_leave_results_as_they_are() {
@@ -221,8 +319,10 @@ fn random_steps_leave_results_as_they_are() {
         _ => None,
     };
     let (mut applied, mut placed) = (0, 0);
-    for kernel in [PRODUCT, row] {
-        let want = execute(&parse(kernel).unwrap(), &sizes).unwrap();
+    let mut each = std::collections::BTreeMap::<String, usize>::new();
+    for kernel in [PRODUCT, row, NAMED] {
+        let original = parse(kernel).unwrap();
+        let (want, results) = (execute(&original, &sizes).unwrap(), several(&original));
         for _ in 0..40 {
             let mut k = parse(kernel).unwrap();
             for _ in 0..14 {
@@ -240,7 +340,9 @@ fn random_steps_leave_results_as_they_are() {
                     5 => format!("fuse {a} {b}"),
                     6 => format!("distribute {a}"),
                     7 => format!("expand {t} {a}"),
-                    8 => format!("stage {t} {a}"),
+                    8 => {
+                        format!("stage {t} {a}{}", ["", " pad 1", " order 1,0", " order 1,0 pad 2"][next(4)])
+                    }
                     9 => format!("grid {a}"),
                     10 => format!("team {}", [2, 5][next(2)]),
                     11..13 => format!("spread {a}"),
@@ -250,9 +352,16 @@ fn random_steps_leave_results_as_they_are() {
                     assert_eq!(parse(&new.to_string()).unwrap().to_string(), new.to_string());
                     let got = execute(&new, &sizes).unwrap_or_else(|e| panic!("{step}: {e}\nbefore:\n{k}"));
                     assert_eq!(races(&new), [""; 0], "{new}");
+                    assert_eq!(bounds(&new, &Facts::default()), [], "{step} of\n{k}\nis\n{new}");
+                    assert_eq!(several(&new), results, "{step} of\n{k}\nis\n{new}");
                     assert_eq!(got, want, "{step} of\n{k}\nis\n{new}");
                     k = new;
                     applied += 1;
+                    *each.entry(step.split(' ').next().unwrap().to_owned()).or_default() += 1;
+                    *each.entry("named".into()).or_default() +=
+                        usize::from(step.starts_with("dist") && !k.values.is_empty());
+                    *each.entry("layout".into()).or_default() +=
+                        usize::from(step.contains(" pad ") || step.contains(" order "));
                     placed +=
                         usize::from(["grid", "inv", "team", "spread"].iter().any(|w| step.starts_with(w)));
                 }
@@ -260,4 +369,5 @@ fn random_steps_leave_results_as_they_are() {
         }
     }
     assert!(applied > 100 && placed > 10, "{applied} steps, {placed} places");
+    println!("{each:?}");
 }

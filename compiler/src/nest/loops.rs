@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::rows::Running;
 use crate::kernel::{ExprId, Loop, Part, Stage, StagedLoop, Store as KernelStore};
 use rustc_hash::FxHashMap;
-use wgfc_ir::{Atom, DType, Dim, Poly};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar};
 use wgfc_loops::{Expr, For, Kind, Space, Stmt, Store};
 
 /// Variables of the lanes.
@@ -34,6 +34,8 @@ fn steps(
         return Ok(For::new(step, steps.clone(), Kind::Serial, vec![]));
     };
     let first = b.values(&[part.first], to)?.pop().ok_or("a part without a first step")?;
+    // The number of a step is not negative.
+    let first = Expr::binary(BinaryOp::Max, first, Expr::Const(Scalar::from_i64(DType::I32, 0)));
     let first = Poly::atom(Atom::Data(b.name("first", first, to)?));
     b.assign(i, &first + &Poly::var(step));
     let rest = (steps - &first).min_of(&Poly::from(i64::from(part.most)), &[]).max_of(&Poly::ZERO, &[]);

@@ -36,7 +36,8 @@ pub(super) fn sort(b: &mut Builder, k: &Sort) -> Result<Vec<Stmt>, String> {
     let first = &Poly::var(part) * &Poly::from(k.keep);
     let place = b.name("place", Expr::load(rank, vec![]), &mut inside)?;
     let place = Poly::atom(Atom::Data(place));
-    let condition = Expr::compare(BinaryOp::Lt, place.clone(), Poly::from(k.keep));
+    // There are fewer keys before one than the part has.
+    let condition = Expr::compare(BinaryOp::Lt, place.clone(), rest.min_of(&Poly::from(k.keep), &[]));
     let then = place_key(b, &(&first + &place), Expr::load(own, vec![]))?;
     inside.push(Stmt::If { condition, then, otherwise: vec![] });
     let mut parts = vec![b.repeat(position, &rest, inside)];

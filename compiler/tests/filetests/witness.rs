@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use wgfc_compiler::kernel::bounds::{Facts, STEPS, prove};
 use wgfc_compiler::kernel::{KernelGraph, TensorKind};
 use wgfc_compiler::nest;
 use wgfc_ir::{Graph, Scalar, Tensor, symbols};
 use wgfc_loops::interpret::{self, Options};
 use wgfc_loops::steps::apply;
-use wgfc_loops::{Kernel, races, text, verify};
+use wgfc_loops::{Kernel, bounds, once, races, text, verify};
 
 /// A nest and the tensors of the graph that its tensors in storage are.
 struct Nest {
@@ -62,6 +63,7 @@ fn all_outputs(
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<Vec<Tensor>, String> {
     let mut nests = vec![];
+    let facts = Facts::of(graph, kernels);
     for (i, (k, kernel)) in kernels.kernels.iter().zip(loops).enumerate() {
         let shown = kernel.to_string();
         let parsed = text::parse(&shown).map_err(|e| format!("kernel {i}: {e}\n{shown}"))?;
@@ -72,6 +74,23 @@ fn all_outputs(
         let races = races(&parsed);
         if !races.is_empty() {
             return Err(format!("kernel {i}: {}\n{shown}", races.join("\n")));
+        }
+        // Loops stay inside of their tensors where the kernel does.
+        let outside: Vec<String> = bounds(&parsed, &facts.sizes).iter().map(ToString::to_string).collect();
+        let proven = prove(kernels, k, &facts, STEPS).0.is_in_bounds();
+        if !outside.is_empty() && proven {
+            return Err(format!("kernel {i}: {}\n{shown}", outside.join("\n")));
+        }
+        if !outside.is_empty() {
+            println!("kernel {i} is not proven to be in bounds: {}", outside.join("; "));
+        }
+        // Steps keep that each element of a result is stored once.
+        let several = once(&parsed);
+        if !several.is_empty() && once(&nest::nest(k, kernels)?).is_empty() {
+            return Err(format!("kernel {i}: {}\n{shown}", several.join("\n")));
+        }
+        if !several.is_empty() {
+            println!("kernel {i} is not proven to store each element once: {}", several.join("; "));
         }
         nests.push(Nest { kernel: parsed, tensors: nest::tensors(k) });
     }

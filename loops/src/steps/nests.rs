@@ -1,7 +1,8 @@
 //! Steps that rearrange loops.
 
 use super::depend::{Change, may};
-use super::{domain, find, replace, tensor, variable};
+use super::guards::is_fixed;
+use super::{domain, find, named, replace, tensor, variable};
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, TensorId, visit};
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
@@ -113,17 +114,26 @@ pub(super) fn distribute(k: &mut Kernel, name: &str) -> Done {
     let var = variable(k, name)?;
     let l = find(&k.body, var).ok_or("no such loop")?.clone();
     may(k, &l, &[], Change::Distribute)?;
-    if l.body.iter().any(|s| matches!(s, Stmt::Let { .. })) {
-        return Err("the loop has named values, which are known in their own loop only".into());
+    // Conditions of all statements stay around each of them.
+    let (mut conditions, mut inside) = (vec![], l.clone());
+    while let [Stmt::If { condition, then, otherwise }] = &inside.body[..]
+        && otherwise.is_empty()
+        && is_fixed(condition)
+    {
+        conditions.push(condition.clone());
+        inside.body = then.clone();
     }
     let mut loops = vec![];
-    for (i, s) in l.body.iter().enumerate() {
+    for (i, mut group) in named::groups(k, &inside)?.into_iter().enumerate() {
+        for condition in conditions.iter().rev().cloned() {
+            group = vec![Stmt::If { condition, then: group, otherwise: vec![] }];
+        }
         let own = if i == 0 { var } else { k.add_var(name) };
         let mut extents = domain(k);
         extents[own] = l.extent.clone();
-        let s = assign(std::slice::from_ref(s), var, &Poly::var(own), &extents);
         // Loops inside keep their variables, which no other statement has.
-        loops.push(Stmt::For(For { var: own, body: s, ..l.clone() }));
+        let body = assign(&group, var, &Poly::var(own), &extents);
+        loops.push(Stmt::For(For { var: own, body, ..l.clone() }));
     }
     k.body = replace(std::mem::take(&mut k.body), var, &mut |_| Ok(std::mem::take(&mut loops)))?;
     Ok(())

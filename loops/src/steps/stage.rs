@@ -1,11 +1,14 @@
 //! Copies of parts of a tensor in workgroup memory.
 
-use super::{domain, find, replace, tensor, variable};
+use super::{Layout, domain, find, replace, tensor, variable};
 use crate::interpret::levels;
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, visit};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::{Atom, BinaryOp, Poly};
+
+/// The most elements by which a row of a copy is longer.
+const MOST_PADDED: i64 = 64;
 
 /// The positions at which statements read a tensor.
 fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
@@ -80,7 +83,7 @@ fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Option<Vec<A
     Some(out)
 }
 
-pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> {
+pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Result<(), String> {
     let (t, var) = (tensor(k, name)?, variable(k, at)?);
     if !matches!(k.tensors[t].space, Space::Storage(_)) {
         return Err(format!("`{name}` is in no buffer"));
@@ -127,8 +130,22 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> 
         format!("a point of `{at}` reads a part of `{name}` that is no box of constant size")
     })?;
     let shape: Vec<i64> = axes.iter().map(Axis::len).collect();
-    let dims: Vec<Poly> = shape.iter().map(|n| Poly::constant(*n)).collect();
-    let copy = k.add_tensor(&format!("{name}.{at}"), k.tensors[t].dtype, dims.clone(), Space::Workgroup);
+    let order = match layout.order.is_empty() {
+        true => (0..shape.len()).collect(),
+        false => layout.order.clone(),
+    };
+    let all: BTreeSet<usize> = order.iter().copied().collect();
+    if order.len() != shape.len() || !(0..shape.len()).all(|a| all.contains(&a)) {
+        return Err(format!("the part of `{name}` has {} axes, which the order must be of", shape.len()));
+    }
+    if !(0..=MOST_PADDED).contains(&layout.pad) || layout.pad > 0 && shape.is_empty() {
+        return Err(format!("a row cannot be longer by {} elements", layout.pad));
+    }
+    let mut dims: Vec<Poly> = order.iter().map(|a| Poly::constant(shape[*a])).collect();
+    if let Some(last) = dims.last_mut() {
+        *last = &*last + &Poly::constant(layout.pad);
+    }
+    let copy = k.add_tensor(&format!("{name}.{at}"), k.tensors[t].dtype, dims, Space::Workgroup);
 
     // All invocations copy: invocation i the elements i, i + n, ….
     let count: i64 = shape.iter().product();
@@ -174,9 +191,9 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str) -> Result<(), String> 
         check((&(extent - p) - &Poly::ONE).proves_nonneg(&extents), BinaryOp::Lt, extent);
     }
     let value = Expr::Load { tensor: t, at: from, guard: None };
-    let store = Store { guard, ..Store::new(copy, place.clone(), value) };
+    let store = Store { guard, ..Store::new(copy, order.iter().map(|a| place[*a].clone()).collect(), value) };
     let fill = Stmt::For(For::new(turn, extents[turn].clone(), Kind::Serial, vec![Stmt::Store(store)]));
-    let own: Vec<Poly> = axes.iter().map(Axis::position).collect();
+    let own: Vec<Poly> = order.iter().map(|a| axes[*a].position()).collect();
     k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
         let read = |s: &Stmt| {
             s.map(&Poly::clone, &|e| match e {

@@ -1,6 +1,7 @@
 //! Sizes that are computed during a run.
 
-use super::{Facts, range};
+use super::range::At;
+use super::{Facts, bounds};
 use crate::kernel::{Family, Kernel, KernelGraph, Map, Store, TensorId};
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly};
@@ -23,7 +24,8 @@ pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorI
         return false;
     }
     kernel.places().iter().filter(|p| !p.stores.is_empty()).all(|place| {
-        let (low, high) = range::range(&kernel.body, place, store.value, &range::Known::default());
+        let (low, high) =
+            bounds::range(&At { body: &kernel.body, place }, store.value, &bounds::Known::default());
         low.iter().any(|l| l.proves_nonneg(&[])) && high.iter().any(|h| (bound - h).proves_nonneg(&[]))
     })
 }

@@ -3,7 +3,8 @@
 //! Sums and products that overflow 32 bits in between still give the right final result; quotients, remainders, extremes and comparisons
 //! of overflowed values do not. So their operands, and all loop limits, must fit 32 bits, and a run checks that they do.
 
-use super::range::{self, Known};
+use super::bounds::{self, Known};
+use super::range::At;
 use crate::kernel::places::Place;
 use crate::kernel::{Body, Expr, Kernel, KernelGraph};
 use std::collections::BTreeSet;
@@ -58,10 +59,10 @@ fn most(graph: &KernelGraph, d: Dim) -> Option<Dim> {
 /// The bounds of an expression, over symbols.
 fn ends(body: &Body, place: &Place<'_>, p: &Poly, known: &Known) -> Option<(Dim, Dim)> {
     let mut extents = place.domain();
-    let p = range::expanded(body, p);
+    let p = bounds::expanded(body, p);
     let mut of_data = vec![];
     for e in p.data() {
-        let (low, high) = range::range(body, place, e, known);
+        let (low, high) = bounds::range(&At { body, place }, e, known);
         let low = low.iter().find_map(|l| l.lower_bound(&extents))?;
         let high = high.iter().find_map(|h| h.upper_bound(&extents))?;
         of_data.push((e, &low + &Poly::var(extents.len())));

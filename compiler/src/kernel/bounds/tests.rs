@@ -140,8 +140,8 @@ fn what_is_proven_holds_at_every_point() {
                         _ => None,
                     };
                     let value = |p: &Poly| p.eval_syms(&symbols);
-                    let kept = facts.equal.iter().all(|(a, b)| value(a) == value(b))
-                        && facts.nonneg.iter().all(|p| value(p).is_none_or(|v| v >= 0));
+                    let kept = facts.sizes.equal.iter().all(|(a, b)| value(a) == value(b))
+                        && facts.sizes.nonneg.iter().all(|p| value(p).is_none_or(|v| v >= 0));
                     if !kept {
                         continue;
                     }

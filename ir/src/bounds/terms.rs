@@ -1,7 +1,7 @@
 //! Sums and their terms, without further facts.
 
+use crate::{Atom, Dim, Poly};
 use std::collections::BTreeMap;
-use wgfc_ir::{Atom, Dim, Poly};
 
 /// The atoms that occur alone in a term with coefficient 1 or -1, each with the coefficient and the rest of the sum.
 pub(super) fn lone(p: &Poly) -> Vec<(Atom, i64, Poly)> {

@@ -4,13 +4,12 @@ use super::Facts;
 use super::range::Ends;
 use super::search::Search;
 use super::terms::{by_signs, inside, least_of, lone, mentions, open, reduced};
-use crate::kernel::places::Place;
+use crate::poly::STANDS_FOR;
+use crate::{Atom, Dim, Poly};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use wgfc_ir::poly::STANDS_FOR;
-use wgfc_ir::{Atom, Dim, Poly};
 
 /// The most facts derived, and the most times variables are split.
 const WAYS: usize = 24;
@@ -37,8 +36,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(place: &Place<'_>, light: bool, left: &Rc<Cell<usize>>) -> World {
-        let extents = place.domain();
+    pub fn new(extents: Vec<Dim>, light: bool, left: &Rc<Cell<usize>>) -> World {
         let (low, high) = Default::default();
         let positive = FxHashSet::default();
         World { extents, light, positive, replaced: vec![], low, high, fresh: 0, left: left.clone() }
@@ -295,6 +293,11 @@ impl World {
             let to = &(&(&low + &v) - &rest) * c;
             world.replace(a, to);
             if world.proves_inside(at, elements, guards, ways) {
+                return true;
+            }
+            // The new variable may be divided by a divisor of its extent.
+            let all: Vec<Poly> = [at, elements].into_iter().chain(guards).cloned().collect();
+            if world.take_apart(&all) && world.proves_inside(at, elements, guards, ways) {
                 return true;
             }
         }

@@ -3,8 +3,8 @@
 use super::range::Ends;
 use super::terms::{by, mentions};
 use super::world::World;
+use crate::{Atom, Poly};
 use rustc_hash::FxHashSet;
-use wgfc_ir::{Atom, Poly};
 
 /// The most expressions examined before an expression counts as unproven.
 const STEPS: usize = 4000;
@@ -86,7 +86,11 @@ impl World {
         for a in &atoms {
             let (Atom::Var(_), Some((rest, factor))) = (a, by(p, a)) else { continue };
             let ends = |d: &Atom| self.low.get(d).into_iter().chain(self.high.get(d)).flatten();
-            let depends = |d: &Atom| ends(d).any(|e| mentions(e, a));
+            let extent = |d: &Atom| match d {
+                Atom::Var(v) => self.extents.get(*v as usize),
+                _ => None,
+            };
+            let depends = |d: &Atom| ends(d).chain(extent(d)).any(|e| mentions(e, a));
             if mentions(&rest, a) || mentions(&factor, a) || atoms.iter().any(depends) {
                 continue;
             }
