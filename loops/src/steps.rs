@@ -75,7 +75,7 @@ pub enum Step {
 }
 
 /// The layout of a copy in workgroup memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// The axis of the part that each axis of the copy is; empty if they are the same. Neighbours along the last axis of the part are the
     /// closest in the tensor.

@@ -107,3 +107,41 @@ impl FromStr for Steps {
         Ok(Steps(steps.collect::<Result<_, String>>()?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Expected;
+    use crate::device::DeviceProfile;
+    use crate::kernel::parse;
+
+    #[test]
+    fn steps_that_do_not_fit_are_refused_with_the_reason() {
+        let graph = parse(
+            "t0: f32[n] input 0 as \"x\"
+t1: f32[n] output 0
+
+kernel 0 map [n]
+  e0: f32 = t0[%0]
+  e1: f32 = exp(e0)
+  t1[%0] = e1
+",
+        )
+        .unwrap();
+        let (device, expect) = (DeviceProfile::default(), Expected::default());
+        let cx = Context { graph: &graph, device: &device, expect: &expect };
+        for (steps, why) in [
+            ("split:i:64,grid:i.0,invocation:i.1", None),
+            ("", None),
+            ("split:j:64", Some("`split j 64`: there is no loop `j`; the loops are i")),
+            (
+                "split:i:100000,grid:i.0,invocation:i.1",
+                Some("a workgroup has 100000 invocations, and at most 256 on the device"),
+            ),
+        ] {
+            let steps: Steps = steps.parse().unwrap();
+            assert_eq!(steps.misfit(&graph.kernels[0], &cx).as_deref(), why, "{steps}");
+        }
+        assert_eq!("split:i".parse::<Steps>(), Err("`split i` is no step".to_owned()));
+    }
+}

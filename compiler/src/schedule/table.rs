@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..21usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..22usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -201,6 +201,9 @@ mod tests {
                     14 => Schedule::Sort(sorts::Sort::Select(sorts::Block { threads: a, each: b })),
                     15 => Schedule::Sort(sorts::Sort::Path(sorts::Block { threads: a, each: b })),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
+                    21 => Schedule::Steps(
+                        format!("split:i:{a},unroll:i.0,stage:x:i.1,team:{b},spread:k").parse().unwrap(),
+                    ),
                     4 => Schedule::StagedLoop(loops::Loop { threads: a }),
                     20 => Schedule::BlockedLoop(loops::Blocked { threads: a, block: b, subgroup: c }),
                     17 => Schedule::SpreadLoop(loops::Spread {
