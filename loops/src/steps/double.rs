@@ -151,7 +151,7 @@ fn build(
     body.extend(buffered(rest.to_vec(), copied, &point.modulo(&two, &[])));
     let whole = Stmt::For(For { body, ..l.clone() });
     let mut out = vec![];
-    out.extend(barrier.then(|| meet));
+    out.extend(barrier.then_some(meet));
     out.extend(first);
     out.push(whole);
     k.body = replace(std::mem::take(&mut k.body), var, &mut |_| Ok(std::mem::take(&mut out)))?;
