@@ -1,9 +1,10 @@
 //! Proofs that kernels stay inside of their tensors.
 //!
 //! [`bounds`] shows of each load and store, for each axis of the tensor, that the position is at least 0 and below the extent wherever
-//! the statement is executed and the guards hold, for all values of symbols: sizes that are not negative. It uses that the variable of a
-//! loop is below its extent; the conditions of guards, branches and loops; and the range of named values and registers.
-//! [`wgfc_ir::bounds`] searches for the proof. Where there is none, a point at which the position is outside is looked for.
+//! the statement is executed and the guards hold, for all values of symbols. These are sizes: they are not negative, and neither are the
+//! extents of tensors. It uses that the variable of a loop is below its extent; the conditions of guards, branches and loops; and the
+//! range of named values and registers. [`wgfc_ir::bounds`] searches for the proof. Where there is none, a point at which the position
+//! is outside is looked for.
 
 pub(crate) mod values;
 mod witness;

@@ -5,6 +5,9 @@
 //! and parts of its tensors are staged in faster memory. Both are the same language, which [prints and parses](text), is [verified](verify()) and is executed by an
 //! [interpreter](interpret) with all invocations of a workgroup.
 //!
+//! Three proofs are for all sizes: that every access is [inside](bounds()) of its tensor, that invocations do not [race](races()) in
+//! workgroup memory, and that each element of a result is stored [once](once()).
+//!
 //! # A kernel
 //! ```text
 //! kernel "fc1", "gelu"

@@ -168,7 +168,7 @@ fn check(kernel: &Kernel, table: &Table, s: &Stored) -> Result<(), String> {
         return Ok(());
     }
     Err(match space.miscounted(&elements) {
-        Some((element, times, sizes)) => {
+        Some(Miscount { element, times, sizes }) => {
             let sizes: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
             let sizes =
                 if sizes.is_empty() { String::new() } else { format!(", where {}", sizes.join(", ")) };
@@ -176,6 +176,13 @@ fn check(kernel: &Kernel, table: &Table, s: &Stored) -> Result<(), String> {
         }
         None => format!("`{text}` is not shown to store each element once"),
     })
+}
+
+/// An element that is not stored once, and the sizes at which it is not.
+struct Miscount {
+    element: usize,
+    times: usize,
+    sizes: Vec<(Name, i64)>,
 }
 
 /// Points of loops, each with an offset.
@@ -349,7 +356,7 @@ impl Points {
     }
 
     /// An element that is not stored once, at some sizes.
-    fn miscounted(&self, elements: &Poly) -> Option<(usize, usize, Vec<(Name, i64)>)> {
+    fn miscounted(&self, elements: &Poly) -> Option<Miscount> {
         let mut names: BTreeSet<Name> = elements.symbols();
         names.extend(self.offset.symbols());
         names.extend(self.conditions.iter().flat_map(Poly::symbols));
@@ -367,7 +374,7 @@ impl Points {
             if self.count(0, &mut vec![0; self.extents.len()], &size, &mut times, &mut left).is_some()
                 && let Some(e) = times.iter().position(|t| *t != 1)
             {
-                return Some((e, times[e], sizes));
+                return Some(Miscount { element: e, times: times[e], sizes });
             }
         }
         None

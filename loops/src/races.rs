@@ -23,6 +23,9 @@ const MOST_OF_A_STRETCH: usize = 2048;
 /// The number of stretches after which loops around barriers are not looked into: it doubles with each that is in another one.
 const MOST_STRETCHES: usize = 1024;
 
+/// The most ways that lead to a statement from the last barrier that are kept apart.
+const MOST_WAYS: usize = 16;
+
 /// An access to workgroup memory.
 #[derive(Clone, PartialEq)]
 struct Access {
@@ -58,8 +61,9 @@ pub fn races(kernel: &Kernel) -> Vec<String> {
     let (_, invocations, body) = levels(kernel);
     let lanes: Vec<(usize, i64)> =
         invocations.iter().filter_map(|l| Some((l.var, l.extent.as_const()?))).collect();
-    let mut walk = Walk { kernel, stretches: vec![vec![]], renamed: 0, too_many: false };
+    let mut walk = Walk { kernel, stretches: vec![], open: vec![vec![]], renamed: 0, too_many: false };
     walk.block(body, &[], &[], &[]);
+    walk.barrier();
     let mut out = BTreeSet::new();
     if walk.too_many {
         out.insert(
@@ -84,6 +88,8 @@ struct Walk<'k> {
     kernel: &'k Kernel,
     /// Accesses between barriers.
     stretches: Vec<Vec<Access>>,
+    /// Accesses since the last barrier, for each way that leads here.
+    open: Vec<Vec<Access>>,
     /// The number of variables that stand for those of loops around a barrier.
     renamed: usize,
     /// Whether a stretch has more accesses than are compared, or there are more of them than are looked at.
@@ -102,20 +108,19 @@ impl Walk<'_> {
         for s in body {
             let at = |e: &Expr, w: &mut Self, guards: &[Expr]| w.reads(s, e, inner, guards, values);
             match s {
-                Stmt::Barrier { .. } => self.stretches.push(vec![]),
+                Stmt::Barrier { .. } => self.barrier(),
                 Stmt::For(l) => self.repeat(s, l, inner, guards, values),
                 Stmt::If { condition, then, otherwise } => {
                     at(condition, self, guards);
                     let own: Vec<Expr> = guards.iter().cloned().chain([moved(condition, values)]).collect();
-                    let before = self.current();
+                    let before = self.open.clone();
                     self.block(then, inner, &own, values);
                     if !has_barrier(then) && !has_barrier(otherwise) {
                         self.block(otherwise, inner, guards, values);
                         continue;
                     }
                     // Statements after this one may follow either branch.
-                    let after = self.current();
-                    self.stretches.push(before);
+                    let after = std::mem::replace(&mut self.open, before);
                     self.block(otherwise, inner, guards, values);
                     self.join(after);
                 }
@@ -153,7 +158,7 @@ impl Walk<'_> {
             self.too_many = true;
             return;
         }
-        let before = self.current();
+        let before = self.open.clone();
         let first = Poly::var(self.kernel.vars.len() + self.renamed);
         self.renamed += 1;
         for value in [first.clone(), &first + &Poly::ONE] {
@@ -169,21 +174,35 @@ impl Walk<'_> {
         }
     }
 
-    /// The accesses since the last barrier.
-    fn current(&self) -> Vec<Access> {
-        self.stretches.last().cloned().unwrap_or_default()
+    /// Ends the stretches that lead to a barrier.
+    fn barrier(&mut self) {
+        let ended = std::mem::replace(&mut self.open, vec![vec![]]);
+        self.stretches.extend(ended);
     }
 
-    /// Adds accesses after which what follows may come, too, without a barrier between them.
-    fn join(&mut self, others: Vec<Access>) {
-        let Some(last) = self.stretches.last_mut() else { return };
-        for a in others {
-            if last.len() >= MOST_OF_A_STRETCH {
-                self.too_many = true;
-                return;
+    /// Adds stretches after which what follows may come, too.
+    fn join(&mut self, others: Vec<Vec<Access>>) {
+        for o in others {
+            if self.open.contains(&o) {
+                continue;
             }
-            if !last.contains(&a) {
-                last.push(a);
+            if self.open.len() < MOST_WAYS {
+                self.open.push(o);
+            } else if let Some(last) = self.open.last_mut() {
+                // As if all of it came in one way.
+                self.too_many |= last.len() + o.len() > MOST_OF_A_STRETCH;
+                last.extend(o);
+            }
+        }
+    }
+
+    /// Adds an access to all ways that lead here.
+    fn add(&mut self, a: &Access) {
+        for s in &mut self.open {
+            if s.len() >= MOST_OF_A_STRETCH {
+                self.too_many = true;
+            } else if !s.contains(a) {
+                s.push(a.clone());
             }
         }
     }
@@ -224,7 +243,7 @@ impl Walk<'_> {
             guards: guards.to_vec(),
             text: statement(self.kernel, s),
         };
-        self.join(vec![access]);
+        self.add(&access);
     }
 }
 
@@ -325,6 +344,27 @@ fn truth(e: &Expr, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<bool> {
     })
 }
 
+/// The values of an index expression with the remainders of a variable by a small number, each of which it may have.
+fn distances(p: &Poly) -> Vec<Poly> {
+    /// The largest divisor.
+    const LARGEST: i64 = 8;
+    let divided = |a: Atom| match a {
+        Atom::Mod(x, d) => {
+            let v = x.vars().into_iter().next()?;
+            Some((v, d.as_const().filter(|d| (1..=LARGEST).contains(d))?))
+        }
+        _ => None,
+    };
+    let Some((v, d)) = p.terms().into_iter().flat_map(|(m, _)| m).find_map(divided) else {
+        return vec![p.clone()];
+    };
+    let case = |r: i64| {
+        let value = &(&Poly::var(v) * d) + &Poly::constant(r);
+        p.subst(&|a| (*a == Atom::Var(v as u32)).then(|| value.clone()), &[])
+    };
+    (0..d).map(case).collect()
+}
+
 /// Whether no two invocations access an element that one of them writes.
 fn check(all: &[&Access], lanes: &[(usize, i64)]) -> Result<(), String> {
     let known: Vec<(Poly, FxHashMap<i64, i64>)> =
@@ -336,15 +376,20 @@ fn check(all: &[&Access], lanes: &[(usize, i64)]) -> Result<(), String> {
                 continue;
             }
             let ((same, mine), (others, theirs)) = (&known[i], &known[j]);
-            let distance = (same - others).as_const().ok_or_else(|| {
-                format!("the distance of `{}` and `{}` depends on more than the invocation", a.text, b.text)
-            })?;
             let mut met: Vec<(i64, i64)> = vec![];
-            for (element, lane) in mine {
-                if let Some(other) = theirs.get(&(element + distance))
-                    && (lane != other || *lane == -1)
-                {
-                    met.push((*lane, *other));
+            for distance in distances(&(same - others)) {
+                let distance = distance.as_const().ok_or_else(|| {
+                    format!(
+                        "the distance of `{}` and `{}` depends on more than the invocation",
+                        a.text, b.text
+                    )
+                })?;
+                for (element, lane) in mine {
+                    if let Some(other) = theirs.get(&(element + distance))
+                        && (lane != other || *lane == -1)
+                    {
+                        met.push((*lane, *other));
+                    }
                 }
             }
             if let Some((lane, other)) = met.into_iter().min() {

@@ -11,6 +11,7 @@
 //! | `distribute i` | each statement in loop `i` gets a loop of its own, with copies of the named values that it reads; a value that cannot be computed again later is kept in a register for each point |
 //! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
 //! | `stage x k`, `stage x k order 1,0 pad 1` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations; `order` says which axis of the part each axis of the copy is, and `pad` by how many elements a row of the copy is longer |
+//! | `double k` | copies at the beginning of loop `k` get two buffers in turn: a point copies what the next one reads, before the rest of it, with one barrier |
 //! | `team 64` | each workgroup has 64 invocations, all of which compute everything, and the first of which writes it |
 //! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
 //! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
@@ -20,6 +21,7 @@
 //! After each step guards stand as far inside as possible, so that barriers are outside of them.
 
 mod depend;
+mod double;
 mod guards;
 mod named;
 mod nests;
@@ -66,6 +68,8 @@ pub enum Step {
     Expand(Name, Name),
     /// The part of a tensor that a point of a loop reads is copied to workgroup memory first, in this layout.
     Stage(Name, Name, Layout),
+    /// Copies at the beginning of a loop get two buffers in turn.
+    Double(Name),
     /// Each workgroup has this number of invocations, of which the first one writes.
     Team(i64),
     /// The invocations of a team divide the points of a loop among them.
@@ -107,6 +111,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Distribute(l) => nests::distribute(&mut out, l),
         Step::Expand(t, l) => nests::expand(&mut out, t, l),
         Step::Stage(t, l, layout) => stage::stage(&mut out, t, l, layout),
+        Step::Double(l) => double::double(&mut out, l),
         Step::Team(n) => team::team(&mut out, *n),
         Step::Spread(l) => team::spread(&mut out, l),
         Step::Place(l, kind) => nests::place(&mut out, l, *kind),
@@ -136,6 +141,7 @@ impl fmt::Display for Step {
                 }
                 if *pad != 0 { write!(f, " pad {pad}") } else { Ok(()) }
             }
+            Step::Double(l) => write!(f, "double {l}"),
             Step::Team(n) => write!(f, "team {n}"),
             Step::Spread(l) => write!(f, "spread {l}"),
             Step::Place(l, kind) => write!(f, "{} {l}", kind.name()),
@@ -157,6 +163,7 @@ impl FromStr for Step {
             ["distribute", l] => Step::Distribute(name(l)),
             ["expand", t, l] => Step::Expand(name(t), name(l)),
             ["stage", t, l, ref rest @ ..] => Step::Stage(name(t), name(l), layout(rest)?),
+            ["double", l] => Step::Double(name(l)),
             ["team", n] => Step::Team(n.parse().map_err(|_| format!("`{n}` is no number of invocations"))?),
             ["spread", l] => Step::Spread(name(l)),
             [kind, l] if Kind::ALL.iter().any(|k| k.name() == kind) => {

@@ -292,6 +292,67 @@ fn copies_have_the_layout_that_steps_say() {
     }
 }
 
+#[test]
+fn copies_have_two_buffers_in_turn() {
+    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let k = same(PRODUCT, &format!("{tiled}; double k.0"));
+    assert_eq!(races(&k), [""; 0]);
+    let text = k.to_string();
+    // The first copies, then one barrier for each point.
+    assert_eq!(text.matches("barrier").count(), 1, "{text}");
+    assert!(text.contains("x.k.0: f32[2, 8, 6] workgroup"), "{text}");
+    assert!(text.contains("x.k.0[k.0%2, 2*i.1.0 + i.1.1_1, k.1]"), "{text}");
+    assert!(text.contains("w.k.0[(k.0 + 1)%2, "), "{text}");
+    // The barrier is needed, and so are two buffers.
+    let sizes = |s: &str| Some(if s == "n" { 16 } else { 32 });
+    let without = text.replace("            barrier\n", "");
+    let single = text.replace("(k.0 + 1)%2", "k.0%2");
+    for (text, want) in [(without, "without a barrier"), (single, "")] {
+        let k = parse(&text).unwrap();
+        assert!(!races(&k).is_empty(), "{k}");
+        let why = execute(&k, &sizes).unwrap_err();
+        assert!(why.contains(want), "{why}");
+    }
+    // Copies that are made again for each point of a loop around, which the same buffer may still be read for.
+    let batched = "kernel
+  x: f32[n, 24] storage read
+  w: f32[24, m] storage read
+  y: f32[4, n, m] storage write
+  acc: f32 register
+  for b in 0..4
+    for i in 0..n
+      for j in 0..m
+        acc = 0.0
+        for k in 0..24
+          acc sum= x[i, k] * w[k, j]
+        y[b, i, j] = acc * cast(f32, index(b))
+";
+    let list = "swap b i; swap b j; split i 4; split j 4; swap i.1 j.0; grid i.0; grid j.0; invocation i.1; invocation j.1;
+        split k 3; stage x k.0; stage w k.0 order 1,0 pad 1; double k.0";
+    let list: String = list.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let k = same(batched, &list);
+    let text = k.to_string();
+    assert_eq!((text.matches("barrier").count(), races(&k).len()), (2, 0), "{text}");
+    // A number of points that is not known to be positive.
+    let deep = PRODUCT.replace("24", "m");
+    let k = same(&deep, &list.replace("swap b i; swap b j; ", ""));
+    let text = k.to_string();
+    assert_eq!(text.matches("index(0) < index((m + 2)/3)").count(), 2, "{text}");
+    assert_eq!(text.matches("index(k.0 + 1) < index((m + 2)/3)").count(), 2, "{text}");
+    for (kernel, list, want) in [
+        (PRODUCT, "double k", "no copies in workgroup memory are at the beginning"),
+        (
+            PRODUCT,
+            &*format!("{tiled}; double k.0; double k.0"),
+            "no copies in workgroup memory are at the beginning",
+        ),
+        (PRODUCT, &*format!("{tiled}; double k.2"), "there is no loop `k.2`"),
+    ] {
+        let why = steps(kernel, list).unwrap_err();
+        assert!(why.contains(want), "{why}");
+    }
+}
+
 /// Steps in random order on kernels: those that apply leave the results as they are.
 #[test]
 fn random_steps_leave_results_as_they_are() {
@@ -320,7 +381,10 @@ fn random_steps_leave_results_as_they_are() {
     };
     let (mut applied, mut placed) = (0, 0);
     let mut each = std::collections::BTreeMap::<String, usize>::new();
-    for kernel in [PRODUCT, row, NAMED] {
+    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let (tiled, _) = tiled.split_once("; stage").unwrap();
+    let tiled = steps(PRODUCT, tiled).unwrap().to_string();
+    for kernel in [PRODUCT, row, NAMED, &tiled] {
         let original = parse(kernel).unwrap();
         let (want, results) = (execute(&original, &sizes).unwrap(), several(&original));
         for _ in 0..40 {
@@ -334,7 +398,9 @@ fn random_steps_leave_results_as_they_are() {
                 });
                 let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
                 let t = &k.tensors[next(k.tensors.len())].name;
-                let step = match next(14) {
+                // Copies are for kernels that have invocations.
+                let kind = if kernel == tiled { next(30) } else { next(14) };
+                let step = match kind {
                     0..3 => format!("split {a} {}", [2, 3, 4][next(3)]),
                     3..5 => format!("swap {a} {b}"),
                     5 => format!("fuse {a} {b}"),
@@ -345,7 +411,15 @@ fn random_steps_leave_results_as_they_are() {
                     }
                     9 => format!("grid {a}"),
                     10 => format!("team {}", [2, 5][next(2)]),
-                    11..13 => format!("spread {a}"),
+                    11 | 12 => format!("spread {a}"),
+                    15..19 => {
+                        let sums: Vec<_> = loops.iter().filter(|l| l.starts_with('k')).collect();
+                        format!("double {}", sums[next(sums.len())])
+                    }
+                    19.. => {
+                        let layout = ["", " pad 1", " order 1,0", " order 1,0 pad 2"][next(4)];
+                        format!("stage {} {a}{layout}", ["x", "w"][next(2)])
+                    }
                     _ => format!("invocation {a}"),
                 };
                 if let Ok(new) = apply(&k, &step.parse().unwrap()) {
@@ -369,5 +443,8 @@ fn random_steps_leave_results_as_they_are() {
         }
     }
     assert!(applied > 100 && placed > 10, "{applied} steps, {placed} places");
+    for name in ["distribute", "named", "stage", "layout", "double"] {
+        assert!(each.get(name).is_some_and(|n| *n >= 5), "{each:?}");
+    }
     println!("{each:?}");
 }

@@ -9,7 +9,7 @@ use wgfc_ir::{Atom, BinaryOp, Poly};
 type Done = Result<(), String>;
 
 /// Statements with a variable replaced by an index expression.
-fn assign(body: &[Stmt], var: usize, value: &Poly, extents: &[Poly]) -> Vec<Stmt> {
+pub(super) fn assign(body: &[Stmt], var: usize, value: &Poly, extents: &[Poly]) -> Vec<Stmt> {
     let atom = |a: &Atom| (*a == Atom::Var(var as u32)).then(|| value.clone());
     body.iter().map(|s| s.map(&|p| p.subst(&atom, extents), &|e| e)).collect()
 }

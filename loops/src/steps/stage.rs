@@ -28,7 +28,7 @@ fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
 }
 
 /// The position behind the copies with which a point of a loop begins, between two barriers.
-fn copies_end(body: &[Stmt]) -> Option<usize> {
+pub(super) fn copies_end(body: &[Stmt]) -> Option<usize> {
     let [Stmt::Barrier { .. }, rest @ ..] = body else { return None };
     let copies = rest.iter().take_while(|s| matches!(s, Stmt::For(_))).count();
     (copies > 0 && matches!(rest.get(copies), Some(Stmt::Barrier { .. }))).then_some(copies + 1)
