@@ -187,7 +187,8 @@ pub struct Speeds {
     pub barrier: f64,
     /// The bytes per second that one workgroup reads from a cache.
     pub workgroup_bandwidth: f64,
-    /// The bytes per second that all workgroups together read from caches.
+    /// The bytes per second that all workgroups together read from the caches of their cores. See also
+    /// [`Speeds::shared_cache`].
     pub cache_bandwidth: f64,
     /// The number of workgroups that are guaranteed to run concurrently, so that they can wait for each other; 1 if
     /// unknown.
@@ -220,8 +221,8 @@ impl Speeds {
         operation: 1.5e-9,
         barrier: 40e-9,
         workgroup_bandwidth: 60e9,
-        // Fitted: four times the memory bandwidth.
-        cache_bandwidth: 11.2e12,
+        // Measured: 130 bytes per cycle and core.
+        cache_bandwidth: 30e12,
         // Other discrete GPUs have fewer.
         resident_workgroups: 1.0,
         // Measured: a barrier across 32 to 132 workgroups by way of atomics.
@@ -235,7 +236,7 @@ impl Speeds {
         flops_f32: 2.048e12,
         flops_f16: 4.096e12,
         flops_matrix: 16e12,
-        cache_bandwidth: 400e9,
+        cache_bandwidth: 1.07e12,
         ..Speeds::DISCRETE
     };
 
@@ -253,7 +254,8 @@ impl Speeds {
         operation: 3e-9,
         barrier: 80e-9,
         workgroup_bandwidth: 30e9,
-        cache_bandwidth: 280e9,
+        // 64 bytes per cycle and core.
+        cache_bandwidth: 600e9,
         resident_workgroups: 1.0,
         exchange: 3e-6,
     };
@@ -336,6 +338,30 @@ impl Speeds {
         let others = (self.resident / self.cores / Self::MEASURED).max(1.0);
         let cycles = 512.0 / (self.workgroup_bandwidth * others * self.cycle());
         (cycles > Self::LOAD_CYCLES).then_some(cycles)
+    }
+
+    /// The number of invocations that a core holds.
+    pub fn held(&self) -> f64 {
+        self.resident / self.cores
+    }
+
+    /// Whether a core holds more invocations than one workgroup that keeps it busy, so that some use one of its units while others use
+    /// another.
+    pub fn overlaps(&self) -> bool {
+        self.held() > Self::MEASURED
+    }
+
+    /// The bytes per second that all workgroups together read from the cache that cores share, behind their own ones. Nothing measures it:
+    /// it is four times the memory bandwidth, a fit to times on an H100, but no more than what they read from their own caches and no less
+    /// than what as many workgroups as cores read.
+    pub fn shared_cache(&self) -> f64 {
+        let least = self.workgroup_bandwidth * self.cores;
+        (4.0 * self.bandwidth).max(least).min(self.cache_bandwidth)
+    }
+
+    /// The [cycles](Speeds::cycle) of a barrier of a workgroup with this many invocations that is alone on its core.
+    pub fn barrier_alone(&self, threads: f64) -> f64 {
+        self.barrier * threads.max(self.held().min(Self::MEASURED)) / Self::MEASURED / self.cycle()
     }
 
     /// The [cycles](Speeds::cycle) of a core that a barrier of a workgroup with this many invocations takes: while a workgroup waits, the

@@ -1,7 +1,9 @@
 //! The cost of equal programs, by which the compiler chooses between them: expected sizes of symbols, and the time that work takes.
 
 mod expected;
+mod launch;
 mod work;
 
 pub use expected::{ASSUMED, Expected};
+pub use launch::Launch;
 pub use work::Work;

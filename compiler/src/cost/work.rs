@@ -33,7 +33,7 @@ impl Work {
     /// The estimated time in [cycles](Speeds::cycle).
     pub fn cycles(&self, speeds: &Speeds) -> f64 {
         let memory = self.memory / speeds.bytes_per_cycle();
-        let cached = self.cached * speeds.bandwidth / speeds.cache_bandwidth / speeds.bytes_per_cycle();
+        let cached = self.cached / speeds.shared_cache() / speeds.cycle();
         memory.max(cached).max(self.core / speeds.cores)
             + self.dispatches * speeds.dispatch_cycles()
             + self.waits * speeds.memory_latency

@@ -110,7 +110,7 @@ pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
             if groups < 2.0 { alone } else { alone.min(shared) }
         }
     };
-    one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.cache_bandwidth)
+    one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.shared_cache())
 }
 
 /// Seconds per step of a split loop in which each combining operator is a dispatch, and the number of dispatches.
