@@ -415,7 +415,7 @@ impl Points {
     }
 }
 
-/// What an index expression grows by with a variable that occurs in no other way in it; 0 if it does not occur.
+/// The coefficient of a variable that occurs in no other way in an index expression; 0 if it does not occur.
 fn step(p: &Poly, v: usize) -> Option<Poly> {
     let mut step = Poly::ZERO;
     for (m, c) in p.terms() {

@@ -152,7 +152,7 @@ fn conditions_and_data_bound_positions() {
     ] {
         refuted(&text(wrong));
     }
-    // What data decides has no witness.
+    // Positions that data decides have no witness.
     for open in [
         "let e: i32 = at[i]\ny[e, 0] any= 1.0",
         "let e: i32 = at[i]\nlet c: i32 = max(min(e, index(n)), 0:i32)\ny[c, 0] any= 1.0",

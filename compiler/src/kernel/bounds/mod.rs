@@ -51,7 +51,7 @@ impl Proof {
 /// The facts known of a program's symbols.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// What holds for sizes.
+    /// Facts about sizes.
     pub sizes: bounds::Facts,
     /// Computed symbols that are between 0 and their bounds.
     pub computed: BTreeSet<Arc<str>>,
