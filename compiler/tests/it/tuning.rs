@@ -47,7 +47,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
         };
         let all = case.with_context(|cx| candidates(&kernel, &cx.schedule).unwrap());
         assert!(all.len() > 1);
-        assert_eq!(with(all[0], &profile), own);
+        assert_eq!(with(all[0].clone(), &profile), own);
         assert!(all[1..].iter().any(|g| with(g.clone(), &profile) != own));
         // The table is ignored if its choice is too large, or for another product, family or key.
         let small = DeviceProfile { max_invocations: 32, ..profile.clone() };
@@ -58,7 +58,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
         for mut choice in all.iter().cloned() {
             if let Schedule::Product(Product::Thin(t)) = &mut choice {
                 t.shape.rows = 9;
-                assert_eq!(with(choice, &profile), own);
+                assert_eq!(with(choice.clone(), &profile), own);
             }
             if let Schedule::Product(Product::Tiled(t)) = &mut choice {
                 t.shape.split = 0;
@@ -80,7 +80,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
             ),
             own
         );
-        let elsewhere = Tuning { choices: all.iter().map(|c| (format!("{key}x"), *c)).collect() };
+        let elsewhere = Tuning { choices: all.iter().map(|c| (format!("{key}x"), c.clone())).collect() };
         assert_eq!(chosen(&case, &kernel, &elsewhere, &profile), own);
     }
 }
