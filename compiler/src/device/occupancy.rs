@@ -5,8 +5,8 @@
 
 use super::DeviceProfile;
 
-/// The bytes of workgroup memory of a core: the most that kernels of any kind had together in fits to times on an H100. Of the 256 KiB
-/// of a core, its driver gives the rest to the cache of the first level.
+/// The bytes of workgroup memory of a core: one of the sizes that an H100 can be set to, of which kernels of each kind have a share by fits
+/// to times on it. Of the 256 KiB of a core, its driver gives the rest to the cache of the first level.
 pub(super) fn workgroup_bytes() -> u32 {
     100 << 10
 }
@@ -27,16 +27,14 @@ const INVOCATIONS: f64 = 2048.0;
 
 /// A kind of kernel, for which the driver chooses how much of a core's memory is workgroup memory.
 ///
-/// The shares are fits to times on an H100: 100 KiB for attention, 64 KiB for products in tiles, 48 KiB for 60 products on matrix units.
+/// The shares are fits to times on an H100: 64 KiB for products in tiles, 48 KiB for attention and for 60 products on matrix units.
 /// One share for all is no substitute: of 2304 products of each type on that device, 64 KiB for all would cut up 671 in f16 otherwise, and
 /// 100 KiB for all 810 in f16 and 306 in f32, which by these fits would take 1.1 (f32) and 1.5 times (f16) as long on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Attention with blocks of queries.
-    Attention,
     /// Products in tiles.
     Tiles,
-    /// Products and attention on matrix units, and products with few rows.
+    /// Attention, products on matrix units, and products with few rows.
     Matrices,
 }
 
@@ -44,7 +42,6 @@ impl Kind {
     /// The share of a core's workgroup memory, in 25ths.
     const fn share(self) -> u32 {
         match self {
-            Kind::Attention => 25,
             Kind::Tiles => 16,
             Kind::Matrices => 12,
         }
@@ -81,8 +78,8 @@ mod tests {
     #[test]
     fn figures_of_a_core_follow_from_the_profile() {
         let p = DeviceProfile::default();
-        let bytes = [Kind::Attention, Kind::Tiles, Kind::Matrices].map(|k| p.resident_by_bytes(k, 1.0));
-        assert_eq!(bytes, [102_400.0, 65_536.0, 49_152.0]);
+        let bytes = [Kind::Tiles, Kind::Matrices].map(|k| p.resident_by_bytes(k, 1.0));
+        assert_eq!(bytes, [65_536.0, 49_152.0]);
         assert_eq!([256.0, 32.0, 8.0].map(|r| p.resident_by_registers(128.0, r)), [2.0, 16.0, 16.0]);
         assert_eq!((p.registers_for(5.0 / 8.0), p.kept_words()), (160, 24 << 10));
         let small = DeviceProfile { core_workgroup_bytes: 25 << 10, invocation_registers: 128, ..p };

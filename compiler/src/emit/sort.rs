@@ -91,12 +91,7 @@ fn path(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<Emitted
     }
     let mut m = Module::new(kernel, cx, false)?;
     let keys = keys(&mut m, k, threads, 12)?;
-    // Each round leaves what one of half the invocations looked at.
-    let (mut rounds, mut left) = (0, k.sorted);
-    while left > 0 {
-        left = (left as u64).div_ceil(u64::from(threads / 2)) as i64 - 1;
-        rounds += 1;
-    }
+    let rounds = sorts::search_rounds(k.sorted, threads);
     let text = SortPath { keys, sorted, each, count, rounds, steps: count.ilog2() + 1 };
     let wgsl = templates::render(&text).map_err(template_error)?;
     let tiles = &k.rows * &k.len.ceil_div(i64::from(count));

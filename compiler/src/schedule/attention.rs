@@ -1,12 +1,12 @@
 //! How attention is cut up.
 
+mod cost;
 mod shapes;
 
 pub use shapes::{Matrices, Stream, Tiles};
 
 use super::Context;
 use crate::device::DeviceProfile;
-use crate::device::occupancy::Kind;
 use crate::kernel::substitute::substitute;
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel};
@@ -131,75 +131,15 @@ impl Problem {
     }
 }
 
-/// Each with its estimated time, the least first.
-fn timed<T>(all: Vec<T>, time: impl Fn(&T) -> f64) -> Vec<(f64, T)> {
-    let mut timed: Vec<(f64, T)> = all.into_iter().map(|x| (time(&x), x)).collect();
-    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    timed
-}
-
-/// Warps on a core that hide each other's latencies; with fewer each step takes longer, by [`FEW_POWER`].
-const WARPS: f64 = 16.0;
-/// How much longer: the missing warps' ratio to this power.
-const FEW_POWER: f64 = 0.4;
-/// Cycles in which 32 threads read 16 bytes each from workgroup memory.
-const READ: f64 = 2.0;
-/// Operations that make a probability of a score.
-const SOFTMAX: f64 = 14.0;
-/// Operations of a thread beside the products of each quad.
-const QUAD: f64 = 12.0;
-/// Cycles of a step for its barriers.
-const BARRIERS: f64 = 600.0;
-/// Latencies of memory that a workgroup takes to start and to store.
-const OVERHEAD: f64 = 5.0 / 3.0;
-
-/// Estimated time in cycles, as for [products](super::products::cost): a fit to times measured on an H100.
-fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
-    let Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead } = g.tiles;
-    let speeds = &cx.device.speeds;
-    let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
-    let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
-    let columns = f64::from(p.e.div_ceil(4 * lanes));
-    let chunks = (d / f64::from(depth)).ceil() + (e / f64::from(depth)).ceil();
-    let threads = f64::from(g.tiles.threads());
-    let [queries, rows, keys, lanes] = [queries, thread_queries, keys, lanes].map(f64::from);
-    // Half of a triangle is seen.
-    let seen = if p.bounded { (t / 2.0 + queries / 2.0).min(t) } else { t };
-    let steps = (seen / keys).ceil();
-    let workgroups = batch * (s / queries).ceil();
-    let quads = (d / 4.0).ceil();
-    let products = queries * keys * 4.0 * (quads + lanes * columns) / 128.0;
-    let each = keys / lanes;
-    let reads = quads * (rows + each) + keys / 4.0 * (rows + 4.0 * columns);
-    let folding = if g.subgroup > 1 { 2.0 * lanes.log2() } else { lanes + 16.0 } * rows * threads / 128.0;
-    let softmax = queries * keys * SOFTMAX / 128.0 + folding;
-    let around = (quads + keys / 4.0) * QUAD * threads / 128.0;
-    let loads = keys * (d + e) * 0.06 + if kept { 0.0 } else { queries * d * 0.06 };
-    // A part of the latency of loads is seen, or registers hold what comes.
-    let waiting = match g.tiles.loads_ahead(p.d, p.e).filter(|_| ahead) {
-        Some(loads) => f64::from(loads) * threads / 32.0,
-        None => 0.5 * speeds.memory_latency,
-    };
-    let step = products + reads * READ * threads / 32.0 + softmax + around + loads + waiting;
-    let step = step + BARRIERS * chunks / 2.0;
-    let end = queries * (d + e) / 32.0;
-    let per_core = speeds.per_core(workgroups);
-    let registers = 40.0 + rows * (4.0 * columns + each) + 4.0 * (rows + each);
-    let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup);
-    let device = cx.device;
-    let resident = device.resident_by_registers(threads, registers);
-    let resident = resident.min(device.resident_by_bytes(Kind::Attention, f64::from(bytes))).floor().max(1.0);
-    let warps = per_core.min(resident) * threads / 32.0;
-    let busy = steps * step * (WARPS / warps).max(1.0).powf(FEW_POWER) + end;
-    let latency = steps * chunks * speeds.memory_latency + end;
-    (per_core * busy).max((per_core / resident).ceil() * latency) + OVERHEAD * speeds.memory_latency
-}
-
 /// A workgroup for each query, as the device has them.
 pub fn decode(device: &DeviceProfile) -> Attention {
+    Attention::Decode(workgroup_for_each(device))
+}
+
+fn workgroup_for_each(device: &DeviceProfile) -> Decode {
     let threads = device.max_invocations.min(256);
     let subgroup = device.subgroup.filter(|s| threads.is_multiple_of(*s)).unwrap_or(1);
-    Attention::Decode(Decode { threads, subgroup })
+    Decode { threads, subgroup }
 }
 
 /// An operand at `run` neighbours of its width `%along`, which are one load and which the variable then counts: in another arena.
@@ -256,9 +196,14 @@ const STREAMED: f64 = 13.0 / 16.0;
 /// The share with keys and values of f16 as they are loaded. On an H100 four heads of 128 f32 take 51 µs with 128 registers and 64 with 192.
 const LOADED: f64 = 23.0 / 32.0;
 
-/// All ways to stream the keys, the preferred one first.
-fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<Stream> {
-    let device = cx.device;
+/// All ways to stream the keys, which so many heads share.
+fn streamed(
+    kernel: &Kernel,
+    k: &kernel::Attention,
+    p: &Problem,
+    shared: u32,
+    device: &DeviceProfile,
+) -> Vec<Stream> {
     let (Some(subgroup), Some(d), e) = (device.subgroup, p.d, p.e) else { return vec![] };
     let fits = |run: &u32| {
         let mut body = Body::default();
@@ -267,7 +212,6 @@ fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -
             .all(|(root, along)| run_of(kernel, root, along, *run, &mut body).is_some())
     };
     let Some(run) = [8, 4].into_iter().find(fits) else { return vec![] };
-    let shared = shared_heads(kernel);
     let most = (1..=MOST_HEADS.min(shared)).rev().find(|h| shared.is_multiple_of(*h)).unwrap_or(1);
     let mut out = vec![];
     for heads in if most > 1 { vec![most, 1] } else { vec![1] } {
@@ -286,45 +230,7 @@ fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -
             }
         }
     }
-    let timed = timed(out, |s| streaming(s, k, p, shared, cx));
-    timed.into_iter().map(|(_, s)| s).collect()
-}
-
-/// Latencies of memory that a load takes while many others wait for theirs.
-const BUSY_LATENCY: f64 = 1.5;
-
-/// Estimated time in cycles.
-fn streaming(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &Context) -> f64 {
-    let speeds = &cx.device.speeds;
-    let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
-    let [threads, lanes, unroll, heads, run, subgroup] =
-        [g.threads, g.lanes, g.unroll, g.heads, g.run, g.subgroup].map(f64::from);
-    let (d, e, parts) = (p.d.map_or(64.0, f64::from), f64::from(p.e), f64::from(k.parts));
-    let own = (d + e) / lanes;
-    let steps = (t / parts / (threads / lanes * unroll)).ceil();
-    // Threads exchange scores until each has those of one head, and hand on what becomes of them.
-    let turned = f64::from(g.heads.next_power_of_two());
-    let alone = 2.0 * (lanes / turned).log2() + 14.0;
-    let scores =
-        unroll * (4.0 * (turned - 1.0) + alone) + if heads > 1.0 { heads * (unroll + 1.0) } else { 0.0 };
-    let unpacked = if run > 4.0 { unroll * own } else { 0.0 };
-    let step = heads * unroll * own + scores + heads * e / lanes + unpacked + 4.0 * unroll * own / run + 20.0;
-    let end = heads * e / lanes * 2.0 * (1.0 + (subgroup / lanes).log2()) + 100.0;
-    let busy = (steps * step + end) * threads / 128.0;
-    let latency = BUSY_LATENCY * speeds.memory_latency;
-    let workgroups = batch / heads * s * parts;
-    let per_core = speeds.per_core(workgroups);
-    let registers = 40.0 + heads * own + unroll * own;
-    let resident = cx.device.resident_by_registers(threads, registers).floor().max(1.0);
-    let bytes = batch / f64::from(shared) * s * t * (d + e) * 16.0 / run;
-    // Heads of other workgroups find in caches what the first one read.
-    let again = 1.0 + (f64::from(shared) / heads - 1.0) / 4.0;
-    let reading = bytes * again / speeds.bytes_per_cycle();
-    let warps = per_core.min(resident) * threads / 32.0;
-    let few = (WARPS / warps).max(1.0).powf(FEW_POWER);
-    let waiting =
-        (per_core / resident).ceil() * (steps * (step * few * threads / 128.0).max(latency) + 2.0 * end);
-    OVERHEAD * speeds.memory_latency + (per_core * busy).max(reading).max(waiting) + 0.2 * reading
+    out
 }
 
 /// Queries of a workgroup and of a subgroup, and keys of a step, on matrix units.
@@ -333,9 +239,8 @@ const MATRICES: &[(u32, u32, u32)] =
 /// Loads that an invocation may have under way for the next step.
 const MOST_AHEAD: u32 = 16;
 
-/// All ways to use matrix units with their times, the preferred one first.
-fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<(f64, Matrices)> {
-    let device = cx.device;
+/// All ways to use matrix units.
+fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, device: &DeviceProfile) -> Vec<Matrices> {
     let (Some(d), e, Some(subgroup)) = (p.d, p.e, device.subgroup) else { return vec![] };
     let eights = [(k.q, 3), (k.k, 3), (k.v, 4)].into_iter().all(|(root, along)| {
         half(&kernel.body, root) && run_of(kernel, root, along, 8, &mut Body::default()).is_some()
@@ -354,69 +259,32 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context
             out.extend(fits.then_some(m));
         }
     }
-    timed(out, |m| on_matrix_units(m, k, p, cx))
+    out
 }
 
-/// Estimated time in cycles: a fit to times measured on an H100.
-fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
-    let speeds = &cx.device.speeds;
-    let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
-    let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
-    let [queries, sub_queries, keys, threads] =
-        [g.queries, g.sub_queries, g.keys, g.threads()].map(f64::from);
-    let seen = if p.bounded { (t / 2.0 + queries / 2.0).min(t) } else { t };
-    let steps = (seen / keys).ceil();
-    let workgroups = batch * (s / queries).ceil();
-    let matrix_products = 128.0 * speeds.flops_matrix / speeds.flops_f32;
-    let products = queries * keys * (d + e) / matrix_products;
-    // Each subgroup reads all keys and values; scores and results go to workgroup memory and back.
-    let reads =
-        queries / sub_queries * keys * (d + e) * 2.0 / 128.0 + queries * (2.0 * keys + 2.0 * e) * 4.0 / 128.0;
-    let softmax = queries * keys * SOFTMAX / 128.0;
-    let loads = keys * (d + e) * if g.ahead { 0.05 } else { 0.1 };
-    let step = products + reads + softmax + loads + BARRIERS;
-    let per_core = speeds.per_core(workgroups);
-    let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
-    let resident = cx.device.resident_by_bytes(Kind::Matrices, f64::from(bytes)).floor().max(1.0);
-    let warps = per_core.min(resident) * threads / 32.0;
-    let busy = steps * step * (WARPS / 2.0 / warps).max(1.0).powf(FEW_POWER) + queries * (d + e) / 16.0;
-    let latency = steps * speeds.memory_latency * if g.ahead { 1.0 } else { 2.0 };
-    (per_core * busy).max((per_core / resident).ceil() * latency) + 2.0 * OVERHEAD * speeds.memory_latency
-}
-
-/// All ways that a device can run on an attention kernel, the preferred one first.
+/// All ways that a device can run on an attention kernel, by their estimated times.
 pub fn candidates(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<Attention> {
     let device = cx.device;
     let p = Problem::of(kernel, k);
-    let some = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES);
-    let streams = if some { streamed(kernel, k, &p, cx) } else { vec![] };
-    let streams = streams.into_iter().map(Attention::Streamed);
-    // Small subgroups, of processors without many of them, have no use for it.
-    let preferred = device.subgroup.is_some_and(|s| s >= 16);
-    let can = some && takes_decode(&k.d, device);
-    let plain = (can || k.parts > 1).then(|| decode(device));
-    let mut few: Vec<Attention> = streams.collect();
-    if preferred {
-        few.extend(plain);
-    } else {
-        few.splice(0..0, plain);
+    let mut out: Vec<(f64, Attention)> = vec![];
+    let few = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES);
+    if few {
+        let shared = shared_heads(kernel);
+        let all = streamed(kernel, k, &p, shared, device).into_iter();
+        out.extend(all.map(|g| (cost::streamed(&g, k, &p, shared, cx), Attention::Streamed(g))));
     }
-    if k.parts > 1 {
-        return few;
+    if few && takes_decode(&k.d, device) || k.parts > 1 {
+        let g = workgroup_for_each(device);
+        out.push((cost::decode(&g, k, &p, cx), Attention::Decode(g)));
     }
-    let all = timed(p.tiled(device), |g| cycles(g, k, &p, cx));
-    let least = all.first().map_or(f64::INFINITY, |(time, _)| *time);
-    let (sooner, later): (Vec<_>, Vec<_>) =
-        cooperative(kernel, k, &p, cx).into_iter().partition(|(time, _)| *time < least);
-    let tiled = sooner.into_iter().map(|(_, m)| Attention::Cooperative(m));
-    let tiled = tiled.chain(all.into_iter().map(|(_, g)| Attention::Tiled(g)));
-    let tiled = tiled.chain(later.into_iter().map(|(_, m)| Attention::Cooperative(m)));
-    let size = |d: &Dim| cx.expect.estimate(d).max(1);
-    if k.s.as_const().is_some_and(|s| s <= 4) && size(&k.t) >= size(&k.s).saturating_mul(16) {
-        few.into_iter().chain(tiled).collect()
-    } else {
-        tiled.chain(few).collect()
+    if k.parts == 1 {
+        let all = cooperative(kernel, k, &p, device).into_iter();
+        out.extend(all.map(|g| (cost::matrices(&g, k, &p, cx), Attention::Cooperative(g))));
+        let all = p.tiled(device).into_iter();
+        out.extend(all.map(|g| (cost::tiled(&g, k, &p, cx), Attention::Tiled(g))));
     }
+    out.sort_by(|a, b| a.0.total_cmp(&b.0));
+    out.into_iter().map(|(_, g)| g).collect()
 }
 
 /// Whether a workgroup for each query can be had.

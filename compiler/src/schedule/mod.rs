@@ -6,6 +6,7 @@
 //! first of them unless a table knows better.
 
 pub mod attention;
+mod launch;
 mod loop_forms;
 pub mod loops;
 pub mod maps;

@@ -3,13 +3,12 @@
 use super::Context;
 use crate::device::DeviceProfile;
 use crate::kernel;
+use crate::schedule::launch::{LOAD, Launch, OTHER_REGISTERS, Work};
 
 /// Bytes of a key.
 const KEY: u32 = 8;
 /// Keys that an invocation has in registers.
 const EACH: [u32; 4] = [8, 4, 2, 16];
-/// A workgroup has so many invocations at least, where several parts are as many.
-const THREADS: u32 = 64;
 
 /// How a sort is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,36 +52,16 @@ pub fn span(k: &kernel::Sort) -> u32 {
     u32::try_from(most.max(16)).unwrap_or(1 << 31).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
-/// All schedules of a sort that a device can run, the preferred one first.
+/// All schedules of a sort that a device can run, by their estimated times.
 pub fn candidates(k: &kernel::Sort, cx: &Context) -> Vec<Sort> {
     let most = 1u32 << cx.device.max_invocations.max(1).ilog2();
-    if k.sorted > 1 {
-        return merges(k, cx.device, most);
+    let mut all = if k.sorted > 1 { merges(k, cx.device, most) } else { selects(k, cx.device, most) };
+    if k.sorted <= 1 {
+        all.extend(blocks(k, cx.device, most));
     }
-    let selects = selects(k, cx.device, most);
-    if span(k) as i64 > most_keys(cx.device) {
-        return selects;
-    }
-    let span = span(k);
-    let mut out: Vec<Block> = vec![];
-    for each in EACH {
-        for threads in [32, 64, 128, 256, 512, 1024].map(|t: u32| t.min(most)) {
-            let (keys, s) = (each * threads, Block { threads, each });
-            if keys >= span && keys * KEY <= cx.device.max_workgroup_bytes && !out.contains(&s) {
-                out.push(s);
-            }
-        }
-    }
-    // Eight keys of an invocation, unless that leaves a workgroup small.
-    let rank = |s: &Block| {
-        let keys = s.each * s.threads;
-        (s.threads < THREADS.min(most), s.each != 8 && span >= 512, s.each != 4 && span < 512, keys)
-    };
-    out.sort_by_key(rank);
-    let blocks = out.into_iter().map(Sort::Block);
-    // To go through a part pays where most of it is left behind.
-    let long = selects.iter().any(|s| matches!(s, Sort::Select(s) if s.each * s.threads < span));
-    if long { selects.into_iter().chain(blocks).collect() } else { blocks.chain(selects).collect() }
+    let mut timed: Vec<(f64, Sort)> = all.into_iter().map(|s| (cycles(&s, k, cx), s)).collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    timed.into_iter().map(|(_, s)| s).collect()
 }
 
 /// Whether the keys of a workgroup fit its memory.
@@ -91,21 +70,37 @@ fn fits(s: &Block, device: &DeviceProfile) -> bool {
     s.each * s.threads * KEY + s.threads * 4 + 64 <= device.max_workgroup_bytes
 }
 
-/// The selections that go through a part, by four times as many keys as are kept.
+/// The sorts of whole parts.
+fn blocks(k: &kernel::Sort, device: &DeviceProfile, most: u32) -> Vec<Sort> {
+    let span = span(k);
+    if i64::from(span) > most_keys(device) {
+        return vec![];
+    }
+    let mut out = vec![];
+    for each in EACH {
+        for threads in [32, 64, 128, 256, 512, 1024].map(|t: u32| t.min(most)) {
+            let (keys, s) = (each * threads, Sort::Block(Block { threads, each }));
+            if keys >= span && keys * KEY <= device.max_workgroup_bytes && !out.contains(&s) {
+                out.push(s);
+            }
+        }
+    }
+    out
+}
+
+/// The selections that go through a part.
 fn selects(k: &kernel::Sort, device: &DeviceProfile, most: u32) -> Vec<Sort> {
     let mut out = vec![];
     for each in [4, 8, 2, 16] {
         for threads in [128, 256, 64, 32, 512].map(|t: u32| t.min(most)) {
             let s = Block { threads, each };
             let enough = i64::from(each * threads) >= k.keep.saturating_mul(2);
-            if enough && k.keep < k.part && fits(&s, device) && !out.contains(&s) {
-                out.push(s);
+            if enough && k.keep < k.part && fits(&s, device) && !out.contains(&Sort::Select(s)) {
+                out.push(Sort::Select(s));
             }
         }
     }
-    let roomy = |s: &Block| i64::from(s.each * s.threads) < k.keep.saturating_mul(4);
-    out.sort_by_key(|s| (roomy(s), s.threads < 128.min(most)));
-    out.into_iter().map(Sort::Select).collect()
+    out
 }
 
 fn merges(k: &kernel::Sort, device: &DeviceProfile, most: u32) -> Vec<Sort> {
@@ -119,11 +114,128 @@ fn merges(k: &kernel::Sort, device: &DeviceProfile, most: u32) -> Vec<Sort> {
             }
         }
     }
-    let threads = [256, 128, 64, 512].map(|t: u32| t.min(most));
-    for s in threads.map(|threads| Sort::Merge(Merge { threads })) {
+    for s in [256, 128, 64, 512].map(|t: u32| Sort::Merge(Merge { threads: t.min(most) })) {
         if !out.contains(&s) {
             out.push(s);
         }
     }
     out
+}
+
+/// The number of rounds in which a workgroup with this many invocations finds a place in a run: each leaves the part at which one of half
+/// of them looked.
+pub fn search_rounds(run: i64, threads: u32) -> u32 {
+    let (mut rounds, mut left) = (0, run.max(0) as u64);
+    while left > 0 {
+        left = left.div_ceil(u64::from((threads / 2).max(1))) - 1;
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Operations of a step of a search among sorted keys, by a comparison of two keys of 64 bits.
+const SEARCH: f64 = 24.0;
+/// Operations that merge a key, each of which waits for the read of the next key.
+const MERGE: f64 = 48.0;
+/// Operations that put two keys in order.
+const PAIR: f64 = 10.0;
+/// Operations that write a key to workgroup memory.
+const WRITE: f64 = 6.0;
+/// Elements of a key.
+const ELEMENTS: f64 = 2.0;
+
+/// The work of an invocation that sorts its keys, until runs of `run` keys are in order: a network, then rounds of merges.
+fn sorting(each: f64, run: f64) -> Work {
+    let bits = each.log2();
+    let rounds = (run / each).log2().max(0.0);
+    // Batcher's network has this many pairs. A search among 2ⁿ keys takes n + 1 steps.
+    let pairs = (bits * bits - bits + 4.0) * each / 4.0 - 1.0;
+    let steps = rounds * (bits + (rounds + 1.0) / 2.0);
+    Work {
+        operations: pairs * PAIR + steps * SEARCH + rounds * each * MERGE + (rounds + 1.0) * each * WRITE,
+        shared: ELEMENTS * (2.0 * steps + rounds * (each + 2.0)),
+        barriers: 2.0 * (rounds + 1.0),
+        ..Work::default()
+    }
+}
+
+/// The estimated time in cycles.
+fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
+    let [rows, len] = [&k.rows, &k.len].map(|d| cx.expect.extent(d));
+    let (part, keep) = (k.part as f64, k.keep as f64);
+    let (threads, each) = match s {
+        Sort::Block(b) | Sort::Select(b) | Sort::Path(b) => (f64::from(b.threads), f64::from(b.each)),
+        Sort::Merge(m) => (f64::from(m.threads), 0.0),
+    };
+    let count = threads * each;
+    let parts = rows * (len / part).ceil();
+    let (workgroups, steps, step, ends) = match s {
+        Sort::Block(_) => {
+            let span = f64::from(span(k));
+            let ends = Work {
+                operations: 2.0 * each * LOAD,
+                loaded: ELEMENTS * each,
+                waits: 2.0,
+                ..Work::default()
+            };
+            ((parts * span / count).ceil(), 1.0, sorting(each, span), ends)
+        }
+        Sort::Select(_) => {
+            let steps = (len.min(part) / (count / 2.0)).ceil();
+            // The first keys are sorted when they are as many as fit. Of those behind, fewer and fewer are less than the last that is kept.
+            let gathered = keep * (steps / 2.0).ln() / (count / 2.0 - keep).max(1.0);
+            let sorts = if steps > 2.0 { 1.0 + gathered.ceil() } else { 1.0 }.min(steps);
+            let whole = sorting(each, count);
+            let share = sorts / steps;
+            let step = Work {
+                operations: each / 2.0 * (LOAD + PAIR) + share * whole.operations,
+                shared: share * (whole.shared + ELEMENTS * each),
+                loaded: ELEMENTS * each / 2.0,
+                barriers: 2.0 + share * (whole.barriers + 1.0),
+                waits: 1.0,
+                ..Work::default()
+            };
+            let ends = Work { operations: keep / threads * LOAD, waits: 1.0, ..Work::default() };
+            (parts, steps, step, ends)
+        }
+        Sort::Path(_) => {
+            let rounds = f64::from(search_rounds(k.sorted, threads as u32));
+            let searched = count.log2() + 1.0;
+            let step = Work {
+                operations: rounds * (2.0 * LOAD + SEARCH)
+                    + searched * SEARCH
+                    + each * (2.0 * LOAD + MERGE + 2.0 * WRITE),
+                shared: ELEMENTS * (2.0 * searched + 2.0 * each),
+                loaded: ELEMENTS * (2.0 * rounds + each),
+                barriers: 2.0 * rounds + 4.0,
+                waits: rounds + 2.0,
+                ..Work::default()
+            };
+            (rows * (len / count).ceil(), 1.0, step, Work::default())
+        }
+        Sort::Merge(_) => {
+            // In each of the other runs a search, of which half of the steps find their keys in a cache nearby.
+            let runs = (part / k.sorted as f64).max(2.0) - 1.0;
+            let searched = ((k.sorted as f64).log2() + 1.0) * runs;
+            let step = Work {
+                operations: searched * (LOAD + SEARCH / 2.0) + 2.0 * LOAD,
+                loaded: ELEMENTS * (searched + 1.0),
+                waits: searched / 2.0 + 2.0,
+                ..Work::default()
+            };
+            ((rows * len / threads).ceil(), 1.0, step, Work::default())
+        }
+    };
+    let launch = Launch {
+        workgroups,
+        threads,
+        registers: OTHER_REGISTERS + 3.0 * ELEMENTS * each,
+        bytes: count * f64::from(KEY),
+        steps,
+        longest: steps,
+        step,
+        ends,
+        memory: 0.0,
+    };
+    launch.cycles(cx.device)
 }

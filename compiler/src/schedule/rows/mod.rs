@@ -145,13 +145,17 @@ impl<'a> Problem<'a> {
 
     /// Fewer lanes, where a core waits longer at their barriers than it reads their rows, and there are rows enough to keep the device
     /// busy: subgroups combine without barriers, and a single lane has nothing to combine. While a workgroup waits, the core's other
-    /// workgroups go on.
+    /// workgroups go on. A core that reads elements one after another has no latencies to hide: a subgroup with a row for each of its
+    /// invocations keeps it busy.
     fn without_barriers(&self, mut lanes: u32, threads: u32, rows: i64, len: i64) -> u32 {
         let speeds = &self.device.speeds;
         let alone = self.device.subgroup.unwrap_or(1);
         let others = (speeds.resident / speeds.cores / f64::from(threads.max(lanes))).max(1.0);
         let row = (len * 4) as f64 / speeds.workgroup_bandwidth;
-        while lanes > alone && rows.saturating_mul(i64::from(lanes / 2)) >= speeds.share_of_resident(1.0) {
+        let fills = speeds.element_cycles().is_some() && rows as f64 >= speeds.cores * f64::from(alone);
+        let busy =
+            |lanes: u32| fills || rows.saturating_mul(i64::from(lanes)) >= speeds.share_of_resident(1.0);
+        while lanes > alone && busy(lanes / 2) {
             let barriers = f64::from(1 + (lanes / alone).ilog2()) * speeds.barrier / others;
             if barriers < row * f64::from(threads.max(lanes) / lanes) {
                 break;
