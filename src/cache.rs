@@ -397,7 +397,8 @@ mod tests {
                 subgroup: 1,
             }))
         };
-        let of = |all: &[(&str, Option<Schedule>)]| all.iter().map(|(k, c)| (k.to_string(), c.clone())).collect();
+        let of =
+            |all: &[(&str, Option<Schedule>)]| all.iter().map(|(k, c)| (k.to_string(), c.clone())).collect();
         cache.add_tuning(&a, &of(&[("x", row(64, 8)), ("y", row(64, 4))])).unwrap();
         cache.add_tuning(&a, &of(&[("y", row(128, 2)), ("z", None)])).unwrap();
         let table = cache.tuning(&a).unwrap();

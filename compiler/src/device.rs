@@ -312,11 +312,16 @@ impl Speeds {
         Self::RAMP * self.dispatch_cost
     }
 
-    /// The cost of one more tiny dispatch in [cycles](Speeds::cycle). No device combines the cores and the rate of
-    /// [`Speeds::PORTABLE`]: for it, the cycles are those of [`Speeds::DISCRETE`], from which its ratios come.
+    /// The cost of one more tiny dispatch in [cycles](Speeds::cycle).
     pub fn dispatch_cycles(&self) -> f64 {
+        self.dispatch_cost / self.clock()
+    }
+
+    /// The seconds of a [cycle](Speeds::cycle), for speeds that are times. No device combines the cores and the rate of
+    /// [`Speeds::PORTABLE`]: for it, the cycles are those of [`Speeds::DISCRETE`], from which its ratios come.
+    fn clock(&self) -> f64 {
         let of_no_device = Speeds { dispatch_cost: self.dispatch_cost, ..Speeds::PORTABLE } == *self;
-        self.dispatch_cost / if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
+        if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
     }
 
     /// The seconds in which a core executes 128 multiply-adds in f32. Cost models in cycles count these, whatever the
@@ -352,22 +357,21 @@ impl Speeds {
     }
 
     /// The bytes per second that all workgroups together read from the cache that cores share, behind their own ones. Nothing measures it:
-    /// it is four times the memory bandwidth, a fit to times on an H100, but no more than what they read from their own caches and no less
-    /// than what as many workgroups as cores read.
+    /// it is four times the memory bandwidth, a fit to times on an H100, but no more than what they read from their own caches. A device
+    /// whose cores do not [overlap](Speeds::overlaps) has the speed that was measured for all of its caches.
     pub fn shared_cache(&self) -> f64 {
-        let least = self.workgroup_bandwidth * self.cores;
-        (4.0 * self.bandwidth).max(least).min(self.cache_bandwidth)
+        if self.overlaps() { self.cache_bandwidth.min(4.0 * self.bandwidth) } else { self.cache_bandwidth }
     }
 
     /// The [cycles](Speeds::cycle) of a barrier of a workgroup with this many invocations that is alone on its core.
     pub fn barrier_alone(&self, threads: f64) -> f64 {
-        self.barrier * threads.max(self.held().min(Self::MEASURED)) / Self::MEASURED / self.cycle()
+        self.barrier * threads.max(self.held().min(Self::MEASURED)) / Self::MEASURED / self.clock()
     }
 
     /// The [cycles](Speeds::cycle) of a core that a barrier of a workgroup with this many invocations takes: while a workgroup waits, the
     /// others on the core continue.
     pub fn barrier_cycles(&self, threads: f64) -> f64 {
-        self.barrier * threads / (self.resident / self.cores).max(Self::MEASURED) / self.cycle()
+        self.barrier * threads / self.held().max(Self::MEASURED) / self.clock()
     }
 
     /// The maximum number of workgroups per core if this many are distributed. The number of cores is taken to be a

@@ -8,7 +8,7 @@ mod listing;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::bindings::Bindings;
+use crate::kernel::bindings::{Bindings, Encoding};
 use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
 use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
 use crate::schedule::maps::{declare, read};
@@ -20,7 +20,7 @@ use wgfc_ir::program::Access;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Reg};
 use wgfc_loops::{For, Kernel, Space, levels};
 
-/// The most elements of 8 bits that one access reads.
+/// The most elements of 8 bits that one access reads or writes.
 const WIDEST: u32 = 16;
 
 /// Writes a kernel whose tensors in storage are `tensors`, for a kernel of this family.
@@ -174,7 +174,10 @@ fn declare_written(bindings: &mut Bindings, items: &[Item], tensor: TensorId, cx
         });
     });
     let Some(n) = groups.iter().map(|g| g.len()).min().filter(|n| *n > 1) else { return };
-    for n in (2..=n as u32).rev().filter(|n| n.is_power_of_two()) {
+    let Ok((_, b)) = bindings.find(tensor) else { return };
+    // f16 has vectors of four.
+    let most = if b.encoding == Encoding::Half { 4 } else { 8 * WIDEST / b.dtype.bits() as u32 };
+    for n in (2..=most.min(n as u32)).rev().filter(|n| n.is_power_of_two()) {
         let fits = groups.iter().all(|g| {
             g.len().is_multiple_of(n as usize)
                 && crate::schedule::maps::written(g, &[], n, cx.graph, bindings).is_some()

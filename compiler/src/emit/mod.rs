@@ -223,8 +223,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
     let legend = Legend::of(kernel, cx.graph);
     let cx = &EmitContext { legend: Some(&legend), ..*cx };
     let emitted = match (&kernel.family, schedule) {
-        (f, s) if let Some(steps) = s.steps(kernel) => steps
-            .scheduled(kernel, cx.graph)
+        (f, s) if let Some(scheduled) = s.scheduled(kernel, cx.graph) => scheduled
             .map_err(Diagnostic::internal)
             .and_then(|scheduled| loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)),
         (Family::Map(k), Schedule::Map(maps::Map::Flat(s))) => map::emit(kernel, k, s, cx),

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use wgfc_loops::steps::{Step, apply};
-use wgfc_loops::{Kind, levels, races};
+use wgfc_loops::{Kind, Name, levels, races};
 
 /// Steps on the [nest](crate::nest) of a kernel of any family, one after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,44 +51,76 @@ impl Steps {
     }
 }
 
-/// Elements of the first loop of a nest and of `others` inside of it, in order, each an invocation.
-fn invocations(first: &str, others: impl Iterator<Item = String>, threads: u32) -> Vec<Step> {
-    let mut out: Vec<Step> = others.map(|o| Step::Fuse(first.into(), o.into())).collect();
-    let part = |i: u32| format!("{first}.{i}").into();
-    out.push(Step::Split(first.into(), threads.into()));
-    out.push(Step::Place(part(0), Kind::Grid));
-    out.push(Step::Place(part(1), Kind::Invocation));
-    out
+/// A nest under scheduling. Loops are known by their number, in the order of the text: any name may be taken by a symbol.
+struct Nest(wgfc_loops::Kernel);
+
+impl Nest {
+    fn name(&self, i: usize) -> Result<Name, String> {
+        self.0.vars.get(i).cloned().ok_or_else(|| format!("there is no loop {i}"))
+    }
+
+    fn apply(self, step: &Step) -> Result<Nest, String> {
+        apply(&self.0, step).map(Nest).map_err(|e| e.to_string())
+    }
+
+    fn place(self, i: usize, kind: Kind) -> Result<Nest, String> {
+        let name = self.name(i)?;
+        self.apply(&Step::Place(name, kind))
+    }
+
+    /// Makes an invocation of each point of the outermost loops, of which there are so many. They become loops 0 and 1.
+    fn invocations(mut self, loops: usize, threads: u32) -> Result<Nest, String> {
+        if loops == 0 {
+            return Ok(self);
+        }
+        for _ in 1..loops {
+            let (first, second) = (self.name(0)?, self.name(1)?);
+            self = self.apply(&Step::Fuse(first, second))?;
+        }
+        let first = self.name(0)?;
+        self = self.apply(&Step::Split(first, threads.into()))?;
+        self.place(0, Kind::Grid)?.place(1, Kind::Invocation)
+    }
+
+    /// Writes out so many points of loop `i` at a time, or fewer that divide their number.
+    fn unrolled(self, i: usize, extent: Option<i64>, points: u32) -> Result<Nest, String> {
+        let Some(extent) = extent else { return Ok(self) };
+        if extent == i64::from(points) {
+            return self.place(i, Kind::Unroll);
+        }
+        let Some(part) = (2..=i64::from(points)).rev().find(|part| extent % part == 0) else {
+            return Ok(self);
+        };
+        let name = self.name(i)?;
+        self.apply(&Step::Split(name, part))?.place(i + 1, Kind::Unroll)
+    }
 }
 
 impl Schedule {
-    /// The steps that a schedule consists of, for those from which kernels are written.
-    pub fn steps(&self, kernel: &Kernel) -> Option<Steps> {
-        let steps = match (self, &kernel.family) {
-            (Schedule::Steps(s), _) => return Some(s.clone()),
-            (Schedule::Loop(_), Family::Loop(k)) if k.lanes.is_empty() => vec![],
+    /// The kernel in the loop form as the schedule says, for schedules from which kernels are written so.
+    ///
+    /// # Errors
+    /// A step that does not apply, or a contradiction in the kernel.
+    pub fn scheduled(
+        &self,
+        kernel: &Kernel,
+        graph: &KernelGraph,
+    ) -> Option<Result<wgfc_loops::Kernel, String>> {
+        let begin = || nest(kernel, graph).map(Nest);
+        let end = match (self, &kernel.family) {
+            (Schedule::Steps(s), _) => return Some(s.scheduled(kernel, graph)),
             (Schedule::Loop(s), Family::Loop(k)) => {
-                invocations("lane0", (1..k.lanes.len()).map(|i| format!("lane{i}")), s.threads)
+                begin().and_then(|n| n.invocations(k.lanes.len(), s.threads))
             }
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) if s.lanes == 1 => {
-                invocations("row", std::iter::empty(), s.threads)
+                begin().and_then(|n| n.invocations(1, s.threads))
             }
-            (Schedule::Product(Product::Serial(s)), Family::Matmul(k)) => {
-                let others = ["row", "column"].map(str::to_owned);
-                let mut steps = invocations("batch", others.into_iter(), s.threads);
-                let (depth, unrolled) = (k.k.as_const(), i64::from(s.unrolled));
-                let divides = |part: &i64| depth.is_some_and(|d| d % part == 0);
-                if depth == Some(unrolled) {
-                    steps.push(Step::Place("depth".into(), Kind::Unroll));
-                } else if let Some(part) = (2..=unrolled).rev().find(divides) {
-                    steps.push(Step::Split("depth".into(), part));
-                    steps.push(Step::Place("depth.1".into(), Kind::Unroll));
-                }
-                steps
-            }
+            (Schedule::Product(Product::Serial(s)), Family::Matmul(k)) => begin()
+                .and_then(|n| n.invocations(3, s.threads))
+                .and_then(|n| n.unrolled(2, k.k.as_const(), s.unrolled)),
             _ => return None,
         };
-        Some(Steps(steps.into()))
+        Some(end.map(|n| n.0))
     }
 }
 
