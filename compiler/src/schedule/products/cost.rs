@@ -70,9 +70,11 @@ impl Sizes {
         }
     }
 
-    /// Bytes of both operands and the results: each is read or written once.
-    fn memory(&self) -> f64 {
-        self.columns + self.batch * self.rows * self.depth * self.bytes[0] + self.results
+    /// Bytes of the results, and of operands that are read once: elements of windows, which several positions share, are no vectors.
+    fn memory(&self, p: &Problem) -> f64 {
+        let x = if p.fours[0] { self.batch * self.rows * self.depth * self.bytes[0] } else { 0.0 };
+        let y = if p.fours[1] || p.vector > 1 { self.columns } else { 0.0 };
+        x + y + self.results
     }
 
     /// The number of blocks of so many rows and columns.
@@ -102,7 +104,7 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
         registers: mr * mc + 2.0 * (mr + mc) + f64::from(OTHER_REGISTERS),
         kind: Kind::Tiles,
         workgroup_bytes: f64::from(t.workgroup_bytes(*buffers)),
-        memory: s.memory(),
+        memory: s.memory(p),
         multiply_adds: terms * rows * cols,
         loads: terms * (loads(fours[0], rows) + loads(fours[1], cols)),
         gathered: terms * (gathered(fours[0], rows) + gathered(fours[1], cols)),
@@ -144,7 +146,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
             + f64::from(OTHER_REGISTERS),
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(c.workgroup_bytes(p.x, p.y)),
-        memory: s.memory(),
+        memory: s.memory(p),
         operations: if s.bytes[1] < HALF { terms * cols * UNPACK } else { 0.0 },
         matrix: terms * rows * cols,
         loads: terms * (loads(p.eights[0], rows) + loads(p.eights[1], cols)),
@@ -165,7 +167,7 @@ fn window(w: &Window, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Option<
     Some(
         Launch {
             registers: 64.0,
-            memory: s.memory(),
+            memory: s.memory(p),
             operations: work.operations,
             loads: work.loads,
             cached: work.loads * SUM,
@@ -181,7 +183,7 @@ fn block(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch {
     let [r, c] = [b.rows, b.cols].map(f64::from);
     Launch {
         registers: r * c + 2.0 * (r + c) + f64::from(OTHER_REGISTERS),
-        memory: s.memory(),
+        memory: s.memory(p),
         multiply_adds: r * c * s.depth,
         loads: (r + c) * s.depth,
         turns: s.depth,
@@ -208,7 +210,7 @@ fn vectors(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch 
     let converted = if p.bits < 32.0 { r + c } else { 0.0 };
     Launch {
         registers: r * c + held + c + f64::from(OTHER_REGISTERS),
-        memory: s.memory(),
+        memory: s.memory(p),
         multiply_adds: r * c * s.depth,
         // Each invocation computes the elements of the rows that it reads.
         operations: (p.staged * r + converted) * s.depth,
@@ -225,7 +227,7 @@ fn vectors(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch 
 
 fn serial(threads: u32, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch {
     Launch {
-        memory: s.memory(),
+        memory: s.memory(p),
         multiply_adds: s.depth,
         loads: 2.0 * s.depth,
         cached: (SUM + column(p, s, device)) * s.depth,
