@@ -218,7 +218,9 @@ mod tests {
             let line = line.trim_start();
             Some(line.strip_prefix("pub ").unwrap_or(line).split_once(':')?.0.to_owned())
         };
-        let fields: BTreeSet<String> = rust.lines().filter_map(field).collect();
+        // The name of an enum's variant is a field of its own.
+        let tag = |line: &str| Some(line.split_once("tag = \"")?.1.split_once('"')?.0.to_owned());
+        let fields: BTreeSet<String> = rust.lines().filter_map(|l| tag(l).or_else(|| field(l))).collect();
         for (name, source) in SOURCES {
             // A tag begins with `{{` or `{%`: the parts between braces that hold one begin with `%`, or follow an empty part.
             let parts: Vec<&str> = source.split('{').collect();

@@ -221,7 +221,7 @@ fn tuning_is_stored_for_the_adapter_and_used() {
         wgfc_compiler::pipeline::fuse_amended(&bytes, &none, &options, &mut |_| Ok(()), &mut |_, _| {});
     let all = wgfc_compiler::tuning::tunable(&fused.unwrap(), &options, &Default::default(), 3, 1.0).unwrap();
     for t in &all {
-        table["choices"][&t.key] = serde_json::to_value(t.candidates[1].choice).unwrap();
+        table["choices"][&t.key] = serde_json::to_value(&t.candidates[1].choice).unwrap();
     }
     std::fs::write(&file, table.to_string()).unwrap();
     let run = |more: &str| {

@@ -32,7 +32,9 @@ fn check(layer: &Layer) -> usize {
             for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
                 let of = candidates(k, &cx).unwrap().into_iter().find(|s| blocked(s) == Some(block));
                 found |= of.is_some();
-                *s = of.unwrap_or(*s);
+                if let Some(of) = of {
+                    *s = of;
+                }
             }
             if !found {
                 continue;

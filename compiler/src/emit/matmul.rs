@@ -38,7 +38,7 @@ pub(super) fn emit(
         }
         _ if !single => {
             return Err(Diagnostic::internal(
-                "several products and sums, of which only thin schedules make more than one",
+                "several products and sums, of which only thin and serial schedules make more than one",
             ));
         }
         Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),

@@ -552,7 +552,7 @@ pub fn check(case: &Family, gpus: &[Gpu]) -> Result<(), Failure> {
     for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
         let list = candidates(k, &cx).map_err(|e| wrong(e.to_string()))?;
         if let Some(wanted) = list.iter().find(|s| s.to_string().starts_with(case.schedule)) {
-            (*s, found) = (*wanted, true);
+            (*s, found) = (wanted.clone(), true);
         }
     }
     if !found {
