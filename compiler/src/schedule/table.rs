@@ -2,7 +2,7 @@
 //!
 //! A [`Tuning`] holds schedules by what kernels are known by, their [`key`]: as measured on a device, which come before
 //! what the models of the families prefer, or as somebody wrote them. What a measured table has of another kernel, or
-//! of a schedule that is none of the [`candidates`], is ignored, so that no table makes a wrong
+//! of a schedule that is none of the [`candidates`](super::candidates), is ignored, so that no table makes a wrong
 //! program.
 //!
 //! A key is text: what the choice obviously depends on, for people, and a fingerprint of all the kernel does, so that

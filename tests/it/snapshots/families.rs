@@ -284,7 +284,7 @@ graph (x: %0) -> (y: %2) {
 }"#,
     ),
     portable(
-        "loop",
+        "loops",
         "loop",
         &[("n", 37)],
         r#"
