@@ -67,14 +67,14 @@ pub(super) fn find(kernel: &Kernel, table: &Table, place: &Place, facts: &Facts)
     let mut search = Search { kernel, table, place, extents, symbols: BTreeMap::new(), vars, left: MOST };
     let names: Vec<Name> = names.into_iter().collect();
     // All sizes alike, then each from the list in turn.
-    let mut state = 1usize;
+    let mut state = 1u64;
     for turn in 0..400 {
         for (i, n) in names.iter().enumerate() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let size = match turn {
                 0..12 => SIZES[turn],
                 12..24 => SIZES[(turn + 5 * i) % SIZES.len()],
-                _ => SIZES[(state >> 33) % SIZES.len()],
+                _ => SIZES[(state >> 33) as usize % SIZES.len()],
             };
             search.symbols.insert(n.clone(), size);
         }
