@@ -330,7 +330,7 @@ fn schedules_are_printed_changed_and_refused() {
     let all = wgfc(d.path(), &format!("inspect|{model}|--schedule|--json")).exits(0).json();
     let product = |v: &Value| {
         let choices = v["choices"].as_object().unwrap();
-        let found = choices.iter().find(|(_, s)| s.as_str().unwrap().starts_with("product tiled "));
+        let found = choices.iter().find(|(_, s)| s.as_str().unwrap().starts_with("product "));
         found.map(|(k, s)| (k.clone(), s.as_str().unwrap().to_owned())).unwrap()
     };
     let (kernel, chosen) = product(&all);
@@ -348,7 +348,7 @@ fn schedules_are_printed_changed_and_refused() {
     let own = text("");
     write(&chosen, &kernel);
     assert!(text(&with) == own);
-    write("product serial threads=128 unrolled=12", &kernel);
+    write("steps list=", &kernel);
     assert!(text(&with) != own);
 
     let refused = |what: &[&str]| {
