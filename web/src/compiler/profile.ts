@@ -14,12 +14,12 @@ export type DeviceLike = GPUDevice | GPUAdapter;
 
 const DISCRETE = {
   bandwidth: 2.8e12, flops_f32: 57.344e12, flops_f16: 114.688e12, flops_matrix: 448e12, dispatch_cost: 4e-6, cores: 128, resident: 262144,
-  memory_latency: 600, operation: 1.5e-9, barrier: 40e-9, workgroup_bandwidth: 60e9, cache_bandwidth: 11.2e12,
+  memory_latency: 600, operation: 1.5e-9, barrier: 40e-9, workgroup_bandwidth: 60e9, cache_bandwidth: 30e12,
   resident_workgroups: 1, exchange: 1.5e-6,
 };
 const INTEGRATED = {
   bandwidth: 70e9, flops_f32: 2.4e12, flops_f16: 4.8e12, flops_matrix: 4.8e12, dispatch_cost: 8e-6, cores: 8, resident: 16384,
-  memory_latency: 400, operation: 3e-9, barrier: 80e-9, workgroup_bandwidth: 30e9, cache_bandwidth: 280e9,
+  memory_latency: 400, operation: 3e-9, barrier: 80e-9, workgroup_bandwidth: 30e9, cache_bandwidth: 600e9,
   resident_workgroups: 1, exchange: 3e-6,
 };
 const SOFTWARE = {
