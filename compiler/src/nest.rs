@@ -21,7 +21,20 @@ use wgfc_loops::{Expr, Stmt};
 /// # Errors
 /// A contradiction in the kernel, which [`verify`](crate::kernel::verify()) would find.
 pub fn nest(kernel: &Kernel, graph: &KernelGraph) -> Result<wgfc_loops::Kernel, String> {
-    let mut b = Builder::new(kernel, graph);
+    build(Builder::new(kernel, graph, true))
+}
+
+/// [`nest`] with names that follow from the kernel's structure only: equal kernels have equal nests. Its tensors in storage are `t0`, `t1`,
+/// ….
+///
+/// # Errors
+/// As [`nest`].
+pub fn structural(kernel: &Kernel, graph: &KernelGraph) -> Result<wgfc_loops::Kernel, String> {
+    build(Builder::new(kernel, graph, false))
+}
+
+fn build(mut b: Builder) -> Result<wgfc_loops::Kernel, String> {
+    let kernel = b.kernel;
     let body = match &kernel.family {
         Family::Map(k) => map(&mut b, k)?,
         Family::Row(k) => rows::row(&mut b, k)?,

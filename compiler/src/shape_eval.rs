@@ -15,9 +15,7 @@ mod arith;
 use arith::{binary, cast, from_scalar, unary};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::{
-    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode, Value,
-};
+use wgfc_ir::{Atom, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode, Value};
 
 /// The maximum number of elements of a tensor that is evaluated.
 pub const MAX_ELEMENTS: usize = 1024;
@@ -218,7 +216,7 @@ impl ShapeEval {
                     let slot = result.get_mut(flat(&shape, &to)?)?;
                     let x = e.get(i)?.clone();
                     *slot = Some(match slot.take() {
-                        Some(acc) => binary(combine(*op), &acc, &x, out.dtype),
+                        Some(acc) => binary(op.operator(), &acc, &x, out.dtype),
                         None => x,
                     });
                 }
@@ -229,22 +227,13 @@ impl ShapeEval {
                 for (i, pos) in positions(&shape).enumerate() {
                     if *pos.get(*axis)? > 0 {
                         let step: usize = shape[axis + 1..].iter().product();
-                        e[i] = binary(combine(*op), &e[i - step], &e[i], out.dtype);
+                        e[i] = binary(op.operator(), &e[i - step], &e[i], out.dtype);
                     }
                 }
                 Some(e)
             }
             _ => None,
         }
-    }
-}
-
-fn combine(op: ReduceOp) -> BinaryOp {
-    match op {
-        ReduceOp::Sum => BinaryOp::Add,
-        ReduceOp::Prod => BinaryOp::Mul,
-        ReduceOp::Max => BinaryOp::Max,
-        ReduceOp::Min => BinaryOp::Min,
     }
 }
 

@@ -66,6 +66,16 @@ impl ReduceOp {
             (ReduceOp::Min, Class::Bool) => Scalar::bool(true),
         }
     }
+    /// The operator that combines two values.
+    pub fn operator(self) -> crate::BinaryOp {
+        use crate::BinaryOp;
+        match self {
+            ReduceOp::Sum => BinaryOp::Add,
+            ReduceOp::Prod => BinaryOp::Mul,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Min => BinaryOp::Min,
+        }
+    }
     /// The name in the text format.
     pub fn name(self) -> &'static str {
         match self {

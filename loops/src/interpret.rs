@@ -134,8 +134,6 @@ pub fn levels(kernel: &Kernel) -> (Vec<&crate::For>, Vec<&crate::For>, &[Stmt]) 
     (grid, invocations, body)
 }
 
-pub(crate) use machine::operator;
-
 /// Whether invocations share a tensor.
 fn is_shared(space: Space) -> bool {
     space != Space::Register

@@ -11,7 +11,7 @@ use crate::Diagnostic;
 use crate::kernel::dependence::{Dependence, acc_bit};
 use crate::kernel::{Body, Expr, ExprId, Kernel, ReduceKind, Reduction, Row, Store};
 use crate::schedule::rows::group;
-use wgfc_ir::{BinaryOp, Class, DType, Reg, Scalar, UnaryOp};
+use wgfc_ir::{BinaryOp, Class, DType, ReduceOp, Reg, Scalar, UnaryOp};
 
 /// The value that a reduction starts from.
 pub(super) fn identity(m: &mut Module, kind: ReduceKind, t: DType) -> Result<String, Diagnostic> {
@@ -108,13 +108,7 @@ impl<'a> Accumulator<'a> {
         std::iter::once(self.reduction).chain(self.others)
     }
     fn operator(&self) -> Option<BinaryOp> {
-        match self.reduction.kind {
-            ReduceKind::Sum => Some(BinaryOp::Add),
-            ReduceKind::Prod => Some(BinaryOp::Mul),
-            ReduceKind::Max => Some(BinaryOp::Max),
-            ReduceKind::Min => Some(BinaryOp::Min),
-            _ => None,
-        }
+        self.reduction.kind.operation().map(ReduceOp::operator)
     }
     /// WGSL's function, where this is the largest or the smallest of floats.
     fn extreme(&self) -> Option<&'static str> {

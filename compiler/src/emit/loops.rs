@@ -81,7 +81,12 @@ pub(super) fn emit(
     let mut names = Names::default();
     let mut m = Module::with(&whole, bindings, cx);
     m.domain = domain;
-    let locals: Vec<String> = lifted.tensors.iter().map(|t| names.of(&t.name)).collect();
+    // Tensors in storage have the names of their bindings.
+    let mut own = |t: &wgfc_loops::Tensor| match t.space {
+        Space::Storage(_) => String::new(),
+        _ => names.of(&t.name),
+    };
+    let locals: Vec<String> = lifted.tensors.iter().map(&mut own).collect();
     m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
     let mut w = Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, undeclared: local };
     let mut s = Scope::new(4);

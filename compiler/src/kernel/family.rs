@@ -1,7 +1,7 @@
 //! The families of kernels: the fields that each has beside the body and stores.
 
 use super::{ExprId, Store};
-use wgfc_ir::{DType, Dim};
+use wgfc_ir::{DType, Dim, ReduceOp};
 
 /// One reduction of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +118,19 @@ pub enum ReduceKind {
         /// The value when it never holds, over `%0` only.
         init: ExprId,
     },
+}
+
+impl ReduceKind {
+    /// The operation that combines two values; `None` for what depends on positions.
+    pub fn operation(self) -> Option<ReduceOp> {
+        match self {
+            ReduceKind::Sum => Some(ReduceOp::Sum),
+            ReduceKind::Prod => Some(ReduceOp::Prod),
+            ReduceKind::Max => Some(ReduceOp::Max),
+            ReduceKind::Min => Some(ReduceOp::Min),
+            ReduceKind::Arg { .. } | ReduceKind::Last { .. } => None,
+        }
+    }
 }
 
 /// One invocation computes one element, or a few neighbouring ones.

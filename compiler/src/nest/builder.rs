@@ -31,14 +31,14 @@ pub(super) struct Builder<'k> {
 }
 
 impl<'k> Builder<'k> {
-    pub(super) fn new(kernel: &'k Kernel, graph: &KernelGraph) -> Builder<'k> {
+    pub(super) fn new(kernel: &'k Kernel, graph: &KernelGraph, named: bool) -> Builder<'k> {
         let (reads, writes): (BTreeSet<_>, BTreeSet<_>) =
             (kernel.reads().into_iter().collect(), kernel.writes().into_iter().collect());
         let mut out = wgfc_loops::Kernel { nodes: kernel.nodes.clone(), ..wgfc_loops::Kernel::default() };
         // Symbols of extents are names that nothing else may have.
         let symbols: BTreeSet<Name> = kernel.domain().iter().flat_map(Poly::symbols).collect();
         let mut of = FxHashMap::default();
-        for t in tensors(kernel) {
+        for (i, t) in tensors(kernel).into_iter().enumerate() {
             let access = match (reads.contains(&t), writes.contains(&t)) {
                 (_, false) => Access::Read,
                 (false, true) => Access::Write,
@@ -46,10 +46,11 @@ impl<'k> Builder<'k> {
             };
             let Some(tensor) = graph.tensors.get(t) else { continue };
             let name = match &tensor.name {
-                Some(n) => clean(n),
-                None => format!("t{t}"),
+                Some(n) if named => clean(n),
+                None if named => format!("t{t}"),
+                _ => format!("t{i}"),
             };
-            let name = if symbols.contains(name.as_str()) { format!("{name}_{t}") } else { name };
+            let name = if symbols.contains(name.as_str()) { format!("{name}_{i}") } else { name };
             let elements = tensor.ty.shape.iter().product();
             of.insert(t, out.add_tensor(&name, tensor.ty.dtype, vec![elements], Space::Storage(access)));
         }

@@ -14,17 +14,6 @@ pub(super) struct Running<'r> {
     at: Option<usize>,
 }
 
-/// The operation of a reduction whose values are combined in any order.
-fn operation(kind: ReduceKind) -> Option<ReduceOp> {
-    match kind {
-        ReduceKind::Sum => Some(ReduceOp::Sum),
-        ReduceKind::Prod => Some(ReduceOp::Prod),
-        ReduceKind::Max => Some(ReduceOp::Max),
-        ReduceKind::Min => Some(ReduceOp::Min),
-        ReduceKind::Arg { .. } | ReduceKind::Last { .. } => None,
-    }
-}
-
 impl<'r> Running<'r> {
     /// Begins a reduction.
     pub(super) fn begin(
@@ -44,7 +33,7 @@ impl<'r> Running<'r> {
                 (b.register("acc", r.dtype), None, first)
             }
             kind => {
-                let op = operation(kind).unwrap_or(ReduceOp::Sum);
+                let op = kind.operation().unwrap_or(ReduceOp::Sum);
                 (b.register("acc", r.dtype), None, Expr::Const(op.identity(r.dtype)))
             }
         };
@@ -94,7 +83,7 @@ impl<'r> Running<'r> {
                 to.push(Stmt::Store(Store { guard, ..Store::new(self.acc, vec![], value) }));
             }
             (kind, _) => {
-                let op = operation(kind).ok_or("a reduction without a position")?;
+                let op = kind.operation().ok_or("a reduction without a position")?;
                 let value = b.converted(r.dtype, value)?;
                 to.push(b.combine(self.acc, op, value));
             }
@@ -151,7 +140,7 @@ pub(super) fn prefix_scan(b: &mut Builder, k: &PrefixScan) -> Result<Vec<Stmt>, 
         let value = b.values(&[k.reduction.value], &mut each)?.pop().ok_or("a scan of nothing")?;
         each.push(b.set(own, value));
         b.stores(&b.kernel.stores, &mut each)?;
-        let op = operation(k.reduction.kind).ok_or("an exclusive scan without an operation")?;
+        let op = k.reduction.kind.operation().ok_or("an exclusive scan without an operation")?;
         let value = b.converted(k.reduction.dtype, Expr::load(own, vec![]))?;
         each.push(b.combine(running.acc, op, value));
     } else {

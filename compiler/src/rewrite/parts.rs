@@ -207,13 +207,7 @@ fn prefix_scan(
     let each = b.reduce(op, cut, &[axis + 1], true)?;
     let before = b.push(Op::PrefixScan { op, axis, exclusive: true, reverse }, &[each])?;
     let inside = b.push(Op::PrefixScan { op, axis: axis + 1, exclusive, reverse }, &[cut])?;
-    let with = match op {
-        ReduceOp::Sum => B::Add,
-        ReduceOp::Prod => B::Mul,
-        ReduceOp::Max => B::Max,
-        ReduceOp::Min => B::Min,
-    };
-    let y = b.binary(with, before, inside)?;
+    let y = b.binary(op.operator(), before, inside)?;
     let y = b.cast(y, t)?;
     // Merges the two axes again.
     let back = |d: usize| match d.cmp(&axis) {

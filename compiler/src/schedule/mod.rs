@@ -6,7 +6,6 @@
 //! first of them unless a table knows better.
 
 pub mod attention;
-mod launch;
 mod loop_forms;
 pub mod loops;
 pub mod maps;
@@ -15,6 +14,7 @@ pub mod products;
 pub mod rows;
 pub mod sorts;
 pub mod spread;
+mod stepped;
 pub mod steps;
 pub mod table;
 pub mod text;

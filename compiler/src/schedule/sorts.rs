@@ -3,7 +3,7 @@
 use super::Context;
 use crate::device::DeviceProfile;
 use crate::kernel;
-use crate::schedule::launch::{LOAD, Launch, OTHER_REGISTERS, Work};
+use crate::schedule::stepped::{LOAD, OTHER_REGISTERS, Stage, Stepped};
 
 /// Bytes of a key.
 const KEY: u32 = 8;
@@ -145,17 +145,17 @@ const WRITE: f64 = 6.0;
 const ELEMENTS: f64 = 2.0;
 
 /// The work of an invocation that sorts its keys, until runs of `run` keys are in order: a network, then rounds of merges.
-fn sorting(each: f64, run: f64) -> Work {
+fn sorting(each: f64, run: f64) -> Stage {
     let bits = each.log2();
     let rounds = (run / each).log2().max(0.0);
     // Batcher's network has this many pairs. A search among 2ⁿ keys takes n + 1 steps.
     let pairs = (bits * bits - bits + 4.0) * each / 4.0 - 1.0;
     let steps = rounds * (bits + (rounds + 1.0) / 2.0);
-    Work {
+    Stage {
         operations: pairs * PAIR + steps * SEARCH + rounds * each * MERGE + (rounds + 1.0) * each * WRITE,
         shared: ELEMENTS * (2.0 * steps + rounds * (each + 2.0)),
         barriers: 2.0 * (rounds + 1.0),
-        ..Work::default()
+        ..Stage::default()
     }
 }
 
@@ -172,11 +172,11 @@ fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
     let (workgroups, steps, step, ends) = match s {
         Sort::Block(_) => {
             let span = f64::from(span(k));
-            let ends = Work {
+            let ends = Stage {
                 operations: 2.0 * each * LOAD,
                 loaded: ELEMENTS * each,
                 waits: 2.0,
-                ..Work::default()
+                ..Stage::default()
             };
             ((parts * span / count).ceil(), 1.0, sorting(each, span), ends)
         }
@@ -187,21 +187,21 @@ fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
             let sorts = if steps > 2.0 { 1.0 + gathered.ceil() } else { 1.0 }.min(steps);
             let whole = sorting(each, count);
             let share = sorts / steps;
-            let step = Work {
+            let step = Stage {
                 operations: each / 2.0 * (LOAD + PAIR) + share * whole.operations,
                 shared: share * (whole.shared + ELEMENTS * each),
                 loaded: ELEMENTS * each / 2.0,
                 barriers: 2.0 + share * (whole.barriers + 1.0),
                 waits: 1.0,
-                ..Work::default()
+                ..Stage::default()
             };
-            let ends = Work { operations: keep / threads * LOAD, waits: 1.0, ..Work::default() };
+            let ends = Stage { operations: keep / threads * LOAD, waits: 1.0, ..Stage::default() };
             (parts, steps, step, ends)
         }
         Sort::Path(_) => {
             let rounds = f64::from(search_rounds(k.sorted, threads as u32));
             let searched = count.log2() + 1.0;
-            let step = Work {
+            let step = Stage {
                 operations: rounds * (2.0 * LOAD + SEARCH)
                     + searched * SEARCH
                     + each * (2.0 * LOAD + MERGE + 2.0 * WRITE),
@@ -209,24 +209,24 @@ fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
                 loaded: ELEMENTS * (2.0 * rounds + each),
                 barriers: 2.0 * rounds + 4.0,
                 waits: rounds + 2.0,
-                ..Work::default()
+                ..Stage::default()
             };
-            (rows * (len / count).ceil(), 1.0, step, Work::default())
+            (rows * (len / count).ceil(), 1.0, step, Stage::default())
         }
         Sort::Merge(_) => {
             // In each of the other runs a search, of which half of the steps find their keys in a cache nearby.
             let runs = (part / k.sorted as f64).max(2.0) - 1.0;
             let searched = ((k.sorted as f64).log2() + 1.0) * runs;
-            let step = Work {
+            let step = Stage {
                 operations: searched * (LOAD + SEARCH / 2.0) + 2.0 * LOAD,
                 loaded: ELEMENTS * (searched + 1.0),
                 waits: searched / 2.0 + 2.0,
-                ..Work::default()
+                ..Stage::default()
             };
-            ((rows * len / threads).ceil(), 1.0, step, Work::default())
+            ((rows * len / threads).ceil(), 1.0, step, Stage::default())
         }
     };
-    let launch = Launch {
+    let dispatch = Stepped {
         workgroups,
         threads,
         registers: OTHER_REGISTERS + 3.0 * ELEMENTS * each,
@@ -237,5 +237,5 @@ fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
         ends,
         memory: 0.0,
     };
-    launch.cycles(cx.device)
+    dispatch.cycles(cx.device)
 }

@@ -3,12 +3,12 @@
 use super::products::Product;
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
-use crate::nest::nest;
+use crate::nest::{nest, structural};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use wgfc_loops::steps::{Step, apply};
-use wgfc_loops::{Kind, Name, levels, races};
+use wgfc_loops::{Kind, Name, Space, Tensor, levels, races};
 
 /// Steps on the [nest](crate::nest) of a kernel of any family, one after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +39,16 @@ impl Steps {
         let most = i64::from(cx.device.max_invocations);
         if threads > most {
             return Some(format!("a workgroup has {threads} invocations, and at most {most} on the device"));
+        }
+        let shared = kernel.tensors.iter().filter(|t| t.space == Space::Workgroup);
+        let size = |t: &Tensor| t.elements().as_const().unwrap_or(i64::MAX);
+        // Whatever its type, an element takes a word, or two.
+        let bytes = shared.fold(0i64, |n, t| {
+            n.saturating_add(size(t).saturating_mul(if t.dtype.bits() == 64 { 8 } else { 4 }))
+        });
+        let most = i64::from(cx.device.max_workgroup_bytes);
+        if bytes > most {
+            return Some(format!("it takes {bytes} bytes of workgroup memory, and the device has {most}"));
         }
         races(&kernel).into_iter().next()
     }
@@ -106,7 +116,7 @@ impl Schedule {
         kernel: &Kernel,
         graph: &KernelGraph,
     ) -> Option<Result<wgfc_loops::Kernel, String>> {
-        let begin = || nest(kernel, graph).map(Nest);
+        let begin = || structural(kernel, graph).map(Nest);
         let end = match (self, &kernel.family) {
             (Schedule::Steps(s), _) => return Some(s.scheduled(kernel, graph)),
             (Schedule::Loop(s), Family::Loop(k)) => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use wgfc_compiler::assemble::assemble;
-use wgfc_compiler::kernel::{self, KernelGraph};
+use wgfc_compiler::kernel::{self, Family, KernelGraph};
 use wgfc_compiler::layout;
 use wgfc_compiler::options::Precision;
 use wgfc_compiler::passes::fuse;
@@ -154,10 +154,12 @@ fn written_from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head:
             break;
         }
         let steps: Steps = steps.join(",").parse()?;
-        if let Err(why) = steps.scheduled(k, kernels) {
-            println!("REFUSED {}: {why}", k.family);
+        match steps.scheduled(k, kernels) {
+            Ok(_) => Ok(steps),
+            // Its arrays are those of a workgroup.
+            Err(_) if matches!(k.family, Family::StagedLoop(_)) => Ok(Steps::new([])),
+            Err(why) => Err(format!("written from loops: {why}")),
         }
-        Ok(if steps.scheduled(k, kernels).is_ok() { steps } else { Steps::new([]) })
     };
     let schedules =
         kernels.kernels.iter().map(|k| of(k).map(Schedule::Steps)).collect::<Result<_, String>>()?;

@@ -5,7 +5,7 @@ use super::{Buffers, Counts, Fault, Options, levels};
 use crate::text::statement;
 use crate::{Combined, Expr, For, Kernel, Space, Stmt, Store, TensorId, Write};
 use wgfc_ir::eval::{binary_scalar, bitcast_scalar, cast_scalar, unary_scalar};
-use wgfc_ir::{Atom, BinaryOp, DType, Poly, ReduceOp, Scalar};
+use wgfc_ir::{Atom, DType, Poly, Scalar};
 
 /// Which invocations execute a statement.
 type Mask = Vec<bool>;
@@ -260,7 +260,7 @@ impl<'k> Machine<'k> {
         for (lane, to, new) in ready {
             let replaced = |old: Scalar| match s.write {
                 Write::Replace | Write::Any => Some(new),
-                Write::Combine(op) => binary_scalar(operator(op), old, new),
+                Write::Combine(op) => binary_scalar(op.operator(), old, new),
             };
             let who = self.who(lane);
             let stored = self.memory[s.tensor].store(to, who, s.write, replaced);
@@ -335,7 +335,7 @@ impl<'k> Machine<'k> {
                     let x = self.eval(a, i, mask)?;
                     all = match all {
                         None => Some(x),
-                        Some(y) => binary_scalar(operator(op), y, x),
+                        Some(y) => binary_scalar(op.operator(), y, x),
                     };
                 }
                 all.ok_or_else(|| mistyped(lane))
@@ -354,16 +354,6 @@ impl<'k> Machine<'k> {
 /// An expression that the verifier rejects.
 fn mistyped(lane: usize) -> (usize, String) {
     (lane, "an operator on other types than it has".into())
-}
-
-/// The operator that combines two values.
-pub(crate) fn operator(op: ReduceOp) -> BinaryOp {
-    match op {
-        ReduceOp::Sum => BinaryOp::Add,
-        ReduceOp::Prod => BinaryOp::Mul,
-        ReduceOp::Max => BinaryOp::Max,
-        ReduceOp::Min => BinaryOp::Min,
-    }
 }
 
 /// A value on which nothing should depend.

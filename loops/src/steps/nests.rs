@@ -73,7 +73,7 @@ pub(super) fn swap(k: &mut Kernel, a: &str, b: &str) -> Done {
     let first = find(&k.body, outer).ok_or("no such loop")?;
     may(k, first, &[], Change::Order).or_else(|e| may(k, &inner, &[outer], Change::Order).map_err(|_| e))?;
     k.body = replace(std::mem::take(&mut k.body), outer, &mut |l| {
-        // Of points that are independent for each point of a loop around, nothing is known across several of these.
+        // The points of the inner loop were independent at each point of the outer one; only if those are too, all are.
         let kind = if inner.kind == Kind::Parallel { both(l.kind, inner.kind) } else { inner.kind };
         let inside = Stmt::For(For { body: inner.body.clone(), ..l });
         Ok(vec![Stmt::For(For { kind, body: vec![inside], ..inner.clone() })])

@@ -129,7 +129,7 @@ pub(super) fn spread(k: &mut Kernel, name: &str) -> Result<(), String> {
             let half = (left + 1) / 2;
             let other = &Poly::var(lane) + &Poly::constant(half);
             let condition = Expr::compare(BinaryOp::Lt, other.clone(), Poly::constant(left));
-            let value = Expr::binary(crate::interpret::operator(*op), at(Poly::var(lane)), at(other));
+            let value = Expr::binary(op.operator(), at(Poly::var(lane)), at(other));
             after.push(Stmt::If { condition, then: vec![store(value)], otherwise: vec![] });
             after.push(meet.clone());
             left = half;

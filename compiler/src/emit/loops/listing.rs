@@ -8,7 +8,7 @@ use crate::Diagnostic;
 use crate::kernel::{self, Body, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, ReduceOp, ScalarFn};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, ScalarFn};
 use wgfc_loops::{Expr, For, Kernel, Kind, Space, Stmt, Store, Write, visit};
 
 /// The statements of a kernel.
@@ -90,6 +90,9 @@ impl Item {
     }
 }
 
+/// The most statements of a kernel, those of loops that are written out once for each point: drivers take minutes for larger texts.
+const MOST_STATEMENTS: usize = 1 << 16;
+
 /// A listing under way.
 struct Lister<'k> {
     kernel: &'k Kernel,
@@ -107,6 +110,8 @@ struct Lister<'k> {
     /// The list under way: those around it and itself, by number.
     path: Vec<u32>,
     lists: u32,
+    /// The number of statements so far.
+    statements: usize,
     uses: BTreeMap<Element, Uses>,
 }
 
@@ -148,6 +153,7 @@ impl Listing {
             arrays: FxHashMap::default(),
             path: vec![],
             lists: 0,
+            statements: 0,
             uses: BTreeMap::new(),
         };
         for l in head {
@@ -343,6 +349,13 @@ impl Lister<'_> {
     }
 
     fn statement(&mut self, s: &Stmt) -> Done<Vec<Item>> {
+        self.statements += 1;
+        if self.statements > MOST_STATEMENTS {
+            return Err(Diagnostic::unsupported(format!(
+                "a kernel of more than {MOST_STATEMENTS} statements once its loops are written out"
+            ))
+            .help("unroll fewer loops, or loops of fewer points"));
+        }
         Ok(match s {
             Stmt::Let { value, expr } => {
                 let id = self.expr(expr)?;
@@ -430,7 +443,7 @@ impl Lister<'_> {
                     return Err(wrong("combinations in workgroup memory have no text yet"));
                 }
                 let old = self.load(s.tensor, &s.at, None)?;
-                value = self.binary(operator(op), old, value)?;
+                value = self.binary(op.operator(), old, value)?;
             }
             let item = if self.scalars[s.tensor] {
                 let e = self.element(s.tensor, &s.at)?;
@@ -482,14 +495,4 @@ fn follows(row: &[kernel::Store], next: &[kernel::Store]) -> bool {
     let (Some(last), Some(next)) = (row.last(), next.first()) else { return false };
     let plain = last.combine.is_none() && next.combine.is_none();
     plain && last.tensor == next.tensor && next.offset == &last.offset + &Poly::ONE
-}
-
-/// The operator that combines two values.
-fn operator(op: ReduceOp) -> BinaryOp {
-    match op {
-        ReduceOp::Sum => BinaryOp::Add,
-        ReduceOp::Prod => BinaryOp::Mul,
-        ReduceOp::Max => BinaryOp::Max,
-        ReduceOp::Min => BinaryOp::Min,
-    }
 }

@@ -232,12 +232,9 @@ impl<R: Resolver> Puller<'_, R> {
         let Some(a) = so_far else { return e };
         let bool = self.body().dtype(e) == DType::Bool;
         let op = match op {
-            ReduceOp::Sum => BinaryOp::Add,
-            ReduceOp::Prod => BinaryOp::Mul,
             ReduceOp::Max if bool => BinaryOp::Or,
             ReduceOp::Min if bool => BinaryOp::And,
-            ReduceOp::Max => BinaryOp::Max,
-            ReduceOp::Min => BinaryOp::Min,
+            op => op.operator(),
         };
         self.binary(op, a, e)
     }

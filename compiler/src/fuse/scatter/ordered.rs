@@ -237,12 +237,7 @@ impl Rows {
     }
 
     fn combine(&self) -> B {
-        match self.how {
-            ReduceOp::Sum => B::Add,
-            ReduceOp::Prod => B::Mul,
-            ReduceOp::Max => B::Max,
-            ReduceOp::Min => B::Min,
-        }
+        self.how.operator()
     }
 }
 

@@ -6,7 +6,7 @@
 use super::{Decode, Matrices, Problem, Stream, Tiled};
 use crate::kernel;
 use crate::schedule::Context;
-use crate::schedule::launch::{LOAD, Launch, OTHER_REGISTERS, Work};
+use crate::schedule::stepped::{LOAD, OTHER_REGISTERS, Stage, Stepped};
 
 /// Operations that make a probability of a score: scale, bounds, maximum, `exp` and sum.
 const SCORE: f64 = 16.0;
@@ -87,7 +87,7 @@ pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context)
         + sums
         + (loads + mask) * LOAD
         + divisions * DIVISION;
-    let step = Work {
+    let step = Stage {
         operations,
         shared: 4.0 * reads,
         loaded: 4.0 * loads,
@@ -95,13 +95,13 @@ pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context)
         barriers: 2.0 * (key_parts + value_parts) + if g.subgroup > 1 { 0.0 } else { 1.0 },
         waits: key_waits + value_parts - if ahead.is_some() { 1.0 } else { 0.0 },
     };
-    let ends = Work {
+    let ends = Stage {
         operations: sums + if tiles.kept { query_loads * LOAD } else { 0.0 },
         waits: if tiles.kept { 3.0 } else { 2.0 },
-        ..Work::default()
+        ..Stage::default()
     };
     let held = rows * (4.0 * (x.e / (4.0 * lanes)).ceil() + each) + 4.0 * (rows + each);
-    let launch = Launch {
+    let dispatch = Stepped {
         workgroups: x.batch * (x.s / queries).ceil(),
         threads,
         registers: OTHER_REGISTERS + held + 4.0 * f64::from(ahead.unwrap_or(0)),
@@ -112,7 +112,7 @@ pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context)
         ends,
         memory: 0.0,
     };
-    launch.cycles(cx.device)
+    dispatch.cycles(cx.device)
 }
 
 /// The time of blocks of queries on matrix units.
@@ -129,7 +129,7 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
     let moved = key_blocks * widths + blocks * key_blocks * value_parts + blocks * (key_blocks + x.e / 16.0);
     let loads = keys * width / 8.0 / threads;
     let mask = mask_loads(k, p, scores, steps);
-    let step = Work {
+    let step = Stage {
         operations: scores * SCORE + 4.0 * blocks + 2.0 * sums + (loads + mask) * LOAD + moved * MATRIX,
         shared: 0.0,
         loaded: 8.0 * loads,
@@ -138,8 +138,8 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
         waits: if g.ahead { 0.0 } else { 1.0 },
     };
     let query_loads = queries * x.d / 8.0 / threads;
-    let ends = Work { operations: query_loads * LOAD + sums, barriers: 2.0, waits: 2.0, ..Work::default() };
-    let launch = Launch {
+    let ends = Stage { operations: query_loads * LOAD + sums, barriers: 2.0, waits: 2.0, ..Stage::default() };
+    let dispatch = Stepped {
         workgroups: x.batch * (x.s / queries).ceil(),
         threads,
         // A matrix of f16 takes 4 registers, which are held with their address.
@@ -151,7 +151,7 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
         ends,
         memory: 0.0,
     };
-    launch.cycles(cx.device)
+    dispatch.cycles(cx.device)
 }
 
 /// The time of streamed keys.
@@ -174,18 +174,18 @@ pub(super) fn streamed(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u
         + sums
         + unpacked
         + (unroll * own / run + mask) * LOAD;
-    let step = Work { operations, loaded: unroll * own, waits: 1.0, ..Work::default() };
+    let step = Stage { operations, loaded: unroll * own, waits: 1.0, ..Stage::default() };
     // Each place of the result is combined of what all subgroups have.
     let places = (heads * x.e / 4.0 / threads).max(1.0);
-    let ends = Work {
+    let ends = Stage {
         operations: heads * x.d / lanes / 4.0 * LOAD
             + sums * (1.0 + 2.0 * (subgroup / lanes).log2())
             + threads / subgroup * places * SCORE,
         barriers: 1.0,
         waits: 2.0,
-        ..Work::default()
+        ..Stage::default()
     };
-    let launch = Launch {
+    let dispatch = Stepped {
         workgroups: x.batch / heads * x.s * x.parts,
         threads,
         registers: OTHER_REGISTERS + (heads + unroll) * own,
@@ -196,7 +196,7 @@ pub(super) fn streamed(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u
         ends,
         memory: x.batch / f64::from(shared) * x.s * x.t * (x.d + x.e) * 16.0 / run,
     };
-    launch.cycles(cx.device)
+    dispatch.cycles(cx.device)
 }
 
 /// The time of a workgroup for each query. The template has a score's keys shared by 4 threads and 16 loads of values under way.
@@ -215,7 +215,7 @@ pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Contex
     let steps = (part / threads).ceil();
     let reads = loads + LANES + combined;
     let mask = mask_loads(k, p, 1.0, steps);
-    let step = Work {
+    let step = Stage {
         operations: loads + reads + SCORE + (loads + mask) * LOAD,
         shared: reads,
         loaded: loads,
@@ -224,8 +224,8 @@ pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Contex
         waits: turns + rounds,
     };
     let ends =
-        Work { operations: LOAD + slices + 2.0 * combined, barriers: 4.0, waits: 2.0, ..Work::default() };
-    let launch = Launch {
+        Stage { operations: LOAD + slices + 2.0 * combined, barriers: 4.0, waits: 2.0, ..Stage::default() };
+    let dispatch = Stepped {
         workgroups: x.batch * x.s * x.parts,
         threads,
         registers: OTHER_REGISTERS + UNDER_WAY,
@@ -236,5 +236,5 @@ pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Contex
         ends,
         memory: 0.0,
     };
-    launch.cycles(cx.device)
+    dispatch.cycles(cx.device)
 }

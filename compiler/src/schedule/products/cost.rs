@@ -203,7 +203,7 @@ fn vectors(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch 
     let held = if terms > 1.0 { terms * r } else { 2.0 * r };
     let rows_loads = if p.fours[0] { r / 4.0 } else { r };
     let spread = if p.x == Contiguous::Depth { (SECTOR / (4.0 * x)).max(1.0) } else { 1.0 };
-    // What an invocation's share is of the columns that its row of invocations reads together, and of the rows.
+    // Invocations side by side read each row once together, and those below each other each column: an invocation's share of both.
     let threads = f64::from(b.threads);
     let across = threads.min(s.cols / c);
     let fetched = (across * c * y + threads / across * r * x * spread) / threads;

@@ -20,7 +20,7 @@ const BARRIER: f64 = 2.0;
 
 /// The work of a workgroup in a step, or beside its steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct Stage {
     /// Operations of an invocation; a multiply-add is one.
     pub operations: f64,
     /// Elements of 32 bits that an invocation reads from workgroup memory.
@@ -37,7 +37,7 @@ pub struct Work {
 
 /// The counts of a dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Launch {
+pub struct Stepped {
     /// Workgroups.
     pub workgroups: f64,
     /// Invocations of a workgroup.
@@ -51,14 +51,14 @@ pub struct Launch {
     /// Steps of the workgroup that has the most.
     pub longest: f64,
     /// The work of a step.
-    pub step: Work,
+    pub step: Stage,
     /// The work before the first step and after the last.
-    pub ends: Work,
+    pub ends: Stage,
     /// Bytes that are read from memory.
     pub memory: f64,
 }
 
-impl Launch {
+impl Stepped {
     /// The estimated time in [cycles](crate::device::Speeds::cycle).
     ///
     /// A core is busy with the operations of all its workgroups, and each workgroup has a time of its own, by latencies, which those
@@ -72,7 +72,7 @@ impl Launch {
         let latency = DEPENDENT * cycles_of(speeds.operation);
         // The operations of a core are limited by its arithmetic and by the invocations that it has at once.
         let operation = (1.0 / 128.0_f64).max(latency * speeds.cores / speeds.resident);
-        let busy = |w: &Work| {
+        let busy = |w: &Stage| {
             let reads = match speeds.element_cycles() {
                 Some(cycles) => (w.shared + w.loaded) * cycles * threads / 128.0,
                 None => w.shared / ELEMENTS * threads,
@@ -80,12 +80,12 @@ impl Launch {
             let matrix = w.matrix * speeds.flops_f32 / speeds.flops_matrix / 128.0;
             w.operations * threads * operation + reads + matrix + w.barriers * speeds.barrier_cycles(threads)
         };
-        let alone = |w: &Work| {
+        let alone = |w: &Stage| {
             w.operations * latency
                 + w.barriers * BARRIER * cycles_of(speeds.barrier)
                 + w.waits * speeds.memory_latency
         };
-        let of = |time: &dyn Fn(&Work) -> f64, steps: f64| steps * time(&self.step) + time(&self.ends);
+        let of = |time: &dyn Fn(&Stage) -> f64, steps: f64| steps * time(&self.step) + time(&self.ends);
         let resident = device
             .resident_by_registers(threads, self.registers)
             .min(device.resident_by_bytes(Kind::Matrices, self.bytes.max(1.0)))
@@ -117,11 +117,11 @@ mod tests {
     }
 
     /// A dispatch that keeps every core of an H100 busy with two rounds of workgroups.
-    fn launch() -> Launch {
+    fn dispatch() -> Stepped {
         let step =
-            Work { operations: 700.0, shared: 300.0, loaded: 40.0, matrix: 1e5, barriers: 4.0, waits: 1.0 };
-        let ends = Work { operations: 90.0, waits: 2.0, ..Work::default() };
-        Launch {
+            Stage { operations: 700.0, shared: 300.0, loaded: 40.0, matrix: 1e5, barriers: 4.0, waits: 1.0 };
+        let ends = Stage { operations: 90.0, waits: 2.0, ..Stage::default() };
+        Stepped {
             workgroups: 900.0,
             threads: 128.0,
             registers: 120.0,
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn the_time_grows_with_every_count() {
         for device in DeviceProfile::NAMES.map(device) {
-            let more: [fn(&mut Launch); 10] = [
+            let more: [fn(&mut Stepped); 10] = [
                 |l| l.workgroups *= 3.0,
                 |l| l.registers *= 3.0,
                 |l| l.bytes *= 3.0,
@@ -149,9 +149,9 @@ mod tests {
                 |l| l.step.waits *= 3.0,
                 |l| l.ends.operations *= 3.0,
             ];
-            let least = launch().cycles(&device);
+            let least = dispatch().cycles(&device);
             for (i, more) in more.iter().enumerate() {
-                let mut l = launch();
+                let mut l = dispatch();
                 more(&mut l);
                 let time = l.cycles(&device);
                 assert!(time >= least && time.is_finite(), "{i}: {time} {least}");
@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn no_part_takes_longer_than_all() {
         let device = device("discrete");
-        let all = launch();
-        let step = |step: Work| Launch { step, ends: Work::default(), memory: 0.0, ..all };
+        let all = dispatch();
+        let step = |step: Stage| Stepped { step, ends: Stage::default(), memory: 0.0, ..all };
         let parts = [
-            step(Work { operations: all.step.operations, ..Work::default() }),
-            step(Work { shared: all.step.shared, ..Work::default() }),
-            step(Work { matrix: all.step.matrix, ..Work::default() }),
-            step(Work { waits: all.step.waits, ..Work::default() }),
-            Launch { memory: all.memory, ..step(Work::default()) },
+            step(Stage { operations: all.step.operations, ..Stage::default() }),
+            step(Stage { shared: all.step.shared, ..Stage::default() }),
+            step(Stage { matrix: all.step.matrix, ..Stage::default() }),
+            step(Stage { waits: all.step.waits, ..Stage::default() }),
+            Stepped { memory: all.memory, ..step(Stage::default()) },
         ];
         let parts = parts.map(|l| l.cycles(&device));
         let whole = all.cycles(&device);
@@ -185,25 +185,28 @@ mod tests {
         let device = device("discrete");
         let Speeds { cores, .. } = device.speeds;
         // 128 operations of 2048 invocations a core are 16 cycles each; latencies are hidden.
-        let step = Work { operations: 12_800.0, ..Work::default() };
+        let step = Stage { operations: 12_800.0, ..Stage::default() };
         let l =
-            Launch { threads: 256.0, registers: 32.0, steps: 1.0, longest: 1.0, step, ..Launch::default() };
-        let time = |workgroups: f64| Launch { workgroups, ..l }.cycles(&device);
+            Stepped { threads: 256.0, registers: 32.0, steps: 1.0, longest: 1.0, step, ..Stepped::default() };
+        let time = |workgroups: f64| Stepped { workgroups, ..l }.cycles(&device);
         let full = time(8.0 * cores) / (8.0 * 12_800.0 * 256.0 / 128.0);
         assert!((1.0..1.1).contains(&full), "{full}");
         // The last round takes as long with one workgroup a core as with a single one.
         assert_eq!(time(1.0), time(cores));
         assert!(time(1.06 * cores) > time(cores));
         // Workgroups of different lengths have no rounds, but the longest takes its time.
-        let uneven = |workgroups: f64| Launch { longest: 4.0, workgroups, ..l }.cycles(&device);
+        let uneven = |workgroups: f64| Stepped { longest: 4.0, workgroups, ..l }.cycles(&device);
         assert_eq!(uneven(1.0), uneven(2.0 * cores));
         assert!(uneven(1.0) > time(cores) && uneven(64.0 * cores) > uneven(2.0 * cores));
     }
 
     #[test]
     fn latencies_of_the_portable_speeds_are_those_of_an_h100() {
-        let waits =
-            Launch { step: Work { waits: 3.0, barriers: 5.0, ..Work::default() }, memory: 0.0, ..launch() };
+        let waits = Stepped {
+            step: Stage { waits: 3.0, barriers: 5.0, ..Stage::default() },
+            memory: 0.0,
+            ..dispatch()
+        };
         let [a, b] = ["portable", "discrete"].map(|name| waits.cycles(&device(name)));
         assert!((a / b - 1.0).abs() < 0.1, "{a} {b}");
     }
@@ -212,8 +215,9 @@ mod tests {
     fn barriers_count_by_the_device() {
         let share = |name: &str| {
             let device = device(name);
-            let step = |barriers: f64| Work { operations: 1000.0, barriers, ..Work::default() };
-            let l = |barriers: f64| Launch { step: step(barriers), memory: 0.0, ..launch() }.cycles(&device);
+            let step = |barriers: f64| Stage { operations: 1000.0, barriers, ..Stage::default() };
+            let l =
+                |barriers: f64| Stepped { step: step(barriers), memory: 0.0, ..dispatch() }.cycles(&device);
             l(4.0) / l(0.0)
         };
         assert!(share("swiftshader") > share("discrete"), "{} {}", share("swiftshader"), share("discrete"));
