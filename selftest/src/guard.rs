@@ -5,6 +5,7 @@ use super::subject::Phase;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wgfc_runtime::{AdapterChoice, AdapterSummary, Gpu, RunError};
 
@@ -18,6 +19,22 @@ pub(crate) struct Device {
     gone: AtomicBool,
     /// The time at which waiting for any case ends.
     end: OnceLock<Instant>,
+    /// The cases in the driver that were not waited for because of `end`, and when their time limit ends.
+    unfinished: Mutex<Vec<(JoinHandle<()>, Instant)>>,
+}
+
+/// A driver that still compiles while the process ends may crash: drivers on the CPU take down their compiler at exit. Cases
+/// that are in the driver get the rest of their time limit, at most a minute.
+impl Drop for Device {
+    fn drop(&mut self) {
+        let last = Instant::now() + Duration::from_secs(60);
+        let unfinished = self.unfinished.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (thread, end) in unfinished.drain(..) {
+            while !thread.is_finished() && Instant::now() < end.min(last) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
 }
 
 impl Device {
@@ -33,6 +50,7 @@ impl Device {
             limit,
             gone: AtomicBool::new(false),
             end: OnceLock::new(),
+            unfinished: Mutex::default(),
         })
     }
 
@@ -90,6 +108,7 @@ impl Device {
             // The receiver may have given up waiting.
             let _ = tx.send(result);
         };
+        let start = Instant::now();
         let started = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
         let thread = started.map_err(|e| Failure::error(format!("no thread can be started: {e}")))?;
         let left = self.end.get().map(|e| e.saturating_duration_since(Instant::now()));
@@ -102,7 +121,12 @@ impl Device {
             }
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Panic("the thread of the case ended".into())),
             Err(RecvTimeoutError::Timeout) => {
-                let at = match phase.load(Ordering::Relaxed) {
+                let phase = phase.load(Ordering::Relaxed);
+                if phase == Phase::Device as u8 && limit < self.limit {
+                    let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+                    unfinished.push((thread, start + self.limit));
+                }
+                let at = match phase {
                     p if p == Phase::Compiler as u8 => "the compiler",
                     p if p == Phase::Evaluator as u8 => "the evaluator",
                     _ => "the device",
