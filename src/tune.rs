@@ -95,8 +95,20 @@ pub struct Measured {
     pub tried: Vec<Timed>,
     /// Schedules for which the same kernel text is emitted as for another one, each with the one that was timed.
     pub same: Vec<(Schedule, Schedule)>,
-    /// The schedules that the device refused, or whose results differed.
-    pub refused: Vec<Schedule>,
+    /// The schedules that are not used, with the reasons.
+    pub refused: Vec<Refused>,
+}
+
+/// A schedule that the device refused, or with which a kernel computed something else.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The schedule.
+    pub choice: Schedule,
+    /// Whether the kernel ran, and its results differed.
+    pub differs: bool,
+    /// The device's message, or the first element that differs.
+    pub why: String,
 }
 
 impl Measured {
@@ -252,17 +264,15 @@ fn measure(
             Err(e @ RunError::DeviceLost(_)) => return Err(device_error(e)),
             Err(e) if runners.is_empty() => return Err(device_error(e)),
             Err(e) => {
-                tracing::debug!("{}: {choice} is refused: {e}", t.title);
-                refused.push(choice.clone());
+                refused.push(Refused { choice: choice.clone(), differs: false, why: e.to_string() });
                 continue;
             }
         };
         let outputs = trial.outputs_blocking().map_err(device_error)?;
         if runners.is_empty() {
             expected = outputs;
-        } else if !outputs.iter().zip(&expected).all(|(a, b)| agree(a, b)) {
-            tracing::warn!("{}: {choice} computes something else than {own}", t.title);
-            refused.push(choice.clone());
+        } else if let Some(why) = outputs.iter().zip(&expected).find_map(|(a, b)| difference(a, b)) {
+            refused.push(Refused { choice: choice.clone(), differs: true, why });
             continue;
         }
         runners.push(Runner { choice: choice.clone(), trial, times: vec![], shortest: software });
@@ -405,9 +415,9 @@ fn trial(gpu: &Gpu, single: &Single, sets: &[Set]) -> Result<Trial, RunError> {
     Trial::new_blocking(session, &sets)
 }
 
-/// Whether two outputs agree up to the order of summation: the same elements are finite, and over these ‖a − b‖ ≤ ε‖b‖. This
-/// holds for integers too, which may result from sums.
-fn agree(a: &Tensor, b: &Tensor) -> bool {
+/// How two outputs differ by more than the order of summation. They agree if the same elements are finite, and over these
+/// ‖a − b‖ ≤ ε‖b‖. This holds for integers too, which may result from sums.
+fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
     let narrow = a.dtype.is_float() && !matches!(a.dtype, DType::F32 | DType::F64);
     let epsilon = if narrow { 5e-3 } else { 1e-4 };
     let numbers = |t: &Tensor| -> Option<Vec<f64>> {
@@ -416,18 +426,32 @@ fn agree(a: &Tensor, b: &Tensor) -> bool {
             _ => t.scalars()?.into_iter().map(Scalar::as_f64).collect(),
         })
     };
-    let (Some(a), Some(b)) = (numbers(a), numbers(b)) else { return false };
-    let (mut difference, mut size) = (0.0, 0.0);
-    for (x, y) in a.iter().copied().zip(b.iter().copied()) {
+    let (Some(a), Some(b)) = (numbers(a), numbers(b)) else {
+        return Some("an output has no numbers".to_owned());
+    };
+    if a.len() != b.len() {
+        return Some(format!("an output has {} elements instead of {}", a.len(), b.len()));
+    }
+    let (mut distance, mut size, mut most) = (0.0, 0.0, (0.0, 0));
+    for (i, (x, y)) in a.iter().copied().zip(b.iter().copied()).enumerate() {
         if x.is_finite() != y.is_finite() {
-            return false;
+            return Some(format!("element {i} is {x} instead of {y}"));
         }
         if x.is_finite() {
-            difference += (x - y) * (x - y);
+            let apart = (x - y).abs();
+            distance += apart * apart;
             size += y * y;
+            if apart > most.0 {
+                most = (apart, i);
+            }
         }
     }
-    a.len() == b.len() && difference.sqrt() <= epsilon * size.sqrt()
+    let (distance, size) = (f64::sqrt(distance), f64::sqrt(size));
+    (distance > epsilon * size).then(|| {
+        let i = most.1;
+        let relative = distance / size;
+        format!("element {i} is {} instead of {}, and the relative error is {relative:.1e}", a[i], b[i])
+    })
 }
 
 #[cfg(test)]
@@ -436,16 +460,17 @@ mod tests {
 
     #[test]
     fn results_agree_up_to_rounding() {
+        let differ = |a: &Tensor, b: &Tensor| difference(a, b).is_some();
         let t = |v: &[f32]| Tensor::from_f32(vec![v.len()], v);
         let b = t(&[1.0, -2.0, 3.0, 0.0]);
-        assert!(agree(&t(&[1.00001, -2.0, 3.0, 1e-5]), &b));
-        assert!(!agree(&t(&[1.01, -2.0, 3.0, 0.0]), &b));
-        assert!(!agree(&t(&[f32::NAN, -2.0, 3.0, 0.0]), &b));
-        assert!(agree(&t(&[f32::NAN, 1.0]), &t(&[f32::NAN, 1.0])));
-        assert!(!agree(&t(&[0.1]), &t(&[0.0])));
-        assert!(agree(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[3])));
-        assert!(!agree(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[4])));
+        assert!(!differ(&t(&[1.00001, -2.0, 3.0, 1e-5]), &b));
+        assert!(differ(&t(&[1.01, -2.0, 3.0, 0.0]), &b));
+        assert!(differ(&t(&[f32::NAN, -2.0, 3.0, 0.0]), &b));
+        assert!(!differ(&t(&[f32::NAN, 1.0]), &t(&[f32::NAN, 1.0])));
+        assert!(differ(&t(&[0.1]), &t(&[0.0])));
+        assert!(!differ(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[3])));
+        assert!(differ(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[4])));
         let key = |n: i64| Tensor::from_i64(vec![1], &[n << 32]);
-        assert!(agree(&key(1_000_000_001), &key(1_000_000_002)));
+        assert!(!differ(&key(1_000_000_001), &key(1_000_000_002)));
     }
 }

@@ -16,7 +16,7 @@ use wgfc::inspect::table;
 use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
-use wgfc::tune::{Measured, TuneOptions, Tuned, tune};
+use wgfc::tune::{Measured, Refused, TuneOptions, Tuned, tune};
 use wgfc::{Cache, Decoder, Error, GeneratorOptions, ModelFile, Options};
 
 /// Measures a model's kernels, or those of single operators, on a device.
@@ -187,9 +187,18 @@ fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
             "  the compiler's choices take {mean:.3} times as long as the best, in the geometric mean\n"
         );
     }
-    let refused: usize = all.measured.iter().map(|m| m.refused.len()).sum();
-    if refused > 0 {
-        s += &format!("  {refused} ways were refused by the device or computed something else\n");
+    let refused: Vec<(&Measured, &Refused)> =
+        all.measured.iter().flat_map(|m| m.refused.iter().map(move |r| (m, r))).collect();
+    for (differs, what) in [(false, "refused by the device"), (true, "not used, as results differed")] {
+        let own: Vec<_> = refused.iter().filter(|(_, r)| r.differs == differs).collect();
+        if !own.is_empty() {
+            let ways = if own.len() == 1 { "schedule was" } else { "schedules were" };
+            s += &format!("  {} {ways} {what}:\n", own.len());
+        }
+        for (m, r) in own {
+            let why = r.why.lines().next().unwrap_or_default();
+            s += &format!("    {}: `{}`: {why}\n", m.tunable.title, r.choice);
+        }
     }
     if !all.left_out.is_empty() {
         s += &format!(
@@ -207,6 +216,16 @@ fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
 /// The lower bound of the time by memory, relative to the time with the best schedule.
 fn bound(m: &Measured, bandwidth: Option<f64>) -> Option<f64> {
     Some(m.tunable.bytes as f64 / bandwidth? / (m.best.ns * 1e-9))
+}
+
+/// A schedule that was not used, as JSON.
+pub fn refused_json(r: &Refused) -> serde_json::Value {
+    serde_json::json!({
+        "choice": r.choice,
+        "text": r.choice.to_string(),
+        "differs": r.differs,
+        "why": r.why,
+    })
 }
 
 fn us(ns: f64) -> String {
@@ -241,7 +260,7 @@ fn json(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
             "best": { "choice": m.best.choice, "text": m.best.choice.to_string(), "ns": m.best.ns },
             "gains": m.gains(),
             "tried": tried,
-            "refused": m.refused,
+            "refused": m.refused.iter().map(refused_json).collect::<Vec<_>>(),
             "share_of_bound": bound(m, bandwidth),
         })
     };

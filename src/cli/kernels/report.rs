@@ -259,7 +259,7 @@ pub fn json(run: &Run) -> serde_json::Value {
                         "own": timed(&k.own),
                         "best": timed(&k.best),
                         "tried": k.tried.iter().map(timed).collect::<Vec<_>>(),
-                        "refused": k.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                        "refused": k.refused.iter().map(super::super::tune::refused_json).collect::<Vec<_>>(),
                     })
                 };
                 serde_json::json!({
