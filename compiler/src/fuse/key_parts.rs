@@ -8,8 +8,6 @@ use crate::options::{Options, Technique};
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Dim, Graph, NodeId, Op, ScalarFn, ScalarNode, Value};
 
-/// Bytes of one key and one value of 64 f32 each.
-const KEY_BYTES: i64 = 2 * 64 * 4;
 /// The most parts that a product combines, in each of its invocations.
 const MOST_OF_PRODUCTS: i64 = 32;
 /// The most parts that a product combines where the heads, mostly eight or more, already occupy part of the device.
@@ -18,8 +16,6 @@ const FEW_OF_PRODUCTS: i64 = 16;
 const MOST: i64 = 64;
 /// From this number of parts on, the number is a multiple of four.
 const FOURS: i64 = 8;
-/// A separate kernel pays when reading one head's keys takes at least this many dispatch times.
-const WORTH: f64 = 4.0;
 
 /// The properties of an attention by which its keys are split.
 struct Shared {
@@ -29,6 +25,8 @@ struct Shared {
     sequences: i64,
     /// Heads of all sequences.
     heads: i64,
+    /// Bytes of a key and a value of one head.
+    key_bytes: i64,
     /// The most keys there may be; `None` where it is known only at run time.
     room: Option<i64>,
 }
@@ -47,6 +45,11 @@ impl Shared {
         let heads = results / shape.last().and_then(Dim::as_const)?.max(1);
         let sequences = shape.iter().rev().skip(3).filter_map(Dim::as_const).product::<i64>().max(1);
         let mut keys = node.inputs[1];
+        let bytes = |v: Value| {
+            let ty = graph.ty(v);
+            Some(ty.shape.last()?.as_const()?.max(1) * ty.dtype.bits() as i64 / 8)
+        };
+        let key_bytes = (bytes(keys)? + bytes(node.inputs[2])?).max(1);
         let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
         while let Op::View { .. } = graph.node(keys.node).op {
             keys = graph.node(keys.node).inputs[0];
@@ -64,7 +67,8 @@ impl Shared {
             longest.map(|i| numbers.remove(i));
         }
         let groups = numbers.iter().product::<i64>().max(1);
-        Some(Shared { groups, sequences, heads, room: (!open || expected.is_some()).then_some(room) })
+        let room = (!open || expected.is_some()).then_some(room);
+        Some(Shared { groups, sequences, heads, key_bytes, room })
     }
 
     /// The most parts that a separate kernel combines: one per core, in multiples of four, which are read as vectors.
@@ -77,7 +81,7 @@ impl Shared {
 
     /// The number of parts where readers combine at most `most`; `few` where the number of keys is known only at run time.
     fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
-        let keys = (options.profile.speeds.little_bytes() / KEY_BYTES).max(1);
+        let keys = (options.profile.speeds.little_bytes() / self.key_bytes).max(1);
         self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
     }
 }
@@ -129,10 +133,12 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let Some(shared) = Shared::of(graph, n, options) else { return false };
     let v = Value::from(n);
     let speeds = &options.profile.speeds;
-    let bytes = shared.room.unwrap_or(0) as f64 * KEY_BYTES as f64;
-    let slow = bytes / speeds.workgroup_bandwidth > WORTH * speeds.dispatch();
     let parts = shared.parts(options, shared.most(speeds.cores as i64), 1);
-    slow && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
+    // A workgroup reads the keys of a head, and where they are split, those of a part of it.
+    let bytes = shared.room.unwrap_or(0) as f64 * shared.key_bytes as f64;
+    let saved = bytes / speeds.workgroup_bandwidth * (1.0 - 1.0 / f64::from(parts.max(1)));
+    let pays = saved > speeds.dispatch();
+    pays && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
 /// The copy that combines the parts of `v`, if it has one.
