@@ -489,7 +489,12 @@ impl Op {
                 let shape = c
                     .out
                     .iter()
-                    .map(|l| extent.get(l).map(|d| (*d).clone()).ok_or(format!("label {l} is in no operand")))
+                    .map(|l| {
+                        extent
+                            .get(l)
+                            .map(|d| (*d).clone())
+                            .ok_or_else(|| format!("label {l} is in no operand"))
+                    })
                     .collect::<Result<Vec<_>, _>>()?;
                 Ok(vec![TensorType::new(t[0].dtype, shape)])
             }
@@ -683,7 +688,7 @@ fn check_gather(index: &[GatherAxis], t: &[&TensorType], rank: usize) -> Result<
         match ax {
             GatherAxis::Affine(p) => check_vars([p].into_iter(), rank)?,
             GatherAxis::Data { input, at } => {
-                let ty = t.get(*input).ok_or(format!("no index operand {input}"))?;
+                let ty = t.get(*input).ok_or_else(|| format!("no index operand {input}"))?;
                 if !matches!(ty.dtype, DType::I32 | DType::I64) {
                     return Err(format!("indices of type {ty}"));
                 }

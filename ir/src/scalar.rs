@@ -233,12 +233,12 @@ impl ScalarFn {
     pub fn types(&self, args: &[DType]) -> Result<Vec<DType>, String> {
         let mut t: Vec<DType> = Vec::with_capacity(self.nodes.len());
         let at = |t: &[DType], i: u32| {
-            t.get(i as usize).copied().ok_or(format!("node {i} is used before it is made"))
+            t.get(i as usize).copied().ok_or_else(|| format!("node {i} is used before it is made"))
         };
         for n in &self.nodes {
             let ty = match n {
                 ScalarNode::Arg(i) => {
-                    *args.get(*i as usize).ok_or(format!("operand {i} of {}", args.len()))?
+                    *args.get(*i as usize).ok_or_else(|| format!("operand {i} of {}", args.len()))?
                 }
                 ScalarNode::Const(s) => s.dtype,
                 ScalarNode::Index(_) => DType::I32,

@@ -250,18 +250,18 @@ impl Verifier<'_> {
             Expr::Index(_) => DType::I32,
             Expr::Load { tensor, guard, .. } => {
                 guarded(guard)?;
-                self.graph.tensors.get(*tensor).ok_or(format!("there is no t{tensor}"))?.ty.dtype
+                self.graph.tensors.get(*tensor).ok_or_else(|| format!("there is no t{tensor}"))?.ty.dtype
             }
             Expr::Shared { array, guard, .. } => {
                 guarded(guard)?;
                 let Family::StagedLoop(f) = &self.kernel.family else {
                     return Err(format!("a kernel of family `{}` has no arrays", self.kernel.family.name()));
                 };
-                f.arrays.get(*array as usize).ok_or(format!("there is no s{array}"))?.dtype
+                f.arrays.get(*array as usize).ok_or_else(|| format!("there is no s{array}"))?.dtype
             }
             Expr::Acc(i) => {
                 let found = self.accs.iter().find(|(acc, _)| acc == i).map(|(_, dtype)| *dtype);
-                found.ok_or(format!("there is no acc{i}"))?
+                found.ok_or_else(|| format!("there is no acc{i}"))?
             }
             Expr::Unary(op, a) => {
                 let t = body.dtype(*a);

@@ -1,7 +1,7 @@
 //! Scalar operators over columns of elements.
 
 use super::array::{Buf, Elem, each, narrow, wrap_ints};
-use crate::dtype::DType;
+use crate::dtype::{Class, DType};
 use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::storage;
 
@@ -38,6 +38,29 @@ pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
             _ => {}
         }
     }
+    if a.dtype == b.dtype && !a.dtype.is_float() {
+        let order = if a.dtype.class() == Class::Int {
+            (a.bits as i64).cmp(&(b.bits as i64))
+        } else {
+            a.bits.cmp(&b.bits)
+        };
+        let truth = a.dtype == DType::Bool;
+        match op {
+            BinaryOp::Eq => return Some(Scalar::bool(order.is_eq())),
+            BinaryOp::Ne => return Some(Scalar::bool(order.is_ne())),
+            BinaryOp::Lt => return Some(Scalar::bool(order.is_lt())),
+            BinaryOp::Le => return Some(Scalar::bool(order.is_le())),
+            BinaryOp::Gt => return Some(Scalar::bool(order.is_gt())),
+            BinaryOp::Ge => return Some(Scalar::bool(order.is_ge())),
+            BinaryOp::And if truth => return Some(Scalar::bool(a.bits & b.bits != 0)),
+            BinaryOp::Or if truth => return Some(Scalar::bool(a.bits | b.bits != 0)),
+            BinaryOp::Add if a.dtype == DType::I32 => {
+                let sum = (a.bits as i32).wrapping_add(b.bits as i32);
+                return Some(Scalar::from_i64(DType::I32, sum.into()));
+            }
+            _ => {}
+        }
+    }
     let dtype = *ScalarFn::binary(op).types(&[a.dtype, b.dtype]).ok()?.last()?;
     let mut out = Buf::zeros(dtype, 1);
     binary(op, a.dtype, &Buf::full(a, 1), &Buf::full(b, 1), &mut out);
@@ -46,6 +69,9 @@ pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
 
 /// `a` converted to another type, as [`evaluate`](super::evaluate) does it.
 pub fn cast_scalar(to: DType, a: Scalar) -> Option<Scalar> {
+    if a.dtype == DType::Bool && !to.is_float() {
+        return Some(Scalar::from_i64(to, i64::from(a.bits != 0)));
+    }
     let mut out = Buf::zeros(to, 1);
     cast(to, &Buf::full(a, 1), &mut out);
     only(to, &out)
