@@ -37,7 +37,7 @@ node --test --test-timeout 60000 test/cache.mjs
 cargo test --workspace --locked --test cli --no-run
 WGFC=../target/debug/wgfc node playground/build.mjs
 node --test --test-timeout 120000 test/playground.mjs
-node --test --test-timeout 120000 --test-concurrency 1 test/compile.mjs test/install.mjs
+node --test --test-timeout 300000 --test-concurrency 1 test/compile.mjs test/install.mjs
 node --test --test-timeout 900000 test/browser.mjs
 node --test --test-timeout 60000 test/example.mjs
 [ -n "${WGFC_CASES:-}" ] || node --test test/parity.mjs

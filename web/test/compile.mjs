@@ -22,7 +22,7 @@ before(async () => {
   assert(existsSync(new URL("../dist/compiler/compiler.wasm", import.meta.url)), "the package was built without the compiler's module");
   opened = await openPage("/test/page.html", answer);
   page = opened.page;
-  await page.waitForFunction(() => window.ready, undefined, { timeout: 120_000 });
+  await page.waitForFunction(() => window.ready, undefined, { timeout: 300_000 });
 });
 after(async () => {
   rmSync(folder, { recursive: true });
