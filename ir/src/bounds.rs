@@ -224,6 +224,13 @@ impl Access<'_> {
         let all: Vec<Poly> = [&at, &elements].into_iter().chain(&guards).cloned().collect();
         let mut apart = world.clone();
         let first = if apart.take_apart(&all) { &apart } else { &world };
+        let mut clamped = world.clone();
+        if clamped.clamp(&all[..1]) {
+            clamped.take_apart(&all);
+            if clamped.proves_inside(&at, &elements, &guards, &mut (WAYS / 8)) {
+                return true;
+            }
+        }
         let (mut ways, mut few) = (if light { WAYS / 4 } else { WAYS }, WAYS / 8);
         first.proves_inside(&at, &elements, &guards, &mut ways)
             || !std::ptr::eq(first, &world) && world.proves_inside(&at, &elements, &guards, &mut few)

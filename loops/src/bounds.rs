@@ -109,6 +109,9 @@ pub fn bounds(kernel: &Kernel, facts: &Facts) -> Vec<Outside> {
     let mut worlds: FxHashMap<Vec<usize>, (Worlds, Known)> = FxHashMap::default();
     let mut out: Vec<Outside> = vec![];
     for p in &places {
+        if p.around.iter().any(|v| counts[*v].as_const().is_some_and(|n| n < 1)) {
+            continue;
+        }
         let tensor = &kernel.tensors[p.tensor];
         let extent = &tensor.shape[p.axis];
         let plain = |v: &&usize| counts[**v].vars().is_empty() && counts[**v].data().is_empty();

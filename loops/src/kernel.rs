@@ -130,7 +130,7 @@ pub enum Kind {
     Parallel,
     /// One after another, each as statements of its own.
     Unroll,
-    /// Neighbours, as operations on vectors.
+    /// In any order, each statement for all points before the next one: neighbours become operations on vectors.
     Vector,
 }
 

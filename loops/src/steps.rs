@@ -5,7 +5,9 @@
 //!
 //! | text | what becomes of the kernel |
 //! |---|---|
-//! | `split k 16` | loop `k` becomes `k.0` around `k.1`, which has 16 points; where 16 does not divide the extent, the last ones are guarded |
+//! | `split k 16`, `split k 4*n` | loop `k` becomes `k.0` around `k.1`, which has 16 points; where 16 does not divide the extent, the last ones are guarded |
+//! | `clamp k 16` | as `split`, but points behind the last one compute what that one does, and store nothing |
+//! | `fetch k` | what a point of loop `k` loads is loaded before anything else, what addresses depend on first |
 //! | `swap i j` | loop `j`, the only statement in `i`, goes around it |
 //! | `fuse i j` | loop `j`, the only statement in `i`, and `i` become one, `i` |
 //! | `distribute i` | each statement in loop `i` gets a loop of its own, with copies of the named values that it reads; a value that cannot be computed again later is kept in a register for each point |
@@ -22,6 +24,7 @@
 
 mod depend;
 mod double;
+mod fetch;
 mod guards;
 mod named;
 mod nests;
@@ -33,6 +36,7 @@ pub use guards::lift;
 use crate::{For, Kernel, Kind, Name, Stmt};
 use std::fmt;
 use std::str::FromStr;
+use wgfc_ir::Poly;
 
 /// A change of a kernel.
 ///
@@ -57,7 +61,12 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A loop becomes two, of which the inner one has this number of points.
-    Split(Name, i64),
+    Split(Name, Poly),
+    /// A loop becomes two, of which the inner one has this number of points. Those behind the last one compute what that one does, and
+    /// store nothing.
+    Clamp(Name, i64),
+    /// What a point of a loop loads is loaded before anything else.
+    Fetch(Name),
     /// The second loop, the only statement in the first one, goes around it.
     Swap(Name, Name),
     /// The second loop, the only statement in the first one, and this become one.
@@ -105,7 +114,9 @@ pub struct Refused {
 pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
     let mut out = kernel.clone();
     let done = match step {
-        Step::Split(l, by) => nests::split(&mut out, l, *by),
+        Step::Split(l, by) => nests::split(&mut out, l, by),
+        Step::Clamp(l, by) => fetch::clamp(&mut out, l, *by),
+        Step::Fetch(l) => fetch::fetch(&mut out, l),
         Step::Swap(a, b) => nests::swap(&mut out, a, b),
         Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
         Step::Distribute(l) => nests::distribute(&mut out, l),
@@ -128,7 +139,9 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Split(l, by) => write!(f, "split {l} {by}"),
+            Step::Split(l, by) => write!(f, "split {l} {}", by.to_string().replace(' ', "")),
+            Step::Clamp(l, by) => write!(f, "clamp {l} {by}"),
+            Step::Fetch(l) => write!(f, "fetch {l}"),
             Step::Swap(a, b) => write!(f, "swap {a} {b}"),
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
             Step::Distribute(l) => write!(f, "distribute {l}"),
@@ -156,8 +169,12 @@ impl FromStr for Step {
         let name = |w: &str| Name::from(w);
         Ok(match words[..] {
             ["split", l, by] => {
-                Step::Split(name(l), by.parse().map_err(|_| format!("`{by}` is no number of points"))?)
+                Step::Split(name(l), Poly::parse(by).map_err(|_| format!("`{by}` is no number of points"))?)
             }
+            ["clamp", l, by] => {
+                Step::Clamp(name(l), by.parse().map_err(|_| format!("`{by}` is no number of points"))?)
+            }
+            ["fetch", l] => Step::Fetch(name(l)),
             ["swap", a, b] => Step::Swap(name(a), name(b)),
             ["fuse", a, b] => Step::Fuse(name(a), name(b)),
             ["distribute", l] => Step::Distribute(name(l)),
@@ -252,7 +269,7 @@ fn replace(
 
 /// The extents of all variables; 0 for those of no loop.
 pub(crate) fn domain(kernel: &Kernel) -> Vec<wgfc_ir::Dim> {
-    let mut out = vec![wgfc_ir::Poly::ZERO; kernel.vars.len()];
+    let mut out = vec![Poly::ZERO; kernel.vars.len()];
     crate::visit(&kernel.body, &mut |s| {
         if let Stmt::For(l) = s {
             out[l.var] = l.extent.clone();

@@ -6,6 +6,9 @@ use crate::{Access, Expr, For, Kernel, Kind, Space, Stmt, Store, Write};
 use std::collections::BTreeSet;
 use wgfc_ir::{DType, Poly, ReduceOp};
 
+/// The most points of a loop whose statements are written out for all of them together.
+const MOST_POINTS: i64 = 64;
+
 /// Checks that a kernel is well formed: names are unique and known where they are used, types fit, loops of workgroups and
 /// invocations are outermost, only what is written is stored to, and barriers and subgroup operations are where all invocations
 /// reach them. `Err` lists all violations.
@@ -176,8 +179,8 @@ impl Checker<'_> {
                     );
                 }
                 let constant = l.extent.as_const();
-                if l.kind == Kind::Vector && !constant.is_some_and(|n| (2..=4).contains(&n)) {
-                    self.error(&at, "a vector has 2 to 4 elements");
+                if l.kind == Kind::Vector && !constant.is_some_and(|n| (1..=MOST_POINTS).contains(&n)) {
+                    self.error(&at, format!("a vector has 1 to {MOST_POINTS} points"));
                 }
                 if l.kind == Kind::Unroll && constant.is_none() {
                     self.error(&at, "the number of copies is no constant");

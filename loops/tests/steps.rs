@@ -174,6 +174,58 @@ const SOFTMAX: &str = "kernel \"softmax\"
       y[i, j] = floor(x[i, j] - top) / total
 ";
 
+const MAP: &str = "kernel
+  x: f32[4*n] storage read
+  y: f32[4*n] storage write
+  for i in 0..4*n parallel
+    let e: f32 = x[i] + 1.0
+    y[i] = e * x[i] + max(e, x[4*n - 1 - i])
+";
+
+#[test]
+fn points_of_a_map_load_first_and_store_inside() {
+    let k = same(
+        MAP,
+        "split i 4; clamp i.0 16; split i.0.1 8; swap i.0.1.0 i.0.1.1; fuse i.0.1.0 i.1; fetch i.0.1.0; vector i.0.1.0",
+    );
+    let text = k.to_string();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("`{what}` is not in\n{text}"));
+    let last_load = text.rfind(" = x[").unwrap_or_default();
+    assert!(last_load < at("let e: f32"), "{text}");
+    assert_eq!(text.matches("x[").count(), 2, "{text}");
+    assert!(text.contains("min(") && text.contains("if index("), "{text}");
+}
+
+#[test]
+fn loops_are_split_at_sizes_that_divide_them() {
+    let k = same(MAP, "split i n; swap i.0 i.1; grid i.1");
+    assert!(k.to_string().contains("for i.1 in 0..n grid"), "{k}");
+    for (list, why) in [
+        ("split i 3*n", "3*n does not divide the extent 4*n"),
+        ("split i -2", "-2 points"),
+        ("clamp i 0", "0 points"),
+    ] {
+        let refused = steps(MAP, list).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+#[test]
+fn loads_stay_behind_stores_that_they_may_see() {
+    let update = MAP.replace("y: f32[4*n] storage write", "y: f32[4*n] storage update");
+    let again = update.replace("max(e, x[4*n - 1 - i])", "y[i]");
+    for (kernel, list, why) in [
+        (again.as_str(), "clamp i 16", "it reads and writes `y`"),
+        (&format!("{again}    y[i] = y[i] + 1.0\n"), "fetch i", "`y` is read after it is written"),
+        (PRODUCT, "fetch i", "a point has loops"),
+        (PRODUCT, "clamp j 16", "it stores to `acc`, which is no buffer"),
+    ] {
+        let refused = steps(kernel, list).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    same(&again, "split i 4; fetch i.1; vector i.1");
+}
+
 #[test]
 fn a_team_divides_a_row() {
     // Differences of small integers, so that sums are exact in any order.

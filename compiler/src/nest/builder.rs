@@ -1,5 +1,6 @@
 //! Statements for a kernel's expressions.
 
+use crate::kernel::in_place::reads_of_written;
 use crate::kernel::{Expr as KernelExpr, ExprId, Kernel, KernelGraph, Store as KernelStore, TensorId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -20,8 +21,8 @@ pub(super) struct Builder<'k> {
     pub(super) out: wgfc_loops::Kernel,
     /// The number in the nest of each tensor.
     of: FxHashMap<TensorId, usize>,
-    /// Tensors that the kernel reads and writes.
-    updated: BTreeSet<TensorId>,
+    /// The loads of memory that the kernel writes.
+    changing: BTreeSet<ExprId>,
     /// The value of each variable of the kernel.
     vars: Vec<Option<Poly>>,
     /// The results of the family that have a value.
@@ -54,8 +55,8 @@ impl<'k> Builder<'k> {
             let elements = tensor.ty.shape.iter().product();
             of.insert(t, out.add_tensor(&name, tensor.ty.dtype, vec![elements], Space::Storage(access)));
         }
-        let updated = reads.intersection(&writes).copied().collect();
-        Builder { kernel, out, of, updated, vars: vec![], accs: FxHashMap::default(), arrays: vec![] }
+        let changing = reads_of_written(kernel, &kernel.roots(), &graph.tensors).into_iter().collect();
+        Builder { kernel, out, of, changing, vars: vec![], accs: FxHashMap::default(), arrays: vec![] }
     }
 
     /// A variable of a loop, which is variable `i` of the kernel.
@@ -137,9 +138,8 @@ impl<'k> Builder<'k> {
                 body.operands(id).into_iter().filter_map(|o| depth.get(&o)).max().copied().unwrap_or(0);
             let simple =
                 matches!(body.expr(id), KernelExpr::Const(_) | KernelExpr::Index(_) | KernelExpr::Acc(_));
-            // An element of a tensor that the kernel also writes is read before any store, so its value gets a name.
-            let changes =
-                matches!(body.expr(id), KernelExpr::Load { tensor, .. } if self.updated.contains(tensor));
+            // An element of memory that the kernel also writes is read before any store, so its value gets a name.
+            let changes = self.changing.contains(&id);
             let several = uses.get(&id).is_some_and(|n| *n > 1);
             if named.contains(&id) || changes || !simple && (several || below >= DEPTH) {
                 let value = self.name("e", e, to)?;

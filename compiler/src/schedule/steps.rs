@@ -1,5 +1,6 @@
 //! Schedules that are steps on a kernel's loop nest.
 
+use super::maps::{Flat, grouped};
 use super::products::Product;
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
@@ -7,6 +8,7 @@ use crate::nest::{nest, structural};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use wgfc_ir::Poly;
 use wgfc_loops::steps::{Step, apply};
 use wgfc_loops::{Kind, Name, Space, Tensor, levels, races};
 
@@ -18,6 +20,14 @@ impl Steps {
     /// Steps in this order.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Steps {
         Steps(steps.into_iter().collect())
+    }
+
+    /// The steps of a map whose elements are shared out so.
+    ///
+    /// # Errors
+    /// The reason for which the kernel does not go so.
+    pub fn flat(kernel: &Kernel, graph: &KernelGraph, schedule: &Flat) -> Result<Steps, String> {
+        Nest::new(nest(kernel, graph)?).flat(kernel, schedule).map(|n| Steps::new(n.steps))
     }
 
     /// The kernel in the loop form after the steps.
@@ -62,20 +72,40 @@ impl Steps {
 }
 
 /// A nest under scheduling. Loops are known by their number, in the order of the text: any name may be taken by a symbol.
-struct Nest(wgfc_loops::Kernel);
+struct Nest {
+    kernel: wgfc_loops::Kernel,
+    steps: Vec<Step>,
+}
 
 impl Nest {
-    fn name(&self, i: usize) -> Result<Name, String> {
-        self.0.vars.get(i).cloned().ok_or_else(|| format!("there is no loop {i}"))
+    fn new(kernel: wgfc_loops::Kernel) -> Nest {
+        Nest { kernel, steps: vec![] }
     }
 
-    fn apply(self, step: &Step) -> Result<Nest, String> {
-        apply(&self.0, step).map(Nest).map_err(|e| e.to_string())
+    fn name(&self, i: usize) -> Result<Name, String> {
+        self.kernel.vars.get(i).cloned().ok_or_else(|| format!("there is no loop {i}"))
+    }
+
+    fn apply(mut self, step: Step) -> Result<Nest, String> {
+        self.kernel = apply(&self.kernel, &step).map_err(|e| e.to_string())?;
+        self.steps.push(step);
+        Ok(self)
     }
 
     fn place(self, i: usize, kind: Kind) -> Result<Nest, String> {
         let name = self.name(i)?;
-        self.apply(&Step::Place(name, kind))
+        self.apply(Step::Place(name, kind))
+    }
+
+    fn split(self, i: usize, by: impl Into<Poly>) -> Result<Nest, String> {
+        let name = self.name(i)?;
+        self.apply(Step::Split(name, by.into()))
+    }
+
+    /// Makes loop `i` and the one inside of it one.
+    fn fuse(self, i: usize) -> Result<Nest, String> {
+        let (outer, inner) = (self.name(i)?, self.name(i + 1)?);
+        self.apply(Step::Fuse(outer, inner))
     }
 
     /// Makes an invocation of each point of the outermost loops, of which there are so many. They become loops 0 and 1.
@@ -84,12 +114,42 @@ impl Nest {
             return Ok(self);
         }
         for _ in 1..loops {
-            let (first, second) = (self.name(0)?, self.name(1)?);
-            self = self.apply(&Step::Fuse(first, second))?;
+            self = self.fuse(0)?;
+        }
+        self.split(0, i64::from(threads))?.place(0, Kind::Grid)?.place(1, Kind::Invocation)
+    }
+
+    /// Makes groups of neighbouring elements of a map's loop, and an invocation of some groups, a workgroup's width apart.
+    fn flat(mut self, kernel: &Kernel, schedule: &Flat) -> Result<Nest, String> {
+        let Flat { threads, elements, unroll } = *schedule;
+        if elements > 1 {
+            // Over the axes quotients and remainders of neighbours are told to be equal.
+            let by = Poly::from(i64::from(elements));
+            let axes = grouped(kernel, &by)
+                .ok_or_else(|| format!("the elements are no whole number of groups of {elements}"))?;
+            for extent in axes.iter().skip(1).rev() {
+                self = self.split(0, extent.clone())?;
+            }
+            self = self.split(axes.len() - 1, by)?;
+            for _ in 1..axes.len() {
+                self = self.fuse(0)?;
+            }
+        }
+        if unroll == 1 {
+            let done = self.invocations(1, threads)?;
+            return if elements > 1 { done.place(2, Kind::Vector) } else { Ok(done) };
         }
         let first = self.name(0)?;
-        self = self.apply(&Step::Split(first, threads.into()))?;
-        self.place(0, Kind::Grid)?.place(1, Kind::Invocation)
+        let all = i64::from(threads * unroll);
+        self = self.apply(Step::Clamp(first, all))?.split(1, i64::from(threads))?;
+        self = self.place(0, Kind::Grid)?;
+        let (group, own) = (self.name(1)?, self.name(2)?);
+        self = self.apply(Step::Swap(group, own))?.place(1, Kind::Invocation)?;
+        if elements > 1 {
+            self = self.fuse(2)?;
+        }
+        let points = self.name(2)?;
+        self.apply(Step::Fetch(points))?.place(2, Kind::Vector)
     }
 
     /// Writes out so many points of loop `i` at a time, or fewer that divide their number.
@@ -101,8 +161,7 @@ impl Nest {
         let Some(part) = (2..=i64::from(points)).rev().find(|part| extent % part == 0) else {
             return Ok(self);
         };
-        let name = self.name(i)?;
-        self.apply(&Step::Split(name, part))?.place(i + 1, Kind::Unroll)
+        self.split(i, part)?.place(i + 1, Kind::Unroll)
     }
 }
 
@@ -116,7 +175,7 @@ impl Schedule {
         kernel: &Kernel,
         graph: &KernelGraph,
     ) -> Option<Result<wgfc_loops::Kernel, String>> {
-        let begin = || structural(kernel, graph).map(Nest);
+        let begin = || structural(kernel, graph).map(Nest::new);
         let end = match (self, &kernel.family) {
             (Schedule::Steps(s), _) => return Some(s.scheduled(kernel, graph)),
             (Schedule::Loop(s), Family::Loop(k)) => {
@@ -130,7 +189,7 @@ impl Schedule {
                 .and_then(|n| n.unrolled(2, k.k.as_const(), s.unrolled)),
             _ => return None,
         };
-        Some(end.map(|n| n.0))
+        Some(end.map(|n| n.kernel))
     }
 }
 

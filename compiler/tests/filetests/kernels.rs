@@ -12,6 +12,7 @@ use wgfc_compiler::layout;
 use wgfc_compiler::options::Precision;
 use wgfc_compiler::passes::fuse;
 use wgfc_compiler::precision::{for_units, halve};
+use wgfc_compiler::schedule::maps::Flat;
 use wgfc_compiler::schedule::products::{cost::cycles, problem::problem};
 use wgfc_compiler::schedule::steps::Steps;
 use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, misfit, schedule};
@@ -120,49 +121,95 @@ fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Resul
     }
 }
 
-/// Executes kernels as loops, after steps, and compares the results with the evaluator's. Gives the loops as text.
-fn interpret(graph: &Graph, kernels: &KernelGraph, steps: &str, setup: &Setup) -> Result<String, String> {
-    let loops = witness::nests(kernels, steps)?;
-    let shown = loops.iter().map(ToString::to_string).collect();
+/// Executes kernels as loops and compares the results with the evaluator's.
+fn interpret(
+    graph: &Graph,
+    kernels: &KernelGraph,
+    loops: &[wgfc_loops::Kernel],
+    setup: &Setup,
+) -> Result<(), String> {
     let given = inputs(graph, &setup.sizes);
     let want = eval::evaluate(graph, &given).map_err(|e| format!("evaluator: {e}"))?;
-    let got = witness::outputs(graph, kernels, &loops, &given).map_err(|e| format!("as loops: {e}"))?;
+    let got = witness::outputs(graph, kernels, loops, &given).map_err(|e| format!("as loops: {e}"))?;
     let Some(got) = got else {
         println!("too many statements for the interpreter");
-        return Ok(shown);
+        return Ok(());
     };
-    compare(graph, &want, &got, setup).map_err(|e| format!("as loops: {e}"))?;
-    Ok(shown)
+    compare(graph, &want, &got, setup).map_err(|e| format!("as loops: {e}"))
 }
 
-/// Runs the kernels as they are written from their loop nests and compares the results with the evaluator's. The points of the
-/// outermost loop are invocations where they are independent, or the kernel is a single invocation's.
-fn written_from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head: &str) -> Result<(), String> {
-    let of = |k: &kernel::Kernel| {
-        let nest = wgfc_compiler::nest::nest(k, kernels)?;
-        let (mut steps, mut body) = (vec![], &nest.body[..]);
-        while let [wgfc_loops::Stmt::For(l)] = body
-            && l.kind == wgfc_loops::Kind::Parallel
-        {
-            let name = &nest.vars[l.var];
-            if l.extent.is(1) {
-                steps.push(format!("grid:{name}"));
-                body = &l.body;
-                continue;
-            }
-            steps.push(format!("split:{name}:32,grid:{name}.0,invocation:{name}.1"));
-            break;
+/// The steps after which the points of a kernel's outermost loop are invocations where they are independent; without, it is a
+/// single invocation's.
+fn invocations(k: &kernel::Kernel, kernels: &KernelGraph) -> Result<(Steps, wgfc_loops::Kernel), String> {
+    let nest = wgfc_compiler::nest::nest(k, kernels)?;
+    let (mut steps, mut body) = (vec![], &nest.body[..]);
+    while let [wgfc_loops::Stmt::For(l)] = body
+        && l.kind == wgfc_loops::Kind::Parallel
+    {
+        let name = &nest.vars[l.var];
+        if l.extent.is(1) {
+            steps.push(format!("grid:{name}"));
+            body = &l.body;
+            continue;
         }
-        let steps: Steps = steps.join(",").parse()?;
-        match steps.scheduled(k, kernels) {
-            Ok(_) => Ok(steps),
-            // Its arrays are those of a workgroup.
-            Err(_) if matches!(k.family, Family::StagedLoop(_)) => Ok(Steps::new([])),
-            Err(why) => Err(format!("written from loops: {why}")),
+        steps.push(format!("split:{name}:32,grid:{name}.0,invocation:{name}.1"));
+        break;
+    }
+    let steps: Steps = steps.join(",").parse()?;
+    match steps.scheduled(k, kernels) {
+        Ok(loops) => Ok((steps, loops)),
+        // Its arrays are those of a workgroup.
+        Err(_) if matches!(k.family, Family::StagedLoop(_)) => Ok((Steps::new([]), nest)),
+        Err(why) => Err(format!("written from loops: {why}")),
+    }
+}
+
+/// Groups of elements of a map: vectors of several at once, vectors, and elements.
+const GROUPS: [Flat; 4] = [
+    Flat { threads: 32, elements: 4, unroll: 2 },
+    Flat { threads: 16, elements: 2, unroll: 3 },
+    Flat { threads: 64, elements: 8, unroll: 1 },
+    Flat { threads: 32, elements: 1, unroll: 4 },
+];
+
+/// The steps of the groups of a map's elements that apply and come first.
+fn in_groups(k: &kernel::Kernel, kernels: &KernelGraph, first: usize) -> Option<(Steps, wgfc_loops::Kernel)> {
+    let Family::Map(_) = k.family else { return None };
+    (0..GROUPS.len()).find_map(|i| {
+        let steps = Steps::flat(k, kernels, &GROUPS[(first + i) % GROUPS.len()]).ok()?;
+        let loops = steps.scheduled(k, kernels).ok()?;
+        Some((steps, loops))
+    })
+}
+
+/// Kernels as loops whose outermost points are [`invocations`], then with the elements of maps [`in_groups`]: the interpreter
+/// executes them, which finds points that are not independent, and a device runs what is written from them. All results are compared
+/// with the evaluator's.
+fn from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head: &str) -> Result<(), String> {
+    let plain: Vec<_> =
+        kernels.kernels.iter().map(|k| invocations(k, kernels)).collect::<Result<_, String>>()?;
+    let ways = if std::env::var_os("WGFC_THOROUGH").is_some() { GROUPS.len() } else { 1 };
+    for first in 0..ways {
+        let grouped: Vec<_> = kernels.kernels.iter().map(|k| in_groups(k, kernels, first)).collect();
+        if grouped.iter().any(Option::is_some) {
+            let all = grouped.into_iter().zip(&plain).map(|(g, plain)| g.unwrap_or_else(|| plain.clone()));
+            as_steps(graph, kernels, all.collect(), setup, head)?;
         }
-    };
-    let schedules =
-        kernels.kernels.iter().map(|k| of(k).map(Schedule::Steps)).collect::<Result<_, String>>()?;
+    }
+    as_steps(graph, kernels, plain, setup, head)
+}
+
+/// Executes and runs kernels after steps.
+fn as_steps(
+    graph: &Graph,
+    kernels: &KernelGraph,
+    all: Vec<(Steps, wgfc_loops::Kernel)>,
+    setup: &Setup,
+    head: &str,
+) -> Result<(), String> {
+    let (steps, loops): (Vec<Steps>, Vec<_>) = all.into_iter().unzip();
+    interpret(graph, kernels, &loops, setup)?;
+    let schedules = steps.into_iter().map(Schedule::Steps).collect();
     let all = ScheduledGraph { graph: kernels.clone(), schedules };
     let program = compiled(graph, &all, setup).map_err(|e| format!("written from loops: {e}"))?;
     match execute(graph, &program, setup, head) {
@@ -280,8 +327,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
                 out
             });
         }
-        interpret(&graph, &kernels, "", &setup)?;
-        written_from_loops(&graph, &kernels, &setup, &head)?;
+        from_loops(&graph, &kernels, &setup, &head)?;
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         // Tensors between kernels may have their axes in any order.
@@ -307,12 +353,15 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         first.text = kernels.to_string();
     }
     if matches!(stage, "schedule" | "emit") {
-        interpret(&graph, &kernels, "", &setup)?;
-        written_from_loops(&graph, &kernels, &setup, &head)?;
+        from_loops(&graph, &kernels, &setup, &head)?;
     }
     match (stage, rest) {
         ("fuse", []) | ("precision", [_]) => {}
-        ("loops", [steps, loops]) => loops.text = interpret(&graph, &kernels, &steps.text, &setup)?,
+        ("loops", [steps, loops]) => {
+            let all = witness::nests(&kernels, &steps.text)?;
+            interpret(&graph, &kernels, &all, &setup)?;
+            loops.text = all.iter().map(ToString::to_string).collect();
+        }
         ("schedule", rest) => {
             let thorough = std::env::var_os("WGFC_THOROUGH").is_some();
             let mut ran: Vec<Vec<Schedule>> = vec![];

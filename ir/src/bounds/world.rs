@@ -304,6 +304,33 @@ impl World {
         false
     }
 
+    /// Introduces variables for minima with sizes: `min(x, n - 1)` is one below `n` where neither is negative. Returns whether there are
+    /// any.
+    pub fn clamp(&mut self, all: &[Poly]) -> bool {
+        for i in 0..WAYS {
+            let found = all.iter().find_map(|p| self.minimum(&self.now(p)));
+            let Some((a, last)) = found else { return i > 0 };
+            let v = Poly::var(self.extents.len());
+            self.extents.push(&last + &Poly::ONE);
+            self.replace(a, v);
+        }
+        true
+    }
+
+    /// An innermost minimum with a size, and the size, where neither operand is negative.
+    fn minimum(&self, p: &Poly) -> Option<(Atom, Poly)> {
+        let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
+        p.terms().into_iter().flat_map(|(m, _)| m).find_map(|a| {
+            if let Some(found) = inside(&a).into_iter().find_map(|p| self.minimum(p)) {
+                return Some(found);
+            }
+            let Atom::Min(x, y) = &a else { return None };
+            let last = [(x, y), (y, x)].into_iter().find(|(x, y)| !outer(x) && outer(y))?.1;
+            let last = Poly::clone(last);
+            (self.nonneg(x) && self.nonneg(y)).then_some((a, last))
+        })
+    }
+
     /// Splits variables that are divided by a divisor of their extent: `%0 = 7·%8 + %9`. Returns whether there are any.
     pub fn take_apart(&mut self, all: &[Poly]) -> bool {
         for i in 0..WAYS {

@@ -113,7 +113,7 @@ fn may_move(e: &Expr, after: &[Stmt]) -> bool {
 }
 
 /// The named values that an expression reads.
-fn read_in(e: &Expr) -> BTreeSet<u32> {
+pub(super) fn read_in(e: &Expr) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     e.visit(&mut |e| {
         out.extend(e.indices().iter().flat_map(Poly::data));
@@ -125,7 +125,7 @@ fn read_in(e: &Expr) -> BTreeSet<u32> {
 }
 
 /// The named values that a statement and those inside of it read.
-fn read_by(s: &Stmt) -> BTreeSet<u32> {
+pub(super) fn read_by(s: &Stmt) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     visit(std::slice::from_ref(s), &mut |s| {
         match s {

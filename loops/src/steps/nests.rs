@@ -14,24 +14,29 @@ pub(super) fn assign(body: &[Stmt], var: usize, value: &Poly, extents: &[Poly]) 
     body.iter().map(|s| s.map(&|p| p.subst(&atom, extents), &|e| e)).collect()
 }
 
-pub(super) fn split(k: &mut Kernel, name: &str, by: i64) -> Done {
+pub(super) fn split(k: &mut Kernel, name: &str, by: &Poly) -> Done {
     let var = variable(k, name)?;
-    if by < 1 {
+    if by.as_const().is_some_and(|n| n < 1) || !by.vars().is_empty() || !by.data().is_empty() {
         return Err(format!("{by} points"));
     }
     let l = find(&k.body, var).ok_or("no such loop")?;
     if l.condition.is_some() {
         return Err("the loop ends by a condition".into());
     }
-    let (extent, size) = (l.extent.clone(), Poly::constant(by));
+    let (extent, size) = (l.extent.clone(), by.clone());
     if matches!(l.kind, Kind::Grid | Kind::Invocation) {
         return Err(format!("the loop is of kind {} already", l.kind.name()));
     }
+    let whole = extent.modulo(&size, &[]).is(0);
+    let blocks = match size.as_const() {
+        _ if whole => extent.div(&size, &[]),
+        Some(n) => extent.ceil_div(n),
+        None => return Err(format!("{size} does not divide the extent {extent}")),
+    };
     let (outer, inner) = (k.add_var(&format!("{name}.0")), k.add_var(&format!("{name}.1")));
     let mut extents = domain(k);
-    extents[outer] = extent.ceil_div(by);
+    extents[outer] = blocks;
     extents[inner] = size.clone();
-    let whole = extent.modulo(&size, &[]).is(0);
     let value = &(&Poly::var(outer) * &size) + &Poly::var(inner);
     k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
         let mut body = assign(&l.body, var, &value, &extents);

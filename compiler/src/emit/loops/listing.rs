@@ -320,6 +320,12 @@ impl Lister<'_> {
                 (kernel::Expr::Unary(*op, a), self.typed(ScalarFn::unary(*op), &[a])?)
             }
             Expr::Binary(op, a, b) => {
+                if let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) {
+                    let (a, b) = (self.index(a)?, self.index(b)?);
+                    let (a, b) = compared(*op, a, b);
+                    let [a, b] = [a, b].map(|p| self.out.body.push(kernel::Expr::Index(p), DType::I32));
+                    return self.binary(*op, a, b);
+                }
                 let (a, b) = (self.expr(a)?, self.expr(b)?);
                 return self.binary(*op, a, b);
             }
@@ -462,6 +468,45 @@ impl Lister<'_> {
             Some(condition) => Item::If { condition, then: vec![item], otherwise: vec![] },
             None => item,
         })
+    }
+}
+
+/// The sides of a comparison without a common factor and what makes no difference: of `4·x + 3 < 4·y` they are `x` and `y`.
+fn compared(op: BinaryOp, a: Poly, b: Poly) -> (Poly, Poly) {
+    // `a < b` is `1 <= b - a`, and `a >= b` is not.
+    let (low, high) = match op {
+        BinaryOp::Lt | BinaryOp::Ge => (&a, &b),
+        BinaryOp::Gt | BinaryOp::Le => (&b, &a),
+        _ => return (a, b),
+    };
+    let apart = high - low;
+    let (mut factor, mut rest) = (0i64, 0i64);
+    for (m, c) in apart.terms() {
+        if m.is_empty() {
+            rest = c;
+            continue;
+        }
+        let mut other = c.saturating_abs();
+        while other != 0 {
+            (factor, other) = (other, factor % other);
+        }
+    }
+    if factor < 2 {
+        return (a, b);
+    }
+    // `1 <= factor·x + rest` is `1 <= x + constant`.
+    let constant = (rest - 1).div_euclid(factor) + 1;
+    let (mut less, mut more) = (Poly::ZERO, Poly::constant(constant));
+    for (m, c) in apart.terms() {
+        if m.is_empty() {
+            continue;
+        }
+        let term = m.iter().fold(Poly::constant(c.abs() / factor), |t, a| &t * &Poly::atom(a.clone()));
+        if c < 0 { less = &less + &term } else { more = &more + &term }
+    }
+    match op {
+        BinaryOp::Lt | BinaryOp::Ge => (less, more),
+        _ => (more, less),
     }
 }
 

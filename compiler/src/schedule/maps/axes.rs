@@ -36,6 +36,20 @@ pub fn axes(kernel: &Kernel) -> Vec<Dim> {
     joined(out, &all)
 }
 
+/// The axes of a map of groups of `by` neighbours: the last one has whole groups. `None` where there are none.
+pub fn grouped(kernel: &Kernel, by: &Poly) -> Option<Vec<Dim>> {
+    let mut axes = axes(kernel);
+    // Axes inside of a group count as one with the axis around them.
+    while let [.., _, inner] = &axes[..]
+        && !inner.modulo(by, &[]).is(0)
+    {
+        let inner = axes.pop()?;
+        let around = axes.pop()?;
+        axes.push(&around * &inner);
+    }
+    axes.last()?.modulo(by, &[]).is(0).then_some(axes)
+}
+
 /// The axes where neighbouring ones that all index expressions go through as if they were one are one.
 fn joined(mut axes: Vec<Dim>, all: &[&Poly]) -> Vec<Dim> {
     if axes.len() < 2 {

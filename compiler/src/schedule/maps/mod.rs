@@ -8,6 +8,7 @@ mod axes;
 mod neighbours;
 mod tiles;
 
+pub use axes::grouped;
 pub use neighbours::{Neighbours, Words, declare, read, written};
 pub use tiles::{Staged, Tiles};
 

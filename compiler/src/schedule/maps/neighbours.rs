@@ -3,7 +3,7 @@
 //! Element `%0` becomes `width · %0 + i`: each store is then `width` neighbours, and what they read and write in a row is
 //! vectors.
 
-use super::axes::{axes, strides_of};
+use super::axes::{grouped, strides_of};
 use crate::kernel::bindings::{Binding, Bindings, Encoding, component, neighbours, per_word};
 use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::substitute::{moved, substitute};
@@ -38,15 +38,7 @@ impl Neighbours {
             return None;
         }
         let groups = elements.div(&by, &[]);
-        let mut axes = axes(from);
-        // Axes inside of a group count as one with the axis around them.
-        while let [.., _, inner] = &axes[..]
-            && !inner.modulo(&by, &[]).is(0)
-        {
-            let inner = axes.pop()?;
-            let around = axes.pop()?;
-            axes.push(&around * &inner);
-        }
+        let axes = grouped(from, &by)?;
         let last = axes.len().checked_sub(1)?;
         // Over the axes, where quotients and remainders of neighbours are told to be equal, then over the group.
         let strides = strides_of(&axes);
