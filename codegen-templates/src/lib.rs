@@ -61,7 +61,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.tera")),
     ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
     ("map_words.wgsl", include_str!("../templates/map_words.wgsl.tera")),
-    ("map_unrolled.wgsl", include_str!("../templates/map_unrolled.wgsl.tera")),
     ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.tera")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),

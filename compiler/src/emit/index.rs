@@ -93,7 +93,7 @@ impl Module<'_> {
             }
             Atom::Div(x, y) | Atom::Mod(x, y) => {
                 let div = matches!(a, Atom::Div(..));
-                let nonneg = x.proves_nonneg(&self.domain);
+                let nonneg = self.is_nonneg(x);
                 let xs = self.index(s, x)?;
                 match y.as_const() {
                     Some(c) if c > 0 && c & (c - 1) == 0 && div => format!("{xs} >> {}u", c.trailing_zeros()),
@@ -112,6 +112,27 @@ impl Module<'_> {
             }
         };
         Ok(s.let_index(&text))
+    }
+
+    /// Whether an index expression is not negative where the kernel evaluates it.
+    fn is_nonneg(&self, p: &Poly) -> bool {
+        if !p.has_extremes() {
+            return p.proves_nonneg(&self.domain);
+        }
+        // A number of points less one, of which there are some.
+        let last = |p: &Poly| {
+            let some = |a: &Atom| match a {
+                Atom::Sym(s) if self.positive.contains(s) => Some(&Poly::atom(a.clone()) + &Poly::ONE),
+                _ => None,
+            };
+            p.vars().is_empty() && p.subst(&some, &[]).proves_nonneg(&[])
+        };
+        let known = |p: &Poly| p.proves_nonneg(&self.domain) || last(p);
+        let held = |a: &Atom| match a {
+            Atom::Min(x, y) if known(x) && known(y) => Some(Poly::sym("held")),
+            _ => None,
+        };
+        p.subst(&held, &self.domain).proves_nonneg(&self.domain)
     }
 
     /// The uniform that holds a symbol.

@@ -14,6 +14,7 @@ use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
 use crate::schedule::maps::{declare, read};
 use listing::{Element, Item, Listing};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
 use wgfc_codegen_templates::{library, render};
 use wgfc_ir::program::Access;
@@ -81,6 +82,7 @@ pub(super) fn emit(
     let mut names = Names::default();
     let mut m = Module::with(&whole, bindings, cx);
     m.domain = domain;
+    m.positive = grid.iter().flat_map(|l| positive(&l.extent)).collect();
     // Tensors in storage have the names of their bindings.
     let mut own = |t: &wgfc_loops::Tensor| match t.space {
         Space::Storage(_) => String::new(),
@@ -105,7 +107,8 @@ pub(super) fn emit(
     if all.as_const().is_some() {
         m.extent(&mut Scope::new(0), &all)?;
     }
-    let covered = w.grid.len() == 1 && ends_behind(&whole.body, &items, &m.domain);
+    let some = !cx.graph.bounds.concern(&total);
+    let covered = w.grid.len() == 1 && ends_behind(&whole.body, &items, &m.domain, some);
     let mut list = w.head(&mut m, &mut s, &total, &workgroups, covered)?;
     // Variables of registers, where they are known.
     let mut declared: BTreeSet<Element> = variables.into_iter().collect();
@@ -142,10 +145,43 @@ pub(super) fn emit(
     Ok(m.finish(family, wgsl, [threads, 1, 1], bytes, workgroups))
 }
 
-/// Whether all statements are under a condition `c * %0 + rest < n` that holds for no workgroup `%0` behind the last one.
-fn ends_behind(body: &kernel::Body, items: &[Item], domain: &[Dim]) -> bool {
-    let [Item::If { condition, otherwise, .. }] = items else { return false };
-    let mut parts = vec![*condition];
+/// The symbols that are positive where an extent is.
+fn positive(extent: &Dim) -> BTreeSet<Arc<str>> {
+    let points = match extent.as_atom() {
+        Some(Atom::Div(a, d)) if d.as_const().is_some() => a - &(d - &Poly::ONE),
+        _ => extent.clone(),
+    };
+    match &points.terms()[..] {
+        [(m, c)] if *c > 0 && m.iter().all(|a| matches!(a, Atom::Sym(_))) => points.symbols(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Whether no workgroup `%0` behind the last one does anything: all statements but loads at positions that the last one reads are under
+/// conditions that hold for none. `some` says that there is a last one.
+fn ends_behind(body: &kernel::Body, items: &[Item], domain: &[Dim], some: bool) -> bool {
+    let held = |p: &Poly| {
+        let held = p.subst(&|a| matches!(a, Atom::Min(..)).then_some(Poly::ZERO), &[]);
+        !held.vars().contains(&0)
+    };
+    let ends = |i: &Item| match i {
+        Item::If { condition, otherwise, .. } => {
+            otherwise.is_empty() && holds_inside(body, *condition, domain)
+        }
+        Item::Value(id) => {
+            some && body.reachable(&[*id]).into_iter().all(|id| match body.expr(id) {
+                kernel::Expr::Load { offset, .. } => held(offset),
+                _ => true,
+            })
+        }
+        _ => false,
+    };
+    items.iter().all(ends)
+}
+
+/// Whether a condition has a part `c * %0 + rest < n` that holds for no workgroup `%0` behind the last one.
+fn holds_inside(body: &kernel::Body, condition: ExprId, domain: &[Dim]) -> bool {
+    let mut parts = vec![condition];
     let mut ends = false;
     while let Some(id) = parts.pop() {
         match body.expr(id) {
@@ -163,7 +199,7 @@ fn ends_behind(body: &kernel::Body, items: &[Item], domain: &[Dim]) -> bool {
             _ => {}
         }
     }
-    ends && otherwise.is_empty()
+    ends
 }
 
 /// Declares a tensor that is only written as an array of vectors, where all stores are of that many neighbours.

@@ -1,29 +1,24 @@
-//! The `Map` family: every element on its own.
+//! The `Map` family: every element on its own, words of packed results.
 
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::bindings::{Encoding, per_word};
 use crate::kernel::{Expr, ExprId, Kernel, Map, Store};
-use crate::schedule::maps::{Flat, Neighbours, Words, declare};
+use crate::schedule::maps::{Flat, Words, declare};
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Poly;
 
+/// Maps whose groups are not all whole, or too long to be written out; others are written [from loops](super::loops).
 pub(super) fn emit(
     kernel: &Kernel,
     map: &Map,
     schedule: &Flat,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    match Neighbours::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
-        None if schedule.elements > 1 => {
-            match Words::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
-                Some(words) => whole_words(&words, map, schedule, cx),
-                None => words(kernel, map, schedule, cx),
-            }
-        }
-        None => groups(kernel, None, schedule, cx),
-        Some(n) => groups(&n.kernel, Some(&n), schedule, cx),
+    match Words::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
+        Some(words) => whole_words(&words, map, schedule, cx),
+        None => words(kernel, map, schedule, cx),
     }
 }
 
@@ -100,7 +95,6 @@ fn words(kernel: &Kernel, map: &Map, schedule: &Flat, cx: &EmitContext) -> Resul
         extents,
         threads,
         per_thread,
-        group: 1,
         count,
         setup: outer.text,
         body: body.text,
@@ -108,114 +102,6 @@ fn words(kernel: &Kernel, map: &Map, schedule: &Flat, cx: &EmitContext) -> Resul
     .map_err(template_error)?;
     let groups = map.elements.ceil_div(i64::from(threads * per_thread));
     Ok(m.finish("map", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
-}
-
-/// Groups of elements: one, or neighbours.
-fn groups(
-    kernel: &Kernel,
-    neighbours: Option<&Neighbours>,
-    schedule: &Flat,
-    cx: &EmitContext,
-) -> Result<EmittedKernel, Diagnostic> {
-    let Flat { threads, unroll, .. } = *schedule;
-    let width = neighbours.map_or(1, |n| n.width);
-    let vectors = neighbours.map_or(&[][..], |n| &n.vectors);
-    let mut m = Module::new(kernel, cx, true)?;
-    if !vectors.iter().all(|(t, n)| declare(&mut m.bindings, cx.graph, *t, *n))
-        || !m.packed_stores().is_empty()
-    {
-        return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
-    }
-    if neighbours.is_none() {
-        // Elements that each invocation reads side by side, such as the parts of attention.
-        m.vectorise(&kernel.roots());
-    }
-    let per_group = i64::from(threads * unroll);
-    let [size] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
-    let workgroups = fold_workgroups(&size.ceil_div(per_group), cx.target.max_workgroups);
-    let covered = workgroups.iter().fold(Poly::from(per_group), |n, d| &n * d);
-    // Workgroups are dispatched for the bound of a size that a run computes.
-    let whole = covered == *size && !cx.graph.bounds.concern(size);
-
-    let mut outer = Scope::new(4);
-    let count = m.extent(&mut outer, size)?;
-    let extents = match unroll {
-        1 => std::mem::take(&mut outer.text),
-        _ => extents(&m, &mut outer, size, &count),
-    };
-    m.hoist(&mut outer, &kernel.roots(), 0)?;
-    let stores: Vec<&[Store]> = kernel.stores.chunks(width as usize).collect();
-    let setup = std::mem::take(&mut outer.text);
-    let body = if unroll == 1 {
-        let mut body = outer.inner(4);
-        m.read_ahead(&mut body, kernel.roots())?;
-        for s in stores {
-            store_group(&mut m, &mut body, s)?;
-        }
-        body.text
-    } else {
-        let mut scopes = vec![];
-        let mut text = String::new();
-        let waves = waves(&m, &kernel.body.reachable(&kernel.roots()));
-        for j in 0..unroll {
-            let mut s = outer.inner(4);
-            if !whole {
-                s.line(&format!("let v{j} = min(at{j}, count - 1);"));
-            }
-            s.bind_var(0, &format!("v{j}"));
-            scopes.push(s);
-        }
-        for wave in waves {
-            for j in 0..scopes.len() {
-                let mut s = std::mem::take(&mut scopes[j]);
-                scopes.iter().for_each(|o| s.number_after(o));
-                for id in &wave {
-                    m.fetch(&mut s, *id)?;
-                }
-                text.push_str(&std::mem::take(&mut s.text));
-                scopes[j] = s;
-            }
-        }
-        for j in 0..scopes.len() {
-            let mut s = scopes[j].inner(if whole { 4 } else { 8 });
-            s.text = std::mem::take(&mut scopes[j].text);
-            scopes.iter().for_each(|o| s.number_after(o));
-            for all in &stores {
-                store_group(&mut m, &mut s, all)?;
-            }
-            if whole {
-                text.push_str(&s.text);
-            } else {
-                text.push_str(&format!("    if (at{j} < count) {{\n{}    }}\n", s.text));
-            }
-            scopes[j].number_after(&s);
-        }
-        text
-    };
-    let wgsl = if unroll == 1 {
-        templates::render(&templates::map::Map {
-            preamble: m.preamble(),
-            extents,
-            threads,
-            per_thread: 1,
-            group: width,
-            count,
-            setup,
-            body,
-        })
-    } else {
-        templates::render(&templates::map::Unrolled {
-            preamble: m.preamble(),
-            extents,
-            threads,
-            positions: (0..unroll).map(|j| format!("{}{j}", if whole { "v" } else { "at" })).collect(),
-            group: width,
-            count,
-            setup,
-            body,
-        })
-    };
-    Ok(m.finish("map", wgsl.map_err(template_error)?, [threads, 1, 1], 0, workgroups))
 }
 
 /// The statements that extents need. There may be no elements at all where a run computes how many there are, since workgroups are

@@ -15,8 +15,8 @@ pub fn tidy(text: &str) -> String {
         if !blank || (!after_blank && !last) {
             out.push_str(&simpler(line.trim_end()));
             out.push('\n');
+            after_blank = blank;
         }
-        after_blank = blank;
     }
     out
 }

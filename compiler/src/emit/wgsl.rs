@@ -20,6 +20,7 @@ use crate::kernel::{Body, Expr, ExprId, Kernel};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::Arc;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Reg, Scalar, UnaryOp};
 
 /// An expression, or only the low word of a 64-bit one.
@@ -180,6 +181,8 @@ pub struct Module<'a> {
     pub(super) names: Vec<String>,
     /// Extents of the iteration variables.
     pub(super) domain: Vec<Poly>,
+    /// Symbols that are known to be positive wherever a statement is executed.
+    pub(super) positive: BTreeSet<Arc<str>>,
     pub(super) library: BTreeSet<&'static str>,
     pub(super) uses_dims: bool,
     /// Whether it uses `f16` beside its bindings.
@@ -224,6 +227,7 @@ impl<'a> Module<'a> {
             bindings,
             names,
             domain: kernel.domain(),
+            positive: BTreeSet::new(),
             library: BTreeSet::new(),
             uses_dims: false,
             uses_f16: false,

@@ -1,6 +1,6 @@
 //! Schedules that are steps on a kernel's loop nest.
 
-use super::maps::{Flat, grouped};
+use super::maps::{Flat, Map, grouped, is_long};
 use super::products::Product;
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
@@ -72,6 +72,7 @@ impl Steps {
 }
 
 /// A nest under scheduling. Loops are known by their number, in the order of the text: any name may be taken by a symbol.
+#[derive(Clone)]
 struct Nest {
     kernel: wgfc_loops::Kernel,
     steps: Vec<Step>,
@@ -141,8 +142,12 @@ impl Nest {
         }
         let first = self.name(0)?;
         let all = i64::from(threads * unroll);
-        self = self.apply(Step::Clamp(first, all))?.split(1, i64::from(threads))?;
-        self = self.place(0, Kind::Grid)?;
+        // Points that read what others write are left out where they are none.
+        self = match self.clone().apply(Step::Clamp(first, all)) {
+            Ok(clamped) => clamped,
+            Err(_) => self.split(0, all)?,
+        };
+        self = self.split(1, i64::from(threads))?.place(0, Kind::Grid)?;
         let (group, own) = (self.name(1)?, self.name(2)?);
         self = self.apply(Step::Swap(group, own))?.place(1, Kind::Invocation)?;
         if elements > 1 {
@@ -165,6 +170,12 @@ impl Nest {
     }
 }
 
+/// Whether all groups of a map have all their elements, which are few enough to be written out.
+fn is_whole(kernel: &Kernel, map: &crate::kernel::Map, schedule: &Flat) -> bool {
+    let by = Poly::from(i64::from(schedule.elements));
+    schedule.elements == 1 || map.elements.modulo(&by, &[]).is(0) && !is_long(kernel, schedule.elements)
+}
+
 impl Schedule {
     /// The kernel in the loop form as the schedule says, for schedules from which kernels are written so.
     ///
@@ -180,6 +191,9 @@ impl Schedule {
             (Schedule::Steps(s), _) => return Some(s.scheduled(kernel, graph)),
             (Schedule::Loop(s), Family::Loop(k)) => {
                 begin().and_then(|n| n.invocations(k.lanes.len(), s.threads))
+            }
+            (Schedule::Map(Map::Flat(s)), Family::Map(k)) if is_whole(kernel, k, s) => {
+                begin().and_then(|n| n.flat(kernel, s))
             }
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) if s.lanes == 1 => {
                 begin().and_then(|n| n.invocations(1, s.threads))

@@ -83,10 +83,16 @@ fn guarded(condition: &Expr, s: Stmt) -> Vec<Stmt> {
 /// ");
 /// ```
 pub fn lift(kernel: &Kernel) -> Kernel {
-    Kernel { body: lifted(&kernel.body), ..kernel.clone() }
+    Kernel { body: lifted(&kernel.body, false), ..kernel.clone() }
 }
 
-fn lifted(body: &[Stmt]) -> Vec<Stmt> {
+/// Statements with common conditions around them; `together` if each is executed for several points before the next one: then names stay
+/// in front of conditions.
+fn lifted(body: &[Stmt], together: bool) -> Vec<Stmt> {
+    let names = body.iter().take_while(|s| together && matches!(s, Stmt::Let { .. })).count();
+    if names > 0 {
+        return [&body[..names], &lifted(&body[names..], false)].concat();
+    }
     let inner: Vec<Stmt> = body.iter().map(lifted_inside).collect();
     let together = |s: &Stmt| {
         let mut apart = false;
@@ -115,10 +121,12 @@ fn lifted(body: &[Stmt]) -> Vec<Stmt> {
 /// A statement whose own lists are lifted.
 fn lifted_inside(s: &Stmt) -> Stmt {
     match s {
-        Stmt::For(l) => Stmt::For(For { body: lifted(&l.body), ..l.clone() }),
-        Stmt::If { condition, then, otherwise } => {
-            Stmt::If { condition: condition.clone(), then: lifted(then), otherwise: lifted(otherwise) }
-        }
+        Stmt::For(l) => Stmt::For(For { body: lifted(&l.body, l.kind == Kind::Vector), ..l.clone() }),
+        Stmt::If { condition, then, otherwise } => Stmt::If {
+            condition: condition.clone(),
+            then: lifted(then, false),
+            otherwise: lifted(otherwise, false),
+        },
         s => s.clone(),
     }
 }

@@ -9,7 +9,7 @@ mod neighbours;
 mod tiles;
 
 pub use axes::grouped;
-pub use neighbours::{Neighbours, Words, declare, read, written};
+pub use neighbours::{Neighbours, Words, declare, is_long, read, written};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;

@@ -147,7 +147,7 @@ impl Words {
 
 /// Whether the expressions of `width` elements are too many to be written out, or take too many instructions: an element that is long
 /// computes for so long that nothing is gained by wider accesses.
-fn is_long(kernel: &Kernel, width: u32) -> bool {
+pub fn is_long(kernel: &Kernel, width: u32) -> bool {
     let (roots, width) = (kernel.roots(), width as usize);
     kernel.body.reachable(&roots).len() * width > MOST_EXPRESSIONS
         || length::of(&kernel.body, &roots).saturating_mul(width) > MOST_INSTRUCTIONS
