@@ -62,10 +62,10 @@ use wgfc_ir::Poly;
 pub enum Step {
     /// A loop becomes two, of which the inner one has this number of points.
     Split(Name, Poly),
-    /// A loop becomes two, of which the inner one has this number of points. Those behind the last one compute what that one does, and
-    /// store nothing.
+    /// A loop becomes two, of which the inner one has this number of points. Points behind the last one compute what that one does,
+    /// and store nothing.
     Clamp(Name, i64),
-    /// What a point of a loop loads is loaded before anything else.
+    /// Loads from buffers are the first statements of a loop's points.
     Fetch(Name),
     /// The second loop, the only statement in the first one, goes around it.
     Swap(Name, Name),
