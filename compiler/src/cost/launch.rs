@@ -24,6 +24,8 @@ const LOADED: f64 = 1.5;
 const WAITED: f64 = 2.0;
 /// The memory latencies of a workgroup's start and end.
 const ENDS: f64 = 1.0;
+/// The cycles in which a core starts a workgroup, whatever it does: 84 ns by row kernels with up to 270,000 workgroups timed on an H100.
+const START: f64 = 140.0;
 /// How many times the registers of a core its invocations may need: the rest is spilled to memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on an
 /// H100 if they need 3 times as many and 26.2 with 4.9; 1 × 4096 × 4096 in f32 needs twice as many and takes 1.1 times the bound.
 const SPILLED: f64 = 2.0;
@@ -120,7 +122,7 @@ impl Launch {
     /// The [cycles](crate::device::Speeds::cycle) for which a workgroup occupies a core that has others to run while it waits.
     ///
     /// Arithmetic, the first cache with workgroup memory, the second cache and matrix units are units of a core. They overlap if it holds more
-    /// invocations than it executes; else an invocation uses one after the other.
+    /// invocations than it executes; else an invocation uses one after the other, and no other workgroup runs while it waits at a barrier.
     fn busy(&self, device: &DeviceProfile) -> f64 {
         let speeds = &device.speeds;
         let instructions = self.multiply_adds
@@ -139,7 +141,8 @@ impl Launch {
             instructions / 128.0 + (self.cached + self.shared + self.stored) / first + matrix
         };
         let needed = self.registers * self.threads / f64::from(device.core_registers);
-        work * (needed / SPILLED).max(1.0) + self.barriers * speeds.barrier_cycles(self.threads)
+        let waits = if speeds.overlaps() { 1.0 } else { WAITED };
+        work * (needed / SPILLED).max(1.0) + waits * self.barriers * speeds.barrier_cycles(self.threads)
     }
 
     /// The estimated time in [cycles](crate::device::Speeds::cycle).
@@ -147,11 +150,12 @@ impl Launch {
     /// ```text
     /// waits  = steps · latency under load + barriers + start and end
     /// round  = overlapped(busy · max(workgroups of the round, those that would keep the core busy), waits)
-    /// time   = overlapped(sum of the rounds of the core that has most workgroups, bytes / bandwidth)
+    /// time   = overlapped(sum of the rounds of the core that has most workgroups, their starts, bytes / bandwidth)
     /// ```
     ///
     /// A round is as many workgroups as are resident on a core; the last one has the rest. So the units of a core decide over large problems,
-    /// and latencies and the number of cores with any work over small ones.
+    /// and latencies and the number of cores with any work over small ones. A core whose units do not overlap executes one workgroup after the
+    /// other, and waits for no loads.
     pub fn cycles(&self, device: &DeviceProfile) -> f64 {
         let speeds = &device.speeds;
         let busy = self.busy(device);
@@ -163,9 +167,13 @@ impl Launch {
             n => overlapped([n.max(least) * busy, waits]),
         };
         let (all, resident) = (speeds.per_core(self.workgroups), self.resident(device));
+        let memory = self.memory / speeds.bytes_per_cycle();
+        if !speeds.overlaps() {
+            return overlapped([all * busy, memory]);
+        }
         let rounds = (all / resident).floor();
         let cores = rounds * round(resident) + round(all - rounds * resident);
-        overlapped([cores, self.memory / speeds.bytes_per_cycle()])
+        overlapped([cores, all * START, memory])
     }
 }
 
@@ -261,10 +269,11 @@ mod tests {
         let wait = Launch { threads: 64.0, workgroups: 134.0, steps: 100.0, ..Launch::default() };
         let time = |l: Launch| l.cycles(&device);
         // A latency under load for each step, and one for the start and the end.
-        assert_eq!(time(wait), 151.0 * 600.0);
-        assert_eq!(time(Launch { workgroups: 8.0 * 134.0, ..wait }), time(wait));
+        let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-3, "{a} {b}");
+        near(time(wait), 151.0 * 600.0);
+        near(time(Launch { workgroups: 8.0 * 134.0, ..wait }), time(wait));
         let alone = Launch { registers: 255.0, workgroups: 8.0 * 134.0, ..wait };
-        assert_eq!(time(alone), 2.0 * time(wait));
+        near(time(alone), 2.0 * time(wait));
     }
 
     #[test]
