@@ -141,8 +141,7 @@ impl Launch {
             instructions / 128.0 + (self.cached + self.shared + self.stored) / first + matrix
         };
         let needed = self.registers * self.threads / f64::from(device.core_registers);
-        let waits = if speeds.overlaps() { 1.0 } else { WAITED };
-        work * (needed / SPILLED).max(1.0) + waits * self.barriers * speeds.barrier_cycles(self.threads)
+        work * (needed / SPILLED).max(1.0) + self.barriers * speeds.barrier_cycles(self.threads)
     }
 
     /// The estimated time in [cycles](crate::device::Speeds::cycle).
@@ -168,12 +167,10 @@ impl Launch {
         };
         let (all, resident) = (speeds.per_core(self.workgroups), self.resident(device));
         let memory = self.memory / speeds.bytes_per_cycle();
-        if !speeds.overlaps() {
-            return overlapped([all * busy, memory]);
-        }
+        let start = if speeds.overlaps() { START } else { 0.0 };
         let rounds = (all / resident).floor();
         let cores = rounds * round(resident) + round(all - rounds * resident);
-        overlapped([cores, all * START, memory])
+        overlapped([cores, all * start, memory])
     }
 }
 
