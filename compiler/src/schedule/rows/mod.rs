@@ -1,6 +1,6 @@
 //! How rows are shared out.
 //!
-//! A power of two of invocations (*lanes*) shares a row: 1 for short rows, more for long ones and where there are few.
+//! A power of two of invocations (*lanes*) shares a row: 1 for short rows, more for long ones and where there are few, as the estimated times say.
 //! Neighbours in a workgroup are the lanes of a row, or of neighbouring rows where those lie side by side in memory, as in
 //! reductions over an outer axis. Reductions that do not need one another
 //! share a [pass](passes); a store joins the first pass before which all it needs is known.
