@@ -24,7 +24,7 @@ const LOADED: f64 = 1.5;
 const WAITED: f64 = 2.0;
 /// The memory latencies of a workgroup's start and end.
 const ENDS: f64 = 1.0;
-/// The cycles in which a core starts a workgroup, whatever it does: 84 ns by row kernels with up to 270,000 workgroups timed on an H100.
+/// The cycles between the starts of two workgroups on a core: 84 ns, by row kernels of up to 270,000 workgroups timed on an H100.
 const START: f64 = 140.0;
 /// How many times the registers of a core its invocations may need: the rest is spilled to memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on an
 /// H100 if they need 3 times as many and 26.2 with 4.9; 1 × 4096 × 4096 in f32 needs twice as many and takes 1.1 times the bound.
@@ -122,7 +122,7 @@ impl Launch {
     /// The [cycles](crate::device::Speeds::cycle) for which a workgroup occupies a core that has others to run while it waits.
     ///
     /// Arithmetic, the first cache with workgroup memory, the second cache and matrix units are units of a core. They overlap if it holds more
-    /// invocations than it executes; else an invocation uses one after the other, and no other workgroup runs while it waits at a barrier.
+    /// invocations than it executes; else an invocation uses one after the other.
     fn busy(&self, device: &DeviceProfile) -> f64 {
         let speeds = &device.speeds;
         let instructions = self.multiply_adds
@@ -149,12 +149,11 @@ impl Launch {
     /// ```text
     /// waits  = steps · latency under load + barriers + start and end
     /// round  = overlapped(busy · max(workgroups of the round, those that would keep the core busy), waits)
-    /// time   = overlapped(sum of the rounds of the core that has most workgroups, their starts, bytes / bandwidth)
+    /// time   = overlapped(sum of the rounds of the core that has most workgroups, starts after the first one, bytes / bandwidth)
     /// ```
     ///
     /// A round is as many workgroups as are resident on a core; the last one has the rest. So the units of a core decide over large problems,
-    /// and latencies and the number of cores with any work over small ones. A core whose units do not overlap executes one workgroup after the
-    /// other, and waits for no loads.
+    /// and latencies and the number of cores with any work over small ones.
     pub fn cycles(&self, device: &DeviceProfile) -> f64 {
         let speeds = &device.speeds;
         let busy = self.busy(device);
@@ -167,10 +166,10 @@ impl Launch {
         };
         let (all, resident) = (speeds.per_core(self.workgroups), self.resident(device));
         let memory = self.memory / speeds.bytes_per_cycle();
-        let start = if speeds.overlaps() { START } else { 0.0 };
+        let starts = if speeds.overlaps() { START * (all - 1.0).max(0.0) } else { 0.0 };
         let rounds = (all / resident).floor();
         let cores = rounds * round(resident) + round(all - rounds * resident);
-        overlapped([cores, all * start, memory])
+        overlapped([cores, starts, memory])
     }
 }
 

@@ -13,22 +13,22 @@ use wgfc_ir::{Dim, Poly, Reg};
 const MANY: f64 = 1024.0;
 /// The bytes that memory delivers together: an element with no neighbour in them takes as long as all.
 const SECTOR: f64 = 32.0;
-/// The bytes of a cache line: a load of a subgroup takes as long as all of the lines that it touches.
+/// The bytes of a cache line: a load of a subgroup takes as long as if it read all of the lines that it touches.
 const LINE: f64 = 128.0;
-/// The bytes of a cache that an invocation reads at least, where a core reads for one invocation after the other. A fit to rows timed on llvmpipe and
+/// The least bytes that a load takes of a cache where a core reads for one invocation after the other. A fit to rows timed on llvmpipe and
 /// SwiftShader.
 const APART: f64 = 8.0;
 /// The invocations of a subgroup where the device does not say: they take as long as one of them.
 const SUBGROUP: u32 = 32;
 /// The turns of a lane over its positions whose loads are under way together: a fit to rows timed on an H100.
 const TOGETHER: f64 = 12.0;
-/// The loads of memory that take as long as one exchange in a subgroup, or one read of workgroup memory: a latency of 25 of its 1000 cycles. A fit to rows
-/// timed on an H100.
+/// The time of an exchange in a subgroup, or of a read of workgroup memory, in loads of memory that wait for each other. A fit to rows timed
+/// on an H100.
 const EXCHANGE: f64 = 0.025;
 /// The instructions of an exchange of a variable, or of reading it from workgroup memory: itself, and one for its place.
 const EXCHANGED: f64 = 2.0;
-/// The barriers that one takes as long as between the few instructions that combine what lanes have, on devices whose cores do something else meanwhile.
-/// A fit to rows timed on an H100.
+/// How much of a barrier of other kernels one takes that stands between the few instructions that combine what lanes have, if a core executes
+/// other workgroups meanwhile. A fit to rows timed on an H100.
 const BARRIER: f64 = 0.5;
 /// The instructions of an invocation beside those that its kernel names: its row and its lane. A fit to rows timed on an H100.
 const SETUP: f64 = 32.0;
