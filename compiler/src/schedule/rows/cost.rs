@@ -7,9 +7,10 @@ use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
 use crate::kernel::passes::{Pass, passes};
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, TensorId, length};
 use std::collections::BTreeSet;
-use wgfc_ir::{Dim, Poly, Reg};
+use wgfc_ir::{Poly, Reg};
 
-/// The number of rows, or of positions of one, that counts for a number that nobody knows.
+/// The least number of positions that counts for a number that nobody knows. More lanes than a short row needs cost little, but too few make a
+/// long one slow.
 const MANY: f64 = 1024.0;
 /// The bytes that memory delivers together: an element with no neighbour in them takes as long as all.
 const SECTOR: f64 = 32.0;
@@ -75,11 +76,6 @@ pub(super) struct Work {
     thread_bytes: f64,
 }
 
-/// A number of rows or positions, for estimates.
-fn many(d: &Dim, expect: &Expected) -> f64 {
-    expect.known(d).map_or(expect.extent(d).max(MANY), |n| n.max(1) as f64)
-}
-
 impl Work {
     /// Counts the work of a kernel in steps of which `kept` values are kept, and whose lanes need `thread_bytes` of workgroup memory.
     pub(super) fn new(
@@ -102,8 +98,8 @@ impl Work {
         let fixed = |id: &ExprId| deps.expr(*id) & var_bit(1) == 0;
         let once = kernel.body.reachable(&kernel.roots()).into_iter().filter(fixed);
         Some(Work {
-            rows: many(&row.rows, expect),
-            positions: many(&row.len, expect),
+            rows: expect.extent(&row.rows),
+            positions: expect.known(&row.len).map_or(expect.extent(&row.len).max(MANY), |n| n.max(1) as f64),
             passes: read,
             once: once.map(|id| length::of_expr(&kernel.body, id) as f64).sum(),
             kept: kept as f64,
