@@ -12,7 +12,7 @@ use crate::schedule::cost::{ASSUMED, Expected};
 use crate::schedule::products::cost::cycles;
 use crate::schedule::products::problem::{Problem, problem};
 use crate::schedule::table::{Tuning, key, title};
-use crate::schedule::{Context, Schedule, ScheduledGraph, candidates, choose, spread};
+use crate::schedule::{Context, Schedule, ScheduledGraph, candidates, choose, rows, spread};
 use crate::{Diagnostic, Errors};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -183,8 +183,11 @@ fn shortlist(
 /// without a cost model.
 pub fn estimates<'a>(k: &Kernel, cx: Context<'a>, values: &Values) -> impl Fn(&Schedule) -> Option<f64> + 'a {
     let measured = problem(k).map(|p| at(&p, values));
-    move |c| match (c, &measured) {
-        (Schedule::Product(g), Some(p)) => Some(cycles(g, p, cx.device, cx.expect)),
+    let expect = Expected(values.clone());
+    let row = rows::cycles(k, &Context { expect: &expect, ..cx }).ok();
+    move |c| match (c, &measured, &row) {
+        (Schedule::Product(g), Some(p), _) => Some(cycles(g, p, cx.device, cx.expect)),
+        (Schedule::Row(s), _, Some(row)) => Some(row(s, cx.device)),
         _ => None,
     }
 }

@@ -24,6 +24,8 @@ const LOADED: f64 = 1.5;
 const WAITED: f64 = 2.0;
 /// The memory latencies of a workgroup's start and end.
 const ENDS: f64 = 1.0;
+/// The cycles between the starts of two workgroups on a core: 84 ns, by row kernels of up to 270,000 workgroups timed on an H100.
+const START: f64 = 140.0;
 /// How many times the registers of a core its invocations may need: the rest is spilled to memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on an
 /// H100 if they need 3 times as many and 26.2 with 4.9; 1 × 4096 × 4096 in f32 needs twice as many and takes 1.1 times the bound.
 const SPILLED: f64 = 2.0;
@@ -147,7 +149,7 @@ impl Launch {
     /// ```text
     /// waits  = steps · latency under load + barriers + start and end
     /// round  = overlapped(busy · max(workgroups of the round, those that would keep the core busy), waits)
-    /// time   = overlapped(sum of the rounds of the core that has most workgroups, bytes / bandwidth)
+    /// time   = overlapped(sum of the rounds of the core that has most workgroups, starts after the first one, bytes / bandwidth)
     /// ```
     ///
     /// A round is as many workgroups as are resident on a core; the last one has the rest. So the units of a core decide over large problems,
@@ -163,9 +165,11 @@ impl Launch {
             n => overlapped([n.max(least) * busy, waits]),
         };
         let (all, resident) = (speeds.per_core(self.workgroups), self.resident(device));
+        let memory = self.memory / speeds.bytes_per_cycle();
+        let starts = if speeds.overlaps() { START * (all - 1.0).max(0.0) } else { 0.0 };
         let rounds = (all / resident).floor();
         let cores = rounds * round(resident) + round(all - rounds * resident);
-        overlapped([cores, self.memory / speeds.bytes_per_cycle()])
+        overlapped([cores, starts, memory])
     }
 }
 
@@ -261,10 +265,11 @@ mod tests {
         let wait = Launch { threads: 64.0, workgroups: 134.0, steps: 100.0, ..Launch::default() };
         let time = |l: Launch| l.cycles(&device);
         // A latency under load for each step, and one for the start and the end.
-        assert_eq!(time(wait), 151.0 * 600.0);
-        assert_eq!(time(Launch { workgroups: 8.0 * 134.0, ..wait }), time(wait));
+        let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-3, "{a} {b}");
+        near(time(wait), 151.0 * 600.0);
+        near(time(Launch { workgroups: 8.0 * 134.0, ..wait }), time(wait));
         let alone = Launch { registers: 255.0, workgroups: 8.0 * 134.0, ..wait };
-        assert_eq!(time(alone), 2.0 * time(wait));
+        near(time(alone), 2.0 * time(wait));
     }
 
     #[test]

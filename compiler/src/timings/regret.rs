@@ -244,7 +244,8 @@ mod tests {
         let regrets: Vec<Option<f64>> = all.iter().map(Judged::regret).collect();
         assert_eq!(regrets, [Some(1.0), Some(2.0), None]);
         let s = Summary::of(&all);
-        assert_eq!((s.problems, s.not_timed, s.worst, s.rank), (3, 1, 2.0, None));
+        assert_eq!((s.problems, s.not_timed, s.worst), (3, 1, 2.0));
+        assert!(s.rank.is_some_and(|r| r > 0.5), "{:?}", s.rank);
         assert!((s.mean - 2f64.sqrt()).abs() < 1e-12);
     }
 

@@ -1,30 +1,31 @@
 //! How rows are shared out.
 //!
-//! A power of two of invocations (*lanes*) shares a row: 1 for short rows, more for long ones and where there are few.
+//! A power of two of invocations (*lanes*) shares a row: 1 for short rows, more for long ones and where there are few, as the estimated times say.
 //! Neighbours in a workgroup are the lanes of a row, or of neighbouring rows where those lie side by side in memory, as in
 //! reductions over an outer axis. Reductions that do not need one another
 //! share a [pass](passes); a store joins the first pass before which all it needs is known.
 
+mod cost;
 pub mod unroll;
 
 pub use crate::kernel::passes::{Pass, group, passes};
 
 use super::Context;
 use crate::Diagnostic;
-use crate::cost::Expected;
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use unroll::Unrolled;
-use wgfc_ir::{Dim, Reg};
+use wgfc_ir::Reg;
 
 /// Neighbouring rows that a workgroup takes at least where they lie side by side: of 4 bytes, a sector of memory.
 const SIDE_BY_SIDE: u32 = 8;
-/// Rows that are taken for an unknown number.
-const MANY_ROWS: i64 = 1024;
-/// Rows of so many positions are not shared out: combining what lanes have takes as long.
-const SHORT: i64 = 16;
+/// Invocations of a workgroup.
+const SIZES: [u32; 3] = [64, 128, 256];
+/// The estimated time, as a multiple of the least one, up to which a schedule counts as being as good.
+const SAME: f64 = 1.02;
 /// Positions of a lane up to which they are kept in registers.
 const KEPT_STEPS: i64 = 16;
 /// Values kept, over all positions of a lane.
@@ -88,13 +89,13 @@ struct Shares {
 struct Problem<'a> {
     kernel: &'a Kernel,
     device: &'a DeviceProfile,
-    expect: &'a Expected,
     unrolled: Unrolled,
     /// Passes over the row.
     loops: usize,
     /// Values of a position that several of them need.
     kept: i64,
     thread_bytes: u32,
+    work: cost::Work,
 }
 
 impl<'a> Problem<'a> {
@@ -108,8 +109,10 @@ impl<'a> Problem<'a> {
         let passes = passes(&deps, &row.reductions, &unrolled.kernel.stores, width);
         let thread_bytes = thread_bytes(&passes, &row.reductions, width, &unrolled.kernel.body);
         let kept = if passes.len() > 1 { kept(&unrolled.kernel, width).len() as i64 } else { 0 };
-        let (device, expect, loops) = (cx.device, cx.expect, passes.len());
-        Ok(Problem { kernel, device, expect, loops, kept, thread_bytes, unrolled })
+        let (device, loops) = (cx.device, passes.len());
+        let work = cost::Work::new(kernel, cx.graph, cx.expect, kept, thread_bytes)
+            .ok_or_else(|| Diagnostic::internal("not a row kernel"))?;
+        Ok(Problem { kernel, device, loops, kept, thread_bytes, unrolled, work })
     }
 
     /// The schedule with rows shared out so.
@@ -143,85 +146,29 @@ impl<'a> Problem<'a> {
         across > along
     }
 
-    /// Fewer lanes, where a core waits longer at their barriers than it reads their rows, and there are rows enough to keep the device
-    /// busy: subgroups combine without barriers, and a single lane has nothing to combine. While a workgroup waits, the core's other
-    /// workgroups go on. A core that reads elements one after another has no latencies to hide: a subgroup with a row for each of its
-    /// invocations keeps it busy.
-    fn without_barriers(&self, mut lanes: u32, threads: u32, rows: i64, len: i64) -> u32 {
-        let speeds = &self.device.speeds;
-        let alone = self.device.subgroup.unwrap_or(1);
-        let others = (speeds.resident / speeds.cores / f64::from(threads.max(lanes))).max(1.0);
-        let row = (len * 4) as f64 / speeds.workgroup_bandwidth;
-        let fills = speeds.element_cycles().is_some() && rows as f64 >= speeds.cores * f64::from(alone);
-        let busy =
-            |lanes: u32| fills || rows.saturating_mul(i64::from(lanes)) >= speeds.share_of_resident(1.0);
-        while lanes > alone && busy(lanes / 2) {
-            let barriers = f64::from(1 + (lanes / alone).ilog2()) * speeds.barrier / others;
-            if barriers < row * f64::from(threads.max(lanes) / lanes) {
-                break;
-            }
-            lanes /= 2;
-        }
-        lanes
-    }
-
-    /// The preferred way.
-    fn choose(&self) -> Shares {
-        let Family::Row(crate::kernel::Row { rows, len, .. }) = &self.kernel.family else {
-            return Shares { threads: 1, lanes: 1, rows_first: false };
-        };
+    /// All schedules that the device can run, those with the fewest lanes and invocations first.
+    fn all(&self) -> Vec<Row> {
         let most = most_threads(self.device);
-        let base = most.min(64);
-        let known = |d: &Dim| self.expect.known(d);
-        let across = self.lies_across() && known(rows).is_none_or(|r| r >= i64::from(SIDE_BY_SIDE));
-        if across && known(len).is_none_or(|n| n > SHORT) {
-            // Lanes enough to keep the device busy, each with some positions; rows enough for whole sectors of memory.
-            let busy = self.device.speeds.share_of_resident(1.0) / known(rows).unwrap_or(MANY_ROWS).max(1);
-            let busy = 1u32 << busy.max(1).ilog2().min(8);
-            let positions = known(len).map_or(SIDE_BY_SIDE, |n| shared_by(n, 8));
-            let mut threads = most;
-            let mut lanes = busy.min(positions).min(most / SIDE_BY_SIDE).max(1);
-            while !self.fits(threads, lanes) {
-                threads /= 2;
-                lanes = lanes.min((threads / SIDE_BY_SIDE).max(1));
+        let longest =
+            self.unrolled.len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
+        let orders: &[bool] = if self.lies_across() { &[false, true] } else { &[false] };
+        let mut out = vec![];
+        for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
+            let mut sizes = SIZES.map(|t| t.max(lanes).min(most));
+            while !self.fits(sizes[0], lanes) && sizes[0] > lanes {
+                sizes[0] /= 2;
             }
-            return if lanes == 1 {
-                Shares { threads: base, lanes, rows_first: false }
-            } else {
-                Shares { threads, lanes, rows_first: true }
-            };
-        }
-        let lanes = match known(len) {
-            Some(n) if n <= SHORT => 1,
-            Some(n) => shared_by(n, 4).min(256),
-            None => 64,
-        };
-        // With rows enough to keep the device busy a lane takes several vectors, as many as it can keep.
-        let lanes = match (known(rows), known(len)) {
-            (Some(rows), Some(n)) if self.unrolled.width > 1 && rows > 0 => {
-                let busy = 1u32 << (self.device.speeds.share_of_resident(1.0) / rows).max(1).ilog2().min(8);
-                let kept = if self.loops > 1 { shared_by(n, KEPT_STEPS) } else { 1 };
-                lanes.min(busy.max(kept).max(32))
+            for threads in sizes.into_iter().filter(|t| self.fits(*t, lanes)) {
+                for rows_first in orders.iter().copied().filter(|r| !r || (lanes > 1 && threads > lanes)) {
+                    let s = self.schedule(Shares { threads, lanes, rows_first });
+                    if !out.contains(&s) {
+                        out.push(s);
+                    }
+                }
             }
-            _ => lanes,
-        };
-        let lanes = lanes.clamp(1, most);
-        let mut lanes = match (known(rows), known(len)) {
-            (Some(rows), Some(n)) => self.without_barriers(lanes, base, rows, n),
-            _ => lanes,
-        };
-        let mut threads = lanes.max(base);
-        while !self.fits(threads, lanes) {
-            threads /= 2;
-            lanes = lanes.min(threads);
         }
-        Shares { threads, lanes, rows_first: false }
+        out
     }
-}
-
-/// Lanes of which none has more than `each` of `n` positions.
-fn shared_by(n: i64, each: i64) -> u32 {
-    (n.max(1) as u64).div_ceil(each as u64).next_power_of_two().min(1 << 16) as u32
 }
 
 /// The preferred schedule of a row kernel.
@@ -229,38 +176,42 @@ fn shared_by(n: i64, each: i64) -> u32 {
 /// # Errors
 /// As [`choose`](super::choose).
 pub fn choose(kernel: &Kernel, cx: &Context) -> Result<Row, Diagnostic> {
-    let p = Problem::new(kernel, cx)?;
-    Ok(p.schedule(p.choose()))
+    let first = candidates(kernel, cx)?.into_iter().next();
+    first.ok_or_else(|| Diagnostic::internal("a row kernel without a schedule"))
 }
 
-/// All schedules of a row kernel that a device can run, the preferred one first, then by how little they differ from it.
+/// All schedules of a row kernel that a device can run, by their estimated times.
 ///
 /// # Errors
 /// As [`choose`](super::choose).
 pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Row>, Diagnostic> {
     let p = Problem::new(kernel, cx)?;
-    let first = p.choose();
-    let most = most_threads(cx.device);
-    let longest = p.unrolled.len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
-    let mut out = vec![first];
-    let orders: &[bool] = if p.lies_across() { &[false, true] } else { &[false] };
-    for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
-        for threads in [64, 128, 256].map(|t: u32| t.max(lanes).min(most)) {
-            for rows_first in orders.iter().copied().filter(|r| !r || (lanes > 1 && threads > lanes)) {
-                let s = Shares { threads, lanes, rows_first };
-                if p.fits(threads, lanes) && !out.contains(&s) {
-                    out.push(s);
-                }
-            }
-        }
+    Ok(in_order(p.all(), |s| p.work.cycles(s, cx.device)))
+}
+
+/// Schedules by their estimated times. Of those that are [as good](SAME) as the first, the one with most lanes comes before the others:
+/// they wait for fewer loads after one another.
+fn in_order(all: Vec<Row>, cycles: impl Fn(&Row) -> f64) -> Vec<Row> {
+    let mut all: Vec<(f64, Row)> = all.into_iter().map(|s| (cycles(&s), s)).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let least = all.first().map_or(0.0, |s| s.0);
+    let same = all.partition_point(|s| s.0 <= SAME * least);
+    if let Some(same) = all.get_mut(..same) {
+        same.sort_by_key(|(_, s)| (Reverse(s.lanes), s.threads, s.rows_first));
     }
-    let apart = |a: u32, b: u32| a.ilog2().abs_diff(b.ilog2());
-    let far = |s: &Shares| {
-        let order = u32::from(s.rows_first != first.rows_first);
-        order + apart(s.lanes, first.lanes) + apart(s.threads, first.threads)
-    };
-    out.sort_by_key(|s| (far(s), s.lanes, s.threads));
-    Ok(out.into_iter().map(|s| p.schedule(s)).collect())
+    all.into_iter().map(|(_, s)| s).collect()
+}
+
+/// The estimated time of each schedule of a row kernel, in [cycles](crate::device::Speeds::cycle).
+///
+/// # Errors
+/// As [`choose`](super::choose).
+pub fn cycles(
+    kernel: &Kernel,
+    cx: &Context,
+) -> Result<impl Fn(&Row, &DeviceProfile) -> f64 + use<>, Diagnostic> {
+    let work = Problem::new(kernel, cx)?.work;
+    Ok(move |s: &Row, device: &DeviceProfile| work.cycles(s, device))
 }
 
 /// The values of a position that several passes of an unrolled kernel need: each with the pass that computes it first.
