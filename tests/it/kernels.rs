@@ -90,7 +90,6 @@ const UNPROVEN: [(&str, &str); 9] = [
     ("test_ReflectionPad2d/", "a remainder of a negative position, reflected"),
     ("test_maxpool_3d_dilations_use_ref_impl_large/", "six variables under one guard"),
     ("test_averagepool_3d_dilations_large_", "six variables under one guard"),
-    ("gather_block_quantized_int4_zero_other_axis/", "a position of data beside a quotient by a symbol"),
     ("group_query_attention_positions/", "tables with rows that positions from data choose"),
 ];
 
