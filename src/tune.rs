@@ -100,6 +100,14 @@ pub struct Measured {
 }
 
 /// A schedule that the device refused, or with which a kernel computed something else.
+///
+/// ```
+/// fn print(all: &[wgfc::tune::Refused]) {
+///     for r in all {
+///         println!("{} {}: {}", r.choice, if r.differs { "differs" } else { "is refused" }, r.why);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refused {
