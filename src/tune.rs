@@ -272,6 +272,7 @@ fn measure(
             Err(e @ RunError::DeviceLost(_)) => return Err(device_error(e)),
             Err(e) if runners.is_empty() => return Err(device_error(e)),
             Err(e) => {
+                tracing::debug!("{}: {choice} is refused: {e}", t.title);
                 refused.push(Refused { choice: choice.clone(), differs: false, why: e.to_string() });
                 continue;
             }
@@ -280,6 +281,7 @@ fn measure(
         if runners.is_empty() {
             expected = outputs;
         } else if let Some(why) = outputs.iter().zip(&expected).find_map(|(a, b)| difference(a, b)) {
+            tracing::warn!("{}: {choice} computes something else than {own}: {why}", t.title);
             refused.push(Refused { choice: choice.clone(), differs: true, why });
             continue;
         }
