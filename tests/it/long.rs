@@ -132,9 +132,11 @@ fn loops_too_long_for_the_driver_are_refused() {
         b.view(x, vec![Dim::sym("n"), Dim::sym("n"), Dim::sym("n")], vec![Poly::ZERO, Poly::var(1)]).unwrap();
     let sum = b.reduce(ReduceOp::Sum, part, &[1, 2], false).unwrap();
     g.outputs.push(Border { name: "y".into(), value: sum });
+    // With more invocations each would have few enough iterations, and the sum would take hours.
+    let mut options = Options::default();
+    options.profile.max_invocations = 64;
     let program =
-        wgfc_compiler::pipeline::compile_graph(g, Stats::default(), &Options::default(), &mut |_, _| {})
-            .unwrap();
+        wgfc_compiler::pipeline::compile_graph(g, Stats::default(), &options, &mut |_, _| {}).unwrap();
     for gpu in gpus().iter().filter(|g| g.profile().loop_iterations.is_some()) {
         let mut session = Session::new_blocking(gpu, &program).unwrap();
         let ones = |n: usize| Tensor::from_f32(vec![2, n], &vec![1.0; 2 * n]);
