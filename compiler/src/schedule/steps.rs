@@ -142,7 +142,7 @@ impl Nest {
         }
         let first = self.name(0)?;
         let all = i64::from(threads * unroll);
-        // Points that read what others write are left out where they are none.
+        // Points behind the last one read what it reads, unless it also writes there: then a condition leaves them out.
         self = match self.clone().apply(Step::Clamp(first, all)) {
             Ok(clamped) => clamped,
             Err(_) => self.split(0, all)?,
@@ -218,7 +218,17 @@ impl FromStr for Steps {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Steps, String> {
-        let steps = text.split(',').filter(|s| !s.is_empty()).map(|s| s.replace(':', " ").parse());
+        // A step begins with a letter, after a comma outside of parentheses: `order:1,0` and `max(n,1)` are parts of one.
+        let (mut all, mut depth) = (vec![String::new()], 0);
+        for (i, c) in text.char_indices() {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            let letter = text[i..].chars().nth(1).is_some_and(|next| next.is_ascii_alphabetic());
+            match all.last_mut() {
+                Some(last) if c != ',' || depth > 0 || !letter => last.push(c),
+                _ => all.push(String::new()),
+            }
+        }
+        let steps = all.iter().filter(|s| !s.is_empty()).map(|s| s.replace(':', " ").parse());
         Ok(Steps(steps.collect::<Result<_, String>>()?))
     }
 }
@@ -257,6 +267,8 @@ kernel 0 map [n]
             let steps: Steps = steps.parse().unwrap();
             assert_eq!(steps.misfit(&graph.kernels[0], &cx).as_deref(), why, "{steps}");
         }
+        let text = "split:i:max(n,4),stage:x:i.0:order:1,0:pad:1,fetch:i.1";
+        assert_eq!(text.parse::<Steps>().unwrap().to_string(), text);
         assert_eq!("split:i".parse::<Steps>(), Err("`split i` is no step".to_owned()));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use wgfc_ir::{BinaryOp, Poly};
 
 /// The tensors that statements store to, and those that they read.
-fn accessed(body: &[Stmt]) -> (BTreeSet<TensorId>, BTreeSet<TensorId>) {
+pub(super) fn accessed(body: &[Stmt]) -> (BTreeSet<TensorId>, BTreeSet<TensorId>) {
     let (mut stored, mut read) = (BTreeSet::new(), BTreeSet::new());
     visit(body, &mut |s| {
         if let Stmt::Store(s) = s {

@@ -1,25 +1,14 @@
 //! Loads at the beginning of a loop's points, and points that load what the last one does.
 
+use super::double::accessed;
 use super::guards::both;
-use super::named::{read_by, read_in};
+use super::named::read_in;
 use super::{domain, find, nests, replace, variable};
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, visit};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
 type Done = Result<(), String>;
-
-/// The tensors that statements store to.
-fn stored(body: &[Stmt]) -> BTreeSet<TensorId> {
-    let mut out = BTreeSet::new();
-    visit(body, &mut |s| {
-        if let Stmt::Store(s) = s {
-            out.insert(s.tensor);
-        }
-    });
-    out
-}
 
 /// Splits a loop so that the points behind its last one compute what that one does, and store nothing.
 pub(super) fn clamp(k: &mut Kernel, name: &str, by: i64) -> Done {
@@ -32,27 +21,17 @@ pub(super) fn clamp(k: &mut Kernel, name: &str, by: i64) -> Done {
     if by < 1 || l.condition.is_some() || matches!(l.kind, Kind::Grid | Kind::Invocation) {
         return Err("the loop is no plain one".into());
     }
-    let written = stored(&l.body);
-    let local = written.iter().find(|t| !matches!(k.tensors[**t].space, Space::Storage(_)));
-    if let Some(t) = local {
+    let (written, read) = accessed(&l.body);
+    if let Some(t) = written.iter().find(|t| !matches!(k.tensors[**t].space, Space::Storage(_))) {
         return Err(format!("it stores to `{}`, which is no buffer", k.tensors[*t].name));
     }
-    let mut bad = None;
-    visit(&l.body, &mut |s| {
-        if let Stmt::Barrier { .. } = s {
-            bad = Some("it has a barrier".to_owned());
-        }
-        s.exprs(&mut |e| {
-            e.visit(&mut |e| match e {
-                Expr::Load { tensor, .. } if written.contains(tensor) => {
-                    bad = Some(format!("it reads and writes `{}`", k.tensors[*tensor].name));
-                }
-                _ => {}
-            });
-        });
-    });
-    if let Some(why) = bad {
-        return Err(why);
+    if let Some(t) = written.intersection(&read).next() {
+        return Err(format!("it reads and writes `{}`", k.tensors[*t].name));
+    }
+    let mut barrier = false;
+    visit(&l.body, &mut |s| barrier |= matches!(s, Stmt::Barrier { .. }));
+    if barrier {
+        return Err("it has a barrier".into());
     }
     let (outer, inner) = (k.add_var(&format!("{name}.0")), k.add_var(&format!("{name}.1")));
     let mut extents = domain(k);
@@ -140,20 +119,11 @@ fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
         {
             loads.push((e.clone(), *value));
         }
-        let missing: RefCell<Vec<Expr>> = RefCell::default();
-        s.exprs(&mut |e| {
-            e.visit(&mut |e| {
-                if is_fetched(k, e) {
-                    missing.borrow_mut().push(e.clone());
-                }
-            });
-        });
-        for e in missing.into_inner() {
-            let Expr::Load { tensor, .. } = &e else { continue };
-            if before.contains(tensor) {
-                return Err(format!("`{}` is read after it is written", k.tensors[*tensor].name));
-            }
-            named.push(e);
+        let first = named.len();
+        s.exprs(&mut |e| e.visit(&mut |e| named.extend(is_fetched(k, e).then(|| e.clone()))));
+        let late = |e: &&Expr| matches!(e, Expr::Load { tensor, .. } if before.contains(tensor));
+        if let Some(Expr::Load { tensor, .. }) = named[first..].iter().find(late) {
+            return Err(format!("`{}` is read after it is written", k.tensors[*tensor].name));
         }
         if let Stmt::Store(s) = s {
             if !matches!(k.tensors[s.tensor].space, Space::Storage(_)) {
@@ -182,24 +152,10 @@ fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
         }
     }
     let waves = waves(&lets, &own)?;
+    // Names of a wave need those before them, and loads of a wave only those of waves before.
     lets.sort_by_key(|(v, _)| (waves.get(v).copied().unwrap_or(0), !own.contains_key(v)));
-    let mut out = vec![];
-    // Names of one wave may need each other.
-    let mut known: BTreeSet<u32> = BTreeSet::new();
-    let all: BTreeSet<u32> = lets.iter().map(|(v, _)| *v).collect();
-    while !lets.is_empty() {
-        let ready = |e: &Expr| read_in(e).iter().all(|v| known.contains(v) || !all.contains(v));
-        let i = lets.iter().position(|(_, e)| ready(e)).ok_or("names that need each other")?;
-        let (value, expr) = lets.remove(i);
-        known.insert(value);
-        out.push(Stmt::Let { value, expr });
-    }
-    let missing = rest.iter().flat_map(read_by).find(|v| all.contains(v) && !known.contains(v));
-    if missing.is_some() {
-        return Err("a name is read before it is computed".into());
-    }
-    out.extend(rest);
-    Ok(out)
+    let lets = lets.into_iter().map(|(value, expr)| Stmt::Let { value, expr });
+    Ok(lets.chain(rest).collect())
 }
 
 fn is_fetched(k: &Kernel, e: &Expr) -> bool {

@@ -125,7 +125,7 @@ pub(super) fn read_in(e: &Expr) -> BTreeSet<u32> {
 }
 
 /// The named values that a statement and those inside of it read.
-pub(super) fn read_by(s: &Stmt) -> BTreeSet<u32> {
+fn read_by(s: &Stmt) -> BTreeSet<u32> {
     let mut out = BTreeSet::new();
     visit(std::slice::from_ref(s), &mut |s| {
         match s {

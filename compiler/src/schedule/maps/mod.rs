@@ -1,6 +1,6 @@
 //! How elements are shared out.
 //!
-//! Where elements are many, an invocation makes neighbours that are read and written as vectors ([`Neighbours`]), or several
+//! Where elements are many, an invocation makes neighbours that are read and written as vectors, or several
 //! elements or groups of neighbours, a workgroup's width apart, whose loads are under way together. What is read along another
 //! axis than it is stored along goes through workgroup memory in tiles ([`Tiles`]).
 
@@ -9,7 +9,7 @@ mod neighbours;
 mod tiles;
 
 pub use axes::grouped;
-pub use neighbours::{Neighbours, Words, declare, is_long, read, written};
+pub use neighbours::{Words, declare, is_long, read, written};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;
@@ -17,7 +17,7 @@ use crate::Diagnostic;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
 use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::{Expr, Family, Kernel};
-use neighbours::MOST_EXPRESSIONS;
+use neighbours::{MOST_EXPRESSIONS, Neighbours};
 use std::collections::BTreeSet;
 use tiles::Along;
 use wgfc_ir::program::Access;

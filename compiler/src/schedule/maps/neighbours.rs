@@ -16,14 +16,8 @@ const WIDEST: u32 = 16;
 /// Expressions of an invocation, over all its elements, beyond which text and registers are scarce.
 pub(super) const MOST_EXPRESSIONS: usize = 512;
 
-/// A map kernel of groups of neighbours.
-pub struct Neighbours {
-    /// `%0` is the group. Its stores are those of the first store's elements in order, of the second one's, ….
-    pub kernel: Kernel,
-    /// Elements of a group.
-    pub width: u32,
-    /// The tensors that are read or written as vectors, with the elements of one.
-    pub vectors: Vec<(TensorId, u32)>,
+/// A map kernel in groups of neighbours that are stored as vectors.
+pub(super) struct Neighbours {
     /// Whether something is read along the neighbours one element at a time.
     pub scattered: bool,
 }
@@ -75,7 +69,7 @@ impl Neighbours {
             vectors.extend(read(t, &loads(&kernel, t), width, graph, &bindings).map(|n| (t, n)));
         }
         let scattered = scattered(&kernel, from, &vectors, width);
-        Some(Neighbours { kernel, width, vectors, scattered })
+        Some(Neighbours { scattered })
     }
 }
 

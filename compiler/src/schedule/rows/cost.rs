@@ -126,7 +126,7 @@ impl Work {
         let last = ((self.rows - full * each) / beside).ceil() * beside;
         let steps = self.positions / width;
         let busy = (full * each + last) / workgroups * (steps / among).ceil() * among;
-        // Those without a row take part in steps of a fixed number, where no branch is skipped.
+        // Invocations without a row take part in steps of a fixed number, where no branch is skipped.
         let turns = if s.steps > 0 && !overlaps { threads * f64::from(s.steps) } else { busy };
         let joined = if s.rows_first { 1.0 } else { f64::from(s.subgroup.min(s.lanes)) };
         let own = Launch::default();
