@@ -267,7 +267,7 @@ kernel 0 map [n]
             let steps: Steps = steps.parse().unwrap();
             assert_eq!(steps.misfit(&graph.kernels[0], &cx).as_deref(), why, "{steps}");
         }
-        let text = "split:i:max(n,4),stage:x:i.0:order:1,0:pad:1,fetch:i.1";
+        let text = "split:i:max(4,n),stage:x:i.0:order:1,0:pad:1,fetch:i.1";
         assert_eq!(text.parse::<Steps>().unwrap().to_string(), text);
         assert_eq!("split:i".parse::<Steps>(), Err("`split i` is no step".to_owned()));
     }
