@@ -7,6 +7,9 @@ use serde::Serialize;
 /// Edge of a matrix.
 const EDGE: u32 = 16;
 
+/// Exponentials of at most this are below 2,981, a number that f16 has, and those of scores much below the highest one are not rounded to zero.
+const MOST_ABOVE: u32 = 8;
+
 /// The sizes of the parts of the template for matrix units.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
@@ -62,7 +65,7 @@ struct Columns {
     /// Blocks of 16.
     columns: Vec<u32>,
     /// Quads that an invocation has of them.
-    quads: Vec<u32>,
+    quads: u32,
 }
 
 #[derive(Serialize)]
@@ -80,7 +83,10 @@ struct CooperativeSlots<'a> {
     depth_blocks: Vec<u32>,
     key_blocks: Vec<u32>,
     score_quads: Vec<u32>,
-    own_quads: Vec<u32>,
+    /// Blocks of 16 columns of values.
+    columns: Vec<u32>,
+    /// How much a score may be above the number that is subtracted of all of its row: exponentials stay finite in f16.
+    most_above: u32,
     chunks: Vec<Columns>,
     loads: Vec<Eight>,
     tile_len: u32,
@@ -119,16 +125,11 @@ impl Cooperative {
                 loads.push(Eight { name: format!("{operand}{i}"), operand, line, eight, at });
             }
         }
-        let (mut chunks, mut first, mut count) = (vec![], 0, 0);
+        let (mut chunks, mut first) = (vec![], 0);
         while first < e {
             let columns = keys.min(e - first);
-            let quads = (count..count + columns / 8).collect();
-            count += columns / 8;
-            chunks.push(Columns {
-                first,
-                columns: (first / EDGE..(first + columns) / EDGE).collect(),
-                quads,
-            });
+            let blocks = (first / EDGE..(first + columns) / EDGE).collect();
+            chunks.push(Columns { first, columns: blocks, quads: columns / 8 });
             first += columns;
         }
         render(&CooperativeSlots {
@@ -143,7 +144,8 @@ impl Cooperative {
             depth_blocks: (0..d / EDGE).collect(),
             key_blocks: (0..keys / EDGE).collect(),
             score_quads: (0..keys / 8).collect(),
-            own_quads: (0..count).collect(),
+            columns: (0..e / EDGE).collect(),
+            most_above: MOST_ABOVE,
             chunks,
             loads,
             tile_len,

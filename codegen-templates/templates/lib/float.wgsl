@@ -38,16 +38,10 @@ fn attention_weight(p: f32, score: f32) -> f32 {
     return select(p, float_of_bits(0x7fc00000u), score >= 3.4028234663852886e38);
 }
 
-// `attention_score` of four.
-fn attention_scores(x: vec4<f32>) -> vec4<f32> {
-    let highest = vec4<f32>(3.4028234663852886e38);
-    let a = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
-    return select(clamp(x, -highest, highest), highest, a > vec4<u32>(0x7f800000u));
-}
-
-// `attention_weight` of four.
-fn attention_weights(p: vec4<f32>, scores: vec4<f32>) -> vec4<f32> {
-    return select(p, vec4<f32>(float_of_bits(0x7fc00000u)), scores >= vec4<f32>(3.4028234663852886e38));
+// The sum of exponentials of scores of attention: NaN where `met`, a multiple of the sum of the scores, is NaN or infinity, as one of them is then.
+fn attention_total(total: f32, met: f32) -> f32 {
+    let bits = bitcast<u32>(met);
+    return select(total, float_of_bits(0x7fc00000u), (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u);
 }
 
 // Maximum, minimum and sign that give NaN for NaN, which WGSL's own functions need not. NaN is found by its bits, as drivers

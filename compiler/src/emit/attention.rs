@@ -77,11 +77,7 @@ pub(super) fn emit(
         let of = if module.uses_cooperative { "f16" } else { "f32" };
         let _ = writeln!(functions, "struct Eight {{ low: vec4<{of}>, high: vec4<{of}> }}");
     }
-    let library = if on_units {
-        ["attention_scores", "attention_weights"]
-    } else {
-        ["attention_score", "attention_weight"]
-    };
+    let library = if on_units { &["attention_total"][..] } else { &["attention_score", "attention_weight"] };
     for function in library {
         module.lib(function)?;
     }
@@ -159,7 +155,7 @@ pub(super) fn emit(
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
             let (problem, mask_run) = (problem(&module), masks.len() as u32);
-            let bytes = matrices.workgroup_bytes(depth, width, window.again);
+            let bytes = matrices.workgroup_bytes(depth, width);
             let parts = matrix_parts(matrices, depth, width);
             let store_vectors = vectors;
             let a = Cooperative { problem, matrices: parts, depth, window, mask_run, store_vectors };

@@ -82,7 +82,6 @@ struct Problem {
     d: Option<u32>,
     e: u32,
     bounded: bool,
-    again: bool,
 }
 
 impl Problem {
@@ -93,7 +92,6 @@ impl Problem {
             d: width(&k.d),
             e: width(&k.e).unwrap_or(1),
             bounded: window.is_bounded(),
-            again: window.again(k.empty_is_zero),
         }
     }
     /// All blocks of queries that a device can run.
@@ -254,7 +252,7 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, device: &Dev
             let m = Matrices { queries: *queries, sub_queries: *sub_queries, keys: *keys, ahead, subgroup };
             let fits = m.fits(d, e)
                 && m.threads() <= device.max_invocations
-                && m.workgroup_bytes(d, e, p.again) <= device.max_workgroup_bytes
+                && m.workgroup_bytes(d, e) <= device.max_workgroup_bytes
                 && !(ahead && m.loads(d, e) > MOST_AHEAD);
             out.extend(fits.then_some(m));
         }

@@ -126,25 +126,30 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
     // An invocation has a 32nd of the scores and of the results of its subgroup.
     let (scores, sums) = (sub_queries * keys / 32.0, sub_queries * x.e / 32.0);
     let [blocks, key_blocks, widths] = [sub_queries, keys, width].map(|n| n / 16.0);
-    let moved = key_blocks * widths + blocks * key_blocks * value_parts + blocks * (key_blocks + x.e / 16.0);
+    let moved = key_blocks * widths + 2.0 * blocks * key_blocks;
     let loads = keys * width / 8.0 / threads;
     let mask = mask_loads(k, p, scores, steps);
     let step = Stage {
-        operations: scores * SCORE + 4.0 * blocks + 2.0 * sums + (loads + mask) * LOAD + moved * MATRIX,
+        operations: scores * SCORE + 4.0 * blocks + (loads + mask) * LOAD + moved * MATRIX,
         shared: 0.0,
         loaded: 8.0 * loads,
         matrix: queries * keys * width,
-        barriers: 2.0 + 2.0 * value_parts,
+        barriers: 5.0,
         waits: if g.ahead { 0.0 } else { 1.0 },
     };
     let query_loads = queries * x.d / 8.0 / threads;
-    let ends = Stage { operations: query_loads * LOAD + sums, barriers: 2.0, waits: 2.0, ..Stage::default() };
+    let ends = Stage {
+        operations: query_loads * LOAD + sums + blocks * x.e / 16.0 * MATRIX,
+        barriers: 2.0 * (1.0 + value_parts),
+        waits: 2.0,
+        ..Stage::default()
+    };
     let dispatch = Stepped {
         workgroups: x.batch * (x.s / queries).ceil(),
         threads,
         // A matrix of f16 takes 4 registers, which are held with their address.
         registers: OTHER_REGISTERS + 24.0 + blocks * x.d / 2.0 + sums,
-        bytes: f64::from(g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again)),
+        bytes: f64::from(g.workgroup_bytes(p.d.unwrap_or(0), p.e)),
         steps,
         longest,
         step,

@@ -144,10 +144,8 @@ impl Matrices {
         (self.keys + STRIP_PAD) / 4
     }
     /// Bytes of workgroup memory.
-    pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
-        self.tile_len(d, e) * 8
-            + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
-            + if again { 16 } else { 0 }
+    pub const fn workgroup_bytes(self, d: u32, e: u32) -> u32 {
+        self.tile_len(d, e) * 8 + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2) + 16
     }
 }
 
