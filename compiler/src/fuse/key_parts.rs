@@ -25,7 +25,7 @@ struct Shared {
     sequences: i64,
     /// Heads of all sequences.
     heads: i64,
-    /// Bytes of a key and a value of one head.
+    /// Bytes of a key and a value of one head as they are in registers, in f32: an element of f16 takes as long.
     key_bytes: i64,
     /// The most keys there may be; `None` where it is known only at run time.
     room: Option<i64>,
@@ -45,11 +45,8 @@ impl Shared {
         let heads = results / shape.last().and_then(Dim::as_const)?.max(1);
         let sequences = shape.iter().rev().skip(3).filter_map(Dim::as_const).product::<i64>().max(1);
         let mut keys = node.inputs[1];
-        let bytes = |v: Value| {
-            let ty = graph.ty(v);
-            Some(ty.shape.last()?.as_const()?.max(1) * ty.dtype.bits() as i64 / 8)
-        };
-        let key_bytes = (bytes(keys)? + bytes(node.inputs[2])?).max(1);
+        let width = |v: Value| graph.ty(v).shape.last()?.as_const();
+        let key_bytes = (width(keys)?.max(1) + width(node.inputs[2])?.max(1)).saturating_mul(4);
         let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
         while let Op::View { .. } = graph.node(keys.node).op {
             keys = graph.node(keys.node).inputs[0];
