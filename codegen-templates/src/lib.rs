@@ -59,8 +59,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention_cooperative.wgsl", include_str!("../templates/attention_cooperative.wgsl.tera")),
     ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
     ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.tera")),
-    ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
-    ("map_words.wgsl", include_str!("../templates/map_words.wgsl.tera")),
     ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.tera")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),
@@ -184,14 +182,14 @@ mod tests {
 
     #[test]
     fn a_slot_without_a_field_is_an_error() {
-        /// `per_thread` and `group` are read by conditions, the others are written.
+        /// `tiles` and `steps` are read by conditions, the others are written.
         #[derive(Serialize)]
         struct Some {
             preamble: &'static str,
             threads: u32,
         }
         impl Template for Some {
-            const NAME: &'static str = "map.wgsl";
+            const NAME: &'static str = "map_tiled.wgsl";
         }
         let some = Some { preamble: "", threads: 64 };
         let reason = render(&some).unwrap_err().reason;

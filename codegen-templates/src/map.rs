@@ -1,57 +1,7 @@
-//! Parameters of `map.wgsl`, `map_words.wgsl` and `map_tiled.wgsl`.
+//! Parameters of `map_tiled.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
-
-/// A kernel in which every invocation computes neighbours one after another.
-#[derive(Clone, Debug, Serialize)]
-pub struct Map {
-    /// Text before the entry point: declarations of the bindings, and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub extents: String,
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// Neighbours that an invocation computes one after another.
-    pub per_thread: u32,
-    /// Number of elements, an `i32` expression.
-    pub count: String,
-    /// Statements before any element, indented by 4.
-    pub setup: String,
-    /// Statements for element `v0`, indented by 8.
-    pub body: String,
-}
-
-impl Template for Map {
-    const NAME: &'static str = "map.wgsl";
-}
-
-/// A kernel in which every invocation computes the elements of a word.
-#[derive(Clone, Debug, Serialize)]
-pub struct Words {
-    /// Text before the entry point: declarations of the bindings, and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub extents: String,
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// Elements of a word.
-    pub elements: u32,
-    /// Number of elements, an `i32` expression.
-    pub count: String,
-    /// Statements before any element, indented by 4.
-    pub setup: String,
-    /// Statements for word `v0`, indented by 8.
-    pub body: String,
-    /// The words that are not whole, indented by 8.
-    pub variables: String,
-    /// Statements for element `v1` of such a word, indented by 12.
-    pub rest: String,
-}
-
-impl Template for Words {
-    const NAME: &'static str = "map_words.wgsl";
-}
 
 /// An axis beside those of a tile.
 #[derive(Clone, Debug, Serialize)]

@@ -180,7 +180,7 @@ impl Access<'_> {
         }
         let guards: Vec<Poly> = self.compared().iter().map(|c| &c.large - &c.small).collect();
         let known = |p: &Poly| {
-            let above = |g: &Poly| terms::divides_by_numbers(g) && (p - g).as_const().is_some_and(|d| d >= 0);
+            let above = |g: &Poly| terms::divides_by_numbers(g) && (p - g).proves_nonneg(extents);
             p.proves_nonneg(extents) || guards.iter().any(above)
         };
         known(self.at) && known(&(&(self.elements - self.at) - &Poly::ONE))
@@ -213,7 +213,9 @@ impl Access<'_> {
         }
         let (at, elements) = (roots[0].clone(), roots[1].clone());
         let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
-        let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
+        let guards: Vec<(&Poly, Poly)> = guards.map(|c| (&c[0], &c[1] - &c[0])).collect();
+        let followed: Vec<Poly> = guards.iter().flat_map(|(small, g)| self.followed(&at, small, g)).collect();
+        let guards: Vec<Poly> = guards.into_iter().map(|g| g.1).collect();
         // A condition over sizes only holds wherever the access is made.
         let (sizes, guards): (Vec<Poly>, Vec<Poly>) =
             guards.into_iter().partition(|g| g.vars().is_empty() && g.data().is_empty());
@@ -231,9 +233,28 @@ impl Access<'_> {
                 return true;
             }
         }
+        if !followed.is_empty() {
+            let all = [&followed[..], &guards].concat();
+            if first.proves_inside(&at, &elements, &all, &mut (WAYS / 4)) {
+                return true;
+            }
+        }
         let (mut ways, mut few) = (if light { WAYS / 4 } else { WAYS }, WAYS / 8);
         first.proves_inside(&at, &elements, &guards, &mut ways)
             || !std::ptr::eq(first, &world) && world.proves_inside(&at, &elements, &guards, &mut few)
+    }
+
+    /// What follows of a condition `g >= 0`, whose lesser side is `small`, for other variables of a position: `4*%0 + %1 < n` of
+    /// `4*%0 + 3 < n`, where `%1` is at most 3.
+    fn followed(&self, at: &Poly, small: &Poly, g: &Poly) -> Vec<Poly> {
+        let (vars, own) = (at.vars(), g.vars());
+        let added = small.terms().into_iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| c);
+        let points = |v: &usize| self.extents.get(*v).and_then(Poly::as_const);
+        vars.difference(&own)
+            .filter(|_| !own.is_empty() && own.is_subset(&vars))
+            .filter_map(|v| Some((v, points(v).filter(|n| (2..=added).contains(n))?)))
+            .map(|(v, n)| &(g + (n - 1)) - &Poly::var(*v))
+            .collect()
     }
 
     /// The data in the extents of variables that index expressions read.

@@ -248,20 +248,10 @@ impl Kernel {
         });
         let var = |v: usize| vars.iter().position(|o| *o == v).unwrap_or(usize::MAX);
         let value = |v: u32| values.iter().position(|o| *o == v).map_or(u32::MAX, |i| i as u32);
-        let atom = |a: &Atom| match a {
-            Atom::Var(v) => Some(Poly::var(var(*v as usize))),
-            Atom::Data(d) => Some(Poly::atom(Atom::Data(value(*d)))),
-            _ => None,
-        };
-        let expr = |e: Expr| match e {
-            Expr::Value(v) => Expr::Value(value(v)),
-            e => e,
-        };
-        let stmt = |s: &Stmt| numbered(s.map(&|p| p.subst(&atom, &[]), &expr), &var, &value);
         Kernel {
             vars: vars.iter().filter_map(|v| self.vars.get(*v).cloned()).collect(),
             values: values.iter().filter_map(|v| self.values.get(*v as usize).cloned()).collect(),
-            body: self.body.iter().map(stmt).collect(),
+            body: self.body.iter().map(|s| numbered(s, &var, &value)).collect(),
             ..self.clone()
         }
     }
@@ -304,16 +294,28 @@ impl Kernel {
 }
 
 /// A statement whose loops and named values are renumbered.
-fn numbered(s: Stmt, var: &dyn Fn(usize) -> usize, value: &dyn Fn(u32) -> u32) -> Stmt {
-    let all = |b: Vec<Stmt>| b.into_iter().map(|s| numbered(s, var, value)).collect();
-    match s {
-        Stmt::For(l) => Stmt::For(For { var: var(l.var), body: all(l.body), ..l }),
-        Stmt::If { condition, then, otherwise } => {
-            Stmt::If { condition, then: all(then), otherwise: all(otherwise) }
+pub(crate) fn numbered(s: &Stmt, var: &dyn Fn(usize) -> usize, value: &dyn Fn(u32) -> u32) -> Stmt {
+    fn own(s: Stmt, var: &dyn Fn(usize) -> usize, value: &dyn Fn(u32) -> u32) -> Stmt {
+        let all = |b: Vec<Stmt>| b.into_iter().map(|s| own(s, var, value)).collect();
+        match s {
+            Stmt::For(l) => Stmt::For(For { var: var(l.var), body: all(l.body), ..l }),
+            Stmt::If { condition, then, otherwise } => {
+                Stmt::If { condition, then: all(then), otherwise: all(otherwise) }
+            }
+            Stmt::Let { value: v, expr } => Stmt::Let { value: value(v), expr },
+            s => s,
         }
-        Stmt::Let { value: v, expr } => Stmt::Let { value: value(v), expr },
-        s => s,
     }
+    let atom = |a: &Atom| match a {
+        Atom::Var(v) => Some(Poly::var(var(*v as usize))),
+        Atom::Data(d) => Some(Poly::atom(Atom::Data(value(*d)))),
+        _ => None,
+    };
+    let expr = |e: Expr| match e {
+        Expr::Value(v) => Expr::Value(value(v)),
+        e => e,
+    };
+    own(s.map(&|p| p.subst(&atom, &[]), &expr), var, value)
 }
 
 /// Names that text gives a meaning of its own.

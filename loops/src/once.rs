@@ -7,6 +7,9 @@
 //! - A variable that is divided by a divisor of its extent becomes two.
 //! - A variable with a negative step runs the other way.
 //! - A condition `v < n` is the new extent of `v`.
+//!
+//! Two stores of which one is executed where a condition holds and the other one elsewhere are one store, if they are alike but for
+//! conditions that follow from that one.
 
 use crate::bounds::values::{Form, Table};
 use crate::text::statement;
@@ -63,7 +66,8 @@ pub fn once(kernel: &Kernel) -> Vec<String> {
         let all: Vec<&Stored> = stores.iter().filter(|(u, _)| *u == t).map(|(_, s)| s).collect();
         let result = match all[..] {
             [] => Err("no statement stores it".into()),
-            [s] => check(kernel, &table, s),
+            [s] => points(kernel, &table, s).and_then(|p| p.check(&tensor.elements(), &s.text)),
+            [a, b] if let Some(p) = either(kernel, &table, a, b) => p.check(&tensor.elements(), &a.text),
             _ => Err(format!("{} statements store it", all.len())),
         };
         if let Err(why) = result {
@@ -133,7 +137,34 @@ fn exact(table: &Table, e: u32, truth: bool, depth: usize) -> Option<Vec<(Poly, 
     }
 }
 
-fn check(kernel: &Kernel, table: &Table, s: &Stored) -> Result<(), String> {
+/// The points of two stores, of which a condition says which one is executed, as those of one store.
+fn either(kernel: &Kernel, table: &Table, a: &Stored, b: &Stored) -> Option<Points> {
+    let (a, mut b) = (points(kernel, table, a).ok()?, points(kernel, table, b).ok()?);
+    if a.vars.len() != b.vars.len() {
+        return None;
+    }
+    for (u, v) in a.vars.iter().zip(b.vars.clone()) {
+        if a.extents[*u] != b.extents[v] {
+            return None;
+        }
+        b.replace(v, &Poly::var(*u));
+    }
+    b.vars.clone_from(&a.vars);
+    if a.offset != b.offset {
+        return None;
+    }
+    [(&a, &b), (&b, &a)].into_iter().find_map(|(some, others)| {
+        // `c >= 0` is false where `-1 - c >= 0`.
+        let known = some.conditions.iter().find(|c| others.conditions.contains(&(&-*c - 1)))?;
+        let all: Vec<Poly> = others.conditions.iter().filter(|c| **c != &-known - 1).cloned().collect();
+        let own = some.conditions.iter().filter(|c| *c != known).all(|c| all.contains(c));
+        let follows = |c: &Poly| some.conditions.contains(c) || (c - known).proves_nonneg(&some.extents);
+        (own && all.iter().all(follows)).then(|| Points { conditions: all, ..some.clone() })
+    })
+}
+
+/// The points at which a store is executed.
+fn points(kernel: &Kernel, table: &Table, s: &Stored) -> Result<Points, String> {
     let text = &s.text;
     let tensor = &kernel.tensors[s.store.tensor];
     match s.store.write {
@@ -156,25 +187,11 @@ fn check(kernel: &Kernel, table: &Table, s: &Stored) -> Result<(), String> {
         compared.extend(all.ok_or_else(|| format!("a condition of `{text}` is not one of positions"))?);
     }
     let extents: Vec<Poly> = steps::domain(kernel).iter().map(|e| expanded(table, e)).collect();
-    let space = Points {
+    Ok(Points {
         offset: offset.subst(&|_| None, &extents),
         extents,
         vars: s.around.clone(),
         conditions: compared.into_iter().map(|(small, large)| &large - &small).collect(),
-    };
-    let elements = tensor.elements();
-    let mut changed = space.clone();
-    if changed.is_numbered(&elements) {
-        return Ok(());
-    }
-    Err(match space.miscounted(&elements) {
-        Some(Miscount { element, times, sizes }) => {
-            let sizes: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
-            let sizes =
-                if sizes.is_empty() { String::new() } else { format!(", where {}", sizes.join(", ")) };
-            format!("element {element} is stored {times} times by `{text}`{sizes}")
-        }
-        None => format!("`{text}` is not shown to store each element once"),
     })
 }
 
@@ -198,6 +215,22 @@ struct Points {
 }
 
 impl Points {
+    /// Whether the store `text` is executed once for each of this number of elements.
+    fn check(&self, elements: &Poly, text: &str) -> Result<(), String> {
+        if self.clone().is_numbered(elements) {
+            return Ok(());
+        }
+        Err(match self.miscounted(elements) {
+            Some(Miscount { element, times, sizes }) => {
+                let sizes: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+                let sizes =
+                    if sizes.is_empty() { String::new() } else { format!(", where {}", sizes.join(", ")) };
+                format!("element {element} is stored {times} times by `{text}`{sizes}")
+            }
+            None => format!("`{text}` is not shown to store each element once"),
+        })
+    }
+
     /// Whether the offsets are shown to be the numbers from 0 to below this one, each at one point.
     fn is_numbered(&mut self, elements: &Poly) -> bool {
         // Numbers of points can be multiplied only if none is negative.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `split k 16`, `split k 4*n` | loop `k` becomes `k.0` around `k.1`, which has 16 points; where 16 does not divide the extent, the last ones are guarded |
 //! | `clamp k 16` | as `split`, but points behind the last one compute what that one does, and store nothing |
+//! | `version k` | where the last point of loop `k` is inside of the conditions that all its stores have, the loop without them; elsewhere the loop as it was |
 //! | `fetch k` | what a point of loop `k` loads is loaded before anything else, what addresses depend on first |
 //! | `swap i j` | loop `j`, the only statement in `i`, goes around it |
 //! | `fuse i j` | loop `j`, the only statement in `i`, and `i` become one, `i` |
@@ -30,6 +31,7 @@ mod named;
 mod nests;
 mod stage;
 mod team;
+mod version;
 
 pub use guards::lift;
 
@@ -65,6 +67,9 @@ pub enum Step {
     /// A loop becomes two, of which the inner one has this number of points. Points behind the last one compute what that one does,
     /// and store nothing.
     Clamp(Name, i64),
+    /// A loop becomes two, one of which is executed: one without the conditions of its stores, where these hold at the last point, and so
+    /// at all, or one with them.
+    Version(Name),
     /// Loads from buffers are the first statements of a loop's points.
     Fetch(Name),
     /// The second loop, the only statement in the first one, goes around it.
@@ -116,6 +121,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
     let done = match step {
         Step::Split(l, by) => nests::split(&mut out, l, by),
         Step::Clamp(l, by) => fetch::clamp(&mut out, l, *by),
+        Step::Version(l) => version::version(&mut out, l),
         Step::Fetch(l) => fetch::fetch(&mut out, l),
         Step::Swap(a, b) => nests::swap(&mut out, a, b),
         Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
@@ -141,6 +147,7 @@ impl fmt::Display for Step {
         match self {
             Step::Split(l, by) => write!(f, "split {l} {}", by.to_string().replace(' ', "")),
             Step::Clamp(l, by) => write!(f, "clamp {l} {by}"),
+            Step::Version(l) => write!(f, "version {l}"),
             Step::Fetch(l) => write!(f, "fetch {l}"),
             Step::Swap(a, b) => write!(f, "swap {a} {b}"),
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
@@ -174,6 +181,7 @@ impl FromStr for Step {
             ["clamp", l, by] => {
                 Step::Clamp(name(l), by.parse().map_err(|_| format!("`{by}` is no number of points"))?)
             }
+            ["version", l] => Step::Version(name(l)),
             ["fetch", l] => Step::Fetch(name(l)),
             ["swap", a, b] => Step::Swap(name(a), name(b)),
             ["fuse", a, b] => Step::Fuse(name(a), name(b)),

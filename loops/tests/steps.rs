@@ -211,6 +211,51 @@ fn loops_are_split_at_sizes_that_divide_them() {
 }
 
 #[test]
+fn whole_points_of_a_loop_have_no_conditions() {
+    let map = MAP.replace("4*n", "n*m");
+    let list = "split i 8; split i.1 4; grid i.0; invocation i.1.0; version i.1.1";
+    let k = same(&map, &format!("{list}; vector i.1.1"));
+    assert_eq!(
+        k.to_string(),
+        "kernel
+  x: f32[m*n] storage read
+  y: f32[m*n] storage write
+  for i.0 in 0..(m*n + 7)/8 grid
+    for i.1.0 in 0..2 invocation
+      if index(8*i.0 + 4*i.1.0 + 3) < index(m*n)
+        for i.1.1 in 0..4 vector
+          let e: f32 = x[8*i.0 + 4*i.1.0 + i.1.1] + 1.0
+          y[8*i.0 + 4*i.1.0 + i.1.1] = e * x[8*i.0 + 4*i.1.0 + i.1.1] + max(e, x[m*n - 8*i.0 - 4*i.1.0 - i.1.1 - 1])
+      else
+        for i.1.1_1 in 0..4 parallel
+          if index(8*i.0 + 4*i.1.0 + i.1.1_1) < index(m*n)
+            let e_1: f32 = x[8*i.0 + 4*i.1.0 + i.1.1_1] + 1.0
+            y[8*i.0 + 4*i.1.0 + i.1.1_1] = e_1 * x[8*i.0 + 4*i.1.0 + i.1.1_1] + max(e_1, x[m*n - 8*i.0 - 4*i.1.0 - i.1.1_1 - 1])
+"
+    );
+    // The condition is one of the last point, and what is executed elsewhere needs it.
+    let text = k.to_string();
+    for (from, to) in [("i.1.0 + 3)", "i.1.0 + 2)"), ("i.1.1_1) < index(m*n)", "i.1.1_1) < index(m*n - 1)")] {
+        let spoiled = text.replace(from, to);
+        let k = parse(&spoiled).unwrap();
+        assert!(spoiled != text && once(&k) == ["`y`: 2 statements store it"], "{:?}", once(&k));
+    }
+    let sizes = |s: &str| Some(if s == "n" { 1 } else { 3 });
+    let wide = parse(&text.replace("i.1.0 + 3)", "i.1.0 + 2)")).unwrap();
+    assert!(execute(&wide, &sizes).is_err() && !bounds(&wide, &Facts::default()).is_empty());
+    same(PRODUCT, "split i 4; version i.1; grid i.0");
+    for (kernel, list, why) in [
+        (map.as_str(), "split i 4; version i.0", "the extent (m*n + 3)/4 of `i.0` is no constant"),
+        (MAP, "split i 4; version i.1", "no condition of all its stores holds up to one of its points"),
+        (&map, "split i 4; swap i.0 i.1; grid i.1; version i.1", "the loop is no plain one"),
+        (PRODUCT, "split i 4; split j 4; version i.1", "no condition of all its stores"),
+    ] {
+        let refused = steps(kernel, list).unwrap_err();
+        assert!(refused.contains(why), "{list}: {refused}");
+    }
+}
+
+#[test]
 fn loads_stay_behind_stores_that_they_may_see() {
     let update = MAP.replace("y: f32[4*n] storage write", "y: f32[4*n] storage update");
     let again = update.replace("max(e, x[4*n - 1 - i])", "y[i]");

@@ -3,26 +3,23 @@
 //! The loops of workgroups and invocations become the entry point's numbers, the other statements a template each. What does not
 //! change in a loop is computed before it.
 
+mod declared;
 mod listing;
+mod words;
 
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::bindings::{Bindings, Encoding};
 use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
 use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
-use crate::schedule::maps::{declare, read};
+use declared::Declared;
 use listing::{Element, Item, Listing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
 use wgfc_codegen_templates::{library, render};
-use wgfc_ir::program::Access;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Reg};
 use wgfc_loops::{For, Kernel, Space, levels};
-
-/// The most elements of 8 bits that one access reads or writes.
-const WIDEST: u32 = 16;
 
 /// Writes a kernel whose tensors in storage are `tensors`, for a kernel of this family.
 pub(super) fn emit(
@@ -49,29 +46,7 @@ pub(super) fn emit(
         });
     });
     let roots: Vec<ExprId> = roots(&items, true).into_iter().collect();
-    let mut order: Vec<TensorId> = vec![];
-    let loads = body.reachable(&roots).into_iter().filter_map(|id| match body.expr(id) {
-        kernel::Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
-        _ => None,
-    });
-    let loads: Vec<(TensorId, &Poly)> = loads.collect();
-    for t in loads.iter().map(|l| l.0).chain(stores.iter().map(|s| s.tensor)) {
-        if !order.contains(&t) {
-            order.push(t);
-        }
-    }
-    let mut bindings = Bindings::declare(&order, &stores, cx.graph, cx.target.f16, &|_, _| false)?;
-    for i in 0..bindings.list.len() {
-        let b = bindings.list[i].clone();
-        if b.access == Access::Read {
-            let offsets: Vec<Poly> = loads.iter().filter(|l| l.0 == b.tensor).map(|l| l.1.clone()).collect();
-            if let Some(n) = read(b.tensor, &offsets, WIDEST, cx.graph, &bindings) {
-                declare(&mut bindings, cx.graph, b.tensor, n);
-            }
-        } else if !loads.iter().any(|l| l.0 == b.tensor) {
-            declare_written(&mut bindings, &items, b.tensor, cx);
-        }
-    }
+    let Declared { bindings, words } = Declared::new(&items, &body, &vars, &roots, &stores, cx)?;
     let domain: Vec<Dim> = vars.iter().map(|v| v.1.clone()).collect();
     let whole = kernel::Kernel {
         family: Family::Map(Map { elements: Poly::ONE }),
@@ -90,7 +65,7 @@ pub(super) fn emit(
     };
     let locals: Vec<String> = lifted.tensors.iter().map(&mut own).collect();
     m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
-    let mut w = Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, undeclared: local };
+    let mut w = Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, undeclared: local, words };
     let mut s = Scope::new(4);
     for (i, (name, _)) in vars.iter().enumerate() {
         let name = names.of(name);
@@ -166,8 +141,9 @@ fn ends_behind(body: &kernel::Body, items: &[Item], domain: &[Dim], some: bool) 
     };
     let ends = |i: &Item| match i {
         Item::If { condition, otherwise, .. } => {
-            otherwise.is_empty() && holds_inside(body, *condition, domain)
+            holds_inside(body, *condition, domain) && ends_behind(body, otherwise, domain, some)
         }
+        Item::Loop { condition: None, body: inside, .. } => ends_behind(body, inside, domain, some),
         Item::Value(id) => {
             some && body.reachable(&[*id]).into_iter().all(|id| match body.expr(id) {
                 kernel::Expr::Load { offset, .. } => held(offset),
@@ -194,41 +170,17 @@ fn holds_inside(body: &kernel::Body, condition: ExprId, domain: &[Dim]) -> bool 
                 let Some((_, c)) = a.terms().into_iter().find(|(m, _)| *m == first) else { continue };
                 let rest = a - &(&Poly::var(0) * &Poly::constant(c));
                 let apart = !rest.vars().contains(&0) && rest.proves_nonneg(domain);
-                ends |= c > 0 && apart && domain.first() == Some(&b.ceil_div(c));
+                // `(x + c - 1)/c` workgroups, where `x` is no less than `b`.
+                let end = |count: &Dim| match count.as_atom() {
+                    Some(Atom::Div(x, d)) if d.is(c) => (&(x - b) - (c - 1)).proves_nonneg(domain),
+                    _ => *count == b.ceil_div(c),
+                };
+                ends |= c > 0 && apart && domain.first().is_some_and(end);
             }
             _ => {}
         }
     }
     ends
-}
-
-/// Declares a tensor that is only written as an array of vectors, where all stores are of that many neighbours.
-fn declare_written(bindings: &mut Bindings, items: &[Item], tensor: TensorId, cx: &EmitContext) {
-    let mut groups: Vec<&[Store]> = vec![];
-    items.iter().for_each(|i| {
-        i.visit(&mut |i| {
-            if let Item::Store(all) = i
-                && all.iter().any(|s| s.tensor == tensor)
-            {
-                groups.push(all);
-            }
-        });
-    });
-    let Some(n) = groups.iter().map(|g| g.len()).min().filter(|n| *n > 1) else { return };
-    let Ok((_, b)) = bindings.find(tensor) else { return };
-    // f16 has vectors of four.
-    let most = if b.encoding == Encoding::Half { 4 } else { 8 * WIDEST / b.dtype.bits() as u32 };
-    for n in (2..=most.min(n as u32)).rev().filter(|n| n.is_power_of_two()) {
-        let fits = groups.iter().all(|g| {
-            g.len().is_multiple_of(n as usize)
-                && crate::schedule::maps::written(g, &[], n, cx.graph, bindings).is_some()
-        });
-        let mut tried = bindings.clone();
-        if fits && declare(&mut tried, cx.graph, tensor, n) {
-            *bindings = tried;
-            return;
-        }
-    }
 }
 
 /// The expressions that statements evaluate; without `conditional`, of those only that each execution evaluates.
@@ -299,6 +251,8 @@ struct Writer<'k> {
     locals: Vec<String>,
     /// The variables that are declared where they are set first.
     undeclared: BTreeSet<Element>,
+    /// The loops that put words of a binding together.
+    words: Vec<(usize, usize)>,
 }
 
 type Done = Result<(), Diagnostic>;
@@ -465,6 +419,9 @@ impl Writer<'_> {
                 let extent = m.index(s, &extent)?;
                 let fixed: Vec<ExprId> = roots(body, false).into_iter().chain(*condition).collect();
                 m.hoist(s, &fixed, ready)?;
+                for (_, binding) in self.words.iter().filter(|w| w.0 == *var) {
+                    s.line(&format!("var w{binding} = 0u;"));
+                }
                 let mut inner = s.inner(s.indent() + 4);
                 let mut list = vec![];
                 let mut name = self.vars[*var].clone();

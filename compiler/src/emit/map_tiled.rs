@@ -1,12 +1,11 @@
 //! The `Map` family in tiles, where something is read along another axis than results are stored.
 
-use super::map::{store_group, waves};
 use super::wgsl::{Module, Scope, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::Store;
 use crate::kernel::bindings::component;
-use crate::kernel::{ExprId, Kernel};
+use crate::kernel::{Expr, ExprId, Kernel};
 use crate::schedule::maps::{Tiled, Tiles, declare};
 use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::map::{Axis, Step, Tile};
@@ -220,4 +219,28 @@ fn fetched(
         out.push_str(&std::mem::take(&mut s.text));
     }
     Ok(())
+}
+
+/// Stores neighbours, as the vectors as which their tensor is declared.
+fn store_group(m: &mut Module, s: &mut Scope, stores: &[Store]) -> Result<(), Diagnostic> {
+    let Some(first) = stores.first() else { return Ok(()) };
+    let elements = m.binding(first.tensor)?.1.vector().unwrap_or(1) as usize;
+    stores.chunks(elements).try_for_each(|v| m.store_neighbours(s, v))
+}
+
+/// The loads of expressions in order that depend on the position, in waves: loads that the address of one depends on are in an earlier wave.
+fn waves(m: &Module, exprs: &[ExprId]) -> Vec<Vec<ExprId>> {
+    let body = &m.kernel.body;
+    let mut level = vec![0usize; body.len()];
+    let mut out: Vec<Vec<ExprId>> = vec![];
+    for id in exprs.iter().copied() {
+        let before = body.operands(id).into_iter().map(|o| level[o as usize]).max().unwrap_or(0);
+        level[id as usize] = before;
+        if matches!(body.expr(id), Expr::Load { .. }) && m.deps(id) != 0 {
+            out.resize_with(out.len().max(before + 1), Vec::new);
+            out[before].push(id);
+            level[id as usize] = before + 1;
+        }
+    }
+    out
 }

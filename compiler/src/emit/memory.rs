@@ -251,8 +251,8 @@ impl Module<'_> {
         self.decode(dtype, &raw).map(Text::Compound)
     }
 
-    /// Writes a store of the scope's current element. Whole words of packed types are gathered in the
-    /// variable `w<binding>` that the family declares.
+    /// Writes a store of the scope's current element. Whole words of packed types are put together in the variable `w<binding>` that is
+    /// declared around, and stored with their last element.
     pub fn store(&mut self, s: &mut Scope, store: &Store) -> Result<(), Diagnostic> {
         let (i, b) = self.binding(store.tensor)?;
         let (dtype, own) = (b.dtype, self.kernel.body.dtype(store.value));
@@ -277,9 +277,14 @@ impl Module<'_> {
                 let shift = format!("(u32({at}) & {}u) * {bits}u", per - 1);
                 let word = format!("{at} >> {}u", per.trailing_zeros());
                 if b.encoding != Encoding::Atomic {
+                    let last = self.cx.graph.tensors.get(store.tensor).map_or(Poly::ZERO, |t| t.ty.numel());
+                    let mut full = format!("({at} & {}) == {}", per - 1, per - 1);
+                    if component(&last, per).is_none_or(|(_, rest)| rest != 0) {
+                        full = format!("{full} || {at} + 1 == {}", self.index(s, &last)?);
+                    }
                     vec![
                         format!("w{i} |= ({raw}) << ({shift});"),
-                        format!("if (({at} & {}) == {} || {at} + 1 == end) {{", per - 1, per - 1),
+                        format!("if ({full}) {{"),
                         format!("    {name}[{word}] = w{i};"),
                         format!("    w{i} = 0u;"),
                         "}".into(),
@@ -395,17 +400,6 @@ impl Module<'_> {
             Class::Bool => Ok(format!("select(0u, 1u, {v})")),
             _ => Ok(format!("u32({v}) & {}u", (1u64 << dtype.bits()) - 1)),
         }
-    }
-
-    /// Elements in a word for each tensor that is written in whole words, as `(binding, elements)`.
-    pub(super) fn packed_stores(&self) -> Vec<(usize, u32)> {
-        self.bindings
-            .list
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| b.access == Access::ReadWrite && b.encoding == Encoding::Packed)
-            .map(|(i, b)| (i, per_word(b.dtype)))
-            .collect()
     }
 
     /// An extent's value, refused where it is too large for the invocations' numbers.

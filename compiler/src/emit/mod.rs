@@ -13,7 +13,6 @@ mod handle;
 pub mod index;
 mod lanes;
 pub mod loops;
-pub mod map;
 pub mod map_tiled;
 pub mod matmul;
 pub mod memory;
@@ -226,7 +225,6 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (f, s) if let Some(scheduled) = s.scheduled(kernel, cx.graph) => scheduled
             .map_err(Diagnostic::internal)
             .and_then(|scheduled| loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)),
-        (Family::Map(k), Schedule::Map(maps::Map::Flat(s))) => map::emit(kernel, k, s, cx),
         (Family::Map(_), Schedule::Map(maps::Map::Tiled(s))) => map_tiled::emit(kernel, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),

@@ -123,9 +123,13 @@ impl Nest {
     /// Makes groups of neighbouring elements of a map's loop, and an invocation of some groups, a workgroup's width apart.
     fn flat(mut self, kernel: &Kernel, schedule: &Flat) -> Result<Nest, String> {
         let Flat { threads, elements, unroll } = *schedule;
+        let by = Poly::from(i64::from(elements));
+        let whole = matches!(&kernel.family, Family::Map(k) if k.elements.modulo(&by, &[]).is(0));
+        if elements > 1 && (!whole || is_long(kernel, elements)) {
+            return self.groups(kernel, schedule, whole);
+        }
         if elements > 1 {
             // Over the axes quotients and remainders of neighbours are told to be equal.
-            let by = Poly::from(i64::from(elements));
             let axes = grouped(kernel, &by)
                 .ok_or_else(|| format!("the elements are no whole number of groups of {elements}"))?;
             for extent in axes.iter().skip(1).rev() {
@@ -157,6 +161,27 @@ impl Nest {
         self.apply(Step::Fetch(points))?.place(2, Kind::Vector)
     }
 
+    /// Makes an invocation of each group of neighbouring elements of a map's loop, of which the last one may have fewer than the others, or
+    /// whose elements are too long to be written out.
+    fn groups(mut self, kernel: &Kernel, schedule: &Flat, whole: bool) -> Result<Nest, String> {
+        let Flat { threads, elements, unroll } = *schedule;
+        if unroll != 1 {
+            return Err(
+                "an invocation makes one group of neighbours that are computed one after another".into()
+            );
+        }
+        if whole {
+            return self.split(0, i64::from(elements))?.invocations(1, threads);
+        }
+        self = self.split(0, i64::from(threads) * i64::from(elements))?.split(1, i64::from(elements))?;
+        self = self.place(0, Kind::Grid)?.place(1, Kind::Invocation)?;
+        if is_long(kernel, elements) {
+            return Ok(self);
+        }
+        let group = self.name(2)?;
+        self.apply(Step::Version(group))?.place(2, Kind::Vector)
+    }
+
     /// Writes out so many points of loop `i` at a time, or fewer that divide their number.
     fn unrolled(self, i: usize, extent: Option<i64>, points: u32) -> Result<Nest, String> {
         let Some(extent) = extent else { return Ok(self) };
@@ -168,12 +193,6 @@ impl Nest {
         };
         self.split(i, part)?.place(i + 1, Kind::Unroll)
     }
-}
-
-/// Whether all groups of a map have all their elements, which are few enough to be written out.
-fn is_whole(kernel: &Kernel, map: &crate::kernel::Map, schedule: &Flat) -> bool {
-    let by = Poly::from(i64::from(schedule.elements));
-    schedule.elements == 1 || map.elements.modulo(&by, &[]).is(0) && !is_long(kernel, schedule.elements)
 }
 
 impl Schedule {
@@ -192,9 +211,7 @@ impl Schedule {
             (Schedule::Loop(s), Family::Loop(k)) => {
                 begin().and_then(|n| n.invocations(k.lanes.len(), s.threads))
             }
-            (Schedule::Map(Map::Flat(s)), Family::Map(k)) if is_whole(kernel, k, s) => {
-                begin().and_then(|n| n.flat(kernel, s))
-            }
+            (Schedule::Map(Map::Flat(s)), Family::Map(_)) => begin().and_then(|n| n.flat(kernel, s)),
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) if s.lanes == 1 => {
                 begin().and_then(|n| n.invocations(1, s.threads))
             }

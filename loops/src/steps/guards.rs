@@ -162,8 +162,8 @@ fn reads(e: &Expr, var: usize) -> bool {
     found
 }
 
-/// A lifted statement where these conditions hold.
-fn without(s: Stmt, known: &[Expr]) -> Vec<Stmt> {
+/// A statement where these conditions hold.
+pub(super) fn without(s: Stmt, known: &[Expr]) -> Vec<Stmt> {
     let rest = |e: Option<Expr>| {
         let parts = conjuncts(e.as_ref());
         parts.into_iter().filter(|c| !known.contains(c)).cloned().fold(None, |a, b| Some(both(a, b)))

@@ -9,7 +9,7 @@ mod neighbours;
 mod tiles;
 
 pub use axes::grouped;
-pub use neighbours::{Words, declare, is_long, read, written};
+pub use neighbours::{declare, is_long, read, written};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;
