@@ -32,7 +32,6 @@ pub mod attention;
 pub mod cooperative;
 pub mod library;
 pub mod loops;
-pub mod map;
 pub mod matmul;
 pub mod prefix_scan;
 pub mod row;
@@ -59,7 +58,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention_cooperative.wgsl", include_str!("../templates/attention_cooperative.wgsl.tera")),
     ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
     ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.tera")),
-    ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.tera")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.tera")),
     ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.tera")),
@@ -78,7 +76,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("parts/attention_block.wgsl", include_str!("../templates/parts/attention_block.wgsl.tera")),
     ("parts/sort.wgsl", include_str!("../templates/parts/sort.wgsl.tera")),
     ("parts/statements.wgsl", include_str!("../templates/parts/statements.wgsl.tera")),
-    ("parts/turn.wgsl", include_str!("../templates/parts/turn.wgsl.tera")),
 ];
 
 /// The parsed templates, and of each the names of the slots that it has.
@@ -182,14 +179,14 @@ mod tests {
 
     #[test]
     fn a_slot_without_a_field_is_an_error() {
-        /// `tiles` and `steps` are read by conditions, the others are written.
+        /// `shared` and `list` are read by a loop and a component, the others are written.
         #[derive(Serialize)]
         struct Some {
             preamble: &'static str,
             threads: u32,
         }
         impl Template for Some {
-            const NAME: &'static str = "map_tiled.wgsl";
+            const NAME: &'static str = "loops.wgsl";
         }
         let some = Some { preamble: "", threads: 64 };
         let reason = render(&some).unwrap_err().reason;

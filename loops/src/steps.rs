@@ -14,6 +14,8 @@
 //! | `distribute i` | each statement in loop `i` gets a loop of its own, with copies of the named values that it reads; a value that cannot be computed again later is kept in a register for each point |
 //! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
 //! | `stage x k`, `stage x k order 1,0 pad 1` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations; `order` says which axis of the part each axis of the copy is, and `pad` by how many elements a row of the copy is longer |
+//! | `stage x k position 1 row 32 by 4` | of several positions at which `x` is read, the one with this number, the first 0; the last axis of the part has 32 elements; an invocation copies 4 neighbours together |
+//! | `ahead k` | what a point of loop `k` loads first is loaded for all points at the beginning of the list that the loop is in, and kept in registers |
 //! | `double k` | copies at the beginning of loop `k` get two buffers in turn: a point copies what the next one reads, before the rest of it, with one barrier |
 //! | `team 64` | each workgroup has 64 invocations, all of which compute everything, and the first of which writes it |
 //! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
@@ -23,6 +25,7 @@
 //!
 //! After each step guards stand as far inside as possible, so that barriers are outside of them.
 
+mod ahead;
 mod depend;
 mod double;
 mod fetch;
@@ -72,6 +75,8 @@ pub enum Step {
     Version(Name),
     /// Loads from buffers are the first statements of a loop's points.
     Fetch(Name),
+    /// The loads with which the points of a loop begin get a loop of their own, at the beginning of the list that the loop is in.
+    Ahead(Name),
     /// The second loop, the only statement in the first one, goes around it.
     Swap(Name, Name),
     /// The second loop, the only statement in the first one, and this become one.
@@ -98,8 +103,14 @@ pub struct Layout {
     /// The axis of the part that each axis of the copy is; empty if they are the same. Neighbours along the last axis of the part are the
     /// closest in the tensor.
     pub order: Vec<usize>,
+    /// The number of elements along the last axis of the part; 0 if it is as many as there are in a row in the tensor.
+    pub row: i64,
     /// The number of elements at the end of each row of the copy that nothing reads: rows of other lengths are in other banks.
     pub pad: i64,
+    /// The number of neighbours, along the last axis of the part, that an invocation copies together; 0 is 1.
+    pub by: i64,
+    /// Which of the different positions at which the tensor is read is copied; `None` where it is read at one.
+    pub position: Option<usize>,
 }
 
 /// A step that does not apply.
@@ -123,6 +134,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Clamp(l, by) => fetch::clamp(&mut out, l, *by),
         Step::Version(l) => version::version(&mut out, l),
         Step::Fetch(l) => fetch::fetch(&mut out, l),
+        Step::Ahead(l) => ahead::ahead(&mut out, l),
         Step::Swap(a, b) => nests::swap(&mut out, a, b),
         Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
         Step::Distribute(l) => nests::distribute(&mut out, l),
@@ -149,17 +161,27 @@ impl fmt::Display for Step {
             Step::Clamp(l, by) => write!(f, "clamp {l} {by}"),
             Step::Version(l) => write!(f, "version {l}"),
             Step::Fetch(l) => write!(f, "fetch {l}"),
+            Step::Ahead(l) => write!(f, "ahead {l}"),
             Step::Swap(a, b) => write!(f, "swap {a} {b}"),
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
             Step::Distribute(l) => write!(f, "distribute {l}"),
             Step::Expand(t, l) => write!(f, "expand {t} {l}"),
-            Step::Stage(t, l, Layout { order, pad }) => {
+            Step::Stage(t, l, Layout { order, row, pad, by, position }) => {
                 write!(f, "stage {t} {l}")?;
+                if let Some(position) = position {
+                    write!(f, " position {position}")?;
+                }
+                if *row != 0 {
+                    write!(f, " row {row}")?;
+                }
                 if !order.is_empty() {
                     let order: Vec<String> = order.iter().map(usize::to_string).collect();
                     write!(f, " order {}", order.join(","))?;
                 }
-                if *pad != 0 { write!(f, " pad {pad}") } else { Ok(()) }
+                if *pad != 0 {
+                    write!(f, " pad {pad}")?;
+                }
+                if *by != 0 { write!(f, " by {by}") } else { Ok(()) }
             }
             Step::Double(l) => write!(f, "double {l}"),
             Step::Team(n) => write!(f, "team {n}"),
@@ -183,6 +205,7 @@ impl FromStr for Step {
             }
             ["version", l] => Step::Version(name(l)),
             ["fetch", l] => Step::Fetch(name(l)),
+            ["ahead", l] => Step::Ahead(name(l)),
             ["swap", a, b] => Step::Swap(name(a), name(b)),
             ["fuse", a, b] => Step::Fuse(name(a), name(b)),
             ["distribute", l] => Step::Distribute(name(l)),
@@ -204,13 +227,26 @@ impl FromStr for Step {
 fn layout(words: &[&str]) -> Result<Layout, String> {
     let mut out = Layout::default();
     let mut rest = words;
+    if let ["position", position, more @ ..] = rest {
+        out.position = Some(position.parse().map_err(|_| format!("`{position}` is no position"))?);
+        rest = more;
+    }
+    let number = |w: &str| w.parse().map_err(|_| format!("`{w}` is no number of elements"));
+    if let ["row", row, more @ ..] = rest {
+        out.row = number(row)?;
+        rest = more;
+    }
     if let ["order", order, more @ ..] = rest {
         let axis = |w: &str| w.parse().map_err(|_| format!("`{w}` is no axis"));
         out.order = order.split(',').map(axis).collect::<Result<_, _>>()?;
         rest = more;
     }
     if let ["pad", pad, more @ ..] = rest {
-        out.pad = pad.parse().map_err(|_| format!("`{pad}` is no number of elements"))?;
+        out.pad = number(pad)?;
+        rest = more;
+    }
+    if let ["by", by, more @ ..] = rest {
+        out.by = number(by)?;
         rest = more;
     }
     if rest.is_empty() { Ok(out) } else { Err(format!("`{}` is no layout", rest.join(" "))) }

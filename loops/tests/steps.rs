@@ -248,7 +248,6 @@ fn whole_points_of_a_loop_have_no_conditions() {
         (map.as_str(), "split i 4; version i.0", "the extent (m*n + 3)/4 of `i.0` is no constant"),
         (MAP, "split i 4; version i.1", "no condition of all its stores holds up to one of its points"),
         (&map, "split i 4; swap i.0 i.1; grid i.1; version i.1", "the loop is no plain one"),
-        (PRODUCT, "split i 4; split j 4; version i.1", "no condition of all its stores"),
     ] {
         let refused = steps(kernel, list).unwrap_err();
         assert!(refused.contains(why), "{list}: {refused}");

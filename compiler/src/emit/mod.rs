@@ -13,7 +13,6 @@ mod handle;
 pub mod index;
 mod lanes;
 pub mod loops;
-pub mod map_tiled;
 pub mod matmul;
 pub mod memory;
 pub mod ops;
@@ -32,7 +31,7 @@ use crate::device::DeviceProfile;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
 use crate::nest;
-use crate::schedule::{Schedule, locate, maps};
+use crate::schedule::{Schedule, locate};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::program::{self, Access};
@@ -225,7 +224,6 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (f, s) if let Some(scheduled) = s.scheduled(kernel, cx.graph) => scheduled
             .map_err(Diagnostic::internal)
             .and_then(|scheduled| loops::emit(&scheduled, &nest::tensors(kernel), f.name(), cx)),
-        (Family::Map(_), Schedule::Map(maps::Map::Tiled(s))) => map_tiled::emit(kernel, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Sort(k), Schedule::Sort(s)) => sort::emit(kernel, k, s, cx),

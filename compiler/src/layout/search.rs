@@ -300,8 +300,7 @@ fn estimate(k: &Kernel, cx: &Context, known: &mut products::window::Known) -> f6
             let points: f64 = domain.iter().map(extent).product();
             let along: Vec<usize> = (0..domain.len()).collect();
             // Elements that are read across the order of the map go through workgroup memory.
-            let map = matches!(k.family, Family::Map(_)).then(|| maps::choose(k, cx));
-            if let Some(Ok(maps::Map::Tiled(_))) = map {
+            if matches!(k.family, Family::Map(_)) && maps::goes_in_tiles(k, cx) {
                 let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());
                 let all: usize = accesses(k).iter().map(|a| bits(a.0)).sum();
                 return streamed(points * all as f64 / 8.0, cx);

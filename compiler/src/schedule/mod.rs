@@ -9,6 +9,7 @@ pub mod attention;
 mod loop_forms;
 pub mod loops;
 pub mod maps;
+mod nested;
 pub mod prefix_scans;
 pub mod products;
 pub mod rows;

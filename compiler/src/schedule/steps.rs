@@ -1,6 +1,7 @@
 //! Schedules that are steps on a kernel's loop nest.
 
-use super::maps::{Flat, Map, grouped, is_long};
+use super::maps::{Flat, Map};
+use super::nested::Nest;
 use super::products::Product;
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
@@ -8,9 +9,8 @@ use crate::nest::{nest, structural};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use wgfc_ir::Poly;
 use wgfc_loops::steps::{Step, apply};
-use wgfc_loops::{Kind, Name, Space, Tensor, levels, races};
+use wgfc_loops::{Space, Tensor, levels, races};
 
 /// Steps on the [nest](crate::nest) of a kernel of any family, one after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,130 +71,6 @@ impl Steps {
     }
 }
 
-/// A nest under scheduling. Loops are known by their number, in the order of the text: any name may be taken by a symbol.
-#[derive(Clone)]
-struct Nest {
-    kernel: wgfc_loops::Kernel,
-    steps: Vec<Step>,
-}
-
-impl Nest {
-    fn new(kernel: wgfc_loops::Kernel) -> Nest {
-        Nest { kernel, steps: vec![] }
-    }
-
-    fn name(&self, i: usize) -> Result<Name, String> {
-        self.kernel.vars.get(i).cloned().ok_or_else(|| format!("there is no loop {i}"))
-    }
-
-    fn apply(mut self, step: Step) -> Result<Nest, String> {
-        self.kernel = apply(&self.kernel, &step).map_err(|e| e.to_string())?;
-        self.steps.push(step);
-        Ok(self)
-    }
-
-    fn place(self, i: usize, kind: Kind) -> Result<Nest, String> {
-        let name = self.name(i)?;
-        self.apply(Step::Place(name, kind))
-    }
-
-    fn split(self, i: usize, by: impl Into<Poly>) -> Result<Nest, String> {
-        let name = self.name(i)?;
-        self.apply(Step::Split(name, by.into()))
-    }
-
-    /// Makes loop `i` and the one inside of it one.
-    fn fuse(self, i: usize) -> Result<Nest, String> {
-        let (outer, inner) = (self.name(i)?, self.name(i + 1)?);
-        self.apply(Step::Fuse(outer, inner))
-    }
-
-    /// Makes an invocation of each point of the outermost loops, of which there are so many. They become loops 0 and 1.
-    fn invocations(mut self, loops: usize, threads: u32) -> Result<Nest, String> {
-        if loops == 0 {
-            return Ok(self);
-        }
-        for _ in 1..loops {
-            self = self.fuse(0)?;
-        }
-        self.split(0, i64::from(threads))?.place(0, Kind::Grid)?.place(1, Kind::Invocation)
-    }
-
-    /// Makes groups of neighbouring elements of a map's loop, and an invocation of some groups, a workgroup's width apart.
-    fn flat(mut self, kernel: &Kernel, schedule: &Flat) -> Result<Nest, String> {
-        let Flat { threads, elements, unroll } = *schedule;
-        let by = Poly::from(i64::from(elements));
-        let whole = matches!(&kernel.family, Family::Map(k) if k.elements.modulo(&by, &[]).is(0));
-        if elements > 1 && (!whole || is_long(kernel, elements)) {
-            return self.groups(kernel, schedule, whole);
-        }
-        if elements > 1 {
-            // Over the axes quotients and remainders of neighbours are told to be equal.
-            let axes = grouped(kernel, &by)
-                .ok_or_else(|| format!("the elements are no whole number of groups of {elements}"))?;
-            for extent in axes.iter().skip(1).rev() {
-                self = self.split(0, extent.clone())?;
-            }
-            self = self.split(axes.len() - 1, by)?;
-            for _ in 1..axes.len() {
-                self = self.fuse(0)?;
-            }
-        }
-        if unroll == 1 {
-            let done = self.invocations(1, threads)?;
-            return if elements > 1 { done.place(2, Kind::Vector) } else { Ok(done) };
-        }
-        let first = self.name(0)?;
-        let all = i64::from(threads * unroll);
-        // Points behind the last one read what it reads, unless it also writes there: then a condition leaves them out.
-        self = match self.clone().apply(Step::Clamp(first, all)) {
-            Ok(clamped) => clamped,
-            Err(_) => self.split(0, all)?,
-        };
-        self = self.split(1, i64::from(threads))?.place(0, Kind::Grid)?;
-        let (group, own) = (self.name(1)?, self.name(2)?);
-        self = self.apply(Step::Swap(group, own))?.place(1, Kind::Invocation)?;
-        if elements > 1 {
-            self = self.fuse(2)?;
-        }
-        let points = self.name(2)?;
-        self.apply(Step::Fetch(points))?.place(2, Kind::Vector)
-    }
-
-    /// Makes an invocation of each group of neighbouring elements of a map's loop, of which the last one may have fewer than the others, or
-    /// whose elements are too long to be written out.
-    fn groups(mut self, kernel: &Kernel, schedule: &Flat, whole: bool) -> Result<Nest, String> {
-        let Flat { threads, elements, unroll } = *schedule;
-        if unroll != 1 {
-            return Err(
-                "an invocation makes one group of neighbours that are computed one after another".into()
-            );
-        }
-        if whole {
-            return self.split(0, i64::from(elements))?.invocations(1, threads);
-        }
-        self = self.split(0, i64::from(threads) * i64::from(elements))?.split(1, i64::from(elements))?;
-        self = self.place(0, Kind::Grid)?.place(1, Kind::Invocation)?;
-        if is_long(kernel, elements) {
-            return Ok(self);
-        }
-        let group = self.name(2)?;
-        self.apply(Step::Version(group))?.place(2, Kind::Vector)
-    }
-
-    /// Writes out so many points of loop `i` at a time, or fewer that divide their number.
-    fn unrolled(self, i: usize, extent: Option<i64>, points: u32) -> Result<Nest, String> {
-        let Some(extent) = extent else { return Ok(self) };
-        if extent == i64::from(points) {
-            return self.place(i, Kind::Unroll);
-        }
-        let Some(part) = (2..=i64::from(points)).rev().find(|part| extent % part == 0) else {
-            return Ok(self);
-        };
-        self.split(i, part)?.place(i + 1, Kind::Unroll)
-    }
-}
-
 impl Schedule {
     /// The kernel in the loop form as the schedule says, for schedules from which kernels are written so.
     ///
@@ -212,6 +88,7 @@ impl Schedule {
                 begin().and_then(|n| n.invocations(k.lanes.len(), s.threads))
             }
             (Schedule::Map(Map::Flat(s)), Family::Map(_)) => begin().and_then(|n| n.flat(kernel, s)),
+            (Schedule::Map(Map::Tiled(s)), Family::Map(_)) => begin().and_then(|n| n.tiled(kernel, s)),
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) if s.lanes == 1 => {
                 begin().and_then(|n| n.invocations(1, s.threads))
             }

@@ -220,23 +220,68 @@ pub(super) fn may_except(
             ));
         }
         let writes = || all.iter().filter(|a| a.write.is_some());
+        let parts = Divided::of(l.var, all.iter().flat_map(|a| a.at), &extents);
         let apart = |a: &Access, b: &Access| {
             // Positions along several axes may be parts of one number.
             let offset = |a: &Access| t.offset(a.at).subst(&|_| None, &extents);
             let (p, q) = (offset(a), offset(b));
+            let free: BTreeSet<usize> = inner.iter().copied().chain([l.var]).collect();
+            let both = a.guards.iter().filter(|g| b.guards.contains(g)).copied();
+            let known = bounds(both);
             let one = |p: &Poly, q: &Poly| {
-                let free: BTreeSet<usize> = inner.iter().copied().chain([l.var]).collect();
-                let both = a.guards.iter().filter(|g| b.guards.contains(g)).copied();
-                p == q && tells(p, l.var, &free, &bounds(both), &extents)
-                    || apart(p, q, l.var, &inner, &extents)
+                p == q && tells(p, l.var, &free, &known, &extents) || apart(p, q, l.var, &inner, &extents)
             };
-            a.at.iter().zip(b.at).any(|(p, q)| one(p, q)) || one(&p, &q)
+            a.at.iter().zip(b.at).any(|(p, q)| one(p, q))
+                || one(&p, &q)
+                || a.at == b.at && parts.as_ref().is_some_and(|d| d.are_told(a.at, &free))
         };
         if !writes().all(|w| all.iter().all(|a| apart(w, a))) {
             return Err(format!("points of the loop may access the same elements of `{}`", t.name));
         }
     }
     Ok(private)
+}
+
+/// A variable of which positions read the quotient and the remainder by a constant only: two variables.
+struct Divided {
+    /// The extents of all variables, those of the two last.
+    extents: Vec<Poly>,
+    var: usize,
+    by: Poly,
+}
+
+impl Divided {
+    fn of<'p>(var: usize, at: impl Iterator<Item = &'p Poly>, extents: &[Poly]) -> Option<Divided> {
+        let mut by = None;
+        let mut look = |p: &Poly| {
+            let atom = |a: &Atom| match a {
+                Atom::Div(x, d) | Atom::Mod(x, d) if x.as_var() == Some(var) => Some(d.clone()),
+                _ => None,
+            };
+            by = by.take().or_else(|| p.terms().iter().flat_map(|(m, _)| m).find_map(atom));
+        };
+        at.for_each(&mut look);
+        let by = by.filter(|d| d.as_const().is_some_and(|n| n > 1))?;
+        let outer = extents[var].div(&by, &[]);
+        (&outer * &by == extents[var]).then(|| Divided {
+            extents: [extents, &[outer, by.clone()]].concat(),
+            var,
+            by,
+        })
+    }
+
+    /// Whether positions tell both of the two variables.
+    fn are_told(&self, at: &[Poly], free: &BTreeSet<usize>) -> bool {
+        let n = self.extents.len();
+        let (outer, inner) = (Poly::var(n - 2), Poly::var(n - 1));
+        let value = &(&outer * &self.by) + &inner;
+        let atom = |a: &Atom| (*a == Atom::Var(self.var as u32)).then(|| value.clone());
+        let at: Vec<Poly> = at.iter().map(|p| p.subst(&atom, &self.extents)).collect();
+        let mut free = free.clone();
+        free.remove(&self.var);
+        free.extend([n - 2, n - 1]);
+        [n - 2, n - 1].iter().all(|v| at.iter().any(|p| tells(p, *v, &free, &[], &self.extents)))
+    }
 }
 
 /// The comparisons `a < b` of positions among conditions.

@@ -104,7 +104,23 @@ pub(super) fn fetch(k: &mut Kernel, name: &str) -> Done {
     Ok(())
 }
 
+/// A store to workgroup memory whose condition is one of its loads.
+fn loading(k: &Kernel, s: &Stmt) -> Stmt {
+    let Stmt::Store(store) = s else { return s.clone() };
+    let (Space::Workgroup, Some(g)) = (k.tensors[store.tensor].space, &store.guard) else { return s.clone() };
+    let value = store.value.map(&Poly::clone, &|e| match e {
+        Expr::Load { tensor, at, guard } => {
+            let guard = both(guard.map(|g| (*g).clone()), g.clone());
+            Expr::Load { tensor, at, guard: Some(guard.into()) }
+        }
+        e => e,
+    });
+    Stmt::Store(Store { value, ..store.clone() })
+}
+
 fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
+    let body: Vec<Stmt> = body.iter().map(|s| loading(k, s)).collect();
+    let body = &body[..];
     let (mut loads, mut rest): (Vec<(Expr, u32)>, Vec<Stmt>) = (vec![], vec![]);
     let mut before: BTreeSet<TensorId> = BTreeSet::new();
     let mut named = vec![];
@@ -126,7 +142,7 @@ fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
             return Err(format!("`{}` is read after it is written", k.tensors[*tensor].name));
         }
         if let Stmt::Store(s) = s {
-            if !matches!(k.tensors[s.tensor].space, Space::Storage(_)) {
+            if k.tensors[s.tensor].space == Space::Register {
                 return Err(format!("it stores to `{}`, which is no buffer", k.tensors[s.tensor].name));
             }
             before.insert(s.tensor);

@@ -1,6 +1,6 @@
 //! Conditions on positions, moved inwards.
 
-use crate::{Expr, For, Kernel, Kind, Stmt, Store};
+use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store};
 use wgfc_ir::BinaryOp;
 
 /// Whether a condition reads positions only: then it has the same value wherever it is computed.
@@ -82,8 +82,30 @@ fn guarded(condition: &Expr, s: Stmt) -> Vec<Stmt> {
 ///         y[3*i + j] = x[i]
 /// ");
 /// ```
+///
+/// It has no barriers before the first access to workgroup memory.
 pub fn lift(kernel: &Kernel) -> Kernel {
-    Kernel { body: lifted(&kernel.body, false), ..kernel.clone() }
+    let body = met(kernel, lifted(&kernel.body, false), &mut false);
+    Kernel { body, ..kernel.clone() }
+}
+
+/// Statements without the barriers before which nothing accesses workgroup memory.
+fn met(k: &Kernel, body: Vec<Stmt>, accessed: &mut bool) -> Vec<Stmt> {
+    let mut out = vec![];
+    for s in body {
+        match s {
+            Stmt::Barrier { storage: false } if !*accessed => {}
+            Stmt::For(l) if l.extent.is(1) || matches!(l.kind, Kind::Grid | Kind::Invocation) => {
+                out.push(Stmt::For(For { body: met(k, l.body, accessed), ..l }));
+            }
+            s => {
+                let (stored, read) = super::double::accessed(std::slice::from_ref(&s));
+                *accessed |= stored.union(&read).any(|t| k.tensors[*t].space == Space::Workgroup);
+                out.push(s);
+            }
+        }
+    }
+    out
 }
 
 /// Statements with common conditions around them; `together` if each is executed for several points before the next one: then names stay

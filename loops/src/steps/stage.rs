@@ -3,14 +3,14 @@
 use super::{Layout, domain, find, replace, tensor, variable};
 use crate::interpret::levels;
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, visit};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
 /// The most elements by which a row of a copy is longer.
 const MOST_PADDED: i64 = 64;
 
-/// The positions at which statements read a tensor.
+/// The different positions at which statements read a tensor.
 fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
     let mut out = vec![];
     visit(body, &mut |s| {
@@ -18,6 +18,7 @@ fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
             e.visit(&mut |e| {
                 if let Expr::Load { tensor, at, .. } = e
                     && *tensor == t
+                    && !out.contains(&&at[..])
                 {
                     out.push(&at[..]);
                 }
@@ -25,6 +26,70 @@ fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
         });
     });
     out
+}
+
+/// Whether some statement reads a tensor at a position whatever the conditions.
+fn reads_always(body: &[Stmt], t: TensorId, position: &[Poly]) -> bool {
+    let reads = |e: &Expr| {
+        let mut found = false;
+        e.visit(&mut |e| {
+            found |= matches!(e, Expr::Load { tensor, at, guard: None } if *tensor == t && at == position);
+        });
+        found
+    };
+    body.iter().any(|s| match s {
+        Stmt::For(l) => {
+            let some = l.condition.is_none() && l.extent.as_const().is_some_and(|n| n > 0);
+            some && reads_always(&l.body, t, position)
+        }
+        Stmt::Let { expr, .. } => reads(expr),
+        Stmt::Store(s) => s.guard.is_none() && reads(&s.value),
+        _ => false,
+    })
+}
+
+/// An index expression without the clamps of positions of which variables are parts: `min(16*i + j, n - 1)` is `16*i + j`.
+fn unclamped(p: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Poly {
+    let open = |p: &Poly| p.vars().iter().any(|v| vars.contains(v));
+    let atom = |a: &Atom| match a {
+        Atom::Min(x, y) if open(x) != open(y) => Some(unclamped(if open(x) { x } else { y }, vars, extents)),
+        _ => None,
+    };
+    p.subst(&atom, extents)
+}
+
+/// Statements in which names of elements of a tensor are these elements.
+fn unnamed(body: Vec<Stmt>, t: TensorId) -> Vec<Stmt> {
+    let mut named: BTreeMap<u32, Expr> = BTreeMap::new();
+    let mut indices = BTreeSet::new();
+    visit(&body, &mut |s| {
+        if let Stmt::Let { value, expr: e @ Expr::Load { tensor, .. } } = s
+            && *tensor == t
+        {
+            named.insert(*value, e.clone());
+        }
+        if let Stmt::Store(s) = s {
+            indices.extend(s.at.iter().flat_map(Poly::data));
+        }
+        s.exprs(&mut |e| e.visit(&mut |e| indices.extend(e.indices().iter().flat_map(Poly::data))));
+    });
+    named.retain(|v, _| !indices.contains(v));
+    fn without(body: Vec<Stmt>, named: &BTreeMap<u32, Expr>) -> Vec<Stmt> {
+        let keep = |s: &Stmt| !matches!(s, Stmt::Let { value, .. } if named.contains_key(value));
+        let each = |s| match s {
+            Stmt::For(l) => Stmt::For(For { body: without(l.body, named), ..l }),
+            Stmt::If { condition, then, otherwise } => {
+                Stmt::If { condition, then: without(then, named), otherwise: without(otherwise, named) }
+            }
+            s => s,
+        };
+        body.into_iter().filter(keep).map(each).collect()
+    }
+    let element = |e| match e {
+        Expr::Value(v) => named.get(&v).cloned().unwrap_or(Expr::Value(v)),
+        e => e,
+    };
+    without(body, &named).iter().map(|s| s.map(&Poly::clone, &element)).collect()
 }
 
 /// The position behind the copies with which a point of a loop begins, between two barriers.
@@ -48,8 +113,9 @@ impl Axis {
     }
 }
 
-/// The axes of the part of a tensor that variables number, the one whose neighbours are closest in memory last.
-fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Option<Vec<Axis>> {
+/// The axes of the part of a tensor that variables number, the one whose neighbours are closest in memory last; that has `row` elements,
+/// if this is not 0.
+fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly], row: i64) -> Option<Vec<Axis>> {
     /// The value of a size where distances are put in order.
     const ORDER: i64 = 1009;
     let mut steps: Vec<(i64, Poly, usize, i64)> = vec![];
@@ -69,16 +135,28 @@ fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Option<Vec<A
         }
         steps.push((step.eval_syms(&|_| Some(ORDER))?, step, v, extents[v].as_const()?));
     }
-    steps.sort_by_key(|(distance, _, v, _)| (std::cmp::Reverse(*distance), *v));
-    let mut out: Vec<Axis> = vec![];
-    let mut before: Option<Poly> = None;
+    steps.sort_by_key(|(distance, _, v, _)| (distance.unsigned_abs(), std::cmp::Reverse(*v)));
+    // Variables of one point belong to any axis.
+    let (single, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|s| s.3 == 1);
+    // The axes, the closest neighbours first, each with the step of a variable around its own.
+    let mut out: Vec<(Axis, Poly)> = vec![];
     for (_, step, v, n) in steps {
-        let joined = before.as_ref().is_some_and(|b| *b == &step * &Poly::constant(n));
-        match out.last_mut().filter(|_| joined) {
-            Some(axis) => axis.vars.push((v, n)),
-            None => out.push(Axis { vars: vec![(v, n)] }),
+        let whole = |i: usize, a: &Axis| i == 0 && row != 0 && a.len() == row;
+        let found = out.iter().enumerate().position(|(i, (a, next))| *next == step && !whole(i, a));
+        let next = &step * &Poly::constant(n);
+        match found.and_then(|i| out.get_mut(i)) {
+            Some((axis, around)) => {
+                axis.vars.insert(0, (v, n));
+                *around = next;
+            }
+            None => out.push((Axis { vars: vec![(v, n)] }, next)),
         }
-        before = Some(step);
+    }
+    let mut out: Vec<Axis> = out.into_iter().map(|a| a.0).rev().collect();
+    let single = single.into_iter().map(|s| (s.2, s.3));
+    match out.last_mut() {
+        Some(axis) => axis.vars.extend(single),
+        None => out.extend(Some(Axis { vars: single.collect() }).filter(|a| !a.vars.is_empty())),
     }
     Some(out)
 }
@@ -106,15 +184,20 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     if written {
         return Err(format!("`{name}` is written in the loop"));
     }
-    let copied = copies_end(&l.body).map_or(0, |end| reads(&l.body[..end], t).len());
-    if copied > 0 {
+    let end = copies_end(&l.body).unwrap_or(0);
+    if layout.position.is_none() && !reads(&l.body[..end], t).is_empty() {
         return Err(format!("`{name}` is copied in `{at}` already"));
     }
-    let all = reads(&l.body, t);
-    let first = all.first().ok_or_else(|| format!("`{name}` is not read in `{at}`"))?.to_vec();
-    if all.iter().any(|at| *at != first) {
-        return Err(format!("`{name}` is read at several positions in `{at}`"));
-    }
+    let all = reads(&l.body[end..], t);
+    let first = all.first().ok_or_else(|| format!("`{name}` is not read in `{at}`"))?;
+    let first = match layout.position {
+        Some(n) => {
+            all.get(n).ok_or_else(|| format!("`{name}` is read at {} positions in `{at}`", all.len()))?
+        }
+        None if all.len() > 1 => return Err(format!("`{name}` is read at several positions in `{at}`")),
+        None => first,
+    };
+    let (first, always) = (first.to_vec(), reads_always(&l.body[end..], t, first));
     // The variables whose values make the part: invocations', and those of loops inside.
     let extents = domain(k);
     let mut inside: BTreeSet<usize> = lanes.iter().map(|l| l.0).collect();
@@ -126,9 +209,13 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     if first.iter().any(|p| !p.data().is_empty()) {
         return Err(format!("`{name}` is read at a position that a value says"));
     }
-    let axes = axes(&k.tensors[t].offset(&first), &inside, &extents).ok_or_else(|| {
-        format!("a point of `{at}` reads a part of `{name}` that is no box of constant size")
-    })?;
+    let offset = k.tensors[t].offset(&first);
+    let parts = |p: &Poly| p.vars().intersection(&inside).copied().collect::<BTreeSet<usize>>();
+    let open = unclamped(&offset, &inside, &extents);
+    let axes =
+        axes(&open, &inside, &extents, layout.row).filter(|_| parts(&open) == parts(&offset)).ok_or_else(
+            || format!("a point of `{at}` reads a part of `{name}` that is no box of constant size"),
+        )?;
     let shape: Vec<i64> = axes.iter().map(Axis::len).collect();
     let order = match layout.order.is_empty() {
         true => (0..shape.len()).collect(),
@@ -141,20 +228,32 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     if !(0..=MOST_PADDED).contains(&layout.pad) || layout.pad > 0 && shape.is_empty() {
         return Err(format!("a row cannot be longer by {} elements", layout.pad));
     }
+    if layout.row != 0 && shape.last() != Some(&layout.row) {
+        return Err(format!("the rows of the part of `{name}` are not of {} elements", layout.row));
+    }
+    let by = layout.by.max(1);
+    if shape.last().unwrap_or(&1) % by != 0 {
+        return Err(format!("the part of `{name}` has no groups of {by} neighbours"));
+    }
     let mut dims: Vec<Poly> = order.iter().map(|a| Poly::constant(shape[*a])).collect();
     if let Some(last) = dims.last_mut() {
         *last = &*last + &Poly::constant(layout.pad);
     }
     let copy = k.add_tensor(&format!("{name}.{at}"), k.tensors[t].dtype, dims, Space::Workgroup);
 
-    // All invocations copy: invocation i the elements i, i + n, ….
+    // All invocations copy: invocation i the groups i, i + n, ….
     let count: i64 = shape.iter().product();
     let threads: i64 = lanes.iter().map(|l| l.1).product();
     let turn = k.add_var(&format!("{name}.turn"));
     let mut extents = domain(k);
-    extents[turn] = Poly::constant((count + threads - 1) / threads);
+    let share = threads * by;
+    extents[turn] = Poly::constant((count + share - 1) / share * by);
     let lane = lanes.iter().fold(Poly::ZERO, |sum, (v, n)| &(&sum * &Poly::constant(*n)) + &Poly::var(*v));
-    let element = &(&Poly::var(turn) * &Poly::constant(threads)) + &lane;
+    let (group, own) = (
+        Poly::var(turn).div(&Poly::constant(by), &extents),
+        Poly::var(turn).modulo(&Poly::constant(by), &extents),
+    );
+    let element = &(&(&(&group * threads) + &lane) * by) + &own;
     let mut rest = element.clone();
     let mut place = vec![Poly::ZERO; shape.len()];
     for (i, n) in shape.iter().enumerate().rev() {
@@ -179,10 +278,10 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     let from: Vec<Poly> = first.iter().map(index).collect();
     // Elements of the part that lie outside of the tensor are not copied; no statement reads them.
     let mut guard =
-        (count % threads != 0).then(|| Expr::compare(BinaryOp::Lt, element.clone(), Poly::constant(count)));
+        (count % share != 0).then(|| Expr::compare(BinaryOp::Lt, element.clone(), Poly::constant(count)));
     for (p, extent) in from.iter().zip(&k.tensors[t].shape) {
         let mut check = |ok: bool, op: BinaryOp, bound: &Poly| {
-            if !ok {
+            if !ok && !always {
                 let inside = Expr::compare(op, p.clone(), bound.clone());
                 guard = Some(super::guards::both(guard.take(), inside));
             }
@@ -197,13 +296,15 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
         let read = |s: &Stmt| {
             s.map(&Poly::clone, &|e| match e {
-                Expr::Load { tensor, guard, .. } if tensor == t => {
+                Expr::Load { tensor, at, guard } if tensor == t && at == first => {
                     Expr::Load { tensor: copy, at: own.clone(), guard: guard.as_ref().map(Arc::clone) }
                 }
                 e => e,
             })
         };
-        let mut body: Vec<Stmt> = l.body.iter().map(read).collect();
+        let (copies, rest) = l.body.split_at(end);
+        let mut body = copies.to_vec();
+        body.extend(unnamed(rest.iter().map(read).collect(), copy));
         let meet = Stmt::Barrier { storage: false };
         if let Some(end) = copies_end(&body) {
             body.insert(end, fill.clone());

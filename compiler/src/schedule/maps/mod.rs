@@ -2,24 +2,26 @@
 //!
 //! Where elements are many, an invocation makes neighbours that are read and written as vectors, or several
 //! elements or groups of neighbours, a workgroup's width apart, whose loads are under way together. What is read along another
-//! axis than it is stored along goes through workgroup memory in tiles ([`Tiles`]).
+//! axis than it is stored along goes through workgroup memory in tiles ([`Tiled`]).
 
 mod axes;
 mod neighbours;
+mod steps;
 mod tiles;
 
 pub use axes::grouped;
 pub use neighbours::{declare, is_long, read, written};
-pub use tiles::{Staged, Tiles};
 
 use super::Context;
+use super::nested::Nest;
 use crate::Diagnostic;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
 use crate::kernel::length::{self, MOST_INSTRUCTIONS};
 use crate::kernel::{Expr, Family, Kernel};
+use crate::nest::structural;
 use neighbours::{MOST_EXPRESSIONS, Neighbours};
 use std::collections::BTreeSet;
-use tiles::Along;
+use tiles::{Along, Tiles};
 use wgfc_ir::program::Access;
 
 /// How a map kernel is computed.
@@ -166,10 +168,8 @@ impl<'a> Problem<'a> {
 
     /// The preferred way.
     fn choose(&self) -> Map {
-        if let Some(t) = self.tile() {
-            return Map::Tiled(t);
-        }
-        Map::Flat(self.flat())
+        let tiled = self.tile().into_iter().find(|t| self.is_nest(t));
+        tiled.map_or_else(|| Map::Flat(self.flat()), Map::Tiled)
     }
 
     /// The preferred way without tiles: accesses of 16 bytes, or as many smaller ones, where there are elements enough to keep
@@ -195,18 +195,22 @@ impl<'a> Problem<'a> {
         Flat { threads: self.most_threads().min(threads), elements, unroll }
     }
 
-    /// The preferred tile, where there is something to gain.
-    fn tile(&self) -> Option<Tiled> {
+    /// Tiles, the preferred first, where there is something to gain.
+    fn tile(&self) -> Vec<Tiled> {
         if self.cx.device.speeds.share_of_resident(1.0) < 4096 || self.elements() < FEW {
-            return None;
+            return vec![];
         }
-        let along = Along::new(self.kernel)?;
+        let Some(along) = Along::new(self.kernel) else { return vec![] };
         let extent = |k: usize| self.cx.expect.estimate(&along.axes[k]);
-        let (axis, _) = along.across.iter().find(|(k, _)| extent(*k) >= FLAT)?;
-        if extent(along.along) < SHORT {
-            return None;
+        match along.across.iter().find(|(k, _)| extent(*k) >= FLAT) {
+            Some((axis, _)) if extent(along.along) >= SHORT => self.tiles(&along, *axis),
+            _ => vec![],
         }
-        self.tiles(&along, *axis).into_iter().next()
+    }
+
+    /// Whether the kernel's loops can be brought into these tiles.
+    fn is_nest(&self, tiles: &Tiled) -> bool {
+        structural(self.kernel, self.cx.graph).is_ok_and(|k| Nest::new(k).tiled(self.kernel, tiles).is_ok())
     }
 
     /// All tiles of an axis, the preferred first.
@@ -261,6 +265,11 @@ impl<'a> Problem<'a> {
     }
 }
 
+/// Whether a map kernel is worth tiles.
+pub fn goes_in_tiles(kernel: &Kernel, cx: &Context) -> bool {
+    Problem::new(kernel, cx).is_ok_and(|p| !p.tile().is_empty())
+}
+
 /// The preferred schedule of a map kernel.
 ///
 /// # Errors
@@ -308,7 +317,7 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Map>, Diagnostic>
     all.extend(out.into_iter().map(Map::Flat));
     if let Some(along) = Along::new(kernel) {
         let tiles = along.across.iter().take(2).flat_map(|(axis, _)| p.tiles(&along, *axis));
-        all.extend(tiles.map(Map::Tiled));
+        all.extend(tiles.filter(|t| p.is_nest(t)).map(Map::Tiled));
     }
     let mut seen = std::collections::HashSet::new();
     all.retain(|s| seen.insert(*s));

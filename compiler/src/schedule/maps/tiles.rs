@@ -12,39 +12,20 @@ use crate::kernel::{Body, Expr, ExprId, Kernel, KernelGraph, Store, TensorId};
 use wgfc_ir::program::Access;
 use wgfc_ir::{Dim, Poly};
 
-/// The loads that go through workgroup memory.
-pub struct Staged {
-    /// The loads of neighbours along the other axis.
-    pub loads: Vec<ExprId>,
-    /// The uses, of neighbours along the stores.
-    pub uses: Vec<ExprId>,
-}
-
 /// A map kernel in tiles.
-pub struct Tiles {
-    /// Over the axes, [`groups`](Tiles::groups) along the stores and [`lines`](Tiles::lines) along the other axis. Its stores
-    /// are those of the first store's elements in order, of the second one's, ….
-    pub kernel: Kernel,
-    /// The extents of all these variables.
-    pub domain: Vec<Dim>,
-    /// The axis along which results are stored: its variable is that of what is staged.
-    pub along: usize,
-    /// The other axis: its variable is that of what is computed.
-    pub across: usize,
-    /// The variable of the groups of neighbours along the stores.
-    pub groups: usize,
-    /// The variable of the groups of neighbours along the other axis.
-    pub lines: usize,
-    /// The staged loads.
-    pub staged: Vec<Staged>,
-    /// The tensors that are read or written as vectors, with the elements of one.
-    pub vectors: Vec<(TensorId, u32)>,
-    /// Expressions that are evaluated for a group and need nothing that is staged.
-    pub direct: Vec<ExprId>,
+pub(super) struct Tiles {
     /// Whether all that is staged is read as vectors.
     pub lined: bool,
     /// Bytes of workgroup memory that an element takes.
     pub bytes: u32,
+}
+
+/// Loads that go through workgroup memory.
+struct Staged {
+    /// The loads of neighbours along the other axis.
+    loads: Vec<ExprId>,
+    /// The uses, of neighbours along the stores.
+    uses: Vec<ExprId>,
 }
 
 /// A map kernel over its axes.
@@ -95,16 +76,6 @@ impl Along {
 
 impl Tiles {
     /// The kernel in tiles of the axis along which it stores and another one, in groups of `width` and `line` neighbours.
-    pub fn new(
-        from: &Kernel,
-        axis: usize,
-        (width, line): (u32, u32),
-        graph: &KernelGraph,
-        f16: bool,
-    ) -> Option<Tiles> {
-        Tiles::of(&Along::new(from)?, axis, (width, line), graph, f16)
-    }
-
     pub(super) fn of(
         from: &Along,
         axis: usize,
@@ -183,15 +154,7 @@ impl Tiles {
         let lined = stages.iter().all(vector);
         let wide = |s: &Staged| s.uses.first().is_some_and(|id| kernel.body.dtype(*id).bits() == 64);
         let bytes = staged.iter().map(|s| if wide(s) { 8 } else { 4 }).sum();
-        let mut behind = vec![false; kernel.body.len()];
-        staged.iter().flat_map(|s| &s.uses).for_each(|id| behind[*id as usize] = true);
-        let mut direct = computed;
-        direct.retain(|id| {
-            behind[*id as usize] |= kernel.body.operands(*id).iter().any(|o| behind[*o as usize]);
-            !behind[*id as usize]
-        });
-        let (along, across) = (*along, axis);
-        Some(Tiles { kernel, domain, along, across, groups, lines, staged, vectors, direct, lined, bytes })
+        Some(Tiles { lined, bytes })
     }
 }
 
