@@ -3,7 +3,7 @@
 use wgfc_ir::bounds::Facts;
 use wgfc_ir::{DType, Scalar};
 use wgfc_loops::interpret::{Options, run};
-use wgfc_loops::steps::{Step, apply};
+use wgfc_loops::steps::{Step, apply, lift};
 use wgfc_loops::text::parse;
 use wgfc_loops::{Kernel, Space, bounds, once, races, verify};
 
@@ -447,6 +447,62 @@ fn copies_have_two_buffers_in_turn() {
         let why = steps(kernel, list).unwrap_err();
         assert!(why.contains(want), "{why}");
     }
+}
+
+/// A matrix and its transposition.
+const ACROSS: &str = "kernel
+  x: f32[12*n] storage read
+  z: f32[12] storage read
+  y: f32[12*n] storage write
+  for i in 0..12*n parallel
+    y[i] = x[i/12 + n*(i%12)] * z[i%12] + x[i]
+";
+
+#[test]
+fn tiles_are_copied_with_all_loads_first() {
+    let tiles =
+        "split i 12; split i.1 2; clamp i.0 8; clamp i.1.0 4; swap i.0.1 i.1.0.0; grid i.0.0; grid i.1.0.0;
+        split i.0.1 2; swap i.0.1.0 i.0.1.1; swap i.0.1.0 i.1.0.1; invocation i.0.1.1; invocation i.1.0.1;
+        fetch i.1.1; split i.0.1.0 4";
+    let tiles: String = tiles.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let copies = "stage x i.0.1.0.0 position 0 row 8 order 1,0 pad 1 by 2; fetch x.turn; vector x.turn";
+    let list =
+        format!("{tiles}; {copies}; fuse i.0.1.0.1 i.1.1; vector i.0.1.0.1; ahead i.0.1.0.1; ahead x.turn");
+    let k = same(ACROSS, &list);
+    assert_eq!(races(&k), [""; 0]);
+    let text = lift(&k).to_string();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("`{what}` is not in\n{text}"));
+    // All that is loaded, then all that is stored in workgroup memory, one barrier, and the results.
+    let last_load = ["= x[", "= z["].iter().filter_map(|l| text.rfind(l)).max().unwrap_or_default();
+    assert!(last_load < at("x.i.0.1.0.0[") && text.matches("barrier").count() == 1, "{text}");
+    assert!(text.contains("x.i.0.1.0.0: f32[8, 9] workgroup"), "{text}");
+    let sizes = |s: &str| Some(if s == "n" { 11 } else { 5 });
+    let without: Vec<&str> = text.lines().filter(|l| l.trim() != "barrier").collect();
+    let without = parse(&without.join("\n")).unwrap();
+    assert!(!races(&without).is_empty() && execute(&without, &sizes).is_err(), "{without}");
+    for (list, why) in [
+        (format!("{tiles}; stage x i.0.1.0.0 order 1,0"), "`x` is read at several positions"),
+        (format!("{tiles}; stage x i.0.1.0.0 position 2"), "`x` is read at 2 positions"),
+        (format!("{tiles}; stage x i.0.1.0.0 position 0 row 7"), "the rows of the part of `x` are not of 7"),
+        (format!("{tiles}; stage x i.0.1.0.0 position 0 by 3"), "the part of `x` has no groups of 3"),
+        (format!("{tiles}; stage x i.0.1.0.0 position 0 by 0x"), "`0x` is no number of elements"),
+        (format!("{tiles}; ahead i.0.1.0.1"), "a point does not begin with loads"),
+        ("ahead i".into(), "the loop has no constant number of points"),
+    ] {
+        let refused = steps(ACROSS, &list).map(|k| k.to_string()).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let shared = "kernel
+  x: f32[n] storage read
+  y: f32[n] storage write
+  s: f32[4] workgroup
+  for i in 0..4
+    s[i] = x[i]
+    let e: f32 = s[i] + 1.0
+    y[i] = e
+";
+    let refused = steps(shared, "fetch i").unwrap_err();
+    assert!(refused.contains("`s` is read after it is written"), "{refused}");
 }
 
 /// Steps in random order on kernels: those that apply leave the results as they are.

@@ -199,6 +199,17 @@ fn from_loops(graph: &Graph, kernels: &KernelGraph, setup: &Setup, head: &str) -
     as_steps(graph, kernels, plain, setup, head)
 }
 
+/// Kernels as the loops that their schedules make of them, or before they are scheduled where these are no steps; none where all are not.
+fn as_scheduled(all: &ScheduledGraph) -> Result<Option<Vec<wgfc_loops::Kernel>>, String> {
+    let pairs = all.graph.kernels.iter().zip(&all.schedules);
+    let made: Vec<_> = pairs.clone().map(|(k, s)| s.scheduled(k, &all.graph)).collect();
+    if made.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let nest = |k| wgfc_compiler::nest::nest(k, &all.graph);
+    pairs.zip(made).map(|((k, _), made)| made.unwrap_or_else(|| nest(k))).collect::<Result<_, _>>().map(Some)
+}
+
 /// Executes and runs kernels after steps.
 fn as_steps(
     graph: &Graph,
@@ -390,6 +401,9 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
             }
             let all = ScheduledGraph { graph: kernels, schedules };
             described(&all, &setup)?;
+            if let Some(loops) = as_scheduled(&all)? {
+                interpret(&graph, &all.graph, &loops, &setup)?;
+            }
             let program = compiled(&graph, &all, &setup)?;
             execute(&graph, &program, &setup, &head)?;
             expected.text = written(&program);

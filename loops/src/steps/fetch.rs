@@ -141,6 +141,16 @@ fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
         if let Some(Expr::Load { tensor, .. }) = named[first..].iter().find(late) {
             return Err(format!("`{}` is read after it is written", k.tensors[*tensor].name));
         }
+        if let Stmt::Let { expr, .. } = s {
+            let mut late = None;
+            expr.visit(&mut |e| match e {
+                Expr::Load { tensor, .. } if before.contains(tensor) => late = Some(*tensor),
+                _ => {}
+            });
+            if let Some(t) = late {
+                return Err(format!("`{}` is read after it is written", k.tensors[t].name));
+            }
+        }
         if let Stmt::Store(s) = s {
             if k.tensors[s.tensor].space == Space::Register {
                 return Err(format!("it stores to `{}`, which is no buffer", k.tensors[s.tensor].name));

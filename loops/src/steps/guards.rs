@@ -95,7 +95,10 @@ fn met(k: &Kernel, body: Vec<Stmt>, accessed: &mut bool) -> Vec<Stmt> {
     for s in body {
         match s {
             Stmt::Barrier { storage: false } if !*accessed => {}
-            Stmt::For(l) if l.extent.is(1) || matches!(l.kind, Kind::Grid | Kind::Invocation) => {
+            Stmt::For(l)
+                if l.condition.is_none()
+                    && (l.extent.is(1) || matches!(l.kind, Kind::Grid | Kind::Invocation)) =>
+            {
                 out.push(Stmt::For(For { body: met(k, l.body, accessed), ..l }));
             }
             s => {

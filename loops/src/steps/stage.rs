@@ -10,6 +10,9 @@ use wgfc_ir::{Atom, BinaryOp, Poly};
 /// The most elements by which a row of a copy is longer.
 const MOST_PADDED: i64 = 64;
 
+/// The most neighbours that an invocation copies together.
+const MOST_TOGETHER: i64 = 64;
+
 /// The different positions at which statements read a tensor.
 fn reads(body: &[Stmt], t: TensorId) -> Vec<&[Poly]> {
     let mut out = vec![];
@@ -232,7 +235,7 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         return Err(format!("the rows of the part of `{name}` are not of {} elements", layout.row));
     }
     let by = layout.by.max(1);
-    if shape.last().unwrap_or(&1) % by != 0 {
+    if by > MOST_TOGETHER || shape.last().unwrap_or(&1) % by != 0 {
         return Err(format!("the part of `{name}` has no groups of {by} neighbours"));
     }
     let mut dims: Vec<Poly> = order.iter().map(|a| Poly::constant(shape[*a])).collect();

@@ -120,7 +120,7 @@ impl Nest {
         grid.extend([rows_of[0].clone(), cols_of[0].clone()]);
         let (mut serial, mut shared) = (rows_of[1..=at].to_vec(), rows_of[at + 1..].to_vec());
         shared.push(cols_of[1].clone());
-        serial.extend(cols_of.get(2).cloned());
+        serial.extend_from_slice(&cols_of[2..]);
         self = self.ordered(&mut order, &[&grid[..], &shared, &serial].concat())?;
         for (names, kind) in [(&grid, Kind::Grid), (&shared, Kind::Invocation)] {
             for name in names {
