@@ -55,7 +55,7 @@ pub(super) fn emit(
             .help("compile with --without approximate, which leaves attention as products and a softmax"));
         }
     };
-    let mut module = Module::new(kernel, cx, false)?;
+    let mut module = Module::new(kernel, cx)?;
     let wide = roots.iter().filter(|ids| ids.len() > 1).flatten().chain(&masks);
     let wide: Vec<ExprId> = wide.copied().collect();
     module.vectorise(&wide);

@@ -68,7 +68,7 @@ pub(super) fn emit(
         *a = roots.first().copied().unwrap_or(0);
         b.clone_from(&roots);
     }
-    let mut module = Module::new(&kernel, cx, false)?;
+    let mut module = Module::new(&kernel, cx)?;
     module.vectorise(&roots);
     if stores.is_some() {
         let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();

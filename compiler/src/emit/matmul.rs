@@ -70,7 +70,7 @@ pub(super) fn emit(
     };
     let (rows, cols) = (x.extent, y.extent);
 
-    let mut module = Module::new(kernel, cx, false)?;
+    let mut module = Module::new(kernel, cx)?;
     let wide: Vec<ExprId> = [xs, ys].into_iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
     module.vectorise(&wide);
     if *wide_stores {

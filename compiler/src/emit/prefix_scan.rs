@@ -17,7 +17,7 @@ pub(super) fn emit(
     if matches!(k.reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
-    shared(Module::new(kernel, cx, false)?, k, schedule)
+    shared(Module::new(kernel, cx)?, k, schedule)
 }
 
 /// Several invocations for each row.

@@ -49,7 +49,7 @@ pub(super) fn emit(
         return Err(Diagnostic::internal("not a row kernel"));
     };
     let Row { rows, reductions, row_stores, .. } = row;
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     if !vectors.iter().all(|t| m.bindings.declare_vectors(cx.graph, *t, width)) {
         return Err(Diagnostic::internal(format!("a row kernel does not go in vectors of {width}")));
     }

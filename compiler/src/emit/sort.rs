@@ -49,7 +49,7 @@ fn block(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<Emitte
             "parts of {span} keys in workgroups of {threads} × {each}"
         )));
     }
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     let keys = keys(&mut m, k, threads, 12)?;
     let wgsl = templates::render(&SortBlock {
         keys,
@@ -71,7 +71,7 @@ fn select(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<Emitt
     if !count.is_power_of_two() || !each.is_power_of_two() || each < 2 || k.keep * 2 > i64::from(count) {
         return Err(Diagnostic::internal(format!("{} keys kept by {threads} × {each}", k.keep)));
     }
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     let keys = keys(&mut m, k, threads, 12)?;
     let (bits, count_bits) = (each.ilog2(), count.ilog2());
     let first = network(each);
@@ -89,7 +89,7 @@ fn path(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<Emitted
     if threads < 2 || k.sorted % i64::from(count) != 0 || k.part != 2 * k.sorted {
         return Err(Diagnostic::internal(format!("runs of {sorted} by {threads} × {each}")));
     }
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     let keys = keys(&mut m, k, threads, 12)?;
     let rounds = sorts::search_rounds(k.sorted, threads);
     let text = SortPath { keys, sorted, each, count, rounds, steps: count.ilog2() + 1 };
@@ -121,7 +121,7 @@ fn network(n: u32) -> Vec<[u32; 2]> {
 }
 
 fn merge(kernel: &Kernel, k: &Sort, s: Merge, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     let keys = keys(&mut m, k, s.threads, 4)?;
     let sorted = i32::try_from(k.sorted).unwrap_or(i32::MAX);
     // A search in so many is over after so many steps.

@@ -24,7 +24,7 @@ pub(super) fn emit(
     let refused = || Diagnostic::internal(format!("workgroups cannot share {}", kernel.family));
     let plan = spread::plan(kernel, cx.graph, schedule.groups).ok_or_else(refused)?;
     let meet = meet.as_ref().filter(|_| last.is_empty()).ok_or_else(refused)?;
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     m.vectors = vectors(kernel, arrays);
     let words = m.names[m.binding(meet.tensor)?.0].clone();
     let step = lanes.len();

@@ -23,7 +23,7 @@ pub(super) fn emit(
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why, .. } = k;
-    let mut m = Module::new(kernel, cx, false)?;
+    let mut m = Module::new(kernel, cx)?;
     m.vectors = vectors(kernel, arrays);
     let step = lanes.len();
     let w = Writer { threads, step, element: step + 1, term: step + 2 };

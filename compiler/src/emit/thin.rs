@@ -49,7 +49,7 @@ pub(super) fn emit(
         return Err(Diagnostic::internal(format!("{schedule:?} does not fit the product")));
     }
     let blocks = Blocks::new(kernel, o, shape, staged.is_some())?;
-    let mut module = Module::new(&blocks.kernel, cx, false)?;
+    let mut module = Module::new(&blocks.kernel, cx)?;
     let roots = blocks.roots();
     module.vectorise(&roots);
 

@@ -206,14 +206,9 @@ pub struct Module<'a> {
 const DEEP: usize = 32;
 
 impl<'a> Module<'a> {
-    /// Assigns bindings. A store of a packed type whose offset is `%0` may be written a word at a
-    /// time where `whole_words` says that the family does that; all others go through atomics.
-    pub fn new(
-        kernel: &'a Kernel,
-        cx: &EmitContext<'a>,
-        whole_words: bool,
-    ) -> Result<Module<'a>, Diagnostic> {
-        let bindings = Bindings::of(kernel, cx.graph, cx.target.f16, whole_words)?;
+    /// Assigns bindings. Stores of a packed type go through atomics.
+    pub fn new(kernel: &'a Kernel, cx: &EmitContext<'a>) -> Result<Module<'a>, Diagnostic> {
+        let bindings = Bindings::of(kernel, cx.graph, cx.target.f16, false)?;
         let in_place = !reads_of_written(kernel, &kernel.roots(), &cx.graph.tensors).is_empty();
         Ok(Module { in_place, ..Module::with(kernel, bindings, cx) })
     }

@@ -38,7 +38,7 @@ pub(super) fn emit(
         vectors[i] = whole && t.is_some_and(|t| bindings.declare_vectors(cx.graph, t, cols));
     }
 
-    let mut module = Module::new(&written, cx, false)?;
+    let mut module = Module::new(&written, cx)?;
     module.vectorise(&roots);
     for (t, _) in of.iter().zip(&vectors).filter(|(_, v)| **v) {
         module.bindings.declare_vectors(cx.graph, t.unwrap_or_default(), cols);

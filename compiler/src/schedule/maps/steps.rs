@@ -127,7 +127,7 @@ impl Nest {
                 self = self.apply(Step::Place(name.clone(), kind))?;
             }
         }
-        // Loads have no conditions.
+        // Loads before all else have no conditions, and so have copies none.
         if let Some(last) = serial.last() {
             self = self.apply(Step::Fetch(last.clone()))?;
         }
@@ -135,7 +135,11 @@ impl Nest {
         self = self.divided(&mut order, &mut serial, 0, |l| Step::Split(l, turns.clone()))?;
         let (around, turn) = (serial[0].clone(), serial[1].clone());
         let ends = [&rows_of, &cols_of].map(|of| of.last().cloned().unwrap_or_default());
-        for (tensor, position) in self.crossing(&ends) {
+        let crossing = self.crossing(&ends);
+        if crossing.is_empty() {
+            return Err("nothing is read along the axis alone".into());
+        }
+        for (tensor, position) in crossing {
             let layout = Layout {
                 position: Some(position),
                 row: i64::from(rows),
