@@ -600,3 +600,70 @@ fn random_steps_leave_results_as_they_are() {
     }
     println!("{each:?}");
 }
+
+/// Steps that move loads, in random order between others: those that apply leave the results as they are, and nothing is read that is not
+/// there.
+#[test]
+fn random_loads_leave_results_as_they_are() {
+    let mut state = 5u64;
+    let mut next = move |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let sizes = |s: &str| match s {
+        "n" => Some(5),
+        "m" => Some(6),
+        _ => None,
+    };
+    let mut each = std::collections::BTreeMap::<String, usize>::new();
+    let map = MAP.replace("4*n", "n*m");
+    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let (tiled, _) = tiled.split_once("; stage").unwrap();
+    let tiled = steps(PRODUCT, tiled).unwrap().to_string();
+    let across = steps(ACROSS, "split i 12; split i.0 4; split i.1 3; swap i.0.1 i.1.0; swap i.0.1 i.1.1; grid i.0.0; invocation i.1.0; split i.1.1 3")
+        .unwrap()
+        .to_string();
+    for kernel in [PRODUCT, NAMED, SOFTMAX, &map, ACROSS, &tiled, &across] {
+        let want = execute(&parse(kernel).unwrap(), &sizes).unwrap();
+        for _ in 0..40 {
+            let mut k = parse(kernel).unwrap();
+            for _ in 0..12 {
+                let mut loops = vec![];
+                wgfc_loops::visit(&k.body, &mut |s| {
+                    if let wgfc_loops::Stmt::For(l) = s {
+                        loops.push(k.vars[l.var].clone());
+                    }
+                });
+                let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
+                let t = &k.tensors[next(k.tensors.len())].name;
+                let step = match next(14) {
+                    0 => format!("split {a} {}", [2, 3, 4][next(3)]),
+                    1 => format!("clamp {a} {}", [2, 3, 4][next(3)]),
+                    2 => format!("swap {a} {b}"),
+                    3 => format!("fuse {a} {b}"),
+                    4 => format!("distribute {a}"),
+                    5 => format!("invocation {a}"),
+                    6 | 7 => format!("fetch {a}"),
+                    8 | 9 => format!("ahead {a}"),
+                    10 => format!("vector {a}"),
+                    11 => format!("version {a}"),
+                    _ => {
+                        let layout = ["", " row 3", " row 4 order 1,0 pad 1", " by 2", " by 3"][next(5)];
+                        format!("stage {t} {a} position {}{layout}", next(2))
+                    }
+                };
+                let Ok(new) = apply(&k, &step.parse().unwrap()) else { continue };
+                let got = execute(&new, &sizes).unwrap_or_else(|e| panic!("{step}: {e}\nbefore:\n{k}"));
+                assert_eq!(got, want, "{step} of\n{k}\nis\n{new}");
+                let lifted = lift(&new);
+                assert_eq!(execute(&lifted, &sizes).as_ref(), Ok(&want), "lifted:\n{lifted}");
+                k = new;
+                *each.entry(step.split(' ').next().unwrap().to_owned()).or_default() += 1;
+            }
+        }
+    }
+    println!("{each:?}");
+    for name in ["fetch", "ahead", "version", "stage", "clamp"] {
+        assert!(each.get(name).is_some_and(|n| *n >= 5), "{each:?}");
+    }
+}

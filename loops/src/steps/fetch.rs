@@ -1,10 +1,11 @@
 //! Loads at the beginning of a loop's points, and points that load what the last one does.
 
 use super::double::accessed;
-use super::guards::both;
+use super::guards::{both, conjuncts};
 use super::named::read_in;
 use super::{domain, find, nests, replace, variable};
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, visit};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
@@ -104,22 +105,62 @@ pub(super) fn fetch(k: &mut Kernel, name: &str) -> Done {
     Ok(())
 }
 
-/// A store to workgroup memory whose condition is one of its loads.
-fn loading(k: &Kernel, s: &Stmt) -> Stmt {
+/// A store whose conditions are those of its loads too, where these need them to stay inside of their tensors.
+fn loading(k: &Kernel, s: &Stmt, extents: &[Poly]) -> Stmt {
     let Stmt::Store(store) = s else { return s.clone() };
-    let (Space::Workgroup, Some(g)) = (k.tensors[store.tensor].space, &store.guard) else { return s.clone() };
+    let all = conjuncts(store.guard.as_ref());
     let value = store.value.map(&Poly::clone, &|e| match e {
-        Expr::Load { tensor, at, guard } => {
-            let guard = both(guard.map(|g| (*g).clone()), g.clone());
-            Expr::Load { tensor, at, guard: Some(guard.into()) }
+        Expr::Load { tensor, at, guard } if !all.is_empty() && !is_inside(k, tensor, &at, extents) => {
+            let own = guard.map(|g| (*g).clone());
+            let needed = all.iter().filter(|c| !is_clamped(&at, c)).copied().cloned();
+            let guard = needed.fold(own, |all, c| Some(both(all, c)));
+            Expr::Load { tensor, at, guard: guard.map(Into::into) }
         }
         e => e,
     });
     Stmt::Store(Store { value, ..store.clone() })
 }
 
+/// Whether positions are the same wherever a condition is false: those of the last point at which it is true.
+fn is_clamped(at: &[Poly], condition: &Expr) -> bool {
+    let Expr::Binary(BinaryOp::Lt, a, b) = condition else { return false };
+    let (Expr::Index(a), Expr::Index(b)) = (&**a, &**b) else { return false };
+    let (last, vars) = (b - 1, a.vars());
+    // The remainder of a variable of which the condition reads the quotient alone is another variable.
+    let apart = |v: usize, d: &Poly| {
+        let quotient = Atom::Div(Poly::var(v), d.clone());
+        !a.subst(&|m| (*m == quotient).then_some(Poly::ZERO), &[]).vars().contains(&v)
+    };
+    let atom = |m: &Atom| match m {
+        Atom::Min(x, y) if x == a && *y == last || y == a && *x == last => Some(Poly::ZERO),
+        Atom::Mod(x, d) if x.as_var().is_some_and(|v| apart(v, d)) => Some(Poly::ZERO),
+        _ => None,
+    };
+    at.iter().all(|p| p.subst(&atom, &[]).vars().is_disjoint(&vars))
+}
+
+/// Whether positions are shown to be inside of a tensor whatever the conditions, where loops have points: a clamped position is any.
+fn is_inside(k: &Kernel, tensor: TensorId, at: &[Poly], extents: &[Poly]) -> bool {
+    let all = RefCell::new(extents.to_vec());
+    let clamped = |m: &Atom| {
+        let Atom::Min(x, y) = m else { return None };
+        let (x, last) = if x.vars().is_empty() { (y, x) } else { (x, y) };
+        let known = last.vars().is_empty() && last.data().is_empty() && x.proves_nonneg(extents);
+        let mut all = all.borrow_mut();
+        known.then(|| {
+            all.push(last + 1);
+            Poly::var(all.len() - 1)
+        })
+    };
+    at.iter().zip(&k.tensors[tensor].shape).all(|(p, d)| {
+        let p = p.subst(&clamped, &[]);
+        p.in_range(d, &all.borrow())
+    })
+}
+
 fn fetched(k: &mut Kernel, body: &[Stmt]) -> Result<Vec<Stmt>, String> {
-    let body: Vec<Stmt> = body.iter().map(|s| loading(k, s)).collect();
+    let extents = domain(k);
+    let body: Vec<Stmt> = body.iter().map(|s| loading(k, s, &extents)).collect();
     let body = &body[..];
     let (mut loads, mut rest): (Vec<(Expr, u32)>, Vec<Stmt>) = (vec![], vec![]);
     let mut before: BTreeSet<TensorId> = BTreeSet::new();
