@@ -88,11 +88,7 @@ impl Problem {
     fn of(kernel: &Kernel, k: &kernel::Attention) -> Problem {
         let window = Window::of(kernel);
         let width = |d: &Dim| d.as_const().and_then(|d| u32::try_from(d).ok()).filter(|d| *d > 0);
-        Problem {
-            d: width(&k.d),
-            e: width(&k.e).unwrap_or(1),
-            bounded: window.is_bounded(),
-        }
+        Problem { d: width(&k.d), e: width(&k.e).unwrap_or(1), bounded: window.is_bounded() }
     }
     /// All blocks of queries that a device can run.
     fn tiled(&self, device: &DeviceProfile) -> Vec<Tiled> {
