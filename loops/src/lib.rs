@@ -79,4 +79,4 @@ pub use kernel::{
 };
 pub use once::once;
 pub use races::races;
-pub use verify::verify;
+pub use verify::{MOST_POINTS, verify};

@@ -6,8 +6,12 @@ use crate::{Access, Expr, For, Kernel, Kind, Space, Stmt, Store, Write};
 use std::collections::BTreeSet;
 use wgfc_ir::{DType, Poly, ReduceOp};
 
-/// The most points of a loop whose statements are written out for all of them together.
-const MOST_POINTS: i64 = 64;
+/// The most points of a loop of kind [`Vector`](Kind::Vector), whose statements are written out for all of them together.
+///
+/// ```
+/// assert_eq!(wgfc_loops::MOST_POINTS, 64);
+/// ```
+pub const MOST_POINTS: i64 = 64;
 
 /// Checks that a kernel is well formed: names are unique and known where they are used, types fit, loops of workgroups and
 /// invocations are outermost, only what is written is stored to, and barriers and subgroup operations are where all invocations

@@ -23,6 +23,7 @@ use neighbours::{MOST_EXPRESSIONS, Neighbours};
 use std::collections::BTreeSet;
 use tiles::{Along, Tiles};
 use wgfc_ir::program::Access;
+use wgfc_loops::MOST_POINTS;
 
 /// How a map kernel is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,7 +137,8 @@ impl<'a> Problem<'a> {
 
     fn fits(&self, elements: u32, unroll: u32) -> bool {
         let times = (elements * unroll) as usize;
-        self.expressions * times <= MOST_EXPRESSIONS
+        (unroll == 1 || i64::from(elements * unroll) <= MOST_POINTS)
+            && self.expressions * times <= MOST_EXPRESSIONS
             && (times == 1 || self.instructions.saturating_mul(times) <= MOST_INSTRUCTIONS)
             && (unroll == 1 || self.loads * unroll as usize <= MOST_LOADS)
             && (unroll == 1 || self.divisions * unroll as usize <= MOST_DIVISIONS)
