@@ -76,9 +76,8 @@ impl Making {
 const UNPACK: f64 = 2.0;
 
 /// The instructions of an element of an operand.
-fn making(kernel: &Kernel, root: ExprId) -> Making {
+fn making(kernel: &Kernel, deps: &Dependence, root: ExprId) -> Making {
     let body = &kernel.body;
-    let deps = Dependence::of(kernel);
     let mut loaded = vec![false; body.len()];
     let mut out = Making::default();
     let mut divisions = BTreeSet::new();
@@ -232,7 +231,8 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
-    let making = [making(kernel, x.root), making(kernel, y.root)];
+    let deps = Dependence::of(kernel);
+    let making = [x.root, y.root].map(|root| making(kernel, &deps, root));
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
