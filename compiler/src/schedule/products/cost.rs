@@ -93,7 +93,8 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
     let fours = [p.fours[0] && t.x_by_fours(), p.fours[1]];
     let loads = |fours: bool, lines: f64| if fours { lines / 4.0 } else { lines };
     let gathered = |fours: bool, lines: f64| if fours { 0.0 } else { lines };
-    let ([x, y], wide) = (&p.making, |fours: bool| if fours { 4.0 } else { 1.0 });
+    // The places of elements that are gathered are counted there.
+    let made = |i: usize| if fours[i] { p.making[i].element(4.0) } else { p.making[i].value };
     let fetched = terms * (rows * s.bytes[0] + cols * s.bytes[1]);
     // Each row of an invocation's results passes through workgroup memory, where slices are added up or neighbours store neighbours.
     let (passed, rounds) =
@@ -108,7 +109,7 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
         workgroup_bytes: f64::from(t.workgroup_bytes(*buffers)),
         memory: s.memory(p),
         multiply_adds: terms * rows * cols,
-        operations: terms * (rows * x.element(wide(fours[0])) + cols * y.element(wide(fours[1]))),
+        operations: terms * (rows * made(0) + cols * made(1)),
         loads: terms * (loads(fours[0], rows) + loads(fours[1], cols)),
         gathered: terms * (gathered(fours[0], rows) + gathered(fours[1], cols)),
         turns,
@@ -140,7 +141,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
     let terms = steps * k;
     let loads = |eights: bool, lines: f64| if eights { lines / 8.0 } else { lines };
     let gathered = |eights: bool, lines: f64| if eights { 0.0 } else { PACKED * lines };
-    let ([x, y], wide) = (&p.making, |eights: bool| if eights { 8.0 } else { 1.0 });
+    let made = |i: usize| if p.eights[i] { p.making[i].element(8.0) } else { p.making[i].value };
     let fetched = terms * (rows * HALF + cols * s.bytes[1]);
     let sums = sub_rows * sub_cols;
     Launch {
@@ -153,7 +154,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(c.workgroup_bytes(p.x, p.y)),
         memory: s.memory(p),
-        operations: terms * (rows * x.element(wide(p.eights[0])) + cols * y.element(wide(p.eights[1]))),
+        operations: terms * (rows * made(0) + cols * made(1)),
         matrix: terms * rows * cols,
         loads: terms * (loads(p.eights[0], rows) + loads(p.eights[1], cols)),
         gathered: terms * (gathered(p.eights[0], rows) + gathered(p.eights[1], cols)),
