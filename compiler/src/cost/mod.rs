@@ -2,8 +2,10 @@
 
 mod expected;
 mod launch;
+mod stage;
 mod work;
 
 pub use expected::{ASSUMED, Expected};
 pub use launch::Launch;
+pub use stage::Stage;
 pub use work::Work;

@@ -208,6 +208,7 @@ impl Conv {
                 bits: 16.0,
                 vector: 1,
                 staged: 0.0,
+                making: Default::default(),
                 half: true,
                 fours: [vectors; 2],
                 eights: [vectors; 2],

@@ -4,8 +4,9 @@
 //! instructions, and half a minute for a hundred thousand.
 
 use super::{Body, Expr, ExprId};
+use std::collections::BTreeSet;
 use wgfc_codegen_templates::library::instructions;
-use wgfc_ir::{BinaryOp, DType, Reg, UnaryOp};
+use wgfc_ir::{Atom, BinaryOp, DType, Poly, Reg, UnaryOp};
 
 /// The limit, in instructions of an invocation, of transformations that make a kernel faster but longer.
 pub const MOST_INSTRUCTIONS: usize = 2048;
@@ -13,6 +14,32 @@ pub const MOST_INSTRUCTIONS: usize = 2048;
 /// The number of instructions that evaluate the roots, each expression once.
 pub fn of(body: &Body, roots: &[ExprId]) -> usize {
     body.reachable(roots).into_iter().map(|id| of_expr(body, id)).fold(0, usize::saturating_add)
+}
+
+/// The instructions of a quotient or a remainder by a constant: a product of 64 bits, a shift and a difference.
+const DIVISION: f64 = 6.0;
+/// The instructions of a quotient or a remainder by a size that the kernel reads.
+const DIVISION_BY_SIZE: f64 = 30.0;
+
+/// The instructions of a quotient or a remainder in an index expression; 0 for other atoms.
+pub fn of_division(a: &Atom) -> f64 {
+    match a {
+        Atom::Div(_, d) | Atom::Mod(_, d) if d.as_const().is_none() => DIVISION_BY_SIZE,
+        Atom::Div(..) | Atom::Mod(..) => DIVISION,
+        _ => 0.0,
+    }
+}
+
+/// The quotients and remainders of an index expression.
+pub fn divisions(p: &Poly, out: &mut BTreeSet<Atom>) {
+    for a in p.terms().iter().flat_map(|(m, _)| m) {
+        let (Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y)) = a else { continue };
+        if matches!(a, Atom::Div(..) | Atom::Mod(..)) {
+            out.insert(a.clone());
+        }
+        divisions(x, out);
+        divisions(y, out);
+    }
 }
 
 /// Instructions of an expression without its operands.

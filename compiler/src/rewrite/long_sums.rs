@@ -97,6 +97,7 @@ fn slices(
             bits: if half { 16.0 } else { 32.0 },
             vector: 4,
             staged: 0.0,
+            making: Default::default(),
             half: eights,
             fours,
             eights: [eights; 2],
@@ -148,6 +149,7 @@ pub(super) fn least(sizes: Sizes, device: &DeviceProfile, expect: &Expected) -> 
         bits: 32.0,
         vector: 4,
         staged: 0.0,
+        making: Default::default(),
         half: false,
         eights: [false; 2],
         windows: vec![],
@@ -222,7 +224,9 @@ mod tests {
                 [("x".to_owned(), tensor([17, 4096], 7)), ("y".to_owned(), tensor([4096, 12], 5))].into();
             let want = eval::evaluate(&g, &inputs).unwrap();
             let device = |speeds| DeviceProfile { speeds, ..DeviceProfile::default() };
-            let one_core = device(Speeds { cores: 1.0, ..Speeds::DISCRETE });
+            // A core that is as fast as all of the others together.
+            let Speeds { cores, operation, .. } = Speeds::DISCRETE;
+            let one_core = device(Speeds { cores: 1.0, operation: operation / cores, ..Speeds::DISCRETE });
             assert_eq!(cut(&mut g, &one_core, &Expected::default(), false).unwrap(), 0);
             assert_eq!(cut(&mut g, &device(Speeds::DISCRETE), &Expected::default(), false).unwrap(), 1);
             wgfc_ir::verify::verify(&g).unwrap();

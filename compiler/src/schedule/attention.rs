@@ -5,7 +5,8 @@ mod shapes;
 
 pub use shapes::{Matrices, Stream, Tiles};
 
-use super::Context;
+use super::{Context, by_time};
+use crate::cost::Launch;
 use crate::device::DeviceProfile;
 use crate::kernel::substitute::substitute;
 use crate::kernel::window::Window;
@@ -258,27 +259,31 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, device: &Dev
 
 /// All ways that a device can run on an attention kernel, by their estimated times.
 pub fn candidates(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<Attention> {
+    by_time(launches(kernel, k, cx), cx.device)
+}
+
+/// All ways that a device can run on an attention kernel, with their counts.
+fn launches(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<(Attention, Launch)> {
     let device = cx.device;
     let p = Problem::of(kernel, k);
-    let mut out: Vec<(f64, Attention)> = vec![];
+    let mut out = vec![];
     let few = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES);
     if few {
         let shared = shared_heads(kernel);
         let all = streamed(kernel, k, &p, shared, device).into_iter();
-        out.extend(all.map(|g| (cost::streamed(&g, k, &p, shared, cx), Attention::Streamed(g))));
+        out.extend(all.map(|g| (Attention::Streamed(g), cost::streamed(&g, k, &p, shared, cx))));
     }
     if few && takes_decode(&k.d, device) || k.parts > 1 {
         let g = workgroup_for_each(device);
-        out.push((cost::decode(&g, k, &p, cx), Attention::Decode(g)));
+        out.push((Attention::Decode(g), cost::decode(&g, k, &p, cx)));
     }
     if k.parts == 1 {
         let all = cooperative(kernel, k, &p, device).into_iter();
-        out.extend(all.map(|g| (cost::matrices(&g, k, &p, cx), Attention::Cooperative(g))));
+        out.extend(all.map(|g| (Attention::Cooperative(g), cost::matrices(&g, k, &p, cx))));
         let all = p.tiled(device).into_iter();
-        out.extend(all.map(|g| (cost::tiled(&g, k, &p, cx), Attention::Tiled(g))));
+        out.extend(all.map(|g| (Attention::Tiled(g), cost::tiled(&g, k, &p, cx))));
     }
-    out.sort_by(|a, b| a.0.total_cmp(&b.0));
-    out.into_iter().map(|(_, g)| g).collect()
+    out
 }
 
 /// Whether a workgroup for each query can be had.

@@ -15,7 +15,6 @@ pub mod products;
 pub mod rows;
 pub mod sorts;
 pub mod spread;
-mod stepped;
 pub mod steps;
 pub mod table;
 pub mod text;
@@ -24,7 +23,7 @@ pub use crate::cost;
 use crate::device::DeviceProfile;
 use crate::kernel::{Capacity, Family, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors, Location};
-use cost::Expected;
+use cost::{Expected, Launch};
 use rustc_hash::FxHashMap;
 use table::Tuning;
 
@@ -237,6 +236,13 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
             attention::candidates(kernel, k, cx).into_iter().map(Schedule::Attention).collect()
         }
     })
+}
+
+/// Schedules by their estimated times; those that take equally long stay in order.
+fn by_time<T>(all: Vec<(T, Launch)>, device: &DeviceProfile) -> Vec<T> {
+    let mut timed: Vec<(f64, T)> = all.into_iter().map(|(s, l)| (l.cycles(device), s)).collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    timed.into_iter().map(|(_, s)| s).collect()
 }
 
 /// The reason for which a device cannot run a kernel with a schedule, if there is one.

@@ -1,9 +1,9 @@
 //! How parts of rows are put in order: keys in workgroup memory, or parts that are merged.
 
-use super::Context;
+use super::{Context, by_time};
+use crate::cost::{Launch, Stage};
 use crate::device::DeviceProfile;
 use crate::kernel;
-use crate::schedule::stepped::{LOAD, OTHER_REGISTERS, Stage, Stepped};
 
 /// Bytes of a key.
 const KEY: u32 = 8;
@@ -54,14 +54,17 @@ pub fn span(k: &kernel::Sort) -> u32 {
 
 /// All schedules of a sort that a device can run, by their estimated times.
 pub fn candidates(k: &kernel::Sort, cx: &Context) -> Vec<Sort> {
+    by_time(launches(k, cx), cx.device)
+}
+
+/// All schedules of a sort that a device can run, with their counts.
+fn launches(k: &kernel::Sort, cx: &Context) -> Vec<(Sort, Launch)> {
     let most = 1u32 << cx.device.max_invocations.max(1).ilog2();
     let mut all = if k.sorted > 1 { merges(k, cx.device, most) } else { selects(k, cx.device, most) };
     if k.sorted <= 1 {
         all.extend(blocks(k, cx.device, most));
     }
-    let mut timed: Vec<(f64, Sort)> = all.into_iter().map(|s| (cycles(&s, k, cx), s)).collect();
-    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    timed.into_iter().map(|(_, s)| s).collect()
+    all.into_iter().map(|s| (s, launch(&s, k, cx))).collect()
 }
 
 /// Whether the keys of a workgroup fit its memory.
@@ -133,6 +136,10 @@ pub fn search_rounds(run: i64, threads: u32) -> u32 {
     rounds
 }
 
+/// Operations of a load of a key: its place, the bound, and a write to workgroup memory.
+const LOAD: f64 = 24.0;
+/// Registers for addresses, bounds and intermediate values.
+const OTHER_REGISTERS: f64 = 40.0;
 /// Operations of a step of a search among sorted keys, by a comparison of two keys of 64 bits.
 const SEARCH: f64 = 24.0;
 /// Operations that merge a key, each of which waits for the read of the next key.
@@ -159,8 +166,8 @@ fn sorting(each: f64, run: f64) -> Stage {
     }
 }
 
-/// The estimated time in cycles.
-fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
+/// The counts of a sort.
+fn launch(s: &Sort, k: &kernel::Sort, cx: &Context) -> Launch {
     let [rows, len] = [&k.rows, &k.len].map(|d| cx.expect.extent(d));
     let (part, keep) = (k.part as f64, k.keep as f64);
     let (threads, each) = match s {
@@ -226,16 +233,13 @@ fn cycles(s: &Sort, k: &kernel::Sort, cx: &Context) -> f64 {
             ((rows * len / threads).ceil(), 1.0, step, Stage::default())
         }
     };
-    let dispatch = Stepped {
+    Launch {
         workgroups,
         threads,
         registers: OTHER_REGISTERS + 3.0 * ELEMENTS * each,
-        bytes: count * f64::from(KEY),
-        steps,
-        longest: steps,
-        step,
-        ends,
-        memory: 0.0,
-    };
-    dispatch.cycles(cx.device)
+        workgroup_bytes: count * f64::from(KEY),
+        ..Launch::default()
+    }
+    .with(&step, steps)
+    .with(&ends, 1.0)
 }

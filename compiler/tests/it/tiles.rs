@@ -517,6 +517,7 @@ fn choices() {
             bits: 32.0,
             vector,
             staged: 0.0,
+            making: Default::default(),
             half: false,
             windows: vec![],
             fours: [true, y == Depth || what != "first convolution"],

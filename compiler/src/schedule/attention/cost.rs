@@ -4,10 +4,14 @@
 //! `exp`), rounded to what fits times on an H100.
 
 use super::{Decode, Matrices, Problem, Stream, Tiled};
+use crate::cost::{Launch, Stage};
 use crate::kernel;
 use crate::schedule::Context;
-use crate::schedule::stepped::{LOAD, OTHER_REGISTERS, Stage, Stepped};
 
+/// Operations of a load of up to 16 bytes: its line and column, its address, the bound, and a write to workgroup memory.
+const LOAD: f64 = 24.0;
+/// Registers for addresses, bounds and intermediate values.
+const OTHER_REGISTERS: f64 = 40.0;
 /// Operations that make a probability of a score: scale, bounds, maximum, `exp` and sum.
 const SCORE: f64 = 16.0;
 /// Operations of an iteration beside its multiply-adds and reads: addresses, their swizzle, and the wait for what is read.
@@ -52,7 +56,7 @@ fn mask_loads(k: &kernel::Attention, p: &Problem, scores: f64, steps: f64) -> f6
 }
 
 /// The time of blocks of queries.
-pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
+pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> Launch {
     let x = Extents::of(k, p, cx);
     let tiles = g.tiles;
     let [queries, rows, keys, lanes, depth, threads] =
@@ -101,22 +105,20 @@ pub(super) fn tiled(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context)
         ..Stage::default()
     };
     let held = rows * (4.0 * (x.e / (4.0 * lanes)).ceil() + each) + 4.0 * (rows + each);
-    let dispatch = Stepped {
+    Launch {
         workgroups: x.batch * (x.s / queries).ceil(),
         threads,
         registers: OTHER_REGISTERS + held + 4.0 * f64::from(ahead.unwrap_or(0)),
-        bytes: f64::from(tiles.workgroup_bytes(p.d, p.e, g.subgroup)),
-        steps,
-        longest,
-        step,
-        ends,
-        memory: 0.0,
-    };
-    dispatch.cycles(cx.device)
+        workgroup_bytes: f64::from(tiles.workgroup_bytes(p.d, p.e, g.subgroup)),
+        longest: longest / steps,
+        ..Launch::default()
+    }
+    .with(&step, steps)
+    .with(&ends, 1.0)
 }
 
 /// The time of blocks of queries on matrix units.
-pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
+pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Context) -> Launch {
     let x = Extents::of(k, p, cx);
     let [queries, sub_queries, keys, threads] =
         [g.queries, g.sub_queries, g.keys, g.threads()].map(f64::from);
@@ -144,23 +146,21 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
         waits: 2.0,
         ..Stage::default()
     };
-    let dispatch = Stepped {
+    Launch {
         workgroups: x.batch * (x.s / queries).ceil(),
         threads,
         // A matrix of f16 takes 4 registers, which are held with their address.
         registers: OTHER_REGISTERS + 24.0 + blocks * x.d / 2.0 + sums,
-        bytes: f64::from(g.workgroup_bytes(p.d.unwrap_or(0), p.e)),
-        steps,
-        longest,
-        step,
-        ends,
-        memory: 0.0,
-    };
-    dispatch.cycles(cx.device)
+        workgroup_bytes: f64::from(g.workgroup_bytes(p.d.unwrap_or(0), p.e)),
+        longest: longest / steps,
+        ..Launch::default()
+    }
+    .with(&step, steps)
+    .with(&ends, 1.0)
 }
 
 /// The time of streamed keys.
-pub(super) fn streamed(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &Context) -> f64 {
+pub(super) fn streamed(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &Context) -> Launch {
     let x = Extents::of(k, p, cx);
     let [threads, lanes, unroll, heads, run, subgroup] =
         [g.threads, g.lanes, g.unroll, g.heads, g.run, g.subgroup].map(f64::from);
@@ -190,22 +190,20 @@ pub(super) fn streamed(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u
         waits: 2.0,
         ..Stage::default()
     };
-    let dispatch = Stepped {
+    Launch {
         workgroups: x.batch / heads * x.s * x.parts,
         threads,
         registers: OTHER_REGISTERS + (heads + unroll) * own,
-        bytes: f64::from(g.workgroup_bytes(p.e)),
-        steps,
-        longest: steps,
-        step,
-        ends,
+        workgroup_bytes: f64::from(g.workgroup_bytes(p.e)),
         memory: x.batch / f64::from(shared) * x.s * x.t * (x.d + x.e) * 16.0 / run,
-    };
-    dispatch.cycles(cx.device)
+        ..Launch::default()
+    }
+    .with(&step, steps)
+    .with(&ends, 1.0)
 }
 
 /// The time of a workgroup for each query. The template has a score's keys shared by 4 threads and 16 loads of values under way.
-pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
+pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Context) -> Launch {
     const LANES: f64 = 4.0;
     const UNDER_WAY: f64 = 16.0;
     let x = Extents::of(k, p, cx);
@@ -230,16 +228,13 @@ pub(super) fn decode(g: &Decode, k: &kernel::Attention, p: &Problem, cx: &Contex
     };
     let ends =
         Stage { operations: LOAD + slices + 2.0 * combined, barriers: 4.0, waits: 2.0, ..Stage::default() };
-    let dispatch = Stepped {
+    Launch {
         workgroups: x.batch * x.s * x.parts,
         threads,
         registers: OTHER_REGISTERS + UNDER_WAY,
-        bytes: 4.0 * (x.d + threads * (LANES + 1.0) + slices * UNDER_WAY + combined),
-        steps,
-        longest: steps,
-        step,
-        ends,
-        memory: 0.0,
-    };
-    dispatch.cycles(cx.device)
+        workgroup_bytes: 4.0 * (x.d + threads * (LANES + 1.0) + slices * UNDER_WAY + combined),
+        ..Launch::default()
+    }
+    .with(&step, steps)
+    .with(&ends, 1.0)
 }

@@ -88,6 +88,8 @@ const SHORT: i64 = 16;
 const FLAT: i64 = 8;
 /// Fewer elements are not worth the text of vectors.
 const LITTLE: i64 = 1 << 12;
+/// Invocations of a full workgroup.
+const FULL: i64 = 256;
 /// Fewer elements are not worth a tile.
 const FEW: i64 = 1 << 14;
 /// Bytes that an invocation has under way at once where there are invocations enough.
@@ -168,6 +170,15 @@ impl<'a> Problem<'a> {
         (written.map(|b| b.dtype.bits() as u32).max().unwrap_or(32) / 8).max(1)
     }
 
+    /// Bytes of the widest element of what is stored, or is read once an element.
+    fn widest_of_each(&self) -> u32 {
+        let Family::Map(map) = &self.kernel.family else { return self.widest() };
+        let tensor = |b: &Binding| self.cx.graph.tensors.get(b.tensor);
+        let each = |b: &&Binding| tensor(b).is_some_and(|t| t.ty.numel() == map.elements);
+        let read = self.bindings.list.iter().filter(each).map(|b| b.dtype.bits() as u32 / 8).max();
+        self.widest().max(read.unwrap_or(1))
+    }
+
     /// The preferred way.
     fn choose(&self) -> Map {
         let tiled = self.tile().into_iter().find(|t| self.is_nest(t));
@@ -177,11 +188,17 @@ impl<'a> Problem<'a> {
     /// The preferred way without tiles: accesses of 16 bytes, or as many smaller ones, where there are elements enough to keep
     /// the device busy with a part of its invocations.
     fn flat(&self) -> Flat {
-        let busy = self.cx.device.speeds.share_of_resident(1.0);
+        let speeds = &self.cx.device.speeds;
+        let busy = speeds.share_of_resident(1.0);
         let (work, least) = (self.elements(), self.least());
         let small = Flat { threads: self.most_threads().min(64), elements: least, unroll: 1 };
         if work < (busy / 2).max(LITTLE) {
-            return small;
+            // A core that runs one invocation after another has less to do with fewer of them, if they fill a workgroup.
+            let few =
+                |w: &u32| work / i64::from(*w) < FULL || self.neighbours(*w).is_none_or(|n| n.scattered);
+            let mut widths = if speeds.overlaps() { vec![] } else { self.widths() };
+            widths.retain(|w| !few(w));
+            return Flat { elements: widths.into_iter().max().unwrap_or(least), ..small };
         }
         let found = self.widths().into_iter().find_map(|w| {
             let n = self.neighbours(w)?;
@@ -189,7 +206,7 @@ impl<'a> Problem<'a> {
         });
         let elements = found.unwrap_or(least);
         let groups = work / i64::from(elements);
-        let most = (UNDER_WAY / (elements * self.widest())).clamp(1, 4);
+        let most = (UNDER_WAY / (elements * self.widest_of_each())).clamp(1, 4);
         let fits = |u: &&u32| **u <= most && groups / i64::from(**u) >= busy / 2 && self.fits(elements, **u);
         let rolled = found.is_none() && least > 1;
         let unroll = if rolled { 1 } else { UNROLLS.iter().rev().find(fits).copied().unwrap_or(1) };

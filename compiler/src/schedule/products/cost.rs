@@ -23,20 +23,21 @@ const SUM: f64 = 4.0;
 
 /// Estimated time in [cycles](crate::device::Speeds::cycle).
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+    launch(g, p, device, expect).map_or(f64::INFINITY, |l| l.cycles(device))
+}
+
+/// The counts of a product; `None` for a window that the problem does not have.
+fn launch(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> Option<Launch> {
     let sizes = Sizes::of(p, expect);
-    let launch = match g {
+    Some(match g {
         Product::Tiled(t) => tiled(t, p, &sizes),
         Product::Cooperative(c) => cooperative(c, p, &sizes),
         Product::Thin(t) => thin(t, p, &sizes),
-        Product::Window(w) => match window(w, p, &sizes, device) {
-            Some(launch) => launch,
-            None => return f64::INFINITY,
-        },
+        Product::Window(w) => window(w, p, &sizes, device)?,
         Product::Block(b) if b.width == 4 => vectors(b, p, &sizes, device),
         Product::Block(b) => block(b, p, &sizes, device),
         Product::Serial(s) => serial(s.threads, p, &sizes, device),
-    };
-    launch.cycles(device)
+    })
 }
 
 /// The extents of a problem as numbers, and the bytes of its elements.
@@ -92,6 +93,8 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
     let fours = [p.fours[0] && t.x_by_fours(), p.fours[1]];
     let loads = |fours: bool, lines: f64| if fours { lines / 4.0 } else { lines };
     let gathered = |fours: bool, lines: f64| if fours { 0.0 } else { lines };
+    // The places of elements that are gathered are counted there.
+    let made = |i: usize| if fours[i] { p.making[i].element(4.0) } else { p.making[i].value };
     let fetched = terms * (rows * s.bytes[0] + cols * s.bytes[1]);
     // Each row of an invocation's results passes through workgroup memory, where slices are added up or neighbours store neighbours.
     let (passed, rounds) =
@@ -106,6 +109,7 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
         workgroup_bytes: f64::from(t.workgroup_bytes(*buffers)),
         memory: s.memory(p),
         multiply_adds: terms * rows * cols,
+        operations: terms * (rows * made(0) + cols * made(1)),
         loads: terms * (loads(fours[0], rows) + loads(fours[1], cols)),
         gathered: terms * (gathered(fours[0], rows) + gathered(fours[1], cols)),
         turns,
@@ -122,12 +126,14 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
 fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s: &Sizes) -> Launch {
     /// Bytes of an element in the tiles.
     const HALF: f64 = 2.0;
-    /// Elements of a matrix.
+    /// Elements of a matrix, and its depth.
     const MATRIX: f64 = 256.0;
+    const DEPTH: f64 = 16.0;
+    /// The time of a multiplication that waits for its operands from workgroup memory and is waited for by the next one, in loads of memory
+    /// that wait for each other. A fit to products timed on an H100.
+    const MULTIPLIED: f64 = 0.1;
     /// How many times as long a gathered element takes that is packed with another one: a fit to products in f16 of 20 × 60 × 17 and 119 × 224 × 51 timed on an H100.
     const PACKED: f64 = 3.0;
-    /// Operations that make an element of one of few bits.
-    const UNPACK: f64 = 4.0;
     let [rows, cols, k, sub_rows, sub_cols] = [c.rows, c.cols, c.k, c.sub_rows, c.sub_cols].map(f64::from);
     let subgroups = f64::from(c.subgroups());
     let threads = subgroups * f64::from(*subgroup);
@@ -135,6 +141,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
     let terms = steps * k;
     let loads = |eights: bool, lines: f64| if eights { lines / 8.0 } else { lines };
     let gathered = |eights: bool, lines: f64| if eights { 0.0 } else { PACKED * lines };
+    let made = |i: usize| if p.eights[i] { p.making[i].element(8.0) } else { p.making[i].value };
     let fetched = terms * (rows * HALF + cols * s.bytes[1]);
     let sums = sub_rows * sub_cols;
     Launch {
@@ -147,7 +154,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(c.workgroup_bytes(p.x, p.y)),
         memory: s.memory(p),
-        operations: if s.bytes[1] < HALF { terms * cols * UNPACK } else { 0.0 },
+        operations: terms * (rows * made(0) + cols * made(1)),
         matrix: terms * rows * cols,
         loads: terms * (loads(p.eights[0], rows) + loads(p.eights[1], cols)),
         gathered: terms * (gathered(p.eights[0], rows) + gathered(p.eights[1], cols)),
@@ -156,7 +163,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
         fetched,
         stored: rows * cols * SUM,
         barriers: 2.0 * steps + 2.0 * sums / MATRIX,
-        steps,
+        steps: steps + MULTIPLIED * terms / DEPTH,
         ..Launch::default()
     }
 }
@@ -185,6 +192,7 @@ fn block(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch {
         registers: r * c + 2.0 * (r + c) + f64::from(OTHER_REGISTERS),
         memory: s.memory(p),
         multiply_adds: r * c * s.depth,
+        operations: (r * p.making[0].term() + c * p.making[1].term()) * s.depth,
         loads: (r + c) * s.depth,
         turns: s.depth,
         cached: (r * SUM + c * column(p, s, device)) * s.depth,
@@ -202,18 +210,17 @@ fn vectors(b: &Block, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launch 
     let terms = if p.fours[0] && p.x == Contiguous::Depth { 4.0 } else { 1.0 };
     let held = if terms > 1.0 { terms * r } else { 2.0 * r };
     let rows_loads = if p.fours[0] { r / 4.0 } else { r };
+    let row = if terms > 1.0 { p.making[0].element(terms) } else { p.making[0].term() };
     let spread = if p.x == Contiguous::Depth { (SECTOR / (4.0 * x)).max(1.0) } else { 1.0 };
     // Invocations side by side read each row once together, and those below each other each column: an invocation's share of both.
     let threads = f64::from(b.threads);
     let across = threads.min(s.cols / c);
     let fetched = (across * c * y + threads / across * r * x * spread) / threads;
-    let converted = if p.bits < 32.0 { r + c } else { 0.0 };
     Launch {
         registers: r * c + held + c + f64::from(OTHER_REGISTERS),
         memory: s.memory(p),
         multiply_adds: r * c * s.depth,
-        // Each invocation computes the elements of the rows that it reads.
-        operations: (p.staged * r + converted) * s.depth,
+        operations: (r * row + c * p.making[1].element(4.0)) * s.depth,
         loads: (rows_loads + c / 4.0) * s.depth,
         turns: s.depth / terms,
         cached: (r + c) * SUM * s.depth,
@@ -229,6 +236,7 @@ fn serial(threads: u32, p: &Problem, s: &Sizes, device: &DeviceProfile) -> Launc
     Launch {
         memory: s.memory(p),
         multiply_adds: s.depth,
+        operations: (p.making[0].term() + p.making[1].term()) * s.depth,
         loads: 2.0 * s.depth,
         cached: (SUM + column(p, s, device)) * s.depth,
         stored: SUM,
@@ -280,8 +288,6 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const FOLD: f64 = 8.0;
     /// Operations around a block of a single element.
     const NARROW: f64 = 6.0;
-    /// Operations that make an element that is staged, for each of its expressions.
-    const STAGED: f64 = 2.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
@@ -291,16 +297,10 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     // Bytes side by side that neighbouring threads read: whole sectors, better two of them.
     let run = if t.depth_first { lanes * k } else { across * cols } * y;
     let spread = if run < SECTOR { SECTOR / run } else { 1.0 + 4.0 / run };
-    let unpack = if y >= 4.0 {
-        0.0
-    } else if y >= 2.0 {
-        1.0
-    } else {
-        4.0
-    };
     let narrow = if t.k * t.cols == 1 { NARROW } else { 0.0 };
     // A load brings 16 bytes at most: of neighbouring weights, or of `x`.
-    let width = (if t.depth_first { k } else { cols } * y).min(16.0);
+    let wide = if t.depth_first { k } else { cols };
+    let width = (wide * y).min(16.0);
     // Elements of `x` with no neighbour beside them in memory take a load, and a sector of the cache, each.
     let strided = p.x == Contiguous::Line && !p.fours[0];
     let (row_loads, element) = if strided { (rows * k, SECTOR) } else { (rows * (k / 4.0).ceil(), SUM) };
@@ -319,8 +319,8 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
         workgroup_bytes: f64::from(t.workgroup_bytes(p.results, g.room())) + staged_bytes,
         memory: s.columns * spread + s.results,
         multiply_adds: blocks * k * cols * products * rows,
-        operations: blocks * (k * cols * products * unpack + narrow)
-            + stage(STAGED * p.staged * rows * s.depth, 0.0),
+        operations: blocks * (k * cols * products * p.making[1].element(wide) + narrow)
+            + stage(rows * s.depth * p.making[0].element(1.0), blocks * rows * k * p.making[0].term()),
         loads: blocks * (k * cols * products * y / width + stage(0.0, row_loads)),
         turns: steps * threads,
         shared: SUM * (blocks * stage(rows * k, 0.0) + 2.0 * sums * threads / joined),

@@ -4,9 +4,11 @@ use super::window::{self, Work};
 use super::{Contiguous, EIGHT, FEW_ROWS, Results, SINGLE, TileShape};
 use crate::cost::ASSUMED;
 use crate::kernel::bindings::{component, neighbours};
+use crate::kernel::dependence::{Dependence, var_bit};
 use crate::kernel::length;
 use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
+use std::collections::BTreeSet;
 use std::fmt;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly};
 
@@ -36,6 +38,8 @@ pub struct Problem {
     pub vector: u32,
     /// Operations that make an element of the rows which a thin workgroup stages; 0 where nothing is.
     pub staged: f64,
+    /// The instructions of an element of the operands with the rows and with the columns.
+    pub making: [Making; 2],
     /// Both operands are f16 and can be read by eights.
     pub half: bool,
     /// Whether the operands with the rows and with the columns can be read by fours along their memory order.
@@ -44,6 +48,79 @@ pub struct Problem {
     pub eights: [bool; 2],
     /// The blocks in which it can be written out.
     pub windows: Vec<Work>,
+}
+
+/// The instructions that make an element of an operand beside the load of one element.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Making {
+    /// Instructions of each element: what is computed of loaded values, and the other loads.
+    pub value: f64,
+    /// Instructions of each position: offsets, and the comparisons of guards. Neighbours that are read together share them.
+    pub index: f64,
+    /// Those of the position that depend on the place in the sum; an invocation that has fixed rows and columns computes the others once.
+    pub along: f64,
+}
+
+impl Making {
+    /// The instructions of an element that is read together with others, `width` in all.
+    pub fn element(&self, width: f64) -> f64 {
+        self.value + self.index / width
+    }
+    /// The instructions of an element of a row or column that an invocation goes through.
+    pub fn term(&self) -> f64 {
+        self.value + self.along
+    }
+}
+
+/// The instructions that take an element of less than 16 bits out of its word.
+const UNPACK: f64 = 2.0;
+
+/// The instructions of an element of an operand.
+fn making(kernel: &Kernel, deps: &Dependence, root: ExprId) -> Making {
+    let body = &kernel.body;
+    let mut loaded = vec![false; body.len()];
+    let mut out = Making::default();
+    let mut divisions = BTreeSet::new();
+    let mut loads = 0.0;
+    let mut position = |p: &Poly, out: &mut Making| {
+        let mut own = BTreeSet::new();
+        length::divisions(p, &mut own);
+        for a in own {
+            let along = match &a {
+                Atom::Div(x, _) | Atom::Mod(x, _) => deps.poly(x) & var_bit(K) != 0,
+                _ => false,
+            };
+            let instructions = length::of_division(&a);
+            if divisions.insert(a) {
+                out.index += instructions;
+                out.along += if along { instructions } else { 0.0 };
+            }
+        }
+    };
+    for id in body.reachable(&[root]) {
+        let e = body.expr(id);
+        let of_load = body.operands(id).iter().any(|o| loaded[*o as usize]);
+        loaded[id as usize] = of_load || matches!(e, Expr::Load { .. });
+        if let Some(p) = e.index() {
+            position(p, &mut out);
+        }
+        if let Expr::Load { .. } = e {
+            loads += 1.0;
+            out.value += if body.dtype(id).bits() < 16 { UNPACK } else { 0.0 };
+            continue;
+        }
+        // A load converts what it reads.
+        let converts = matches!(e, Expr::Cast(_, a) if matches!(body.expr(*a), Expr::Load { .. }));
+        let instructions = if converts { 0.0 } else { length::of_expr(body, id) as f64 };
+        if of_load {
+            out.value += instructions;
+        } else {
+            out.index += instructions;
+            out.along += if deps.expr(id) & var_bit(K) != 0 { instructions } else { 0.0 };
+        }
+    }
+    out.value += (loads - 1.0_f64).max(0.0);
+    out
 }
 
 impl fmt::Display for Problem {
@@ -154,6 +231,8 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
+    let deps = Dependence::of(kernel);
+    let making = [x.root, y.root].map(|root| making(kernel, &deps, root));
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
@@ -170,6 +249,7 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
         bits,
         vector,
         staged,
+        making,
         half,
         fours,
         eights,
