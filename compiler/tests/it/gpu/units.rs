@@ -90,6 +90,10 @@ pub fn attention_written_out(wgsl: &str, threads: u32) -> String {
     let load = |line: &str| {
         let (array, rest) = line.split_once("(&").unwrap().1.split_once('[').unwrap();
         let (at, pitch) = rest.split_once("], ").unwrap();
+        if line.contains("<f32, C>") {
+            let (sums, _) = line.split_once(" =").unwrap();
+            return format!("{sums} = taken(i32(invocation), {at}, {});", between_end(pitch));
+        }
         let (name, pitch, rows) =
             (between(line, "let ", " ="), between_end(pitch), line.contains("coopLoadT"));
         if line.contains("<f16, A>") {
@@ -112,6 +116,10 @@ pub fn attention_written_out(wgsl: &str, threads: u32) -> String {
     lines_written_out(wgsl, &own)
         + &format!("var<workgroup> exchanged: array<f32, {threads}>;\n")
         + "
+fn taken(lane: i32, at: i32, pitch: i32) -> Sums {
+    let own = at + lane / 2 * pitch + lane % 2 * 2;
+    return Sums(strip[own], strip[own + 1]);
+}
 struct Row { values: array<f32, 16> }
 fn row_of_tile(lane: i32, at: i32, pitch: i32) -> Row {
     var row: Row;
