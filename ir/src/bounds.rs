@@ -244,8 +244,8 @@ impl Access<'_> {
             || !std::ptr::eq(first, &world) && world.proves_inside(&at, &elements, &guards, &mut few)
     }
 
-    /// What follows of a condition `g >= 0`, whose lesser side is `small`, for other variables of a position: `4*%0 + %1 < n` of
-    /// `4*%0 + 3 < n`, where `%1` is at most 3.
+    /// Conditions on a position that follow from `g >= 0`, whose lesser side is `small`: `4*%0 + %1 < n` follows from `4*%0 + 3 < n`,
+    /// where `%1` is at most 3.
     fn followed(&self, at: &Poly, small: &Poly, g: &Poly) -> Vec<Poly> {
         let (vars, own) = (at.vars(), g.vars());
         let added = small.terms().into_iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| c);

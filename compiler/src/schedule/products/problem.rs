@@ -57,7 +57,7 @@ pub struct Making {
     pub value: f64,
     /// Instructions of each position: offsets, and the comparisons of guards. Neighbours that are read together share them.
     pub index: f64,
-    /// Those of the position that depend on the place in the sum; an invocation that has fixed rows and columns computes the others once.
+    /// Instructions for the position that depend on the place in the sum. An invocation with fixed rows and columns computes the others once.
     pub along: f64,
 }
 
