@@ -17,6 +17,7 @@
 //! | `stage x k position 1 row 32 by 4` | of several positions at which `x` is read, the one with this number, the first 0; the last axis of the part has 32 elements; an invocation copies 4 neighbours together |
 //! | `ahead k` | what a point of loop `k` loads first is loaded for all points at the beginning of the list that the loop is in, and kept in registers |
 //! | `double k` | copies at the beginning of loop `k` get two buffers in turn: a point copies what the next one reads, before the rest of it, with one barrier |
+//! | `pipeline k` | copies at the beginning of loop `k` go through registers: a point loads what the next one copies, before the rest of it |
 //! | `team 64` | each workgroup has 64 invocations, all of which compute everything, and the first of which writes it |
 //! | `spread k` | the invocations of a team divide the points of loop `k` among them; what these combine in a register, each combines for its own points, and then all together through workgroup memory |
 //! | `grid i`, `invocation j` | the points of the loop become workgroups, or the invocations of each |
@@ -32,6 +33,7 @@ mod fetch;
 mod guards;
 mod named;
 mod nests;
+mod pipeline;
 mod stage;
 mod team;
 mod version;
@@ -89,6 +91,8 @@ pub enum Step {
     Stage(Name, Name, Layout),
     /// Copies at the beginning of a loop get two buffers in turn.
     Double(Name),
+    /// Copies at the beginning of a loop are loaded into registers during the point before.
+    Pipeline(Name),
     /// Each workgroup has this number of invocations, of which the first one writes.
     Team(i64),
     /// The invocations of a team divide the points of a loop among them.
@@ -141,6 +145,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Expand(t, l) => nests::expand(&mut out, t, l),
         Step::Stage(t, l, layout) => stage::stage(&mut out, t, l, layout),
         Step::Double(l) => double::double(&mut out, l),
+        Step::Pipeline(l) => pipeline::pipeline(&mut out, l),
         Step::Team(n) => team::team(&mut out, *n),
         Step::Spread(l) => team::spread(&mut out, l),
         Step::Place(l, kind) => nests::place(&mut out, l, *kind),
@@ -184,6 +189,7 @@ impl fmt::Display for Step {
                 if *by != 0 { write!(f, " by {by}") } else { Ok(()) }
             }
             Step::Double(l) => write!(f, "double {l}"),
+            Step::Pipeline(l) => write!(f, "pipeline {l}"),
             Step::Team(n) => write!(f, "team {n}"),
             Step::Spread(l) => write!(f, "spread {l}"),
             Step::Place(l, kind) => write!(f, "{} {l}", kind.name()),
@@ -212,6 +218,7 @@ impl FromStr for Step {
             ["expand", t, l] => Step::Expand(name(t), name(l)),
             ["stage", t, l, ref rest @ ..] => Step::Stage(name(t), name(l), layout(rest)?),
             ["double", l] => Step::Double(name(l)),
+            ["pipeline", l] => Step::Pipeline(name(l)),
             ["team", n] => Step::Team(n.parse().map_err(|_| format!("`{n}` is no number of invocations"))?),
             ["spread", l] => Step::Spread(name(l)),
             [kind, l] if Kind::ALL.iter().any(|k| k.name() == kind) => {

@@ -66,9 +66,18 @@ fn buffered(body: Vec<Stmt>, tensors: &BTreeSet<TensorId>, buffer: &Poly) -> Vec
     stores(body.into_iter().map(reads).collect(), tensors, buffer)
 }
 
-pub(super) fn double(k: &mut Kernel, name: &str) -> Result<(), String> {
-    let var = variable(k, name)?;
-    let l = find(&k.body, var).ok_or("no such loop")?.clone();
+/// The statements of a point of a loop that begins with copies in workgroup memory, which the loop alone uses.
+pub(super) struct Copies<'l> {
+    /// The copies, between two barriers.
+    pub copies: &'l [Stmt],
+    /// The statements behind them.
+    pub rest: &'l [Stmt],
+    /// The tensors in workgroup memory.
+    pub copied: BTreeSet<TensorId>,
+}
+
+/// The copies with which the points of a loop begin, if the copies of a point can be made during the point before.
+pub(super) fn copies<'l>(k: &Kernel, l: &'l For) -> Result<Copies<'l>, String> {
     if l.kind != Kind::Serial || l.down || l.condition.is_some() {
         return Err("the loop is no plain one".into());
     }
@@ -92,6 +101,13 @@ pub(super) fn double(k: &mut Kernel, name: &str) -> Result<(), String> {
     if !plain {
         return Err("copies have named values".into());
     }
+    Ok(Copies { copies, rest, copied })
+}
+
+pub(super) fn double(k: &mut Kernel, name: &str) -> Result<(), String> {
+    let var = variable(k, name)?;
+    let l = find(&k.body, var).ok_or("no such loop")?.clone();
+    let Copies { copies, rest, copied } = copies(k, &l)?;
     // Where the first copies run without a barrier before them, another one may still read the first buffer.
     let mut without = k.clone();
     build(&mut without, var, &l, copies, rest, &copied, false)?;

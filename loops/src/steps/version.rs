@@ -74,7 +74,7 @@ fn guards<'k>(body: &'k [Stmt], around: &[&'k Expr], out: &mut Vec<Vec<&'k Expr>
 }
 
 /// A loop with variables and named values of its own.
-fn copied(k: &mut Kernel, l: &For) -> Stmt {
+pub(super) fn copied(k: &mut Kernel, l: &For) -> Stmt {
     let whole = Stmt::For(l.clone());
     let (mut vars, mut values) = (BTreeMap::new(), BTreeMap::new());
     let mut own = vec![];
