@@ -19,7 +19,7 @@ pub(super) fn pipeline(k: &mut Kernel, name: &str) -> Result<(), String> {
     let stores = halves(parts.copies, &mut vec![], &mut registers.iter().copied(), Half::Stores);
     let mut first = own(k, &assign(&loads, var, &Poly::ZERO, &domain(k)));
     let following = own(k, &assign(&loads, var, &next, &domain(k)));
-    if !l.extent.as_const().is_some_and(|n| n > 0) {
+    if l.extent.as_const().is_none_or(|n| n < 1) {
         let condition = Expr::compare(BinaryOp::Lt, Poly::ZERO, l.extent.clone());
         first = vec![Stmt::If { condition, then: first, otherwise: vec![] }];
     }
