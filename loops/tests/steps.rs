@@ -532,14 +532,46 @@ fn tiles_are_copied_with_all_loads_first() {
     assert!(refused.contains("`s` is read after it is written"), "{refused}");
 }
 
+/// Numbers drawn from a seed, each below the argument.
+fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |n| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    }
+}
+
+/// The sizes with which kernels under random steps are executed.
+fn sizes(name: &str) -> Option<i64> {
+    match name {
+        "n" => Some(5),
+        "m" => Some(6),
+        _ => None,
+    }
+}
+
+/// The names of a kernel's loops.
+fn loops(k: &wgfc_loops::Kernel) -> Vec<wgfc_loops::Name> {
+    let mut out = vec![];
+    wgfc_loops::visit(&k.body, &mut |s| {
+        if let wgfc_loops::Stmt::For(l) = s {
+            out.push(k.vars[l.var].clone());
+        }
+    });
+    out
+}
+
+/// A product in blocks, before its operands are copied.
+fn tiled() -> String {
+    let list: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let (list, _) = list.split_once("; stage").unwrap();
+    steps(PRODUCT, list).unwrap().to_string()
+}
+
 /// Steps in random order on kernels: those that apply leave the results as they are.
 #[test]
 fn random_steps_leave_results_as_they_are() {
-    let mut state = 9u64;
-    let mut next = move |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
+    let mut next = numbers(9);
     let row = "kernel
   x: f32[n, m] storage read
   y: f32[n, m] storage write
@@ -553,28 +585,16 @@ fn random_steps_leave_results_as_they_are() {
     for j in 0..m
       y[i, j] = x[i, j] - acc
 ";
-    let sizes = |s: &str| match s {
-        "n" => Some(5),
-        "m" => Some(6),
-        _ => None,
-    };
     let (mut applied, mut placed, mut unproven) = (0, 0, 0);
     let mut each = std::collections::BTreeMap::<String, usize>::new();
-    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
-    let (tiled, _) = tiled.split_once("; stage").unwrap();
-    let tiled = steps(PRODUCT, tiled).unwrap().to_string();
+    let tiled = tiled();
     for kernel in [PRODUCT, row, NAMED, &tiled] {
         let original = parse(kernel).unwrap();
         let (want, results) = (execute(&original, &sizes).unwrap(), several(&original));
         for _ in 0..80 {
             let mut k = parse(kernel).unwrap();
             for _ in 0..14 {
-                let mut loops = vec![];
-                wgfc_loops::visit(&k.body, &mut |s| {
-                    if let wgfc_loops::Stmt::For(l) = s {
-                        loops.push(k.vars[l.var].clone());
-                    }
-                });
+                let loops = loops(&k);
                 let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
                 let t = &k.tensors[next(k.tensors.len())].name;
                 // Copies are for kernels that have invocations.
@@ -638,21 +658,10 @@ fn random_steps_leave_results_as_they_are() {
 /// there.
 #[test]
 fn random_loads_leave_results_as_they_are() {
-    let mut state = 5u64;
-    let mut next = move |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
-    let sizes = |s: &str| match s {
-        "n" => Some(5),
-        "m" => Some(6),
-        _ => None,
-    };
+    let mut next = numbers(5);
     let mut each = std::collections::BTreeMap::<String, usize>::new();
     let map = MAP.replace("4*n", "n*m");
-    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
-    let (tiled, _) = tiled.split_once("; stage").unwrap();
-    let tiled = steps(PRODUCT, tiled).unwrap().to_string();
+    let tiled = tiled();
     let across = steps(ACROSS, "split i 12; split i.0 4; split i.1 3; swap i.0.1 i.1.0; swap i.0.1 i.1.1; grid i.0.0; invocation i.1.0; split i.1.1 3")
         .unwrap()
         .to_string();
@@ -661,12 +670,7 @@ fn random_loads_leave_results_as_they_are() {
         for _ in 0..40 {
             let mut k = parse(kernel).unwrap();
             for _ in 0..12 {
-                let mut loops = vec![];
-                wgfc_loops::visit(&k.body, &mut |s| {
-                    if let wgfc_loops::Stmt::For(l) = s {
-                        loops.push(k.vars[l.var].clone());
-                    }
-                });
+                let loops = loops(&k);
                 let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
                 let t = &k.tensors[next(k.tensors.len())].name;
                 let step = match next(14) {

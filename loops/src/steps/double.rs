@@ -1,6 +1,6 @@
 //! Copies in workgroup memory with two buffers in turn.
 
-use super::nests::assign;
+use super::nests::{assign, own};
 use super::stage::copies_end;
 use super::{domain, find, replace, variable};
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId, races, visit};
@@ -136,29 +136,8 @@ fn build(
     for t in copied {
         k.tensors[*t].shape.insert(0, two.clone());
     }
-    // Loops of the first copies have variables of their own.
-    let mut first = assign(copies, var, &Poly::ZERO, &domain(k));
-    let mut inner = vec![];
-    visit(&first, &mut |s| {
-        if let Stmt::For(l) = s {
-            inner.push(l.var);
-        }
-    });
-    let mut extents = domain(k);
-    for v in inner {
-        let name = k.vars[v].clone();
-        let own = k.add_var(&name);
-        first = with_var(first, v, own);
-        extents.resize(own, Poly::ZERO);
-        extents.push(extents[v].clone());
-        first = assign(&first, v, &Poly::var(own), &extents);
-    }
-    let some = l.extent.as_const().is_some_and(|n| n > 0);
-    let mut first = buffered(first, copied, &Poly::ZERO);
-    if !some {
-        let condition = Expr::compare(BinaryOp::Lt, Poly::ZERO, l.extent.clone());
-        first = vec![Stmt::If { condition, then: first, otherwise: vec![] }];
-    }
+    let first = own(k, &assign(copies, var, &Poly::ZERO, &domain(k)));
+    let first = where_any(&l.extent, buffered(first, copied, &Poly::ZERO));
     let extents = domain(k);
     let following = buffered(assign(copies, var, &next, &extents), copied, &next.modulo(&two, &[]));
     let condition = Expr::compare(BinaryOp::Lt, next.clone(), l.extent.clone());
@@ -174,17 +153,11 @@ fn build(
     Ok(())
 }
 
-/// Statements whose loop over one variable has another one.
-fn with_var(body: Vec<Stmt>, from: usize, to: usize) -> Vec<Stmt> {
-    let each = |s| match s {
-        Stmt::For(l) => {
-            let var = if l.var == from { to } else { l.var };
-            Stmt::For(For { var, body: with_var(l.body, from, to), ..l })
-        }
-        Stmt::If { condition, then, otherwise } => {
-            Stmt::If { condition, then: with_var(then, from, to), otherwise: with_var(otherwise, from, to) }
-        }
-        s => s,
-    };
-    body.into_iter().map(each).collect()
+/// The statements before a loop that its first point needs, where there is such a point.
+pub(super) fn where_any(extent: &Poly, first: Vec<Stmt>) -> Vec<Stmt> {
+    if extent.as_const().is_some_and(|n| n > 0) {
+        return first;
+    }
+    let condition = Expr::compare(BinaryOp::Lt, Poly::ZERO, extent.clone());
+    vec![Stmt::If { condition, then: first, otherwise: vec![] }]
 }

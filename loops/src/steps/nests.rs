@@ -3,7 +3,9 @@
 use super::depend::{Change, may};
 use super::guards::is_fixed;
 use super::{domain, find, named, replace, tensor, variable};
+use crate::kernel::numbered;
 use crate::{Expr, For, Kernel, Kind, Space, Stmt, TensorId, visit};
+use std::collections::BTreeMap;
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
 type Done = Result<(), String>;
@@ -12,6 +14,25 @@ type Done = Result<(), String>;
 pub(super) fn assign(body: &[Stmt], var: usize, value: &Poly, extents: &[Poly]) -> Vec<Stmt> {
     let atom = |a: &Atom| (*a == Atom::Var(var as u32)).then(|| value.clone());
     body.iter().map(|s| s.map(&|p| p.subst(&atom, extents), &|e| e)).collect()
+}
+
+/// Statements whose loops have variables, and whose named values names, that no others have.
+pub(super) fn own(k: &mut Kernel, body: &[Stmt]) -> Vec<Stmt> {
+    let (mut vars, mut values) = (BTreeMap::new(), BTreeMap::new());
+    visit(body, &mut |s| match s {
+        Stmt::For(l) => {
+            let name = k.vars[l.var].clone();
+            vars.insert(l.var, k.add_var(&name));
+        }
+        Stmt::Let { value, .. } => {
+            let named = k.values[*value as usize].clone();
+            values.insert(*value, k.add_value(&named.name, named.dtype));
+        }
+        _ => {}
+    });
+    let var = |v: usize| vars.get(&v).copied().unwrap_or(v);
+    let value = |v: u32| values.get(&v).copied().unwrap_or(v);
+    body.iter().map(|s| numbered(s, &var, &value)).collect()
 }
 
 pub(super) fn split(k: &mut Kernel, name: &str, by: &Poly) -> Done {

@@ -1,10 +1,9 @@
 //! Copies in workgroup memory whose loads are under way while the point before is computed.
 
-use super::double::copies;
-use super::nests::assign;
-use super::version::copied;
+use super::double::{copies, where_any};
+use super::nests::{assign, own};
 use super::{domain, find, replace, variable};
-use crate::{Expr, For, Kernel, Kind, Space, Stmt, Store, TensorId};
+use crate::{Expr, For, Kernel, Space, Stmt, Store, TensorId};
 use wgfc_ir::{BinaryOp, Dim, Poly};
 
 pub(super) fn pipeline(k: &mut Kernel, name: &str) -> Result<(), String> {
@@ -17,19 +16,15 @@ pub(super) fn pipeline(k: &mut Kernel, name: &str) -> Result<(), String> {
     let next = &point + &Poly::ONE;
     let loads = halves(parts.copies, &mut vec![], &mut registers.iter().copied(), Half::Loads);
     let stores = halves(parts.copies, &mut vec![], &mut registers.iter().copied(), Half::Stores);
-    let mut first = own(k, &assign(&loads, var, &Poly::ZERO, &domain(k)));
+    let first = own(k, &assign(&loads, var, &Poly::ZERO, &domain(k)));
     let following = own(k, &assign(&loads, var, &next, &domain(k)));
-    if l.extent.as_const().is_none_or(|n| n < 1) {
-        let condition = Expr::compare(BinaryOp::Lt, Poly::ZERO, l.extent.clone());
-        first = vec![Stmt::If { condition, then: first, otherwise: vec![] }];
-    }
     let meet = Stmt::Barrier { storage: false };
     let condition = Expr::compare(BinaryOp::Lt, next, l.extent.clone());
     let mut body = vec![meet.clone()];
     body.extend(stores);
     body.extend([meet, Stmt::If { condition, then: following, otherwise: vec![] }]);
     body.extend(parts.rest.iter().cloned());
-    let mut out = first;
+    let mut out = where_any(&l.extent, first);
     out.push(Stmt::For(For { body, ..l.clone() }));
     k.body = replace(std::mem::take(&mut k.body), var, &mut |_| Ok(std::mem::take(&mut out)))?;
     Ok(())
@@ -45,7 +40,7 @@ fn add_registers(
     for s in body {
         match s {
             Stmt::For(l) => {
-                if l.extent.as_const().is_none() || l.kind == Kind::Grid {
+                if l.extent.as_const().is_none() {
                     return Err(format!("`{}` has no constant number of points", k.vars[l.var]));
                 }
                 around.push(l.extent.clone());
@@ -109,13 +104,4 @@ fn halves(
         });
     }
     out
-}
-
-/// Statements with loop variables of their own.
-fn own(k: &mut Kernel, body: &[Stmt]) -> Vec<Stmt> {
-    let each = |s: &Stmt| match s {
-        Stmt::For(l) => copied(k, l),
-        s => s.clone(),
-    };
-    body.iter().map(each).collect()
 }

@@ -1,10 +1,10 @@
 //! Loops whose points are all executed, or else those before an end.
 
 use super::guards::{both, conjuncts, is_fixed, without};
+use super::nests::own;
 use super::{domain, find, replace, variable};
-use crate::kernel::numbered;
 use crate::{Expr, For, Kernel, Kind, Stmt, visit};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use wgfc_ir::{Atom, BinaryOp, Poly};
 
 /// Whether a condition on positions that holds at a point of a loop holds at all points before it. `inside` are the variables of loops
@@ -50,9 +50,9 @@ pub(super) fn version(k: &mut Kernel, name: &str) -> Result<(), String> {
     let condition = condition.ok_or("no condition of all its stores holds up to one of its points")?;
     let body = l.body.iter().flat_map(|s| without(s.clone(), &ends)).collect();
     let whole = Stmt::For(For { body, ..l.clone() });
-    let rest = copied(k, &l);
+    let rest = own(k, &[Stmt::For(l)]);
     k.body = replace(std::mem::take(&mut k.body), var, &mut |_| {
-        let (then, otherwise) = (vec![whole.clone()], vec![rest.clone()]);
+        let (then, otherwise) = (vec![whole.clone()], rest.clone());
         Ok(vec![Stmt::If { condition: condition.clone(), then, otherwise }])
     })?;
     Ok(())
@@ -71,28 +71,4 @@ fn guards<'k>(body: &'k [Stmt], around: &[&'k Expr], out: &mut Vec<Vec<&'k Expr>
             _ => {}
         }
     }
-}
-
-/// A loop with variables and named values of its own.
-pub(super) fn copied(k: &mut Kernel, l: &For) -> Stmt {
-    let whole = Stmt::For(l.clone());
-    let (mut vars, mut values) = (BTreeMap::new(), BTreeMap::new());
-    let mut own = vec![];
-    visit(std::slice::from_ref(&whole), &mut |s| own.push(s));
-    for s in own {
-        match s {
-            Stmt::For(l) => {
-                let name = k.vars[l.var].clone();
-                vars.insert(l.var, k.add_var(&name));
-            }
-            Stmt::Let { value, .. } => {
-                let named = k.values[*value as usize].clone();
-                values.insert(*value, k.add_value(&named.name, named.dtype));
-            }
-            _ => {}
-        }
-    }
-    let var = |v: usize| vars.get(&v).copied().unwrap_or(v);
-    let value = |v: u32| values.get(&v).copied().unwrap_or(v);
-    numbered(&whole, &var, &value)
 }
