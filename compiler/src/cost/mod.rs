@@ -2,6 +2,7 @@
 
 mod expected;
 mod launch;
+pub mod memory;
 mod stage;
 mod work;
 

@@ -3,6 +3,7 @@
 use super::axes::Axes;
 use super::{Fitted, Indices, Order, movable, moved_kernel};
 use crate::cost::Work;
+use crate::cost::memory::SECTOR;
 use crate::kernel::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use crate::schedule::products::{self, problem};
 use crate::schedule::{Context, maps};
@@ -15,8 +16,6 @@ pub(super) const LEAST_GAIN: f64 = 0.15;
 const ROUNDS: usize = 3;
 /// The number of accesses beyond which a map is assumed to read most elements several times.
 const MANY_READS: usize = 8;
-/// Bytes of a memory transaction.
-const SECTOR: f64 = 32.0;
 
 /// The state of the search.
 pub(super) struct Search<'a> {

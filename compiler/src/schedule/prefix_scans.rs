@@ -1,19 +1,29 @@
 //! How prefix scans are shared out: an invocation for each row, or several where rows are long or lie one behind the other.
 
-use super::Context;
-use crate::kernel;
+use super::{Context, by_time};
+use crate::cost::memory::{APART, LINE, SECTOR, SUBGROUP};
+use crate::cost::{Launch, Stage};
 use crate::kernel::dependence::{Dependence, lie_side_by_side};
-use wgfc_ir::Reg;
+use crate::kernel::{self, Expr, length};
+use wgfc_ir::{Poly, Reg};
 
-/// This share of the invocations under way together are rows enough, an invocation each, where they lie side by side: 2048 on
-/// an H100, a fit.
-const FEW: f64 = 128.0;
-/// Up to this length an invocation has a row of its own.
-const SHORT: i64 = 16;
-/// Rows that are neighbours in memory at least, where rows lie side by side.
-const SIDE_BY_SIDE: i64 = 8;
 /// Neighbouring positions of an invocation.
 const EACH: [u32; 3] = [8, 4, 16];
+
+/// Rows that are neighbours in memory at least, where rows lie side by side.
+const SIDE_BY_SIDE: i64 = 8;
+/// The least number of positions that counts for a number that nobody knows.
+const MANY: f64 = 1024.0;
+/// The instructions of a turn of a loop, of a position in workgroup memory (four loops, two of whose turns wait for a read), and of a round
+/// in which lanes combine what others have. Fits to prefix scans timed on an H100.
+const TURN: f64 = 8.0;
+const POSITION: f64 = 96.0;
+const ROUND: f64 = 24.0;
+/// The time of a load of a position whose neighbour was loaded before it, in loads of memory that wait for each other. A fit to prefix scans
+/// timed on an H100.
+const NEAR: f64 = 0.08;
+/// How much of a barrier of other kernels one takes that stands between few instructions, as in rows.
+const BARRIER: f64 = 0.5;
 
 /// How a prefix scan is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,28 +42,14 @@ pub fn workgroup_bytes(k: &kernel::PrefixScan, s: &PrefixScan) -> u32 {
     if s.lanes > 1 { s.threads * (s.each + 1) * word } else { 0 }
 }
 
-/// Whether what a row reads lies beside what its neighbours do.
-fn lies_across(kernel: &kernel::Kernel) -> bool {
-    let deps = Dependence::of(kernel);
-    let domain = kernel.domain();
-    let stored = kernel.stores.iter().map(|s| &s.offset);
-    let (mut along, mut across) = (0, 0);
-    for offset in stored {
-        along += u32::from(deps.is_unit_stride(offset, 1));
-        across += u32::from(lie_side_by_side(offset, 0, SIDE_BY_SIDE, &domain));
-    }
-    across > along
-}
-
-/// All schedules of a prefix scan that a device can run, the preferred one first.
+/// All schedules of a prefix scan that a device can run, by their estimated times.
 pub fn candidates(kernel: &kernel::Kernel, k: &kernel::PrefixScan, cx: &Context) -> Vec<PrefixScan> {
     let most = 1u32 << cx.device.max_invocations.clamp(1, 256).ilog2();
-    let own = PrefixScan { threads: most.min(64), lanes: 1, each: 1 };
+    let mut out = vec![PrefixScan { threads: most.min(64), lanes: 1, each: 1 }];
     if k.reduction.dtype.reg() == Reg::Bool || most < 2 {
-        return vec![own];
+        return out;
     }
     let len = cx.expect.known(&k.len);
-    let mut out: Vec<PrefixScan> = vec![];
     for each in EACH {
         let lanes = len.map_or(most, |n| {
             let n = (n.max(1) as u64).div_ceil(u64::from(each)).next_power_of_two();
@@ -65,12 +61,81 @@ pub fn candidates(kernel: &kernel::Kernel, k: &kernel::PrefixScan, cx: &Context)
             }
         }
     }
-    let few = cx.device.speeds.share_of_resident(FEW);
-    let short = len.is_some_and(|n| n <= SHORT);
-    let many = lies_across(kernel) && cx.expect.estimate(&k.rows) >= few;
-    // Nothing is gained from neighbours by a device that has few invocations under way.
-    let alone = cx.device.speeds.resident < 1024.0;
-    let at = if short || many || alone { 0 } else { 1.min(out.len()) };
-    out.insert(at, own);
-    out
+    let work = Work::new(kernel, k, cx);
+    by_time(out.into_iter().map(|s| (s, work.launch(&s, k, cx))).collect(), cx.device)
+}
+
+/// The work of a prefix scan, whatever its schedule.
+struct Work {
+    rows: f64,
+    /// Positions of a row.
+    positions: f64,
+    /// Instructions of a position.
+    operations: f64,
+    /// For each load and store of a position, the bytes of its element, and whether elements of neighbouring positions and of
+    /// neighbouring rows are neighbours.
+    accesses: Vec<(f64, bool, bool)>,
+}
+
+impl Work {
+    fn new(kernel: &kernel::Kernel, k: &kernel::PrefixScan, cx: &Context) -> Work {
+        let (deps, domain) = (Dependence::of(kernel), kernel.domain());
+        let access = |tensor: kernel::TensorId, p: &Poly| {
+            let bytes = cx.graph.tensors.get(tensor).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
+            (bytes, deps.is_unit_stride(p, 1), lie_side_by_side(p, 0, SIDE_BY_SIDE, &domain))
+        };
+        let all = kernel.body.reachable(&kernel.roots());
+        let loads = all.iter().filter_map(|id| match kernel.body.expr(*id) {
+            Expr::Load { tensor, offset, .. } => Some(access(*tensor, offset)),
+            _ => None,
+        });
+        let stores = kernel.stores.iter().map(|s| access(s.tensor, &s.offset));
+        Work {
+            rows: cx.expect.extent(&k.rows),
+            positions: cx
+                .expect
+                .known(&k.len)
+                .map_or(cx.expect.extent(&k.len).max(MANY), |n| n.max(1) as f64),
+            operations: length::of(&kernel.body, &kernel.roots()) as f64,
+            accesses: loads.chain(stores).collect(),
+        }
+    }
+
+    /// The counts of a schedule.
+    fn launch(&self, s: &PrefixScan, k: &kernel::PrefixScan, cx: &Context) -> Launch {
+        let [threads, lanes, each] = [s.threads, s.lanes, s.each].map(f64::from);
+        let workgroups = (self.rows * lanes / threads).ceil();
+        let accesses = self.accesses.len() as f64;
+        let memory = self.rows * self.positions * self.accesses.iter().map(|a| a.0).sum::<f64>();
+        let own = Launch { workgroups, threads, memory, ..Launch::default() };
+        if s.lanes == 1 {
+            // Neighbours are other rows: each touches a line of its own unless rows lie side by side.
+            let least = if cx.device.speeds.overlaps() { LINE } else { APART };
+            let bytes = |a: &(f64, bool, bool)| if a.2 { a.0 } else { least.min(self.positions * a.0) };
+            // Subgroups without a row end at once.
+            let subgroup = f64::from(cx.device.subgroup.unwrap_or(SUBGROUP));
+            let live = ((self.rows.min(threads) / subgroup).ceil() * subgroup / threads).min(1.0);
+            let step = Stage {
+                operations: live * (self.operations + accesses + TURN),
+                loaded: live * self.accesses.iter().map(bytes).sum::<f64>() / 4.0,
+                waits: NEAR,
+                ..Stage::default()
+            };
+            return own.with(&step, self.positions);
+        }
+        // Rows that lie side by side are read across by lanes, a sector for each element.
+        let bytes = |a: &(f64, bool, bool)| if a.1 { a.0 } else { SECTOR };
+        let word = if workgroup_bytes(k, s) > s.threads * (s.each + 1) * 4 { 2.0 } else { 1.0 };
+        let rounds = lanes.log2();
+        let step = Stage {
+            operations: each * (self.operations + POSITION) + rounds * ROUND,
+            shared: word * (each * 5.0 + 2.0 * rounds + 3.0),
+            loaded: each * self.accesses.iter().map(bytes).sum::<f64>() / 4.0,
+            barriers: if cx.device.speeds.overlaps() { BARRIER } else { 1.0 } * (5.0 + 2.0 * rounds),
+            waits: 1.0,
+            ..Stage::default()
+        };
+        let own = Launch { workgroup_bytes: f64::from(workgroup_bytes(k, s)), ..own };
+        own.with(&step, (self.positions / (lanes * each)).ceil())
+    }
 }

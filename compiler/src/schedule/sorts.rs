@@ -141,15 +141,20 @@ const LOAD: f64 = 24.0;
 /// Registers for addresses, bounds and intermediate values.
 const OTHER_REGISTERS: f64 = 40.0;
 /// Operations of a step of a search among sorted keys, by a comparison of two keys of 64 bits.
-const SEARCH: f64 = 24.0;
-/// Operations that merge a key, each of which waits for the read of the next key.
-const MERGE: f64 = 48.0;
+const SEARCH: f64 = 16.0;
+/// Operations that merge a key.
+const MERGE: f64 = 16.0;
 /// Operations that put two keys in order.
 const PAIR: f64 = 10.0;
 /// Operations that write a key to workgroup memory.
 const WRITE: f64 = 6.0;
 /// Elements of a key.
 const ELEMENTS: f64 = 2.0;
+/// How much of a barrier of other kernels one takes that stands between few instructions, as in rows.
+const BARRIER: f64 = 0.5;
+/// The time of a read of a key in workgroup memory on which the next one depends, in loads of memory that wait for each other. A fit to sorts
+/// timed on an H100.
+const READ: f64 = 0.1;
 
 /// The work of an invocation that sorts its keys, until runs of `run` keys are in order: a network, then rounds of merges.
 fn sorting(each: f64, run: f64) -> Stage {
@@ -162,6 +167,7 @@ fn sorting(each: f64, run: f64) -> Stage {
         operations: pairs * PAIR + steps * SEARCH + rounds * each * MERGE + (rounds + 1.0) * each * WRITE,
         shared: ELEMENTS * (2.0 * steps + rounds * (each + 2.0)),
         barriers: 2.0 * (rounds + 1.0),
+        waits: READ * (steps + rounds * each),
         ..Stage::default()
     }
 }
@@ -199,7 +205,7 @@ fn launch(s: &Sort, k: &kernel::Sort, cx: &Context) -> Launch {
                 shared: share * (whole.shared + ELEMENTS * each),
                 loaded: ELEMENTS * each / 2.0,
                 barriers: 2.0 + share * (whole.barriers + 1.0),
-                waits: 1.0,
+                waits: 1.0 + share * whole.waits,
                 ..Stage::default()
             };
             let ends = Stage { operations: keep / threads * LOAD, waits: 1.0, ..Stage::default() };
@@ -215,7 +221,7 @@ fn launch(s: &Sort, k: &kernel::Sort, cx: &Context) -> Launch {
                 shared: ELEMENTS * (2.0 * searched + 2.0 * each),
                 loaded: ELEMENTS * (2.0 * rounds + each),
                 barriers: 2.0 * rounds + 4.0,
-                waits: rounds + 2.0,
+                waits: rounds + 2.0 + READ * (searched + each),
                 ..Stage::default()
             };
             (rows * (len / count).ceil(), 1.0, step, Stage::default())
@@ -233,6 +239,8 @@ fn launch(s: &Sort, k: &kernel::Sort, cx: &Context) -> Launch {
             ((rows * len / threads).ceil(), 1.0, step, Stage::default())
         }
     };
+    let counted = if cx.device.speeds.overlaps() { BARRIER } else { 1.0 };
+    let step = Stage { barriers: counted * step.barriers, ..step };
     Launch {
         workgroups,
         threads,

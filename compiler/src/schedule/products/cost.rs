@@ -6,18 +6,15 @@
 use super::problem::Problem;
 use super::window::Window;
 use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
+use crate::cost::memory::{SECTOR, SUBGROUP};
 use crate::cost::{Expected, Launch};
 use crate::device::DeviceProfile;
 use crate::device::occupancy::Kind;
 
 /// Registers of an invocation beside its sums, the elements that it multiplies and those that it loads ahead.
 const OTHER_REGISTERS: u32 = 24;
-/// The bytes that memory delivers together: an element with no neighbour in them takes as long as all.
-const SECTOR: f64 = 32.0;
 /// The terms of a result of an invocation of its own whose loads are under way together.
 const SERIAL_LOADS: f64 = 16.0;
-/// The invocations of a subgroup where the device does not say: they take as long as one of them.
-const SUBGROUP: u32 = 32;
 /// Bytes of a sum.
 const SUM: f64 = 4.0;
 

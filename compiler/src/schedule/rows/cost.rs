@@ -1,6 +1,7 @@
 //! The estimated time of a row kernel: each schedule only counts its work, of which [`Launch`] makes a time.
 
 use super::{Row, variables};
+use crate::cost::memory::{APART, LINE, SECTOR, SUBGROUP};
 use crate::cost::{Expected, Launch};
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
@@ -12,15 +13,6 @@ use wgfc_ir::{Poly, Reg};
 /// The least number of positions that counts for a number that nobody knows. More lanes than a short row needs cost little, but too few make a
 /// long one slow.
 const MANY: f64 = 1024.0;
-/// The bytes that memory delivers together: an element with no neighbour in them takes as long as all.
-const SECTOR: f64 = 32.0;
-/// The bytes of a cache line: a load of a subgroup takes as long as if it read all of the lines that it touches.
-const LINE: f64 = 128.0;
-/// The least bytes that a load takes of a cache where a core reads for one invocation after the other. A fit to rows timed on llvmpipe and
-/// SwiftShader.
-const APART: f64 = 8.0;
-/// The invocations of a subgroup where the device does not say: they take as long as one of them.
-const SUBGROUP: u32 = 32;
 /// The turns of a lane over its positions whose loads are under way together: a fit to rows timed on an H100.
 const TOGETHER: f64 = 12.0;
 /// The time of an exchange in a subgroup, or of a read of workgroup memory, in loads of memory that wait for each other. A fit to rows timed
