@@ -1,5 +1,7 @@
 //! How the lanes of loops are shared out.
 
+mod cost;
+
 pub use super::loop_forms::{Blocked, Loop, Spread};
 
 use super::spread::{self, Plan};
@@ -31,15 +33,11 @@ pub fn candidates(k: &kernel::Loop, cx: &Context) -> Vec<Loop> {
 
 /// All schedules of a staged loop that a device can run, the preferred one first.
 pub fn staged_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<Schedule> {
-    let speeds = &cx.device.speeds;
-    // Words are filled before a loop that workgroups share, and its ordinary form looked into behind.
-    let more = 2.0 * speeds.dispatch_cost / cx.expect.extent(&k.steps);
-    let alone = |s: Loop| (step_alone(kernel, k, s, speeds), Schedule::StagedLoop(s));
+    let work = cost::Work { kernel, k, cx };
+    let alone = |s: Loop| (work.alone(s), Schedule::StagedLoop(s));
     let ordinary = ordinary_candidates(k, cx.device).into_iter().map(alone);
-    let blocked =
-        blocked_candidates(kernel, k, cx.device).into_iter().map(|(t, s)| (t, Schedule::BlockedLoop(s)));
-    let spread =
-        spread_candidates(kernel, k, cx).into_iter().map(|(t, s)| (t + more, Schedule::SpreadLoop(s)));
+    let blocked = blocked_candidates(&work).into_iter().map(|(t, s)| (t, Schedule::BlockedLoop(s)));
+    let spread = spread_candidates(&work).into_iter().map(|(t, s)| (t, Schedule::SpreadLoop(s)));
     let (mut best, mut rest) = (vec![], vec![]);
     for form in [ordinary.collect::<Vec<_>>(), blocked.collect(), spread.collect()] {
         let mut form = form.into_iter();
@@ -63,8 +61,6 @@ const COMBINED: f64 = 1.0 / 2.0;
 const BLOCKS: f64 = 3.0 / 4.0;
 /// Registers that an invocation needs beside the blocks that it keeps.
 const BESIDE: u32 = 40;
-/// Multiply-adds of a workgroup in a [cycle](Speeds::cycle), and bytes that its invocations read of its memory.
-const CYCLE: f64 = 128.0;
 /// Seconds after which a value is given up: much longer than it takes, and not longer than a user waits.
 const GIVEN_UP: f64 = 0.05;
 
@@ -88,8 +84,9 @@ pub fn is_in_blocks(stage: &Stage, s: &Blocked) -> bool {
     stage.elements <= s.threads && stage.combined.as_ref().is_some_and(fits)
 }
 
-/// Schedules of a loop whose workgroups keep all that they sum up in registers, with their seconds a step, best first.
-fn blocked_candidates(kernel: &Kernel, k: &StagedLoop, device: &DeviceProfile) -> Vec<(f64, Blocked)> {
+/// Schedules of a loop whose workgroups keep all that they sum up in registers, with their times, best first.
+fn blocked_candidates(work: &cost::Work) -> Vec<(f64, Blocked)> {
+    let (kernel, k, device) = (work.kernel, work.k, work.cx.device);
     let Some(subgroup) = device.subgroup else { return vec![] };
     let widest = k.stages().map(|s| s.elements).max().unwrap_or(1);
     let threads = stage_threads(widest, u32::MAX).next_multiple_of(subgroup);
@@ -104,15 +101,16 @@ fn blocked_candidates(kernel: &Kernel, k: &StagedLoop, device: &DeviceProfile) -
         let words: Vec<u32> = k.each.iter().filter_map(words).collect();
         let any = !words.is_empty() && words.iter().all(|w| *w > 0);
         if any && keeps_blocks(threads, words.iter().fold(0, |sum, w| sum.saturating_add(*w)), device) {
-            out.push((step_blocked(kernel, k, &s, &device.speeds), s));
+            out.push((work.blocked(&s), s));
         }
     }
     out.sort_by(|a, b| a.0.total_cmp(&b.0));
     out
 }
 
-/// Schedules of a loop whose lanes several workgroups share, with their seconds a step, best first: all of them run together.
-fn spread_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<(f64, Spread)> {
+/// Schedules of a loop whose lanes several workgroups share, with their times, best first: all of them run together.
+fn spread_candidates(work: &cost::Work) -> Vec<(f64, Spread)> {
+    let (kernel, k, cx) = (work.kernel, work.k, work.cx);
     let device = cx.device;
     let lanes = cx.expect.extent(&k.lanes.iter().product());
     let room = (device.speeds.resident_workgroups / lanes).clamp(1.0, 1024.0) as u32;
@@ -141,7 +139,7 @@ fn spread_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<(f64,
                 if bytes(k, &plan, &s) <= device.max_workgroup_bytes
                     && (!kept || keeps_all(kernel, k, &plan, &s, device.registers_for(COMBINED)))
                 {
-                    out.push((step_spread(kernel, k, &plan, &s, &device.speeds), s));
+                    out.push((work.spread(&plan, &s), s));
                 }
             }
         }
@@ -190,100 +188,6 @@ fn keeps_all(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread, registers
         own <= s.threads && fixed * each <= registers && each <= registers
     };
     k.each.iter().zip(&plan.each).all(fits) && any
-}
-
-/// How many operations evaluating the roots takes.
-fn operations(body: &Body, roots: &[ExprId]) -> f64 {
-    let plain = |e: &ExprId| !matches!(body.expr(*e), Expr::Const(_) | Expr::Index(_) | Expr::Acc(_));
-    body.reachable(roots).iter().filter(|e| plain(e)).count() as f64
-}
-
-/// Estimated seconds of a step that a workgroup does alone.
-fn step_alone(kernel: &Kernel, k: &StagedLoop, s: Loop, speeds: &Speeds) -> f64 {
-    let own = k.each.iter().map(|s| Own { elements: s.elements, lanes: 1, block: 1 });
-    step(kernel, k, own.collect(), (s.threads, false), speeds)
-}
-
-/// Estimated seconds of a step whose sums are computed in blocks.
-fn step_blocked(kernel: &Kernel, k: &StagedLoop, s: &Blocked, speeds: &Speeds) -> f64 {
-    let own = k.each.iter().map(|stage| {
-        let block = if is_in_blocks(stage, s) { s.block } else { 1 };
-        Own { elements: stage.elements, lanes: 1, block }
-    });
-    step(kernel, k, own.collect(), (s.threads, true), speeds)
-}
-
-/// Estimated seconds of a step that workgroups share.
-fn step_spread(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread, speeds: &Speeds) -> f64 {
-    let own = k.each.iter().zip(&plan.each).map(|(stage, share)| {
-        let elements = share.most(stage.elements);
-        Own { elements, lanes: spread::lanes(stage, elements, s), block: 1 }
-    });
-    let own: Vec<Own> = own.collect();
-    let more = own.iter().filter(|o| o.lanes > 1).count() as f64;
-    let mut handing = vec![];
-    for (array, h) in plan.handed.iter().enumerate().filter(|h| h.1.is_some()) {
-        let stage = k.each.iter().position(|s| s.writes.iter().any(|w| w.array as usize == array));
-        let looks = h.map_or(0, |h| h.elements.div_ceil(s.threads));
-        handing.extend(stage.filter(|s| !handing.iter().any(|(x, _)| x == s)).map(|s| (s, looks)));
-    }
-    let exchanges: f64 = handing.iter().map(|h| f64::from(h.1.max(1)).sqrt()).sum();
-    let rest = (more + handing.len() as f64) * speeds.barrier + exchanges * speeds.exchange;
-    step(kernel, k, own, (s.threads, s.kept), speeds) + rest
-}
-
-/// Elements of a stage that a workgroup computes, each by so many invocations, in blocks of so many.
-struct Own {
-    elements: u32,
-    lanes: u32,
-    block: u32,
-}
-
-/// Reads from workgroup memory.
-fn shared_reads(body: &Body, roots: &[ExprId]) -> f64 {
-    let reads = |e: &ExprId| matches!(body.expr(*e), Expr::Shared { .. });
-    body.reachable(roots).iter().filter(|e| reads(e)).count() as f64
-}
-
-/// Multiply-adds that a term of a sum takes.
-fn arithmetic(body: &Body, r: &kernel::Reduction) -> f64 {
-    let computes = |e: &ExprId| matches!(body.expr(*e), Expr::Binary(..));
-    (body.reachable(&[r.value]).iter().filter(|e| computes(e)).count() + 1) as f64 / 2.0
-}
-
-/// Estimated seconds of a step of whose stages a workgroup computes so much.
-fn step(
-    kernel: &Kernel,
-    k: &StagedLoop,
-    own: Vec<Own>,
-    (threads, kept): (u32, bool),
-    speeds: &Speeds,
-) -> f64 {
-    let (mut chain, mut bytes, mut shared, mut work) = (0.0, 0.0, 0.0, 0.0);
-    for (stage, Own { elements: own, lanes, block }) in k.each.iter().zip(own) {
-        let rounds = f64::from((own * lanes).div_ceil(threads));
-        let once: Vec<ExprId> =
-            stage.writes.iter().map(|w| w.value).chain(stage.stores.iter().map(|s| s.value)).collect();
-        chain += rounds * operations(&kernel.body, &once);
-        let (fixed, others) = loads(&kernel.body, &once, k.lanes.len());
-        let single = own <= threads;
-        bytes += f64::from(own) * 4.0 * f64::from(others + if single { 0 } else { fixed });
-        shared += f64::from(own) * 4.0 * shared_reads(&kernel.body, &once);
-        if let Some(c) = &stage.combined {
-            let each = f64::from(c.terms.div_ceil(lanes * block));
-            work += f64::from(own) * f64::from(c.terms) * arithmetic(&kernel.body, &c.reduction);
-            let reads = shared_reads(&kernel.body, &[c.reduction.value]) / f64::from(block);
-            shared += f64::from(own) * f64::from(c.terms) * 4.0 * reads;
-            chain += rounds * each * (operations(&kernel.body, &[c.reduction.value]) + 1.0);
-            let (fixed, others) = loads(&kernel.body, &[c.reduction.value], k.lanes.len());
-            let again = f64::from(others + if kept && single { 0 } else { fixed });
-            bytes += f64::from(own) * f64::from(c.terms) * 4.0 * again;
-        }
-    }
-    let stages = k.each.len() as f64;
-    let read = (bytes / speeds.workgroup_bandwidth).max(shared / CYCLE * speeds.cycle());
-    let work = work / CYCLE * speeds.cycle();
-    (chain * speeds.operation + stages * speeds.barrier + work).max(read)
 }
 
 /// Invocations of a workgroup whose largest stage has so many elements.
