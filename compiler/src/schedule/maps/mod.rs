@@ -198,9 +198,21 @@ impl<'a> Problem<'a> {
                 |w: &u32| work / i64::from(*w) < FULL || self.neighbours(*w).is_none_or(|n| n.scattered);
             let mut widths = if speeds.overlaps() { vec![] } else { self.widths() };
             widths.retain(|w| !few(w));
-            return Flat { elements: widths.into_iter().max().unwrap_or(least), ..small };
+            let elements = widths.into_iter().max().unwrap_or(least);
+            // Such a core also executes the invocations without an element.
+            let half = !speeds.overlaps() && work <= i64::from(small.threads / 2 * elements);
+            return Flat {
+                elements,
+                threads: if half { small.threads.div_ceil(2) } else { small.threads },
+                ..small
+            };
         }
-        let found = self.widths().into_iter().find_map(|w| {
+        let mut widths = self.widths();
+        if !speeds.overlaps() {
+            // The widest first: an invocation has its index expressions to itself.
+            widths.sort_by_key(|w| std::cmp::Reverse(*w));
+        }
+        let found = widths.into_iter().find_map(|w| {
             let n = self.neighbours(w)?;
             (w == least || !n.scattered).then_some(w)
         });
