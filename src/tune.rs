@@ -58,11 +58,14 @@ const WARM_UP: f64 = 0.3;
 /// The rounds in which all schedules are timed, and those of the fastest one against the compiler's choice.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 7;
-/// The rounds on a software adapter, and those before which no schedule is given up: other processes disturb its times.
+/// The rounds before which only an [`ABSURD`] schedule is given up. An H100 took three times as long in single passes of a few milliseconds.
+const TRIALS: usize = 2;
+/// The rounds on a software adapter, and those before which only an [`ABSURD`] schedule is given up: other processes disturb its times.
 const SOFTWARE_ROUNDS: usize = 8;
 const SOFTWARE_TRIALS: usize = 4;
-/// A schedule that is slower than the fastest by this factor is not timed again.
+/// A schedule whose shortest time is longer than that of the fastest by this factor is not timed again, and one by the second factor at once.
 const HOPELESS: f64 = 1.3;
+const ABSURD: f64 = 8.0;
 
 /// A schedule and its time. See the example of [`tune`].
 #[derive(Clone, Debug, PartialEq)]
@@ -218,9 +221,13 @@ impl Runner {
         self.times.push(self.trial.time_blocking(runs).map_err(device_error)?);
         Ok(())
     }
+    /// The shortest time: what disturbs a device only adds to it.
+    fn least(&self) -> f64 {
+        self.times.iter().copied().fold(f64::INFINITY, f64::min)
+    }
     fn ns(&self) -> f64 {
         match self.shortest {
-            true => self.times.iter().copied().fold(f64::INFINITY, f64::min),
+            true => self.least(),
             false => Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median),
         }
     }
@@ -295,7 +302,7 @@ fn measure(
     let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
     let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
     let mut tried: HashMap<Schedule, Timed> = HashMap::new();
-    let (rounds, trials) = if software { (SOFTWARE_ROUNDS, SOFTWARE_TRIALS) } else { (ROUNDS, 1) };
+    let (rounds, trials) = if software { (SOFTWARE_ROUNDS, SOFTWARE_TRIALS) } else { (ROUNDS, TRIALS) };
     for round in 0..rounds {
         for r in &mut runners {
             if round == 0 {
@@ -305,10 +312,9 @@ fn measure(
             r.time(runs)?;
         }
         tried.extend(runners.iter().map(|r| (r.choice.clone(), r.timed())));
-        if round + 1 >= trials {
-            let best = runners.iter().map(Runner::ns).fold(f64::INFINITY, f64::min);
-            runners.retain(|r| r.choice == own || r.ns() <= best * HOPELESS);
-        }
+        let best = runners.iter().map(Runner::least).fold(f64::INFINITY, f64::min);
+        let hopeless = if round + 1 >= trials { HOPELESS } else { ABSURD };
+        runners.retain(|r| r.choice == own || r.least() <= best * hopeless);
     }
     let fastest = runners
         .iter()

@@ -1,7 +1,8 @@
 //! How much time the compiler's choices lose, by recorded times.
 //!
 //! The *regret* of a choice is its recorded time divided by the least recorded time of the same kernel: 1 where the compiler
-//! chose the fastest schedule that was timed. Choices that were not timed have none and are counted.
+//! chose the fastest schedule that was timed. Choices that were not timed have none and are counted, and so are those that were timed once
+//! among others that were timed again: a single pass takes up to four times as long as others where something disturbs the device.
 
 use super::{Problem, Timed};
 use crate::device::DeviceProfile;
@@ -13,6 +14,9 @@ use crate::{Diagnostic, Errors};
 /// The least number of schedules whose order is compared with that of their estimates.
 const RANKED: usize = 3;
 
+/// The rounds of a time that says only that a schedule is no faster.
+const ONCE: u32 = 1;
+
 /// The compiler's choice for a recorded kernel.
 #[derive(Clone, Debug)]
 pub struct Judged<'t> {
@@ -22,7 +26,7 @@ pub struct Judged<'t> {
     pub title: String,
     /// The schedule that the compiler chooses.
     pub chosen: Schedule,
-    /// Its time; `None` if it was not timed.
+    /// Its time; `None` if it was not timed, or once only.
     pub time: Option<Timed>,
     /// The fastest schedule.
     pub best: Timed,
@@ -56,7 +60,7 @@ pub fn judge<'t>(problem: &'t Problem, profile: &DeviceProfile) -> Result<Judged
     let pairs: Option<Vec<(f64, f64)>> =
         problem.times.iter().map(|t| Some((estimate(&t.schedule)?, t.ns))).collect();
     let rank = pairs.filter(|p| p.len() >= RANKED).and_then(|p| rank_correlation(&p));
-    let time = problem.times.iter().find(|t| t.schedule == chosen).cloned();
+    let time = time(problem, &chosen).cloned();
     let best = problem.times.first().cloned();
     let best = best.ok_or_else(|| Diagnostic::internal("a problem without times"))?;
     Ok(Judged { problem, title: title(kernel), chosen, time, best, rank })
@@ -69,6 +73,11 @@ fn choice<'a>(
     let cx = Context { graph: &problem.graph, device, expect: &problem.expect };
     let kernel = problem.kernel().ok_or_else(no_kernel)?;
     Ok((choose(kernel, &cx, &Tuning::default())?, cx))
+}
+
+/// The time of a schedule; `None` if it was not timed, or once only.
+fn time<'t>(problem: &'t Problem, of: &Schedule) -> Option<&'t Timed> {
+    problem.times.iter().find(|t| t.schedule == *of && t.rounds != ONCE)
 }
 
 fn no_kernel() -> Diagnostic {
@@ -165,8 +174,7 @@ pub fn vary(problems: &[Problem], profile: &DeviceProfile, share: f64) -> Result
             };
             for (p, own) in problems.iter().zip(&own) {
                 let (chosen, _) = choice(p, &other)?;
-                let time = p.times.iter().find(|t| t.schedule == chosen);
-                let regret = time.zip(p.times.first()).map(|(t, best)| t.ns / best.ns);
+                let regret = time(p, &chosen).zip(p.times.first()).map(|(t, best)| t.ns / best.ns);
                 v.worst = v.worst.max(regret.unwrap_or(1.0));
                 if chosen == *own {
                     continue;
