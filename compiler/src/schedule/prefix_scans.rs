@@ -13,7 +13,7 @@ const EACH: [u32; 3] = [8, 4, 16];
 /// Rows that are neighbours in memory at least, where rows lie side by side.
 const SIDE_BY_SIDE: i64 = 8;
 /// The least number of positions that counts for a number that nobody knows.
-const MANY: f64 = 1024.0;
+const MANY: f64 = 4096.0;
 /// The instructions of a turn of a loop, of a position in workgroup memory (four loops, two of whose turns wait for a read), and of a round
 /// in which lanes combine what others have. Fits to prefix scans timed on an H100.
 const TURN: f64 = 8.0;
