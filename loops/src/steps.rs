@@ -15,6 +15,7 @@
 //! | `expand acc i` | register `acc`, used in loop `i` only, gets an axis with an element for each point |
 //! | `stage x k`, `stage x k order 1,0 pad 1` | what a point of loop `k` reads of `x` is copied to workgroup memory at its beginning, by all invocations; `order` says which axis of the part each axis of the copy is, and `pad` by how many elements a row of the copy is longer |
 //! | `stage x k position 1 row 32 by 4` | of several positions at which `x` is read, the one with this number, the first 0; the last axis of the part has 32 elements; an invocation copies 4 neighbours together |
+//! | `stage x k order 1,0 rotate 4 by 4,4` | rows of the copy are rotated by groups of 4 elements, those that an invocation copies together by one group more than those before them; an invocation copies blocks of 4 × 4 neighbours |
 //! | `ahead k` | what a point of loop `k` loads first is loaded for all points at the beginning of the list that the loop is in, and kept in registers |
 //! | `double k` | copies at the beginning of loop `k` get two buffers in turn: a point copies what the next one reads, before the rest of it, with one barrier |
 //! | `pipeline k` | copies at the beginning of loop `k` go through registers: a point loads what the next one copies, before the rest of it |
@@ -111,8 +112,12 @@ pub struct Layout {
     pub row: i64,
     /// The number of elements at the end of each row of the copy that nothing reads: rows of other lengths are in other banks.
     pub pad: i64,
-    /// The number of neighbours, along the last axis of the part, that an invocation copies together; 0 is 1.
-    pub by: i64,
+    /// The number of neighbours along each axis of the part that an invocation copies together; a single number is that along the last
+    /// axis, and empty is 1.
+    pub by: Vec<i64>,
+    /// The number of elements of the groups by which rows of the copy are rotated: those that an invocation copies together by one group
+    /// more than those before them, so that invocations store to different banks. 0 if they are not.
+    pub rotate: i64,
     /// Which of the different positions at which the tensor is read is copied; `None` where it is read at one.
     pub position: Option<usize>,
 }
@@ -171,7 +176,7 @@ impl fmt::Display for Step {
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
             Step::Distribute(l) => write!(f, "distribute {l}"),
             Step::Expand(t, l) => write!(f, "expand {t} {l}"),
-            Step::Stage(t, l, Layout { order, row, pad, by, position }) => {
+            Step::Stage(t, l, Layout { order, row, pad, by, rotate, position }) => {
                 write!(f, "stage {t} {l}")?;
                 if let Some(position) = position {
                     write!(f, " position {position}")?;
@@ -186,7 +191,14 @@ impl fmt::Display for Step {
                 if *pad != 0 {
                     write!(f, " pad {pad}")?;
                 }
-                if *by != 0 { write!(f, " by {by}") } else { Ok(()) }
+                if *rotate != 0 {
+                    write!(f, " rotate {rotate}")?;
+                }
+                if !by.is_empty() {
+                    let by: Vec<String> = by.iter().map(i64::to_string).collect();
+                    write!(f, " by {}", by.join(","))?;
+                }
+                Ok(())
             }
             Step::Double(l) => write!(f, "double {l}"),
             Step::Pipeline(l) => write!(f, "pipeline {l}"),
@@ -252,8 +264,12 @@ fn layout(words: &[&str]) -> Result<Layout, String> {
         out.pad = number(pad)?;
         rest = more;
     }
+    if let ["rotate", group, more @ ..] = rest {
+        out.rotate = number(group)?;
+        rest = more;
+    }
     if let ["by", by, more @ ..] = rest {
-        out.by = number(by)?;
+        out.by = by.split(',').map(number).collect::<Result<_, _>>()?;
         rest = more;
     }
     if rest.is_empty() { Ok(out) } else { Err(format!("`{}` is no layout", rest.join(" "))) }

@@ -369,6 +369,23 @@ fn copies_have_the_layout_that_steps_say() {
         ("stage x k.0 pad 1", "x.k.0: f32[8, 7]", "x.k.0[2*i.1.0 + i.1.1_1, k.1]"),
         ("stage x k.0 order 1,0 pad 3", "x.k.0: f32[6, 11]", "x.k.0[k.1, 2*i.1.0 + i.1.1_1]"),
         ("stage x k.0 order 0,1", "x.k.0: f32[8, 6]", "x.k.0[2*i.1.0 + i.1.1_1, k.1]"),
+        ("stage x k.0 by 2", "x.k.0: f32[8, 6]", "x.k.0[2*i.1.0 + i.1.1_1, k.1]"),
+        ("stage x k.0 order 1,0 by 4,3", "x.k.0: f32[6, 8]", "x.k.0[k.1, 2*i.1.0 + i.1.1_1]"),
+        (
+            "stage x k.0 order 1,0 rotate 4",
+            "x.k.0: f32[6, 8]",
+            "x.k.0[k.1, i.1.1_1 + 2*(i.1.0%2) + 4*((k.1 + i.1.0/2)%2)]",
+        ),
+        (
+            "stage x k.0 order 1,0 rotate 2 by 2,3",
+            "x.k.0: f32[6, 8]",
+            "x.k.0[k.1, i.1.1_1 + 2*((i.1.0 + k.1/3)%4)]",
+        ),
+        (
+            "stage x k.0 rotate 3 by 2,3",
+            "x.k.0: f32[8, 6]",
+            "x.k.0[2*i.1.0 + i.1.1_1, 3*((i.1.0 + k.1/3)%2) + k.1%3]",
+        ),
     ] {
         let k = same(PRODUCT, &steps_of(stage));
         assert_eq!(races(&k), [""; 0]);
@@ -382,6 +399,10 @@ fn copies_have_the_layout_that_steps_say() {
         ("stage x k.0 order a", "`a` is no axis"),
         ("stage x k.0 pad -1", "longer by -1 elements"),
         ("stage x k.0 pad 1 order 1,0", "`order 1,0` is no layout"),
+        ("stage x k.0 by 4,4", "no groups of 4 × 4 neighbours"),
+        ("stage x k.0 by 2,2,2", "no groups of 2 × 2 × 2 neighbours"),
+        ("stage x k.0 rotate 4", "the rows of the copy of `x` have no groups of 4"),
+        ("stage x k.0 rotate -2", "the rows of the copy of `x` have no groups of -2"),
     ] {
         let why = steps(PRODUCT, &steps_of(stage)).unwrap_err();
         assert!(why.contains(want), "{why}");
@@ -568,6 +589,17 @@ fn tiled() -> String {
     steps(PRODUCT, list).unwrap().to_string()
 }
 
+/// Layouts of copies that random steps have.
+const LAYOUTS: [&str; 7] = [
+    "",
+    " pad 1",
+    " order 1,0",
+    " order 1,0 pad 2",
+    " order 1,0 rotate 2",
+    " rotate 2 by 2",
+    " order 1,0 rotate 2 by 2,2",
+];
+
 /// Steps in random order on kernels: those that apply leave the results as they are.
 #[test]
 fn random_steps_leave_results_as_they_are() {
@@ -605,9 +637,7 @@ fn random_steps_leave_results_as_they_are() {
                     5 => format!("fuse {a} {b}"),
                     6 => format!("distribute {a}"),
                     7 => format!("expand {t} {a}"),
-                    8 => {
-                        format!("stage {t} {a}{}", ["", " pad 1", " order 1,0", " order 1,0 pad 2"][next(4)])
-                    }
+                    8 => format!("stage {t} {a}{}", LAYOUTS[next(LAYOUTS.len())]),
                     9 => format!("grid {a}"),
                     10 => format!("team {}", [2, 5][next(2)]),
                     11 | 12 => format!("spread {a}"),
@@ -615,10 +645,7 @@ fn random_steps_leave_results_as_they_are() {
                         let sums: Vec<_> = loops.iter().filter(|l| l.starts_with('k')).collect();
                         format!("{} {}", ["double", "pipeline"][next(2)], sums[next(sums.len())])
                     }
-                    23.. => {
-                        let layout = ["", " pad 1", " order 1,0", " order 1,0 pad 2"][next(4)];
-                        format!("stage {} {a}{layout}", ["x", "w"][next(2)])
-                    }
+                    23.. => format!("stage {} {a}{}", ["x", "w"][next(2)], LAYOUTS[next(LAYOUTS.len())]),
                     _ => format!("invocation {a}"),
                 };
                 if let Ok(new) = apply(&k, &step.parse().unwrap()) {

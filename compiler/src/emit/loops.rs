@@ -10,9 +10,10 @@ mod words;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
+use crate::kernel::bindings::component;
 use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
 use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
-use declared::Declared;
+use declared::{Declared, shared_width};
 use listing::{Element, Item, Listing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -65,7 +66,11 @@ pub(super) fn emit(
     };
     let locals: Vec<String> = lifted.tensors.iter().map(&mut own).collect();
     m.arrays = arrays.iter().map(|t| locals[*t].clone()).collect();
-    let mut w = Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, undeclared: local, words };
+    let widths: Vec<u32> =
+        lifted.tensors.iter().enumerate().map(|(i, t)| shared_width(i, t, &items, &m, &arrays)).collect();
+    m.vectors = arrays.iter().map(|t| widths[*t]).collect();
+    let mut w =
+        Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, widths, undeclared: local, words };
     let mut s = Scope::new(4);
     for (i, (name, _)) in vars.iter().enumerate() {
         let name = names.of(name);
@@ -109,6 +114,10 @@ pub(super) fn emit(
             list.push(Statement::Variable { name: w.locals[t].clone(), ty: format!("array<{ty}, {len}>") });
         } else {
             bytes += len * if matches!(tensor.dtype.reg(), Reg::I64 | Reg::U64) { 8 } else { 4 };
+            let (ty, len) = match w.widths[t] {
+                1 => (ty, len),
+                width => (format!("vec{width}<{ty}>"), len / width),
+            };
             shared.push(templates::Shared { name: w.locals[t].clone(), ty, len });
         }
     }
@@ -201,8 +210,8 @@ fn roots(items: &[Item], conditional: bool) -> BTreeSet<ExprId> {
             }
             Item::Value(id) | Item::Set(_, id) => _ = out.insert(*id),
             Item::Store(all) => out.extend(all.iter().flat_map(Store::reads)),
-            Item::Write { at, value, .. } => {
-                out.insert(*value);
+            Item::Write { at, values, .. } => {
+                out.extend(values);
                 out.extend(at.data());
             }
             Item::Barrier(_) => {}
@@ -249,6 +258,8 @@ struct Writer<'k> {
     vars: Vec<String>,
     /// The name of each tensor outside of storage.
     locals: Vec<String>,
+    /// The elements of the vectors of which each tensor in workgroup memory is an array.
+    widths: Vec<u32>,
     /// The variables that are declared where they are set first.
     undeclared: BTreeSet<Element>,
     /// The loops that put words of a binding together.
@@ -389,14 +400,25 @@ impl Writer<'_> {
                     s.line(&format!("{name} = {v};"));
                 }
             }
-            Item::Write { tensor, at, value } => {
-                let at = m.index(s, at)?;
-                let v = m.inline(s, *value)?;
-                let v = match self.kernel.tensors[*tensor].dtype {
-                    DType::Bool => format!("select(0u, 1u, {v})"),
-                    _ => v,
-                };
-                s.line(&format!("{}[{at}] = {v};", self.locals[*tensor]));
+            Item::Write { tensor, at, values } => {
+                let (dtype, name) = (self.kernel.tensors[*tensor].dtype, self.locals[*tensor].clone());
+                let width = self.widths[*tensor];
+                for (i, vector) in values.chunks(width as usize).enumerate() {
+                    let first = at + &Poly::constant(i as i64 * i64::from(width));
+                    let at = m.index(s, &component(&first, width).map_or(first, |(at, _)| at))?;
+                    let mut all = vec![];
+                    for value in vector {
+                        all.push(m.inline(s, *value)?);
+                    }
+                    let v = match dtype {
+                        _ if width > 1 => {
+                            format!("vec{width}<{}>({})", stored_type(dtype.reg()), all.join(", "))
+                        }
+                        DType::Bool => format!("select(0u, 1u, {})", all.concat()),
+                        _ => all.concat(),
+                    };
+                    s.line(&format!("{name}[{at}] = {v};"));
+                }
             }
             Item::Store(all) => {
                 let n =

@@ -341,7 +341,7 @@ impl Shared<'_> {
             let (a, dtype) = (w.array, m.kernel.body.dtype(w.value));
             let stored = if dtype == DType::Bool { format!("select(0u, 1u, {v})") } else { v.to_string() };
             inner.line(&match m.vectors.get(a as usize) {
-                Some(true) => format!("s{a}[{at} >> 2u][{at} & 3] = {stored};"),
+                Some(4) => format!("s{a}[{at} >> 2u][{at} & 3] = {stored};"),
                 _ => format!("s{a}[{at}] = {stored};"),
             });
             if let Some(h) = self.plan.handed.get(a as usize).copied().flatten() {
@@ -372,7 +372,7 @@ impl Shared<'_> {
                 _ => "word",
             };
             s.line(&match m.vectors.get(a as usize) {
-                Some(true) => format!("        s{a}[i >> 2u][i & 3] = {value};"),
+                Some(4) => format!("        s{a}[i >> 2u][i & 3] = {value};"),
                 _ => format!("        s{a}[i] = {value};"),
             });
             s.line("    }");
@@ -391,7 +391,7 @@ impl Shared<'_> {
             Share::Blocks { width, stride } => format!("i % {stride} / {width} == member"),
         };
         let value = match m.vectors.get(array as usize) {
-            Some(true) => format!("s{array}[i >> 2u][i & 3]"),
+            Some(4) => format!("s{array}[i >> 2u][i & 3]"),
             _ => format!("s{array}[i]"),
         };
         let value = as_word(&value, self.arrays[array as usize].dtype);

@@ -120,18 +120,18 @@ pub(super) fn leave_unless(body: &mut Scope, alive: Option<u32>) {
 }
 
 /// Declarations of the arrays.
-pub(super) fn declared(arrays: &[Array], vectors: &[bool]) -> String {
+pub(super) fn declared(arrays: &[Array], vectors: &[u32]) -> String {
     let mut declared = String::new();
     for (i, (a, vector)) in arrays.iter().zip(vectors).enumerate() {
         let (t, len) = (stored_type(a.dtype.reg()), a.len);
-        let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
+        let t = if *vector == 4 { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
         let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
     }
     declared
 }
 
-/// Which arrays are read by vectors: those of which several elements of a vector are read at once.
-pub(super) fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<bool> {
+/// The elements of the vectors of which arrays are: 4 where several elements of a vector are read at once, else 1.
+pub(super) fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<u32> {
     let mut read: FxHashMap<(u32, Poly), u32> = FxHashMap::default();
     for e in kernel.body.reachable(&kernel.roots()) {
         if let Expr::Shared { array, at, guard: None } = kernel.body.expr(e)
@@ -142,7 +142,7 @@ pub(super) fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<bool> {
     }
     let several = |i: u32| read.iter().any(|((array, _), n)| *array == i && *n > 1);
     let whole = |a: &Array| a.len.is_multiple_of(4) && a.dtype.bits() <= 32 && a.dtype != DType::Bool;
-    arrays.iter().zip(0..).map(|(a, i)| whole(a) && several(i)).collect()
+    arrays.iter().zip(0..).map(|(a, i)| if whole(a) && several(i) { 4 } else { 1 }).collect()
 }
 
 impl Module<'_> {
@@ -156,10 +156,10 @@ impl Module<'_> {
         dtype: DType,
     ) -> Result<Text, Diagnostic> {
         let name = self.arrays.get(array as usize).cloned().unwrap_or_else(|| format!("s{array}"));
-        let vector = self.vectors.get(array as usize) == Some(&true);
-        if let (true, None, Some((at, lane))) = (vector, guard, component(at, 4)) {
+        let width = self.vectors.get(array as usize).copied().unwrap_or(1);
+        if let (2.., None, Some((at, lane))) = (width, guard, component(at, width)) {
             let at = self.index(s, &at)?;
-            let whole = s.once(&format!("{name}[{at}]"));
+            let whole = s.once_of(array, &format!("{name}[{at}]"));
             return Ok(Text::Handle(whole.component(["x", "y", "z", "w"][lane as usize & 3])));
         }
         let mut at = self.index(s, at)?;
@@ -167,9 +167,9 @@ impl Module<'_> {
             let g = self.value(s, g)?;
             at = s.let_index(&format!("select(0, {at}, {g})"));
         }
-        Ok(Text::Compound(match (vector, dtype) {
-            (true, _) => format!("{name}[{at} >> 2u][{at} & 3]"),
-            (false, DType::Bool) => format!("{name}[{at}] != 0u"),
+        Ok(Text::Compound(match (width, dtype) {
+            (2.., _) => format!("{name}[{at} >> {}u][{at} & {}]", width.trailing_zeros(), width - 1),
+            (_, DType::Bool) => format!("{name}[{at}] != 0u"),
             _ => format!("{name}[{at}]"),
         }))
     }
@@ -224,7 +224,7 @@ impl Writer {
             let v = if bool { format!("select(0u, 1u, {v})") } else { v.to_string() };
             let array = w.array;
             match m.vectors.get(array as usize) {
-                Some(true) => inner.line(&format!("s{array}[{var} >> 2u][{var} & 3] = {v};")),
+                Some(4) => inner.line(&format!("s{array}[{var} >> 2u][{var} & 3] = {v};")),
                 _ => inner.line(&format!("s{array}[{var}] = {v};")),
             }
         }

@@ -113,6 +113,16 @@ impl Scope {
         self.texts.insert(text.into(), name.clone());
         name
     }
+    /// The name of `text`, as [`once`](Self::once) where texts of the same `kind` alone read equal values.
+    pub(super) fn once_of(&mut self, kind: u32, text: &str) -> Handle {
+        let key = format!("{kind}: {text}");
+        if let Some(n) = self.texts.get(&key) {
+            return n.clone();
+        }
+        let name = self.let_value(text);
+        self.texts.insert(key, name.clone());
+        name
+    }
     /// Goes on in the text of `other`, of the same block: it is moved here, and no name is given twice.
     pub(super) fn resume(&mut self, other: &mut Scope) {
         self.text = std::mem::take(&mut other.text);
@@ -191,8 +201,8 @@ pub struct Module<'a> {
     pub(super) subgroup: Option<u32>,
     /// The names of arrays; those behind the last one are `s0, s1, …`, by their number.
     pub(super) arrays: Vec<String>,
-    /// Which arrays in workgroup memory are arrays of vectors of four.
-    pub(super) vectors: Vec<bool>,
+    /// The elements of the vectors of which arrays in workgroup memory are; 1 for those of elements.
+    pub(super) vectors: Vec<u32>,
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
     deps: Dependence,

@@ -113,7 +113,15 @@ pub(super) fn fuse(k: &mut Kernel, a: &str, b: &str) -> Done {
     if l.down || inner.down || l.condition.is_some() || inner.condition.is_some() {
         return Err("one of the loops is no plain one".into());
     }
-    let (extent, kind) = (&l.extent * &inner.extent, both(l.kind, inner.kind));
+    // Copies that the invocations of a workgroup share need all of them.
+    let kind = match (l.kind, inner.kind) {
+        (a, b) if a == b && matches!(a, Kind::Grid | Kind::Invocation) => a,
+        (a, b) if [a, b].iter().any(|k| matches!(k, Kind::Grid | Kind::Invocation)) => {
+            return Err(format!("one of the loops is of kind {}, the other of kind {}", a.name(), b.name()));
+        }
+        (a, b) => both(a, b),
+    };
+    let extent = &l.extent * &inner.extent;
     let mut extents = domain(k);
     extents[outer] = extent.clone();
     let (high, low) =

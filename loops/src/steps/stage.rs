@@ -112,7 +112,9 @@ impl Axis {
         self.vars.iter().map(|v| v.1).product()
     }
     fn position(&self) -> Poly {
-        self.vars.iter().fold(Poly::ZERO, |sum, (v, n)| &(&sum * &Poly::constant(*n)) + &Poly::var(*v))
+        // A variable of one point is 0.
+        let vars = self.vars.iter().filter(|(_, n)| *n > 1);
+        vars.fold(Poly::ZERO, |sum, (v, n)| &(&sum * *n) + &Poly::var(*v))
     }
 }
 
@@ -162,6 +164,32 @@ fn axes(offset: &Poly, vars: &BTreeSet<usize>, extents: &[Poly], row: i64) -> Op
         None => out.extend(Some(Axis { vars: single.collect() }).filter(|a| !a.vars.is_empty())),
     }
     Some(out)
+}
+
+/// The numbers of neighbours along each axis of a part that are copied together, which divide the extents.
+fn together(by: &[i64], shape: &[i64]) -> Option<Vec<i64>> {
+    let by = match by {
+        [] | [1] => vec![1; shape.len()],
+        [last] => [vec![1; shape.len().checked_sub(1)?], vec![*last]].concat(),
+        all => all.to_vec(),
+    };
+    let divides = |(n, by): (&i64, &i64)| (1..=MOST_TOGETHER).contains(by) && n % by == 0;
+    let few = by.iter().try_fold(1i64, |n, by| n.checked_mul(*by)).is_some_and(|n| n <= MOST_TOGETHER);
+    (few && by.len() == shape.len() && shape.iter().zip(&by).all(divides)).then_some(by)
+}
+
+/// A position in a copy whose rows are rotated by groups of `group` elements, if this is not 0: the first `rows` by none, the next ones by
+/// one, and so on.
+fn rotated(mut at: Vec<Poly>, (group, rows): (i64, i64), length: i64, extents: &[Poly]) -> Vec<Poly> {
+    if group > 0
+        && let [.., row, place] = &mut at[..]
+    {
+        let (size, groups) = (Poly::constant(group), Poly::constant(length / group));
+        let by = row.div(&Poly::constant(rows), extents);
+        let moved = (&place.div(&size, extents) + &by).modulo(&groups, extents);
+        *place = &(&moved * &size) + &place.modulo(&size, extents);
+    }
+    at
 }
 
 pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Result<(), String> {
@@ -234,9 +262,14 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     if layout.row != 0 && shape.last() != Some(&layout.row) {
         return Err(format!("the rows of the part of `{name}` are not of {} elements", layout.row));
     }
-    let by = layout.by.max(1);
-    if by > MOST_TOGETHER || shape.last().unwrap_or(&1) % by != 0 {
-        return Err(format!("the part of `{name}` has no groups of {by} neighbours"));
+    let together = together(&layout.by, &shape).ok_or_else(|| {
+        let by: Vec<String> = layout.by.iter().map(i64::to_string).collect();
+        format!("the part of `{name}` has no groups of {} neighbours", by.join(" × "))
+    })?;
+    let by: i64 = together.iter().product();
+    let (rotate, length) = (layout.rotate, order.last().map_or(1, |a| shape[*a]));
+    if rotate < 0 || rotate > 0 && (order.len() < 2 || length % rotate != 0) {
+        return Err(format!("the rows of the copy of `{name}` have no groups of {rotate} elements"));
     }
     let mut dims: Vec<Poly> = order.iter().map(|a| Poly::constant(shape[*a])).collect();
     if let Some(last) = dims.last_mut() {
@@ -256,13 +289,21 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         Poly::var(turn).div(&Poly::constant(by), &extents),
         Poly::var(turn).modulo(&Poly::constant(by), &extents),
     );
-    let element = &(&(&(&group * threads) + &lane) * by) + &own;
-    let mut rest = element.clone();
+    let number = &(&group * threads) + &lane;
+    // The group's number is that of its place among groups, and the element's in the group that of its place in the copy.
+    let (mut outer, mut groups, mut inner) = (number, Poly::ONE, own);
     let mut place = vec![Poly::ZERO; shape.len()];
-    for (i, n) in shape.iter().enumerate().rev() {
-        let n = Poly::constant(*n);
-        place[i] = if i == 0 { rest.clone() } else { rest.modulo(&n, &extents) };
-        rest = rest.div(&n, &extents);
+    for (i, (n, by)) in shape.iter().zip(&together).enumerate().rev() {
+        groups = Poly::constant(n / by);
+        place[i] = if i == 0 { &outer * *by } else { &outer.modulo(&groups, &extents) * *by };
+        if i > 0 {
+            outer = outer.div(&groups, &extents);
+        }
+    }
+    for a in order.iter().rev() {
+        let n = Poly::constant(together[*a]);
+        place[*a] = &place[*a] + &inner.modulo(&n, &extents);
+        inner = inner.div(&n, &extents);
     }
     let mut values: Vec<(usize, Poly)> = vec![];
     for (axis, at) in axes.iter().zip(&place) {
@@ -280,8 +321,7 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     let index = |p: &Poly| p.subst(&moved, &extents);
     let from: Vec<Poly> = first.iter().map(index).collect();
     // Elements of the part that lie outside of the tensor are not copied; no statement reads them.
-    let mut guard =
-        (count % share != 0).then(|| Expr::compare(BinaryOp::Lt, element.clone(), Poly::constant(count)));
+    let mut guard = (count % share != 0).then(|| Expr::compare(BinaryOp::Lt, outer, groups));
     for (p, extent) in from.iter().zip(&k.tensors[t].shape) {
         let mut check = |ok: bool, op: BinaryOp, bound: &Poly| {
             if !ok && !always {
@@ -293,9 +333,13 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         check((&(extent - p) - &Poly::ONE).proves_nonneg(&extents), BinaryOp::Lt, extent);
     }
     let value = Expr::Load { tensor: t, at: from, guard: None };
-    let store = Store { guard, ..Store::new(copy, order.iter().map(|a| place[*a].clone()).collect(), value) };
+    let rows = order.iter().rev().nth(1).map_or(1, |a| together[*a]);
+    let rotated = |at: &[Poly]| {
+        rotated(order.iter().map(|a| at[*a].clone()).collect(), (rotate, rows), length, &extents)
+    };
+    let store = Store { guard, ..Store::new(copy, rotated(&place), value) };
     let fill = Stmt::For(For::new(turn, extents[turn].clone(), Kind::Serial, vec![Stmt::Store(store)]));
-    let own: Vec<Poly> = order.iter().map(|a| axes[*a].position()).collect();
+    let own = rotated(&axes.iter().map(Axis::position).collect::<Vec<_>>());
     k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
         let read = |s: &Stmt| {
             s.map(&Poly::clone, &|e| match e {

@@ -4,11 +4,14 @@ use super::listing::Item;
 use super::words::Search;
 use crate::Diagnostic;
 use crate::emit::EmitContext;
+use crate::emit::wgsl::Module;
 use crate::kernel::bindings::{Bindings, Encoding, component, per_word};
 use crate::kernel::{Body, Expr, ExprId, Store, TensorId};
 use crate::schedule::maps::{declare, read, written};
+use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::Access;
-use wgfc_ir::{Dim, Poly};
+use wgfc_ir::{DType, Dim, Poly};
+use wgfc_loops::{Space, Tensor};
 
 /// The most elements of 8 bits that one access reads or writes.
 const WIDEST: u32 = 16;
@@ -117,4 +120,51 @@ fn declare_written(
         }
     }
     false
+}
+
+/// The elements of the vectors as an array of which a tensor in workgroup memory is declared: all stores are of whole vectors, and at
+/// least half of some vector is read together. Single elements may be read too. 1 where it is an array of elements.
+pub(super) fn shared_width(
+    number: usize,
+    tensor: &Tensor,
+    items: &[Item],
+    m: &Module,
+    arrays: &[usize],
+) -> u32 {
+    let plain = tensor.space == Space::Workgroup && tensor.dtype.bits() <= 32 && tensor.dtype != DType::Bool;
+    let Some(len) = tensor.elements().as_const().filter(|_| plain) else { return 1 };
+    let (mut stored, mut roots) = (vec![], super::roots(items, true));
+    items.iter().for_each(|i| {
+        i.visit(&mut |i| {
+            if let Item::Write { tensor, at, values } = i
+                && *tensor == number
+            {
+                stored.push((at, values.len()));
+            }
+        });
+    });
+    let body = &m.kernel.body;
+    roots.extend(stored.iter().flat_map(|s| s.0.data()));
+    let roots: Vec<ExprId> = roots.into_iter().collect();
+    let mut read: Vec<&Poly> = vec![];
+    for id in body.reachable(&roots) {
+        if let Expr::Shared { array, at, guard: None } = body.expr(id)
+            && arrays.get(*array as usize) == Some(&number)
+        {
+            read.push(at);
+        }
+    }
+    let fits = |n: &u32| {
+        let whole = |(at, count): &(&Poly, usize)| {
+            count.is_multiple_of(*n as usize) && component(at, *n).is_some_and(|(_, lane)| lane == 0)
+        };
+        let mut used: BTreeMap<Poly, BTreeSet<u32>> = BTreeMap::new();
+        for (at, lane) in read.iter().filter_map(|at| component(at, *n)) {
+            used.entry(at).or_default().insert(lane);
+        }
+        len % i64::from(*n) == 0
+            && stored.iter().all(whole)
+            && used.values().any(|lanes| 2 * lanes.len() >= *n as usize)
+    };
+    [4, 2].into_iter().find(fits).unwrap_or(1)
 }

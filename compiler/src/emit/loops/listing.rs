@@ -65,14 +65,14 @@ pub(super) enum Item {
     Store(Vec<kernel::Store>),
     /// A variable.
     Set(Element, ExprId),
-    /// An element of an array.
+    /// Elements of an array, one behind the other.
     Write {
         /// The tensor.
         tensor: usize,
-        /// The element.
+        /// The first element.
         at: Poly,
-        /// The value.
-        value: ExprId,
+        /// The values, none of which reads the array.
+        values: Vec<ExprId>,
     },
     /// A barrier; whether it is one of storage too.
     Barrier(bool),
@@ -349,7 +349,7 @@ impl Lister<'_> {
         let mut out = vec![];
         for s in body {
             let items = self.statement(s)?;
-            items.into_iter().for_each(|i| join(&mut out, i));
+            items.into_iter().for_each(|i| self.join(&mut out, i));
         }
         Ok(out)
     }
@@ -394,7 +394,7 @@ impl Lister<'_> {
                     let i = if l.down { points - 1 - i } else { i };
                     self.vars.insert(l.var, Poly::constant(i));
                     let items = self.list(&l.body)?;
-                    items.into_iter().for_each(|i| join(&mut out, i));
+                    items.into_iter().for_each(|i| self.join(&mut out, i));
                 }
                 out
             }
@@ -424,7 +424,7 @@ impl Lister<'_> {
                 std::mem::swap(&mut self.values, values);
                 let items = self.statement(s)?;
                 std::mem::swap(&mut self.values, values);
-                items.into_iter().for_each(|i| join(&mut out, i));
+                items.into_iter().for_each(|i| self.join(&mut out, i));
             }
         }
         self.values = known;
@@ -459,7 +459,7 @@ impl Lister<'_> {
                 guard.and_then(|_| self.path.pop());
                 Item::Set(e, value)
             } else {
-                Item::Write { tensor: s.tensor, at: self.offset(s.tensor, &s.at)?, value }
+                Item::Write { tensor: s.tensor, at: self.offset(s.tensor, &s.at)?, values: vec![value] }
             };
             self.change([s.tensor]);
             item
@@ -467,6 +467,35 @@ impl Lister<'_> {
         Ok(match guard {
             Some(condition) => Item::If { condition, then: vec![item], otherwise: vec![] },
             None => item,
+        })
+    }
+
+    /// Adds a statement. Those that follow each other under one condition are under it together, and stores to neighbours are one.
+    fn join(&self, list: &mut Vec<Item>, item: Item) {
+        match (list.last_mut(), item) {
+            (
+                Some(Item::If { condition, then, otherwise }),
+                Item::If { condition: c, then: others, otherwise: o },
+            ) if *condition == c && otherwise.is_empty() && o.is_empty() => {
+                others.into_iter().for_each(|i| self.join(then, i));
+            }
+            (Some(Item::Store(row)), Item::Store(next)) if follows(row, &next) => row.extend(next),
+            (Some(Item::Write { tensor, at, values }), Item::Write { tensor: t, at: next, values: more })
+                if *tensor == t
+                    && next == &*at + &Poly::constant(values.len() as i64)
+                    && !self.reads(&more, t) =>
+            {
+                values.extend(more);
+            }
+            (_, item) => list.push(item),
+        }
+    }
+
+    /// Whether expressions read an array.
+    fn reads(&self, of: &[ExprId], tensor: usize) -> bool {
+        self.out.body.reachable(of).into_iter().any(|id| match self.out.body.expr(id) {
+            kernel::Expr::Shared { array, .. } => self.out.arrays.get(*array as usize) == Some(&tensor),
+            _ => false,
         })
     }
 }
@@ -519,20 +548,6 @@ fn written(body: &[Stmt]) -> impl Iterator<Item = usize> {
         }
     });
     out.into_iter()
-}
-
-/// Adds a statement. Those that follow each other under one condition are under it together, and stores to neighbours are one.
-fn join(list: &mut Vec<Item>, item: Item) {
-    match (list.last_mut(), item) {
-        (
-            Some(Item::If { condition, then, otherwise }),
-            Item::If { condition: c, then: others, otherwise: o },
-        ) if *condition == c && otherwise.is_empty() && o.is_empty() => {
-            others.into_iter().for_each(|i| join(then, i));
-        }
-        (Some(Item::Store(row)), Item::Store(next)) if follows(row, &next) => row.extend(next),
-        (_, item) => list.push(item),
-    }
 }
 
 /// Whether stores are those of the elements behind the last one.

@@ -145,7 +145,8 @@ impl Nest {
                 row: i64::from(rows),
                 order: vec![1, 0],
                 pad: i64::from(pitch - cols),
-                by: i64::from(if lines > 1 { lines } else { 0 }),
+                by: (lines > 1).then(|| i64::from(lines)).into_iter().collect(),
+                rotate: 0,
             };
             self = self.apply(Step::Stage(tensor, around.clone(), layout))?;
         }
