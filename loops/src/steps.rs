@@ -9,6 +9,7 @@
 //! | `clamp k 16` | as `split`, but points behind the last one compute what that one does, and store nothing |
 //! | `version k` | where the last point of loop `k` is inside of the conditions that all its stores have, the loop without them; elsewhere the loop as it was |
 //! | `fetch k` | what a point of loop `k` loads is loaded before anything else, what addresses depend on first |
+//! | `fill acc` | sums of products in register `acc` have no conditions: where one is false, the elements that are multiplied are 0, or nothing reads the sum |
 //! | `swap i j` | loop `j`, the only statement in `i`, goes around it |
 //! | `fuse i j` | loop `j`, the only statement in `i`, and `i` become one, `i` |
 //! | `distribute i` | each statement in loop `i` gets a loop of its own, with copies of the named values that it reads; a value that cannot be computed again later is kept in a register for each point |
@@ -31,6 +32,7 @@ mod ahead;
 mod depend;
 mod double;
 mod fetch;
+mod fill;
 mod guards;
 mod named;
 mod nests;
@@ -80,6 +82,8 @@ pub enum Step {
     Fetch(Name),
     /// The loads with which the points of a loop begin get a loop of their own, at the beginning of the list that the loop is in.
     Ahead(Name),
+    /// Sums into a register lose their conditions, which become those of the elements that are multiplied.
+    Fill(Name),
     /// The second loop, the only statement in the first one, goes around it.
     Swap(Name, Name),
     /// The second loop, the only statement in the first one, and this become one.
@@ -144,6 +148,7 @@ pub fn apply(kernel: &Kernel, step: &Step) -> Result<Kernel, Refused> {
         Step::Version(l) => version::version(&mut out, l),
         Step::Fetch(l) => fetch::fetch(&mut out, l),
         Step::Ahead(l) => ahead::ahead(&mut out, l),
+        Step::Fill(t) => fill::fill(&mut out, t),
         Step::Swap(a, b) => nests::swap(&mut out, a, b),
         Step::Fuse(a, b) => nests::fuse(&mut out, a, b),
         Step::Distribute(l) => nests::distribute(&mut out, l),
@@ -172,6 +177,7 @@ impl fmt::Display for Step {
             Step::Version(l) => write!(f, "version {l}"),
             Step::Fetch(l) => write!(f, "fetch {l}"),
             Step::Ahead(l) => write!(f, "ahead {l}"),
+            Step::Fill(t) => write!(f, "fill {t}"),
             Step::Swap(a, b) => write!(f, "swap {a} {b}"),
             Step::Fuse(a, b) => write!(f, "fuse {a} {b}"),
             Step::Distribute(l) => write!(f, "distribute {l}"),
@@ -224,6 +230,7 @@ impl FromStr for Step {
             ["version", l] => Step::Version(name(l)),
             ["fetch", l] => Step::Fetch(name(l)),
             ["ahead", l] => Step::Ahead(name(l)),
+            ["fill", t] => Step::Fill(name(t)),
             ["swap", a, b] => Step::Swap(name(a), name(b)),
             ["fuse", a, b] => Step::Fuse(name(a), name(b)),
             ["distribute", l] => Step::Distribute(name(l)),

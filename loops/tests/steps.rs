@@ -497,6 +497,61 @@ fn copies_go_through_registers() {
     }
 }
 
+#[test]
+fn sums_have_no_conditions() {
+    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let filled = tiled.replace("stage x k.0;", "fill acc; stage x k.0;");
+    let sum = |k: &Kernel| {
+        let text = k.to_string();
+        text.lines().find(|l| l.contains(" sum= ")).unwrap_or_default().trim().to_owned()
+    };
+    for (list, read) in [
+        (filled.clone(), "x.k.0[2*i.1.0 + i.1.1_1, k.1] * w.k.0[k.1, 2*j.1.0 + j.1.1_1]"),
+        (format!("{filled}; pipeline k.0"), "x.k.0[2*i.1.0 + i.1.1_1, k.1] * w.k.0[k.1, 2*j.1.0 + j.1.1_1]"),
+        (
+            format!("{filled}; double k.0"),
+            "x.k.0[k.0%2, 2*i.1.0 + i.1.1_1, k.1] * w.k.0[k.0%2, k.1, 2*j.1.0 + j.1.1_1]",
+        ),
+        (
+            filled.replace("stage x k.0;", "stage x k.0 order 1,0 rotate 4 by 4,2;"),
+            "x.k.0[k.1, i.1.1_1 + 2*(i.1.0%2) + 4*((i.1.0/2 + k.1/2)%2)] * w.k.0[k.1, 2*j.1.0 + j.1.1_1]",
+        ),
+    ] {
+        // Sizes that are multiples of no block, also along the sum.
+        for deep in [PRODUCT.to_owned(), PRODUCT.replace("24", "m"), PRODUCT.replace("24", "23")] {
+            let k = same(&deep, &list);
+            assert_eq!(races(&k), [""; 0]);
+            assert_eq!(sum(&k), format!("acc[i.1.1_1, j.1.1_1] sum= {read}"), "{k}");
+        }
+    }
+    // What is not copied is read under its conditions.
+    let k = same(PRODUCT, &filled.replace("stage x k.0; ", ""));
+    assert_eq!(
+        sum(&k),
+        "acc[i.1.1_1, j.1.1_1] sum= select(index(8*i.0 + 2*i.1.0 + i.1.1_1) < index(n), \
+         x[8*i.0 + 2*i.1.0 + i.1.1_1, 6*k.0 + k.1 if index(8*i.0 + 2*i.1.0 + i.1.1_1) < index(n)], 0.0) * \
+         w.k.0[k.1, 2*j.1.0 + j.1.1_1]",
+        "{k}"
+    );
+    let (blocks, _) = filled.split_once(" fill").unwrap();
+    let other = |from: &str, to: &str| PRODUCT.replace(from, to);
+    for (kernel, list, want) in [
+        (PRODUCT.to_owned(), "fill acc".to_owned(), "sums into `acc` have no conditions"),
+        (PRODUCT.to_owned(), "fill x".to_owned(), "`x` is no register"),
+        (PRODUCT.to_owned(), "fill z".to_owned(), "there is no tensor `z`"),
+        (other("acc = 0.0", "acc = 1.0"), format!("{blocks} fill acc"), "no sum that begins with 0"),
+        (other("sum=", "max="), format!("{blocks} fill acc"), "no sum that begins with 0"),
+        (other(" * w", " + w"), format!("{blocks} fill acc"), "no product of elements of tensors"),
+        // An element that is read where its sum may be unknown.
+        (other("max(acc", "max(acc + acc"), "split k 5; fill acc".to_owned(), ""),
+    ] {
+        match steps(&kernel, &list) {
+            Ok(_) => assert_eq!(want, ""),
+            Err(why) => assert!(!want.is_empty() && why.contains(want), "{why}"),
+        }
+    }
+}
+
 /// A matrix and its transposition.
 const ACROSS: &str = "kernel
   x: f32[12*n] storage read
@@ -630,7 +685,7 @@ fn random_steps_leave_results_as_they_are() {
                 let (a, b) = (&loops[next(loops.len())], &loops[next(loops.len())]);
                 let t = &k.tensors[next(k.tensors.len())].name;
                 // Copies are for kernels that have invocations.
-                let kind = if kernel == tiled { next(34) } else { next(14) };
+                let kind = if kernel == tiled { next(34) } else { next(15) };
                 let step = match kind {
                     0..3 => format!("split {a} {}", [2, 3, 4][next(3)]),
                     3..5 => format!("swap {a} {b}"),
@@ -646,6 +701,7 @@ fn random_steps_leave_results_as_they_are() {
                         format!("{} {}", ["double", "pipeline"][next(2)], sums[next(sums.len())])
                     }
                     23.. => format!("stage {} {a}{}", ["x", "w"][next(2)], LAYOUTS[next(LAYOUTS.len())]),
+                    13 => "fill acc".into(),
                     _ => format!("invocation {a}"),
                 };
                 if let Ok(new) = apply(&k, &step.parse().unwrap()) {
@@ -675,7 +731,7 @@ fn random_steps_leave_results_as_they_are() {
     }
     assert!(applied > 100 && placed > 10, "{applied} steps, {placed} places");
     assert!(unproven * 100 < applied, "{unproven} of {applied} steps");
-    for name in ["distribute", "named", "stage", "layout", "double", "pipeline"] {
+    for name in ["distribute", "named", "stage", "layout", "double", "pipeline", "fill"] {
         assert!(each.get(name).is_some_and(|n| *n >= 5), "{each:?}");
     }
     println!("{each:?}");

@@ -52,14 +52,28 @@ fn add_registers(
                 add_registers(k, otherwise, around, out)?;
             }
             Stmt::Store(s) => {
-                let (label, dtype) =
-                    (format!("{}.next", k.tensors[s.tensor].name), k.tensors[s.tensor].dtype);
+                let label = format!("{}.next", k.tensors[s.tensor].name);
+                let of = match loaded(&s.value) {
+                    Some(Expr::Load { tensor, .. }) => *tensor,
+                    _ => s.tensor,
+                };
+                let dtype = k.tensors[of].dtype;
                 out.push(k.add_tensor(&label, dtype, around.clone(), Space::Register));
             }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// The only load of what a copy stores: all else is computed where it is stored, so that nothing waits for the load before.
+fn loaded(value: &Expr) -> Option<&Expr> {
+    let mut all = vec![];
+    value.visit(&mut |e| all.extend(matches!(e, Expr::Load { .. }).then_some(e)));
+    match all[..] {
+        [load] => Some(load),
+        _ => None,
+    }
 }
 
 /// A half of a copy.
@@ -95,9 +109,18 @@ fn halves(
             Stmt::Store(s) => {
                 let Some(register) = registers.next() else { continue };
                 let at: Vec<Poly> = around.iter().map(|v| Poly::var(*v)).collect();
+                let load = loaded(&s.value);
                 Stmt::Store(match half {
-                    Half::Loads => Store { tensor: register, at, ..s.clone() },
-                    Half::Stores => Store { value: Expr::load(register, at), ..s.clone() },
+                    Half::Loads => {
+                        Store { tensor: register, at, value: load.unwrap_or(&s.value).clone(), ..s.clone() }
+                    }
+                    Half::Stores => {
+                        let kept = Expr::load(register, at);
+                        let rest = |e: Expr| if Some(&e) == load { kept.clone() } else { e };
+                        let value =
+                            if load.is_some() { s.value.map(&Poly::clone, &rest) } else { kept.clone() };
+                        Store { value, ..s.clone() }
+                    }
                 })
             }
             s => s.clone(),

@@ -51,6 +51,58 @@ fn reads_always(body: &[Stmt], t: TensorId, position: &[Poly]) -> bool {
     })
 }
 
+fn reads_at(e: &Expr, t: TensorId, position: &[Poly]) -> bool {
+    matches!(e, Expr::Load { tensor, at, .. } if *tensor == t && at == position)
+}
+
+/// The value of elements of a tensor where a condition is false.
+#[derive(Clone, PartialEq)]
+struct Filled {
+    condition: Expr,
+    zero: Expr,
+}
+
+/// The condition under which statements read a tensor at a position, with one constant instead where it is false; `None` where not all
+/// reads are so, or where some are executed under other conditions.
+fn filled(body: &[Stmt], t: TensorId, position: &[Poly]) -> Option<Filled> {
+    let mut out = None;
+    let found = fill_of(body, true, t, position, &mut out);
+    out.filter(|f| found && super::guards::is_fixed(&f.condition))
+}
+
+/// Whether all reads have the condition and the constant of `out`, which the first one sets; `always` where statements are executed at
+/// each point.
+fn fill_of(body: &[Stmt], always: bool, t: TensorId, position: &[Poly], out: &mut Option<Filled>) -> bool {
+    body.iter().all(|s| {
+        let guarded = matches!(s, Stmt::Store(Store { guard: Some(_), .. }));
+        let mut alike = true;
+        let (mut reads, mut chosen) = (0, 0);
+        s.exprs(&mut |e| {
+            e.visit(&mut |e| {
+                reads += usize::from(reads_at(e, t, position));
+                let Expr::Select(c, a, b) = e else { return };
+                let plain = matches!(&**a, Expr::Load { guard: Some(g), .. } if g == c);
+                if plain && reads_at(a, t, position) && matches!(**b, Expr::Const(_)) {
+                    let own = Filled { condition: (**c).clone(), zero: (**b).clone() };
+                    chosen += 1;
+                    alike &= *out.get_or_insert_with(|| own.clone()) == own;
+                }
+            });
+        });
+        let inside = match s {
+            Stmt::For(l) => {
+                let some = l.condition.is_none() && l.extent.as_const().is_some_and(|n| n > 0);
+                fill_of(&l.body, always && some, t, position, out)
+            }
+            Stmt::If { then, otherwise, .. } => {
+                fill_of(then, false, t, position, out) && fill_of(otherwise, false, t, position, out)
+            }
+            _ => true,
+        };
+        inside && alike && reads == chosen && (reads == 0 || always && !guarded)
+    })
+}
+
 /// An index expression without the clamps of positions of which variables are parts: `min(16*i + j, n - 1)` is `16*i + j`.
 fn unclamped(p: &Poly, vars: &BTreeSet<usize>, extents: &[Poly]) -> Poly {
     let open = |p: &Poly| p.vars().iter().any(|v| vars.contains(v));
@@ -229,6 +281,7 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         None => first,
     };
     let (first, always) = (first.to_vec(), reads_always(&l.body[end..], t, first));
+    let filled = filled(&l.body[end..], t, &first);
     // The variables whose values make the part: invocations', and those of loops inside.
     let extents = domain(k);
     let mut inside: BTreeSet<usize> = lanes.iter().map(|l| l.0).collect();
@@ -247,6 +300,16 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         axes(&open, &inside, &extents, layout.row).filter(|_| parts(&open) == parts(&offset)).ok_or_else(
             || format!("a point of `{at}` reads a part of `{name}` that is no box of constant size"),
         )?;
+    let numbering: BTreeSet<usize> = axes.iter().flat_map(|a| &a.vars).map(|v| v.0).collect();
+    if let Some(Filled { condition, .. }) = &filled {
+        let mut other = BTreeSet::new();
+        condition.visit(&mut |e| other.extend(e.indices().iter().flat_map(parts)));
+        if !other.is_subset(&numbering) {
+            return Err(format!(
+                "the condition of what is read of `{name}` says more than which element it is"
+            ));
+        }
+    }
     let shape: Vec<i64> = axes.iter().map(Axis::len).collect();
     let order = match layout.order.is_empty() {
         true => (0..shape.len()).collect(),
@@ -324,7 +387,7 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     let mut guard = (count % share != 0).then(|| Expr::compare(BinaryOp::Lt, outer, groups));
     for (p, extent) in from.iter().zip(&k.tensors[t].shape) {
         let mut check = |ok: bool, op: BinaryOp, bound: &Poly| {
-            if !ok && !always {
+            if !ok && !always && filled.is_none() {
                 let inside = Expr::compare(op, p.clone(), bound.clone());
                 guard = Some(super::guards::both(guard.take(), inside));
             }
@@ -332,7 +395,14 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
         check(p.proves_nonneg(&extents), BinaryOp::Ge, &Poly::ZERO);
         check((&(extent - p) - &Poly::ONE).proves_nonneg(&extents), BinaryOp::Lt, extent);
     }
-    let value = Expr::Load { tensor: t, at: from, guard: None };
+    let value = match &filled {
+        None => Expr::Load { tensor: t, at: from, guard: None },
+        Some(Filled { condition, zero }) => {
+            let condition = condition.map(&index, &|e| e);
+            let load = Expr::Load { tensor: t, at: from, guard: Some(Arc::new(condition.clone())) };
+            Expr::select(condition, load, zero.clone())
+        }
+    };
     let rows = order.iter().rev().nth(1).map_or(1, |a| together[*a]);
     let rotated = |at: &[Poly]| {
         rotated(order.iter().map(|a| at[*a].clone()).collect(), (rotate, rows), length, &extents)
@@ -343,8 +413,11 @@ pub(super) fn stage(k: &mut Kernel, name: &str, at: &str, layout: &Layout) -> Re
     k.body = replace(std::mem::take(&mut k.body), var, &mut |l| {
         let read = |s: &Stmt| {
             s.map(&Poly::clone, &|e| match e {
-                Expr::Load { tensor, at, guard } if tensor == t && at == first => {
-                    Expr::Load { tensor: copy, at: own.clone(), guard: guard.as_ref().map(Arc::clone) }
+                Expr::Load { tensor, at, guard } if filled.is_none() && tensor == t && at == first => {
+                    Expr::Load { tensor: copy, at: own.clone(), guard }
+                }
+                Expr::Select(_, a, _) if filled.is_some() && reads_at(&a, t, &first) => {
+                    Expr::load(copy, own.clone())
                 }
                 e => e,
             })
