@@ -18,12 +18,26 @@ impl Module<'_> {
         let name = match p.as_atom() {
             Some(a) => self.atom(s, a)?,
             None => {
-                let text = self.sum(s, p)?;
+                let base = self.shared_sum(p);
+                let text = match (p - &base).as_const() {
+                    Some(c) if c != 0 => {
+                        let (base, size) =
+                            (self.index(s, &base)?, literal(c.checked_abs().unwrap_or(i64::MAX))?);
+                        format!("{base} {} {size}", if c < 0 { '-' } else { '+' })
+                    }
+                    _ => self.sum(s, p)?,
+                };
                 s.let_index(&text)
             }
         };
         s.remember_poly(p, &name);
         Ok(name)
+    }
+
+    /// The sum of which an index expression is written as: one that others are too, but for a constant, or itself.
+    pub(super) fn shared_sum(&self, p: &Poly) -> Poly {
+        let base = p - &Poly::constant(constant(p));
+        if self.sums.contains(&base) { base } else { p.clone() }
     }
 
     /// The part of a sum that an enclosing scope has computed, and the rest.
@@ -188,6 +202,11 @@ impl Module<'_> {
         }
         Ok(())
     }
+}
+
+/// The constant of a sum.
+pub(super) fn constant(p: &Poly) -> i64 {
+    p.terms().into_iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| c)
 }
 
 /// An `i32` literal, in parentheses where negative.

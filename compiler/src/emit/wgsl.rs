@@ -203,6 +203,8 @@ pub struct Module<'a> {
     pub(super) arrays: Vec<String>,
     /// The elements of the vectors of which arrays in workgroup memory are; 1 for those of elements.
     pub(super) vectors: Vec<u32>,
+    /// Sums that indices are with one constant or another added, which have names of their own.
+    pub(super) sums: BTreeSet<Poly>,
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
     deps: Dependence,
@@ -239,6 +241,7 @@ impl<'a> Module<'a> {
             subgroup: None,
             arrays: vec![],
             vectors: vec![],
+            sums: BTreeSet::new(),
             uses_cooperative: false,
             deps: Dependence::of(kernel),
             in_place: false,
