@@ -4,6 +4,7 @@
 //! change in a loop is computed before it.
 
 mod declared;
+mod lanes;
 mod listing;
 mod words;
 
@@ -11,10 +12,11 @@ use super::index::constant;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::bindings::component;
+use crate::kernel::bindings::{Encoding, component};
 use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
 use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
 use declared::{Declared, shared_width};
+use lanes::{COMPONENTS, WIDTH, vector_registers};
 use listing::{Element, Item, Listing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -71,8 +73,27 @@ pub(super) fn emit(
         lifted.tensors.iter().enumerate().map(|(i, t)| shared_width(i, t, &items, &m, &arrays)).collect();
     m.vectors = arrays.iter().map(|t| widths[*t]).collect();
     m.sums = shared_sums(&addresses(&m, &widths, &items, true)?);
-    let mut w =
-        Writer { kernel: &lifted, grid, invocations, vars: vec![], locals, widths, undeclared: local, words };
+    let vectors = vector_registers(&lifted, &items, &whole.body, &variables, &widths);
+    // A vector is declared where all of its elements are.
+    let first = |e: &Element| match vectors[e.tensor] {
+        true => Element { element: e.element - e.element % WIDTH as i64, ..*e },
+        false => *e,
+    };
+    let all = |e: &Element| {
+        (0..WIDTH as i64).all(|i| local.contains(&Element { element: first(e).element + i, ..*e }))
+    };
+    let undeclared = local.iter().filter(|e| !vectors[e.tensor] || all(e)).copied().collect();
+    let mut w = Writer {
+        kernel: &lifted,
+        grid,
+        invocations,
+        vars: vec![],
+        locals,
+        widths,
+        vectors: vectors.clone(),
+        undeclared,
+        words,
+    };
     let mut s = Scope::new(4);
     for (i, (name, _)) in vars.iter().enumerate() {
         let name = names.of(name);
@@ -96,14 +117,18 @@ pub(super) fn emit(
     let mut declared: BTreeSet<Element> = variables.into_iter().collect();
     items.iter().for_each(|i| {
         i.visit(&mut |i| {
-            if let Item::Set(e, _) = i {
-                declared.insert(*e);
+            if let Item::Set(e, values) = i {
+                declared.extend((0..values.len() as i64).map(|n| Element { element: e.element + n, ..*e }));
             }
         });
     });
-    for e in declared.difference(&w.undeclared) {
+    let first: BTreeSet<Element> = declared.difference(&w.undeclared).map(first).collect();
+    for e in first {
         let ty = reg_type(lifted.tensors[e.tensor].dtype.reg()).to_owned();
-        list.push(Statement::Variable { name: w.variable(e), ty });
+        list.push(match vectors[e.tensor] {
+            true => Statement::Variable { name: w.vector(&e), ty: format!("vec{WIDTH}<{ty}>") },
+            false => Statement::Variable { name: w.variable(&e), ty },
+        });
     }
     let used: BTreeSet<usize> = arrays.iter().copied().chain(w.written(&items)).collect();
     let (mut shared, mut bytes) = (vec![], 0);
@@ -210,7 +235,8 @@ fn roots(items: &[Item], conditional: bool) -> BTreeSet<ExprId> {
                     out.extend(roots(otherwise, true));
                 }
             }
-            Item::Value(id) | Item::Set(_, id) => _ = out.insert(*id),
+            Item::Value(id) => _ = out.insert(*id),
+            Item::Set(_, values) => out.extend(values),
             Item::Store(all) => out.extend(all.iter().flat_map(Store::reads)),
             Item::Write { at, values, .. } => {
                 out.extend(values);
@@ -320,6 +346,8 @@ struct Writer<'k> {
     locals: Vec<String>,
     /// The elements of the vectors of which each tensor in workgroup memory is an array.
     widths: Vec<u32>,
+    /// Whether the variables of each register are vectors.
+    vectors: Vec<bool>,
     /// The variables that are declared where they are set first.
     undeclared: BTreeSet<Element>,
     /// The loops that put words of a binding together.
@@ -329,7 +357,15 @@ struct Writer<'k> {
 type Done = Result<(), Diagnostic>;
 
 impl Writer<'_> {
+    /// The vector that holds a variable.
+    fn vector(&self, e: &Element) -> String {
+        format!("{}_{}", self.locals[e.tensor], e.element / WIDTH as i64)
+    }
+
     fn variable(&self, e: &Element) -> String {
+        if self.vectors[e.tensor] {
+            return format!("{}.{}", self.vector(e), COMPONENTS[e.element as usize % WIDTH]);
+        }
         let name = &self.locals[e.tensor];
         if self.kernel.tensors[e.tensor].shape.is_empty() {
             name.clone()
@@ -451,13 +487,34 @@ impl Writer<'_> {
                     s.bind(*id, named);
                 }
             }
-            Item::Set(e, value) => {
-                let (v, name) = (m.inline(s, *value)?, self.variable(e));
-                if self.undeclared.remove(e) {
-                    let ty = reg_type(self.kernel.tensors[e.tensor].dtype.reg());
-                    s.line(&format!("var {name}: {ty} = {v};"));
-                } else if v != name {
-                    s.line(&format!("{name} = {v};"));
+            Item::Set(first, values) => {
+                let ty = reg_type(self.kernel.tensors[first.tensor].dtype.reg());
+                let width = if self.vectors[first.tensor] { WIDTH } else { 1 };
+                for (i, vector) in values.chunks(width).enumerate() {
+                    let element = first.element + (i * width) as i64;
+                    let e = Element { element, ..*first };
+                    let mut undeclared = true;
+                    for i in 0..width as i64 {
+                        undeclared &= self.undeclared.remove(&Element { element: element + i, ..e });
+                    }
+                    let (v, name) = match vector {
+                        [value] => (m.inline(s, *value)?, self.variable(&e)),
+                        all => {
+                            let name = self.vector(&e);
+                            if let Some(added) = m.added_to(s, &name, all)?.filter(|_| !undeclared) {
+                                let v = m.vector_text(s, &added, ty)?;
+                                s.line(&format!("{name} += {v};"));
+                                continue;
+                            }
+                            (m.vector_text(s, all, ty)?, name)
+                        }
+                    };
+                    if undeclared {
+                        let ty = if width > 1 { format!("vec{width}<{ty}>") } else { ty.to_owned() };
+                        s.line(&format!("var {name}: {ty} = {v};"));
+                    } else if v != name {
+                        s.line(&format!("{name} = {v};"));
+                    }
                 }
             }
             Item::Write { tensor, at, values } => {
@@ -466,24 +523,30 @@ impl Writer<'_> {
                 for (i, vector) in values.chunks(width as usize).enumerate() {
                     let first = at + &Poly::constant(i as i64 * i64::from(width));
                     let at = m.index(s, &component(&first, width).map_or(first, |(at, _)| at))?;
-                    let mut all = vec![];
-                    for value in vector {
-                        all.push(m.inline(s, *value)?);
-                    }
-                    let v = match dtype {
-                        _ if width > 1 => {
-                            format!("vec{width}<{}>({})", stored_type(dtype.reg()), all.join(", "))
-                        }
-                        DType::Bool => format!("select(0u, 1u, {})", all.concat()),
-                        _ => all.concat(),
+                    let v = match vector {
+                        [value] => m.inline(s, *value)?,
+                        all => m.vector_text(s, all, stored_type(dtype.reg()))?,
                     };
+                    let v = if dtype == DType::Bool { format!("select(0u, 1u, {v})") } else { v };
                     s.line(&format!("{name}[{at}] = {v};"));
                 }
             }
             Item::Store(all) => {
                 let n =
                     all.first().map_or(Ok(1), |s| m.binding(s.tensor).map(|b| b.1.vector().unwrap_or(1)))?;
-                all.chunks(n as usize).try_for_each(|v| m.store_neighbours(s, v))?;
+                for v in all.chunks(n as usize) {
+                    let values: Vec<ExprId> = v.iter().map(|s| s.value).collect();
+                    let (i, b) = m.binding(v[0].tensor)?;
+                    let plain = b.encoding == Encoding::Vector(WIDTH as u32) && b.dtype == DType::F32;
+                    match m.variable_of(s, &values)?.filter(|_| plain) {
+                        Some(vector) => {
+                            let at = m.address(v[0].tensor, &v[0].offset)?;
+                            let at = m.index(s, &at)?;
+                            s.line(&format!("{}[{at}] = {vector};", m.names[i]));
+                        }
+                        None => m.store_neighbours(s, v)?,
+                    }
+                }
             }
             Item::Barrier(storage) => {
                 flush(s, out);

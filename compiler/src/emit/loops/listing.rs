@@ -8,6 +8,7 @@ use crate::Diagnostic;
 use crate::kernel::{self, Body, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, ScalarFn};
 use wgfc_loops::{Expr, For, Kernel, Kind, Space, Stmt, Store, Write, visit};
 
@@ -63,8 +64,8 @@ pub(super) enum Item {
     Value(ExprId),
     /// Elements of a buffer, one behind the other.
     Store(Vec<kernel::Store>),
-    /// A variable.
-    Set(Element, ExprId),
+    /// Variables, one behind the other: the first one, and the values, none of which reads one of them that is set before.
+    Set(Element, Vec<ExprId>),
     /// Elements of an array, one behind the other.
     Write {
         /// The tensor.
@@ -92,6 +93,9 @@ impl Item {
 
 /// The most statements of a kernel, those of loops that are written out once for each point: drivers take minutes for larger texts.
 const MOST_STATEMENTS: usize = 1 << 16;
+
+/// The most expressions of a value that are searched for what statements before it change.
+const MOST_SEARCHED: usize = 64;
 
 /// A listing under way.
 struct Lister<'k> {
@@ -457,7 +461,7 @@ impl Lister<'_> {
                 self.path.extend(guard.map(|_| self.lists));
                 self.used(e, true);
                 guard.and_then(|_| self.path.pop());
-                Item::Set(e, value)
+                Item::Set(e, vec![value])
             } else {
                 Item::Write { tensor: s.tensor, at: self.offset(s.tensor, &s.at)?, values: vec![value] }
             };
@@ -483,7 +487,14 @@ impl Lister<'_> {
             (Some(Item::Write { tensor, at, values }), Item::Write { tensor: t, at: next, values: more })
                 if *tensor == t
                     && next == &*at + &Poly::constant(values.len() as i64)
-                    && !self.reads(&more, t) =>
+                    && !self.reads(&more, t, 0..0) =>
+            {
+                values.extend(more);
+            }
+            (Some(Item::Set(first, values)), Item::Set(next, more))
+                if first.tensor == next.tensor
+                    && next.element == first.element + values.len() as i64
+                    && !self.reads(&more, first.tensor, first.element..next.element) =>
             {
                 values.extend(more);
             }
@@ -491,12 +502,27 @@ impl Lister<'_> {
         }
     }
 
-    /// Whether expressions read an array.
-    fn reads(&self, of: &[ExprId], tensor: usize) -> bool {
-        self.out.body.reachable(of).into_iter().any(|id| match self.out.body.expr(id) {
-            kernel::Expr::Shared { array, .. } => self.out.arrays.get(*array as usize) == Some(&tensor),
-            _ => false,
-        })
+    /// Whether expressions read an array, or one of these elements of what are variables. True where they are too many to be searched.
+    fn reads(&self, of: &[ExprId], tensor: usize, elements: Range<i64>) -> bool {
+        let (mut seen, mut stack) = (BTreeSet::new(), of.to_vec());
+        while let Some(id) = stack.pop() {
+            let found = match self.out.body.expr(id) {
+                kernel::Expr::Shared { array, .. } => self.out.arrays.get(*array as usize) == Some(&tensor),
+                kernel::Expr::Acc(i) => self
+                    .out
+                    .variables
+                    .get(*i as usize)
+                    .is_some_and(|v| v.tensor == tensor && elements.contains(&v.element)),
+                _ => false,
+            };
+            if found || seen.len() > MOST_SEARCHED {
+                return true;
+            }
+            if seen.insert(id) {
+                stack.extend(self.out.body.operands(id));
+            }
+        }
+        false
     }
 }
 
