@@ -3,22 +3,23 @@
 //! The loops of workgroups and invocations become the entry point's numbers, the other statements a template each. What does not
 //! change in a loop is computed before it.
 
+mod addresses;
 mod declared;
 mod lanes;
 mod listing;
 mod words;
 
-use super::index::constant;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::bindings::{Encoding, component};
 use crate::kernel::dependence::{Deps, VARIABLES, var_bit};
 use crate::kernel::{self, ExprId, Family, Map, Store, TensorId};
+use addresses::{addresses, shared_sums};
 use declared::{Declared, shared_width};
 use lanes::{COMPONENTS, WIDTH, vector_registers};
 use listing::{Element, Item, Listing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_codegen_templates::loops::{self as templates, Statement, is_reserved};
 use wgfc_codegen_templates::{library, render};
@@ -246,64 +247,6 @@ fn roots(items: &[Item], conditional: bool) -> BTreeSet<ExprId> {
         }
     }
     out
-}
-
-/// The index expressions of the memory that statements access; without `conditional`, of those only that each execution evaluates.
-fn addresses(m: &Module, widths: &[u32], items: &[Item], conditional: bool) -> Result<Vec<Poly>, Diagnostic> {
-    let vector = |p: &Poly, width: u32| component(p, width).map_or_else(|| p.clone(), |c| c.0);
-    let roots: Vec<ExprId> = roots(items, conditional).into_iter().collect();
-    let mut out = vec![];
-    for id in m.kernel.body.reachable(&roots) {
-        match m.kernel.body.expr(id) {
-            kernel::Expr::Load { tensor, offset, .. } => out.push(m.address(*tensor, offset)?),
-            kernel::Expr::Shared { array, at, .. } => {
-                out.push(vector(at, m.vectors.get(*array as usize).copied().unwrap_or(1)));
-            }
-            _ => {}
-        }
-    }
-    stored(m, widths, items, conditional, &mut out)?;
-    Ok(out)
-}
-
-/// Adds the index expressions of the memory that statements store to.
-fn stored(m: &Module, widths: &[u32], items: &[Item], conditional: bool, out: &mut Vec<Poly>) -> Done {
-    for i in items {
-        match i {
-            Item::Loop { body, .. } => stored(m, widths, body, conditional, out)?,
-            Item::If { then, otherwise, .. } if conditional => {
-                stored(m, widths, then, conditional, out)?;
-                stored(m, widths, otherwise, conditional, out)?;
-            }
-            Item::Write { tensor, at, values } => {
-                let width = widths.get(*tensor).copied().unwrap_or(1);
-                let firsts = (0..values.len() as i64).step_by(width as usize);
-                for at in firsts.map(|i| at + &Poly::constant(i)) {
-                    out.push(component(&at, width).map_or(at, |c| c.0));
-                }
-            }
-            Item::Store(all) => {
-                let Some(first) = all.first() else { continue };
-                let n = m.binding(first.tensor)?.1.vector().unwrap_or(1);
-                for s in all.chunks(n as usize).filter_map(|v| v.first()) {
-                    out.push(m.address(s.tensor, &s.offset)?);
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Sums of several terms that index expressions are with different constants added.
-fn shared_sums(all: &[Poly]) -> BTreeSet<Poly> {
-    let mut constants: BTreeMap<Poly, BTreeSet<i64>> = BTreeMap::new();
-    for p in all {
-        let c = constant(p);
-        constants.entry(p - &Poly::constant(c)).or_default().insert(c);
-    }
-    let several = constants.into_iter().filter(|(base, c)| c.len() > 1 && base.terms().len() > 1);
-    several.map(|(base, _)| base).collect()
 }
 
 /// Names that nothing else in the text has.
