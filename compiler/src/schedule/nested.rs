@@ -1,5 +1,6 @@
 //! A loop nest and the steps on it.
 
+use std::collections::BTreeSet;
 use wgfc_ir::Poly;
 use wgfc_loops::steps::{Step, apply};
 use wgfc_loops::{Kind, Name};
@@ -63,5 +64,39 @@ impl Nest {
             return Ok(self);
         };
         self.split(i, part)?.place(i + 1, Kind::Unroll)
+    }
+
+    /// Brings perfectly nested loops into another order.
+    pub fn ordered(mut self, order: &mut [Name], want: &[Name]) -> Result<Nest, String> {
+        for (i, name) in want.iter().enumerate() {
+            let mut at =
+                order.iter().position(|n| n == name).ok_or_else(|| format!("there is no loop `{name}`"))?;
+            while at > i {
+                self = self.apply(Step::Swap(order[at - 1].clone(), order[at].clone()))?;
+                order.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Makes two loops of one, which is number `at` of `of`.
+    pub fn divided(
+        self,
+        order: &mut Vec<Name>,
+        of: &mut Vec<Name>,
+        at: usize,
+        step: impl Fn(Name) -> Step,
+    ) -> Result<Nest, String> {
+        let name = of[at].clone();
+        let before: BTreeSet<Name> = self.kernel.vars.iter().cloned().collect();
+        let out = self.apply(step(name.clone()))?;
+        let new: Vec<Name> = out.kernel.vars.iter().filter(|v| !before.contains(*v)).cloned().collect();
+        for list in [order, of] {
+            if let Some(at) = list.iter().position(|n| *n == name) {
+                list.splice(at..=at, new.iter().cloned());
+            }
+        }
+        Ok(out)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::maps::{Flat, Map};
 use super::nested::Nest;
-use super::products::Product;
+use super::products::{Product, Tiled};
 use super::{Context, Schedule};
 use crate::kernel::{Family, Kernel, KernelGraph};
 use crate::nest::{nest, structural};
@@ -28,6 +28,16 @@ impl Steps {
     /// The reason for which the kernel does not go so.
     pub fn flat(kernel: &Kernel, graph: &KernelGraph, schedule: &Flat) -> Result<Steps, String> {
         Nest::new(nest(kernel, graph)?).flat(kernel, schedule).map(|n| Steps::new(n.steps))
+    }
+
+    /// The steps of a product in tiles: blocks of results for each invocation, both operands copied to workgroup memory.
+    ///
+    /// # Errors
+    /// The reason for which the kernel does not go so: operands that are computed from tensors, more than one sum, slices of k or two buffers.
+    pub fn tiled(kernel: &Kernel, graph: &KernelGraph, schedule: &Tiled) -> Result<Steps, String> {
+        let Tiled { shape, buffers, unroll, rows_first } = *schedule;
+        let nest = Nest::new(nest(kernel, graph)?).product(shape, buffers, unroll, rows_first)?;
+        Ok(Steps::new(nest.steps))
     }
 
     /// The kernel in the loop form after the steps.
@@ -133,6 +143,9 @@ mod tests {
     use crate::cost::Expected;
     use crate::device::DeviceProfile;
     use crate::kernel::parse;
+    use crate::schedule::products::TileShape;
+    use wgfc_ir::Scalar;
+    use wgfc_loops::interpret::{Options, run};
 
     #[test]
     fn steps_that_do_not_fit_are_refused_with_the_reason() {
@@ -164,5 +177,75 @@ kernel 0 map [n]
         let text = "split:i:max(4,n),stage:x:i.0:order:1,0:pad:1,fetch:i.1";
         assert_eq!(text.parse::<Steps>().unwrap().to_string(), text);
         assert_eq!("split:i".parse::<Steps>(), Err("`split i` is no step".to_owned()));
+    }
+
+    #[test]
+    fn products_in_tiles_have_steps() {
+        let graph = |x: &str, y: &str, ends: &str| {
+            parse(&format!(
+                "t0: {ends} input 0 as \"x\"
+t1: {ends} input 1 as \"w\"
+t2: f32[n] input 2 as \"bias\"
+t3: f32[b, m, n] output 0
+
+kernel 0 matmul [b, m, n, k]
+  e0: f32 = t0[{x}]
+  e1: f32 = t1[{y}]
+  e2: f32 = acc0
+  e3: f32 = t2[%2]
+  e4: f32 = add(e2, e3)
+  acc0 = sum(e0 * e1)
+  t3[m*n*%0 + n*%1 + %2] = e4
+"
+            ))
+            .unwrap()
+        };
+        let tiled = |rows, cols, k, thread_rows, thread_cols, unroll, rows_first| Tiled {
+            shape: TileShape { rows, cols, k, thread_rows, thread_cols, split: 1 },
+            buffers: 1,
+            unroll,
+            rows_first,
+        };
+        let all = "f32[b, k, m + n]";
+        for (x, y) in
+            [("k*m*%0 + k*%1 + %3", "k*n*%0 + n*%3 + %2"), ("k*m*%0 + m*%3 + %1", "k*n*%0 + k*%2 + %3")]
+        {
+            let graph = graph(x, y, all);
+            let kernel = &graph.kernels[0];
+            for schedule in [
+                tiled(32, 32, 8, 4, 8, 1, false),
+                tiled(64, 64, 16, 8, 8, 4, true),
+                tiled(64, 128, 16, 8, 8, 2, false),
+                tiled(16, 32, 16, 2, 4, 2, false),
+            ] {
+                let steps = Steps::tiled(kernel, &graph, &schedule).unwrap();
+                assert_eq!(steps.to_string().parse::<Steps>().unwrap(), steps);
+                let after = steps.scheduled(kernel, &graph).unwrap();
+                assert_eq!(races(&after), [""; 0], "{after}");
+                let sizes = |s: &str| match s {
+                    "b" => Some(2),
+                    "m" => Some(37),
+                    "n" => Some(45),
+                    "k" => Some(21),
+                    _ => None,
+                };
+                let results = |k: &wgfc_loops::Kernel| {
+                    let contents = |(i, t): (usize, &Tensor)| {
+                        let elements = t.elements().eval_syms(&sizes).unwrap();
+                        let storage = matches!(t.space, Space::Storage(_));
+                        let value = |e: i64| ((e * 7 + 3 * i as i64) % 11 - 5) as f64;
+                        let count = if storage { elements } else { 0 };
+                        (0..count).map(|e| Scalar::from_f64(t.dtype, value(e))).collect()
+                    };
+                    let mut buffers: Vec<Vec<Scalar>> = k.tensors.iter().enumerate().map(contents).collect();
+                    run(k, &sizes, &mut buffers, &Options::default()).unwrap();
+                    buffers.swap_remove(3)
+                };
+                assert_eq!(results(&after), results(&nest(kernel, &graph).unwrap()), "{after}");
+            }
+        }
+        let graph = graph("k*m*%0 + k*%1 + 2*%3", "k*n*%0 + n*%3 + %2", all);
+        let why = Steps::tiled(&graph.kernels[0], &graph, &tiled(32, 32, 8, 4, 8, 1, false)).unwrap_err();
+        assert_eq!(why, "`x` is not read along a line or k");
     }
 }

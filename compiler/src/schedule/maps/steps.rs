@@ -5,7 +5,7 @@ use super::tiles::Along;
 use super::{Flat, Tiled, grouped};
 use crate::kernel::{Family, Kernel};
 use crate::schedule::nested::Nest;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use wgfc_ir::{Atom, Poly};
 use wgfc_loops::steps::{Layout, Step};
 use wgfc_loops::{Expr, For, Kind, Name, Stmt, visit};
@@ -167,40 +167,6 @@ impl Nest {
             };
         }
         Ok(self)
-    }
-
-    /// Brings perfectly nested loops into another order.
-    fn ordered(mut self, order: &mut [Name], want: &[Name]) -> Result<Nest, String> {
-        for (i, name) in want.iter().enumerate() {
-            let mut at =
-                order.iter().position(|n| n == name).ok_or_else(|| format!("there is no loop `{name}`"))?;
-            while at > i {
-                self = self.apply(Step::Swap(order[at - 1].clone(), order[at].clone()))?;
-                order.swap(at - 1, at);
-                at -= 1;
-            }
-        }
-        Ok(self)
-    }
-
-    /// Makes two loops of one, which is number `at` of `of`.
-    fn divided(
-        self,
-        order: &mut Vec<Name>,
-        of: &mut Vec<Name>,
-        at: usize,
-        step: impl Fn(Name) -> Step,
-    ) -> Result<Nest, String> {
-        let name = of[at].clone();
-        let before: BTreeSet<Name> = self.kernel.vars.iter().cloned().collect();
-        let out = self.apply(step(name.clone()))?;
-        let new: Vec<Name> = out.kernel.vars.iter().filter(|v| !before.contains(*v)).cloned().collect();
-        for list in [order, of] {
-            if let Some(at) = list.iter().position(|n| *n == name) {
-                list.splice(at..=at, new.iter().cloned());
-            }
-        }
-        Ok(out)
     }
 
     fn find(&self, name: &Name) -> Option<&For> {

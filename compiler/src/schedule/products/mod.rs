@@ -6,6 +6,7 @@
 pub mod cost;
 pub mod problem;
 mod shapes;
+mod steps;
 pub mod window;
 
 pub use shapes::{Contiguous, CooperativeShape, EIGHT, Results, Room, ThinShape, TileShape};
