@@ -79,7 +79,7 @@ fn planted_faults_are_refuted() {
     once("x[8*i.0 + (8*", "x[9*i.0 + (8*");
     once("16*j.0 + j.1.0 + 8*(i.1.0%2)] if", "16*j.0 + 2*j.1.0 + 8*(i.1.0%2)] if");
     // Guards that are dropped or let one more through.
-    let copied = "index(8*i.1.0 + j.1.0 + 32*x.turn) < index(48)";
+    let copied = "index((8*i.1.0 + j.1.0 + 32*x.turn)/6) < index(8)";
     once(copied, "index(0) < index(1)");
     once(copied, &copied.replace('<', "<="));
     // Guards of rows, where `acc` begins and where it is stored.
