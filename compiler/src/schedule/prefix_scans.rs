@@ -1,7 +1,7 @@
 //! How prefix scans are shared out: an invocation for each row, or several where rows are long or lie one behind the other.
 
 use super::{Context, by_time};
-use crate::cost::memory::{APART, LINE, SECTOR, SUBGROUP};
+use crate::cost::memory::{APART, LINE, SUBGROUP};
 use crate::cost::{Launch, Stage};
 use crate::kernel::dependence::{Dependence, lie_side_by_side};
 use crate::kernel::{self, Expr, length};
@@ -14,11 +14,14 @@ const EACH: [u32; 3] = [8, 4, 16];
 const SIDE_BY_SIDE: i64 = 8;
 /// The least number of positions that counts for a number that nobody knows.
 const MANY: f64 = 4096.0;
-/// The instructions of a turn of a loop, of a position in workgroup memory (four loops, two of whose turns wait for a read), and of a round
-/// in which lanes combine what others have. Fits to prefix scans timed on an H100.
+/// The instructions of a turn of a loop, of a position in workgroup memory (four loops), and of a round in which lanes combine what others
+/// have. Fits to prefix scans timed on an H100.
 const TURN: f64 = 8.0;
-const POSITION: f64 = 96.0;
+const POSITION: f64 = 24.0;
 const ROUND: f64 = 24.0;
+/// The time that a position waits for its load and for two reads of workgroup memory, in loads of memory that wait for each other. A fit to
+/// prefix scans timed on an H100.
+const WAITS: f64 = 0.25;
 /// The time of a load of a position whose neighbour was loaded before it, in loads of memory that wait for each other. A fit to prefix scans
 /// timed on an H100.
 const NEAR: f64 = 0.08;
@@ -108,9 +111,9 @@ impl Work {
         let accesses = self.accesses.len() as f64;
         let memory = self.rows * self.positions * self.accesses.iter().map(|a| a.0).sum::<f64>();
         let own = Launch { workgroups, threads, memory, ..Launch::default() };
+        let least = if cx.device.speeds.overlaps() { LINE } else { APART };
         if s.lanes == 1 {
             // Neighbours are other rows: each touches a line of its own unless rows lie side by side.
-            let least = if cx.device.speeds.overlaps() { LINE } else { APART };
             let bytes = |a: &(f64, bool, bool)| if a.2 { a.0 } else { least.min(self.positions * a.0) };
             // Subgroups without a row end at once.
             let subgroup = f64::from(cx.device.subgroup.unwrap_or(SUBGROUP));
@@ -123,8 +126,8 @@ impl Work {
             };
             return own.with(&step, self.positions);
         }
-        // Rows that lie side by side are read across by lanes, a sector for each element.
-        let bytes = |a: &(f64, bool, bool)| if a.1 { a.0 } else { SECTOR };
+        // Lanes read rows that lie side by side across: each touches a line of its own.
+        let bytes = |a: &(f64, bool, bool)| if a.1 { a.0 } else { least };
         let word = if workgroup_bytes(k, s) > s.threads * (s.each + 1) * 4 { 2.0 } else { 1.0 };
         let rounds = lanes.log2();
         let step = Stage {
@@ -132,7 +135,7 @@ impl Work {
             shared: word * (each * 5.0 + 2.0 * rounds + 3.0),
             loaded: each * self.accesses.iter().map(bytes).sum::<f64>() / 4.0,
             barriers: if cx.device.speeds.overlaps() { BARRIER } else { 1.0 } * (5.0 + 2.0 * rounds),
-            waits: 1.0,
+            waits: 1.0 + WAITS * each,
             ..Stage::default()
         };
         let own = Launch { workgroup_bytes: f64::from(workgroup_bytes(k, s)), ..own };

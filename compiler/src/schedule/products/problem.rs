@@ -216,6 +216,22 @@ pub fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Oper
     Some(Operands { row_var, col_var, rows, cols, depth, x: x.root, ys, sums: sums.clone() })
 }
 
+impl Problem {
+    /// Whether it is one matrix product, in whole tiles, of tensors that are read as they are, in vectors of four elements of 32 bits.
+    pub fn is_plain(&self, tiles: &TileShape) -> bool {
+        let as_they_are = self.making.iter().all(|m| m.value == 0.0);
+        let whole = |n: &Dim, tile: u32| n.as_const().is_some_and(|n| n % i64::from(tile.max(1)) == 0);
+        self.results.products == 1
+            && self.batch.as_const() == Some(1)
+            && self.bits == 32.0
+            && self.fours == [true; 2]
+            && as_they_are
+            && whole(&self.rows, tiles.rows)
+            && whole(&self.cols, tiles.cols)
+            && whole(&self.depth, tiles.k)
+    }
+}
+
 /// The properties on which the choice of a product's schedule depends; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
     problem_with(kernel, &mut window::Known::default())
