@@ -74,9 +74,22 @@ const TILED: &str = "split i 8; split j 16; swap i.1 j.0; grid i.0; grid j.0;
     swap j.1.1_1 k; swap i.1.1_1 k; split k 6; stage x k.0; stage w k.0;
     unroll i.1.1_1; vector j.1.1_1";
 
+/// The steps of a tiled product, in a line.
+fn tiled_steps() -> String {
+    TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// Checks that steps on a kernel are refused in these words.
+fn refused(all: &[(&str, &str, &str)]) {
+    for (kernel, list, want) in all {
+        let why = steps(kernel, list).unwrap_err();
+        assert!(why.contains(want), "{list}: {why}");
+    }
+}
+
 #[test]
 fn a_product_is_tiled_by_steps() {
-    let steps: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let steps = tiled_steps();
     let k = same(PRODUCT, &steps);
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/product_tiled.txt");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
@@ -127,7 +140,7 @@ fn steps_that_would_change_results_are_refused() {
     acc sum= x[i]
     y[i] = acc
 ";
-    for (kernel, list, want) in [
+    refused(&[
         (scan, "invocation i", "handed from one point of the loop to another"),
         (scan, "split i 4; swap i.0 i.1", "may access the same elements of `acc`"),
         (scan, "distribute i", "may access the same elements of `acc`"),
@@ -141,10 +154,7 @@ fn steps_that_would_change_results_are_refused() {
         (PRODUCT, "expand x k", "`x` is no register"),
         (PRODUCT, "split i 0", "0 points"),
         (PRODUCT, "twist i", "is no step"),
-    ] {
-        let why = steps(kernel, list).unwrap_err();
-        assert!(why.contains(want), "{list}: {why}");
-    }
+    ]);
     // The order of a sum may change, and that of stores that overlap may not.
     assert!(steps(PRODUCT, "split k 4; swap k.0 k.1").is_ok());
     let overlap = "kernel
@@ -361,7 +371,7 @@ fn named_values_are_copied_or_kept() {
 #[test]
 fn copies_have_the_layout_that_steps_say() {
     let steps_of = |x: &str| {
-        let steps: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+        let steps = tiled_steps();
         steps.replace("stage x k.0", x)
     };
     for (stage, shape, read) in [
@@ -411,7 +421,7 @@ fn copies_have_the_layout_that_steps_say() {
 
 #[test]
 fn copies_have_two_buffers_in_turn() {
-    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let tiled = tiled_steps();
     let k = same(PRODUCT, &format!("{tiled}; double k.0"));
     assert_eq!(races(&k), [""; 0]);
     let text = k.to_string();
@@ -456,7 +466,7 @@ fn copies_have_two_buffers_in_turn() {
     let text = k.to_string();
     assert_eq!(text.matches("index(0) < index((m + 2)/3)").count(), 2, "{text}");
     assert_eq!(text.matches("index(k.0 + 1) < index((m + 2)/3)").count(), 2, "{text}");
-    for (kernel, list, want) in [
+    refused(&[
         (PRODUCT, "double k", "no copies in workgroup memory are at the beginning"),
         (
             PRODUCT,
@@ -464,15 +474,12 @@ fn copies_have_two_buffers_in_turn() {
             "no copies in workgroup memory are at the beginning",
         ),
         (PRODUCT, &*format!("{tiled}; double k.2"), "there is no loop `k.2`"),
-    ] {
-        let why = steps(kernel, list).unwrap_err();
-        assert!(why.contains(want), "{why}");
-    }
+    ]);
 }
 
 #[test]
 fn copies_go_through_registers() {
-    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let tiled = tiled_steps();
     let k = same(PRODUCT, &format!("{tiled}; pipeline k.0"));
     assert_eq!(races(&k), [""; 0]);
     let text = k.to_string();
@@ -487,19 +494,16 @@ fn copies_go_through_registers() {
     let deep = PRODUCT.replace("24", "m");
     let text = same(&deep, &format!("{tiled}; pipeline k.0")).to_string();
     assert!(text.contains("index(0) < index("), "{text}");
-    for (kernel, list, want) in [
+    refused(&[
         (PRODUCT, "pipeline k", "no copies in workgroup memory are at the beginning"),
         (PRODUCT, &*format!("{tiled}; double k.0; pipeline k.0"), "no copies in workgroup memory"),
         (PRODUCT, &*format!("{tiled}; pipeline k.0; pipeline k.0"), "changes in the loop"),
-    ] {
-        let why = steps(kernel, list).unwrap_err();
-        assert!(why.contains(want), "{why}");
-    }
+    ]);
 }
 
 #[test]
 fn sums_have_no_conditions() {
-    let tiled: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let tiled = tiled_steps();
     let filled = tiled.replace("stage x k.0;", "fill acc; stage x k.0;");
     let sum = |k: &Kernel| {
         let text = k.to_string();
@@ -524,7 +528,7 @@ fn sums_have_no_conditions() {
             assert_eq!(sum(&k), format!("acc[i.1.1_1, j.1.1_1] sum= {read}"), "{k}");
         }
     }
-    // What is not copied is read under its conditions.
+    // A factor that is read from storage keeps its conditions.
     let k = same(PRODUCT, &filled.replace("stage x k.0; ", ""));
     assert_eq!(
         sum(&k),
@@ -639,7 +643,7 @@ fn loops(k: &wgfc_loops::Kernel) -> Vec<wgfc_loops::Name> {
 
 /// A product in blocks, before its operands are copied.
 fn tiled() -> String {
-    let list: String = TILED.split('\n').map(str::trim).collect::<Vec<_>>().join(" ");
+    let list = tiled_steps();
     let (list, _) = list.split_once("; stage").unwrap();
     steps(PRODUCT, list).unwrap().to_string()
 }

@@ -32,6 +32,11 @@ impl Expected {
     pub fn extent(&self, d: &Dim) -> f64 {
         d.eval_syms(&|s| Some(self.symbol(s))).unwrap_or(i64::MAX).max(1) as f64
     }
+
+    /// An extent for estimates of time, which counts as `least` or more where it is not known.
+    pub fn extent_or(&self, d: &Dim, least: f64) -> f64 {
+        self.known(d).map_or(self.extent(d).max(least), |n| n.max(1) as f64)
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +56,7 @@ mod tests {
             let d = dim(text);
             assert_eq!((expect.known(&d), expect.estimate(&d)), (known, estimate), "{text}");
             assert_eq!(expect.extent(&d), estimate as f64);
+            assert_eq!(expect.extent_or(&d, 1e6), known.map_or(1e6, |n| n as f64));
         }
         assert_eq!(Expected::default().known(&dim("seq")), None);
     }

@@ -8,5 +8,5 @@ mod work;
 
 pub use expected::{ASSUMED, Expected};
 pub use launch::Launch;
-pub use stage::Stage;
+pub use stage::{Stage, barrier_between_few};
 pub use work::Work;

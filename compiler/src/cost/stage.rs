@@ -1,9 +1,19 @@
 //! The work of one invocation in a step of a kernel that repeats steps.
 
 use super::Launch;
+use crate::device::Speeds;
 
 /// Bytes of an element in workgroup memory and in caches.
 const ELEMENT: f64 = 4.0;
+
+/// How much of a barrier among many instructions one takes that stands between few, if a core executes other workgroups meanwhile. A fit to
+/// rows timed on an H100.
+const BETWEEN_FEW: f64 = 0.5;
+
+/// The barriers for which one counts that stands between few instructions, such as those that combine what lanes have.
+pub fn barrier_between_few(speeds: &Speeds) -> f64 {
+    if speeds.overlaps() { BETWEEN_FEW } else { 1.0 }
+}
 
 /// The work of an invocation in a step, or beside its steps. Barriers and multiply-adds of matrix units are those of its workgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

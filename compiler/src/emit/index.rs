@@ -34,7 +34,7 @@ impl Module<'_> {
         Ok(name)
     }
 
-    /// The sum of which an index expression is written as: one that others are too, but for a constant, or itself.
+    /// The index expression without its constant, if several expressions differ by their constants only; else the expression itself.
     pub(super) fn shared_sum(&self, p: &Poly) -> Poly {
         let base = p - &Poly::constant(constant(p));
         if self.sums.contains(&base) { base } else { p.clone() }
@@ -204,7 +204,7 @@ impl Module<'_> {
     }
 }
 
-/// The constant of a sum.
+/// The constant term of an index expression.
 pub(super) fn constant(p: &Poly) -> i64 {
     p.terms().into_iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| c)
 }

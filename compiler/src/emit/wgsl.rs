@@ -113,7 +113,7 @@ impl Scope {
         self.texts.insert(text.into(), name.clone());
         name
     }
-    /// The name of `text`, as [`once`](Self::once) where texts of the same `kind` alone read equal values.
+    /// The name of `text`, as [`once`](Self::once), for texts that read equal values only if they are of one `kind`.
     pub(super) fn once_of(&mut self, kind: u32, text: &str) -> Handle {
         let key = format!("{kind}: {text}");
         if let Some(n) = self.texts.get(&key) {
@@ -203,7 +203,7 @@ pub struct Module<'a> {
     pub(super) arrays: Vec<String>,
     /// The elements of the vectors of which arrays in workgroup memory are; 1 for those of elements.
     pub(super) vectors: Vec<u32>,
-    /// Sums that indices are with one constant or another added, which have names of their own.
+    /// Sums to which several indices add different constants; each has a name of its own.
     pub(super) sums: BTreeSet<Poly>,
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,

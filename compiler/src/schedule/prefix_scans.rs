@@ -1,22 +1,20 @@
 //! How prefix scans are shared out: an invocation for each row, or several where rows are long or lie one behind the other.
 
+use super::rows::Access;
 use super::{Context, by_time};
 use crate::cost::memory::{APART, LINE, SUBGROUP};
-use crate::cost::{Launch, Stage};
-use crate::kernel::dependence::{Dependence, lie_side_by_side};
+use crate::cost::{Launch, Stage, barrier_between_few};
+use crate::kernel::dependence::Dependence;
 use crate::kernel::{self, Expr, length};
 use wgfc_ir::{Poly, Reg};
 
 /// Neighbouring positions of an invocation.
 const EACH: [u32; 3] = [8, 4, 16];
 
-/// Rows that are neighbours in memory at least, where rows lie side by side.
-const SIDE_BY_SIDE: i64 = 8;
 /// The least number of positions that counts for a number that nobody knows.
 const MANY: f64 = 4096.0;
-/// The instructions of a turn of a loop, of a position in workgroup memory (four loops), and of a round in which lanes combine what others
-/// have. Fits to prefix scans timed on an H100.
-const TURN: f64 = 8.0;
+/// The instructions of a position in workgroup memory (four loops), and of a round in which lanes combine what others have. Fits to prefix
+/// scans timed on an H100.
 const POSITION: f64 = 24.0;
 const ROUND: f64 = 24.0;
 /// The time that a position waits for its load and for two reads of workgroup memory, in loads of memory that wait for each other. A fit to
@@ -25,8 +23,6 @@ const WAITS: f64 = 0.25;
 /// The time of a load of a position whose neighbour was loaded before it, in loads of memory that wait for each other. A fit to prefix scans
 /// timed on an H100.
 const NEAR: f64 = 0.08;
-/// How much of a barrier of other kernels one takes that stands between few instructions, as in rows.
-const BARRIER: f64 = 0.5;
 
 /// How a prefix scan is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,18 +71,13 @@ struct Work {
     positions: f64,
     /// Instructions of a position.
     operations: f64,
-    /// For each load and store of a position, the bytes of its element, and whether elements of neighbouring positions and of
-    /// neighbouring rows are neighbours.
-    accesses: Vec<(f64, bool, bool)>,
+    accesses: Vec<Access>,
 }
 
 impl Work {
     fn new(kernel: &kernel::Kernel, k: &kernel::PrefixScan, cx: &Context) -> Work {
         let (deps, domain) = (Dependence::of(kernel), kernel.domain());
-        let access = |tensor: kernel::TensorId, p: &Poly| {
-            let bytes = cx.graph.tensors.get(tensor).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
-            (bytes, deps.is_unit_stride(p, 1), lie_side_by_side(p, 0, SIDE_BY_SIDE, &domain))
-        };
+        let access = |t: kernel::TensorId, p: &Poly| Access::of(&deps, &domain, cx.graph, t, p);
         let all = kernel.body.reachable(&kernel.roots());
         let loads = all.iter().filter_map(|id| match kernel.body.expr(*id) {
             Expr::Load { tensor, offset, .. } => Some(access(*tensor, offset)),
@@ -95,10 +86,7 @@ impl Work {
         let stores = kernel.stores.iter().map(|s| access(s.tensor, &s.offset));
         Work {
             rows: cx.expect.extent(&k.rows),
-            positions: cx
-                .expect
-                .known(&k.len)
-                .map_or(cx.expect.extent(&k.len).max(MANY), |n| n.max(1) as f64),
+            positions: cx.expect.extent_or(&k.len, MANY),
             operations: length::of(&kernel.body, &kernel.roots()) as f64,
             accesses: loads.chain(stores).collect(),
         }
@@ -109,32 +97,33 @@ impl Work {
         let [threads, lanes, each] = [s.threads, s.lanes, s.each].map(f64::from);
         let workgroups = (self.rows * lanes / threads).ceil();
         let accesses = self.accesses.len() as f64;
-        let memory = self.rows * self.positions * self.accesses.iter().map(|a| a.0).sum::<f64>();
+        let memory = self.rows * self.positions * self.accesses.iter().map(|a| a.bytes).sum::<f64>();
         let own = Launch { workgroups, threads, memory, ..Launch::default() };
         let least = if cx.device.speeds.overlaps() { LINE } else { APART };
         if s.lanes == 1 {
             // Neighbours are other rows: each touches a line of its own unless rows lie side by side.
-            let bytes = |a: &(f64, bool, bool)| if a.2 { a.0 } else { least.min(self.positions * a.0) };
+            let bytes = |a: &Access| if a.across { a.bytes } else { least.min(self.positions * a.bytes) };
             // Subgroups without a row end at once.
             let subgroup = f64::from(cx.device.subgroup.unwrap_or(SUBGROUP));
             let live = ((self.rows.min(threads) / subgroup).ceil() * subgroup / threads).min(1.0);
             let step = Stage {
-                operations: live * (self.operations + accesses + TURN),
+                operations: live * (self.operations + accesses),
                 loaded: live * self.accesses.iter().map(bytes).sum::<f64>() / 4.0,
                 waits: NEAR,
                 ..Stage::default()
             };
-            return own.with(&step, self.positions);
+            let turns = live * threads * self.positions;
+            return Launch { turns, ..own.with(&step, self.positions) };
         }
         // Lanes read rows that lie side by side across: each touches a line of its own.
-        let bytes = |a: &(f64, bool, bool)| if a.1 { a.0 } else { least };
+        let bytes = |a: &Access| if a.along { a.bytes } else { least };
         let word = if workgroup_bytes(k, s) > s.threads * (s.each + 1) * 4 { 2.0 } else { 1.0 };
         let rounds = lanes.log2();
         let step = Stage {
             operations: each * (self.operations + POSITION) + rounds * ROUND,
             shared: word * (each * 5.0 + 2.0 * rounds + 3.0),
             loaded: each * self.accesses.iter().map(bytes).sum::<f64>() / 4.0,
-            barriers: if cx.device.speeds.overlaps() { BARRIER } else { 1.0 } * (5.0 + 2.0 * rounds),
+            barriers: barrier_between_few(&cx.device.speeds) * (5.0 + 2.0 * rounds),
             waits: 1.0 + WAITS * each,
             ..Stage::default()
         };

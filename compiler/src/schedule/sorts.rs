@@ -1,7 +1,7 @@
 //! How parts of rows are put in order: keys in workgroup memory, or parts that are merged.
 
 use super::{Context, by_time};
-use crate::cost::{Launch, Stage};
+use crate::cost::{Launch, Stage, barrier_between_few};
 use crate::device::DeviceProfile;
 use crate::kernel;
 
@@ -150,8 +150,6 @@ const PAIR: f64 = 10.0;
 const WRITE: f64 = 6.0;
 /// Elements of a key.
 const ELEMENTS: f64 = 2.0;
-/// How much of a barrier of other kernels one takes that stands between few instructions, as in rows.
-const BARRIER: f64 = 0.5;
 /// The time of a read of a key in workgroup memory on which the next one depends, in loads of memory that wait for each other. A fit to sorts
 /// timed on an H100.
 const READ: f64 = 0.1;
@@ -239,8 +237,7 @@ fn launch(s: &Sort, k: &kernel::Sort, cx: &Context) -> Launch {
             ((rows * len / threads).ceil(), 1.0, step, Stage::default())
         }
     };
-    let counted = if cx.device.speeds.overlaps() { BARRIER } else { 1.0 };
-    let step = Stage { barriers: counted * step.barriers, ..step };
+    let step = Stage { barriers: barrier_between_few(&cx.device.speeds) * step.barriers, ..step };
     Launch {
         workgroups,
         threads,

@@ -10,7 +10,7 @@ use crate::kernel::{self, ExprId};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::Poly;
 
-/// The index expressions of the memory that statements access; without `conditional`, of those only that each execution evaluates.
+/// The index expressions of the memory that statements access, with those under conditions if `conditional` is set.
 pub(super) fn addresses(
     m: &Module,
     widths: &[u32],
@@ -68,7 +68,7 @@ fn stored(
     Ok(())
 }
 
-/// Sums of several terms that index expressions are with different constants added.
+/// The sums of several terms that several index expressions are, without their constants.
 pub(super) fn shared_sums(all: &[Poly]) -> BTreeSet<Poly> {
     let mut constants: BTreeMap<Poly, BTreeSet<i64>> = BTreeMap::new();
     for p in all {

@@ -117,7 +117,7 @@ impl Module<'_> {
         })
     }
 
-    /// What these values add to the vector `name`, if they are sums with it.
+    /// The terms that are added to the vector `name`, if these values are the sums of its elements and one term each.
     pub(super) fn added_to(
         &mut self,
         s: &mut Scope,
@@ -166,7 +166,7 @@ impl Module<'_> {
             return Ok(Some(Lanes::Vector(text, form)));
         }
         if let Expr::Select(c, ..) = body.expr(*first) {
-            // Conditions of floats treat NaN apart.
+            // A selection by a comparison of floats has a text of its own, which detects NaN by its bits.
             let parts: Option<(Vec<_>, Vec<_>)> = ids
                 .iter()
                 .map(|id| match body.expr(*id) {

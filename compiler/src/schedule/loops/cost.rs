@@ -68,7 +68,7 @@ impl Work<'_> {
         let exchanges: f64 = handing.iter().map(|h| f64::from(h.1.max(1)).sqrt()).sum();
         let launch = self.launch(own, (s.threads, s.groups, s.kept));
         let launch = Launch { barriers: launch.barriers + barriers, ..launch };
-        // Words are filled before, and the ordinary form looks into them behind.
+        // A dispatch before the loop fills the words by which workgroups meet, and one behind it runs the ordinary form if they did not.
         launch.cycles(self.cx.device)
             + steps * exchanges * speeds.exchange / speeds.cycle()
             + 2.0 * speeds.dispatch_cycles()

@@ -2,13 +2,13 @@
 
 use super::{Row, variables};
 use crate::cost::memory::{APART, LINE, SECTOR, SUBGROUP};
-use crate::cost::{Expected, Launch};
+use crate::cost::{Expected, Launch, barrier_between_few};
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, lie_side_by_side, var_bit};
 use crate::kernel::passes::{Pass, passes};
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, TensorId, length};
 use std::collections::BTreeSet;
-use wgfc_ir::{Poly, Reg};
+use wgfc_ir::{Dim, Poly, Reg};
 
 /// The least number of positions that counts for a number that nobody knows. More lanes than a short row needs cost little, but too few make a
 /// long one slow.
@@ -20,25 +20,34 @@ const TOGETHER: f64 = 12.0;
 const EXCHANGE: f64 = 0.025;
 /// The instructions of an exchange of a variable, or of reading it from workgroup memory: itself, and one for its place.
 const EXCHANGED: f64 = 2.0;
-/// How much of a barrier of other kernels one takes that stands between the few instructions that combine what lanes have, if a core executes
-/// other workgroups meanwhile. A fit to rows timed on an H100.
-const BARRIER: f64 = 0.5;
 /// The instructions of an invocation beside those that its kernel names: its row and its lane. A fit to rows timed on an H100.
 const SETUP: f64 = 32.0;
 /// The instructions that put two positions in order.
 const ORDER: f64 = 6.0;
 
-/// A load or a store of each position of a row.
+/// A load or a store of each position of a row, in kernels whose variables are a row and a position in it.
 #[derive(Clone, Copy, Debug)]
-struct Access {
+pub(in crate::schedule) struct Access {
     /// Bytes of an element.
-    bytes: f64,
+    pub bytes: f64,
     /// Whether each row has elements of its own.
-    own: bool,
+    pub own: bool,
     /// Whether the elements of neighbouring positions are neighbours.
-    along: bool,
+    pub along: bool,
     /// Whether the elements of neighbouring rows are neighbours.
-    across: bool,
+    pub across: bool,
+}
+
+impl Access {
+    /// The access of a tensor at an offset.
+    pub fn of(deps: &Dependence, domain: &[Dim], graph: &KernelGraph, tensor: TensorId, p: &Poly) -> Access {
+        Access {
+            bytes: graph.tensors.get(tensor).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0),
+            own: deps.poly(p) & var_bit(0) != 0,
+            along: deps.is_unit_stride(p, 1),
+            across: lie_side_by_side(p, 0, super::SIDE_BY_SIDE.into(), domain),
+        }
+    }
 }
 
 /// The work of one pass over a row.
@@ -91,7 +100,7 @@ impl Work {
         let once = kernel.body.reachable(&kernel.roots()).into_iter().filter(fixed);
         Some(Work {
             rows: expect.extent(&row.rows),
-            positions: expect.known(&row.len).map_or(expect.extent(&row.len).max(MANY), |n| n.max(1) as f64),
+            positions: expect.extent_or(&row.len, MANY),
             passes: read,
             once: once.map(|id| length::of_expr(&kernel.body, id) as f64).sum(),
             kept: kept as f64,
@@ -167,7 +176,7 @@ impl Work {
             let mut exchange = |times: f64, barriers: f64, bytes: f64| {
                 out.operations += threads * times * p.combination;
                 out.steps += EXCHANGE * times;
-                out.barriers += if overlaps { BARRIER * barriers } else { barriers };
+                out.barriers += barrier_between_few(&device.speeds) * barriers;
                 out.shared += threads * bytes * p.bytes;
             };
             if joined > 1.0 {
@@ -195,12 +204,7 @@ fn count(
 ) -> Option<Vec<Counted>> {
     let Family::Row(row) = &kernel.family else { return None };
     let (body, domain) = (&kernel.body, kernel.domain());
-    let access = |t: TensorId, p: &Poly| Access {
-        bytes: graph.tensors.get(t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0),
-        own: deps.poly(p) & var_bit(0) != 0,
-        along: deps.is_unit_stride(p, 1),
-        across: lie_side_by_side(p, 0, super::SIDE_BY_SIDE.into(), &domain),
-    };
+    let access = |t: TensorId, p: &Poly| Access::of(deps, &domain, graph, t, p);
     let mut known: BTreeSet<ExprId> = BTreeSet::new();
     let count = |p: &Pass| {
         let mut out = Counted::default();

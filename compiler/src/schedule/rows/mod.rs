@@ -9,6 +9,7 @@ mod cost;
 pub mod unroll;
 
 pub use crate::kernel::passes::{Pass, group, passes};
+pub(super) use cost::Access;
 
 use super::Context;
 use crate::Diagnostic;
