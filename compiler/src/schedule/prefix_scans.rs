@@ -131,3 +131,37 @@ impl Work {
         own.with(&step, (self.positions / (lanes * each)).ceil())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceProfile;
+    use crate::kernel::{Family, parse};
+
+    /// The lanes and positions of the schedule that is chosen for sums along rows.
+    fn chosen(device: &str, subgroup: u32, [rows, len]: [i64; 2]) -> (u32, u32) {
+        let text = format!(
+            "t0: f32[{rows}, {len}] input 0\nt1: f32[{rows}, {len}] output 0\n\nkernel 0 prefix_scan [{rows}, {len}]\n  \
+             e0: f32 = t0[{len}*%0 + %1]\n  e1: f32 = acc0\n  acc0 = running sum(e0): f32\n  t1[{len}*%0 + %1] = e1\n"
+        );
+        let graph = parse(&text).unwrap();
+        let device = DeviceProfile { subgroup: Some(subgroup), ..DeviceProfile::named(device).unwrap() };
+        let (kernel, expect) = (&graph.kernels[0], Default::default());
+        let Family::PrefixScan(k) = &kernel.family else { panic!("{kernel:?}") };
+        let all = candidates(kernel, k, &Context { graph: &graph, device: &device, expect: &expect });
+        (all[0].lanes, all[0].each)
+    }
+
+    #[test]
+    fn many_workgroups_leave_room_for_each_other() {
+        // With 16 positions each, 65,536 rows of 256 take 1.53 times as long on an H100: fewer workgroups fit a core.
+        assert_eq!(chosen("discrete", 32, [65_536, 256]), (32, 8));
+        assert_eq!(chosen("discrete", 32, [16_384, 4096]), (256, 8));
+    }
+
+    #[test]
+    fn short_rows_and_rows_of_software_adapters_are_not_shared() {
+        assert_eq!(chosen("discrete", 32, [1000, 3]), (1, 1));
+        assert_eq!(chosen("swiftshader", 4, [1, 59_554]), (1, 1));
+    }
+}

@@ -247,12 +247,14 @@ mod tests {
     fn regrets_are_those_of_the_choice() {
         let mut untimed = problem(10.0);
         untimed.times.remove(0);
-        let problems = [problem(10.0), problem(22.0), untimed];
+        let mut once = problem(44.0);
+        once.times.iter_mut().for_each(|t| t.rounds = if t.ns == 44.0 { ONCE } else { t.rounds });
+        let problems = [problem(10.0), problem(22.0), untimed, once];
         let all = judge_all(&problems, &DeviceProfile::default()).unwrap();
         let regrets: Vec<Option<f64>> = all.iter().map(Judged::regret).collect();
-        assert_eq!(regrets, [Some(1.0), Some(2.0), None]);
+        assert_eq!(regrets, [Some(1.0), Some(2.0), None, None]);
         let s = Summary::of(&all);
-        assert_eq!((s.problems, s.not_timed, s.worst), (3, 1, 2.0));
+        assert_eq!((s.problems, s.not_timed, s.worst), (4, 2, 2.0));
         assert!(s.rank.is_some_and(|r| r > 0.5), "{:?}", s.rank);
         assert!((s.mean - 2f64.sqrt()).abs() < 1e-12);
     }
