@@ -169,43 +169,76 @@ pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<Option
             fail(format!("the model has no such input; it has {}", known()));
             continue;
         };
-        if p.dtype != g.dtype {
-            fail(format!("it must be {}, not {}", p.dtype, g.dtype));
-        }
-        match &p.broadcast {
-            Some(full) if g.shape.len() > full.len() => {
-                fail(format!("it is broadcast to {}; it must not have shape {:?}", show(full), g.shape));
-            }
-            None if p.shape.len() != g.shape.len() => {
-                fail(format!("it must have shape {}, not {:?}", show(&p.shape), g.shape));
-            }
-            _ => {}
-        }
+        misfits(p, g.dtype, g.shape).into_iter().for_each(fail);
     }
     let mut order = Vec::new();
     for p in &program.inputs {
         match given.iter().position(|g| g.name == p.name) {
-            None if p.broadcast.is_none() => {
-                let message = format!("it is missing; it is {}{}", p.dtype, show(&p.shape));
-                bad.push(BadInput { name: p.name.clone(), message });
-            }
+            None if p.broadcast.is_none() => bad.push(missing(p)),
             i => order.push(i),
         }
     }
     if bad.is_empty() { Ok(order) } else { Err(RunError::Inputs(bad)) }
 }
 
-/// The shapes with which kernels read the inputs; `order` is that of [`match_inputs`]. Optional inputs get leading axes of extent
-/// 1; all of their extents are 0 if they are not given or have no elements.
-pub fn input_shapes(program: &Program, given: &[Given<'_>], order: &[Option<usize>]) -> Vec<Vec<usize>> {
-    let shape = |(p, i): (&Port, &Option<usize>)| {
-        let given = i.map(|i| given[i].shape);
-        match p.broadcast {
-            Some(_) => optional::shape(given, p.shape.len()).unwrap_or_default(),
-            None => given.unwrap_or_default().to_vec(),
+/// Checks the types and ranks of inputs that are given in the program's order; `None` for an [`optional`] input that is left out.
+///
+/// # Errors
+/// [`RunError::Inputs`] with all inputs that are missing or of the wrong type or rank, or with one for a wrong number of inputs.
+pub fn check_inputs(program: &Program, given: &[Option<(DType, &[usize])>]) -> Result<(), RunError> {
+    let ports = &program.inputs;
+    if given.len() != ports.len() {
+        let name = ports.get(given.len()).map(|p| p.name.clone()).unwrap_or_default();
+        let message = format!("the program has {} inputs, and {} are given", ports.len(), given.len());
+        return Err(RunError::Inputs(vec![BadInput { name, message }]));
+    }
+    let mut bad = Vec::new();
+    for (p, given) in ports.iter().zip(given) {
+        match given {
+            Some((dtype, shape)) => bad.extend(
+                misfits(p, *dtype, shape)
+                    .into_iter()
+                    .map(|message| BadInput { name: p.name.clone(), message }),
+            ),
+            None if p.broadcast.is_none() => bad.push(missing(p)),
+            None => {}
         }
+    }
+    if bad.is_empty() { Ok(()) } else { Err(RunError::Inputs(bad)) }
+}
+
+/// The error of an input that is required and not given.
+fn missing(p: &Port) -> BadInput {
+    let message = format!("it is missing; it is {}{}", p.dtype, show(&p.shape));
+    BadInput { name: p.name.clone(), message }
+}
+
+/// The differences of a given type and rank from those of an input.
+fn misfits(p: &Port, dtype: DType, shape: &[usize]) -> Vec<String> {
+    let mut bad = Vec::new();
+    if p.dtype != dtype {
+        bad.push(format!("it must be {}, not {dtype}", p.dtype));
+    }
+    match &p.broadcast {
+        Some(full) if shape.len() > full.len() => {
+            bad.push(format!("it is broadcast to {}; it must not have shape {shape:?}", show(full)));
+        }
+        None if p.shape.len() != shape.len() => {
+            bad.push(format!("it must have shape {}, not {shape:?}", show(&p.shape)));
+        }
+        _ => {}
+    }
+    bad
+}
+
+/// The shapes with which kernels read the inputs, given in the program's order. Optional inputs get leading axes of extent 1; all
+/// of their extents are 0 if they are not given or have no elements.
+pub fn input_shapes(program: &Program, given: &[Option<&[usize]>]) -> Vec<Vec<usize>> {
+    let shape = |(p, given): (&Port, &Option<&[usize]>)| match p.broadcast {
+        Some(_) => optional::shape(*given, p.shape.len()).unwrap_or_default(),
+        None => given.unwrap_or_default().to_vec(),
     };
-    program.inputs.iter().zip(order).map(shape).collect()
+    program.inputs.iter().zip(given).map(shape).collect()
 }
 
 /// Checks that optional inputs of these [shapes](input_shapes) can be broadcast.

@@ -8,7 +8,7 @@ mod prepared;
 mod rounds;
 mod stream;
 
-use crate::bind::Bound;
+use crate::bind::{self, Bound};
 use crate::check;
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -691,7 +691,37 @@ impl Session {
         &mut self,
         inputs: &[(&str, Value)],
     ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
-        let mut ready = self.prepare(inputs).await?;
+        let ready = self.prepare(inputs).await?;
+        let outputs = self.finish(ready).await?;
+        Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(outputs).collect())
+    }
+
+    /// [`Session::run_on_device`] for inputs in the program's order, `None` for an optional one that is left out. Returns the
+    /// outputs in the program's order.
+    ///
+    /// # Errors
+    /// As [`Session::run_on_device`]; [`RunError::Inputs`] for another number of inputs than the program has.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// # let mut session = wgfc_runtime::Session::new(gpu, &wgfc_runtime::testing::doubling()).await?;
+    /// use wgfc_program::Tensor;
+    /// let x = gpu.upload(&Tensor::from_f32(vec![2], &[1.0, 2.0])).await?;
+    /// let y = session.call(&[Some(x.into())]).await?;
+    /// assert_eq!(y[0].read().await?.to_f32s(), Some(vec![2.0, 4.0]));
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn call(&mut self, inputs: &[Option<Value>]) -> Result<Vec<DeviceTensor>, RunError> {
+        let inputs: Vec<Option<&Value>> = inputs.iter().map(Option::as_ref).collect();
+        let types: Vec<_> = inputs.iter().map(|v| (*v).map(|v| (v.dtype(), v.shape()))).collect();
+        bind::check_inputs(&self.program, &types)?;
+        let ready = self.prepare_into(&inputs, None).await?;
+        self.finish(ready).await
+    }
+
+    /// Submits a prepared run, and returns its outputs once their shapes are known.
+    async fn finish(&mut self, mut ready: Ready) -> Result<Vec<DeviceTensor>, RunError> {
         self.submit(&ready).await?;
         if let Some(late) = self.late(&ready, vec![]) {
             for (t, shape) in ready.outputs.iter_mut().zip(late.read().await?) {
@@ -699,7 +729,7 @@ impl Session {
             }
         }
         self.advance(&ready.lengths);
-        Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(ready.outputs).collect())
+        Ok(ready.outputs)
     }
 
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {

@@ -75,6 +75,23 @@ impl DeviceTensor {
         let n = wgfc_program::tensor::checked_numel(&shape)?;
         (n == self.shape.iter().product::<usize>()).then(|| DeviceTensor { shape, ..self.clone() })
     }
+    /// A tensor in the same memory whose elements are those bytes as another type, as all types lie in memory as on a
+    /// little-endian host; `None` if the number of bytes differs.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::{DType, Tensor};
+    /// let x = gpu.upload_blocking(&Tensor::from_f32(vec![2], &[1.0, 2.0]))?;
+    /// let halves = x.viewed(DType::F16, vec![2, 2]).expect("8 bytes");
+    /// assert_eq!(halves.read_blocking()?.to_f32s(), Some(vec![0.0, 1.875, 0.0, 2.0]));
+    /// # Ok(()) }
+    /// ```
+    pub fn viewed(&self, dtype: DType, shape: Vec<usize>) -> Option<DeviceTensor> {
+        let n = wgfc_program::tensor::checked_numel(&shape)?;
+        let have = self.dtype.bytes_for(self.shape.iter().product());
+        (dtype.bytes_for(n) == have).then(|| DeviceTensor { dtype, shape, ..self.clone() })
+    }
     /// Copies it to the host.
     pub async fn read(&self) -> Result<Tensor, RunError> {
         Ok(read_apart(&self.gpu, std::slice::from_ref(self)).await?.swap_remove(0))
@@ -156,6 +173,27 @@ impl Gpu {
             memory: Memory::of(buffer, capacity),
             gpu: self.clone(),
         })
+    }
+    /// A new tensor whose elements are zero bytes.
+    ///
+    /// # Errors
+    /// [`RunError::Limits`] for a shape that exceeds the device's largest buffer or binding, [`RunError::OutOfMemory`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::DType;
+    /// let x = gpu.zeros(DType::F32, vec![3]).await?;
+    /// assert_eq!(x.read().await?.to_f32s(), Some(vec![0.0; 3]));
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn zeros(&self, dtype: DType, shape: Vec<usize>) -> Result<DeviceTensor, RunError> {
+        self.health()?;
+        let n = wgfc_program::tensor::checked_numel(&shape);
+        let capacity = n.map_or(u64::MAX, |n| Buffer::byte_size(dtype, n));
+        // WebGPU initializes new buffers with zeros.
+        let buffer = self.storage(&format!("tensor {dtype}{shape:?}"), capacity).await?;
+        Ok(DeviceTensor { dtype, shape, memory: Memory::of(buffer, capacity), gpu: self.clone() })
     }
     /// Copies tensors to the host with a single wait.
     ///

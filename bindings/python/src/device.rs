@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use wgfc::cache::Pipelines;
 use wgfc::model::device_error;
 use wgfc::runtime::{AdapterChoice, AdapterSummary, DeviceTensor, Gpu};
-use wgfc::{Cache, Error, Problem};
+use wgfc::{Cache, DType, Error, Problem};
 
 /// An adapter: a GPU, or a driver that computes on the CPU. See `wgfc.adapters`.
 #[pyclass(frozen, module = "wgfc")]
@@ -170,6 +170,22 @@ pub fn adapter(index: usize, gpu: &Gpu) -> Adapter {
     Adapter { index, summary: gpu.summary().clone() }
 }
 
+/// The element type with this name. `ValueError` if there is none.
+fn element_type(name: &str) -> PyResult<DType> {
+    dtype::named(name).ok_or_else(|| {
+        PyValueError::new_err(match name {
+            "complex64" | "complex32" | "complex128" => {
+                let part = if name == "complex32" { "float16" } else { "float32" };
+                format!("dtype: the device has no {name}; store it as {part} with a last axis of 2, as torch.view_as_real does")
+            }
+            _ => {
+                let known: Vec<&str> = DType::ALL.iter().map(|d| dtype::name(*d)).collect();
+                format!("dtype: the device has no {name}; it has {}", known.join(", "))
+            }
+        })
+    })
+}
+
 /// A dense array in the memory of a device.
 ///
 /// `Tensor(array, adapter=None)` copies an array (NumPy, torch, any with `__dlpack__`) there; `Session.run(..., to="device")`
@@ -254,6 +270,61 @@ impl Tensor {
         let bad = || PyValueError::new_err(format!("{n} elements cannot have the shape {shape:?}"));
         let tensor = self.tensor.reshaped(shape.clone()).ok_or_else(bad)?;
         Ok(Tensor { tensor, index: self.index, gpu: self.gpu.clone() })
+    }
+
+    /// A tensor in the same memory whose elements are its bytes as the type named `dtype`, in `shape`, which must have as many
+    /// bytes: `torch.Tensor.view(dtype)` of a dense tensor.
+    ///
+    /// Every type lies in the device's memory as torch has it on a little-endian host, so any type can be viewed as any other:
+    ///
+    /// | type | bytes of an element |
+    /// |---|---|
+    /// | `float64`, `int64`, `uint64` | 8, the low word first; kernels compute `float64` in 32 bits and store it as 64 |
+    /// | `float32`, `int32`, `uint32` | 4 |
+    /// | `float16`, `bfloat16`, `int16`, `uint16` | 2, two in a word, the first in its low half |
+    /// | `int8`, `uint8`, `bool`, floats of 8 bits | 1, four in a word, the first in its low byte; `bool` is 0 or 1 |
+    /// | `int4`, `uint4`, `float4_e2m1fn` | half of one, the first in the low half |
+    /// | `int2`, `uint2` | a quarter of one, the first in the low bits |
+    ///
+    /// Memory ends with a whole word; the bytes behind the last element are not part of the tensor. Complex numbers are pairs of
+    /// floats along a last axis of 2. A view as `bool` of bytes other than 0 and 1 holds values that no bool has.
+    ///
+    /// Raises `ValueError` for a type that does not exist on the device, and for a shape of another number of bytes.
+    fn view(&self, dtype: &str, shape: Vec<usize>) -> PyResult<Tensor> {
+        let kind = element_type(dtype)?;
+        let t = &self.tensor;
+        let bad = || {
+            let have = t.dtype().bytes_for(t.shape().iter().product());
+            PyValueError::new_err(format!(
+                "view: {}{:?} has {have} bytes, and {dtype}{shape:?} has another number; give a shape of as many bytes",
+                dtype::name(t.dtype()),
+                t.shape(),
+            ))
+        };
+        let tensor = t.viewed(kind, shape.clone()).ok_or_else(bad)?;
+        Ok(Tensor { tensor, index: self.index, gpu: self.gpu.clone() })
+    }
+
+    /// A new tensor of the type named `dtype` and of `shape`, all of whose bytes are 0. Nothing is uploaded.
+    ///
+    /// Raises `ValueError` for a type that does not exist on the device, and `wgfc.DeviceError` for a size that exceeds the
+    /// device's memory or its largest buffer.
+    #[staticmethod]
+    #[pyo3(signature = (dtype, shape, adapter=None))]
+    fn empty(
+        py: Python<'_>,
+        dtype: &str,
+        shape: Vec<usize>,
+        adapter: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Tensor> {
+        let kind = element_type(dtype)?;
+        let choice = choice(adapter)?;
+        py.detach(|| {
+            let (index, gpu) = open(&choice)?;
+            let tensor = gpu.zeros_blocking(kind, shape).map_err(device_error)?;
+            Ok(Tensor { tensor, index, gpu })
+        })
+        .or_raise(py)
     }
 
     /// A copy on the host as a `numpy.ndarray` of the same shape.

@@ -306,6 +306,29 @@ impl Session {
         dict(py, made.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// Runs the program once with inputs in its order, and returns all outputs in its order as `wgfc.Tensor`, without waiting for
+    /// the run.
+    ///
+    /// `inputs` has what `run` takes for each of the program's inputs, and `None` for an optional one that is left out. This is
+    /// `run(..., to="device")` without names, for callers that run many small programs. Types and shapes are checked as there:
+    /// `wgfc.ModelError` names the inputs that do not fit.
+    fn call(&self, py: Python<'_>, inputs: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Tensor>> {
+        let given = inputs.iter().enumerate().map(|(i, given)| {
+            if given.is_none() {
+                return Ok(None);
+            }
+            if let Ok(t) = given.cast_exact::<Tensor>() {
+                return Ok(Some(Value::Device(t.get().tensor().clone())));
+            }
+            let port = self.inputs.get(i);
+            let what = port.map_or_else(|| format!("input {i}"), |p| input::called("input", &p.name));
+            input::value(&what, given, port.map(|p| p.dtype)).map(Some)
+        });
+        let values = given.collect::<PyResult<Vec<_>>>()?;
+        let outputs = self.with(py, |s| s.call_blocking(&values))?;
+        Ok(outputs.into_iter().map(|t| Tensor::new(t, self.index, self.gpu.clone())).collect())
+    }
+
     /// Runs the program once for each of `batches`, which are inputs as `run` takes them, and returns an iterator of the outputs, in order.
     ///
     /// Up to `in_flight` runs are in flight at a time: while the device executes one, the next batch is made and uploaded, and

@@ -98,7 +98,7 @@ impl Session {
         self.can_encode()?;
         self.states.keep_old();
         self.encoded = true;
-        let ready = self.prepare_into(inputs, Some(outputs)).await?;
+        let ready = self.prepare_into(&self.ordered(inputs)?, Some(outputs)).await?;
         let gpu = self.gpu.clone();
         let words: Vec<i32> = ready.prepared.values().iter().map(|v| *v as i32).collect();
         let dims = self.filled("dimensions", bytemuck::cast_slice(&words)).await?;

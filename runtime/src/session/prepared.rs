@@ -94,15 +94,26 @@ pub(crate) struct Ready {
 impl Session {
     /// Binds the symbols, uploads the inputs, and finds or creates the buffers and dispatches of the run.
     pub(crate) async fn prepare(&mut self, inputs: &[(&str, Value)]) -> Result<Ready, RunError> {
-        self.prepare_into(inputs, None).await
+        self.prepare_into(&self.ordered(inputs)?, None).await
     }
 
-    /// [`Session::prepare`]; if `recorded` is given, for a run that is recorded into the caller's encoder, with outputs in the
+    /// The given inputs in the program's order; `None` for an optional input that is not given.
+    pub(super) fn ordered<'v>(
+        &self,
+        inputs: &'v [(&str, Value)],
+    ) -> Result<Vec<Option<&'v Value>>, RunError> {
+        let given: Vec<Given<'_>> =
+            inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
+        let order = bind::match_inputs(&self.program, &given)?;
+        Ok(order.into_iter().map(|i| Some(&inputs.get(i?)?.1)).collect())
+    }
+
+    /// [`Session::prepare`] for inputs in the program's order, of its types and ranks; if `recorded` is given, for a run that is recorded into the caller's encoder, with outputs in the
     /// tensors of `recorded`. In that case nothing is submitted, and the caller of this function records the write of the `Dims`
     /// uniform.
     pub(super) async fn prepare_into(
         &mut self,
-        inputs: &[(&str, Value)],
+        inputs: &[Option<&Value>],
         recorded: Option<&[(&str, DeviceTensor)]>,
     ) -> Result<Ready, RunError> {
         self.gpu.health()?;
@@ -110,17 +121,17 @@ impl Session {
             self.place_states(self.states.clone());
             self.forget_groups();
         }
-        let (order, values) = self.matched(inputs)?;
+        let values = self.symbol_values(inputs)?;
         let lengths = state::lengths_after(&self.program, &values)?;
         let bound = self.bind(values)?;
         let arenas_changed = self.grow_arenas(&bound).await?;
         if arenas_changed {
             self.forget_groups();
         }
-        let mut placed = Vec::with_capacity(order.len());
-        for (port, i) in order.into_iter().enumerate() {
-            placed.push(match i {
-                Some(i) => self.place_input(port, &inputs[i].1, recorded.is_some()).await?,
+        let mut placed = Vec::with_capacity(inputs.len());
+        for (port, value) in inputs.iter().enumerate() {
+            placed.push(match value {
+                Some(value) => self.place_input(port, value, recorded.is_some()).await?,
                 // An optional input that is not given gets a buffer without elements, as no kernel reads one.
                 None => {
                     let size = Buffer::byte_size(self.program.inputs[port].dtype, 0);
@@ -158,18 +169,16 @@ impl Session {
         Ok(Ready { prepared, outputs, lengths, _inputs: placed })
     }
 
-    /// The index of the given input for each port, and the values of the symbols.
-    fn matched(&self, inputs: &[(&str, Value)]) -> Result<(Vec<Option<usize>>, Vec<i64>), RunError> {
-        let given: Vec<Given<'_>> =
-            inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
-        let order = bind::match_inputs(&self.program, &given)?;
-        let shapes = bind::input_shapes(&self.program, &given, &order);
+    /// The values of the symbols for inputs in the program's order, of its types and ranks.
+    fn symbol_values(&self, inputs: &[Option<&Value>]) -> Result<Vec<i64>, RunError> {
+        let given: Vec<Option<&[usize]>> = inputs.iter().map(|v| Some((*v)?.shape())).collect();
+        let shapes = bind::input_shapes(&self.program, &given);
         let mut fixed = self.symbols.clone();
         fixed.extend(self.states.symbols());
         let extents: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let values = bind::bind_symbols(&self.program, &extents, &fixed)?;
         bind::check_broadcasts(&self.program, &shapes, &values)?;
-        Ok((order, values))
+        Ok(values)
     }
 
     /// Checks that the program accepts inputs of these types and shapes. Nothing is run or allocated.
@@ -187,7 +196,7 @@ impl Session {
     /// # Ok(()) }
     /// ```
     pub fn fits(&self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
-        let (_, values) = self.matched(inputs)?;
+        let values = self.symbol_values(&self.ordered(inputs)?)?;
         bind::check_sizes(&self.program, &values)
     }
 

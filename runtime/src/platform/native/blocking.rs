@@ -8,7 +8,7 @@ use crate::profile::{Pace, Profile};
 use crate::session::{Encoded, Finished, Session, SessionOptions, Staging, Started, Stream, Value};
 use crate::tensor::DeviceTensor;
 use std::collections::BTreeMap;
-use wgfc_program::{Bundle, Program, Tensor};
+use wgfc_program::{Bundle, DType, Program, Tensor};
 
 impl Gpu {
     /// [`Gpu::request`] for callers without an executor.
@@ -26,6 +26,10 @@ impl Gpu {
     /// [`Gpu::read`] for callers without an executor.
     pub fn read_blocking(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
         pollster::block_on(self.read(tensors))
+    }
+    /// [`Gpu::zeros`] for callers without an executor.
+    pub fn zeros_blocking(&self, dtype: DType, shape: Vec<usize>) -> Result<DeviceTensor, RunError> {
+        pollster::block_on(self.zeros(dtype, shape))
     }
     /// [`Gpu::upload`] for callers without an executor.
     pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
@@ -94,6 +98,10 @@ impl Session {
         inputs: &[(&str, Value)],
     ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
         pollster::block_on(self.run_on_device(inputs))
+    }
+    /// [`Session::call`] for callers without an executor.
+    pub fn call_blocking(&mut self, inputs: &[Option<Value>]) -> Result<Vec<DeviceTensor>, RunError> {
+        pollster::block_on(self.call(inputs))
     }
     /// [`Session::upload_input`] for callers without an executor.
     pub fn upload_input_blocking(
