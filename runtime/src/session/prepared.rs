@@ -108,9 +108,9 @@ impl Session {
         Ok(order.into_iter().map(|i| Some(&inputs.get(i?)?.1)).collect())
     }
 
-    /// [`Session::prepare`] for inputs in the program's order, of its types and ranks; if `recorded` is given, for a run that is recorded into the caller's encoder, with outputs in the
-    /// tensors of `recorded`. In that case nothing is submitted, and the caller of this function records the write of the `Dims`
-    /// uniform.
+    /// [`Session::prepare`] for inputs in the program's order, of its types and ranks; if `recorded` is given, for a run that is
+    /// recorded into the caller's encoder, with outputs in the tensors of `recorded`. In that case nothing is submitted, and the
+    /// caller of this function records the write of the `Dims` uniform.
     pub(super) async fn prepare_into(
         &mut self,
         inputs: &[Option<&Value>],
