@@ -1,0 +1,23 @@
+"""The device ``webgpu`` of PyTorch: ``import wgfc.torch``, then ``tensor.to("webgpu")``.
+
+Operators on tensors of the device are recorded. What is recorded is cut into a graph, compiled and run when a value is needed on
+the host, at ``torch.webgpu.synchronize()``, or after 4,096 operators.
+"""
+
+from __future__ import annotations
+
+from wgfc.torch import _kernels as _kernels  # registers the kernels
+from wgfc.torch._program import CUTS, STATISTICS, Cut, FallbackWarning, Statistics
+
+__all__ = ["Cut", "FallbackWarning", "Statistics", "statistics", "trace"]
+
+
+def statistics() -> Statistics:
+    """Counts of the recorder's work in this process so far."""
+    return STATISTICS
+
+
+def trace() -> list[Cut]:
+    """The last cuts, oldest first."""
+    return list(CUTS)
+

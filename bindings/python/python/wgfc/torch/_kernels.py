@@ -1,0 +1,196 @@
+"""Kernels of the device for torch's dispatcher: each operator is recorded, except those that make or move memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+
+from wgfc.torch import _memory, _record
+from wgfc.torch._memory import CPU, buffer_of, bytes_needed, geometry, placed, storage, tensor
+from wgfc.torch._program import STATISTICS, at_once, mirror
+from wgfc.torch._record import LOCK, flush, record
+from wgfc.torch._surface import DEVICE, MODULE, _index
+from wgfc.torch._views import Geometry, dense
+from wgfc._wgfc import Tensor as Held
+
+_ATEN = torch.ops.aten
+_LIBRARY, _ALL = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+_ALL.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+
+
+def _kernel(name: str) -> Callable[[Any], Any]:
+    def register(f: Any) -> Any:
+        _LIBRARY.impl(name, f, "PrivateUse1")
+        return f
+
+    return register
+
+
+def _new(dtype: Any, size: Any, stride: Any) -> Tensor:
+    view = Geometry(dtype or torch.get_default_dtype(), tuple(size), tuple(stride), 0)
+    return tensor(storage(bytes_needed(view)), view)
+
+
+@_kernel("empty.memory_format")
+def _empty(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Tensor:
+    _index(device)
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        stride = dense(tuple(size))
+    else:
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return _new(dtype, size, stride)
+
+
+@_kernel("empty_strided")
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Tensor:
+    _index(device)
+    return _new(dtype, size, stride)
+
+
+def _redispatched(name: str) -> None:
+    call = getattr(_ATEN, name).default._handle.redispatch_boxed
+    _kernel(name)(lambda self, *args: call(CPU, self, *args))
+
+
+for _name in ("as_strided", "view", "_reshape_alias"):
+    _redispatched(_name)
+
+
+@_kernel("set_.source_Storage_storage_offset")
+def _set_storage(self: Tensor, source: Any, offset: int, size: Any, stride: Any = ()) -> Tensor:
+    return placed(self, source, Geometry(self.dtype, tuple(size), tuple(stride) or dense(tuple(size)), offset))
+
+
+@_kernel("set_.source_Storage")
+def _set_whole(self: Tensor, source: Any) -> Tensor:
+    return placed(self, source, Geometry(self.dtype, (source.nbytes() // self.dtype.itemsize,), (1,), 0))
+
+
+@_kernel("resize_")
+def _resize(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    view = Geometry(self.dtype, tuple(size), dense(tuple(size)), self.storage_offset())
+    need = bytes_needed(view)
+    if need <= self.untyped_storage().nbytes():
+        return placed(self, self.untyped_storage(), view)
+    old = self.clone() if self.numel() else None
+    placed(self, storage(need), view)
+    if old is not None:
+        self.as_strided((old.numel(),), (1,)).copy_(old.reshape(-1))
+    return self
+
+
+@_kernel("_local_scalar_dense")
+def _item(self: Tensor) -> Any:
+    with LOCK:
+        flush("item")
+        return mirror(self).item()
+
+
+@_kernel("_copy_from")
+def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
+    if source.is_conj() or source.is_neg():
+        plain = source.conj() if source.is_conj() else source._neg_view()
+        to.copy_(plain)
+        record(_ATEN.conj_physical_.default if source.is_conj() else _ATEN.neg_.default, to)
+        return to
+    with LOCK:
+        if to.device.type != "webgpu":
+            flush(f"copy to {to.device.type}")
+            return to.copy_(mirror(source))
+        if source.device.type != "webgpu":
+            dense_source = source.detach().to(to.dtype).contiguous()
+            buffer = buffer_of(to)
+            STATISTICS.uploaded += dense_source.nbytes
+            if dense_source.numel() == 0:
+                return to
+            held = Held(dense_source)
+            if not buffer.written and to.is_contiguous() and to.nbytes == buffer.nbytes and dense_source.shape == to.shape:
+                # New memory: the upload is its contents.
+                buffer.held, buffer.written = held, True
+                return to
+            of = storage(dense_source.nbytes, held)
+            source = tensor(of, geometry(dense_source))
+        record(_ATEN.copy_.default, to, source)
+        return to
+
+
+@_kernel("convolution_overrideable")
+def _convolution(*args: Any) -> Any:
+    return record(_ATEN.convolution.default, *args)
+
+
+@_kernel("convolution_backward_overrideable")
+def _convolution_backward(grad: Tensor, x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Any) -> Any:
+    bias = [w.shape[1] * groups if transposed else w.shape[0]]
+    return record(_ATEN.convolution_backward.default, grad, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, mask)
+
+
+@_kernel("bernoulli_.float")
+def _bernoulli(self: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    return self.copy_(torch.empty(self.shape, dtype=self.dtype).bernoulli_(p, generator=generator or MODULE.generator))
+
+
+@_kernel("native_dropout")
+def _native_dropout(self: Tensor, p: float, train: Any) -> Any:
+    if train is False:
+        return self.clone(), torch.ones_like(self, dtype=torch.bool)
+    kept = torch.empty(self.shape).bernoulli_(1 - p, generator=MODULE.generator).to(torch.bool).to(self.device)
+    return self * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def _drawn(name: str) -> None:
+    draw = getattr(Tensor, name)
+
+    def kernel(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        return self.copy_(draw(torch.empty(self.shape, dtype=self.dtype), *args, generator=generator or MODULE.generator, **kwargs))
+
+    for overload in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        own = overload.overload_name
+        if own in ("out", "Tensor_out", "Scalar_out"):
+            continue
+        _kernel(f"{name}.{own}" if own else name)(kernel)
+
+
+for _name in ("normal_", "uniform_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_"):
+    _drawn(_name)
+
+
+def _register() -> int:
+    """Registers a kernel for each operator that torch does not compose of others. Structured operators have a composite kernel
+    that would compute sizes in C++ and call the ``out`` overload; list operators one with a call for each tensor."""
+    has, count = torch._C._dispatch_has_computed_kernel_for_dispatch_key, 0
+    for full in torch._C._dispatch_get_all_op_names():
+        name = full.removeprefix("aten::")
+        if not full.startswith("aten::"):
+            continue
+        lists = name.startswith(("_foreach_", "_fused_")) and ".out" not in full and not full.endswith("_out")
+        structured = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeExplicitAutogradNonFunctional")
+        if has(full, "PrivateUse1") and not lists and not structured:
+            continue
+        packet, _, overload = name.partition(".")
+        try:
+            _kernel(name)(functools.partial(record, getattr(getattr(_ATEN, packet), overload or "default")))
+        except (AttributeError, RuntimeError):
+            continue
+        count += 1
+    return count
+
+
+_register()
+_ALL.fallback(record, "PrivateUse1")
+for _key in ("Conjugate", "Negative"):
+    # ``copy_`` goes through these keys, and ``_copy_from`` behind it would resolve the bits by ``copy_`` without end.
+    _LIBRARY.impl("_copy_from", torch.library.fallthrough_kernel, _key)
+
+_elements_as_text = torch._tensor_str._tensor_str
+
+
+def _tensor_str(x: Tensor, indent: int) -> str:
+    # Torch would choose the format of numbers in float64, with many operators.
+    return _elements_as_text(x.cpu() if x.device.type == "webgpu" else x, indent)
+
+
+torch._tensor_str._tensor_str = _tensor_str  # type: ignore[assignment]

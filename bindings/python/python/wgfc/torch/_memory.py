@@ -1,0 +1,151 @@
+"""Tensors on the device: plain tensors of torch whose storage carries a buffer.
+
+A storage has a unique address that nobody reads. Its Python object, which torch keeps as long as the storage lives, has the
+attribute ``handle``. So views, detached tensors and tensors saved for the backward pass all find the buffer, which is freed with
+the last of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from wgfc._wgfc import Tensor as Held
+from wgfc.torch._surface import DEVICE
+from wgfc.torch._views import Geometry
+
+_ATEN, _SET, _KEY = torch.ops.aten, torch._C.DispatchKeySet, torch._C.DispatchKey
+CPU, META = _SET(_KEY.CPU), _SET(_KEY.Meta)
+_make_storage, _make_empty = torch._C._construct_storage_from_data_pointer, torch._C._acc.create_empty_tensor
+_set = _ATEN.set_.source_Storage_storage_offset._handle.redispatch_boxed
+_as_strided = _ATEN.as_strided.default._handle.redispatch_boxed
+_addresses = itertools.count(1 << 44, 1 << 36)
+LACKING = {torch.float64, torch.complex32, torch.complex128}
+"""Types of which no tensor can be on the device. Operators on complex64 run on the CPU."""
+
+
+class Buffer:
+    """The memory of a storage."""
+
+    __slots__ = ("nbytes", "held", "written", "alive", "number", "address", "error", "__weakref__")
+
+    def __init__(self, nbytes: int, held: Optional[Held] = None) -> None:
+        self.nbytes = nbytes
+        self.held = held
+        """The contents on the device, without those that the current trace writes; ``None`` for zeros."""
+        self.written = held is not None
+        """Whether something was written, or is by an operator of the trace."""
+        self.alive = True
+        """Whether a tensor refers to the storage."""
+        self.number = -1
+        """The buffer's number in the current trace, or -1."""
+        self.address = 0
+        self.error: Optional[BaseException] = None
+        """The exception of the run that should have computed the contents."""
+
+
+class Handle:
+    """What a storage carries; it is freed with the storage."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        BY_ADDRESS[buffer.address] = buffer
+
+    def __del__(self) -> None:
+        self.buffer.alive = False
+        BY_ADDRESS.pop(self.buffer.address, None)
+
+
+BY_ADDRESS: dict[int, Buffer] = {}
+"""Buffers by the addresses of their storages, for storages that C++ makes anew over an address, as unpickling does."""
+
+
+def storage(nbytes: int, held: Optional[Held] = None) -> torch.UntypedStorage:
+    """A new storage on the device."""
+    made = _make_storage(next(_addresses), DEVICE, nbytes)
+    buffer = Buffer(nbytes, held)
+    buffer.address = made.data_ptr()
+    made.handle = Handle(buffer)
+    return made
+
+
+def tensor(of: torch.UntypedStorage, view: Geometry) -> Tensor:
+    """A tensor in a storage."""
+    if view.dtype in LACKING:
+        name = str(view.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"Cannot convert a webgpu Tensor to {name} dtype as the webgpu device doesn't support {name}. "
+            f"Please use {'float32' if view.dtype is torch.float64 else 'complex64'} instead."
+        )
+    return _set(CPU, _make_empty((0,), view.dtype), of, view.offset, view.sizes, view.strides)
+
+
+def placed(x: Tensor, of: torch.UntypedStorage, view: Geometry) -> Tensor:
+    """Puts an existing tensor into a storage."""
+    return _set(CPU, x, of, view.offset, view.sizes, view.strides)
+
+
+def viewed(x: Tensor, view: Geometry) -> Tensor:
+    """Another tensor in the storage of ``x``."""
+    if view.dtype is x.dtype:
+        return _as_strided(META, x, view.sizes, view.strides, view.offset)
+    return tensor(x.untyped_storage(), view)
+
+
+def buffer_of(x: Tensor) -> Buffer:
+    """The buffer in which a tensor on the device lies."""
+    of = x.untyped_storage()
+    try:
+        return of.handle.buffer
+    except AttributeError:
+        return BY_ADDRESS[of.data_ptr()]
+
+
+def geometry(x: Tensor) -> Geometry:
+    """The geometry of a tensor, with plain numbers."""
+    return Geometry(x.dtype, tuple(x.shape), x.stride(), x.storage_offset())
+
+
+def bytes_needed(view: Geometry) -> int:
+    """The bytes from the beginning of a storage to the end of a tensor in it."""
+    if 0 in view.sizes:
+        return 0
+    return (1 + view.offset + sum((n - 1) * s for n, s in zip(view.sizes, view.strides))) * view.dtype.itemsize
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The type's name as the native module has it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def allocated() -> int:
+    """The bytes of all storages that are alive."""
+    return sum(b.nbytes for b in list(BY_ADDRESS.values()))
+
+
+def contents(buffer: Buffer, dtype: torch.dtype, sizes: tuple[int, ...]) -> Held:
+    """The contents of a buffer as a dense tensor of this type and shape, of as many bytes."""
+    if buffer.error is not None:
+        raise RuntimeError("the tensor has no value, because the run that should have computed it failed") from buffer.error
+    if buffer.held is None:
+        buffer.held = Held.empty(name_of(dtype), list(sizes))
+    held = buffer.held
+    return held if held.shape == sizes and held.dtype == name_of(dtype) else held.view(name_of(dtype), list(sizes))
+
+
+_new_storage = torch.UntypedStorage.__new__
+
+
+def _untyped(cls: Any, *args: Any, device: Any = None, **named: Any) -> Any:
+    # Torch has no allocator for the device in C++ and would crash.
+    if device is not None and torch.device(device).type == "webgpu":
+        return storage(args[0] if args and isinstance(args[0], int) else 0)
+    return _new_storage(cls, *args, **({} if device is None else {"device": device}), **named)
+
+
+torch.UntypedStorage.__new__ = staticmethod(_untyped)  # type: ignore[method-assign]

@@ -1,0 +1,353 @@
+"""Programs of traces: a trace is compiled once, and run again when the same operators are recorded on the same geometries."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wgfc import _fx
+from wgfc._compile import compile
+from wgfc._errors import DeviceError, Error
+from wgfc._wgfc import Session
+from wgfc._wgfc import Tensor as Held
+from wgfc.torch import _graph, _memory, _record
+from wgfc.torch._memory import Buffer, buffer_of
+from wgfc.torch._record import State, Step, Trace, mapped
+from wgfc.torch._surface import MODULE
+
+
+class FallbackWarning(UserWarning):
+    """An operator that ran on the CPU."""
+
+
+@dataclasses.dataclass
+class Cut:
+    """A trace that was run, as ``torch.webgpu.trace()`` reports it."""
+
+    why: str
+    """The reason for which it was cut."""
+    operators: int
+    """The number of recorded operators."""
+    parts: int
+    """The number of programs, and of operators on the CPU, that computed it."""
+    compiled: bool
+    """Whether it was compiled; ``False`` if an equal trace had been run before."""
+    lines: list[Optional[tuple[str, int]]]
+    """The file and line that recorded each operator; ``None`` for those of the backward pass."""
+    names: list[str]
+    """The operators."""
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Counts of the recorder's work in this process."""
+
+    operators: int = 0
+    runs: int = 0
+    compiled: int = 0
+    on_host: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Calls of operators that ran on the CPU, by name."""
+    uploaded: int = 0
+    """Bytes copied to the device."""
+    downloaded: int = 0
+    """Bytes copied from the device."""
+
+
+STATISTICS = Statistics()
+CUTS: list[Cut] = MODULE.cuts
+_PROGRAMS: dict[Any, "Program"] = {}
+_STRICT = os.environ.get("WGFC_TORCH_STRICT", "") not in ("", "0")
+
+
+class Program:
+    """What computes a trace: parts that are compiled, and operators that run on the CPU."""
+
+    def __init__(self, trace: Trace, alive: set[int]) -> None:
+        self.steps = list(trace.steps)
+        self.lines = list(trace.lines)
+        self.sizes = [b.nbytes for b in trace.buffers]
+        self.unset = {i for i, b in enumerate(trace.buffers) if b.held is None and b.error is None}
+        written = {n for s in self.steps for n in (*s.makes, *(s.reads[i] for i in s.spec.writes))}
+        self.outputs = written & alive
+        self.numbers = list(trace.numbers)
+        self.lifted: list[int] = []
+        self.refused: set[int] = set()
+        self.parts: Optional[list[Any]] = None
+
+    def run(self, trace: Trace) -> None:
+        changed = [i for i, (a, b) in enumerate(zip(self.numbers, trace.numbers)) if a != b and i not in self.lifted]
+        if changed and self.parts is not None:
+            self.lifted = sorted([*self.lifted, *changed])
+            self.parts = None
+        while self.parts is None:
+            self.numbers = list(trace.numbers)
+            self.parts = self._build()
+        for part in self.parts:
+            part.run(trace.buffers, trace.numbers)
+
+    def _build(self) -> Optional[list[Any]]:
+        """The parts; ``None`` if a step was refused that was not known to be."""
+        ranges: list[tuple[int, int]] = []
+        start = 0
+        for i in sorted(self.refused) + [len(self.steps)]:
+            if start < i:
+                ranges.append((start, i))
+            if i < len(self.steps):
+                ranges.append((i, i + 1))
+            start = i + 1
+        counts = [sum(w in (_record.INTEGER, _record.FLOAT) or type(w) is tuple and w[0] == "scalar" for w in s.spec.key) for s in self.steps]
+        places = [sum(counts[:i]) for i in range(len(counts) + 1)]
+        parts: list[Any] = []
+        unset = set(self.unset)
+        for first, last in ranges:
+            steps = self.steps[first:last]
+            written = {n for s in steps for n in (*s.makes, *(s.reads[i] for i in s.spec.writes))}
+            later = {n for s in self.steps[last:] for n in s.reads}
+            wanted = sorted(written & (self.outputs | later))
+            at = range(places[first], places[last])
+            if first in self.refused:
+                parts.append(OnHost(self.steps[first], list(at), self.lines[first]))
+            elif wanted:
+                lifted = [i - at.start for i in self.lifted if i in at]
+                try:
+                    graph = _graph.build(steps, self.sizes, wanted, unset, self.numbers[at.start : at.stop], lifted)
+                    parts.append(Compiled(graph, at.start))
+                except _graph.Refused as e:
+                    self._refuse({first + e.step}, e.why)
+                    return None
+                except DeviceError:
+                    raise
+                except Error as e:
+                    named = {graph.origin[n] for d in e.diagnostics if (n := d.location.node or "") in graph.origin}
+                    operators = {steps[i].spec.operator for i in named}
+                    same = {i for i, s in enumerate(steps) if s.spec.operator in operators}
+                    self._refuse({first + i for i in same or range(len(steps))}, e.diagnostics[0].message)
+                    return None
+                except Exception as e:
+                    # Torch's tracer and serializer raise exceptions of many types for graphs that they cannot represent.
+                    self._refuse(set(range(first, last)), f"{type(e).__name__}: {e}")
+                    return None
+            unset -= written
+        return parts
+
+    def _refuse(self, steps: set[int], why: str) -> None:
+        if steps <= self.refused:
+            raise RuntimeError(f"webgpu: a part of the recorded operators could not be compiled: {why}")
+        self.refused |= steps
+        for i in sorted(steps):
+            tell(self.steps[i].spec.operator, why, self.lines[i])
+
+
+_WARNED: set[str] = set()
+
+
+def tell(operator: Any, why: str, line: Optional[tuple[str, int]]) -> None:
+    """Warns, once per operator, that it runs on the CPU; an exception with ``WGFC_TORCH_STRICT``."""
+    name = str(operator)
+    where = f", at {line[0]}:{line[1]}" if line else ""
+    message = f"{name} runs on the CPU, and its tensors are copied there and back: {why}{where}"
+    if _STRICT:
+        raise NotImplementedError(message)
+    if name not in _WARNED:
+        _WARNED.add(name)
+        warnings.warn(message, FallbackWarning, stacklevel=3)
+
+
+class Compiled:
+    """A part of a trace that a program on the device computes."""
+
+    def __init__(self, graph: _graph.Graph, start: int) -> None:
+        self.start = start
+        self.inputs = graph.inputs
+        self.lifted = graph.lifted
+        placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+        position = {n: i for i, n in enumerate(placeholders)}
+        results = list(dict.fromkeys(n for _, n in graph.outputs if n.op != "placeholder"))
+        self.targets = [(b, ("input", position[n] - len(self.lifted)) if n.op == "placeholder" else ("result", results.index(n))) for b, n in graph.outputs]
+        self.session: Optional[Session] = None
+        if results:
+            program = compile(_fx.archive(graph.module, results))
+            STATISTICS.compiled += 1
+            self.session = Session(program)
+            numbers = _fx.numbers(graph.module)
+            self.lists = {"integers": [position[n] for n in numbers.integers], "floats": [position[n] for n in numbers.floats]}
+            self.order: list[Any] = []
+            for port in self.session.inputs:
+                kind, _, index = port.name.partition("_")
+                self.order.append(int(index) - len(self.lifted) if kind == "input" else port.name)
+
+    def run(self, buffers: list[Buffer], numbers: list[Any]) -> None:
+        held = [_memory.contents(buffers[n], dtype, shape) for n, dtype, shape in self.inputs]
+        made: list[Held] = []
+        if self.session is not None:
+            given: list[Any] = []
+            for place in self.order:
+                if isinstance(place, int):
+                    given.append(held[place])
+                elif place in ("seed", "offset"):
+                    # Each run draws other numbers; the device's generator decides which.
+                    given.append(int(torch.empty((), dtype=torch.int64).random_(generator=MODULE.generator)))
+                else:
+                    values = [numbers[self.start + self.lifted[i]] for i in self.lists[place]]
+                    given.append(np.array(values, np.int64 if place == "integers" else np.float32))
+            made = self.session.call(given)
+            STATISTICS.runs += 1
+        for n, (kind, i) in self.targets:
+            buffers[n].held = held[i] if kind == "input" else made[i]
+
+
+class OnHost:
+    """A recorded operator that torch computes on the CPU."""
+
+    def __init__(self, step: Step, places: list[int], line: Any) -> None:
+        self.step, self.places, self.line = step, places, line
+
+    def run(self, buffers: list[Buffer], numbers: list[Any]) -> None:
+        step, slots, own = self.step, iter(self.step.reads), iter(numbers[i] for i in self.places)
+        memory: dict[int, torch.UntypedStorage] = {}
+
+        def value(word: Any) -> Any:
+            if type(word) is tuple and isinstance(word[0], torch.dtype):
+                n = next(slots)
+                if n not in memory:
+                    memory[n] = downloaded(buffers[n])
+                return torch.empty(0, dtype=word[0]).set_(memory[n], word[3], word[1], word[2])
+            number = next(own)
+            return torch.tensor(number, dtype=word[1]) if type(word) is tuple else number
+
+        args, kwargs = _record.arguments(step.spec.key, value)
+        with torch.no_grad():
+            made = step.spec.operator(*args, **kwargs)
+        count(step.spec.operator)
+        for i in step.spec.writes:
+            n = step.reads[i]
+            buffers[n].held = uploaded(memory[n])
+        makes = iter(step.makes)
+        for r, m in zip(step.spec.results, [made] if isinstance(made, Tensor) else made or ()):
+            if type(r) is _record.New:
+                of = torch.UntypedStorage(r.nbytes)
+                if m.numel() and r.nbytes:
+                    torch.empty(0, dtype=r.geometry.dtype).set_(of, 0, r.geometry.sizes, r.geometry.strides).copy_(m)
+                buffers[next(makes)].held = uploaded(of)
+
+
+def count(operator: Any) -> None:
+    name = str(operator)
+    STATISTICS.on_host[name] = STATISTICS.on_host.get(name, 0) + 1
+
+
+def downloaded(buffer: Buffer) -> torch.UntypedStorage:
+    """A copy of a buffer's contents on the CPU. The trace must not write to it."""
+    if buffer.error is not None:
+        _memory.contents(buffer, torch.uint8, (buffer.nbytes,))
+    if buffer.held is None or not buffer.nbytes:
+        return torch.zeros(buffer.nbytes, dtype=torch.uint8).untyped_storage()
+    STATISTICS.downloaded += buffer.nbytes
+    return buffer.held.view("uint8", [buffer.nbytes]).torch().untyped_storage()
+
+
+def uploaded(of: torch.UntypedStorage) -> Optional[Held]:
+    """A copy of a storage of the CPU on the device."""
+    if not of.nbytes():
+        return None
+    STATISTICS.uploaded += of.nbytes()
+    return Held(torch.empty(0, dtype=torch.uint8).set_(of))
+
+
+def run(trace: Trace, why: str) -> None:
+    """Runs a trace that was cut."""
+    alive = frozenset(i for i, b in enumerate(trace.buffers) if b.alive)
+    unset = frozenset(i for i, b in enumerate(trace.buffers) if b.held is None and b.error is None)
+    key = (tuple(trace.steps), alive, unset)
+    known = key in _PROGRAMS
+    program = _PROGRAMS[key] if known else _PROGRAMS.setdefault(key, Program(trace, set(alive)))
+    STATISTICS.operators += len(trace.steps)
+    try:
+        program.run(trace)
+    except BaseException:
+        _PROGRAMS.pop(key, None)
+        raise
+    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), not known, trace.lines, [str(s.spec.operator) for s in trace.steps]))
+    del CUTS[:-64]
+
+
+def _sessions() -> list[Session]:
+    return [p.session for program in _PROGRAMS.values() for p in program.parts or () if isinstance(p, Compiled) and p.session is not None]
+
+
+def _wait() -> None:
+    for session in _sessions()[-1:]:
+        session.wait()
+
+
+def _trim() -> None:
+    for session in _sessions():
+        session.trim()
+
+
+State.run = staticmethod(run)  # type: ignore[assignment]
+MODULE.wait, MODULE.trim, MODULE.allocated = _wait, _trim, _memory.allocated
+
+
+def mirror(x: Tensor) -> Tensor:
+    """The tensor on the CPU, in memory that is a copy of its buffer."""
+    return torch.empty(0, dtype=x.dtype).set_(downloaded(buffer_of(x)), x.storage_offset(), x.shape, x.stride())
+
+
+def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Runs an operator on the CPU that cannot be recorded."""
+    _record.flush(f"operator {operator}")
+    moved: dict[int, tuple[Tensor, Tensor]] = {}
+    memory: dict[int, torch.UntypedStorage] = {}
+
+    def down(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.device.type == "webgpu":
+            buffer = buffer_of(x)
+            if id(buffer) not in memory:
+                memory[id(buffer)] = downloaded(buffer)
+            m = torch.empty(0, dtype=x.dtype).set_(memory[id(buffer)], x.storage_offset(), x.shape, x.stride())
+            moved[id(m)] = (m, x)
+            return m
+        return torch.device("cpu") if isinstance(x, torch.device) else x
+
+    named = {n: mapped(v, down) for n, v in kwargs.items()}
+    if "device" in named:
+        named["device"] = torch.device("cpu")
+    with torch.no_grad():
+        made = operator(*mapped(args, down), **named)
+    count(operator)
+    written = [a.name for a in operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    for m, x in moved.values() if written else ():
+        of, buffer = m.untyped_storage(), buffer_of(x)
+        view = _memory.geometry(m)
+        if view != _memory.geometry(x) or of.nbytes() > buffer.nbytes:
+            _memory.placed(x, _memory.storage(of.nbytes(), uploaded(of)), view)
+        else:
+            buffer.held, buffer.written = uploaded(of), True
+    own = {m.untyped_storage()._cdata: x for m, x in moved.values()}
+    known: dict[int, torch.UntypedStorage] = {}
+
+    def up(m: Any) -> Any:
+        if isinstance(m, (list, tuple)):
+            return type(m)(map(up, m))
+        if not isinstance(m, Tensor):
+            return m
+        if id(m) in moved:
+            return moved[id(m)][1]
+        of = m.untyped_storage()
+        if of._cdata in own:
+            place = own[of._cdata].untyped_storage()
+        else:
+            place = known.setdefault(of._cdata, _memory.storage(of.nbytes(), uploaded(of)))
+        return _memory.tensor(place, _memory.geometry(m))
+
+    return up(made)
+
+
+State.at_once = staticmethod(at_once)  # type: ignore[assignment]

@@ -1,0 +1,337 @@
+"""The recorder: operators on tensors of the device are written to a trace, which is cut and run when a value is needed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from wgfc.torch import _memory
+from wgfc.torch._memory import Buffer, buffer_of, geometry
+from wgfc.torch._surface import MODULE
+from wgfc.torch._views import Geometry
+
+_ATEN = torch.ops.aten
+LIMIT = 4096
+"""The number of operators at which a trace is cut."""
+LOCK = threading.RLock()
+"""Held while a trace is changed: the backward pass runs in another thread."""
+
+
+class Mark:
+    """A word in the key of an operator."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+KEYWORD, LIST, TRUE, FALSE, INTEGER, FLOAT = map(Mark, ("keyword", "list", "True", "False", "integer", "float"))
+
+
+class Same(NamedTuple):
+    """A result that is an argument: the number of the tensor argument."""
+
+    argument: int
+
+
+class View(NamedTuple):
+    """A result in the storage of an argument."""
+
+    argument: int
+    geometry: Geometry
+
+
+class New(NamedTuple):
+    """A result in a storage of its own."""
+
+    geometry: Geometry
+    nbytes: int
+
+
+class Spec:
+    """An operator with its constants, and the geometries of its arguments and results. Specs are compared by identity."""
+
+    __slots__ = ("key", "operator", "results", "form", "writes", "only_views", "draws")
+
+    def __init__(self, key: tuple[Any, ...], results: list[Any], form: Any, writes: list[int]) -> None:
+        self.key = key
+        self.operator = key[0]
+        self.results = results
+        """For each result ``Same``, ``View``, ``New`` or ``None``."""
+        self.form = form
+        """``Tensor``, ``list`` or ``tuple`` for what the operator returns, ``None`` for nothing."""
+        self.writes = writes
+        """The numbers of the tensor arguments that the operator writes."""
+        self.only_views = bool(results) and not writes and all(isinstance(r, View) for r in results)
+        self.draws = torch.Tag.nondeterministic_seeded in self.operator.tags
+
+
+class Step(NamedTuple):
+    """A recorded operator: the numbers of the buffers of its tensor arguments and of its new results."""
+
+    spec: Spec
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+class Trace:
+    """Recorded operators that have not been run."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.buffers: list[Buffer] = []
+        self.numbers: list[Any] = []
+        """The numbers that are values of operators, in order."""
+        self.lines: list[Optional[tuple[str, int]]] = []
+        """The file and line that recorded each operator."""
+
+    def number(self, buffer: Buffer) -> int:
+        """The buffer's number in this trace."""
+        if buffer.number < 0:
+            buffer.number = len(self.buffers)
+            self.buffers.append(buffer)
+        return buffer.number
+
+
+class State:
+    """The recorder of this process."""
+
+    trace = Trace()
+    specs: dict[tuple[Any, ...], Any] = {}
+    run: Callable[[Trace, str], None]
+    at_once: Callable[..., Any]
+    eager = os.environ.get("WGFC_TORCH", "lazy") == "eager"
+
+
+_TORCH = os.path.dirname(torch.__file__)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INTERNAL: dict[Any, bool] = {}
+
+
+def _line() -> Optional[tuple[str, int]]:
+    """The file and line of the first frame outside of torch and of this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        internal = _INTERNAL.get(code)
+        if internal is None:
+            internal = _INTERNAL[code] = code.co_filename.startswith((_TORCH, _OWN))
+        if not internal:
+            return code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@functools.cache
+def _values(operator: Any) -> set[int]:
+    """The positions of arguments in which an integer is a value, rather than a size or an axis."""
+    return {i for i, a in enumerate(operator._schema.arguments) if str(a.type) in ("Tensor", "number", "Optional[number]")}
+
+
+class _Arguments:
+    """The key, tensors and numbers of the arguments of a call."""
+
+    __slots__ = ("key", "tensors", "numbers")
+
+    def __init__(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.key: list[Any] = [operator]
+        self.tensors: list[Tensor] = []
+        self.numbers: list[Any] = []
+        for i, a in enumerate(args):
+            if type(a) is int and i in _values(operator):
+                self.numbers.append(a)
+                self.key.append(INTEGER)
+            else:
+                self.add(a)
+        for name, a in kwargs.items():
+            if name not in ("device", "pin_memory", "layout"):
+                self.key += [KEYWORD, name]
+                self.add(a)
+
+    def add(self, a: Any) -> None:
+        kind = type(a)
+        if isinstance(a, Tensor):
+            if a.device.type == "webgpu":
+                self.tensors.append(a)
+                self.key.append((a.dtype, a.shape, a.stride(), a.storage_offset()))
+            elif a.dim() == 0 and a.device.type == "cpu":
+                # A tensor without axes on the CPU is allowed beside tensors of a device.
+                self.key.append(("scalar", a.dtype))
+                self.numbers.append(a.item())
+            else:
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but found at least two devices, webgpu:0 and {a.device}!"
+                )
+        elif kind is float:
+            self.numbers.append(a)
+            self.key.append(FLOAT)
+        elif kind is list or kind is tuple:
+            self.key += [LIST, len(a)]
+            for v in a:
+                self.add(v)
+        elif kind is bool:
+            self.key.append(TRUE if a else FALSE)
+        else:
+            self.key.append(a)
+
+
+def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Records an operator and returns tensors for its results. The operator runs at once, on the CPU, if its results cannot be
+    described without its values."""
+    with LOCK:
+        given = _Arguments(operator, args, kwargs)
+        key = tuple(given.key)
+        spec = State.specs.get(key)
+        if spec is None:
+            spec = State.specs[key] = infer(key, args, kwargs, given.tensors) or False
+        if spec is False:
+            return State.at_once(operator, args, kwargs)
+        if spec.only_views:
+            made: list[Any] = [_memory.viewed(given.tensors[r.argument], r.geometry) for r in spec.results]
+            return made[0] if spec.form is Tensor else spec.form(made)
+        trace = State.trace
+        buffers = [buffer_of(t) for t in given.tensors]
+        reads = tuple([trace.number(b) for b in buffers])
+        made, makes = [], []
+        for r in spec.results:
+            if type(r) is New:
+                of = _memory.storage(r.nbytes)
+                buffer = of.handle.buffer
+                buffer.written = True
+                makes.append(trace.number(buffer))
+                made.append(_memory.tensor(of, r.geometry))
+            elif type(r) is Same:
+                made.append(given.tensors[r.argument])
+            else:
+                made.append(None if r is None else _memory.viewed(given.tensors[r.argument], r.geometry))
+        for i in spec.writes:
+            buffers[i].written = True
+        trace.steps.append(Step(spec, reads, tuple(makes)))
+        trace.lines.append(_line())
+        trace.numbers += given.numbers
+        if State.eager or len(trace.steps) >= LIMIT:
+            flush("each operator" if State.eager else "length")
+        return None if spec.form is None else made[0] if spec.form is Tensor else spec.form(made)
+
+
+def flush(why: str) -> None:
+    """Cuts the trace and runs it. An exception leaves its message in the buffers that the run should have written."""
+    with LOCK:
+        trace = State.trace
+        State.trace = Trace()
+        for buffer in trace.buffers:
+            buffer.number = -1
+        if not trace.steps:
+            return
+        try:
+            State.run(trace, why)
+        except BaseException as e:
+            for step in trace.steps:
+                for n in (*step.makes, *(step.reads[i] for i in step.spec.writes)):
+                    trace.buffers[n].error = e
+            raise
+
+
+MODULE.flush = flush
+
+
+def arguments(key: tuple[Any, ...], value: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of an operator, given its key. ``value`` is called with each geometry for a tensor, and with ``INTEGER``,
+    ``FLOAT`` or ``("scalar", dtype)`` for a number."""
+    words = iter(key[1:])
+
+    def one(word: Any) -> Any:
+        if word is LIST:
+            return [one(next(words)) for _ in range(next(words))]
+        if word is TRUE or word is FALSE:
+            return word is TRUE
+        return value(word) if type(word) is tuple or word is FLOAT or word is INTEGER else word
+
+    args, kwargs = [], {}
+    for word in words:
+        if word is KEYWORD:
+            name = next(words)
+            kwargs[name] = one(next(words))
+        else:
+            args.append(one(word))
+    if any(a.name == "device" for a in key[0]._schema.arguments):
+        kwargs["device"] = torch.device("cpu")
+    return args, kwargs
+
+
+def mapped(x: Any, f: Callable[[Any], Any]) -> Any:
+    """``x`` with ``f`` applied to the leaves of its lists."""
+    return [mapped(v, f) for v in x] if isinstance(x, (list, tuple)) else f(x)
+
+
+_STATISTICS = {_ATEN.native_batch_norm.default: ("running_mean", "running_var")}
+"""Arguments that operators write although their schemas do not say so."""
+
+
+def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Optional[Spec]:
+    """The spec of a call, from the operator's meta kernel; ``None`` if results depend on values, or if there is no such kernel."""
+    operator = key[0]
+    if torch.Tag.dynamic_output_shape in operator.tags or torch.Tag.data_dependent_output in operator.tags:
+        return None
+    if any(t.is_complex() for t in tensors):
+        return None
+    metas: dict[int, tuple[Tensor, Tensor]] = {}
+    bases: dict[int, torch.UntypedStorage] = {}
+
+    def down(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.device.type == "webgpu":
+            if id(x) not in metas:
+                of = x.untyped_storage()
+                base = bases.setdefault(of._cdata, torch.UntypedStorage(of.nbytes(), device="meta"))
+                m = torch.empty(0, dtype=x.dtype, device="meta").set_(base, x.storage_offset(), x.shape, x.stride())
+                metas[id(x)] = (m, x)
+            return metas[id(x)][0]
+        if isinstance(x, torch._C.Generator):
+            return None
+        return torch.device("meta") if isinstance(x, torch.device) else x
+
+    named = {n: mapped(v, down) for n, v in kwargs.items()}
+    if any(a.name == "device" for a in operator._schema.arguments) and ("device" in named or not tensors):
+        named["device"] = torch.device("meta")
+    try:
+        with torch.no_grad():
+            made = operator(*mapped(args, down), **named)
+    except (NotImplementedError, RuntimeError):
+        # The CPU's kernel computes the results, or raises the exception of arguments that do not fit.
+        return None
+    if any(m.shape != t.shape or m.stride() != t.stride() for m, t in metas.values()):
+        return None
+    position = {id(metas[id(t)][0]): i for i, t in reversed(list(enumerate(tensors)))}
+    own = {b._cdata: c for c, b in bases.items()}
+    first = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(tensors)))}
+    results: list[Any] = []
+    for m in [made] if isinstance(made, Tensor) else made or ():
+        if m is None:
+            results.append(None)
+        elif not isinstance(m, Tensor) or m.is_complex():
+            return None
+        elif id(m) in position:
+            results.append(Same(position[id(m)]))
+        elif (c := own.get(m.untyped_storage()._cdata)) is not None:
+            results.append(View(first[c], geometry(m)))
+        else:
+            g = geometry(m)
+            results.append(New(g, _memory.bytes_needed(g)))
+    form = Tensor if isinstance(made, Tensor) else None if made is None else tuple if isinstance(made, tuple) else list
+    schema = operator._schema.arguments
+    passed = itertools.chain(zip(schema, args), ((a, kwargs[a.name]) for a in schema if a.name in kwargs))
+    written: list[bool] = []
+    for a, v in passed:
+        own_tensors = [x for x in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(x, Tensor) and x.device.type == "webgpu"]
+        is_written = a.alias_info is not None and a.alias_info.is_write or a.name in _STATISTICS.get(operator, ())
+        written += [bool(is_written)] * len(own_tensors)
+    return Spec(key, results, form, [i for i, w in enumerate(written) if w])

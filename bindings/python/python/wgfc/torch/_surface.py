@@ -1,0 +1,129 @@
+"""``torch.webgpu``: the module of torch for the device ``webgpu``, and the places where torch asks for more than a backend in
+Python can register."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, Optional, Union
+
+import torch
+from torch.utils import backend_registration
+
+Device = Union[None, int, str, torch.device]
+
+
+def _index(device: Device) -> int:
+    """The index of a device, which is 0. Raises ``RuntimeError`` in torch's words for another one."""
+    given = torch.device(device).index if isinstance(device, (str, torch.device)) else device
+    if given not in (None, 0):
+        raise RuntimeError(f"webgpu error: invalid device ordinal {given}; there is one device, webgpu:0")
+    return 0
+
+
+class Module:
+    """``torch.webgpu``. ``synchronize`` and the figures of memory are set by the recorder."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+        self.flush: Callable[[str], None] = lambda why: None
+        self.wait: Callable[[], None] = lambda: None
+        self.allocated: Callable[[], int] = lambda: 0
+        self.trim: Callable[[], None] = lambda: None
+        self.cuts: list[Any] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        """Whether there is an adapter."""
+        return _exists()
+
+    def is_bf16_supported(self) -> bool:
+        return False
+
+    def init(self) -> None:
+        pass
+
+    def device_count(self) -> int:
+        return int(self.is_available())
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Device) -> None:
+        _index(device)
+
+    def get_device_name(self, device: Device = None) -> str:
+        """The name of the adapter that ``WGFC_ADAPTER`` chooses, or else of the best."""
+        _index(device)
+        return _held().adapter.name
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed(self, seed: int) -> None:
+        """Sets the seed of the device's generator, which ``torch.manual_seed`` does too."""
+        self.generator.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def seed(self) -> int:
+        return self.generator.seed()
+
+    def initial_seed(self) -> int:
+        return self.generator.initial_seed()
+
+    def get_rng_state(self, device: Device = None) -> torch.Tensor:
+        return self.generator.get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Device = None) -> None:
+        self.generator.set_state(state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16]
+
+    def synchronize(self, device: Device = None) -> None:
+        """Runs what has been recorded, and waits until the device is done."""
+        _index(device)
+        self.flush("synchronize")
+        self.wait()
+
+    def memory_allocated(self, device: Device = None) -> int:
+        """The bytes of all tensors on the device, each storage once."""
+        _index(device)
+        return self.allocated()
+
+    def empty_cache(self) -> None:
+        """Frees the memory that programs keep between their runs."""
+        self.flush("empty_cache")
+        self.trim()
+
+    @contextlib.contextmanager
+    def device(self, device: Device) -> Any:
+        """A context in which a device is the current one; there is one."""
+        _index(device)
+        yield
+
+    def trace(self) -> list[Any]:
+        """What was recorded and run last, oldest first: ``wgfc.torch.Cut`` for each cut."""
+        return list(self.cuts)
+
+
+@functools.cache
+def _exists() -> bool:
+    from wgfc import adapters
+
+    return bool(adapters())
+
+
+def _held() -> Any:
+    from wgfc import Tensor
+
+    return Tensor.empty("float32", [1])
+
+
+MODULE = Module()
+backend_registration._setup_privateuseone_for_python_backend("webgpu", backend_module=MODULE)
+backend_registration._generate_storage_methods_for_privateuse1_backend("webgpu")
+DEVICE = torch.device("webgpu", 0)
