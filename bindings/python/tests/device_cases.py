@@ -48,7 +48,8 @@ def ramp(device, *shape):
 @case
 def tensors_are_made_and_copied():
     both(lambda d: [torch.ones(2, 3, device=d), torch.arange(5, device=d), torch.full((2,), 7, device=d), torch.eye(3, device=d)])
-    both(lambda d: [torch.zeros((), device=d), torch.ones(0, 3, device=d), torch.tensor([1, 2], device=d), ramp(d, 3, 5).half().float()])
+    both(lambda d: [torch.zeros((), device=d), torch.ones(0, 3, device=d), torch.tensor([1, 2], device=d)])
+    both(lambda d: ramp(d, 3, 5).half().float())
     assert torch.ones(2, device=DEVICE).sum().item() == 2
 
 
@@ -84,7 +85,8 @@ def results_are_written_where_out_says():
 @case
 def operators_with_odd_sizes():
     for shape in ((), (1,), (0,), (1, 1, 1), (0, 3), (3, 1, 5), (7, 13)):
-        both(lambda d: [ramp(d, *shape) * 2 + 1, ramp(d, *shape).sum(), ramp(d, *shape).exp().neg(), torch.cat([ramp(d, *shape).reshape(-1)] * 2)])
+        both(lambda d: [ramp(d, *shape) * 2 + 1, ramp(d, *shape).sum(), ramp(d, *shape).exp().neg()])
+        both(lambda d: torch.cat([ramp(d, *shape).reshape(-1)] * 2))
 
 
 @case
@@ -130,8 +132,8 @@ def text_of_tensors():
 @case
 def gradients_of_modules():
     def f(d):
-        model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5))
-        model = model.to(d)
+        layers = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
+        model = nn.Sequential(*layers).to(d)
         x = ramp(d, 3, 2, 6, 6).div(100).requires_grad_()
         model(x).square().mean().backward()
         return [x.grad, *(p.grad for p in model.parameters()), *(b for b in model.buffers())]
@@ -153,7 +155,15 @@ def attention_and_its_gradients():
 @case
 def training_loops():
     data, labels = torch.randn(6, 8, 16), torch.randint(0, 4, (6, 8))
-    for name, options in (("SGD", dict(momentum=0.9)), ("Adam", dict(foreach=True)), ("Adam", dict(fused=True, amsgrad=True)), ("AdamW", dict(fused=True)), ("SGD", dict(momentum=0.9, nesterov=True, fused=True))):
+    optimizers = (
+        ("SGD", dict(momentum=0.9)),
+        ("Adam", dict(foreach=True)),
+        ("Adam", dict(fused=True, amsgrad=True)),
+        ("AdamW", dict(fused=True)),
+        ("SGD", dict(momentum=0.9, nesterov=True, fused=True)),
+    )
+    for name, options in optimizers:
+
         def losses(d):
             torch.manual_seed(0)
             model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Linear(32, 4)).to(d)
@@ -187,7 +197,8 @@ def a_step_runs_as_one_program():
 @case
 def functions_of_torch_func():
     f = lambda r: (r.sin() * r).sum()
-    both(lambda d: [torch.func.grad(f)(ramp(d, 4)), torch.func.vmap(torch.func.grad(f))(ramp(d, 3, 4)), torch.func.jvp(f, (ramp(d, 4),), (ramp(d, 4),))[1]])
+    both(lambda d: [torch.func.grad(f)(ramp(d, 4)), torch.func.vmap(torch.func.grad(f))(ramp(d, 3, 4))])
+    both(lambda d: torch.func.jvp(f, (ramp(d, 4),), (ramp(d, 4),))[1])
 
 
 @case

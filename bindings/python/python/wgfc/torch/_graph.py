@@ -97,7 +97,9 @@ class Refused(Exception):
         self.step, self.why = step, why
 
 
-def build(steps: Sequence[Step], sizes: Sequence[int], outputs: Sequence[int], unset: set[int], numbers: list[Any], lifted: list[int]) -> Graph:
+def build(
+    steps: Sequence[Step], sizes: Sequence[int], outputs: Sequence[int], unset: set[int], numbers: list[Any], lifted: list[int]
+) -> Graph:
     """The graph of ``steps``. ``sizes`` has the bytes of each buffer; ``outputs`` the buffers whose values are wanted; ``unset``
     those that nothing has been written to before. Numbers at the positions ``lifted`` are inputs, others are constants."""
     inputs = _inputs(steps, sizes, unset)

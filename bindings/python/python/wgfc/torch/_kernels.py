@@ -35,7 +35,7 @@ def _new(dtype: Any, size: Any, stride: Any) -> Tensor:
 
 
 @_kernel("empty.memory_format")
-def _empty(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Tensor:
+def _empty(size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
     _index(device)
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         stride = dense(tuple(size))
@@ -45,7 +45,7 @@ def _empty(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = No
 
 
 @_kernel("empty_strided")
-def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Tensor:
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     _index(device)
     return _new(dtype, size, stride)
 
@@ -123,9 +123,10 @@ def _convolution(*args: Any) -> Any:
 
 
 @_kernel("convolution_backward_overrideable")
-def _convolution_backward(grad: Tensor, x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Any) -> Any:
+def _convolution_backward(grad: Tensor, x: Tensor, w: Tensor, *geometry: Any) -> Any:
+    *window, transposed, output_padding, groups, mask = geometry
     bias = [w.shape[1] * groups if transposed else w.shape[0]]
-    return record(_ATEN.convolution_backward.default, grad, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, mask)
+    return record(_ATEN.convolution_backward.default, grad, x, w, bias, *window, transposed, output_padding, groups, mask)
 
 
 @_kernel("bernoulli_.float")

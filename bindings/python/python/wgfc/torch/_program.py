@@ -101,7 +101,7 @@ class Program:
             if i < len(self.steps):
                 ranges.append((i, i + 1))
             start = i + 1
-        counts = [sum(w in (_record.INTEGER, _record.FLOAT) or type(w) is tuple and w[0] == "scalar" for w in s.spec.key) for s in self.steps]
+        counts = [sum(map(_is_number, s.spec.key)) for s in self.steps]
         places = [sum(counts[:i]) for i in range(len(counts) + 1)]
         parts: list[Any] = []
         unset = set(self.unset)
@@ -144,6 +144,11 @@ class Program:
             tell(self.steps[i].spec.operator, why, self.lines[i])
 
 
+def _is_number(word: Any) -> bool:
+    """Whether a word in the key of an operator stands for one of the trace's numbers."""
+    return word is _record.INTEGER or word is _record.FLOAT or (type(word) is tuple and word[0] == "scalar")
+
+
 _WARNED: set[str] = set()
 
 
@@ -169,7 +174,10 @@ class Compiled:
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
         position = {n: i for i, n in enumerate(placeholders)}
         results = list(dict.fromkeys(n for _, n in graph.outputs if n.op != "placeholder"))
-        self.targets = [(b, ("input", position[n] - len(self.lifted)) if n.op == "placeholder" else ("result", results.index(n))) for b, n in graph.outputs]
+        self.targets = [
+            (b, ("input", position[n] - len(self.lifted)) if n.op == "placeholder" else ("result", results.index(n)))
+            for b, n in graph.outputs
+        ]
         self.session: Optional[Session] = None
         if results:
             program = compile(_fx.archive(graph.module, results))
@@ -273,12 +281,14 @@ def run(trace: Trace, why: str) -> None:
     except BaseException:
         _PROGRAMS.pop(key, None)
         raise
-    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), not known, trace.lines, [str(s.spec.operator) for s in trace.steps]))
+    names = [str(s.spec.operator) for s in trace.steps]
+    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), not known, trace.lines, names))
     del CUTS[:-64]
 
 
 def _sessions() -> list[Session]:
-    return [p.session for program in _PROGRAMS.values() for p in program.parts or () if isinstance(p, Compiled) and p.session is not None]
+    parts = (p for program in _PROGRAMS.values() for p in program.parts or ())
+    return [p.session for p in parts if isinstance(p, Compiled) and p.session is not None]
 
 
 def _wait() -> None:

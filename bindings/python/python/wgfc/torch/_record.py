@@ -331,7 +331,8 @@ def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list
     passed = itertools.chain(zip(schema, args), ((a, kwargs[a.name]) for a in schema if a.name in kwargs))
     written: list[bool] = []
     for a, v in passed:
-        own_tensors = [x for x in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(x, Tensor) and x.device.type == "webgpu"]
+        listed = v if isinstance(v, (list, tuple)) else [v]
+        own_tensors = [x for x in listed if isinstance(x, Tensor) and x.device.type == "webgpu"]
         is_written = a.alias_info is not None and a.alias_info.is_write or a.name in _STATISTICS.get(operator, ())
         written += [bool(is_written)] * len(own_tensors)
     return Spec(key, results, form, [i for i, w in enumerate(written) if w])
