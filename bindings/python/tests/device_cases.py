@@ -101,6 +101,12 @@ def changing_numbers_need_no_new_program():
 
 
 @case
+def zeros_of_both_signs_are_two_numbers():
+    for zero in (0.0, -0.0, 0.0):
+        same(1 / (ramp(DEVICE, 3) * zero), 1 / (ramp("cpu", 3) * zero))
+
+
+@case
 def sizes_that_depend_on_values():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -223,6 +229,7 @@ def wrong_uses_are_exceptions_of_torch():
         (RuntimeError, "two devices", lambda: ramp(DEVICE, 3) + torch.ones(3)),
         (RuntimeError, "must match", lambda: ramp(DEVICE, 3) + ramp(DEVICE, 4)),
         (TypeError, "float64", lambda: ramp(DEVICE, 3).double()),
+        (RuntimeError, "negative dimension", lambda: torch.empty(-1, device=DEVICE)),
         (RuntimeError, "ordinal", lambda: torch.ones(2, device="webgpu:1")),
         (RuntimeError, "", lambda: ramp(DEVICE, 2, 3) @ ramp(DEVICE, 2, 3)),
         (IndexError, "", lambda: ramp(DEVICE, 2, 3).sum(5)),

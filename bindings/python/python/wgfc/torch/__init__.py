@@ -6,18 +6,15 @@ the host, at ``torch.webgpu.synchronize()``, or after 4,096 operators.
 
 from __future__ import annotations
 
-from wgfc.torch import _kernels as _kernels  # registers the kernels
-from wgfc.torch._program import CUTS, STATISTICS, Cut, FallbackWarning, Statistics
+import dataclasses
 
-__all__ = ["Cut", "FallbackWarning", "Statistics", "statistics", "trace"]
+from wgfc.torch import _kernels as _kernels  # registers the kernels
+from wgfc.torch._program import STATISTICS, Cut, FallbackWarning, Statistics
+
+__all__ = ["Cut", "FallbackWarning", "Statistics", "statistics"]
 
 
 def statistics() -> Statistics:
     """Counts of the recorder's work in this process so far."""
-    return STATISTICS
-
-
-def trace() -> list[Cut]:
-    """The last cuts, oldest first."""
-    return list(CUTS)
+    return dataclasses.replace(STATISTICS, on_host=dict(STATISTICS.on_host))
 

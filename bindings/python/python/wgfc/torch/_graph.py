@@ -21,7 +21,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from wgfc._decompositions import decompositions
 from wgfc.torch import _fused, _views
-from wgfc.torch._record import INTEGER, New, Step, arguments
+from wgfc.torch._record import New, Step, arguments
 from wgfc.torch._views import Geometry
 
 _ATEN = torch.ops.aten
@@ -123,7 +123,8 @@ def build(
             before = len(graph.nodes)
             try:
                 position = _apply(step, content, sizes, own, position)
-            except (RuntimeError, NotImplementedError, AttributeError, TypeError, IndexError, ValueError) as e:
+            except Exception as e:
+                # Kernels and tracers raise exceptions of many types for what they do not support.
                 raise Refused(index, str(e)) from e
             node = graph._root.prev
             for _ in range(len(graph.nodes) - before):
@@ -159,16 +160,13 @@ def _inputs(steps: Sequence[Step], sizes: Sequence[int], unset: set[int]) -> lis
     for step in steps:
         slots = iter(step.reads)
 
-        def see(word: Any) -> Any:
-            if type(word) is tuple and isinstance(word[0], torch.dtype):
-                n = next(slots)
-                view = Geometry(word[0], tuple(word[1]), tuple(word[2]), word[3])
-                first.setdefault(n, view.dtype)
-                if view.dtype is first[n] and _views.covers(view, sizes[n] // view.dtype.itemsize):
-                    covering.setdefault(n, view)
-            return 0
+        def see(view: Geometry) -> None:
+            n = next(slots)
+            first.setdefault(n, view.dtype)
+            if view.dtype is first[n] and _views.covers(view, sizes[n] // view.dtype.itemsize):
+                covering.setdefault(n, view)
 
-        arguments(step.spec.key, see)
+        arguments(step.spec.key, see, lambda: 0)
         made.update(step.makes)
     found = []
     for n, dtype in first.items():
@@ -184,23 +182,22 @@ def _apply(step: Step, content: dict[int, _Content], sizes: Sequence[int], numbe
     """Computes a step on the buffers' values. Returns the position behind its numbers."""
     spec, slots, read = step.spec, iter(step.reads), []
 
-    def value(word: Any) -> Any:
-        nonlocal position
-        if type(word) is tuple and isinstance(word[0], torch.dtype):
-            view = Geometry(word[0], tuple(word[1]), tuple(word[2]), word[3])
-            n = next(slots)
-            read.append((n, view))
-            if n not in content:
-                # New memory has zeros.
-                elements = sizes[n] // view.dtype.itemsize
-                shape = view.sizes if _views.covers(view, elements) and view.strides == _views.dense(view.sizes) else (elements,)
-                content[n] = _Content(torch.zeros(shape, dtype=view.dtype), Geometry(view.dtype, shape, _views.dense(shape), 0))
-            return content[n].seen(view)
-        number = numbers[position]
-        position += 1
-        return torch.tensor(number, dtype=word[1]) if type(word) is tuple else number
+    def tensor(view: Geometry) -> Tensor:
+        n = next(slots)
+        read.append((n, view))
+        if n not in content:
+            # New memory has zeros.
+            elements = sizes[n] // view.dtype.itemsize
+            shape = view.sizes if _views.covers(view, elements) and view.strides == _views.dense(view.sizes) else (elements,)
+            content[n] = _Content(torch.zeros(shape, dtype=view.dtype), Geometry(view.dtype, shape, _views.dense(shape), 0))
+        return content[n].seen(view)
 
-    args, kwargs = arguments(spec.key, value)
+    def number() -> Any:
+        nonlocal position
+        position += 1
+        return numbers[position - 1]
+
+    args, kwargs = arguments(spec.key, tensor, number)
     operator = spec.operator
     fresh: list[Any]
     if not spec.writes:

@@ -30,6 +30,8 @@ def _kernel(name: str) -> Callable[[Any], Any]:
 
 
 def _new(dtype: Any, size: Any, stride: Any) -> Tensor:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     view = Geometry(dtype or torch.get_default_dtype(), tuple(size), tuple(stride), 0)
     return tensor(storage(bytes_needed(view)), view)
 
@@ -109,7 +111,7 @@ def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor
             held = Held(dense_source)
             if not buffer.written and to.is_contiguous() and to.nbytes == buffer.nbytes and dense_source.shape == to.shape:
                 # New memory: the upload is its contents.
-                buffer.held, buffer.written = held, True
+                buffer.fill(held)
                 return to
             of = storage(dense_source.nbytes, held)
             source = tensor(of, geometry(dense_source))
@@ -159,10 +161,10 @@ for _name in ("normal_", "uniform_", "exponential_", "random_", "geometric_", "c
     _drawn(_name)
 
 
-def _register() -> int:
+def _register() -> None:
     """Registers a kernel for each operator that torch does not compose of others. Structured operators have a composite kernel
     that would compute sizes in C++ and call the ``out`` overload; list operators one with a call for each tensor."""
-    has, count = torch._C._dispatch_has_computed_kernel_for_dispatch_key, 0
+    has = torch._C._dispatch_has_computed_kernel_for_dispatch_key
     for full in torch._C._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
         if not full.startswith("aten::"):
@@ -175,9 +177,8 @@ def _register() -> int:
         try:
             _kernel(name)(functools.partial(record, getattr(getattr(_ATEN, packet), overload or "default")))
         except (AttributeError, RuntimeError):
+            # Some names have no overload in Python, and some take no kernel; calls of those go to the fallback.
             continue
-        count += 1
-    return count
 
 
 _register()

@@ -7,7 +7,7 @@ the last of them.
 
 from __future__ import annotations
 
-import itertools
+import threading
 from typing import Any, Optional
 
 import torch
@@ -22,7 +22,7 @@ CPU, META = _SET(_KEY.CPU), _SET(_KEY.Meta)
 _make_storage, _make_empty = torch._C._construct_storage_from_data_pointer, torch._C._acc.create_empty_tensor
 _set = _ATEN.set_.source_Storage_storage_offset._handle.redispatch_boxed
 _as_strided = _ATEN.as_strided.default._handle.redispatch_boxed
-_addresses = itertools.count(1 << 44, 1 << 36)
+_ALIGNMENT = 256
 LACKING = {torch.float64, torch.complex32, torch.complex128}
 """Types of which no tensor can be on the device. Operators on complex64 run on the CPU."""
 
@@ -47,6 +47,11 @@ class Buffer:
         """The exception of the run that should have computed the contents."""
 
 
+    def fill(self, held: Optional[Held]) -> None:
+        """Replaces the contents."""
+        self.held, self.written, self.error = held, True, None
+
+
 class Handle:
     """What a storage carries; it is freed with the storage."""
 
@@ -61,13 +66,28 @@ class Handle:
         BY_ADDRESS.pop(self.buffer.address, None)
 
 
+class _Addresses:
+    """Ranges of addresses, each given out once, as savers of checkpoints compare the ranges of storages."""
+
+    def __init__(self) -> None:
+        self.next = 1 << 44
+        self.lock = threading.Lock()
+
+    def take(self, nbytes: int) -> int:
+        with self.lock:
+            first = self.next
+            self.next += (nbytes // _ALIGNMENT + 1) * _ALIGNMENT
+        return first
+
+
+_ADDRESSES = _Addresses()
 BY_ADDRESS: dict[int, Buffer] = {}
 """Buffers by the addresses of their storages, for storages that C++ makes anew over an address, as unpickling does."""
 
 
 def storage(nbytes: int, held: Optional[Held] = None) -> torch.UntypedStorage:
     """A new storage on the device."""
-    made = _make_storage(next(_addresses), DEVICE, nbytes)
+    made = _make_storage(_ADDRESSES.take(nbytes), DEVICE, nbytes)
     buffer = Buffer(nbytes, held)
     buffer.address = made.data_ptr()
     made.handle = Handle(buffer)

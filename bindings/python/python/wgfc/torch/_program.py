@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import os
 import warnings
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from wgfc.torch import _graph, _memory, _record
 from wgfc.torch._memory import Buffer, buffer_of
 from wgfc.torch._record import State, Step, Trace, mapped
 from wgfc.torch._surface import MODULE
+from wgfc.torch._views import Geometry
 
 
 class FallbackWarning(UserWarning):
@@ -81,7 +84,8 @@ class Program:
         self.parts: Optional[list[Any]] = None
 
     def run(self, trace: Trace) -> None:
-        changed = [i for i, (a, b) in enumerate(zip(self.numbers, trace.numbers)) if a != b and i not in self.lifted]
+        pairs = enumerate(zip(self.numbers, trace.numbers))
+        changed = [i for i, (a, b) in pairs if i not in self.lifted and (a != b or math.copysign(1, a) != math.copysign(1, b))]
         if changed and self.parts is not None:
             self.lifted = sorted([*self.lifted, *changed])
             self.parts = None
@@ -101,8 +105,7 @@ class Program:
             if i < len(self.steps):
                 ranges.append((i, i + 1))
             start = i + 1
-        counts = [sum(map(_is_number, s.spec.key)) for s in self.steps]
-        places = [sum(counts[:i]) for i in range(len(counts) + 1)]
+        places = list(itertools.accumulate((sum(map(_record.is_number, s.spec.key)) for s in self.steps), initial=0))
         parts: list[Any] = []
         unset = set(self.unset)
         for first, last in ranges:
@@ -112,7 +115,7 @@ class Program:
             wanted = sorted(written & (self.outputs | later))
             at = range(places[first], places[last])
             if first in self.refused:
-                parts.append(OnHost(self.steps[first], list(at), self.lines[first]))
+                parts.append(OnHost(self.steps[first], at))
             elif wanted:
                 lifted = [i - at.start for i in self.lifted if i in at]
                 try:
@@ -142,11 +145,6 @@ class Program:
         self.refused |= steps
         for i in sorted(steps):
             tell(self.steps[i].spec.operator, why, self.lines[i])
-
-
-def _is_number(word: Any) -> bool:
-    """Whether a word in the key of an operator stands for one of the trace's numbers."""
-    return word is _record.INTEGER or word is _record.FLOAT or (type(word) is tuple and word[0] == "scalar")
 
 
 _WARNED: set[str] = set()
@@ -207,42 +205,39 @@ class Compiled:
             made = self.session.call(given)
             STATISTICS.runs += 1
         for n, (kind, i) in self.targets:
-            buffers[n].held = held[i] if kind == "input" else made[i]
+            buffers[n].fill(held[i] if kind == "input" else made[i])
 
 
 class OnHost:
     """A recorded operator that torch computes on the CPU."""
 
-    def __init__(self, step: Step, places: list[int], line: Any) -> None:
-        self.step, self.places, self.line = step, places, line
+    def __init__(self, step: Step, places: range) -> None:
+        self.step, self.places = step, places
 
     def run(self, buffers: list[Buffer], numbers: list[Any]) -> None:
-        step, slots, own = self.step, iter(self.step.reads), iter(numbers[i] for i in self.places)
+        step, slots, own = self.step, iter(self.step.reads), iter([numbers[i] for i in self.places])
         memory: dict[int, torch.UntypedStorage] = {}
 
-        def value(word: Any) -> Any:
-            if type(word) is tuple and isinstance(word[0], torch.dtype):
-                n = next(slots)
-                if n not in memory:
-                    memory[n] = downloaded(buffers[n])
-                return torch.empty(0, dtype=word[0]).set_(memory[n], word[3], word[1], word[2])
-            number = next(own)
-            return torch.tensor(number, dtype=word[1]) if type(word) is tuple else number
+        def tensor(view: Geometry) -> Tensor:
+            n = next(slots)
+            if n not in memory:
+                memory[n] = downloaded(buffers[n])
+            return torch.empty(0, dtype=view.dtype).set_(memory[n], view.offset, view.sizes, view.strides)
 
-        args, kwargs = _record.arguments(step.spec.key, value)
+        args, kwargs = _record.arguments(step.spec.key, tensor, lambda: next(own))
         with torch.no_grad():
             made = step.spec.operator(*args, **kwargs)
         count(step.spec.operator)
         for i in step.spec.writes:
             n = step.reads[i]
-            buffers[n].held = uploaded(memory[n])
+            buffers[n].fill(uploaded(memory[n]))
         makes = iter(step.makes)
         for r, m in zip(step.spec.results, [made] if isinstance(made, Tensor) else made or ()):
             if type(r) is _record.New:
                 of = torch.UntypedStorage(r.nbytes)
                 if m.numel() and r.nbytes:
                     torch.empty(0, dtype=r.geometry.dtype).set_(of, 0, r.geometry.sizes, r.geometry.strides).copy_(m)
-                buffers[next(makes)].held = uploaded(of)
+                buffers[next(makes)].fill(uploaded(of))
 
 
 def count(operator: Any) -> None:
@@ -286,13 +281,14 @@ def run(trace: Trace, why: str) -> None:
     del CUTS[:-64]
 
 
-def _sessions() -> list[Session]:
+def _sessions() -> Iterator[Session]:
     parts = (p for program in _PROGRAMS.values() for p in program.parts or ())
-    return [p.session for p in parts if isinstance(p, Compiled) and p.session is not None]
+    return (p.session for p in parts if isinstance(p, Compiled) and p.session is not None)
 
 
 def _wait() -> None:
-    for session in _sessions()[-1:]:
+    # All sessions share the device, and waiting for one waits for all runs.
+    for session in itertools.islice(_sessions(), 1):
         session.wait()
 
 
@@ -332,14 +328,16 @@ def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         made = operator(*mapped(args, down), **named)
     count(operator)
-    written = [a.name for a in operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    for m, x in moved.values() if written else ():
+    written = {id(x) for x, is_written in _record.passed(operator, args, kwargs) if is_written}
+    for m, x in moved.values():
+        if id(x) not in written:
+            continue
         of, buffer = m.untyped_storage(), buffer_of(x)
         view = _memory.geometry(m)
         if view != _memory.geometry(x) or of.nbytes() > buffer.nbytes:
             _memory.placed(x, _memory.storage(of.nbytes(), uploaded(of)), view)
         else:
-            buffer.held, buffer.written = uploaded(of), True
+            buffer.fill(uploaded(of))
     own = {m.untyped_storage()._cdata: x for m, x in moved.values()}
     known: dict[int, torch.UntypedStorage] = {}
 

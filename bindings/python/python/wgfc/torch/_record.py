@@ -60,7 +60,7 @@ class New(NamedTuple):
 class Spec:
     """An operator with its constants, and the geometries of its arguments and results. Specs are compared by identity."""
 
-    __slots__ = ("key", "operator", "results", "form", "writes", "only_views", "draws")
+    __slots__ = ("key", "operator", "results", "form", "writes", "only_views")
 
     def __init__(self, key: tuple[Any, ...], results: list[Any], form: Any, writes: list[int]) -> None:
         self.key = key
@@ -72,7 +72,6 @@ class Spec:
         self.writes = writes
         """The numbers of the tensor arguments that the operator writes."""
         self.only_views = bool(results) and not writes and all(isinstance(r, View) for r in results)
-        self.draws = torch.Tag.nondeterministic_seeded in self.operator.tags
 
 
 class Step(NamedTuple):
@@ -112,8 +111,8 @@ class State:
     eager = os.environ.get("WGFC_TORCH", "lazy") == "eager"
 
 
-_TORCH = os.path.dirname(torch.__file__)
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FOLDERS = tuple(os.path.join(os.path.dirname(f), "") for f in (torch.__file__, os.path.dirname(os.path.abspath(__file__))))
+"""The folders of torch and of this package."""
 _INTERNAL: dict[Any, bool] = {}
 
 
@@ -124,7 +123,7 @@ def _line() -> Optional[tuple[str, int]]:
         code = frame.f_code
         internal = _INTERNAL.get(code)
         if internal is None:
-            internal = _INTERNAL[code] = code.co_filename.startswith((_TORCH, _OWN))
+            internal = _INTERNAL[code] = code.co_filename.startswith(_FOLDERS)
         if not internal:
             return code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
@@ -244,9 +243,16 @@ def flush(why: str) -> None:
 MODULE.flush = flush
 
 
-def arguments(key: tuple[Any, ...], value: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of an operator, given its key. ``value`` is called with each geometry for a tensor, and with ``INTEGER``,
-    ``FLOAT`` or ``("scalar", dtype)`` for a number."""
+def is_number(word: Any) -> bool:
+    """Whether a word in the key of an operator stands for one of the trace's numbers."""
+    return word is INTEGER or word is FLOAT or (type(word) is tuple and word[0] == "scalar")
+
+
+def arguments(
+    key: tuple[Any, ...], tensor: Callable[[Geometry], Any], number: Callable[[], Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of an operator, given its key. ``tensor`` is called for each tensor, and ``number`` for each of the trace's
+    numbers, in order."""
     words = iter(key[1:])
 
     def one(word: Any) -> Any:
@@ -254,7 +260,11 @@ def arguments(key: tuple[Any, ...], value: Callable[[Any], Any]) -> tuple[list[A
             return [one(next(words)) for _ in range(next(words))]
         if word is TRUE or word is FALSE:
             return word is TRUE
-        return value(word) if type(word) is tuple or word is FLOAT or word is INTEGER else word
+        if is_number(word):
+            return torch.tensor(number(), dtype=word[1]) if type(word) is tuple else number()
+        if type(word) is tuple:
+            return tensor(Geometry(word[0], tuple(word[1]), tuple(word[2]), word[3]))
+        return word
 
     args, kwargs = [], {}
     for word in words:
@@ -327,12 +337,15 @@ def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list
             g = geometry(m)
             results.append(New(g, _memory.bytes_needed(g)))
     form = Tensor if isinstance(made, Tensor) else None if made is None else tuple if isinstance(made, tuple) else list
+    return Spec(key, results, form, [i for i, (_, written) in enumerate(passed(operator, args, kwargs)) if written])
+
+
+def passed(operator: Any, args: Any, kwargs: dict[str, Any]) -> list[tuple[Tensor, bool]]:
+    """The tensors of the device among the arguments, in order, and whether the operator writes each."""
     schema = operator._schema.arguments
-    passed = itertools.chain(zip(schema, args), ((a, kwargs[a.name]) for a in schema if a.name in kwargs))
-    written: list[bool] = []
-    for a, v in passed:
+    found: list[tuple[Tensor, bool]] = []
+    for a, v in itertools.chain(zip(schema, args), ((a, kwargs[a.name]) for a in schema if a.name in kwargs)):
+        written = a.name in _STATISTICS.get(operator, ()) or (a.alias_info is not None and a.alias_info.is_write)
         listed = v if isinstance(v, (list, tuple)) else [v]
-        own_tensors = [x for x in listed if isinstance(x, Tensor) and x.device.type == "webgpu"]
-        is_written = a.alias_info is not None and a.alias_info.is_write or a.name in _STATISTICS.get(operator, ())
-        written += [bool(is_written)] * len(own_tensors)
-    return Spec(key, results, form, [i for i, w in enumerate(written) if w])
+        found += [(x, written) for x in listed if isinstance(x, Tensor) and x.device.type == "webgpu"]
+    return found

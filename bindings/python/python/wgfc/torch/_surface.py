@@ -124,7 +124,7 @@ def _held() -> Any:
 
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-    raise ImportError(f"wgfc.torch needs torch 2.15 or later, which can have a device in Python; torch {torch.__version__} is installed")
+    raise ImportError(f"wgfc.torch needs torch 2.15 or later, which takes devices in Python; torch {torch.__version__} is installed")
 MODULE = Module()
 backend_registration._setup_privateuseone_for_python_backend("webgpu", backend_module=MODULE)
 backend_registration._generate_storage_methods_for_privateuse1_backend("webgpu")

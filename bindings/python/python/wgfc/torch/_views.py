@@ -86,12 +86,6 @@ def in_memory_order(view: Geometry) -> tuple[int, ...]:
     return tuple(sorted(range(len(view.sizes)), key=lambda a: (-view.strides[a], a)))
 
 
-def flat(value: Tensor, view: Geometry) -> Tensor:
-    """A buffer's elements in the order of memory, of a value whose geometry covers the buffer."""
-    order = in_memory_order(view)
-    return (value if order == tuple(range(len(order))) else value.permute(order)).reshape(-1)
-
-
 def read(memory: Tensor, view: Geometry) -> Tensor:
     """The view of a buffer whose elements in the order of memory are those of ``memory``, which may have any shape."""
     found = digits(view, memory.numel())
