@@ -73,11 +73,12 @@ def results_are_written_where_out_says():
     def f(d):
         x, y = ramp(d, 3, 4), torch.empty(3, 4, device=d)
         torch.mul(x, 2, out=y)
-        z = torch.empty(0, device=d)
+        z, at = torch.empty(0, device=d), torch.empty(1, dtype=torch.int64, device=d)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.add(x, y, out=z)
-        return y, z
+            torch.arange(7, out=at)
+        return y, z, at, torch.logical_and(x > 2, y > 9), x.abs(), x % 3
 
     both(f)
 
@@ -98,6 +99,36 @@ def changing_numbers_need_no_new_program():
     for i in range(2, 9):
         same(x * (1.5 + i) + i, ramp("cpu", 5) * (1.5 + i) + i)
     assert wgfc.torch.statistics().compiled <= before + 1
+
+
+@case
+def changing_sizes_need_no_new_program():
+    def attend(w, x, k, v):
+        """Attention over a cache that grows, with the gradient of the weights."""
+        q, k_new, v_new = (x @ w.t()).view(2, -1, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        k, v = torch.cat([k, k_new], 2), torch.cat([v, v_new], 2)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=w.device).tril(k.shape[2] - q.shape[2])
+        scores = (q @ k.transpose(-1, -2)).masked_fill(~seen, float("-inf")).softmax(-1)
+        y = (scores @ v).transpose(1, 2).reshape(2, -1, 32)
+        y[:, -1:, ::2] += torch.arange(k.shape[2], device=w.device)[-1]
+        return y.detach(), torch.autograd.grad(y.square().mean(), w)[0], k.detach(), v.detach()
+
+    torch.manual_seed(0)
+    w = (torch.randn(96, 32) / 8).requires_grad_()
+    on_device = w.detach().to(DEVICE).requires_grad_()
+    k = v = torch.zeros(2, 4, 3, 8)
+    kd, vd = k.to(DEVICE), v.to(DEVICE)
+    for length in (5, 1, 1, 1, 1, 1, 1, 1):
+        x = torch.randn(2, length, 32)
+        before = wgfc.torch.statistics().compiled
+        y, grad, k, v = attend(w, x, k, v)
+        made, grad_made, kd, vd = attend(on_device, x.to(DEVICE), kd, vd)
+        torch.webgpu.synchronize()
+        compiled = wgfc.torch.statistics().compiled - before
+        same(made, y), same(grad_made, grad, 1e-4), same(kd, k)
+    assert compiled == 0
+    for shape in ((2, 6), (3, 5), (4, 7), (5, 9)):
+        same(ramp(DEVICE, *shape)[:, 1:].t().softmax(-1), ramp("cpu", *shape)[:, 1:].t().softmax(-1))
 
 
 @case

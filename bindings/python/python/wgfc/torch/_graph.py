@@ -1,14 +1,16 @@
 """The functional graph of a recorded trace, as the importer reads it.
 
 Each buffer has a value: a dense tensor in the order of memory. An operator that reads a tensor gets a view of its buffer's value;
-one that writes is replaced by its functional overload, and the buffer gets a new value.
+one that writes is replaced by its functional overload, and the buffer gets a new value. Sizes may depend on symbols, which are then
+inputs of the graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Sequence
+import math
+from typing import Any, Callable, Optional, Sequence
 
 import sympy
 import torch
@@ -16,15 +18,22 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from wgfc._decompositions import decompositions
 from wgfc.torch import _fused, _views
-from wgfc.torch._record import New, Step, arguments
-from wgfc.torch._views import Geometry
+from wgfc.torch._record import New, Step, arguments, as_given
+from wgfc.torch._sizes import Affine, Sized
+from wgfc.torch._views import Layout
 
 _ATEN = torch.ops.aten
+
+
+_MAKES = ("dtype", "layout", "device", "pin_memory")
+"""Arguments that only operators have which make their results."""
 
 
 @functools.cache
@@ -40,7 +49,7 @@ def functional(operator: Any) -> Any:
         wanted = [a.name for a in schema.arguments if not a.is_out]
         for other in packet.overloads():
             candidate = getattr(packet, other)
-            if [a.name for a in candidate._schema.arguments] == wanted:
+            if [a.name for a in candidate._schema.arguments if a.name not in _MAKES] == wanted:
                 return candidate
         raise AttributeError(f"{operator} has no functional overload")
     if not name.endswith("_"):
@@ -48,29 +57,63 @@ def functional(operator: Any) -> Any:
     return getattr(getattr(_ATEN, name.removesuffix("_")), overload)
 
 
+class _Symbols:
+    """The symbols of a graph's sizes, in each of which a size is ``factor * symbol + offset``."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self.env = ShapeEnv()
+        make = self.env.create_symbol
+        sources = [ConstantSource(f"size_{i}") for i in range(len(values))]
+        self.expressions = [
+            make(n, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=n < 2) for n, source in zip(values, sources)
+        ]
+        self.numbers = [
+            self.env.create_symintnode(e, hint=n, source=source) for e, n, source in zip(self.expressions, values, sources)
+        ]
+        self.made: dict[Affine, Any] = {}
+
+    def number(self, size: Any) -> Any:
+        """What stands for a size: an integer, or a symbolic one."""
+        if not isinstance(size, Affine):
+            return size
+        if size not in self.made:
+            self.made[size] = size.factor * self.numbers[size.symbol] + size.offset
+        return self.made[size]
+
+    def condition(self) -> Optional[Callable[..., bool]]:
+        """Whether the graph is right for values of the symbols, which are the arguments; ``None`` if it is right only for the
+        values for which it was traced, as one symbol at least was found to be a constant."""
+        if any(self.env.replace(e).is_number for e in self.expressions):
+            return None
+        names = [str(e) for e in self.expressions]
+        lower = [f"{name} >= {self.env.bound_sympy(e).lower}" for name, e in zip(names, self.expressions)]
+        conditions = dict.fromkeys([*lower, *(PythonPrinter().doprint(g.expr) for g in self.env.guards)])
+        text = " and ".join(f"({c})" for c in conditions) or "True"
+        return eval(f"lambda {', '.join(names)}: {text}", {"math": math})  # text of sympy's printer
+
+
 @dataclasses.dataclass
 class _Content:
-    """The value of a buffer: ``value`` with ``geometry``, which covers the buffer."""
+    """The value of a buffer: ``value`` with ``layout``, which covers the buffer."""
 
     value: Tensor
-    geometry: Geometry
+    layout: Layout
 
-    def seen(self, view: Geometry) -> Tensor:
-        if view == self.geometry:
+    def seen(self, view: Layout, number: Callable[[Any], Any]) -> Tensor:
+        if view == self.layout:
             return self.value
-        return _views.read(self._memory(view.dtype), view)
+        return _views.read(self._memory(view.dtype), view, number)
 
-    def replaced(self, view: Geometry, part: Tensor) -> "_Content":
+    def replaced(self, view: Layout, part: Tensor, number: Callable[[Any], Any]) -> "_Content":
         memory = self._memory(view.dtype).reshape(-1)
-        whole = _views.write(memory, part, view)
-        return _Content(whole, Geometry(view.dtype, (memory.shape[0],), (1,), 0))
+        return _Content(_views.write(memory, part, view, number), _views.flat(view.dtype, view.elements))
 
     def _memory(self, dtype: torch.dtype) -> Tensor:
         memory = self.in_order()
         return memory if memory.dtype is dtype else memory.reshape(-1).view(dtype)
 
     def in_order(self) -> Tensor:
-        order = _views.in_memory_order(self.geometry)
+        order = self.layout.order
         return self.value if order == tuple(range(len(order))) else self.value.permute(order)
 
 
@@ -79,7 +122,7 @@ class Graph:
     """A functional graph with its inputs and outputs."""
 
     module: GraphModule
-    inputs: list[tuple[int, torch.dtype, tuple[int, ...]]]
+    inputs: list[tuple[int, torch.dtype, tuple[Any, ...]]]
     """The buffer of each tensor that the graph reads, and the type and shape as which it reads it."""
     outputs: list[tuple[int, Node]]
     """The buffer that each result is a new value of."""
@@ -87,6 +130,10 @@ class Graph:
     """The positions of the trace's numbers that are inputs."""
     origin: dict[str, int]
     """The step from which each node was made, by the node's name."""
+    symbols: list[str]
+    """The names of the symbols."""
+    condition: Optional[Callable[..., bool]]
+    """The condition of ``_Symbols``."""
 
 
 class Refused(Exception):
@@ -98,31 +145,38 @@ class Refused(Exception):
 
 
 def build(
-    steps: Sequence[Step], sizes: Sequence[int], outputs: Sequence[int], unset: set[int], numbers: list[Any], lifted: list[int]
+    steps: Sequence[Step],
+    sized: Sequence[Sized],
+    values: Sequence[int],
+    outputs: Sequence[int],
+    unset: set[int],
+    numbers: list[Any],
+    lifted: list[int],
 ) -> Graph:
-    """The graph of ``steps``. ``sizes`` has the bytes of each buffer; ``outputs`` the buffers whose values are wanted; ``unset``
-    those that nothing has been written to before. Numbers at the positions ``lifted`` are inputs, others are constants."""
-    inputs = _inputs(steps, sizes, unset)
-    env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    """The graph of ``steps``. ``sized`` has the layouts and sizes of each, in terms of symbols that have ``values`` where the graph
+    is traced; ``outputs`` the buffers whose values are wanted; ``unset`` those that nothing has been written to before. Numbers at
+    the positions ``lifted`` are inputs, others are constants."""
+    inputs = _inputs(steps, sized, unset)
+    symbols = _Symbols(values)
+    mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     with mode:
-        given = [torch.empty(shape, dtype=dtype) for _, dtype, shape in inputs]
-    symbols = [_symbol(env, i, numbers[i]) for i in lifted]
+        given = [torch.empty([symbols.number(n) for n in shape], dtype=dtype) for _, dtype, shape in inputs]
+    symbols.made.clear()
+    own_numbers = [_symbol(symbols.env, i, numbers[i]) for i in lifted]
     origin: dict[str, int] = {}
     kept: list[int] = []
 
-    def run(values: list[Any], tensors: list[Tensor]) -> list[Tensor]:
-        content = {
-            n: _Content(x, Geometry(dtype, shape, _views.dense(shape), 0)) for (n, dtype, shape), x in zip(inputs, tensors)
-        }
+    def run(sizes: list[Any], values: list[Any], tensors: list[Tensor]) -> list[Tensor]:
+        symbols.numbers = sizes
+        content = {n: _Content(x, _dense(dtype, shape)) for (n, dtype, shape), x in zip(inputs, tensors)}
         own = list(numbers)
         for i, v in zip(lifted, values):
             own[i] = v
         position, graph = 0, get_proxy_mode().tracer.graph
-        for index, step in enumerate(steps):
+        for index, (step, of) in enumerate(zip(steps, sized)):
             before = len(graph.nodes)
             try:
-                position = _apply(step, content, sizes, own, position)
+                position = _apply(step, of, content, symbols.number, own, position)
             except Exception as e:
                 # Kernels and tracers raise exceptions of many types for what they do not support.
                 raise Refused(index, str(e)) from e
@@ -134,11 +188,22 @@ def build(
         return [content[n].in_order() for n in kept]
 
     with mode:
-        module = make_fx(run, decomposition_table=decompositions(), tracing_mode="real")(symbols, given)
+        module = make_fx(run, decomposition_table=decompositions(), tracing_mode="real")(list(symbols.numbers), own_numbers, given)
     module.graph.eliminate_dead_code()
     module.recompile()
     results = torch.utils._pytree.tree_leaves(module.graph.output_node().args[0])
-    return Graph(module, inputs, list(zip(kept, results)), lifted, origin)
+    names = [str(e) for e in symbols.expressions]
+    return Graph(module, inputs, list(zip(kept, results)), lifted, origin, names, symbols.condition())
+
+
+def _dense(dtype: torch.dtype, sizes: tuple[Any, ...]) -> Layout:
+    """The layout of a dense tensor that covers its buffer."""
+    if all(isinstance(n, int) for n in sizes):
+        return _views.layout(_views.Geometry(dtype, sizes, _views.dense(sizes), 0), math.prod(sizes))
+    axes = tuple(a for a, n in enumerate(sizes) if n != 1)
+    extents = tuple(sizes[a] for a in axes)
+    digits = _views.Digits(extents, (0,) * len(axes), extents, axes, 0)
+    return Layout(dtype, tuple(range(len(sizes))), True, sizes, None, digits, None)
 
 
 def _symbol(env: ShapeEnv, i: int, number: Any) -> Any:
@@ -151,53 +216,48 @@ def _symbol(env: ShapeEnv, i: int, number: Any) -> Any:
     return env.create_symintnode(symbol, hint=int(number))
 
 
-def _inputs(steps: Sequence[Step], sizes: Sequence[int], unset: set[int]) -> list[tuple[int, torch.dtype, tuple[int, ...]]]:
+def _inputs(
+    steps: Sequence[Step], sized: Sequence[Sized], unset: set[int]
+) -> list[tuple[int, torch.dtype, tuple[Any, ...]]]:
     """The buffers that the steps read before they make or replace them, each with a type and shape to read it as: those of the
     first view that covers it, or else of one axis."""
     made: set[int] = set()
-    covering: dict[int, Geometry] = {}
-    first: dict[int, torch.dtype] = {}
-    for step in steps:
-        slots = iter(step.reads)
-
-        def see(view: Geometry) -> None:
-            n = next(slots)
-            first.setdefault(n, view.dtype)
-            if view.dtype is first[n] and _views.covers(view, sizes[n] // view.dtype.itemsize):
+    covering: dict[int, Layout] = {}
+    first: dict[int, Layout] = {}
+    for step, of in zip(steps, sized):
+        for n, view in zip(step.reads, of.reads):
+            first.setdefault(n, view)
+            if view.dtype is first[n].dtype and view.whole:
                 covering.setdefault(n, view)
-
-        arguments(step.spec.key, see, lambda: 0)
         made.update(step.makes)
     found = []
-    for n, dtype in first.items():
-        if n in made or n in unset:
-            continue
-        view = covering.get(n)
-        shape = (sizes[n] // dtype.itemsize,) if view is None else tuple(view.sizes[a] for a in _views.in_memory_order(view))
-        found.append((n, dtype, shape))
+    for n, view in first.items():
+        if n not in made and n not in unset:
+            found.append((n, view.dtype, covering[n].in_memory if n in covering else (view.elements,)))
     return found
 
 
-def _apply(step: Step, content: dict[int, _Content], sizes: Sequence[int], numbers: list[Any], position: int) -> int:
+def _apply(
+    step: Step, of: Sized, content: dict[int, _Content], number: Callable[[Any], Any], numbers: list[Any], position: int
+) -> int:
     """Computes a step on the buffers' values. Returns the position behind its numbers."""
-    spec, slots, read = step.spec, iter(step.reads), []
+    spec, slots, views, sizes = step.spec, iter(step.reads), iter(of.reads), iter(of.sizes)
+    read: list[tuple[int, Layout]] = []
 
-    def tensor(view: Geometry) -> Tensor:
-        n = next(slots)
+    def tensor(_: Any) -> Tensor:
+        n, view = next(slots), next(views)
         read.append((n, view))
         if n not in content:
             # New memory has zeros.
-            elements = sizes[n] // view.dtype.itemsize
-            shape = view.sizes if _views.covers(view, elements) and view.strides == _views.dense(view.sizes) else (elements,)
-            content[n] = _Content(torch.zeros(shape, dtype=view.dtype), Geometry(view.dtype, shape, _views.dense(shape), 0))
-        return content[n].seen(view)
+            content[n] = _zeros(view, number)
+        return content[n].seen(view, number)
 
-    def number() -> Any:
+    def own(word: Any) -> Any:
         nonlocal position
         position += 1
-        return numbers[position - 1]
+        return as_given(word, numbers[position - 1])
 
-    args, kwargs = arguments(spec.key, tensor, number)
+    args, kwargs = arguments(spec.key, tensor, own, lambda _: number(next(sizes)))
     operator = spec.operator
     fresh: list[Any]
     if not spec.writes:
@@ -206,7 +266,8 @@ def _apply(step: Step, content: dict[int, _Content], sizes: Sequence[int], numbe
     elif operator is _ATEN.copy_.default:
         view = read[0][1]
         source = args[1] if args[1].dtype is view.dtype else args[1].to(view.dtype)
-        fresh, written = [], [source if tuple(source.shape) == view.sizes else source.expand(view.sizes)]
+        wanted = [number(n) for n in view.sizes]
+        fresh, written = [], [source if _views.has_sizes(source, wanted) else source.expand(wanted)]
     else:
         for a in operator._schema.arguments:
             if a.is_out:
@@ -218,26 +279,26 @@ def _apply(step: Step, content: dict[int, _Content], sizes: Sequence[int], numbe
         for i, new in zip(spec.writes, written):
             n, view = read[i]
             new = new if new.dtype is view.dtype else new.to(view.dtype)
-            if _views.covers(view, sizes[n] // view.dtype.itemsize):
-                content[n] = _Content(new, view)
-            else:
-                content[n] = content[n].replaced(view, new)
-    makes = iter(step.makes)
+            content[n] = _Content(new, view) if view.whole else content[n].replaced(view, new, number)
+    makes = zip(step.makes, of.makes)
     news = [r for r in spec.results if type(r) is New]
     if spec.writes:
         outcome = list(zip(news, fresh))
     else:
         outcome = [(r, m) for r, m in zip(spec.results, fresh) if type(r) is New]
-    for r, m in outcome:
-        n = next(makes)
-        elements = sizes[n] // r.geometry.dtype.itemsize
-        m = m if m.dtype is r.geometry.dtype else m.to(r.geometry.dtype)
-        if not elements or not m.numel():
+    for _, m in outcome:
+        n, view = next(makes)
+        m = m if m.dtype is view.dtype else m.to(view.dtype)
+        if 0 in view.sizes or (isinstance(m.numel(), int) and not m.numel()):
             # Kernels leave results empty that nobody reads, such as the statistics of a batch norm in inference.
-            m = torch.zeros(r.geometry.sizes, dtype=r.geometry.dtype)
-        if _views.covers(r.geometry, elements) or not elements:
-            content[n] = _Content(m, r.geometry)
-        else:
-            flat_geometry = Geometry(r.geometry.dtype, (elements,), (1,), 0)
-            content[n] = _Content(torch.zeros(elements, dtype=r.geometry.dtype), flat_geometry).replaced(r.geometry, m)
+            m = torch.zeros([number(n) for n in view.sizes], dtype=view.dtype)
+        content[n] = _Content(m, view) if view.whole else _zeros(view, number).replaced(view, m, number)
     return position
+
+
+def _zeros(view: Layout, number: Callable[[Any], Any]) -> _Content:
+    """A buffer of zeros, with the layout of a view if that covers it."""
+    if not view.whole:
+        return _Content(torch.zeros([number(view.elements)], dtype=view.dtype), _views.flat(view.dtype, view.elements))
+    value = torch.zeros([number(n) for n in view.in_memory], dtype=view.dtype)
+    return _Content(value.permute([view.order.index(a) for a in range(len(view.order))]), view)

@@ -119,6 +119,19 @@ def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor
         return to
 
 
+def _arange(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor:
+    dtype = kwargs.get("dtype")
+    if dtype is not None and not dtype.is_floating_point and any(isinstance(n, float) for n in (start, end, step)):
+        # The count follows from the floats, and the elements from their integral parts.
+        return at_once(_ATEN.arange.start_step, (start, end, step), kwargs)
+    return record(_ATEN.arange.start_step, start, end, step, **kwargs)
+
+
+_kernel("arange")(lambda end, **kwargs: _arange(0, end, **kwargs))
+_kernel("arange.start")(_arange)
+_kernel("arange.start_step")(_arange)
+
+
 @_kernel("convolution_overrideable")
 def _convolution(*args: Any) -> Any:
     return record(_ATEN.convolution.default, *args)

@@ -1,13 +1,17 @@
-"""Programs of traces: a trace is compiled once, and run again when the same operators are recorded on the same geometries."""
+"""Programs of traces: a trace is compiled once, and run again when the same operators are recorded on the same geometries.
+
+Where an equal trace is recorded on other sizes, a second program is compiled in which the sizes that differ are symbols.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import math
 import os
 import warnings
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 import torch
@@ -15,12 +19,13 @@ from torch import Tensor
 
 from wgfc import _fx
 from wgfc._compile import compile
-from wgfc._errors import DeviceError, Error
+from wgfc._errors import DeviceError, Error, ModelError
 from wgfc._wgfc import Session
 from wgfc._wgfc import Tensor as Held
-from wgfc.torch import _graph, _memory, _record
+from wgfc.torch import _graph, _memory, _record, _sizes
 from wgfc.torch._memory import Buffer, buffer_of
 from wgfc.torch._record import State, Step, Trace, mapped
+from wgfc.torch._sizes import Fit, Shape
 from wgfc.torch._surface import MODULE
 from wgfc.torch._views import Geometry
 
@@ -64,38 +69,54 @@ class Statistics:
 
 STATISTICS = Statistics()
 CUTS: list[Cut] = MODULE.cuts
-_PROGRAMS: dict[Any, "Program"] = {}
 _STRICT = os.environ.get("WGFC_TORCH_STRICT", "") not in ("", "0")
 
 
-class Program:
-    """What computes a trace: parts that are compiled, and operators that run on the CPU."""
+class _Constant(Exception):
+    """Sizes cannot be symbols in a program."""
 
-    def __init__(self, trace: Trace, alive: set[int]) -> None:
+
+class Program:
+    """The parts that compute a trace: programs on the device, and operators that run on the CPU."""
+
+    def __init__(self, trace: Trace, alive: frozenset[int], unset: frozenset[int], fit: Fit, base: Optional["Program"] = None) -> None:
+        """``fit`` has the sizes of the trace as symbols, or none. ``base`` is the program of equal operators for constant sizes."""
         self.steps = list(trace.steps)
         self.lines = list(trace.lines)
-        self.sizes = [b.nbytes for b in trace.buffers]
-        self.unset = {i for i, b in enumerate(trace.buffers) if b.held is None and b.error is None}
+        self.unset = unset
+        self.fit = fit
+        self.base = base
         written = {n for s in self.steps for n in (*s.makes, *(s.reads[i] for i in s.spec.writes))}
         self.outputs = written & alive
-        self.numbers = list(trace.numbers)
-        self.lifted: list[int] = []
-        self.refused: set[int] = set()
+        self.numbers = list(trace.numbers if base is None else base.numbers)
+        self.lifted: list[int] = [] if base is None else list(base.lifted)
+        self.refused: set[int] = set() if base is None else set(base.refused)
         self.parts: Optional[list[Any]] = None
 
-    def run(self, trace: Trace) -> None:
+    def accepts(self, values: Sequence[int]) -> bool:
+        """Whether the program is right for these values of the symbols."""
+        return all(p.condition(*values) for p in self.parts or () if isinstance(p, Compiled))
+
+    def changed(self, trace: Trace) -> list[int]:
+        """The positions of numbers that the program holds as constants and the trace has other ones for."""
         pairs = enumerate(zip(self.numbers, trace.numbers))
-        changed = [i for i, (a, b) in pairs if i not in self.lifted and (a != b or math.copysign(1, a) != math.copysign(1, b))]
-        if changed and self.parts is not None:
+        return [i for i, (a, b) in pairs if i not in self.lifted and (a != b or math.copysign(1, a) != math.copysign(1, b))]
+
+    def prepare(self, trace: Trace, shapes: Sequence[Shape], values: Sequence[int]) -> None:
+        """Compiles the program, unless it is compiled and holds no other number as a constant than the trace has."""
+        changed = self.changed(trace)
+        if changed:
             self.lifted = sorted([*self.lifted, *changed])
             self.parts = None
         while self.parts is None:
             self.numbers = list(trace.numbers)
-            self.parts = self._build()
-        for part in self.parts:
-            part.run(trace.buffers, trace.numbers)
+            self.parts = self._build(shapes, values)
 
-    def _build(self) -> Optional[list[Any]]:
+    def run(self, trace: Trace, values: Sequence[int]) -> None:
+        for part in self.parts or ():
+            part.run(trace, values)
+
+    def _build(self, shapes: Sequence[Shape], values: Sequence[int]) -> Optional[list[Any]]:
         """The parts; ``None`` if a step was refused that was not known to be."""
         ranges: list[tuple[int, int]] = []
         start = 0
@@ -106,6 +127,7 @@ class Program:
                 ranges.append((i, i + 1))
             start = i + 1
         places = list(itertools.accumulate((sum(map(_record.is_number, s.spec.key)) for s in self.steps), initial=0))
+        sized = [_sizes.sized(s, numbers) for s, numbers in zip(shapes, self.fit.steps)]
         parts: list[Any] = []
         unset = set(self.unset)
         for first, last in ranges:
@@ -115,12 +137,17 @@ class Program:
             wanted = sorted(written & (self.outputs | later))
             at = range(places[first], places[last])
             if first in self.refused:
-                parts.append(OnHost(self.steps[first], at))
+                parts.append(OnHost(first, at))
             elif wanted:
                 lifted = [i - at.start for i in self.lifted if i in at]
                 try:
-                    graph = _graph.build(steps, self.sizes, wanted, unset, self.numbers[at.start : at.stop], lifted)
+                    numbers = self.numbers[at.start : at.stop]
+                    graph = _graph.build(steps, sized[first:last], values, wanted, unset, numbers, lifted)
+                    if graph.condition is None:
+                        raise _Constant
                     parts.append(Compiled(graph, at.start))
+                except _Constant:
+                    raise
                 except _graph.Refused as e:
                     self._refuse({first + e.step}, e.why)
                     return None
@@ -140,6 +167,9 @@ class Program:
         return parts
 
     def _refuse(self, steps: set[int], why: str) -> None:
+        if self.base is not None:
+            # The program with constant sizes computes these steps on the device.
+            raise _Constant(why)
         if steps <= self.refused:
             raise RuntimeError(f"webgpu: a part of the recorded operators could not be compiled: {why}")
         self.refused |= steps
@@ -162,6 +192,13 @@ def tell(operator: Any, why: str, line: Optional[tuple[str, int]]) -> None:
         warnings.warn(message, FallbackWarning, stacklevel=3)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Symbol:
+    """An input of a program without elements, whose extent is the value of a symbol."""
+
+    index: int
+
+
 class Compiled:
     """A part of a trace that a program on the device computes."""
 
@@ -171,9 +208,11 @@ class Compiled:
         self.lifted = graph.lifted
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
         position = {n: i for i, n in enumerate(placeholders)}
+        before = len(graph.symbols) + len(self.lifted)
+        self.condition = graph.condition or (lambda *_: True)
         results = list(dict.fromkeys(n for _, n in graph.outputs if n.op != "placeholder"))
         self.targets = [
-            (b, ("input", position[n] - len(self.lifted)) if n.op == "placeholder" else ("result", results.index(n)))
+            (b, ("input", position[n] - before) if n.op == "placeholder" else ("result", results.index(n)))
             for b, n in graph.outputs
         ]
         self.session: Optional[Session] = None
@@ -181,27 +220,41 @@ class Compiled:
             program = compile(_fx.archive(graph.module, results))
             STATISTICS.compiled += 1
             self.session = Session(program)
-            numbers = _fx.numbers(graph.module)
-            self.lists = {"integers": [position[n] for n in numbers.integers], "floats": [position[n] for n in numbers.floats]}
+            numbers, carriers = _fx.numbers(graph.module), _fx.carriers(graph.module)
+            places = {"integers": numbers.integers, "floats": numbers.floats}
+            self.lists = {name: [position[n] for n in nodes] for name, nodes in places.items()}
             self.order: list[Any] = []
+            """The inputs of the program: positions of tensors, symbols, or names."""
             for port in self.session.inputs:
                 kind, _, index = port.name.partition("_")
-                self.order.append(int(index) - len(self.lifted) if kind == "input" else port.name)
+                if kind == "input":
+                    self.order.append(int(index) - before)
+                elif kind == "size":
+                    self.order.append(_Symbol(graph.symbols.index(str(carriers[int(index)]))))
+                else:
+                    self.order.append(port.name)
 
-    def run(self, buffers: list[Buffer], numbers: list[Any]) -> None:
-        held = [_memory.contents(buffers[n], dtype, shape) for n, dtype, shape in self.inputs]
+    def run(self, trace: Trace, values: Sequence[int]) -> None:
+        buffers, numbers = trace.buffers, trace.numbers
+        held = [
+            _memory.contents(buffers[n], dtype, tuple(_sizes.value(e, values) for e in shape) if values else shape)
+            for n, dtype, shape in self.inputs
+        ]
         made: list[Held] = []
         if self.session is not None:
             given: list[Any] = []
             for place in self.order:
                 if isinstance(place, int):
                     given.append(held[place])
+                elif isinstance(place, _Symbol):
+                    given.append(torch.empty(values[place.index], 0, dtype=torch.uint8))
                 elif place in ("seed", "offset"):
                     # Each run draws other numbers; the device's generator decides which.
                     given.append(int(torch.empty((), dtype=torch.int64).random_(generator=MODULE.generator)))
                 else:
-                    values = [numbers[self.start + self.lifted[i]] for i in self.lists[place]]
-                    given.append(np.array(values, np.int64 if place == "integers" else np.float32))
+                    count = len(values)
+                    own = [values[i] if i < count else numbers[self.start + self.lifted[i - count]] for i in self.lists[place]]
+                    given.append(np.array(own, np.int64 if place == "integers" else np.float32))
             made = self.session.call(given)
             STATISTICS.runs += 1
         for n, (kind, i) in self.targets:
@@ -211,11 +264,12 @@ class Compiled:
 class OnHost:
     """A recorded operator that torch computes on the CPU."""
 
-    def __init__(self, step: Step, places: range) -> None:
-        self.step, self.places = step, places
+    def __init__(self, index: int, places: range) -> None:
+        self.index, self.places = index, places
 
-    def run(self, buffers: list[Buffer], numbers: list[Any]) -> None:
-        step, slots, own = self.step, iter(self.step.reads), iter([numbers[i] for i in self.places])
+    def run(self, trace: Trace, values: Sequence[int]) -> None:
+        step, buffers = trace.steps[self.index], trace.buffers
+        slots, own = iter(step.reads), iter([trace.numbers[i] for i in self.places])
         memory: dict[int, torch.UntypedStorage] = {}
 
         def tensor(view: Geometry) -> Tensor:
@@ -224,7 +278,7 @@ class OnHost:
                 memory[n] = downloaded(buffers[n])
             return torch.empty(0, dtype=view.dtype).set_(memory[n], view.offset, view.sizes, view.strides)
 
-        args, kwargs = _record.arguments(step.spec.key, tensor, lambda: next(own))
+        args, kwargs = _record.arguments(step.spec.key, tensor, lambda word: _record.as_given(word, next(own)))
         with torch.no_grad():
             made = step.spec.operator(*args, **kwargs)
         count(step.spec.operator)
@@ -263,26 +317,106 @@ def uploaded(of: torch.UntypedStorage) -> Optional[Held]:
     return Held(torch.empty(0, dtype=torch.uint8).set_(of))
 
 
+class _Family:
+    """The programs of traces of one form."""
+
+    def __init__(self, sample: list[Shape], program: Program) -> None:
+        self.samples = [sample]
+        self.program = program
+        """The program of the first trace, for constant sizes."""
+        self.sized: list[Program] = []
+        """Programs for symbolic sizes."""
+        self.constant = False
+        """Whether sizes cannot be symbols."""
+
+
+_KEPT = 4096
+"""The number of programs, and of operators, that are kept."""
+_PROGRAMS: "collections.OrderedDict[Any, tuple[Program, tuple[int, ...]]]" = collections.OrderedDict()
+"""By trace, the program and the values of its symbols."""
+_FAMILIES: dict[Any, _Family] = {}
+_TRIES = 4
+"""The number of programs with symbols that are tried for a form."""
+
+
+def _program(trace: Trace, key: Any, alive: frozenset[int], unset: frozenset[int]) -> tuple[Program, tuple[int, ...]]:
+    """The program that computes a trace, compiled, and the values of its symbols."""
+    program, values = _PROGRAMS.get(key, (None, ()))
+    if program is not None and not program.changed(trace):
+        return program, values
+    shapes = _shapes(trace)
+    if program is not None:
+        program.prepare(trace, shapes, values)
+        return program, values
+    form = (tuple((s.form, t.reads, t.makes) for s, t in zip(shapes, trace.steps)), alive, unset)
+    family = _FAMILIES.get(form)
+    for sized in family.sized if family else ():
+        found = sized.fit.values(shapes)
+        if found is not None and sized.accepts(found):
+            sized.prepare(trace, shapes, found)
+            return sized, found
+    if family is not None and not family.constant and len(family.sized) < _TRIES:
+        fit = Fit([*family.samples, shapes])
+        values = fit.values(shapes) or ()
+        sized = Program(trace, alive, unset, fit, family.program)
+        try:
+            sized.prepare(trace, shapes, values)
+            family.samples.append(shapes)
+            family.sized.append(sized)
+            return sized, values
+        except _Constant:
+            family.constant = True
+    program = _constant(trace, shapes, alive, unset)
+    if family is None:
+        _FAMILIES[form] = _Family(shapes, program)
+    return program, ()
+
+
+def _shapes(trace: Trace) -> list[Shape]:
+    return _sizes.shapes(trace.steps, [b.nbytes for b in trace.buffers])
+
+
+def _constant(trace: Trace, shapes: list[Shape], alive: frozenset[int], unset: frozenset[int]) -> Program:
+    """The program for the sizes of a trace alone."""
+    program = Program(trace, alive, unset, Fit([shapes]))
+    program.prepare(trace, shapes, ())
+    return program
+
+
 def run(trace: Trace, why: str) -> None:
     """Runs a trace that was cut."""
     alive = frozenset(i for i, b in enumerate(trace.buffers) if b.alive)
     unset = frozenset(i for i, b in enumerate(trace.buffers) if b.held is None and b.error is None)
     key = (tuple(trace.steps), alive, unset)
-    known = key in _PROGRAMS
-    program = _PROGRAMS[key] if known else _PROGRAMS.setdefault(key, Program(trace, set(alive)))
+    before = STATISTICS.compiled
     STATISTICS.operators += len(trace.steps)
+    program, values = _program(trace, key, alive, unset)
+    _PROGRAMS[key] = program, values
+    _PROGRAMS.move_to_end(key)
     try:
-        program.run(trace)
-    except BaseException:
-        _PROGRAMS.pop(key, None)
-        raise
+        program.run(trace, values)
+    except ModelError:
+        if not values:
+            raise
+        # Kernels can exclude sizes that torch admits, for example if they were chosen for tall matrices.
+        program = _constant(trace, _shapes(trace), alive, unset)
+        _PROGRAMS[key] = program, ()
+        program.run(trace, ())
     names = [str(s.spec.operator) for s in trace.steps]
-    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), not known, trace.lines, names))
+    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), STATISTICS.compiled > before, trace.lines, names))
     del CUTS[:-64]
+    if len(_PROGRAMS) > _KEPT:
+        _PROGRAMS.popitem(last=False)
+    if len(State.specs) > 16 * _KEPT:
+        # Programs and shapes are of specs, which are compared by identity.
+        for kept in (State.specs, _PROGRAMS, _FAMILIES):
+            kept.clear()
+        _sizes.forget()
 
 
 def _sessions() -> Iterator[Session]:
-    parts = (p for program in _PROGRAMS.values() for p in program.parts or ())
+    programs = {id(p): p for p, _ in _PROGRAMS.values()}
+    parts = (p for program in programs.values() for p in program.parts or ())
     return (p.session for p in parts if isinstance(p, Compiled) and p.session is not None)
 
 
@@ -328,6 +462,7 @@ def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         made = operator(*mapped(args, down), **named)
     count(operator)
+    tell(operator, "its results' sizes depend on values, or torch describes them for the CPU only", _record.line())
     written = {id(x) for x, is_written in _record.passed(operator, args, kwargs) if is_written}
     for m, x in moved.values():
         if id(x) not in written:

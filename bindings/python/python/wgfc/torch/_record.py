@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import threading
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -55,6 +55,13 @@ class New(NamedTuple):
 
     geometry: Geometry
     nbytes: int
+
+
+class Grow(NamedTuple):
+    """A call that gives some of its tensor arguments other sizes, as torch does for results that are passed as ``out``: the number
+    and the new geometry of each."""
+
+    arguments: list[tuple[int, Geometry]]
 
 
 class Spec:
@@ -116,7 +123,7 @@ _FOLDERS = tuple(os.path.join(os.path.dirname(f), "") for f in (torch.__file__, 
 _INTERNAL: dict[Any, bool] = {}
 
 
-def _line() -> Optional[tuple[str, int]]:
+def line() -> Optional[tuple[str, int]]:
     """The file and line of the first frame outside of torch and of this package."""
     frame = sys._getframe(1)
     while frame is not None:
@@ -130,10 +137,52 @@ def _line() -> Optional[tuple[str, int]]:
     return None
 
 
+def _counts(operator: Any) -> bool:
+    """Whether the numbers of an operator decide how many elements its result has."""
+    return operator._schema.name in ("aten::arange", "aten::range")
+
+
 @functools.cache
 def _values(operator: Any) -> set[int]:
-    """The positions of arguments in which an integer is a value, rather than a size or an axis."""
+    """The positions of arguments in which a number is a value, rather than a size or an axis."""
+    if _counts(operator):
+        return set()
     return {i for i, a in enumerate(operator._schema.arguments) if str(a.type) in ("Tensor", "number", "Optional[number]")}
+
+
+@functools.cache
+def _sizes(operator: Any) -> set[Any]:
+    """The positions and names of arguments in which integers may depend on sizes."""
+
+    def is_size(a: Any) -> bool:
+        kind = a.real_type
+        while kind.kind() in ("ListType", "OptionalType"):
+            kind = kind.getElementType()
+        return kind.kind() == "SymIntType" or (_counts(operator) and str(a.type) == "number")
+
+    found = [(i, a.name) for i, a in enumerate(operator._schema.arguments) if is_size(a)]
+    return {place for pair in found for place in pair}
+
+
+def _of_numbers(operator: Any, args: tuple[Any, ...]) -> Any:
+    """The overload for numbers of an operator on tensors, where a number is given and the operator does not take it."""
+    for i, a in enumerate(args):
+        if type(a) in (int, float, bool) and str(operator._schema.arguments[i].type) == "Tensor":
+            return _overload_of_numbers(operator, i)
+    return operator
+
+
+@functools.cache
+def _overload_of_numbers(operator: Any, place: int) -> Any:
+    given = [1.0 if i == place else torch.empty(1, device="meta") for i, a in enumerate(operator._schema.arguments)]
+    packet = operator.overloadpacket
+    other = {"Tensor": "Scalar", "Tensor_": "Scalar_", "Tensor_Tensor": "Tensor_Scalar"}.get(operator._overloadname)
+    try:
+        operator(*given)
+    except (RuntimeError, NotImplementedError) as e:
+        if other in packet.overloads() and "Unable to cast" in str(e):
+            return getattr(packet, other)
+    return operator
 
 
 class _Arguments:
@@ -145,10 +194,13 @@ class _Arguments:
         self.key: list[Any] = [operator]
         self.tensors: list[Tensor] = []
         self.numbers: list[Any] = []
+        constant = _counts(operator)
         for i, a in enumerate(args):
             if type(a) is int and i in _values(operator):
                 self.numbers.append(a)
                 self.key.append(INTEGER)
+            elif constant:
+                self.key.append(a)
             else:
                 self.add(a)
         for name, a in kwargs.items():
@@ -187,6 +239,7 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
     """Records an operator and returns tensors for its results. The operator runs at once, on the CPU, if its results cannot be
     described without its values."""
     with LOCK:
+        operator = _of_numbers(operator, args)
         given = _Arguments(operator, args, kwargs)
         key = tuple(given.key)
         spec = State.specs.get(key)
@@ -194,6 +247,12 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
             spec = State.specs[key] = infer(key, args, kwargs, given.tensors) or False
         if spec is False:
             return State.at_once(operator, args, kwargs)
+        if type(spec) is Grow:
+            for i, view in spec.arguments:
+                x, of = given.tensors[i], given.tensors[i].untyped_storage()
+                need = _memory.bytes_needed(view)
+                _memory.placed(x, of if need <= of.nbytes() else _memory.storage(need), view)
+            return record(operator, *args, **kwargs)
         if spec.only_views:
             made: list[Any] = [_memory.viewed(given.tensors[r.argument], r.geometry) for r in spec.results]
             return made[0] if spec.form is Tensor else spec.form(made)
@@ -215,7 +274,7 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
         for i in spec.writes:
             buffers[i].written = True
         trace.steps.append(Step(spec, reads, tuple(makes)))
-        trace.lines.append(_line())
+        trace.lines.append(line())
         trace.numbers += given.numbers
         if State.eager or len(trace.steps) >= LIMIT:
             flush("each operator" if State.eager else "length")
@@ -249,33 +308,45 @@ def is_number(word: Any) -> bool:
 
 
 def arguments(
-    key: tuple[Any, ...], tensor: Callable[[Geometry], Any], number: Callable[[], Any]
+    key: tuple[Any, ...],
+    tensor: Callable[[Geometry], Any],
+    number: Callable[[Any], Any],
+    size: Callable[[int], Any] = lambda n: n,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of an operator, given its key. ``tensor`` is called for each tensor, and ``number`` for each of the trace's
-    numbers, in order."""
-    words = iter(key[1:])
+    """The arguments of an operator, given its key. In order, ``tensor`` is called for each tensor, ``number`` with the word of each
+    of the trace's numbers, and ``size`` for each integer that may depend on sizes."""
+    words, sizes = iter(key[1:]), _sizes(key[0])
 
-    def one(word: Any) -> Any:
+    def one(word: Any, place: Any) -> Any:
         if word is LIST:
-            return [one(next(words)) for _ in range(next(words))]
+            return [one(next(words), place) for _ in range(next(words))]
         if word is TRUE or word is FALSE:
             return word is TRUE
         if is_number(word):
-            return torch.tensor(number(), dtype=word[1]) if type(word) is tuple else number()
+            return number(word)
         if type(word) is tuple:
             return tensor(Geometry(word[0], tuple(word[1]), tuple(word[2]), word[3]))
-        return word
+        return size(word) if type(word) is int and place in sizes else word
 
     args, kwargs = [], {}
     for word in words:
         if word is KEYWORD:
             name = next(words)
-            kwargs[name] = one(next(words))
+            kwargs[name] = one(next(words), name)
         else:
-            args.append(one(word))
+            args.append(one(word, len(args)))
     if any(a.name == "device" for a in key[0]._schema.arguments):
         kwargs["device"] = torch.device("cpu")
     return args, kwargs
+
+
+def as_given(word: Any, number: Any) -> Any:
+    """The argument that a number of the trace was: the number, or a tensor without axes."""
+    if type(word) is not tuple:
+        return number
+    if isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return torch.full((), number, dtype=word[1])
+    return torch.tensor(number, dtype=word[1])
 
 
 def mapped(x: Any, f: Callable[[Any], Any]) -> Any:
@@ -287,11 +358,13 @@ _STATISTICS = {_ATEN.native_batch_norm.default: ("running_mean", "running_var")}
 """Arguments that operators write although their schemas do not say so."""
 
 
-def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Optional[Spec]:
+def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Union[Spec, Grow, None]:
     """The spec of a call, from the operator's meta kernel; ``None`` if results depend on values, or if there is no such kernel."""
     operator = key[0]
     if torch.Tag.dynamic_output_shape in operator.tags or torch.Tag.data_dependent_output in operator.tags:
-        return None
+        # An index by integers has a known number of elements, in contrast to one by a mask.
+        if operator is not _ATEN.index.Tensor or any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:]):
+            return None
     if any(t.is_complex() for t in tensors):
         return None
     metas: dict[int, tuple[Tensor, Tensor]] = {}
@@ -315,11 +388,20 @@ def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list
     try:
         with torch.no_grad():
             made = operator(*mapped(args, down), **named)
-    except (NotImplementedError, RuntimeError):
+    except NotImplementedError:
+        if operator._schema.returns:
+            return None
+        # Without results there is nothing to infer: the fused optimizers only write to their arguments.
+        made = None
+    except RuntimeError:
         # The CPU's kernel computes the results, or raises the exception of arguments that do not fit.
         return None
-    if any(m.shape != t.shape or m.stride() != t.stride() for m, t in metas.values()):
+    is_written = {id(x): w for x, w in passed(operator, args, kwargs)}
+    grown = {id(t): geometry(m) for m, t in metas.values() if m.shape != t.shape or m.stride() != t.stride()}
+    if any(not is_written.get(t) for t in grown):
         return None
+    if grown:
+        return Grow([(i, grown[id(t)]) for i, t in enumerate(tensors) if id(t) in grown])
     position = {id(metas[id(t)][0]): i for i, t in reversed(list(enumerate(tensors)))}
     own = {b._cdata: c for c, b in bases.items()}
     first = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(tensors)))}
