@@ -144,6 +144,49 @@ def _convolution_backward(grad: Tensor, x: Tensor, w: Tensor, *geometry: Any) ->
     return record(_ATEN.convolution_backward.default, grad, x, w, bias, *window, transposed, output_padding, groups, mask)
 
 
+_OWN = torch.library.Library("wgfc", "FRAGMENT")
+_OWN.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor"
+)
+
+
+def _composed(query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float, is_causal: bool, scale: Any, gqa: bool) -> Tensor:
+    """Attention composed of products and a softmax."""
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -torch.inf)
+    call = _ATEN._scaled_dot_product_attention_math.default
+    return call(query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=gqa)[0]
+
+
+_OWN.impl(
+    "attention",
+    lambda query, key, value, mask, is_causal, scale, gqa: _composed(query, key, value, mask, 0.0, is_causal, scale, gqa),
+    "CompositeImplicitAutograd",
+)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention, recorded as one operator where no gradient is wanted and nothing is dropped."""
+    given = [x for x in (query, key, value, mask) if x is not None]
+    if dropout or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
+        return _composed(query, key, value, mask, dropout, is_causal, scale, enable_gqa)
+    return record(torch.ops.wgfc.attention.default, query, key, value, mask, is_causal, scale, enable_gqa)
+
+
+_LIBRARY.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+_LIBRARY.impl("scaled_dot_product_attention", _attention, "PrivateUse1")
+
+
 @_kernel("bernoulli_.float")
 def _bernoulli(self: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
     return self.copy_(torch.empty(self.shape, dtype=self.dtype).bernoulli_(p, generator=generator or MODULE.generator))

@@ -44,6 +44,8 @@ class Cut:
     """The number of recorded operators."""
     parts: int
     """The number of programs, and of operators on the CPU, that computed it."""
+    dispatches: int
+    """The number of kernels that the programs run."""
     compiled: bool
     """Whether it was compiled; ``False`` if an equal trace had been run before."""
     lines: list[Optional[tuple[str, int]]]
@@ -216,8 +218,10 @@ class Compiled:
             for b, n in graph.outputs
         ]
         self.session: Optional[Session] = None
+        self.dispatches = 0
         if results:
             program = compile(_fx.archive(graph.module, results))
+            self.dispatches = program.dispatches
             STATISTICS.compiled += 1
             self.session = Session(program)
             numbers, carriers = _fx.numbers(graph.module), _fx.carriers(graph.module)
@@ -403,7 +407,9 @@ def run(trace: Trace, why: str) -> None:
         _PROGRAMS[key] = program, ()
         program.run(trace, ())
     names = [str(s.spec.operator) for s in trace.steps]
-    CUTS.append(Cut(why, len(trace.steps), len(program.parts or ()), STATISTICS.compiled > before, trace.lines, names))
+    parts = program.parts or ()
+    dispatches = sum(p.dispatches for p in parts if isinstance(p, Compiled))
+    CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.lines, names))
     del CUTS[:-64]
     if len(_PROGRAMS) > _KEPT:
         _PROGRAMS.popitem(last=False)

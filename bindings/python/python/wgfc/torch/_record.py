@@ -342,11 +342,7 @@ def arguments(
 
 def as_given(word: Any, number: Any) -> Any:
     """The argument that a number of the trace was: the number, or a tensor without axes."""
-    if type(word) is not tuple:
-        return number
-    if isinstance(number, (torch.SymInt, torch.SymFloat)):
-        return torch.full((), number, dtype=word[1])
-    return torch.tensor(number, dtype=word[1])
+    return number if type(word) is not tuple else torch.full((), number, dtype=word[1])
 
 
 def mapped(x: Any, f: Callable[[Any], Any]) -> Any:
