@@ -30,22 +30,20 @@ LACKING = {torch.float64, torch.complex32, torch.complex128}
 class Buffer:
     """The memory of a storage."""
 
-    __slots__ = ("nbytes", "held", "written", "alive", "number", "address", "error", "__weakref__")
+    held: Optional[Held] = None
+    """The contents on the device, without those that the current trace writes; ``None`` for zeros."""
+    written = False
+    """Whether something was written, or is by an operator of the trace."""
+    alive = True
+    """Whether a tensor refers to the storage."""
+    number = -1
+    """The buffer's number in the current trace, or -1."""
+    error: Optional[BaseException] = None
+    """The exception of the run that should have computed the contents."""
 
-    def __init__(self, nbytes: int, held: Optional[Held] = None) -> None:
+    def __init__(self, nbytes: int, address: int) -> None:
         self.nbytes = nbytes
-        self.held = held
-        """The contents on the device, without those that the current trace writes; ``None`` for zeros."""
-        self.written = held is not None
-        """Whether something was written, or is by an operator of the trace."""
-        self.alive = True
-        """Whether a tensor refers to the storage."""
-        self.number = -1
-        """The buffer's number in the current trace, or -1."""
-        self.address = 0
-        self.error: Optional[BaseException] = None
-        """The exception of the run that should have computed the contents."""
-
+        self.address = address
 
     def fill(self, held: Optional[Held]) -> None:
         """Replaces the contents."""
@@ -69,40 +67,52 @@ class Handle:
 class _Addresses:
     """Ranges of addresses, each given out once, as savers of checkpoints compare the ranges of storages."""
 
-    def __init__(self) -> None:
-        self.next = 1 << 44
-        self.lock = threading.Lock()
-
-    def take(self, nbytes: int) -> int:
-        with self.lock:
-            first = self.next
-            self.next += (nbytes // _ALIGNMENT + 1) * _ALIGNMENT
-        return first
+    next = 1 << 44
+    lock = threading.Lock()
 
 
-_ADDRESSES = _Addresses()
 BY_ADDRESS: dict[int, Buffer] = {}
 """Buffers by the addresses of their storages, for storages that C++ makes anew over an address, as unpickling does."""
 
 
 def storage(nbytes: int, held: Optional[Held] = None) -> torch.UntypedStorage:
     """A new storage on the device."""
-    made = _make_storage(_ADDRESSES.take(nbytes), DEVICE, nbytes)
-    buffer = Buffer(nbytes, held)
-    buffer.address = made.data_ptr()
+    with _Addresses.lock:
+        address = _Addresses.next
+        _Addresses.next = address + (nbytes // _ALIGNMENT + 1) * _ALIGNMENT
+    made = _make_storage(address, DEVICE, nbytes)
+    buffer = Buffer(nbytes, address)
+    if held is not None:
+        buffer.fill(held)
     made.handle = Handle(buffer)
     return made
 
 
+def made(view: Geometry, nbytes: int) -> tuple[Tensor, Buffer]:
+    """A tensor in a storage of its own, to which an operator of the trace writes."""
+    of = storage(nbytes)
+    buffer = of.handle.buffer
+    buffer.written = True
+    return _set(CPU, _make_empty(_NOTHING, view.dtype), of, view.offset, view.sizes, view.strides), buffer
+
+
+_NOTHING = (0,)
+
+
 def tensor(of: torch.UntypedStorage, view: Geometry) -> Tensor:
     """A tensor in a storage."""
-    if view.dtype in LACKING:
-        name = str(view.dtype).removeprefix("torch.")
+    refuse_lacking(view.dtype)
+    return _set(CPU, _make_empty(_NOTHING, view.dtype), of, view.offset, view.sizes, view.strides)
+
+
+def refuse_lacking(dtype: torch.dtype) -> None:
+    """Raises ``TypeError`` in torch's words for a type that the device lacks."""
+    if dtype in LACKING:
+        name = str(dtype).removeprefix("torch.")
         raise TypeError(
             f"Cannot convert a webgpu Tensor to {name} dtype as the webgpu device doesn't support {name}. "
-            f"Please use {'float32' if view.dtype is torch.float64 else 'complex64'} instead."
+            f"Please use {'float32' if dtype is torch.float64 else 'complex64'} instead."
         )
-    return _set(CPU, _make_empty((0,), view.dtype), of, view.offset, view.sizes, view.strides)
 
 
 def placed(x: Tensor, of: torch.UntypedStorage, view: Geometry) -> Tensor:

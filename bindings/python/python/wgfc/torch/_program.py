@@ -48,10 +48,18 @@ class Cut:
     """The number of kernels that the programs run."""
     compiled: bool
     """Whether it was compiled; ``False`` if an equal trace had been run before."""
-    lines: list[Optional[tuple[str, int]]]
-    """The file and line that recorded each operator; ``None`` for those of the backward pass."""
-    names: list[str]
-    """The operators."""
+    places: list[Any] = dataclasses.field(repr=False)
+    overloads: list[Any] = dataclasses.field(repr=False)
+
+    @property
+    def lines(self) -> list[Optional[tuple[str, int]]]:
+        """The file and line that recorded each operator; ``None`` for those of the backward pass."""
+        return [_record.line(p) for p in self.places]
+
+    @property
+    def names(self) -> list[str]:
+        """The operators."""
+        return [str(o) for o in self.overloads]
 
 
 @dataclasses.dataclass
@@ -84,7 +92,7 @@ class Program:
     def __init__(self, trace: Trace, alive: frozenset[int], unset: frozenset[int], fit: Fit, base: Optional["Program"] = None) -> None:
         """``fit`` has the sizes of the trace as symbols, or none. ``base`` is the program of equal operators for constant sizes."""
         self.steps = list(trace.steps)
-        self.lines = list(trace.lines)
+        self.places = trace.places
         self.unset = unset
         self.fit = fit
         self.base = base
@@ -176,7 +184,7 @@ class Program:
             raise RuntimeError(f"webgpu: a part of the recorded operators could not be compiled: {why}")
         self.refused |= steps
         for i in sorted(steps):
-            tell(self.steps[i].spec.operator, why, self.lines[i])
+            tell(self.steps[i].spec.operator, why, _record.line(self.places[i]))
 
 
 _WARNED: set[str] = set()
@@ -406,10 +414,9 @@ def run(trace: Trace, why: str) -> None:
         program = _constant(trace, _shapes(trace), alive, unset)
         _PROGRAMS[key] = program, ()
         program.run(trace, ())
-    names = [str(s.spec.operator) for s in trace.steps]
     parts = program.parts or ()
     dispatches = sum(p.dispatches for p in parts if isinstance(p, Compiled))
-    CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.lines, names))
+    CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.places, [s.spec.operator for s in trace.steps]))
     del CUTS[:-64]
     if len(_PROGRAMS) > _KEPT:
         _PROGRAMS.popitem(last=False)
@@ -468,7 +475,7 @@ def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         made = operator(*mapped(args, down), **named)
     count(operator)
-    tell(operator, "its results' sizes depend on values, or torch describes them for the CPU only", _record.line())
+    tell(operator, "its results' sizes depend on values, or torch describes them for the CPU only", _record.line(_record.place()))
     written = {id(x) for x, is_written in _record.passed(operator, args, kwargs) if is_written}
     for m, x in moved.values():
         if id(x) not in written:

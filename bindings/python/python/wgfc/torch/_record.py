@@ -37,6 +37,16 @@ class Mark:
 KEYWORD, LIST, TRUE, FALSE, INTEGER, FLOAT = map(Mark, ("keyword", "list", "True", "False", "integer", "float"))
 
 
+_IGNORED = ("device", "pin_memory", "layout")
+"""Keyword arguments that are the same for all tensors of the device."""
+
+
+class Constant(NamedTuple):
+    """A float in the key of an operator that no input of a program can replace."""
+
+    value: float
+
+
 class Same(NamedTuple):
     """A result that is an argument: the number of the tensor argument."""
 
@@ -97,15 +107,8 @@ class Trace:
         self.buffers: list[Buffer] = []
         self.numbers: list[Any] = []
         """The numbers that are values of operators, in order."""
-        self.lines: list[Optional[tuple[str, int]]] = []
-        """The file and line that recorded each operator."""
-
-    def number(self, buffer: Buffer) -> int:
-        """The buffer's number in this trace."""
-        if buffer.number < 0:
-            buffer.number = len(self.buffers)
-            self.buffers.append(buffer)
-        return buffer.number
+        self.places: list[Any] = []
+        """The code and the instruction that recorded each operator."""
 
 
 class State:
@@ -123,8 +126,8 @@ _FOLDERS = tuple(os.path.join(os.path.dirname(f), "") for f in (torch.__file__, 
 _INTERNAL: dict[Any, bool] = {}
 
 
-def line() -> Optional[tuple[str, int]]:
-    """The file and line of the first frame outside of torch and of this package."""
+def place() -> Any:
+    """The code and the instruction of the first frame outside of torch and of this package."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -132,22 +135,23 @@ def line() -> Optional[tuple[str, int]]:
         if internal is None:
             internal = _INTERNAL[code] = code.co_filename.startswith(_FOLDERS)
         if not internal:
-            return code.co_filename, frame.f_lineno
+            return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def line(of: Any) -> Optional[tuple[str, int]]:
+    """The file and line of a ``place``."""
+    if of is None:
+        return None
+    code, instruction = of
+    lines = [n for first, last, n in code.co_lines() if first <= instruction < last and n is not None]
+    return code.co_filename, lines[0] if lines else code.co_firstlineno
 
 
 def _counts(operator: Any) -> bool:
     """Whether the numbers of an operator decide how many elements its result has."""
     return operator._schema.name in ("aten::arange", "aten::range")
-
-
-@functools.cache
-def _values(operator: Any) -> set[int]:
-    """The positions of arguments in which a number is a value, rather than a size or an axis."""
-    if _counts(operator):
-        return set()
-    return {i for i, a in enumerate(operator._schema.arguments) if str(a.type) in ("Tensor", "number", "Optional[number]")}
 
 
 @functools.cache
@@ -164,69 +168,67 @@ def _sizes(operator: Any) -> set[Any]:
     return {place for pair in found for place in pair}
 
 
-def _of_numbers(operator: Any, args: tuple[Any, ...]) -> Any:
-    """The overload for numbers of an operator on tensors, where a number is given and the operator does not take it."""
-    for i, a in enumerate(args):
-        if type(a) in (int, float, bool) and str(operator._schema.arguments[i].type) == "Tensor":
-            return _overload_of_numbers(operator, i)
-    return operator
+class _Signature:
+    """The kinds of an operator's positional arguments."""
+
+    __slots__ = ("values", "tensors", "counts")
+
+    def __init__(self, operator: Any) -> None:
+        kinds = [str(a.type) for a in operator._schema.arguments]
+        self.counts = _counts(operator)
+        self.values = {i for i, k in enumerate(kinds) if k in ("Tensor", "number", "Optional[number]")} - (
+            set(range(len(kinds))) if self.counts else set()
+        )
+        """The positions in which a number is a value, rather than a size or an axis."""
+        self.tensors = {i for i, k in enumerate(kinds) if k == "Tensor" and self.for_numbers(operator, i) is not operator}
+        """The positions of tensors in which the operator does not take a number."""
+
+    @staticmethod
+    def for_numbers(operator: Any, place: int) -> Any:
+        """The overload for a number in the place of a tensor, if this one does not take it and there is one; else this one."""
+        other = {"Tensor": "Scalar", "Tensor_": "Scalar_", "Tensor_Tensor": "Tensor_Scalar"}.get(operator._overloadname)
+        packet = operator.overloadpacket
+        if place == 0 or other not in packet.overloads():
+            return operator
+        given = [1.0 if i == place else torch.empty(1, device="meta") for i, a in enumerate(operator._schema.arguments)]
+        try:
+            operator(*given)
+        except (RuntimeError, NotImplementedError) as e:
+            if "Unable to cast" in str(e):
+                return getattr(packet, other)
+        return operator
 
 
-@functools.cache
-def _overload_of_numbers(operator: Any, place: int) -> Any:
-    given = [1.0 if i == place else torch.empty(1, device="meta") for i, a in enumerate(operator._schema.arguments)]
-    packet = operator.overloadpacket
-    other = {"Tensor": "Scalar", "Tensor_": "Scalar_", "Tensor_Tensor": "Tensor_Scalar"}.get(operator._overloadname)
-    try:
-        operator(*given)
-    except (RuntimeError, NotImplementedError) as e:
-        if other in packet.overloads() and "Unable to cast" in str(e):
-            return getattr(packet, other)
-    return operator
+_SIGNATURES: dict[Any, _Signature] = {}
 
 
-class _Arguments:
-    """The key, tensors and numbers of the arguments of a call."""
+class _Call:
+    """The key, tensors, buffers and numbers of the arguments of a call."""
 
-    __slots__ = ("key", "tensors", "numbers")
+    __slots__ = ("key", "tensors", "buffers", "numbers")
 
-    def __init__(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, operator: Any) -> None:
         self.key: list[Any] = [operator]
         self.tensors: list[Tensor] = []
+        self.buffers: list[Buffer] = []
         self.numbers: list[Any] = []
-        constant = _counts(operator)
-        for i, a in enumerate(args):
-            if type(a) is int and i in _values(operator):
-                self.numbers.append(a)
-                self.key.append(INTEGER)
-            elif constant:
-                self.key.append(a)
-            else:
-                self.add(a)
-        for name, a in kwargs.items():
-            if name not in ("device", "pin_memory", "layout"):
-                self.key += [KEYWORD, name]
-                self.add(a)
 
     def add(self, a: Any) -> None:
+        """Adds an argument that is not a number in the place of a value."""
         kind = type(a)
-        if isinstance(a, Tensor):
-            if a.device.type == "webgpu":
-                self.tensors.append(a)
-                self.key.append((a.dtype, a.shape, a.stride(), a.storage_offset()))
-            elif a.dim() == 0 and a.device.type == "cpu":
-                # A tensor without axes on the CPU is allowed beside tensors of a device.
-                self.key.append(("scalar", a.dtype))
-                self.numbers.append(a.item())
-            else:
-                raise RuntimeError(
-                    f"Expected all tensors to be on the same device, but found at least two devices, webgpu:0 and {a.device}!"
-                )
+        if kind is Tensor or isinstance(a, Tensor):
+            try:
+                buffer = a.untyped_storage().handle.buffer
+            except (AttributeError, NotImplementedError):
+                return self._other(a)
+            self.tensors.append(a)
+            self.buffers.append(buffer)
+            self.key.append((a.dtype, a.shape, a.stride(), a.storage_offset()))
         elif kind is float:
             self.numbers.append(a)
             self.key.append(FLOAT)
         elif kind is list or kind is tuple:
-            self.key += [LIST, len(a)]
+            self.key += (LIST, len(a))
             for v in a:
                 self.add(v)
         elif kind is bool:
@@ -234,51 +236,96 @@ class _Arguments:
         else:
             self.key.append(a)
 
+    def _other(self, a: Tensor) -> None:
+        """Adds a tensor whose storage has no handle."""
+        if a.device.type == "webgpu":
+            self.tensors.append(a)
+            self.buffers.append(buffer_of(a))
+            self.key.append((a.dtype, a.shape, a.stride(), a.storage_offset()))
+        elif a.dim() == 0 and a.device.type == "cpu":
+            # A tensor without axes on the CPU is allowed beside tensors of a device.
+            self.key.append(("scalar", a.dtype))
+            self.numbers.append(a.item())
+        else:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, webgpu:0 and {a.device}!"
+            )
+
 
 def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
     """Records an operator and returns tensors for its results. The operator runs at once, on the CPU, if its results cannot be
     described without its values."""
+    signature = _SIGNATURES.get(operator)
+    if signature is None:
+        signature = _SIGNATURES[operator] = _Signature(operator)
+    call = _Call(operator)
+    key, add, values = call.key, call.add, signature.values
     with LOCK:
-        operator = _of_numbers(operator, args)
-        given = _Arguments(operator, args, kwargs)
-        key = tuple(given.key)
-        spec = State.specs.get(key)
+        for i, a in enumerate(args):
+            kind = type(a)
+            if kind is Tensor:
+                add(a)
+            elif kind is int or kind is float or kind is bool:
+                if i in signature.tensors:
+                    return record(_Signature.for_numbers(operator, i), *args, **kwargs)
+                if signature.counts and kind is float:
+                    key.append(Constant(a))
+                elif kind is int and i in values:
+                    call.numbers.append(a)
+                    key.append(INTEGER)
+                else:
+                    add(a)
+            elif a is None:
+                key.append(None)
+            else:
+                add(a)
+        for name, a in kwargs.items():
+            if name not in _IGNORED:
+                key += (KEYWORD, name)
+                add(a)
+        words = tuple(key)
+        spec = State.specs.get(words)
         if spec is None:
-            spec = State.specs[key] = infer(key, args, kwargs, given.tensors) or False
-        if spec is False:
-            return State.at_once(operator, args, kwargs)
-        if type(spec) is Grow:
+            spec = State.specs[words] = infer(words, args, kwargs, call.tensors) or False
+        if type(spec) is not Spec:
+            if spec is False:
+                return State.at_once(operator, args, kwargs)
             for i, view in spec.arguments:
-                x, of = given.tensors[i], given.tensors[i].untyped_storage()
+                x, of = call.tensors[i], call.tensors[i].untyped_storage()
                 need = _memory.bytes_needed(view)
                 _memory.placed(x, of if need <= of.nbytes() else _memory.storage(need), view)
             return record(operator, *args, **kwargs)
         if spec.only_views:
-            made: list[Any] = [_memory.viewed(given.tensors[r.argument], r.geometry) for r in spec.results]
+            made: list[Any] = [_memory.viewed(call.tensors[r.argument], r.geometry) for r in spec.results]
             return made[0] if spec.form is Tensor else spec.form(made)
         trace = State.trace
-        buffers = [buffer_of(t) for t in given.tensors]
-        reads = tuple([trace.number(b) for b in buffers])
+        known, buffers = trace.buffers, call.buffers
+        for b in buffers:
+            if b.number < 0:
+                b.number = len(known)
+                known.append(b)
         made, makes = [], []
         for r in spec.results:
             if type(r) is New:
-                of = _memory.storage(r.nbytes)
-                buffer = of.handle.buffer
-                buffer.written = True
-                makes.append(trace.number(buffer))
-                made.append(_memory.tensor(of, r.geometry))
+                x, buffer = _memory.made(r.geometry, r.nbytes)
+                buffer.number = len(known)
+                known.append(buffer)
+                makes.append(buffer.number)
+                made.append(x)
             elif type(r) is Same:
-                made.append(given.tensors[r.argument])
+                made.append(call.tensors[r.argument])
             else:
-                made.append(None if r is None else _memory.viewed(given.tensors[r.argument], r.geometry))
+                made.append(None if r is None else _memory.viewed(call.tensors[r.argument], r.geometry))
         for i in spec.writes:
             buffers[i].written = True
-        trace.steps.append(Step(spec, reads, tuple(makes)))
-        trace.lines.append(line())
-        trace.numbers += given.numbers
-        if State.eager or len(trace.steps) >= LIMIT:
+        steps = trace.steps
+        steps.append(Step(spec, tuple([b.number for b in buffers]), tuple(makes)))
+        trace.places.append(place())
+        if call.numbers:
+            trace.numbers += call.numbers
+        if State.eager or len(steps) >= LIMIT:
             flush("each operator" if State.eager else "length")
-        return None if spec.form is None else made[0] if spec.form is Tensor else spec.form(made)
+        return made[0] if spec.form is Tensor else None if spec.form is None else spec.form(made)
 
 
 def flush(why: str) -> None:
@@ -324,6 +371,8 @@ def arguments(
             return word is TRUE
         if is_number(word):
             return number(word)
+        if type(word) is Constant:
+            return word.value
         if type(word) is tuple:
             return tensor(Geometry(word[0], tuple(word[1]), tuple(word[2]), word[3]))
         return size(word) if type(word) is int and place in sizes else word
@@ -413,6 +462,7 @@ def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list
             results.append(View(first[c], geometry(m)))
         else:
             g = geometry(m)
+            _memory.refuse_lacking(g.dtype)
             results.append(New(g, _memory.bytes_needed(g)))
     form = Tensor if isinstance(made, Tensor) else None if made is None else tuple if isinstance(made, tuple) else list
     return Spec(key, results, form, [i for i, (_, written) in enumerate(passed(operator, args, kwargs)) if written])
