@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import math
 import operator
-from typing import Any, Optional, Sequence
+import threading
+from typing import Any, Iterator, Optional, Sequence
 
 import sympy
 import torch
@@ -17,6 +19,7 @@ from torch._functorch._aot_autograd.functional_utils import gen_alias_from_base
 from torch.export import exported_program as ep
 from torch.export import graph_signature as sig
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 from torch.utils._sympy.numbers import int_oo
@@ -499,7 +502,9 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         if isinstance(graph_of, GraphModule):
             whole.add_module(name, graph_of)
     _branches_without_sizes(graph, whole)
-    root = readable(GraphModule(whole, graph))
+    with _use_lazy_graph_module(True):
+        # Nobody runs the module, so Python code for it is not written.
+        root = readable(_make_graph_module(whole, graph))
     graph = root.graph
     program = ep.ExportedProgram(
         root=root,
@@ -513,8 +518,26 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     # No guards are needed, as Dynamo checks its guards on the inputs of the whole graph.
     program._guards_code = []
     file = io.BytesIO()
-    torch.export.save(program, file)
+    with _without_test_of_form():
+        torch.export.save(program, file)
     return file.getvalue()
+
+
+@contextlib.contextmanager
+def _without_test_of_form() -> Iterator[None]:
+    """A context in which torch's serializer does not test that its result has a canonical form. The test copies the whole graph,
+    takes longer than everything else, and leaves the result as it is."""
+    of = torch._export.serde.serialize
+    with _SERIALIZING:
+        test = of.canonicalize
+        of.canonicalize = lambda program, *_: program
+        try:
+            yield
+        finally:
+            of.canonicalize = test
+
+
+_SERIALIZING = threading.Lock()
 
 
 def _mode(module: GraphModule) -> Any:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -187,10 +188,10 @@ def build(
         kept.extend(n for n in outputs if n in content)
         return [content[n].in_order() for n in kept]
 
-    with mode:
+    # Nobody runs the module, so Python code for it is not written.
+    with mode, _use_lazy_graph_module(True):
         module = make_fx(run, decomposition_table=decompositions(), tracing_mode="real")(list(symbols.numbers), own_numbers, given)
     module.graph.eliminate_dead_code()
-    module.recompile()
     results = torch.utils._pytree.tree_leaves(module.graph.output_node().args[0])
     names = [str(e) for e in symbols.expressions]
     return Graph(module, inputs, list(zip(kept, results)), lifted, origin, names, symbols.condition())
