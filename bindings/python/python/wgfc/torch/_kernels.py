@@ -183,6 +183,16 @@ def _attention(
     return record(torch.ops.wgfc.attention.default, query, key, value, mask, is_causal, scale, enable_gqa)
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    """A linear layer, recorded as one operator where no gradient is wanted; else composed as torch composes it."""
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
+        made = torch.matmul(x, weight.t())
+        return made if bias is None else made + bias
+    return record(_ATEN.linear.default, x, weight, bias)
+
+
+for _key in ("AutogradPrivateUse1", "PrivateUse1"):
+    _LIBRARY.impl("linear", _linear, _key)
 _LIBRARY.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
 _LIBRARY.impl("scaled_dot_product_attention", _attention, "PrivateUse1")
 

@@ -81,7 +81,7 @@ class Spec:
 
     def __init__(self, key: tuple[Any, ...], results: list[Any], form: Any, writes: list[int]) -> None:
         self.key = key
-        self.operator = key[0]
+        self.operator = key[0].operator
         self.results = results
         """For each result ``Same``, ``View``, ``New`` or ``None``."""
         self.form = form
@@ -169,11 +169,12 @@ def _sizes(operator: Any) -> set[Any]:
 
 
 class _Signature:
-    """The kinds of an operator's positional arguments."""
+    """The kinds of an operator's positional arguments. It stands for the operator in keys, as its hash is computed faster."""
 
-    __slots__ = ("values", "tensors", "counts")
+    __slots__ = ("operator", "values", "tensors", "counts")
 
     def __init__(self, operator: Any) -> None:
+        self.operator = operator
         kinds = [str(a.type) for a in operator._schema.arguments]
         self.counts = _counts(operator)
         self.values = {i for i, k in enumerate(kinds) if k in ("Tensor", "number", "Optional[number]")} - (
@@ -207,8 +208,8 @@ class _Call:
 
     __slots__ = ("key", "tensors", "buffers", "numbers")
 
-    def __init__(self, operator: Any) -> None:
-        self.key: list[Any] = [operator]
+    def __init__(self, signature: _Signature) -> None:
+        self.key: list[Any] = [signature]
         self.tensors: list[Tensor] = []
         self.buffers: list[Buffer] = []
         self.numbers: list[Any] = []
@@ -258,7 +259,7 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
     signature = _SIGNATURES.get(operator)
     if signature is None:
         signature = _SIGNATURES[operator] = _Signature(operator)
-    call = _Call(operator)
+    call = _Call(signature)
     key, add, values = call.key, call.add, signature.values
     with LOCK:
         for i, a in enumerate(args):
@@ -362,7 +363,7 @@ def arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of an operator, given its key. In order, ``tensor`` is called for each tensor, ``number`` with the word of each
     of the trace's numbers, and ``size`` for each integer that may depend on sizes."""
-    words, sizes = iter(key[1:]), _sizes(key[0])
+    words, sizes = iter(key[1:]), _sizes(key[0].operator)
 
     def one(word: Any, place: Any) -> Any:
         if word is LIST:
@@ -384,7 +385,7 @@ def arguments(
             kwargs[name] = one(next(words), name)
         else:
             args.append(one(word, len(args)))
-    if any(a.name == "device" for a in key[0]._schema.arguments):
+    if any(a.name == "device" for a in key[0].operator._schema.arguments):
         kwargs["device"] = torch.device("cpu")
     return args, kwargs
 
@@ -405,7 +406,7 @@ _STATISTICS = {_ATEN.native_batch_norm.default: ("running_mean", "running_var")}
 
 def infer(key: tuple[Any, ...], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Union[Spec, Grow, None]:
     """The spec of a call, from the operator's meta kernel; ``None`` if results depend on values, or if there is no such kernel."""
-    operator = key[0]
+    operator = key[0].operator
     if torch.Tag.dynamic_output_shape in operator.tags or torch.Tag.data_dependent_output in operator.tags:
         # An index by integers has a known number of elements, in contrast to one by a mask.
         if operator is not _ATEN.index.Tensor or any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:]):
