@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from wgfc import _fx, _partition
 from wgfc._compile import compile
 from wgfc._errors import DeviceError, Diagnostic, Error, Location, ModelError, UnsupportedError
-from wgfc._resident import Resident, resident
+from wgfc._resident import ON_DEVICE, Resident, resident
 from wgfc._wgfc import Session, Tensor
 
 
@@ -260,6 +260,10 @@ class Values:
         if node in self.device:
             return self.device[node]
         plan, resident, given = self.plan, self.plan.resident, self.host[node]
+        on_device = ON_DEVICE.get(given.device.type)
+        if on_device is not None:
+            self.device[node] = on_device.held(given)
+            return self.device[node]
         trust = plan.settings.trust
         argument = node in self.arguments
         # Only parameters, and in backward passes saved values, are looked up among the copies on the device: other inputs are
@@ -280,13 +284,18 @@ class Values:
         device has it."""
         if node in self.host:
             value = self.host[node]
-            held = self.plan.resident.held_by(value) if node in self.arguments else None
+            on_device = isinstance(value, torch.Tensor) and value.device.type in ON_DEVICE
+            held = self.plan.resident.held_by(value) if node in self.arguments and not on_device else None
             if held is None:
                 return value
             self.device[node] = held
         elif node.op == "get_attr":
             return self.plan.attributes[node.target]
         kind = node.meta["val"]
+        if kind.device.type in ON_DEVICE:
+            made = ON_DEVICE[kind.device.type].tensor(self.device[node], kind.dtype)
+            value = self.host[node] = _fx.in_order(made, self.plan.order(node))
+            return value
         value = self.device[node].torch()
         STATISTICS.downloads += 1
         if kind.is_complex():
@@ -298,6 +307,8 @@ class Values:
     def output(self, node: Node) -> Any:
         """A result of the graph. A value that only the backward graph reads stays on the device, with a stand-in for torch."""
         device = self.device.get(node)
+        if device is not None and node.meta["val"].device.type in ON_DEVICE:
+            return self.laid_out(node, self.on_host(node))
         if node not in self.plan.held or device is None:
             value = self.laid_out(node, self.on_host(node))
             if node in self.plan.saved and device is not None and node not in self.arguments:

@@ -105,6 +105,9 @@ class Resident:
         return one.as_strided(shape, [0] * len(shape))
 
 
+ON_DEVICE: dict[str, Any] = {}
+"""By the type of a torch device whose tensors are in device memory, functions ``held`` and ``tensor`` that give the device tensor
+of a torch tensor and the torch tensor of a device tensor."""
 _RESIDENT: dict[Any, Resident] = {}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from wgfc.torch import _kernels as _kernels  # registers the kernels
+from wgfc.torch import _autocast as _autocast, _kernels as _kernels  # register kernels
 from wgfc.torch._program import STATISTICS, Cut, FallbackWarning, Statistics
 
 __all__ = ["Cut", "FallbackWarning", "Statistics", "statistics"]

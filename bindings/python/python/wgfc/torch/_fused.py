@@ -1,4 +1,5 @@
-"""Fused optimizers as operators on single tensors: the formulas of ``torch.optim``'s Adam, AdamW and SGD."""
+"""Fused optimizers and the scaling of gradients as operators on single tensors: the formulas of ``torch.optim``'s Adam, AdamW and
+SGD, and of ``torch.amp.GradScaler``."""
 
 from __future__ import annotations
 
@@ -88,6 +89,23 @@ def _sgd(
     return made
 
 
+def _unscale(grads: Sequence[Tensor], found: Tensor, inverse: Tensor) -> list[list[Tensor]]:
+    for g in grads:
+        found = torch.maximum(found, g.isfinite().logical_not().any().to(found.dtype))
+    return [[g * inverse for g in grads], [found]]
+
+
+def _update_scale(
+    scale: Tensor, tracker: Tensor, found: Tensor, growth: float, backoff: float, interval: int
+) -> list[list[Tensor]]:
+    steps = tracker + 1
+    grows = steps == interval
+    grown = scale * growth
+    good = torch.where(grows & grown.isfinite(), grown, scale)
+    is_bad = found != 0
+    return [[torch.where(is_bad, scale * backoff, good), torch.where(is_bad | grows, torch.zeros_like(steps), steps)]]
+
+
 STEPS: dict[Any, Callable[..., list[list[Tensor]]]] = {
     _ATEN._fused_adam_.default: _adam(False),
     _ATEN._fused_adam_.tensor_lr: _adam(False),
@@ -95,5 +113,7 @@ STEPS: dict[Any, Callable[..., list[list[Tensor]]]] = {
     _ATEN._fused_adamw_.tensor_lr: _adam(True),
     _ATEN._fused_sgd_.default: _sgd,
     _ATEN._fused_sgd_.tensor_lr: _sgd,
+    _ATEN._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    _ATEN._amp_update_scale_.default: _update_scale,
 }
 """The new values of what a fused step writes, list by list."""

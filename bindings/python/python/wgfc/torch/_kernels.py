@@ -14,6 +14,7 @@ from wgfc.torch._program import STATISTICS, at_once, mirror
 from wgfc.torch._record import LOCK, flush, record
 from wgfc.torch._surface import DEVICE, MODULE, _index
 from wgfc.torch._views import Geometry, dense
+from wgfc._resident import ON_DEVICE
 from wgfc._wgfc import Tensor as Held
 
 _ATEN = torch.ops.aten
@@ -177,15 +178,23 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Attention, recorded as one operator where no gradient is wanted and nothing is dropped."""
-    given = [x for x in (query, key, value, mask) if x is not None]
-    if dropout or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
+    if dropout or not _is_plain(query, key, value, mask):
         return _composed(query, key, value, mask, dropout, is_causal, scale, enable_gqa)
     return record(torch.ops.wgfc.attention.default, query, key, value, mask, is_causal, scale, enable_gqa)
 
 
+def _is_plain(*given: Any) -> bool:
+    """Whether all are tensors with elements, of which no gradient is wanted."""
+    grad = torch.is_grad_enabled()
+    for x in given:
+        if x is not None and ((grad and x.requires_grad) or type(x) not in (Tensor, torch.nn.Parameter)):
+            return False
+    return True
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     """A linear layer, recorded as one operator where no gradient is wanted; else composed as torch composes it."""
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
+    if not _is_plain(x, weight, bias):
         made = torch.matmul(x, weight.t())
         return made if bias is None else made + bias
     return record(_ATEN.linear.default, x, weight, bias)
@@ -252,6 +261,32 @@ _ALL.fallback(record, "PrivateUse1")
 for _key in ("Conjugate", "Negative"):
     # ``copy_`` goes through these keys, and ``_copy_from`` behind it would resolve the bits by ``copy_`` without end.
     _LIBRARY.impl("_copy_from", torch.library.fallthrough_kernel, _key)
+
+
+
+class _OnDevice:
+    """Tensors of the device as the arguments and results of programs of ``torch.compile``."""
+
+    @staticmethod
+    def held(x: Tensor) -> Held:
+        """The elements of a tensor, which is copied on the device unless they are the whole of its memory, in order."""
+        with LOCK:
+            if not (x.is_contiguous() and x.storage_offset() == 0 and x.nbytes == x.untyped_storage().nbytes()):
+                x = x.clone(memory_format=torch.contiguous_format)
+            buffer = buffer_of(x)
+            if buffer.number >= 0:
+                flush("compiled function")
+            return _memory.contents(buffer, x.dtype, tuple(x.shape))
+
+    @staticmethod
+    def tensor(held: Held, dtype: torch.dtype) -> Tensor:
+        """A tensor with these elements."""
+        sizes = tuple(held.shape)
+        view = Geometry(dtype, sizes, dense(sizes), 0)
+        return tensor(storage(bytes_needed(view), held), view)
+
+
+ON_DEVICE["webgpu"] = _OnDevice
 
 _elements_as_text = torch._tensor_str._tensor_str
 

@@ -99,6 +99,18 @@ class Module:
         self.flush("empty_cache")
         self.trim()
 
+    Stream, Event = torch.Stream, torch.Event
+
+    def current_stream(self, device: Device = None) -> torch.Stream:
+        """The stream of the device. There is one, in which everything runs in order."""
+        _index(device)
+        return torch.Stream(device=DEVICE)
+
+    @contextlib.contextmanager
+    def stream(self, stream: Optional[torch.Stream]) -> Any:
+        """A context in which a stream is the current one; there is one."""
+        yield
+
     @contextlib.contextmanager
     def device(self, device: Device) -> Any:
         """A context in which a device is the current one; there is one."""
@@ -108,6 +120,77 @@ class Module:
     def trace(self) -> list[Any]:
         """What was recorded and run last, oldest first: ``wgfc.torch.Cut`` for each cut."""
         return list(self.cuts)
+
+
+def _pin_memory(x: torch.Tensor, device: Device = None) -> torch.Tensor:
+    # Torch asks the allocator of the accelerator for pinned memory, which WebGPU has not: uploads copy from any memory.
+    return x
+
+
+class _Generators(type(torch._C.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class _Generator(torch._C.Generator, metaclass=_Generators):
+    """``torch.Generator``, also of the device, whose numbers come from the same state as a generator of the CPU has."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if torch.device(device).type != "webgpu":
+            return torch._C.Generator(device)
+        _index(device)
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return DEVICE
+
+
+def _on_accelerator(name: str, own: Callable[..., Any]) -> None:
+    """Replaces a function of ``torch.accelerator`` that asks an allocator or a stream in C++, for this device."""
+    general = getattr(torch.accelerator, name, None)
+    if general is None:
+        return
+
+    @functools.wraps(general)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        current = torch.accelerator.current_accelerator()
+        return own(*args, **kwargs) if current is not None and current.type == "webgpu" else general(*args, **kwargs)
+
+    setattr(torch.accelerator, name, call)
+
+
+_unscale = torch.amp.GradScaler.unscale_
+
+
+class _Single:
+    """The scale of a ``GradScaler`` whose reciprocal is computed in f32, as the device has no f64. Scales are powers of two."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+        self.device = scale.device
+
+    def double(self) -> torch.Tensor:
+        return self.scale
+
+
+def _unscale_in_f32(scaler: Any, optimizer: Any) -> None:
+    scale = scaler._scale
+    if scale is None or scale.device.type != "webgpu":
+        return _unscale(scaler, optimizer)
+    scaler._scale = _Single(scale)
+    try:
+        _unscale(scaler, optimizer)
+    finally:
+        scaler._scale = scale
+
+
+torch.amp.GradScaler.unscale_ = _unscale_in_f32  # type: ignore[method-assign]
+torch.Tensor.pin_memory = _pin_memory  # type: ignore[assignment, method-assign]
+torch.Tensor.is_pinned = lambda x, device=None: False  # type: ignore[assignment, method-assign]
 
 
 @functools.cache
@@ -129,3 +212,10 @@ MODULE = Module()
 backend_registration._setup_privateuseone_for_python_backend("webgpu", backend_module=MODULE)
 backend_registration._generate_storage_methods_for_privateuse1_backend("webgpu")
 DEVICE = torch.device("webgpu", 0)
+torch.Generator = _Generator  # type: ignore[assignment, misc]
+for _name, _own in (
+    ("synchronize", MODULE.synchronize),
+    ("empty_cache", MODULE.empty_cache),
+    ("memory_allocated", MODULE.memory_allocated),
+):
+    _on_accelerator(_name, _own)
