@@ -132,6 +132,121 @@ def changing_sizes_need_no_new_program():
 
 
 @case
+def random_numbers_follow_from_the_seed():
+    uploaded = wgfc.torch.statistics().uploaded
+    torch.manual_seed(3)
+    first = torch.rand(1000, device=DEVICE), torch.randn(1000, device=DEVICE)
+    torch.webgpu.synchronize()
+    torch.manual_seed(3)
+    again = torch.rand(1000, device=DEVICE) * 2, 1 - torch.randn(1000, device=DEVICE)
+    torch.webgpu.synchronize()
+    assert wgfc.torch.statistics().uploaded == uploaded
+    same(again[0], first[0].cpu() * 2, 0), same(again[1], 1 - first[1].cpu(), 1e-6)
+    assert not torch.equal(torch.rand(9, device=DEVICE).cpu(), torch.rand(9, device=DEVICE).cpu())
+    n = 20000
+    for x, mean, least, most in (
+        (torch.empty(n, device=DEVICE).uniform_(-1, 3), 1, -1, 3),
+        (torch.empty(n, device=DEVICE).normal_(2, 3), 2, -20, 24),
+        (torch.empty(n, device=DEVICE).exponential_(2), 0.5, 0, 20),
+        (torch.empty(n, device=DEVICE).bernoulli_(0.3), 0.3, 0, 1),
+        (torch.randint(2, 7, (n,), device=DEVICE).float(), 4, 2, 6),
+        (torch.randperm(n, device=DEVICE).float() / n, 0.5, 0, 1),
+        (F.dropout(torch.ones(n, device=DEVICE), 0.25), 1, 0, 4 / 3 + 1e-6),
+        (torch.rand(n, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1)), 0.5, 0, 1),
+    ):
+        got = x.mean().item()
+        assert abs(got - mean) < 0.03 * (most - least) and x.min().item() >= least and x.max().item() <= most, (got, mean)
+
+
+@case
+def checkpoints_recompute_what_was_dropped():
+    from torch.utils.checkpoint import checkpoint
+
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 4)).to(DEVICE)
+    for reentrant in (False, True):
+        gradients = []
+        for compute in (model, lambda x: checkpoint(model, x, use_reentrant=reentrant)):
+            torch.manual_seed(7)
+            model.zero_grad()
+            compute(ramp(DEVICE, 4, 8).requires_grad_()).square().sum().backward()
+            gradients.append([p.grad.cpu() for p in model.parameters()])
+        for a, b in zip(*gradients):
+            torch.testing.assert_close(a, b)
+
+
+@case
+def compiled_functions_take_and_make_tensors_of_the_device():
+    import wgfc.torch_backend
+
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    on_device = copy.deepcopy(model).to(DEVICE)
+    compiled = torch.compile(on_device, backend="wgfc")
+    x, t = ramp("cpu", 5, 2, 6, 6).div(300).sin(), torch.arange(5) % 3
+    placed = x.to(DEVICE), t.to(DEVICE)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, on_device)]
+    for _ in range(4):
+        before = wgfc.torch.statistics().uploaded, wgfc.torch_backend.statistics().uploads, wgfc.torch_backend.statistics().downloads
+        losses = F.cross_entropy(model(x), t), F.cross_entropy(compiled(placed[0]), placed[1])
+        for optimizer, loss in zip(optimizers, losses):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        same(losses[1].detach(), losses[0].detach(), 1e-5)
+        after = wgfc.torch.statistics().uploaded, wgfc.torch_backend.statistics().uploads, wgfc.torch_backend.statistics().downloads
+        assert after == before, (before, after)
+
+    @torch.compile(backend="wgfc")
+    def append(cache, x, at):
+        cache.index_copy_(0, at, x)
+        return cache.sum(0), cache[:2]
+
+    cache = torch.zeros(4, 3, device=DEVICE)
+    for i in range(4):
+        total, part = append(cache, ramp(DEVICE, 1, 3) + i, torch.tensor([i]).to(DEVICE))
+    same(cache, ramp("cpu", 1, 3) + torch.arange(4.0)[:, None]), same(total, cache.cpu().sum(0)), same(part, cache.cpu()[:2])
+
+
+@case
+def autocast_and_scaled_gradients():
+    torch.manual_seed(0)
+    layer, norm = nn.Linear(16, 8).to(DEVICE), nn.LayerNorm(8).to(DEVICE)
+    x = ramp(DEVICE, 4, 16).div(64)
+    with torch.autocast(DEVICE, dtype=torch.float16):
+        types = [y.dtype for y in (layer(x), norm(layer(x)), layer(x).softmax(-1), layer(x) + x[:, :1], x + x)]
+    assert types == [torch.float16, torch.float32, torch.float32, torch.float32, torch.float32], types
+    scaler, optimizer = torch.amp.GradScaler(DEVICE, init_scale=2.0**24, growth_interval=2), torch.optim.SGD(layer.parameters(), lr=0.1)
+    scales = []
+    for _ in range(12):
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            loss = layer(x).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert min(scales) < 2.0**24 and scales[-1] > min(scales), scales
+    assert all(p.isfinite().all().item() for p in layer.parameters())
+
+
+@case
+def surface_of_torch():
+    assert torch.accelerator.current_accelerator().type == DEVICE
+    torch.accelerator.synchronize()
+    assert torch.accelerator.memory_allocated() == torch.webgpu.memory_allocated()
+    loader = torch.utils.data.DataLoader(ramp("cpu", 4, 2), batch_size=2, pin_memory=True)
+    assert [b.to(DEVICE, non_blocking=True).device.type for b in loader] == [DEVICE, DEVICE]
+    torch.set_default_device(DEVICE)
+    try:
+        assert torch.ones(2).is_webgpu
+    finally:
+        torch.set_default_device(None)
+    layer = nn.Linear(3, 2).to(DEVICE)
+    layer(ramp(DEVICE, 2, 3)).sum().backward()
+    assert nn.utils.clip_grad_norm_(layer.parameters(), 1.0).item() > 1
+    torch.Event(device=DEVICE).record()
+
+
+@case
 def zeros_of_both_signs_are_two_numbers():
     for zero in (0.0, -0.0, 0.0):
         same(1 / (ramp(DEVICE, 3) * zero), 1 / (ramp("cpu", 3) * zero))

@@ -30,6 +30,8 @@ pub struct Lowering<'g> {
     pub iteration: Option<Value>,
     /// The key of this run's random numbers ([`random::run_key`](super::random::run_key)), once it is needed.
     pub run_key: Option<Value>,
+    /// The number of draws since the model gave the key itself; `None` if it has not.
+    pub drawn: Option<u32>,
     /// The warnings for the user, without duplicates.
     pub warnings: Vec<String>,
     /// Inputs of the model whose values, if known while compiling, would allow more to be lowered.
@@ -82,6 +84,7 @@ impl<'g> Lowering<'g> {
             inside: Inside::default(),
             iteration: None,
             run_key: None,
+            drawn: None,
             warnings: vec![],
             data_inputs: BTreeSet::new(),
         }

@@ -58,6 +58,34 @@ pub fn run_key(cx: &mut Lowering) -> Result {
         let fill = Some(Scalar::from_i64(DType::I64, 0));
         cx.push(Op::View { shape: vec![], index: vec![Poly::ZERO], fill }, &[input])
     });
+    let key = key_of(cx, seed?, offset?)?;
+    cx.run_key = Some(key);
+    Ok(key)
+}
+
+/// Makes the key of the draws that follow from a seed of the model, an i64 of rank 0. These draws differ by their number since
+/// then, not by their names.
+pub fn reseed(cx: &mut Lowering, seed: Value) -> Result<()> {
+    let offset = cx.full(&[], Scalar::from_i64(DType::I64, 0))?;
+    let key = key_of(cx, seed, offset)?;
+    cx.run_key = Some(key);
+    cx.drawn = Some(0);
+    Ok(())
+}
+
+/// The seed of the next draw: its number since the model gave the key, or else a hash of its name.
+pub fn next_seed(cx: &mut Lowering, name: impl Iterator<Item = u8>) -> Seed {
+    match &mut cx.drawn {
+        Some(n) => {
+            *n = n.wrapping_add(1);
+            Seed::Run([*n, 0])
+        }
+        None => named_seed(name),
+    }
+}
+
+/// The key of random numbers, two `u32`, from a seed and an offset, i64 of rank 0, by Philox4x32-10.
+fn key_of(cx: &mut Lowering, seed: Value, offset: Value) -> Result {
     let mut f = Body::default();
     let mut words = |arg| {
         let (x, by) = (f.arg(arg), f.u64(32));
@@ -71,9 +99,7 @@ pub fn run_key(cx: &mut Lowering) -> Result {
     let zero = f.i32(0);
     let is_first = f.binary(BinaryOp::Eq, which, zero);
     f.select(is_first, first, second);
-    let key = cx.map_to(f.0, &[seed?, offset?], vec![2i64.into()])?;
-    cx.run_key = Some(key);
-    Ok(key)
+    Ok(cx.map_to(f.0, &[seed, offset], vec![2i64.into()])?)
 }
 
 /// A function that draws a number for each element of a shape, and its operands.

@@ -503,38 +503,40 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
             whole.add_module(name, graph_of)
     _branches_without_sizes(graph, whole)
     with _use_lazy_graph_module(True):
-        # Nobody runs the module, so Python code for it is not written.
         root = readable(_make_graph_module(whole, graph))
     graph = root.graph
-    program = ep.ExportedProgram(
-        root=root,
-        graph=graph,
-        graph_signature=sig.ExportGraphSignature(inputs, specs),
-        state_dict={},
-        range_constraints={s: ValueRanges(n, int_oo) for s, n in least(module).items()},
-        module_call_graph=[ep.ModuleCallEntry(fqn="", signature=None)],
-        constants=kept,
-    )
-    # No guards are needed, as Dynamo checks its guards on the inputs of the whole graph.
-    program._guards_code = []
     file = io.BytesIO()
-    with _without_test_of_form():
+    with _without_what_nobody_reads():
+        program = ep.ExportedProgram(
+            root=root,
+            graph=graph,
+            graph_signature=sig.ExportGraphSignature(inputs, specs),
+            state_dict={},
+            range_constraints={s: ValueRanges(n, int_oo) for s, n in least(module).items()},
+            module_call_graph=[ep.ModuleCallEntry(fqn="", signature=None)],
+            constants=kept,
+        )
+        # No guards are needed, as Dynamo checks its guards on the inputs of the whole graph.
+        program._guards_code = []
         torch.export.save(program, file)
     return file.getvalue()
 
 
 @contextlib.contextmanager
-def _without_test_of_form() -> Iterator[None]:
-    """A context in which torch's serializer does not test that its result has a canonical form. The test copies the whole graph,
-    takes longer than everything else, and leaves the result as it is."""
-    of = torch._export.serde.serialize
+def _without_what_nobody_reads() -> Iterator[None]:
+    """A context in which torch writes no Python code for the graphs of exported programs, and its serializer does not test that its
+    result has a canonical form: the test copies the whole graph, takes longer than everything else, and leaves the result as it
+    is."""
+    serializer = torch._export.serde.serialize
     with _SERIALIZING:
-        test = of.canonicalize
-        of.canonicalize = lambda program, *_: program
+        test, make = serializer.canonicalize, ep._create_graph_module_for_export
+        serializer.canonicalize = lambda program, *_: program
+        ep._create_graph_module_for_export = _make_graph_module
         try:
-            yield
+            with _use_lazy_graph_module(True):
+                yield
         finally:
-            of.canonicalize = test
+            serializer.canonicalize, ep._create_graph_module_for_export = test, make
 
 
 _SERIALIZING = threading.Lock()

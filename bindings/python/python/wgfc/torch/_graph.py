@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
+from torch.fx.node import has_side_effect
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch._dynamo.source import ConstantSource
@@ -26,15 +27,21 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from wgfc._decompositions import decompositions
 from wgfc.torch import _fused, _views
-from wgfc.torch._record import New, Step, arguments, as_given
+from wgfc.torch._record import SEEDED, New, Step, arguments, as_given
 from wgfc.torch._sizes import Affine, Sized
 from wgfc.torch._views import Layout
 
 _ATEN = torch.ops.aten
 
 
-_MAKES = ("dtype", "layout", "device", "pin_memory")
-"""Arguments that only operators have which make their results."""
+_OWN = torch.library.Library("wgfc", "FRAGMENT")
+_OWN.define("seed(Tensor seed) -> ()")
+_OWN.impl("seed", lambda seed: None, "CompositeExplicitAutograd")
+_SEED = torch.ops.wgfc.seed.default
+"""The random operators behind it take their numbers from this seed."""
+has_side_effect(_SEED)
+_MAKES = ("dtype", "layout", "device", "pin_memory", "generator")
+"""Arguments that do not count where operators are compared: those of operators that make their results, and the generator."""
 
 
 @functools.cache
@@ -47,15 +54,25 @@ def functional(operator: Any) -> Any:
     name, overload = schema.name.removeprefix("aten::"), operator._overloadname
     if any(a.is_out for a in schema.arguments):
         packet = getattr(_ATEN, name)
-        wanted = [a.name for a in schema.arguments if not a.is_out]
-        for other in packet.overloads():
+        wanted = [a.name for a in schema.arguments if not a.is_out and a.name not in _MAKES]
+        for other in sorted(packet.overloads(), key=len):
             candidate = getattr(packet, other)
             if [a.name for a in candidate._schema.arguments if a.name not in _MAKES] == wanted:
                 return candidate
         raise AttributeError(f"{operator} has no functional overload")
     if not name.endswith("_"):
         return getattr(_ATEN, f"{name}_functional").default
-    return getattr(getattr(_ATEN, name.removesuffix("_")), overload)
+    plain = name.removesuffix("_")
+    packet = getattr(_ATEN, plain)
+    if overload in packet.overloads():
+        return getattr(packet, overload)
+    wanted = [a.name for a in schema.arguments]
+    for packet in (packet, getattr(_ATEN, f"{plain}_functional", packet)):
+        for other in packet.overloads():
+            candidate = getattr(packet, other)
+            if [a.name for a in candidate._schema.arguments] == wanted:
+                return candidate
+    raise AttributeError(f"{operator} has no functional overload")
 
 
 class _Symbols:
@@ -260,6 +277,8 @@ def _apply(
 
     args, kwargs = arguments(spec.key, tensor, own, lambda _: number(next(sizes)))
     operator = spec.operator
+    if SEEDED in kwargs:
+        _SEED(kwargs.pop(SEEDED))
     fresh: list[Any]
     if not spec.writes:
         made = operator(*args, **kwargs)

@@ -206,36 +206,6 @@ _LIBRARY.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
 _LIBRARY.impl("scaled_dot_product_attention", _attention, "PrivateUse1")
 
 
-@_kernel("bernoulli_.float")
-def _bernoulli(self: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
-    return self.copy_(torch.empty(self.shape, dtype=self.dtype).bernoulli_(p, generator=generator or MODULE.generator))
-
-
-@_kernel("native_dropout")
-def _native_dropout(self: Tensor, p: float, train: Any) -> Any:
-    if train is False:
-        return self.clone(), torch.ones_like(self, dtype=torch.bool)
-    kept = torch.empty(self.shape).bernoulli_(1 - p, generator=MODULE.generator).to(torch.bool).to(self.device)
-    return self * kept * (1 / (1 - p) if p < 1 else 0.0), kept
-
-
-def _drawn(name: str) -> None:
-    draw = getattr(Tensor, name)
-
-    def kernel(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
-        return self.copy_(draw(torch.empty(self.shape, dtype=self.dtype), *args, generator=generator or MODULE.generator, **kwargs))
-
-    for overload in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-        own = overload.overload_name
-        if own in ("out", "Tensor_out", "Scalar_out"):
-            continue
-        _kernel(f"{name}.{own}" if own else name)(kernel)
-
-
-for _name in ("normal_", "uniform_", "exponential_", "random_", "geometric_", "cauchy_", "log_normal_"):
-    _drawn(_name)
-
-
 def _register() -> None:
     """Registers a kernel for each operator that torch does not compose of others. Structured operators have a composite kernel
     that would compute sizes in C++ and call the ``out`` overload; list operators one with a call for each tensor."""

@@ -99,7 +99,9 @@ class Program:
         written = {n for s in self.steps for n in (*s.makes, *(s.reads[i] for i in s.spec.writes))}
         self.outputs = written & alive
         self.numbers = list(trace.numbers if base is None else base.numbers)
-        self.lifted: list[int] = [] if base is None else list(base.lifted)
+        words = (w for s in self.steps for w in s.spec.key if _record.is_number(w))
+        seeds = [i for i, w in enumerate(words) if w is _record.SEED]
+        self.lifted: list[int] = seeds if base is None else list(base.lifted)
         self.refused: set[int] = set() if base is None else set(base.refused)
         self.parts: Optional[list[Any]] = None
 
@@ -260,9 +262,6 @@ class Compiled:
                     given.append(held[place])
                 elif isinstance(place, _Symbol):
                     given.append(torch.empty(values[place.index], 0, dtype=torch.uint8))
-                elif place in ("seed", "offset"):
-                    # Each run draws other numbers; the device's generator decides which.
-                    given.append(int(torch.empty((), dtype=torch.int64).random_(generator=MODULE.generator)))
                 else:
                     count = len(values)
                     own = [values[i] if i < count else numbers[self.start + self.lifted[i - count]] for i in self.lists[place]]
@@ -291,6 +290,9 @@ class OnHost:
             return torch.empty(0, dtype=view.dtype).set_(memory[n], view.offset, view.sizes, view.strides)
 
         args, kwargs = _record.arguments(step.spec.key, tensor, lambda word: _record.as_given(word, next(own)))
+        seed = kwargs.pop(_record.SEEDED, None)
+        if seed is not None and any(a.name == "generator" for a in step.spec.operator._schema.arguments):
+            kwargs["generator"] = torch.Generator().manual_seed(int(seed))
         with torch.no_grad():
             made = step.spec.operator(*args, **kwargs)
         count(step.spec.operator)

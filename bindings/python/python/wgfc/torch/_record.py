@@ -34,11 +34,13 @@ class Mark:
         return self.name
 
 
-KEYWORD, LIST, TRUE, FALSE, INTEGER, FLOAT = map(Mark, ("keyword", "list", "True", "False", "integer", "float"))
+KEYWORD, LIST, TRUE, FALSE, INTEGER, FLOAT, SEED = map(Mark, ("keyword", "list", "True", "False", "integer", "float", "seed"))
 
 
-_IGNORED = ("device", "pin_memory", "layout")
-"""Keyword arguments that are the same for all tensors of the device."""
+_IGNORED = ("device", "pin_memory", "layout", "generator")
+"""Keyword arguments that are the same for all tensors of the device, and the generator, from which a seed is drawn."""
+SEEDED = "wgfc_seed"
+"""The keyword argument in the key of an operator that draws random numbers: its seed."""
 
 
 class Constant(NamedTuple):
@@ -168,19 +170,32 @@ def _sizes(operator: Any) -> set[Any]:
     return {place for pair in found for place in pair}
 
 
+_SETTINGS = ("float", "Optional[float]", "List[float]", "Optional[List[float]]")
+
+
 class _Signature:
     """The kinds of an operator's positional arguments. It stands for the operator in keys, as its hash is computed faster."""
 
-    __slots__ = ("operator", "values", "tensors", "counts")
+    __slots__ = ("operator", "values", "tensors", "counts", "draws", "settings")
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
         kinds = [str(a.type) for a in operator._schema.arguments]
         self.counts = _counts(operator)
+        self.draws = torch.Tag.nondeterministic_seeded in operator.tags
+        """Whether the operator draws random numbers."""
         self.values = {i for i, k in enumerate(kinds) if k in ("Tensor", "number", "Optional[number]")} - (
             set(range(len(kinds))) if self.counts else set()
         )
         """The positions in which a number is a value, rather than a size or an axis."""
+        of_formula = operator._schema.name.startswith(("aten::_fused_", "aten::_amp_"))
+        self.settings = {
+            place
+            for i, a in enumerate(operator._schema.arguments)
+            if (self.counts and kinds[i] == "number") or (kinds[i] in _SETTINGS and not of_formula)
+            for place in (i, a.name)
+        }
+        """The positions and names of floats that a program holds as constants."""
         self.tensors = {i for i, k in enumerate(kinds) if k == "Tensor" and self.for_numbers(operator, i) is not operator}
         """The positions of tensors in which the operator does not take a number."""
 
@@ -201,6 +216,7 @@ class _Signature:
 
 
 _SIGNATURES: dict[Any, _Signature] = {}
+_SEED = torch.empty((), dtype=torch.int64)
 
 
 class _Call:
@@ -214,8 +230,8 @@ class _Call:
         self.buffers: list[Buffer] = []
         self.numbers: list[Any] = []
 
-    def add(self, a: Any) -> None:
-        """Adds an argument that is not a number in the place of a value."""
+    def add(self, a: Any, is_setting: bool = False) -> None:
+        """Adds an argument that is not an integer in the place of a value."""
         kind = type(a)
         if kind is Tensor or isinstance(a, Tensor):
             try:
@@ -225,13 +241,15 @@ class _Call:
             self.tensors.append(a)
             self.buffers.append(buffer)
             self.key.append((a.dtype, a.shape, a.stride(), a.storage_offset()))
+        elif kind is float and is_setting:
+            self.key.append(Constant(a))
         elif kind is float:
             self.numbers.append(a)
             self.key.append(FLOAT)
         elif kind is list or kind is tuple:
             self.key += (LIST, len(a))
             for v in a:
-                self.add(v)
+                self.add(v, is_setting)
         elif kind is bool:
             self.key.append(TRUE if a else FALSE)
         else:
@@ -269,7 +287,7 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
             elif kind is int or kind is float or kind is bool:
                 if i in signature.tensors:
                     return record(_Signature.for_numbers(operator, i), *args, **kwargs)
-                if signature.counts and kind is float:
+                if kind is float and i in signature.settings:
                     key.append(Constant(a))
                 elif kind is int and i in values:
                     call.numbers.append(a)
@@ -279,11 +297,15 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
             elif a is None:
                 key.append(None)
             else:
-                add(a)
+                add(a, i in signature.settings)
         for name, a in kwargs.items():
             if name not in _IGNORED:
                 key += (KEYWORD, name)
-                add(a)
+                add(a, name in signature.settings)
+        if signature.draws:
+            key += (KEYWORD, SEEDED, SEED)
+            generator = kwargs.get("generator")
+            call.numbers.append(int(_SEED.random_(generator=MODULE.generator if generator is None else generator)))
         words = tuple(key)
         spec = State.specs.get(words)
         if spec is None:
@@ -352,7 +374,7 @@ MODULE.flush = flush
 
 def is_number(word: Any) -> bool:
     """Whether a word in the key of an operator stands for one of the trace's numbers."""
-    return word is INTEGER or word is FLOAT or (type(word) is tuple and word[0] == "scalar")
+    return word is INTEGER or word is FLOAT or word is SEED or (type(word) is tuple and word[0] == "scalar")
 
 
 def arguments(
@@ -392,7 +414,9 @@ def arguments(
 
 def as_given(word: Any, number: Any) -> Any:
     """The argument that a number of the trace was: the number, or a tensor without axes."""
-    return number if type(word) is not tuple else torch.full((), number, dtype=word[1])
+    if word is INTEGER or word is FLOAT:
+        return number
+    return torch.full((), number, dtype=torch.int64 if word is SEED else word[1])
 
 
 def mapped(x: Any, f: Callable[[Any], Any]) -> Any:

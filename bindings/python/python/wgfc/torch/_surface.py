@@ -24,6 +24,9 @@ def _index(device: Device) -> int:
 class Module:
     """``torch.webgpu``. ``synchronize`` and the figures of memory are set by the recorder."""
 
+    _initialized = True
+    """Torch's checkpointing keeps the state of the generators of devices that are initialized."""
+
     def __init__(self) -> None:
         self.generator = torch.Generator()
         self.flush: Callable[[str], None] = lambda why: None

@@ -60,6 +60,12 @@ pub const OPS: &[OpDef] = &[
         let range = (cx.float("from")?, cx.float("to")?);
         uniform(cx, range)
     }),
+    OpDef::new("wgfc.seed.default", |cx| {
+        let given = cx.tensor("seed")?;
+        random::reseed(cx, given)?;
+        Ok(vec![])
+    })
+    .notes("The seed of the random numbers behind it."),
 ];
 
 /// Whether a graph or an inner graph draws random numbers.
@@ -76,9 +82,10 @@ pub fn draws(graph: &Graph) -> bool {
     })
 }
 
-/// The seed of a node, derived from the name of its first result.
-fn seed(cx: &Cx) -> Seed {
-    random::named_seed(cx.node.results().next().unwrap_or_default().bytes())
+/// The seed of a node, derived from the name of its first result unless the graph has given one.
+fn seed(cx: &mut Cx) -> Seed {
+    let name = cx.node.results().next().unwrap_or_default();
+    random::next_seed(cx, name.bytes())
 }
 
 fn uniform(cx: &mut Cx, range: (f64, f64)) -> Lowered {
