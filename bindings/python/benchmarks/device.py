@@ -4,7 +4,7 @@
     python device.py train --model resnet18 --device webgpu cuda cpu --steps 200
     python device.py operator --device webgpu cuda
 
-Models have random weights from a fixed seed. A line for each measurement goes to the output, with ``--json`` as JSON.
+Name ``webgpu`` last: with it, torch cannot train on CUDA. Models have random weights from a fixed seed. A line for each measurement goes to the output, with ``--json`` as JSON.
 """
 
 import argparse
@@ -25,6 +25,12 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16}
 def wait(device):
     if device != "cpu":
         getattr(torch, device).synchronize()
+
+
+def begin(device):
+    """Registers the device ``webgpu`` when it is first measured."""
+    if device == "webgpu":
+        import wgfc.torch  # noqa: F401
 
 
 def timed(f, device):
@@ -72,6 +78,7 @@ def decode(arguments):
     """Tokens a second of greedy generation from a prompt."""
     texts = {}
     for device in arguments.device:
+        begin(device)
         model = language_model(arguments.model, DTYPES[arguments.dtype]).to(device)
         prompt = torch.randint(3, 900, (1, arguments.prompt), generator=torch.Generator().manual_seed(1)).to(device)
         for compiled in (False, True) if arguments.compiled else (False,):
@@ -124,11 +131,12 @@ def train(arguments):
     """Losses and milliseconds of training steps."""
     expected = None
     for device in arguments.device:
+        begin(device)
         for compiled in (False, True) if arguments.compiled else (False,):
             model, loss_of, batches = {"resnet18": resnet, "decoder": decoder}[arguments.model](arguments.steps)
             model.to(device).train()
             step_loss = torch.compile(loss_of, backend="wgfc" if device == "webgpu" else "inductor") if compiled else loss_of
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
             placed = [tuple(x.to(device) for x in b) for b in batches]
             losses, times = [], []
             for batch in placed:
@@ -153,6 +161,7 @@ def train(arguments):
 def operator(arguments):
     """Microseconds that the host spends for each operator."""
     for device in arguments.device:
+        begin(device)
         x, y = torch.ones(64, device=device), torch.ones(64, device=device)
         for name, f in (("x + y", lambda: x + y), ("x[1:]", lambda: x[1:]), ("x.add_(y)", lambda: x.add_(y)), ("x.view(8, 8)", lambda: x.view(8, 8))):
             times = []
@@ -179,8 +188,6 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if "webgpu" in arguments.device:
-        import wgfc.torch  # noqa: F401  registers the device
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     {"decode": decode, "train": train, "operator": operator}[arguments.what](arguments)
 

@@ -186,3 +186,25 @@ fn inputs_of_a_model_keep_their_names() {
     let names: Vec<&str> = g.inputs.iter().map(|b| &*b.name).collect();
     assert_eq!(names, ["seed", "random.seed", "random.offset"]);
 }
+
+#[test]
+fn a_seed_of_the_graph_decides_alone() {
+    let draw = |seed: i64, names: [&str; 2]| {
+        let mut g = Graph::new();
+        let mut cx = Lowering::new(&mut g);
+        let seed = cx.full(&[], Scalar::from_i64(DType::I64, seed)).unwrap();
+        reseed(&mut cx, seed).unwrap();
+        let values = names.map(|name| {
+            let own = next_seed(&mut cx, name.bytes());
+            uniform(&mut cx, shape(), DType::F32, (0.0, 1.0), own).unwrap()
+        });
+        g.outputs = values.into_iter().map(|value| Border { name: "y".into(), value }).collect();
+        assert!(g.inputs.is_empty());
+        let y = evaluate(&g, &BTreeMap::new()).unwrap();
+        [0, 1].map(|i| y[i].scalars().unwrap().iter().map(|s| s.as_f64()).collect::<Vec<_>>())
+    };
+    let first = draw(7, ["a", "b"]);
+    assert_eq!(first, draw(7, ["other", "names"]));
+    assert_ne!(first[0], first[1]);
+    assert_ne!(first[0], draw(8, ["a", "b"])[0]);
+}
