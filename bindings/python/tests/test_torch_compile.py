@@ -370,7 +370,7 @@ def test_options_are_checked():
     with pytest.raises(Exception, match="no GPU adapter") as e:
         compiled(mlp(), adapter="none of this name")(torch.randn(3, 7))
     assert isinstance(e.value.inner_exception, wgfc.DeviceError)
-    with pytest.raises(Exception, match="no 'colour'"):
+    with pytest.raises(Exception, match="unknown option 'colour'"):
         compiled(mlp(), colour=1)(torch.randn(3, 7))
 
 

@@ -411,14 +411,14 @@ class Computed:
         self.part = part
         self.outputs = part.outputs
         tensors = [(i, n) for i, n in enumerate(part.inputs) if isinstance(n.meta["val"], torch.Tensor)]
-        used = {p.name for p in session.inputs}
+        self.order = [p.name for p in session.inputs]
+        used = set(self.order)
         self.inputs = [(f"input_{i}", n) for i, n in tensors if f"input_{i}" in used]
         self.carriers = [(f"size_{i}", s) for i, s in enumerate(_fx.carriers(part.module)) if f"size_{i}" in used]
         of = dict(zip([n for n in part.module.graph.nodes if n.op == "placeholder"], part.inputs))
         numbers = _fx.numbers(part.module)
         lists = [("integers", torch.int64, numbers.integers), ("floats", torch.float32, numbers.floats)]
         self.numbers = [(name, dtype, [of[n] for n in nodes]) for name, dtype, nodes in lists if name in used]
-        self.names = [p.name for p in session.outputs]
         self.copied = _partition.copied(part.origin.values())
         self.reads = list(dict.fromkeys(part.inputs))
         self.told = False
@@ -436,14 +436,13 @@ class Computed:
         for name, dtype, nodes in self.numbers:
             given[name] = torch.tensor([values.on_host(n) for n in nodes], dtype=dtype)
         try:
-            made = self.session.run(given, to="device")
+            made = self.session.call([given.get(name) for name in self.order])
         except ModelError as e:
             # Torch's guards may admit sizes that the program excludes, for example if it was compiled for tall matrices.
             if values.plan.settings.fullgraph:
                 raise
             return self._in_torch(values, f"its program does not support these sizes: {e.diagnostics[0].message}")
-        for name, node in zip(self.names, self.outputs):
-            values.device[node] = made[name]
+        values.device.update(zip(self.outputs, made))
 
     def _in_torch(self, values: Values, why: str) -> None:
         """Computes the part in torch, for a run that its program cannot do. ``why`` is told in a warning, once for each part."""
