@@ -7,6 +7,7 @@ inputs of the graph.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
@@ -18,8 +19,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
@@ -27,7 +28,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from wgfc._decompositions import decompositions
 from wgfc.torch import _fused, _views
-from wgfc.torch._record import SEEDED, New, Step, arguments, as_given
+from wgfc.torch._record import SEEDED, New, Step, arguments, as_given, is_number
 from wgfc.torch._sizes import Affine, Sized
 from wgfc.torch._views import Layout
 
@@ -75,11 +76,17 @@ def functional(operator: Any) -> Any:
     raise AttributeError(f"{operator} has no functional overload")
 
 
+_ENV = ShapeEnv()
+_MODE = FakeTensorMode(shape_env=_ENV, allow_non_fake_inputs=True)
+
+
 class _Symbols:
     """The symbols of a graph's sizes, in each of which a size is ``factor * symbol + offset``."""
 
     def __init__(self, values: Sequence[int]) -> None:
-        self.env = ShapeEnv()
+        # Graphs without symbols share a mode, as their fragments do.
+        self.env = ShapeEnv() if values else _ENV
+        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True) if values else _MODE
         make = self.env.create_symbol
         sources = [ConstantSource(f"size_{i}") for i in range(len(values))]
         self.expressions = [
@@ -101,6 +108,8 @@ class _Symbols:
     def condition(self) -> Optional[Callable[..., bool]]:
         """Whether the graph is right for values of the symbols, which are the arguments; ``None`` if it is right only for the
         values for which it was traced, as one symbol at least was found to be a constant."""
+        if not self.expressions:
+            return lambda: True
         if any(self.env.replace(e).is_number for e in self.expressions):
             return None
         names = [str(e) for e in self.expressions]
@@ -162,6 +171,153 @@ class Refused(Exception):
         self.step, self.why = step, why
 
 
+@dataclasses.dataclass
+class _Value:
+    """The value of a buffer in a graph."""
+
+    node: Node
+    fake: Tensor
+    layout: Layout
+
+
+@dataclasses.dataclass
+class _Fragment:
+    """The nodes that compute a step. Steps of equal keys have equal fragments."""
+
+    module: GraphModule
+    results: list[tuple[int, Layout]]
+    """The slot and the layout of each result."""
+
+
+_FRAGMENTS: "collections.OrderedDict[Any, _Fragment]" = collections.OrderedDict()
+"""Fragments with constant sizes and numbers."""
+_KEPT = 4096
+
+
+class _Builder:
+    """A graph that is put together from the fragments of steps, so that equal steps are traced once."""
+
+    def __init__(self, symbols: "_Symbols", numbers: list[Any], lifted: list[int]) -> None:
+        self.symbols = symbols
+        self.mode = symbols.mode
+        self.root = torch.nn.Module()
+        self.graph = torch.fx.Graph(tracer_cls=None)
+        self.sizes = [self._placeholder(f"size_{i}", n) for i, n in enumerate(symbols.numbers)]
+        self.numbers = list(numbers)
+        self.lifted: dict[int, Node] = {}
+        for i in lifted:
+            self.numbers[i] = _symbol(symbols.env, i, numbers[i])
+            self.lifted[i] = self._placeholder(f"number_{i}", self.numbers[i])
+        self.own: dict[Any, _Fragment] = {}
+        self.values: dict[int, _Value] = {}
+
+    def _placeholder(self, name: str, value: Any) -> Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def input(self, buffer: int, dtype: torch.dtype, shape: tuple[Any, ...]) -> None:
+        """Adds an input that has the elements of a buffer."""
+        with self.mode:
+            fake = torch.empty([self.symbols.number(n) for n in shape], dtype=dtype)
+        self.values[buffer] = _Value(self._placeholder(f"buffer_{buffer}", fake), fake, _dense(dtype, shape))
+
+    def add(self, step: Step, of: Sized, position: int) -> tuple[list[Node], int]:
+        """Adds the nodes of a step, whose numbers begin at a position. Returns them and the position behind its numbers."""
+        slots = {n: i for i, n in enumerate(dict.fromkeys((*step.reads, *step.makes)))}
+        local = Step(step.spec, tuple(slots[n] for n in step.reads), tuple(slots[n] for n in step.makes))
+        known = {i: self.values[n] for n, i in slots.items() if n in self.values}
+        count = sum(map(is_number, step.spec.key))
+        at = range(position, position + count)
+        numbers = tuple(
+            ("lifted", i) if i in self.lifted else (type(n), n, math.copysign(1, n)) for i in at for n in [self.numbers[i]]
+        )
+        given = tuple((i, v.layout, v.fake.dtype, _texts(v.fake.shape), _texts(v.fake.stride())) for i, v in known.items())
+        key = (local, tuple(of.reads), tuple(of.makes), tuple(of.sizes), numbers, given)
+        shared = not self.sizes and not any(i in self.lifted for i in at)
+        cache: Any = _FRAGMENTS if shared else self.own
+        fragment = cache.get(key)
+        if fragment is None:
+            fragment = cache[key] = self._traced(local, of, known, at)
+            while len(_FRAGMENTS) > _KEPT:
+                _FRAGMENTS.popitem(last=False)
+        buffers = {i: n for n, i in slots.items()}
+        arguments = [*self.sizes, *(self.lifted[i] for i in at if i in self.lifted), *(v.node for v in known.values())]
+        nodes, made = self._copied(fragment.module, arguments)
+        for (slot, layout), node in zip(fragment.results, made):
+            self.values[buffers[slot]] = _Value(node, node.meta["val"], layout)
+        return nodes, at.stop
+
+    def _traced(self, step: Step, of: Sized, known: dict[int, _Value], at: range) -> _Fragment:
+        results: list[tuple[int, Layout]] = []
+        symbols, slots = self.symbols, list(known)
+        places = [i - at.start for i in at if i in self.lifted]
+
+        def run(sizes: list[Any], lifted: list[Any], tensors: list[Tensor]) -> list[Tensor]:
+            symbols.numbers = sizes
+            symbols.made.clear()
+            content = {i: _Content(x, known[i].layout) for i, x in zip(slots, tensors)}
+            before = dict(content)
+            numbers = [self.numbers[i] for i in at]
+            for i, v in zip(places, lifted):
+                numbers[i] = v
+            _apply(step, of, content, symbols.number, numbers, 0)
+            changed = {i: c for i, c in content.items() if before.get(i) is not c}
+            results.extend((i, c.layout) for i, c in changed.items())
+            return [c.value for c in changed.values()]
+
+        originals = list(symbols.numbers)
+        lifted = [self.numbers[i] for i in at if i in self.lifted]
+        # Nobody runs the module, so Python code for it is not written.
+        with self.mode, _use_lazy_graph_module(True):
+            fakes = [torch.empty_strided(v.fake.shape, v.fake.stride(), dtype=v.fake.dtype) for v in known.values()]
+            made = make_fx(run, decomposition_table=decompositions(), tracing_mode="real")(originals, lifted, fakes)
+        symbols.numbers = originals
+        symbols.made.clear()
+        made.graph.eliminate_dead_code()
+        return _Fragment(made, results)
+
+    def _copied(self, module: GraphModule, arguments: list[Node]) -> tuple[list[Node], list[Node]]:
+        """Copies the nodes of a fragment. Returns them, and those of its results."""
+        given = iter(arguments)
+        of: dict[Node, Node] = {}
+        nodes = []
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                of[node] = next(given)
+            elif node.op == "get_attr":
+                name = f"attribute_{len(self.root._buffers) + len(self.root._modules)}"
+                value = getattr(module, node.target)
+                if isinstance(value, torch.nn.Module):
+                    self.root.add_module(name, value)
+                else:
+                    self.root.register_buffer(name, value)
+                of[node] = self.graph.get_attr(name)
+                of[node].meta = dict(node.meta)
+            elif node.op != "output":
+                of[node] = self.graph.node_copy(node, of.__getitem__)
+                nodes.append(of[node])
+        made = torch.utils._pytree.tree_leaves(module.graph.output_node().args[0])
+        return nodes, [of[n] for n in made]
+
+    def in_order(self, buffer: int) -> Node:
+        """The elements of a buffer in the order of memory."""
+        value = self.values[buffer]
+        order = value.layout.order
+        if order == tuple(range(len(order))):
+            return value.node
+        node = self.graph.call_function(_ATEN.permute.default, (value.node, list(order)))
+        with self.mode:
+            fake = torch.empty_strided(value.fake.shape, value.fake.stride(), dtype=value.fake.dtype)
+            node.meta["val"] = fake.permute(order)
+        return node
+
+
+def _texts(sizes: Any) -> tuple[Any, ...]:
+    """Sizes as texts where they are symbolic."""
+    return tuple(n if isinstance(n, int) else str(n.node.expr) for n in sizes)
+
+
 def build(
     steps: Sequence[Step],
     sized: Sequence[Sized],
@@ -174,42 +330,26 @@ def build(
     """The graph of ``steps``. ``sized`` has the layouts and sizes of each, in terms of symbols that have ``values`` where the graph
     is traced; ``outputs`` the buffers whose values are wanted; ``unset`` those that nothing has been written to before. Numbers at
     the positions ``lifted`` are inputs, others are constants."""
-    inputs = _inputs(steps, sized, unset)
     symbols = _Symbols(values)
-    mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
-    with mode:
-        given = [torch.empty([symbols.number(n) for n in shape], dtype=dtype) for _, dtype, shape in inputs]
-    symbols.made.clear()
-    own_numbers = [_symbol(symbols.env, i, numbers[i]) for i in lifted]
+    builder = _Builder(symbols, numbers, lifted)
+    inputs = _inputs(steps, sized, unset)
+    for n, dtype, shape in inputs:
+        builder.input(n, dtype, shape)
     origin: dict[str, int] = {}
-    kept: list[int] = []
-
-    def run(sizes: list[Any], values: list[Any], tensors: list[Tensor]) -> list[Tensor]:
-        symbols.numbers = sizes
-        content = {n: _Content(x, _dense(dtype, shape)) for (n, dtype, shape), x in zip(inputs, tensors)}
-        own = list(numbers)
-        for i, v in zip(lifted, values):
-            own[i] = v
-        position, graph = 0, get_proxy_mode().tracer.graph
-        for index, (step, of) in enumerate(zip(steps, sized)):
-            before = len(graph.nodes)
-            try:
-                position = _apply(step, of, content, symbols.number, own, position)
-            except Exception as e:
-                # Kernels and tracers raise exceptions of many types for what they do not support.
-                raise Refused(index, str(e)) from e
-            node = graph._root.prev
-            for _ in range(len(graph.nodes) - before):
-                origin[node.name] = index
-                node = node.prev
-        kept.extend(n for n in outputs if n in content)
-        return [content[n].in_order() for n in kept]
-
-    # Nobody runs the module, so Python code for it is not written.
-    with mode, _use_lazy_graph_module(True):
-        module = make_fx(run, decomposition_table=decompositions(), tracing_mode="real")(list(symbols.numbers), own_numbers, given)
-    module.graph.eliminate_dead_code()
-    results = torch.utils._pytree.tree_leaves(module.graph.output_node().args[0])
+    position = 0
+    for index, (step, of) in enumerate(zip(steps, sized)):
+        try:
+            nodes, position = builder.add(step, of, position)
+        except Exception as e:
+            # Kernels and tracers raise exceptions of many types for what they do not support.
+            raise Refused(index, str(e)) from e
+        origin.update((node.name, index) for node in nodes)
+    kept = [n for n in outputs if n in builder.values]
+    results = [builder.in_order(n) for n in kept]
+    builder.graph.output(results)
+    builder.graph.eliminate_dead_code()
+    with _use_lazy_graph_module(True):
+        module = _make_graph_module(builder.root, builder.graph)
     names = [str(e) for e in symbols.expressions]
     return Graph(module, inputs, list(zip(kept, results)), lifted, origin, names, symbols.condition())
 
