@@ -151,7 +151,9 @@ _OWN.define(
 )
 
 
-def _composed(query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float, is_causal: bool, scale: Any, gqa: bool) -> Tensor:
+def _composed(
+    query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float, is_causal: bool, scale: Any, gqa: bool
+) -> Tensor:
     """Attention composed of products and a softmax."""
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -torch.inf)

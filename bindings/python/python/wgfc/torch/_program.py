@@ -89,7 +89,9 @@ class _Constant(Exception):
 class Program:
     """The parts that compute a trace: programs on the device, and operators that run on the CPU."""
 
-    def __init__(self, trace: Trace, alive: frozenset[int], unset: frozenset[int], fit: Fit, base: Optional["Program"] = None) -> None:
+    def __init__(
+        self, trace: Trace, alive: frozenset[int], unset: frozenset[int], fit: Fit, base: Optional["Program"] = None
+    ) -> None:
         """``fit`` has the sizes of the trace as symbols, or none. ``base`` is the program of equal operators for constant sizes."""
         self.steps = list(trace.steps)
         self.places = trace.places
@@ -418,7 +420,8 @@ def run(trace: Trace, why: str) -> None:
         program.run(trace, ())
     parts = program.parts or ()
     dispatches = sum(p.dispatches for p in parts if isinstance(p, Compiled))
-    CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.places, [s.spec.operator for s in trace.steps]))
+    overloads = [s.spec.operator for s in trace.steps]
+    CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.places, overloads))
     del CUTS[:-64]
     if len(_PROGRAMS) > _KEPT:
         _PROGRAMS.popitem(last=False)
