@@ -175,6 +175,18 @@ def states_of_generators_repeat_numbers():
 
 
 @case
+def operators_on_the_cpu_draw_from_the_device_generator():
+    state, of_cpu = torch.webgpu.get_rng_state(), torch.get_rng_state()
+    drawn = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wgfc.torch.FallbackWarning)
+        for _ in range(2):
+            torch.webgpu.set_rng_state(state)
+            drawn.append(torch.rand(5, dtype=torch.complex64, device=DEVICE).cpu())
+    assert torch.equal(*drawn) and torch.equal(torch.get_rng_state(), of_cpu)
+
+
+@case
 def random_operators_take_odd_parameters():
     before = wgfc.torch.statistics()
     on_host, uploaded = dict(before.on_host), before.uploaded
