@@ -159,6 +159,62 @@ def random_numbers_follow_from_the_seed():
 
 
 @case
+def states_of_generators_repeat_numbers():
+    draw = lambda **options: torch.rand(50, device=DEVICE, **options).cpu()
+    state = torch.webgpu.get_rng_state()
+    first = draw()
+    torch.webgpu.set_rng_state(state)
+    assert torch.equal(draw(), first)
+    torch.webgpu.set_rng_state(state)
+    with torch.random.fork_rng(device_type=DEVICE):
+        assert torch.equal(draw(), first) and not torch.equal(draw(), first)
+    assert torch.equal(draw(), first)
+    for device in ("cpu", DEVICE):
+        own = [draw(generator=torch.Generator(device).manual_seed(4)) for _ in range(2)]
+        assert torch.equal(*own) and not torch.equal(own[0], draw())
+
+
+@case
+def operators_on_the_cpu_draw_from_the_device_generator():
+    state, of_cpu = torch.webgpu.get_rng_state(), torch.get_rng_state()
+    drawn = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wgfc.torch.FallbackWarning)
+        for _ in range(2):
+            torch.webgpu.set_rng_state(state)
+            drawn.append(torch.rand(5, dtype=torch.complex64, device=DEVICE).cpu())
+    assert torch.equal(*drawn) and torch.equal(torch.get_rng_state(), of_cpu)
+
+
+@case
+def random_operators_take_odd_parameters():
+    before = wgfc.torch.statistics()
+    on_host, uploaded = dict(before.on_host), before.uploaded
+    for name in ("normal_", "uniform_", "exponential_", "random_", "cauchy_", "log_normal_", "bernoulli_"):
+        assert getattr(torch.empty(0, 3, device=DEVICE), name)().cpu().shape == (0, 3), name
+    x = torch.ones(64, device=DEVICE)
+    same(F.dropout(x, 0.0), torch.ones(64), 0), same(F.dropout(x, 1.0), torch.zeros(64), 0)
+    same(torch.empty_like(x).bernoulli_(0.0), torch.zeros(64), 0), same(torch.empty_like(x).bernoulli_(1.0), torch.ones(64), 0)
+    n = 20000
+    made, kept = torch.native_dropout(torch.ones(n, device=DEVICE), 0.25, True)
+    same(made, kept.cpu() / 0.75, 1e-6)
+    assert kept.dtype is torch.bool and abs(kept.cpu().float().mean() - 0.75) < 0.02
+    assert abs(torch.empty(n, device=DEVICE).bernoulli_().cpu().mean() - 0.5) < 0.02
+    for dtype, most in ((torch.int64, 2**63 - 1), (torch.int32, 2**31 - 1), (torch.int8, 127), (torch.uint8, 255), (torch.bool, 1)):
+        drawn = torch.zeros(500, dtype=dtype, device=DEVICE).random_().cpu()
+        assert 0 <= int(drawn.min()) < most // 20 + 1 and most - most // 20 <= int(drawn.max()) <= most, dtype
+    assert set(torch.zeros(500, dtype=torch.int8, device=DEVICE).random_(-3, 5).tolist()) == set(range(-3, 5))
+    cauchy = torch.empty(n, device=DEVICE).cauchy_(1, 2).cpu()
+    assert abs(cauchy.median() - 1) < 0.15 and abs(cauchy.quantile(0.75) - cauchy.quantile(0.25) - 4) < 0.3
+    logs = torch.empty(n, device=DEVICE).log_normal_(0.5, 0.25).cpu().log()
+    assert abs(logs.mean() - 0.5) < 0.02 and abs(logs.std() - 0.25) < 0.02
+    counts = torch.empty(n, device=DEVICE).geometric_(0.25).cpu()
+    assert counts.min() == 1 and torch.equal(counts, counts.round()) and abs(counts.mean() - 4) < 0.2
+    after = wgfc.torch.statistics()
+    assert after.on_host == on_host and after.uploaded == uploaded, after
+
+
+@case
 def checkpoints_recompute_what_was_dropped():
     from torch.utils.checkpoint import checkpoint
 

@@ -432,7 +432,15 @@ def _apply(
         for a in operator._schema.arguments:
             if a.is_out:
                 kwargs.pop(a.name)
-        made = (_fused.STEPS.get(operator) or functional(operator))(*args, **kwargs)
+        compute = _fused.STEPS.get(operator)
+        if compute is None:
+            compute = functional(operator)
+            # Some overloads need an argument that the operator itself has a default for, such as the `p` of `bernoulli_`.
+            needed = {a.name for a in compute._schema.arguments if not a.has_default_value()}
+            for a in operator._schema.arguments[len(args) :]:
+                if a.name in needed and a.has_default_value():
+                    kwargs.setdefault(a.name, a.default_value)
+        made = compute(*args, **kwargs)
         flat = [x for m in ([made] if isinstance(made, Tensor) else made) for x in (m if isinstance(m, (list, tuple)) else [m])]
         fresh, written = flat[: -len(spec.writes)], flat[-len(spec.writes) :]
     if spec.writes:

@@ -6,6 +6,7 @@ Where an equal trace is recorded on other sizes, a second program is compiled in
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -293,9 +294,7 @@ class OnHost:
 
         args, kwargs = _record.arguments(step.spec.key, tensor, lambda word: _record.as_given(word, next(own)))
         seed = kwargs.pop(_record.SEEDED, None)
-        if seed is not None and any(a.name == "generator" for a in step.spec.operator._schema.arguments):
-            kwargs["generator"] = torch.Generator().manual_seed(int(seed))
-        with torch.no_grad():
+        with torch.no_grad(), _seeded(step.spec.operator, kwargs, seed):
             made = step.spec.operator(*args, **kwargs)
         count(step.spec.operator)
         for i in step.spec.writes:
@@ -458,6 +457,24 @@ def mirror(x: Tensor) -> Tensor:
     return torch.empty(0, dtype=x.dtype).set_(downloaded(buffer_of(x)), x.storage_offset(), x.shape, x.stride())
 
 
+@contextlib.contextmanager
+def _seeded(operator: Any, kwargs: dict[str, Any], seed: Any) -> Iterator[None]:
+    """A context in which an operator on the CPU draws its numbers from a seed, if there is one. The state of the CPU's generator,
+    from which operators without the argument ``generator`` draw, is the same afterwards."""
+    if seed is None:
+        yield
+    elif any(a.name == "generator" for a in operator._schema.arguments):
+        kwargs["generator"] = torch.Generator().manual_seed(int(seed))
+        yield
+    else:
+        state = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(int(seed))
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(state)
+
+
 def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Runs an operator on the CPU that cannot be recorded."""
     _record.flush(f"operator {operator}")
@@ -477,7 +494,11 @@ def at_once(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     named = {n: mapped(v, down) for n, v in kwargs.items()}
     if "device" in named:
         named["device"] = torch.device("cpu")
-    with torch.no_grad():
+    seed = None
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        generator = kwargs.get("generator")
+        seed = torch.empty((), dtype=torch.int64).random_(generator=MODULE.generator if generator is None else generator)
+    with torch.no_grad(), _seeded(operator, named, seed):
         made = operator(*mapped(args, down), **named)
     count(operator)
     tell(operator, "its results' sizes depend on values, or torch describes them for the CPU only", _record.line(_record.place()))
