@@ -435,6 +435,8 @@ def wrong_uses_are_exceptions_of_torch():
         (RuntimeError, "ordinal", lambda: torch.ones(2, device="webgpu:1")),
         (RuntimeError, "", lambda: ramp(DEVICE, 2, 3) @ ramp(DEVICE, 2, 3)),
         (IndexError, "", lambda: ramp(DEVICE, 2, 3).sum(5)),
+        (BufferError, "x.cpu()", lambda: ramp(DEVICE, 2).__dlpack__()),
+        (NotImplementedError, "memory_allocated", torch.accelerator.max_memory_allocated),
     ):
         try:
             f()

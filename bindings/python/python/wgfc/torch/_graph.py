@@ -8,10 +8,12 @@ inputs of the graph.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
+import logging
 import math
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import sympy
 import torch
@@ -318,6 +320,22 @@ def _texts(sizes: Any) -> tuple[Any, ...]:
     return tuple(n if isinstance(n, int) else str(n.node.expr) for n in sizes)
 
 
+_LOGGERS = [logging.getLogger(n) for n in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")]
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """A context in which torch logs no operator that it cannot trace: such a step is reported, or its sizes are constants."""
+    before = [logger.disabled for logger in _LOGGERS]
+    for logger in _LOGGERS:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(_LOGGERS, before):
+            logger.disabled = disabled
+
+
 def build(
     steps: Sequence[Step],
     sized: Sequence[Sized],
@@ -339,7 +357,8 @@ def build(
     position = 0
     for index, (step, of) in enumerate(zip(steps, sized)):
         try:
-            nodes, position = builder.add(step, of, position)
+            with _without_logs():
+                nodes, position = builder.add(step, of, position)
         except Exception as e:
             # Kernels and tracers raise exceptions of many types for what they do not support.
             raise Refused(index, str(e)) from e

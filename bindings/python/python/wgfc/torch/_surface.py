@@ -210,15 +210,37 @@ def _held() -> Any:
 
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-    raise ImportError(f"wgfc.torch needs torch 2.15 or later, which takes devices in Python; torch {torch.__version__} is installed")
+    raise ImportError(f"wgfc.torch needs torch 2.11 or later, which takes devices in Python; {torch.__version__} is installed")
 MODULE = Module()
 backend_registration._setup_privateuseone_for_python_backend("webgpu", backend_module=MODULE)
 backend_registration._generate_storage_methods_for_privateuse1_backend("webgpu")
 DEVICE = torch.device("webgpu", 0)
+
+
+_dlpack = torch.Tensor.__dlpack__
+
+
+def _host_only(x: torch.Tensor, *args: Any, **named: Any) -> Any:
+    if x.device.type == "webgpu":
+        raise BufferError("elements of a webgpu tensor have no address; pass x.cpu()")
+    return _dlpack(x, *args, **named)
+
+
+def _untracked(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("webgpu: peaks and reserved memory are not tracked; torch.webgpu.memory_allocated() has the bytes in use")
+
+
+torch.Tensor.__dlpack__ = _host_only  # type: ignore[method-assign]
 torch.Generator = _Generator  # type: ignore[assignment, misc]
 for _name, _own in (
     ("synchronize", MODULE.synchronize),
     ("empty_cache", MODULE.empty_cache),
     ("memory_allocated", MODULE.memory_allocated),
+    ("max_memory_allocated", _untracked),
+    ("memory_reserved", _untracked),
+    ("max_memory_reserved", _untracked),
+    ("memory_stats", _untracked),
+    ("reset_peak_memory_stats", _untracked),
+    ("reset_accumulated_memory_stats", _untracked),
 ):
     _on_accelerator(_name, _own)
