@@ -38,6 +38,8 @@ class Buffer:
     """Whether a tensor refers to the storage."""
     number = -1
     """The buffer's number in the current trace, or -1."""
+    seen: Optional[tuple[torch.dtype, tuple[int, ...], Held]] = None
+    """The type and shape as which the contents were read last, and the contents so."""
     error: Optional[BaseException] = None
     """The exception of the run that should have computed the contents."""
 
@@ -47,7 +49,7 @@ class Buffer:
 
     def fill(self, held: Optional[Held]) -> None:
         """Replaces the contents."""
-        self.held, self.written, self.error = held, True, None
+        self.held, self.written, self.error, self.seen = held, True, None, None
 
 
 class Handle:
@@ -162,10 +164,16 @@ def contents(buffer: Buffer, dtype: torch.dtype, sizes: tuple[int, ...]) -> Held
     """The contents of a buffer as a dense tensor of this type and shape, of as many bytes."""
     if buffer.error is not None:
         raise RuntimeError("the tensor has no value, because the run that should have computed it failed") from buffer.error
+    seen = buffer.seen
+    if seen is not None and seen[0] is dtype and seen[1] == sizes:
+        return seen[2]
     if buffer.held is None:
         buffer.held = Held.empty(name_of(dtype), list(sizes))
     held = buffer.held
-    return held if held.shape == sizes and held.dtype == name_of(dtype) else held.view(name_of(dtype), list(sizes))
+    if held.shape != sizes or held.dtype != name_of(dtype):
+        held = held.view(name_of(dtype), list(sizes))
+    buffer.seen = dtype, sizes, held
+    return held
 
 
 _new_storage = torch.UntypedStorage.__new__

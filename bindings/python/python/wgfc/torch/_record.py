@@ -125,7 +125,8 @@ class State:
 
 _FOLDERS = tuple(os.path.join(os.path.dirname(f), "") for f in (torch.__file__, os.path.dirname(os.path.abspath(__file__))))
 """The folders of torch and of this package."""
-_INTERNAL: dict[Any, bool] = {}
+_INTERNAL: dict[int, tuple[Any, bool]] = {}
+"""Codes, and whether they are of these folders, by identity: the hash of a code is computed each time."""
 
 
 def place() -> Any:
@@ -133,10 +134,10 @@ def place() -> Any:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        internal = _INTERNAL.get(code)
-        if internal is None:
-            internal = _INTERNAL[code] = code.co_filename.startswith(_FOLDERS)
-        if not internal:
+        known = _INTERNAL.get(id(code))
+        if known is None:
+            known = _INTERNAL[id(code)] = code, code.co_filename.startswith(_FOLDERS)
+        if not known[1]:
             return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
     return None
