@@ -4,6 +4,7 @@ the CPU's by torch's own tolerances.
     python device_opinfo.py                 compares with device_opinfo.txt, which has the operators that pass
     python device_opinfo.py --write         adds those that pass to it
     python device_opinfo.py softmax add     tries these alone, and prints why they fail
+    python device_opinfo.py --odd           calls operators of one and two tensors with sizes 0 and 1, without axes, and with views
 
 An operator of the list that fails is an error. Random operators are compared by shapes and types only, as the device draws other
 numbers.
@@ -16,6 +17,7 @@ import warnings
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 import wgfc.torch
@@ -67,12 +69,62 @@ def compare(op):
                 torch.testing.assert_close(got.cpu(), want, equal_nan=True)
 
 
+ODD = (
+    lambda: torch.randn(()),
+    lambda: torch.randn(0),
+    lambda: torch.randn(1),
+    lambda: torch.randn(2, 0, 3),
+    lambda: torch.randn(1, 1, 1),
+    lambda: torch.randn(6, 4)[::2, 1:],
+    lambda: torch.randn(3, 1).expand(3, 4),
+    lambda: torch.randn(3, 5).t(),
+    lambda: torch.randn(7)[3:],
+)
+"""Tensors of odd sizes and strides."""
+
+
+def odd():
+    """Compares operators on tensors of odd sizes with the CPU: results, or that both raise an exception. Returns the number of calls
+    that differ for another reason than types that the device lacks."""
+    calls = differ = 0
+    for op in op_db:
+        one, two = isinstance(op, (UnaryUfuncInfo, ReductionOpInfo)), isinstance(op, BinaryUfuncInfo)
+        if torch.float32 not in op.dtypes or has_no_values(op) or not (one or two):
+            continue
+        for make in ODD:
+            x = make()
+            given = [x, make().abs() + 0.5] if two else [x]
+            calls += 1
+            results = []
+            for arguments in (given, [placed(y) for y in given]):
+                try:
+                    results.append(op(*arguments))
+                except Exception as e:
+                    results.append(e)
+            want, got = results
+            if isinstance(got, TypeError) and "doesn't support" in str(got):
+                continue
+            try:
+                assert isinstance(want, Exception) == isinstance(got, Exception), got
+                for a, b in zip(tensors(want), tensors(got), strict=True):
+                    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+                    torch.testing.assert_close(b.cpu(), a, equal_nan=True, rtol=1e-4, atol=1e-4)
+            except Exception as e:
+                differ += 1
+                print(f"{op.full_name} of {tuple(x.shape)} with strides {x.stride()}: {e}")
+    print(f"{calls} calls with odd sizes, {differ} differ")
+    return differ
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--odd", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if arguments.odd:
+        sys.exit(odd() > 0)
     known = set(LIST.read_text().split()) if LIST.exists() else set()
     passing, lost, tried = set(), [], 0
     for op in op_db:

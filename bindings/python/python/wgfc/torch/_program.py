@@ -349,7 +349,7 @@ _KEPT = 4096
 """The number of programs, and of operators, that are kept."""
 _PROGRAMS: "collections.OrderedDict[Any, tuple[Program, tuple[int, ...]]]" = collections.OrderedDict()
 """By trace, the program and the values of its symbols."""
-_FAMILIES: dict[Any, _Family] = {}
+_FAMILIES: "collections.OrderedDict[Any, _Family]" = collections.OrderedDict()
 _TRIES = 4
 """The number of programs with symbols that are tried for a form."""
 
@@ -365,6 +365,8 @@ def _program(trace: Trace, key: Any, alive: frozenset[int], unset: frozenset[int
         return program, values
     form = (tuple((s.form, t.reads, t.makes) for s, t in zip(shapes, trace.steps)), alive, unset)
     family = _FAMILIES.get(form)
+    if family is not None:
+        _FAMILIES.move_to_end(form)
     for sized in family.sized if family else ():
         found = sized.fit.values(shapes)
         if found is not None and sized.accepts(found):
@@ -422,8 +424,9 @@ def run(trace: Trace, why: str) -> None:
     overloads = [s.spec.operator for s in trace.steps]
     CUTS.append(Cut(why, len(trace.steps), len(parts), dispatches, STATISTICS.compiled > before, trace.places, overloads))
     del CUTS[:-64]
-    if len(_PROGRAMS) > _KEPT:
-        _PROGRAMS.popitem(last=False)
+    for kept in (_PROGRAMS, _FAMILIES):
+        if len(kept) > _KEPT:
+            kept.popitem(last=False)  # type: ignore[attr-defined]
     if len(State.specs) > 16 * _KEPT:
         # Programs and shapes are of specs, which are compared by identity.
         for kept in (State.specs, _PROGRAMS, _FAMILIES):
