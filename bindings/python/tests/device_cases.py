@@ -144,18 +144,19 @@ def random_numbers_follow_from_the_seed():
     same(again[0], first[0].cpu() * 2, 0), same(again[1], 1 - first[1].cpu(), 1e-6)
     assert not torch.equal(torch.rand(9, device=DEVICE).cpu(), torch.rand(9, device=DEVICE).cpu())
     n = 20000
-    for x, mean, least, most in (
-        (torch.empty(n, device=DEVICE).uniform_(-1, 3), 1, -1, 3),
-        (torch.empty(n, device=DEVICE).normal_(2, 3), 2, -20, 24),
-        (torch.empty(n, device=DEVICE).exponential_(2), 0.5, 0, 20),
-        (torch.empty(n, device=DEVICE).bernoulli_(0.3), 0.3, 0, 1),
-        (torch.randint(2, 7, (n,), device=DEVICE).float(), 4, 2, 6),
-        (torch.randperm(n, device=DEVICE).float() / n, 0.5, 0, 1),
-        (F.dropout(torch.ones(n, device=DEVICE), 0.25), 1, 0, 4 / 3 + 1e-6),
-        (torch.rand(n, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1)), 0.5, 0, 1),
+    for x, mean, deviation, least, most in (
+        (torch.empty(n, device=DEVICE).uniform_(-1, 3), 1, 4 / 12**0.5, -1, 3),
+        (torch.empty(n, device=DEVICE).normal_(2, 3), 2, 3, -20, 24),
+        (torch.empty(n, device=DEVICE).exponential_(2), 0.5, 0.5, 0, 20),
+        (torch.empty(n, device=DEVICE).bernoulli_(0.3), 0.3, 0.21**0.5, 0, 1),
+        (torch.randint(2, 7, (n,), device=DEVICE).float(), 4, 2**0.5, 2, 6),
+        (F.dropout(torch.ones(n, device=DEVICE), 0.25), 1, 1 / 3**0.5, 0, 4 / 3 + 1e-6),
+        (torch.rand(n, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1)), 0.5, 12**-0.5, 0, 1),
     ):
-        got = x.mean().item()
-        assert abs(got - mean) < 0.03 * (most - least) and x.min().item() >= least and x.max().item() <= most, (got, mean)
+        x = x.cpu()
+        assert abs(x.mean().item() - mean) < 5 * deviation / n**0.5, (x.mean(), mean)
+        assert abs(x.std().item() / deviation - 1) < 0.05 and x.min() >= least and x.max() <= most, (x.std(), deviation)
+    assert torch.equal(torch.randperm(n, device=DEVICE).cpu().sort()[0], torch.arange(n))
 
 
 @case
