@@ -114,15 +114,16 @@ def leave_what_has_its_bits_read(graph: Graph) -> None:
 
 def leave_views(graph: Graph, returned: Optional[int]) -> set[Node]:
     """Leaves two kinds of results that are views to torch: views whose strides or offset depend on a number read from a tensor,
-    from which AOTAutograd makes views of an argument or of another result; and, among the first ``returned`` results, those that
-    share memory which the graph allocates, since later writes to one must be visible in the others. Returns the nodes that
+    from which AOTAutograd makes views of an argument or of another result; and those that share memory, which the graph allocates,
+    with one of the first ``returned`` results, since later writes to one must be visible in the others. Returns the nodes that
     allocate such shared memory."""
     out = graph.output_node()
     of: dict[Node, set[Node]] = {}
-    for node in out.args[0][:returned]:
+    for node in out.args[0]:
         if isinstance(node, Node):
             of.setdefault(memory_of(node), set()).add(node)
-    bases = {base for base, nodes in of.items() if base.op == "call_function" and len(nodes) > 1}
+    written = {memory_of(node) for node in out.args[0][:returned] if isinstance(node, Node)}
+    bases = {base for base, nodes in of.items() if base in written and base.op == "call_function" and len(nodes) > 1}
     shared = {n for base in bases for n in of[base]}
     given = [n for n in graph.nodes if n.op == "placeholder"]
     known = {symbol for nodes, memory in ((given, True), (graph.nodes, False)) for symbol, _, _ in _fx.places(nodes, memory)}
