@@ -524,19 +524,54 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
 
 @contextlib.contextmanager
 def _without_what_nobody_reads() -> Iterator[None]:
-    """A context in which torch writes no Python code for the graphs of exported programs, and its serializer does not test that its
-    result has a canonical form: the test copies the whole graph, takes longer than everything else, and leaves the result as it
-    is."""
+    """A context in which torch writes no Python code for the graphs of exported programs, its serializer looks the fields of a class
+    up once, and does not test that its result has a canonical form: the test copies the whole graph, takes longer than everything
+    else, and leaves the result as it is."""
     serializer = torch._export.serde.serialize
+    shorter = [
+        (serializer, "canonicalize", lambda program, *_: program),
+        (serializer, "_dataclass_to_dict", _as_dict),
+        (ep, "_create_graph_module_for_export", _make_graph_module),
+    ]
     with _SERIALIZING:
-        test, make = serializer.canonicalize, ep._create_graph_module_for_export
-        serializer.canonicalize = lambda program, *_: program
-        ep._create_graph_module_for_export = _make_graph_module
+        before = [(module, name, getattr(module, name)) for module, name, _ in shorter]
+        for module, name, function in shorter:
+            setattr(module, name, function)
         try:
             with _use_lazy_graph_module(True):
                 yield
         finally:
-            serializer.canonicalize, ep._create_graph_module_for_export = test, make
+            for module, name, function in before:
+                setattr(module, name, function)
+
+
+_FIELDS: dict[type, Any] = {}
+
+
+def _as_dict(value: Any) -> Any:
+    """The dictionaries, lists and plain values of a serialized program, as ``torch._export.serde.serialize._dataclass_to_dict`` makes
+    them: a union is a dictionary of its one field, and a float that is not finite its name."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is list:
+        return [_as_dict(v) for v in value]
+    if kind is dict:
+        return {k: _as_dict(v) for k, v in value.items()}
+    if kind is float:
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if kind not in _FIELDS:
+        union = issubclass(kind, torch._export.serde.serialize._Union)
+        names = tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+        _FIELDS[kind] = "union" if union else names
+    fields = _FIELDS[kind]
+    if fields is None:
+        return tuple(map(_as_dict, value)) if isinstance(value, tuple) else value
+    if fields == "union":
+        own = value.__dict__
+        tag = own["_type"]
+        return {tag: _as_dict(own[tag])}
+    return {name: _as_dict(getattr(value, name)) for name in fields}
 
 
 _SERIALIZING = threading.Lock()
