@@ -257,6 +257,8 @@ def compiled_functions_take_and_make_tensors_of_the_device():
         cache.index_copy_(0, at, x)
         return cache.sum(0), cache[:2]
 
+    scaled = torch.compile(lambda x: x * torch.tensor(2.0, device=DEVICE), backend="wgfc")
+    same(scaled(ramp(DEVICE, 3)), ramp("cpu", 3) * 2)
     cache = torch.zeros(4, 3, device=DEVICE)
     for i in range(4):
         total, part = append(cache, ramp(DEVICE, 1, 3) + i, torch.tensor([i]).to(DEVICE))
@@ -297,6 +299,7 @@ def surface_of_torch():
         assert torch.ones(2).is_webgpu
     finally:
         torch.set_default_device(None)
+    assert torch.equal(ramp(DEVICE, 3).to("cpu", non_blocking=True), ramp("cpu", 3))
     layer = nn.Linear(3, 2).to(DEVICE)
     layer(ramp(DEVICE, 2, 3)).sum().backward()
     assert nn.utils.clip_grad_norm_(layer.parameters(), 1.0).item() > 1

@@ -210,7 +210,7 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
             made = torch.utils._pytree.tree_leaves(inner.graph.output_node().args)
             line.append(digest(inner, [n for n in made if isinstance(n, Node)], [n if not isinstance(n, Node) else None for n in made]))
         if node.op == "get_attr" and node.target in held:
-            t = held[node.target].contiguous()
+            t = held[node.target].cpu().contiguous()
             line.append([str(t.dtype), list(t.shape)])
             hash.update(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
         elif node.op == "get_attr" and isinstance(graph := getattr(module, node.target, None), GraphModule):
@@ -448,7 +448,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         new = graph.placeholder(name)
         new.meta["val"] = node.meta["val"] if "val" in node.meta else _fake(module, held[node.target])
         made[node] = new
-        kept[name] = held[node.target]
+        kept[name] = held[node.target].cpu()
         inputs.append(sig.InputSpec(sig.InputKind.CONSTANT_TENSOR, sig.TensorArgument(name=new.name), name))
     for i, node in enumerate(given):
         if node in decided or node in values.alone:

@@ -92,6 +92,12 @@ def _item(self: Tensor) -> Any:
         return mirror(self).item()
 
 
+@_kernel("_to_copy")
+def _to_copy(self: Tensor, *, pin_memory: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
+    # Torch asks for pinned memory for copies to the CPU that do not block. The device has no pinned memory, so they block.
+    return _ATEN._to_copy.default._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, self, **kwargs)
+
+
 @_kernel("_copy_from")
 def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
     if source.is_conj() or source.is_neg():

@@ -242,5 +242,6 @@ for _name, _own in (
     ("memory_stats", _untracked),
     ("reset_peak_memory_stats", _untracked),
     ("reset_accumulated_memory_stats", _untracked),
+    ("get_memory_info", _untracked),
 ):
     _on_accelerator(_name, _own)
