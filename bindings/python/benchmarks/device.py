@@ -104,7 +104,6 @@ def decode(arguments):
             figures = dict(first_seconds=first, second_seconds=second, same_text=same, **after)
             kind = "compiled" if compiled else "eager"
             report(arguments, device=device, kind=kind, model=arguments.model, dtype=arguments.dtype, tokens_s=mean, half=half, **figures)
-        del model
 
 
 def decoder(steps):

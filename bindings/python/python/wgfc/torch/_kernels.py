@@ -8,11 +8,11 @@ from typing import Any, Callable
 import torch
 from torch import Tensor
 
-from wgfc.torch import _memory, _record
+from wgfc.torch import _memory
 from wgfc.torch._memory import CPU, buffer_of, bytes_needed, geometry, placed, storage, tensor
 from wgfc.torch._program import STATISTICS, at_once, mirror
 from wgfc.torch._record import LOCK, flush, record
-from wgfc.torch._surface import DEVICE, MODULE, _index
+from wgfc.torch._surface import _index
 from wgfc.torch._views import Geometry, dense
 from wgfc._resident import ON_DEVICE
 from wgfc._wgfc import Tensor as Held
@@ -224,8 +224,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
 
 for _key in ("AutogradPrivateUse1", "PrivateUse1"):
     _LIBRARY.impl("linear", _linear, _key)
-_LIBRARY.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
-_LIBRARY.impl("scaled_dot_product_attention", _attention, "PrivateUse1")
+    _LIBRARY.impl("scaled_dot_product_attention", _attention, _key)
 
 
 def _register() -> None:
@@ -253,7 +252,6 @@ _ALL.fallback(record, "PrivateUse1")
 for _key in ("Conjugate", "Negative"):
     # ``copy_`` goes through these keys, and ``_copy_from`` behind it would resolve the bits by ``copy_`` without end.
     _LIBRARY.impl("_copy_from", torch.library.fallthrough_kernel, _key)
-
 
 
 class _OnDevice:

@@ -25,7 +25,7 @@ from wgfc._wgfc import Session
 from wgfc._wgfc import Tensor as Held
 from wgfc.torch import _graph, _memory, _record, _sizes
 from wgfc.torch._memory import Buffer, buffer_of
-from wgfc.torch._record import State, Step, Trace, mapped
+from wgfc.torch._record import State, Trace, mapped
 from wgfc.torch._sizes import Fit, Shape
 from wgfc.torch._surface import MODULE
 from wgfc.torch._views import Geometry
@@ -104,7 +104,8 @@ class Program:
         self.numbers = list(trace.numbers if base is None else base.numbers)
         words = (w for s in self.steps for w in s.spec.key if _record.is_number(w))
         seeds = [i for i, w in enumerate(words) if w is _record.SEED]
-        self.lifted: list[int] = seeds if base is None else list(base.lifted)
+        self.is_lifted = set(seeds if base is None else base.is_lifted)
+        """The positions of numbers that are inputs of the program."""
         self.refused: set[int] = set() if base is None else set(base.refused)
         self.parts: Optional[list[Any]] = None
 
@@ -114,14 +115,15 @@ class Program:
 
     def changed(self, trace: Trace) -> list[int]:
         """The positions of numbers that the program holds as constants and the trace has other ones for."""
+        lifted = self.is_lifted
         pairs = enumerate(zip(self.numbers, trace.numbers))
-        return [i for i, (a, b) in pairs if i not in self.lifted and (a != b or math.copysign(1, a) != math.copysign(1, b))]
+        return [i for i, (a, b) in pairs if i not in lifted and (a != b or math.copysign(1, a) != math.copysign(1, b))]
 
     def prepare(self, trace: Trace, shapes: Sequence[Shape], values: Sequence[int]) -> None:
         """Compiles the program, unless it is compiled and holds no other number as a constant than the trace has."""
         changed = self.changed(trace)
         if changed:
-            self.lifted = sorted([*self.lifted, *changed])
+            self.is_lifted.update(changed)
             self.parts = None
         while self.parts is None:
             self.numbers = list(trace.numbers)
@@ -154,7 +156,7 @@ class Program:
             if first in self.refused:
                 parts.append(OnHost(first, at))
             elif wanted:
-                lifted = [i - at.start for i in self.lifted if i in at]
+                lifted = [i - at.start for i in at if i in self.is_lifted]
                 try:
                     numbers = self.numbers[at.start : at.stop]
                     graph = _graph.build(steps, sized[first:last], values, wanted, unset, numbers, lifted)
@@ -224,7 +226,7 @@ class Compiled:
         placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
         position = {n: i for i, n in enumerate(placeholders)}
         before = len(graph.symbols) + len(self.lifted)
-        self.condition = graph.condition or (lambda *_: True)
+        self.condition = graph.condition
         results = list(dict.fromkeys(n for _, n in graph.outputs if n.op != "placeholder"))
         self.targets = [
             (b, ("input", position[n] - before) if n.op == "placeholder" else ("result", results.index(n)))
@@ -346,7 +348,7 @@ class _Family:
 
 
 _KEPT = 4096
-"""The number of programs, and of operators, that are kept."""
+"""The number of programs that are kept, and of forms. Of operators with their arguments 16 times as many are."""
 _PROGRAMS: "collections.OrderedDict[Any, tuple[Program, tuple[int, ...]]]" = collections.OrderedDict()
 """By trace, the program and the values of its symbols."""
 _FAMILIES: "collections.OrderedDict[Any, _Family]" = collections.OrderedDict()

@@ -35,8 +35,6 @@ class Mark:
 
 
 KEYWORD, LIST, TRUE, FALSE, INTEGER, FLOAT, SEED = map(Mark, ("keyword", "list", "True", "False", "integer", "float", "seed"))
-
-
 _IGNORED = ("device", "pin_memory", "layout", "generator")
 """Keyword arguments that are the same for all tensors of the device, and the generator, from which a seed is drawn."""
 SEEDED = "wgfc_seed"
@@ -129,6 +127,10 @@ _INTERNAL: dict[int, tuple[Any, bool]] = {}
 """Codes, and whether they are of these folders, by identity: the hash of a code is computed each time."""
 
 
+_CODES = 1 << 16
+"""The number of codes that are known at most, as torch.compile makes new ones."""
+
+
 def place() -> Any:
     """The code and the instruction of the first frame outside of torch and of this package."""
     frame = sys._getframe(1)
@@ -136,6 +138,8 @@ def place() -> Any:
         code = frame.f_code
         known = _INTERNAL.get(id(code))
         if known is None:
+            if len(_INTERNAL) >= _CODES:
+                _INTERNAL.clear()
             known = _INTERNAL[id(code)] = code, code.co_filename.startswith(_FOLDERS)
         if not known[1]:
             return code, frame.f_lasti
@@ -172,6 +176,7 @@ def _sizes(operator: Any) -> set[Any]:
 
 
 _SETTINGS = ("float", "Optional[float]", "List[float]", "Optional[List[float]]")
+"""The types of arguments in which floats are settings, such as the epsilon of a norm, rather than values."""
 
 
 class _Signature:

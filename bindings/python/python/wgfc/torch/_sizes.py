@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
-from wgfc.torch._record import New, Spec, Step, arguments, is_number
+from wgfc.torch._record import New, Spec, Step, arguments
 from wgfc.torch._views import Geometry, Layout, layout
 
 

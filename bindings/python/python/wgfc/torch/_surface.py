@@ -170,7 +170,8 @@ _unscale = torch.amp.GradScaler.unscale_
 
 
 class _Single:
-    """The scale of a ``GradScaler`` whose reciprocal is computed in f32, as the device has no f64. Scales are powers of two."""
+    """The scale of a ``GradScaler`` whose reciprocal is computed in f32, as the device has no f64: exactly for powers of two,
+    which scales are unless a user gives other ones, and else to the nearest f32."""
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
