@@ -176,6 +176,22 @@ def copied(nodes: Iterable[Node]) -> set[Node]:
     return {n for n in read if n.op == "placeholder"}
 
 
+def take_writes(module: GraphModule) -> list[int]:
+    """Takes the writes to arguments out of a graph, whose first results then are the values to write. Returns the positions of the
+    arguments, in that order."""
+    graph, (output,) = module.graph, module.graph.find_nodes(op="output")
+    position = {n: i for i, n in enumerate(graph.find_nodes(op="placeholder"))}
+    writes = [n for n in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default) if n.args[0] in position]
+    for write in writes:
+        write.replace_all_uses_with(write.args[1])
+    output.args = ([*(w.args[1] for w in writes), *output.args[0]],)
+    arguments = [position[w.args[0]] for w in writes]
+    for write in writes:
+        graph.erase_node(write)
+    module.recompile()
+    return arguments
+
+
 def bases_of(node: Node) -> Iterable[Node]:
     """The chain of nodes of which a node is a view, the nearest first."""
     while is_view(node):

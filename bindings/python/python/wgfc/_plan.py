@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import sympy
 import torch
@@ -67,10 +67,11 @@ class Plan:
         returned: Optional[int],
         fixed: set[int],
         replaced: dict[int, int],
+        written: int = 0,
     ) -> None:
         """``returned`` is the number of a forward graph's results that precede those only for the backward graph. ``fixed`` has
         the positions of arguments that are parameters or buffers. ``replaced`` maps results that are new values of arguments to
-        the positions of these arguments."""
+        the positions of these arguments. A run writes the first ``written`` results to their arguments, and returns the others."""
         self.settings = settings
         self.backward = backward
         self.resident: Resident = resident(settings.adapter)
@@ -111,6 +112,8 @@ class Plan:
                 new = nodes[result]
                 if new in seen and _partition.memory_of(new) not in self.arguments:
                     self.viewed[new] = self.arguments[argument]
+        self.written = [replaced[i] for i in range(written)]
+        self.direct = Direct.of(self)
 
     def _build(self) -> list[Any]:
         """Compiles as much of the graph as possible: nodes that the compiler refuses are left to torch until all parts
@@ -175,7 +178,10 @@ class Plan:
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Computes the graph. The list of arguments is cleared, so that they can be freed early."""
+        if self.direct is not None:
+            return self.direct.run(arguments)
         values = Values(self, dict(zip(self.arguments, arguments)))
+        replaced = [arguments[i] for i in self.written]
         arguments.clear()
         known = tuple(_size(values.host[node], axis) for _, node, axis in self.symbols)
         if known not in self.computed:
@@ -189,7 +195,11 @@ class Plan:
             step.run(values)
             for node in last:
                 values.drop(node)
-        return [values.output(o) if isinstance(o, Node) else o for o in self.outputs]
+        results = [values.output(o) if isinstance(o, Node) else o for o in self.outputs]
+        with torch.no_grad():
+            for argument, value in zip(replaced, results):
+                argument.copy_(value)
+        return results[len(replaced) :]
 
     def _evaluate(self, known: tuple[Any, ...]) -> dict[Node, int]:
         given = {s: sympy.sympify(v) for (s, _, _), v in zip(self.symbols, known)}
@@ -451,6 +461,82 @@ class Computed:
             warnings.warn(f"torch computes a part of the graph for {why}", FallbackWarning, stacklevel=2)
         made = self.part.module(*[values.on_host(n) for n in self.part.inputs])
         values.host.update(zip(self.outputs, made))
+
+
+class Direct:
+    """The runs of a graph that one program computes, whose tensors are all on a device of torch and whose sizes are constants: its
+    arguments are the inputs of the program, and the outputs of the program its results."""
+
+    def __init__(
+        self, session: Session, device: Any, inputs: list[int], fixed: list[bool], results: list[Any], written: list[int]
+    ) -> None:
+        self.session = session
+        self.memory = device.Memory([f or i in written for i, f in zip(inputs, fixed)])
+        self.device = device
+        self.inputs = inputs
+        """The position of the argument that is each input."""
+        self.written = [(w, inputs.index(w), r) for w, r in zip(written, results)]
+        """The positions of arguments, their numbers as inputs, and the ``_Output`` that is the new value of each."""
+        self.results = results[len(written) :]
+        """For each result a constant, or an ``_Argument`` or ``_Output``."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Optional["Direct"]:
+        """``None`` if runs of the graph take more than the program."""
+        if len(plan.steps) != 1 or not isinstance(plan.steps[0], Computed) or plan.symbols or plan.sizes:
+            return None
+        step, position = plan.steps[0], {n: i for i, n in enumerate(plan.arguments)}
+        named = dict(step.inputs)
+        given = [named[name] for name in step.order if name in named]
+        results = [o for o in plan.outputs if isinstance(o, Node)]
+        kinds = {n.meta["val"].device.type for n in (*given, *results) if isinstance(n.meta["val"], torch.Tensor)}
+        devices = {ON_DEVICE.get(kind) for kind in kinds}
+        if len(devices) != 1 or None in devices or len(given) != len(step.order) or any(n not in position for n in given):
+            return None
+        if plan.viewed or not step.copied.isdisjoint(plan.copied):
+            return None
+        found: list[Any] = []
+        for node in plan.outputs:
+            if not isinstance(node, Node):
+                found.append(node)
+            elif node in position:
+                found.append(_Argument(position[node]))
+            elif node in step.outputs and plan.order(node) is None and (plan.backward or plan.layout(node, {}) is None):
+                found.append(_Output(step.outputs.index(node), node.meta["val"].dtype))
+            else:
+                return None
+        fixed = [n in plan.fixed for n in given]
+        inputs, new = [position[n] for n in given], found[: len(plan.written)]
+        if any(type(r) is not _Output for r in new) or any(w not in inputs for w in plan.written):
+            return None
+        return cls(step.session, devices.pop(), inputs, fixed, found, plan.written)
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        """Computes the graph, and clears the list of arguments."""
+        given = self.memory.read([arguments[i] for i in self.inputs])
+        kept = {r.position: arguments[r.position] for r in self.results if type(r) is _Argument}
+        replaced = [arguments[i] for i, _, _ in self.written]
+        arguments.clear()
+        made, tensor = self.session.call(given), self.device.tensor
+        for argument, (_, i, output) in zip(replaced, self.written):
+            self.memory.write(i, argument, made[output.index], output.dtype)
+        return [
+            tensor(made[r.index], r.dtype) if type(r) is _Output else kept[r.position] if type(r) is _Argument else r
+            for r in self.results
+        ]
+
+
+class _Argument(NamedTuple):
+    """A result that is an argument."""
+
+    position: int
+
+
+class _Output(NamedTuple):
+    """A result that is an output of the program."""
+
+    index: int
+    dtype: torch.dtype
 
 
 def _copy(graph: Graph) -> Graph:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wgfc import _partition
 from wgfc._decompositions import decompositions
 from wgfc._joint import partition
 from wgfc._resident import written
@@ -79,6 +80,8 @@ def wgfc(
         inference_compiler=functools.partial(_compiled, settings, "inference"),
         decompositions=decompositions(),
         partition_fn=partition,
+        # Without gradients a plan writes new values to arguments itself.
+        keep_inference_input_mutations=not torch.is_grad_enabled(),
     )
     # With the math backend, attention and its gradient consist of matrix products and softmax, which wgfc can fuse into one
     # kernel.
@@ -97,10 +100,11 @@ def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequen
     # The new values of written arguments precede other results.
     effects = 0 if metadata is None else len(metadata.tokens)
     written = [] if metadata is None else [effects + i for i in metadata.mutated_inp_runtime_indices]
-    replaced = {effects + i: argument for i, argument in enumerate(written)}
+    own = _partition.take_writes(module) if kind == "inference" else []
+    replaced = dict(enumerate(own)) | {len(own) + effects + i: argument for i, argument in enumerate(written)}
     # Torch compiles in a fake-tensor mode, which is disabled here because the plan reads the values of constants.
     with _LOCK, _disable_current_modes():
-        plan = Plan(settings, module, kind == "backward", returned, fixed, replaced)
+        plan = Plan(settings, module, kind == "backward", returned, fixed, replaced, len(own))
 
     def run(arguments: list[Any]) -> list[Any]:
         with _LOCK:

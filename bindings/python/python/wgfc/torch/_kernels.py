@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any, Callable
 
 import torch
@@ -254,6 +255,9 @@ for _key in ("Conjugate", "Negative"):
     _LIBRARY.impl("_copy_from", torch.library.fallthrough_kernel, _key)
 
 
+_NEVER: Any = (lambda: None, 0, None, None, None)
+
+
 class _OnDevice:
     """Tensors of the device as the arguments and results of programs of ``torch.compile``."""
 
@@ -267,6 +271,42 @@ class _OnDevice:
             if buffer.number >= 0:
                 flush("compiled function")
             return _memory.contents(buffer, x.dtype, tuple(x.shape))
+
+    class Memory:
+        """The memory of the tensors that a program reads and writes, call after call."""
+
+        def __init__(self, is_kept: list[bool]) -> None:
+            """``is_kept`` states of each tensor whether it is usually the one of the call before."""
+            self.known: list[Any] = [_NEVER if kept else None for kept in is_kept]
+
+        def read(self, tensors: list[Tensor]) -> list[Held]:
+            """The elements of the tensors."""
+            known, found = self.known, []
+            for i, x in enumerate(tensors):
+                last = known[i]
+                if last is None:
+                    found.append(_OnDevice.held(x))
+                    continue
+                of, address, buffer, contents, held = last
+                # Other tensors can be assigned to the ``data`` of a parameter, and its memory can be written.
+                if of() is x and x.data_ptr() == address and buffer.held is contents and buffer.number < 0:
+                    found.append(held)
+                    continue
+                held = _OnDevice.held(x)
+                found.append(held)
+                buffer = buffer_of(x)
+                if buffer.seen is not None and buffer.seen[2] is held:
+                    known[i] = weakref.ref(x), x.data_ptr(), buffer, buffer.held, held
+            return found
+
+        def write(self, i: int, x: Tensor, held: Held, dtype: torch.dtype) -> None:
+            """Replaces the elements of the tensor that was read in place ``i``."""
+            of, address, buffer, _, before = self.known[i] or _NEVER
+            if of() is x and buffer.number < 0 and x.dtype is dtype and held.shape == before.shape:
+                buffer.fill(held)
+                self.known[i] = of, address, buffer, held, held
+            else:
+                x.copy_(_OnDevice.tensor(held, dtype))
 
     @staticmethod
     def tensor(held: Held, dtype: torch.dtype) -> Tensor:
