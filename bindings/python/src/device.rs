@@ -47,6 +47,21 @@ impl Adapter {
     fn kind(&self) -> &str {
         &self.summary.kind
     }
+    /// Destroys the device that this process has opened on the adapter, if there is one, which frees its memory at once. Its
+    /// tensors and sessions can no longer be used, which raises `wgfc.DeviceError`. The next use of the adapter opens another
+    /// device.
+    fn destroy_device(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            devices.retain(|d| {
+                if d.index == self.index {
+                    d.gpu.report_lost("the program destroyed it");
+                    d.gpu.device().destroy();
+                }
+                d.index != self.index
+            });
+        });
+    }
     /// Whether it computes on the CPU.
     #[getter]
     fn is_software(&self) -> bool {
@@ -262,6 +277,12 @@ impl Tensor {
     #[getter]
     fn adapter(&self) -> Adapter {
         adapter(self.index, &self.gpu)
+    }
+
+    /// Whether its device is lost, and with it the elements.
+    #[getter]
+    fn is_lost(&self) -> bool {
+        self.gpu.is_lost()
     }
 
     /// A tensor in the same memory with another shape, which must have as many elements.

@@ -370,6 +370,12 @@ impl Session {
         adapter(self.index, &self.gpu)
     }
 
+    /// Whether its device is lost. Such a session can no longer run.
+    #[getter]
+    fn is_lost(&self) -> bool {
+        self.gpu.is_lost()
+    }
+
     /// The contents of the named states, or of all by default, as a dict of arrays. States that are filled along an axis have
     /// only the positions in use. `to` is `"numpy"` or `"torch"`.
     #[pyo3(signature = (names=None, *, to="numpy"))]

@@ -451,6 +451,45 @@ def wrong_uses_are_exceptions_of_torch():
     assert ramp(DEVICE, 3).sum().item() == 3
 
 
+@case
+def sizes_beyond_memory_are_exceptions_of_torch():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for f in (
+            lambda: torch.ones(1 << 20, 1 << 20, device=DEVICE)[3].cpu(),
+            lambda: (torch.ones(1 << 16, 1 << 16, device=DEVICE) + ramp(DEVICE, 1 << 16)).cpu(),
+        ):
+            try:
+                f()
+            except torch.OutOfMemoryError as e:
+                assert "webgpu out of memory. Tried to allocate" in str(e), str(e)
+            else:
+                raise AssertionError("no OutOfMemoryError")
+    # What is fused needs no memory for what lies between.
+    assert torch.ones(1 << 15, 1 << 15, device=DEVICE).sum(1)[5].item() == 1 << 15
+    assert ramp(DEVICE, 3).sum().item() == 3
+
+
+@case
+def after_the_loss_of_a_device_work_goes_on_with_another():
+    x, w = ramp(DEVICE, 3), ramp("cpu", 3, 4)
+    f = torch.compile(lambda a, b: torch.relu(a @ b).sum(0), backend="wgfc")
+    want = f(x, w.to(DEVICE)).cpu()
+    assert (x * 2).sum().item() == 6
+    wgfc.Tensor.empty("uint8", [1]).adapter.destroy_device()
+    for lost in (lambda: (x * 2).sum().item(), x.cpu, lambda: f(x, w.to(DEVICE)).cpu()):
+        try:
+            lost()
+        except wgfc.DeviceError as e:
+            assert "lost" in str(e), str(e)
+        else:
+            raise AssertionError("no DeviceError")
+    y = ramp(DEVICE, 3)
+    assert (y * 2).sum().item() == 6
+    torch.testing.assert_close(f(y, w.to(DEVICE)).cpu(), want)
+    torch.webgpu.synchronize()
+
+
 if __name__ == "__main__":
     failed = 0
     for f in CASES:

@@ -1,7 +1,9 @@
 """Operators of torch's OpInfo on the device ``webgpu``: results and gradients of the first samples of each, in f32, compared with
-the CPU's by torch's own tolerances.
+the CPU's by torch's own tolerances. With ``--forms`` also results in other types, of tensors that are not contiguous, written to
+``out=``, and in place.
 
     python device_opinfo.py                 compares with device_opinfo.txt, which has the operators that pass
+    python device_opinfo.py --forms         compares the forms; those that pass are in the list as "name:form"
     python device_opinfo.py --write         adds those that pass to it
     python device_opinfo.py softmax add     tries these alone, and prints why they fail
     python device_opinfo.py --odd           calls operators of one and two tensors with sizes 0 and 1, without axes, and with views
@@ -11,6 +13,7 @@ numbers.
 """
 
 import argparse
+import collections
 import pathlib
 import sys
 import warnings
@@ -69,6 +72,54 @@ def compare(op):
                 torch.testing.assert_close(got.cpu(), want, equal_nan=True)
 
 
+class NoSample(Exception):
+    """No sample of an operator has the form."""
+
+
+TYPES = (torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+def forms(op):
+    """The forms of an operator besides its call in f32."""
+    found = [str(t).removeprefix("torch.") for t in TYPES if t in op.dtypes]
+    if torch.float32 in op.dtypes:
+        found += ["noncontiguous"] + ["out"] * op.supports_out + ["inplace"] * (op.inplace_variant is not None)
+    return found
+
+
+def compare_form(op, form):
+    """Raises an exception if the first sample of the operator that has this form differs."""
+    dtype = getattr(torch, form, torch.float32)
+    for sample in op.sample_inputs("cpu", dtype):
+        given = sample.input, sample.args, sample.kwargs
+        if form == "noncontiguous":
+            sample = sample.noncontiguous()
+            given = sample.input, sample.args, sample.kwargs
+        if form == "inplace" and (not isinstance(sample.input, torch.Tensor) or sample.broadcasts_input):
+            continue
+        on_device = tree_map(placed, given)
+        if "device" in sample.kwargs:
+            on_device[2]["device"] = "webgpu"
+        if form == "inplace":
+            # Not every sample has an input of the type of its result.
+            if op(given[0], *given[1], **given[2]).dtype != given[0].dtype:
+                continue
+            results = [op.inplace_variant(a.clone(), *b, **c) for a, b, c in (given, on_device)]
+        elif form == "out":
+            want = op(given[0], *given[1], **given[2])
+            out = tree_map(lambda x: torch.empty_like(x, device="webgpu") if isinstance(x, torch.Tensor) else x, want)
+            op(on_device[0], *on_device[1], **on_device[2], out=out)
+            results = [want, out]
+        else:
+            results = [op(a, *b, **c) for a, b, c in (given, on_device)]
+        for want, got in zip(*map(tensors, results), strict=True):
+            assert (want.shape, want.dtype) == (got.shape, got.dtype), (want.shape, want.dtype, got.shape, got.dtype)
+            if not has_no_values(op):
+                torch.testing.assert_close(got.detach().cpu(), want.detach(), equal_nan=True)
+        return
+    raise NoSample
+
+
 ODD = (
     lambda: torch.randn(()),
     lambda: torch.randn(0),
@@ -121,27 +172,34 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--odd", action="store_true")
+    parser.add_argument("--forms", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.odd:
         sys.exit(odd() > 0)
     known = set(LIST.read_text().split()) if LIST.exists() else set()
-    passing, lost, tried = set(), [], 0
+    passing, lost, tried = set(), [], collections.Counter()
     for op in op_db:
-        name = op.full_name
-        if torch.float32 not in op.dtypes or (arguments.names and name not in arguments.names):
+        if arguments.names and op.full_name not in arguments.names:
             continue
-        tried += 1
-        try:
-            torch.manual_seed(1)
-            compare(op)
-            passing.add(name)
-        except Exception as e:
-            if arguments.names or name in known:
-                lost.append(name)
-                print(f"{name}: {type(e).__name__}: {e}")
+        for form in forms(op) if arguments.forms else [""] * (torch.float32 in op.dtypes):
+            name = f"{op.full_name}:{form}" if form else op.full_name
+            try:
+                torch.manual_seed(1)
+                compare_form(op, form) if form else compare(op)
+                passing.add(name)
+            except NoSample:
+                continue
+            except Exception as e:
+                if arguments.names or name in known:
+                    lost.append(name)
+                    print(f"{name}: {type(e).__name__}: {e}")
+            tried[form] += 1
     made = wgfc.torch.statistics()
-    print(f"{len(passing)} of {tried} operators pass; {len(passing - known)} are new, {len(made.on_host)} overloads ran on the CPU")
+    for form, count in tried.items():
+        good = sum(1 for n in passing if n.endswith(f":{form}") or not form)
+        print(f"{form or 'float32'}: {good} of {count} operators pass")
+    print(f"{len(passing - known)} are new, {len(made.on_host)} overloads ran on the CPU")
     if arguments.write:
         LIST.write_text("\n".join(sorted(known | passing)) + "\n")
     sys.exit(bool(lost))

@@ -14,8 +14,8 @@ from torch.fx.node import map_arg
 from wgfc import _fx, _partition
 from wgfc._compile import compile
 from wgfc._errors import DeviceError, Diagnostic, Error, Location, ModelError, UnsupportedError
-from wgfc._resident import ON_DEVICE, Resident, resident
-from wgfc._wgfc import Session, Tensor
+from wgfc._resident import ON_DEVICE, Executor, Resident, resident
+from wgfc._wgfc import Tensor
 
 
 class FallbackWarning(UserWarning):
@@ -51,7 +51,7 @@ class Settings:
 
 
 STATISTICS = Statistics()
-_SESSIONS: dict[Any, Session] = {}
+_EXECUTORS: dict[Any, Executor] = {}
 _WARNED: set[str] = set()
 _SIZES_KEPT = 64
 
@@ -148,7 +148,7 @@ class Plan:
         """The part with its compiled program, or the diagnostics of the nodes that are not supported."""
         options = self.settings.compile
         key = (_fx.digest(part.module, part.results, sorted(options.items())), repr(self.settings.adapter))
-        if key not in _SESSIONS:
+        if key not in _EXECUTORS:
             negative = _fx.negative(part.module)
             if negative:
                 return {
@@ -156,7 +156,7 @@ class Plan:
                 }
             try:
                 program = compile(_fx.archive(part.module, part.results), **options)
-                _SESSIONS[key] = Session(program, self.settings.adapter)
+                _EXECUTORS[key] = Executor(program, self.settings.adapter)
             except DeviceError:
                 raise
             except Error as e:
@@ -164,7 +164,7 @@ class Plan:
             except torch._export.serde.serialize.SerializeError as e:
                 return _refused(part, [Diagnostic(str(e), "unsupported")])
             STATISTICS.compiled += 1
-        return Computed(part, _SESSIONS[key])
+        return Computed(part, _EXECUTORS[key])
 
     def _last_uses(self) -> list[list[Node]]:
         """For each step, the nodes whose last use it is."""
@@ -416,12 +416,12 @@ def _as_said(made: Any, kind: Any) -> Any:
 class Computed:
     """A part of the graph that a program computes."""
 
-    def __init__(self, part: _partition.Part, session: Session) -> None:
-        self.session = session
+    def __init__(self, part: _partition.Part, executor: Executor) -> None:
+        self.executor = executor
         self.part = part
         self.outputs = part.outputs
         tensors = [(i, n) for i, n in enumerate(part.inputs) if isinstance(n.meta["val"], torch.Tensor)]
-        self.order = [p.name for p in session.inputs]
+        self.order = [p.name for p in executor.inputs]
         used = set(self.order)
         self.inputs = [(f"input_{i}", n) for i, n in tensors if f"input_{i}" in used]
         self.carriers = [(f"size_{i}", s) for i, s in enumerate(_fx.carriers(part.module)) if f"size_{i}" in used]
@@ -446,7 +446,7 @@ class Computed:
         for name, dtype, nodes in self.numbers:
             given[name] = torch.tensor([values.on_host(n) for n in nodes], dtype=dtype)
         try:
-            made = self.session.call([given.get(name) for name in self.order])
+            made = self.executor.call([given.get(name) for name in self.order])
         except ModelError as e:
             # Torch's guards may admit sizes that the program excludes, for example if it was compiled for tall matrices.
             if values.plan.settings.fullgraph:
@@ -468,9 +468,9 @@ class Direct:
     arguments are the inputs of the program, and the outputs of the program its results."""
 
     def __init__(
-        self, session: Session, device: Any, inputs: list[int], fixed: list[bool], results: list[Any], written: list[int]
+        self, executor: Executor, device: Any, inputs: list[int], fixed: list[bool], results: list[Any], written: list[int]
     ) -> None:
-        self.session = session
+        self.executor = executor
         self.memory = device.Memory([f or i in written for i, f in zip(inputs, fixed)])
         self.device = device
         self.inputs = inputs
@@ -509,7 +509,7 @@ class Direct:
         inputs, new = [position[n] for n in given], found[: len(plan.written)]
         if any(type(r) is not _Output for r in new) or any(w not in inputs for w in plan.written):
             return None
-        return cls(step.session, devices.pop(), inputs, fixed, found, plan.written)
+        return cls(step.executor, devices.pop(), inputs, fixed, found, plan.written)
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Computes the graph, and clears the list of arguments."""
@@ -517,7 +517,7 @@ class Direct:
         kept = {r.position: arguments[r.position] for r in self.results if type(r) is _Argument}
         replaced = [arguments[i] for i, _, _ in self.written]
         arguments.clear()
-        made, tensor = self.session.call(given), self.device.tensor
+        made, tensor = self.executor.call(given), self.device.tensor
         for argument, (_, i, output) in zip(replaced, self.written):
             self.memory.write(i, argument, made[output.index], output.dtype)
         return [

@@ -13,7 +13,8 @@ from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
-from wgfc._wgfc import Tensor, fingerprint
+from wgfc._errors import DeviceError, Diagnostic, Error
+from wgfc._wgfc import Program, Session, Tensor, fingerprint
 
 Key = tuple[Any, ...]
 
@@ -30,6 +31,27 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     # Complex numbers are pairs on the device.
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
     return plain.contiguous()
+
+
+class Executor:
+    """A session of a program. If its device is lost, the next call makes another session, on another device."""
+
+    def __init__(self, program: Program, adapter: Any = None) -> None:
+        self.program, self.adapter = program, adapter
+        self.session = Session(program, adapter)
+        self.inputs = self.session.inputs
+
+    def call(self, given: list[Any]) -> list[Tensor]:
+        """The outputs for inputs as ``Session.call`` takes them."""
+        if self.session.is_lost:
+            self.session = Session(self.program, self.adapter)
+        try:
+            return self.session.call(given)
+        except Error as e:
+            if not self.session.is_lost and any(isinstance(x, Tensor) and x.is_lost for x in given):
+                why = "an input was on a device that was lost, and its elements with it"
+                raise DeviceError([Diagnostic(why, "device", help="compute it again, or load it")]) from e
+            raise
 
 
 class Copy(NamedTuple):
@@ -64,7 +86,7 @@ class Resident:
         if held is not None or tensor.is_inference():
             return held
         found = self.copies.get(tensor.untyped_storage().data_ptr(), {}).get(_key(tensor))
-        if found is None or found.version != tensor._version:
+        if found is None or found.version != tensor._version or found.tensor.is_lost:
             return None
         return found.tensor if trust or found.bytes == fingerprint(_plain(tensor)) else None
 

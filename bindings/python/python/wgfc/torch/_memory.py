@@ -8,7 +8,7 @@ the last of them.
 from __future__ import annotations
 
 import threading
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 from torch import Tensor
@@ -158,6 +158,21 @@ def name_of(dtype: torch.dtype) -> str:
 def allocated() -> int:
     """The bytes of all storages that are alive."""
     return sum(b.nbytes for b in list(BY_ADDRESS.values()))
+
+
+def exhausted(buffers: Iterable[Buffer], error: Optional[BaseException] = None) -> Optional[torch.OutOfMemoryError]:
+    """The exception, in torch's words, if a buffer is larger than the device can have, or if ``error`` says that its memory is
+    exhausted; else ``None``."""
+    adapter = Held.empty("uint8", [1]).adapter
+    most, largest = adapter.limits["buffer_bytes"], max((b.nbytes for b in buffers), default=0)
+    if largest > most:
+        why = f"A buffer of {adapter.name} has at most {most / 2**30:.2f} GiB."
+    elif "out of device memory" in str(error):
+        why = f"{allocated() / 2**30:.2f} GiB are in tensors that are alive."
+    else:
+        return None
+    tried = f"Tried to allocate {largest / 2**30:.2f} GiB. " if largest > most else ""
+    return torch.OutOfMemoryError(f"webgpu out of memory. {tried}{why} Use smaller batches, or compute in parts.")
 
 
 def contents(buffer: Buffer, dtype: torch.dtype, sizes: tuple[int, ...]) -> Held:

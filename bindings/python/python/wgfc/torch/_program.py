@@ -21,6 +21,7 @@ from torch import Tensor
 from wgfc import _fx
 from wgfc._compile import compile
 from wgfc._errors import DeviceError, Error, ModelError
+from wgfc._resident import Executor
 from wgfc._wgfc import Session
 from wgfc._wgfc import Tensor as Held
 from wgfc.torch import _graph, _memory, _record, _sizes
@@ -232,19 +233,19 @@ class Compiled:
             (b, ("input", position[n] - before) if n.op == "placeholder" else ("result", results.index(n)))
             for b, n in graph.outputs
         ]
-        self.session: Optional[Session] = None
+        self.executor: Optional[Executor] = None
         self.dispatches = 0
         if results:
             program = compile(_fx.archive(graph.module, results))
             self.dispatches = program.dispatches
             STATISTICS.compiled += 1
-            self.session = Session(program)
+            self.executor = Executor(program)
             numbers, carriers = _fx.numbers(graph.module), _fx.carriers(graph.module)
             places = {"integers": numbers.integers, "floats": numbers.floats}
             self.lists = {name: [position[n] for n in nodes] for name, nodes in places.items()}
             self.order: list[Any] = []
             """The inputs of the program: positions of tensors, symbols, or names."""
-            for port in self.session.inputs:
+            for port in self.executor.inputs:
                 kind, _, index = port.name.partition("_")
                 if kind == "input":
                     self.order.append(int(index) - before)
@@ -260,7 +261,7 @@ class Compiled:
             for n, dtype, shape in self.inputs
         ]
         made: list[Held] = []
-        if self.session is not None:
+        if self.executor is not None:
             given: list[Any] = []
             for place in self.order:
                 if isinstance(place, int):
@@ -271,7 +272,7 @@ class Compiled:
                     count = len(values)
                     own = [values[i] if i < count else numbers[self.start + self.lifted[i - count]] for i in self.lists[place]]
                     given.append(np.array(own, np.int64 if place == "integers" else np.float32))
-            made = self.session.call(given)
+            made = self.executor.call(given)
             STATISTICS.runs += 1
         for n, (kind, i) in self.targets:
             buffers[n].fill(held[i] if kind == "input" else made[i])
@@ -316,11 +317,17 @@ def count(operator: Any) -> None:
     STATISTICS.on_host[name] = STATISTICS.on_host.get(name, 0) + 1
 
 
+_LARGE = 1 << 28
+"""The size in bytes from which on buffers are compared with the limits of the device."""
+
+
 def downloaded(buffer: Buffer) -> torch.UntypedStorage:
     """A copy of a buffer's contents on the CPU. The trace must not write to it."""
     if buffer.error is not None:
         _memory.contents(buffer, torch.uint8, (buffer.nbytes,))
     if buffer.held is None or not buffer.nbytes:
+        if buffer.nbytes >= _LARGE and (error := _memory.exhausted([buffer])) is not None:
+            raise error
         return torch.zeros(buffer.nbytes, dtype=torch.uint8).untyped_storage()
     STATISTICS.downloaded += buffer.nbytes
     return buffer.held.view("uint8", [buffer.nbytes]).torch().untyped_storage()
@@ -421,6 +428,8 @@ def run(trace: Trace, why: str) -> None:
         program = _constant(trace, _shapes(trace), alive, unset)
         _PROGRAMS[key] = program, ()
         program.run(trace, ())
+    except DeviceError as e:
+        raise _memory.exhausted(trace.buffers, e) or e
     parts = program.parts or ()
     dispatches = sum(p.dispatches for p in parts if isinstance(p, Compiled))
     overloads = [s.spec.operator for s in trace.steps]
@@ -439,7 +448,8 @@ def run(trace: Trace, why: str) -> None:
 def _sessions() -> Iterator[Session]:
     programs = {id(p): p for p, _ in _PROGRAMS.values()}
     parts = (p for program in programs.values() for p in program.parts or ())
-    return (p.session for p in parts if isinstance(p, Compiled) and p.session is not None)
+    sessions = (p.executor.session for p in parts if isinstance(p, Compiled) and p.executor is not None)
+    return (s for s in sessions if not s.is_lost)
 
 
 def _wait() -> None:
