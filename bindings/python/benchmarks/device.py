@@ -1,10 +1,12 @@
 """Measures the device ``webgpu`` beside other devices of torch.
 
-    python device.py decode --model qwen2.5-0.5b --device webgpu cuda --dtype f32
+    python device.py decode --model qwen2.5-0.5b --device cuda webgpu --dtype f32
+    python device.py step --model qwen2.5-0.5b --device cuda webgpu --dtype f32
     python device.py train --model resnet18 --device webgpu cuda cpu --steps 200
-    python device.py operator --device webgpu cuda
+    python device.py operator --device cuda webgpu
 
-Name ``webgpu`` last: with it, torch cannot train on CUDA. Models have random weights from a fixed seed. A line for each measurement goes to the output, with ``--json`` as JSON.
+``decode`` is ``generate`` of transformers, ``step`` a loop around one compiled step. Name ``webgpu`` last: with it, torch cannot train
+on CUDA. Models have random weights from a fixed seed. A line for each measurement goes to the output, with ``--json`` as JSON.
 """
 
 import argparse
@@ -106,6 +108,65 @@ def decode(arguments):
             report(arguments, device=device, kind=kind, model=arguments.model, dtype=arguments.dtype, tokens_s=mean, half=half, **figures)
 
 
+def step(arguments):
+    """Tokens a second of greedy decoding by a loop around one compiled step, whose cache and tokens stay on the device."""
+    from transformers import StaticCache
+
+    texts = {}
+    for device in arguments.device:
+        begin(device)
+        model = language_model(arguments.model, DTYPES[arguments.dtype]).to(device)
+
+        @torch.no_grad()
+        def one(token, cache, position):
+            out = model(token, past_key_values=cache, cache_position=position, position_ids=position[None], use_cache=True)
+            return out.logits[:, -1:].argmax(-1), position + 1
+
+        compiled = torch.compile(one, backend="wgfc" if device == "webgpu" else "inductor")
+
+        def run():
+            cache = StaticCache(config=model.config, max_cache_len=arguments.tokens + 8)
+            token, position = torch.tensor([[3]], device=device), torch.zeros(1, dtype=torch.int64, device=device)
+            text = []
+            for i in range(arguments.tokens + 3):
+                if i == 3:
+                    wait(device)
+                    start = time.perf_counter()
+                token, position = compiled(token, cache, position)
+                text.append(token)
+            text = torch.cat(text, 1).tolist()
+            return arguments.tokens / (time.perf_counter() - start), text
+
+        first, _ = timed(run, device)
+        run()
+        made = [run() for _ in range(arguments.runs)]
+        mean, half = interval([rate for rate, _ in made])
+        same = texts.setdefault("text", made[0][1]) == made[0][1]
+        figures = dict(tokens_s=mean, half=half, first_seconds=first, same_text=same)
+        report(arguments, device=device, kind="step", model=arguments.model, dtype=arguments.dtype, **figures)
+
+
+class Autoencoder(torch.nn.Module):
+    """A sparse autoencoder: its loss for activations."""
+
+    def __init__(self, width=768, features=12288):
+        super().__init__()
+        self.encoder = torch.nn.Parameter(torch.randn(width, features) * width**-0.5)
+        self.decoder = torch.nn.Parameter(self.encoder.detach().T.clone())
+        self.threshold, self.centre = torch.nn.Parameter(torch.zeros(features)), torch.nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        features = torch.relu((x - self.centre) @ self.encoder + self.threshold)
+        error = features @ self.decoder + self.centre - x
+        return error.square().sum(-1).mean() + 0.05 * features.sum(-1).mean()
+
+
+def sae(steps):
+    torch.manual_seed(0)
+    model, rows = Autoencoder(), torch.randn(4, 4096, 768)
+    return model, lambda m, x: m(x), [(rows[i % 4],) for i in range(steps)]
+
+
 def decoder(steps):
     """A decoder of 10 million parameters, its loss, and batches."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -132,7 +193,7 @@ def train(arguments):
     for device in arguments.device:
         begin(device)
         for compiled in (False, True) if arguments.compiled else (False,):
-            model, loss_of, batches = {"resnet18": resnet, "decoder": decoder}[arguments.model](arguments.steps)
+            model, loss_of, batches = {"resnet18": resnet, "decoder": decoder, "sae": sae}[arguments.model](arguments.steps)
             model.to(device).train()
             step_loss = torch.compile(loss_of, backend="wgfc" if device == "webgpu" else "inductor") if compiled else loss_of
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -140,14 +201,14 @@ def train(arguments):
             losses, times = [], []
             for batch in placed:
 
-                def step():
+                def one():
                     loss = step_loss(model, *batch)
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
                     return loss.item()
 
-                seconds, loss = timed(step, device)
+                seconds, loss = timed(one, device)
                 losses.append(loss), times.append(seconds)
             expected = expected or losses
             differs = abs(losses[-1] - expected[-1]) / abs(expected[-1])
@@ -175,7 +236,7 @@ def operator(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("decode", "train", "operator"))
+    parser.add_argument("what", choices=("decode", "step", "train", "operator"))
     parser.add_argument("--device", nargs="+", default=["webgpu"], help="the devices of torch to measure, in order")
     parser.add_argument("--model", default="qwen2.5-0.5b")
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
@@ -188,7 +249,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    {"decode": decode, "train": train, "operator": operator}[arguments.what](arguments)
+    {"decode": decode, "step": step, "train": train, "operator": operator}[arguments.what](arguments)
 
 
 if __name__ == "__main__":
