@@ -402,7 +402,7 @@ def a_step_runs_as_one_program():
         optimizer.step()
         loss.item()
     last = torch.webgpu.trace()[-1]
-    assert last.why == "item" and last.parts == 1 and not last.compiled, last
+    assert last.why == "optimizer" and last.parts == 1 and not last.compiled, last
     assert any(line and line[0] == __file__ for line in last.lines), last.lines
 
 
@@ -449,6 +449,48 @@ def wrong_uses_are_exceptions_of_torch():
         else:
             raise AssertionError(f"no {kind.__name__} with {words!r}")
     assert ramp(DEVICE, 3).sum().item() == 3
+
+
+@case
+def loops_that_need_no_value_are_cut_at_the_same_place():
+    def loop(device, count):
+        y = ramp(device, 7)
+        z = y + 1
+        for i in range(count):
+            y = (y * 0.5 + i).sin()
+            z = torch.maximum(z.cos(), y[:1])
+        return y, z
+
+    limit, wgfc.torch._record.LIMIT = wgfc.torch._record.LIMIT, 256
+    try:
+        both(lambda d: loop(d, 150))
+        before = wgfc.torch.statistics()
+        both(lambda d: loop(d, 450))
+        after = wgfc.torch.statistics()
+    finally:
+        wgfc.torch._record.LIMIT = limit
+    cuts = [c.operators for c in torch.webgpu.trace() if c.why == "length"]
+    # The first cut has what precedes the loop.
+    assert len(set(cuts)) == 2, cuts
+    assert after.compiled - before.compiled <= 2, after.compiled - before.compiled
+
+
+@case
+def each_step_of_an_optimizer_is_a_program():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2)).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for i in range(6):
+        loss = model(ramp(DEVICE, 4, 6)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if i == 3:
+            before = wgfc.torch.statistics()
+    after = wgfc.torch.statistics()
+    assert (after.compiled - before.compiled, after.runs - before.runs) == (0, 2)
+    assert torch.webgpu.trace()[-1].why == "optimizer"
+    assert torch.isfinite(loss).item()
 
 
 @case

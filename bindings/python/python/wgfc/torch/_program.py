@@ -17,6 +17,7 @@ from typing import Any, Iterator, Optional, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wgfc import _fx
 from wgfc._compile import compile
@@ -411,7 +412,8 @@ def _constant(trace: Trace, shapes: list[Shape], alive: frozenset[int], unset: f
 
 def run(trace: Trace, why: str) -> None:
     """Runs a trace that was cut."""
-    alive = frozenset(i for i, b in enumerate(trace.buffers) if b.alive)
+    # Buffers with a number are read by the operators that were recorded after the cut.
+    alive = frozenset(i for i, b in enumerate(trace.buffers) if b.alive or b.number >= 0)
     unset = frozenset(i for i, b in enumerate(trace.buffers) if b.held is None and b.error is None)
     key = (tuple(trace.steps), alive, unset)
     before = STATISTICS.compiled
@@ -463,6 +465,14 @@ def _trim() -> None:
         session.trim()
 
 
+def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Cuts the trace after a step of an optimizer, so that each step of a loop is one program, which runs while the next is
+    recorded."""
+    if any(p.device.type == "webgpu" for group in optimizer.param_groups for p in group["params"][:1]):
+        _record.flush("optimizer")
+
+
+register_optimizer_step_post_hook(_stepped)
 State.run = staticmethod(run)  # type: ignore[assignment]
 MODULE.wait, MODULE.trim, MODULE.allocated = _wait, _trim, _memory.allocated
 

@@ -352,13 +352,50 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
         trace.places.append(place())
         if call.numbers:
             trace.numbers += call.numbers
-        if State.eager or len(steps) >= LIMIT:
-            flush("each operator" if State.eager else "length")
+        if State.eager:
+            flush("each operator")
+        elif len(steps) >= LIMIT:
+            flush("length", _begun_again(steps))
         return made[0] if spec.form is Tensor else None if spec.form is None else spec.form(made)
 
 
-def flush(why: str) -> None:
-    """Cuts the trace and runs it. An exception leaves its message in the buffers that the run should have written."""
+_BEGINNING = 16
+"""The number of operators by which the beginning of a trace is known again."""
+
+
+def _begun_again(steps: list[Step]) -> int:
+    """The number of operators up to where the trace begins for the last time, if it repeats its beginning in its second half; else
+    the number of all. A loop that needs no value is so cut at the same place each time, and the same programs run again."""
+    specs = [s.spec for s in steps]
+    first = specs[:_BEGINNING]
+    for i in range(len(specs) - _BEGINNING, len(specs) // 2, -1):
+        if specs[i] is first[0] and specs[i : i + _BEGINNING] == first:
+            return i
+    return len(specs)
+
+
+def _split(trace: Trace, count: int) -> tuple[Trace, Trace]:
+    """The first operators of a trace, and the others. The buffers have their numbers in the others."""
+    first, rest = Trace(), Trace()
+    lifted = sum(is_number(w) for s in trace.steps[:count] for w in s.spec.key)
+    first.steps, first.buffers = trace.steps[:count], trace.buffers[: 1 + max(n for s in trace.steps[:count] for n in (*s.reads, *s.makes))]
+    first.numbers, rest.numbers = trace.numbers[:lifted], trace.numbers[lifted:]
+    first.places, rest.places = trace.places[:count], trace.places[count:]
+
+    def again(n: int) -> int:
+        buffer = trace.buffers[n]
+        if buffer.number < 0:
+            buffer.number = len(rest.buffers)
+            rest.buffers.append(buffer)
+        return buffer.number
+
+    rest.steps = [s._replace(reads=tuple(map(again, s.reads)), makes=tuple(map(again, s.makes))) for s in trace.steps[count:]]
+    return first, rest
+
+
+def flush(why: str, count: Optional[int] = None) -> None:
+    """Cuts the trace, after its first ``count`` operators if that is given, and runs it. An exception leaves its message in the
+    buffers that the run should have written."""
     with LOCK:
         trace = State.trace
         State.trace = Trace()
@@ -366,9 +403,13 @@ def flush(why: str) -> None:
             buffer.number = -1
         if not trace.steps:
             return
+        if count is not None and count < len(trace.steps):
+            trace, State.trace = _split(trace, count)
         try:
             State.run(trace, why)
         except BaseException as e:
+            if (lines := [at for p in (trace.places[0], trace.places[-1]) if (at := line(p)) is not None]) and hasattr(e, "add_note"):
+                e.add_note("in operators recorded from " + " to ".join(f"{file}:{n}" for file, n in lines))
             for step in trace.steps:
                 for n in (*step.makes, *(step.reads[i] for i in step.spec.writes)):
                     trace.buffers[n].error = e
