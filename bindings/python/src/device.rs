@@ -98,6 +98,22 @@ pub fn adapters(py: Python<'_>) -> PyResult<Vec<Adapter>> {
     Ok(all.into_iter().enumerate().map(|(index, summary)| Adapter { index, summary }).collect())
 }
 
+/// Waits for the work of all devices that this process has opened. Without it, drivers that compute on the CPU would work on while
+/// the process unloads them at its exit.
+#[pyfunction]
+pub fn wait_for_devices(py: Python<'_>) {
+    py.detach(|| {
+        if not_forked().is_err() {
+            return;
+        }
+        let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        for d in devices.iter().filter(|d| !d.gpu.is_lost()) {
+            // The process ends, so nobody can be told of an error.
+            let _ = d.gpu.wait_blocking();
+        }
+    });
+}
+
 /// An error in a process that was forked after its parent used a driver: the driver would wait for threads that do not exist in
 /// the child.
 pub fn not_forked() -> Result<(), Error> {

@@ -25,7 +25,7 @@ mod _wgfc {
     #[pymodule_export]
     use super::command_line::command_line;
     #[pymodule_export]
-    use super::device::{Adapter, Tensor, adapters};
+    use super::device::{Adapter, Tensor, adapters, wait_for_devices};
     #[pymodule_export]
     use super::fingerprint::fingerprint;
     #[pymodule_export]

@@ -7,6 +7,7 @@
 (2, 5)
 """
 
+import atexit as _atexit
 import os as _os
 import sys as _sys
 
@@ -25,6 +26,9 @@ from wgfc._errors import (
     UnsupportedError,
 )
 from wgfc._wgfc import Adapter, Port, Program, Session, State, Stream, Tensor, __version__, adapters
+from wgfc._wgfc import wait_for_devices as _wait_for_devices
+
+_atexit.register(_wait_for_devices)
 
 __all__ = [
     "Adapter",
