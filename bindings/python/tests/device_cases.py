@@ -430,6 +430,36 @@ def memory_is_freed_with_the_last_reference():
 
 
 @case
+def anomaly_detection_gives_the_backward_pass_lines():
+    w = ramp(DEVICE, 3, 4).requires_grad_()
+    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
+        warnings.simplefilter("ignore")
+        y = torch.tanh(w)
+        (y * y).sum().backward()
+    w.grad.cpu()
+    found = {n for n, at in zip(torch.webgpu.trace()[-1].names, torch.webgpu.trace()[-1].lines) if at and at[0] == __file__}
+    assert any("tanh_backward" in n for n in found), (found, torch.webgpu.trace()[-1].lines)
+
+
+@case
+def memory_has_peaks():
+    gc.collect()
+    torch.accelerator.reset_peak_memory_stats()
+    before = torch.webgpu.memory_stats()
+    assert before["allocated_bytes.all.peak"] == torch.webgpu.memory_allocated()
+    x = torch.ones(1000, device=DEVICE)
+    y = (x + 1).cpu()
+    del x
+    after = torch.accelerator.memory_stats()
+    assert torch.webgpu.max_memory_allocated() == before["allocated_bytes.all.current"] + 8000
+    assert after["allocated.all.freed"] == before["allocated.all.freed"] + 2 and y.sum() == 2000
+    assert after["allocated_bytes.all.current"] == before["allocated_bytes.all.current"]
+    assert torch.webgpu.memory_reserved() >= 4000
+    torch.webgpu.empty_cache()
+    assert torch.webgpu.memory_reserved() < 1 << 20
+
+
+@case
 def wrong_uses_are_exceptions_of_torch():
     for kind, words, f in (
         (RuntimeError, "two devices", lambda: ramp(DEVICE, 3) + torch.ones(3)),
@@ -440,7 +470,7 @@ def wrong_uses_are_exceptions_of_torch():
         (RuntimeError, "", lambda: ramp(DEVICE, 2, 3) @ ramp(DEVICE, 2, 3)),
         (IndexError, "", lambda: ramp(DEVICE, 2, 3).sum(5)),
         (BufferError, "x.cpu()", lambda: ramp(DEVICE, 2).__dlpack__()),
-        (NotImplementedError, "memory_allocated", torch.accelerator.max_memory_allocated),
+        (NotImplementedError, "memory_stats", torch.accelerator.max_memory_reserved),
     ):
         try:
             f()

@@ -52,6 +52,14 @@ class Buffer:
         self.held, self.written, self.error, self.seen = held, True, None, None
 
 
+class Usage:
+    """Counts of the storages of this process and their bytes, also of those that fusion leaves out: made and freed in all, and the
+    peak of those alive."""
+
+    made = freed = peak = 0
+    made_bytes = freed_bytes = peak_bytes = 0
+
+
 class Handle:
     """What a storage carries; it is freed with the storage."""
 
@@ -60,9 +68,17 @@ class Handle:
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
         BY_ADDRESS[buffer.address] = buffer
+        Usage.made += 1
+        Usage.made_bytes += buffer.nbytes
+        if (alive := Usage.made_bytes - Usage.freed_bytes) > Usage.peak_bytes:
+            Usage.peak_bytes = alive
+        if (alive := Usage.made - Usage.freed) > Usage.peak:
+            Usage.peak = alive
 
     def __del__(self) -> None:
         self.buffer.alive = False
+        Usage.freed += 1
+        Usage.freed_bytes += self.buffer.nbytes
         BY_ADDRESS.pop(self.buffer.address, None)
 
 
@@ -157,7 +173,20 @@ def name_of(dtype: torch.dtype) -> str:
 
 def allocated() -> int:
     """The bytes of all storages that are alive."""
-    return sum(b.nbytes for b in list(BY_ADDRESS.values()))
+    return Usage.made_bytes - Usage.freed_bytes
+
+
+def usage() -> dict[str, int]:
+    """The counts of ``Usage`` by the names of ``torch.accelerator.memory_stats``."""
+    counts = {"current": Usage.made - Usage.freed, "peak": Usage.peak, "allocated": Usage.made, "freed": Usage.freed}
+    sizes = {"current": allocated(), "peak": Usage.peak_bytes, "allocated": Usage.made_bytes, "freed": Usage.freed_bytes}
+    both = {"allocated": counts, "allocated_bytes": sizes}
+    return {f"{name}.all.{k}": v for name, found in both.items() for k, v in found.items()}
+
+
+def reset_peaks() -> None:
+    """Begins peaks anew at what is alive."""
+    Usage.peak, Usage.peak_bytes = Usage.made - Usage.freed, allocated()
 
 
 def exhausted(buffers: Iterable[Buffer], error: Optional[BaseException] = None) -> Optional[torch.OutOfMemoryError]:

@@ -56,7 +56,8 @@ class Cut:
 
     @property
     def lines(self) -> list[Optional[tuple[str, int]]]:
-        """The file and line that recorded each operator; ``None`` for those of the backward pass."""
+        """The file and line that recorded each operator. For those of the backward pass, the line of the forward pass with
+        ``torch.autograd.set_detect_anomaly(True)``, else ``None``."""
         return [_record.line(p) for p in self.places]
 
     @property
@@ -465,6 +466,10 @@ def _trim() -> None:
         session.trim()
 
 
+def _reserved() -> int:
+    return sum(session.memory()["activations"] for session in _sessions())
+
+
 def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Cuts the trace after a step of an optimizer, so that each step of a loop is one program, which runs while the next is
     recorded."""
@@ -474,7 +479,8 @@ def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 register_optimizer_step_post_hook(_stepped)
 State.run = staticmethod(run)  # type: ignore[assignment]
-MODULE.wait, MODULE.trim, MODULE.allocated = _wait, _trim, _memory.allocated
+MODULE.wait, MODULE.trim, MODULE.reserved = _wait, _trim, _reserved
+MODULE.usage, MODULE.reset_peaks = _memory.usage, _memory.reset_peaks
 
 
 def mirror(x: Tensor) -> Tensor:

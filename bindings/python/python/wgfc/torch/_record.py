@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 import sys
 import threading
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -132,7 +133,8 @@ _CODES = 1 << 16
 
 
 def place() -> Any:
-    """The code and the instruction of the first frame outside of torch and of this package."""
+    """The code and the instruction of the first frame outside of torch and of this package. In the backward pass, which has no such
+    frame, the traceback of the forward operator if anomaly detection keeps one; else ``None``."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -144,13 +146,24 @@ def place() -> Any:
         if not known[1]:
             return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
-    return None
+    if not torch.is_anomaly_enabled():
+        return None
+    node = torch._C._current_autograd_node()
+    return None if node is None else node.metadata.get("traceback_")
+
+
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
+"""A frame in a traceback that is text."""
 
 
 def line(of: Any) -> Optional[tuple[str, int]]:
     """The file and line of a ``place``."""
     if of is None:
         return None
+    if isinstance(of, list):
+        frames = (m for text in reversed(of) if (m := _FRAME.search(text)) and not m[1].startswith(_FOLDERS))
+        found = next(frames, None)
+        return None if found is None else (found[1], int(found[2]))
     code, instruction = of
     lines = [n for first, last, n in code.co_lines() if first <= instruction < last and n is not None]
     return code.co_filename, lines[0] if lines else code.co_firstlineno

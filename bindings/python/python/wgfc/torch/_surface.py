@@ -31,7 +31,9 @@ class Module:
         self.generator = torch.Generator()
         self.flush: Callable[[str], None] = lambda why: None
         self.wait: Callable[[], None] = lambda: None
-        self.allocated: Callable[[], int] = lambda: 0
+        self.usage: Callable[[], dict[str, int]] = dict
+        self.reset_peaks: Callable[[], None] = lambda: None
+        self.reserved: Callable[[], int] = lambda: 0
         self.trim: Callable[[], None] = lambda: None
         self.cuts: list[Any] = []
 
@@ -93,9 +95,27 @@ class Module:
         self.wait()
 
     def memory_allocated(self, device: Device = None) -> int:
-        """The bytes of all tensors on the device, each storage once."""
+        """The bytes of all tensors on the device, each storage once, also those that fusion leaves out."""
+        return self.memory_stats(device)["allocated_bytes.all.current"]
+
+    def max_memory_allocated(self, device: Device = None) -> int:
+        """The most bytes that tensors on the device had at a time."""
+        return self.memory_stats(device)["allocated_bytes.all.peak"]
+
+    def memory_reserved(self, device: Device = None) -> int:
+        """The bytes of buffers that programs keep for their next runs, of which some hold tensors."""
         _index(device)
-        return self.allocated()
+        return self.reserved()
+
+    def memory_stats(self, device: Device = None) -> dict[str, int]:
+        """Counts of storages and their bytes, by the names of ``torch.accelerator.memory_stats``."""
+        _index(device)
+        return self.usage()
+
+    def reset_peak_memory_stats(self, device: Device = None) -> None:
+        """Begins peaks anew at what is alive."""
+        _index(device)
+        self.reset_peaks()
 
     def empty_cache(self) -> None:
         """Frees the memory that programs keep between their runs."""
@@ -228,7 +248,7 @@ def _host_only(x: torch.Tensor, *args: Any, **named: Any) -> Any:
 
 
 def _untracked(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("webgpu: peaks and reserved memory are not tracked; torch.webgpu.memory_allocated() has the bytes in use")
+    raise NotImplementedError("webgpu: this figure is not tracked; torch.webgpu.memory_stats() and memory_reserved() have those that are")
 
 
 torch.Tensor.__dlpack__ = _host_only  # type: ignore[method-assign]
@@ -237,11 +257,11 @@ for _name, _own in (
     ("synchronize", MODULE.synchronize),
     ("empty_cache", MODULE.empty_cache),
     ("memory_allocated", MODULE.memory_allocated),
-    ("max_memory_allocated", _untracked),
-    ("memory_reserved", _untracked),
+    ("max_memory_allocated", MODULE.max_memory_allocated),
+    ("memory_reserved", MODULE.memory_reserved),
     ("max_memory_reserved", _untracked),
-    ("memory_stats", _untracked),
-    ("reset_peak_memory_stats", _untracked),
+    ("memory_stats", MODULE.memory_stats),
+    ("reset_peak_memory_stats", MODULE.reset_peak_memory_stats),
     ("reset_accumulated_memory_stats", _untracked),
     ("get_memory_info", _untracked),
 ):
