@@ -524,6 +524,29 @@ def each_step_of_an_optimizer_is_a_program():
 
 
 @case
+def compiled_functions_write_arguments_whose_memory_is_exchanged():
+    @torch.no_grad()
+    def f(w, x):
+        w.add_(x)
+        return w * 2
+
+    fast = torch.compile(f, backend="wgfc")
+    rows = ramp(DEVICE, 3, 4)
+    w, x = torch.nn.Parameter(ramp(DEVICE, 4)), torch.ones(4, device=DEVICE)
+    for _ in range(3):
+        fast(w, x)
+    same(w.detach(), ramp("cpu", 4) + 3)
+    # A row is not the whole of its memory.
+    w.data = rows[1]
+    for _ in range(3):
+        y = fast(w, x)
+    same(w.detach(), ramp("cpu", 3, 4)[1] + 3)
+    same(y, 2 * ramp("cpu", 3, 4)[1] + 6)
+    same(rows[1], ramp("cpu", 3, 4)[1] + 3)
+    same(rows[0], ramp("cpu", 3, 4)[0])
+
+
+@case
 def sizes_beyond_memory_are_exceptions_of_torch():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

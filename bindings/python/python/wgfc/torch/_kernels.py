@@ -289,14 +289,15 @@ class _OnDevice:
                     continue
                 of, address, buffer, contents, held = last
                 # Other tensors can be assigned to the ``data`` of a parameter, and its memory can be written.
-                if of() is x and x.data_ptr() == address and buffer.held is contents and buffer.number < 0:
+                known_still = of() is x and x.data_ptr() == address and buffer.held is contents
+                if known_still and buffer.number < 0 and buffer.error is None:
                     found.append(held)
                     continue
                 held = _OnDevice.held(x)
                 found.append(held)
                 buffer = buffer_of(x)
-                if buffer.seen is not None and buffer.seen[2] is held:
-                    known[i] = weakref.ref(x), x.data_ptr(), buffer, buffer.held, held
+                is_whole = buffer.seen is not None and buffer.seen[2] is held
+                known[i] = (weakref.ref(x), x.data_ptr(), buffer, buffer.held, held) if is_whole else _NEVER
             return found
 
         def write(self, i: int, x: Tensor, held: Held, dtype: torch.dtype) -> None:
