@@ -546,6 +546,40 @@ def compiled_functions_write_arguments_whose_memory_is_exchanged():
 
 
 @case
+def compiled_functions_write_arguments_in_the_order_of_the_code():
+    def moved(a, c):
+        c.copy_(a.view(4, 3))
+        a.add_(1)
+        return c * 1
+
+    def exchanged(a, c):
+        t = a.clone()
+        a.copy_(c.view(3, 4))
+        c.copy_(t.view(4, 3))
+        return a + 1
+
+    def seen(a, c):
+        c.copy_(a.t())
+        a.mul_(2)
+        return a.t()
+
+    def passed_on(a, c):
+        a.copy_(c.t())
+        c.add_(a.t())
+        return c.view(12), a
+
+    for f in (moved, exchanged, seen, passed_on):
+        fast = torch.no_grad()(torch.compile(f, backend="wgfc"))
+        for device in ("cpu", DEVICE):
+            want = [ramp("cpu", 3, 4), -ramp("cpu", 4, 3)]
+            got = [x.clone().to(device) for x in want]
+            for _ in range(2):
+                results = [made if isinstance(made, tuple) else (made,) for made in (f(*want), fast(*got))]
+                for x, y in zip((*want, *results[0]), (*got, *results[1]), strict=True):
+                    torch.testing.assert_close(y.cpu(), x)
+
+
+@case
 def sizes_beyond_memory_are_exceptions_of_torch():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -391,7 +391,8 @@ def _split(trace: Trace, count: int) -> tuple[Trace, Trace]:
     """The first operators of a trace, and the others. The buffers have their numbers in the others."""
     first, rest = Trace(), Trace()
     lifted = sum(is_number(w) for s in trace.steps[:count] for w in s.spec.key)
-    first.steps, first.buffers = trace.steps[:count], trace.buffers[: 1 + max(n for s in trace.steps[:count] for n in (*s.reads, *s.makes))]
+    first.steps = trace.steps[:count]
+    first.buffers = trace.buffers[: 1 + max((n for s in first.steps for n in (*s.reads, *s.makes)), default=-1)]
     first.numbers, rest.numbers = trace.numbers[:lifted], trace.numbers[lifted:]
     first.places, rest.places = trace.places[:count], trace.places[count:]
 
