@@ -2,7 +2,7 @@
 
     python device.py decode --model qwen2.5-0.5b --device cuda webgpu --dtype f32
     python device.py step --model qwen2.5-0.5b --device cuda webgpu --dtype f32
-    python device.py train --model resnet18 --device webgpu cuda cpu --steps 200
+    python device.py train --model resnet18 --device cuda cpu webgpu --steps 200
     python device.py operator --device cuda webgpu
 
 ``decode`` is ``generate`` of transformers, ``step`` a loop around one compiled step. Name ``webgpu`` last: with it, torch cannot train
@@ -11,7 +11,9 @@ on CUDA. Models have random weights from a fixed seed. A line for each measureme
 
 import argparse
 import json
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
@@ -146,24 +148,13 @@ def step(arguments):
         report(arguments, device=device, kind="step", model=arguments.model, dtype=arguments.dtype, **figures)
 
 
-class Autoencoder(torch.nn.Module):
-    """A sparse autoencoder: its loss for activations."""
-
-    def __init__(self, width=768, features=12288):
-        super().__init__()
-        self.encoder = torch.nn.Parameter(torch.randn(width, features) * width**-0.5)
-        self.decoder = torch.nn.Parameter(self.encoder.detach().T.clone())
-        self.threshold, self.centre = torch.nn.Parameter(torch.zeros(features)), torch.nn.Parameter(torch.zeros(width))
-
-    def forward(self, x):
-        features = torch.relu((x - self.centre) @ self.encoder + self.threshold)
-        error = features @ self.decoder + self.centre - x
-        return error.square().sum(-1).mean() + 0.05 * features.sum(-1).mean()
-
-
 def sae(steps):
+    """The sparse autoencoder of fixtures/torch/train_step.py, of a useful size."""
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "torch"))
+    from train_step import Autoencoder
+
     torch.manual_seed(0)
-    model, rows = Autoencoder(), torch.randn(4, 4096, 768)
+    model, rows = Autoencoder(768, 12288), torch.randn(4, 4096, 768)
     return model, lambda m, x: m(x), [(rows[i % 4],) for i in range(steps)]
 
 

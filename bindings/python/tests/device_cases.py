@@ -41,6 +41,16 @@ def both(f, tolerance=1e-5):
         same(got, want, tolerance)
 
 
+def refused(kind, words, f):
+    """Asserts that ``f`` raises an exception of this type, whose text has these words."""
+    try:
+        f()
+    except kind as e:
+        assert words in str(e), (words, str(e))
+    else:
+        raise AssertionError(f"no {kind.__name__} with {words!r}")
+
+
 def ramp(device, *shape):
     return torch.arange(float(torch.Size(shape).numel())).reshape(shape).to(device)
 
@@ -472,12 +482,7 @@ def wrong_uses_are_exceptions_of_torch():
         (BufferError, "x.cpu()", lambda: ramp(DEVICE, 2).__dlpack__()),
         (NotImplementedError, "memory_stats", torch.accelerator.max_memory_reserved),
     ):
-        try:
-            f()
-        except kind as e:
-            assert words in str(e), (words, str(e))
-        else:
-            raise AssertionError(f"no {kind.__name__} with {words!r}")
+        refused(kind, words, f)
     assert ramp(DEVICE, 3).sum().item() == 3
 
 
@@ -587,13 +592,8 @@ def sizes_beyond_memory_are_exceptions_of_torch():
             lambda: torch.ones(1 << 20, 1 << 20, device=DEVICE)[3].cpu(),
             lambda: (torch.ones(1 << 16, 1 << 16, device=DEVICE) + ramp(DEVICE, 1 << 16)).cpu(),
         ):
-            try:
-                f()
-            except torch.OutOfMemoryError as e:
-                assert "webgpu out of memory. Tried to allocate" in str(e), str(e)
-            else:
-                raise AssertionError("no OutOfMemoryError")
-    # What is fused needs no memory for what lies between.
+            refused(torch.OutOfMemoryError, "webgpu out of memory. Tried to allocate", f)
+    # Intermediate results inside of a fused kernel need no memory.
     assert torch.ones(1 << 15, 1 << 15, device=DEVICE).sum(1)[5].item() == 1 << 15
     assert ramp(DEVICE, 3).sum().item() == 3
 
@@ -606,12 +606,7 @@ def after_the_loss_of_a_device_work_goes_on_with_another():
     assert (x * 2).sum().item() == 6
     wgfc.Tensor.empty("uint8", [1]).adapter.destroy_device()
     for lost in (lambda: (x * 2).sum().item(), x.cpu, lambda: f(x, w.to(DEVICE)).cpu()):
-        try:
-            lost()
-        except wgfc.DeviceError as e:
-            assert "lost" in str(e), str(e)
-        else:
-            raise AssertionError("no DeviceError")
+        refused(wgfc.DeviceError, "lost", lost)
     y = ramp(DEVICE, 3)
     assert (y * 2).sum().item() == 6
     torch.testing.assert_close(f(y, w.to(DEVICE)).cpu(), want)

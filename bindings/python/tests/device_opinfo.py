@@ -91,10 +91,9 @@ def compare_form(op, form):
     """Raises an exception if the first sample of the operator that has this form differs."""
     dtype = getattr(torch, form, torch.float32)
     for sample in op.sample_inputs("cpu", dtype):
-        given = sample.input, sample.args, sample.kwargs
         if form == "noncontiguous":
             sample = sample.noncontiguous()
-            given = sample.input, sample.args, sample.kwargs
+        given = sample.input, sample.args, sample.kwargs
         if form == "inplace" and (not isinstance(sample.input, torch.Tensor) or sample.broadcasts_input):
             continue
         on_device = tree_map(placed, given)

@@ -33,11 +33,16 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return plain.contiguous()
 
 
+EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+"""The executors of this process."""
+
+
 class Executor:
     """A session of a program. If its device is lost, the next call makes another session, on another device."""
 
     def __init__(self, program: Program, adapter: Any = None) -> None:
         self.program, self.adapter = program, adapter
+        EXECUTORS.add(self)
         self.session = Session(program, adapter)
         self.inputs = self.session.inputs
 

@@ -256,6 +256,7 @@ for _key in ("Conjugate", "Negative"):
 
 
 _NEVER: Any = (lambda: None, 0, None, None, None)
+"""The entry in ``Memory.known`` of a tensor that has not been read, or is not the whole of its memory."""
 
 
 class _OnDevice:
@@ -278,6 +279,7 @@ class _OnDevice:
         def __init__(self, is_kept: list[bool]) -> None:
             """``is_kept`` states of each tensor whether it is usually the one of the call before."""
             self.known: list[Any] = [_NEVER if kept else None for kept in is_kept]
+            """For each tensor that is kept a weak reference to it, its address, its buffer, the buffer's contents, and the elements."""
 
         def read(self, tensors: list[Tensor]) -> list[Held]:
             """The elements of the tensors."""

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from wgfc import _fx
 from wgfc._compile import compile
 from wgfc._errors import DeviceError, Error, ModelError
-from wgfc._resident import Executor
+from wgfc._resident import EXECUTORS, Executor
 from wgfc._wgfc import Session
 from wgfc._wgfc import Tensor as Held
 from wgfc.torch import _graph, _memory, _record, _sizes
@@ -449,9 +449,8 @@ def run(trace: Trace, why: str) -> None:
 
 
 def _sessions() -> Iterator[Session]:
-    programs = {id(p): p for p, _ in _PROGRAMS.values()}
-    parts = (p for program in programs.values() for p in program.parts or ())
-    sessions = (p.executor.session for p in parts if isinstance(p, Compiled) and p.executor is not None)
+    """The sessions of programs for the device, those of compiled functions included."""
+    sessions = (executor.session for executor in list(EXECUTORS) if executor.adapter is None)
     return (s for s in sessions if not s.is_lost)
 
 

@@ -368,7 +368,7 @@ def record(operator: Any, *args: Any, **kwargs: Any) -> Any:
         if State.eager:
             flush("each operator")
         elif len(steps) >= LIMIT:
-            flush("length", _begun_again(steps))
+            flush("length", _last_beginning(steps))
         return made[0] if spec.form is Tensor else None if spec.form is None else spec.form(made)
 
 
@@ -376,7 +376,7 @@ _BEGINNING = 16
 """The number of operators by which the beginning of a trace is known again."""
 
 
-def _begun_again(steps: list[Step]) -> int:
+def _last_beginning(steps: list[Step]) -> int:
     """The number of operators up to where the trace begins for the last time, if it repeats its beginning in its second half; else
     the number of all. A loop that needs no value is so cut at the same place each time, and the same programs run again."""
     specs = [s.spec for s in steps]
