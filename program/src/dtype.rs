@@ -33,7 +33,7 @@ macro_rules! dtypes {
             }
 
             /// Bits of one stored element.
-            pub fn bits(self) -> usize {
+            pub const fn bits(self) -> usize {
                 match self { $(DType::$variant => $bits,)* }
             }
 

@@ -4,6 +4,7 @@ use crate::tensor::Data;
 use crate::{DType, Tensor};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The number of elements that are converted at a time.
@@ -40,13 +41,27 @@ impl Halved {
         self.len() == 0
     }
 
+    /// Calls `f` with consecutive pieces of a range of the bytes, which are not kept; `false` if the f32 elements cannot
+    /// be read.
+    pub(crate) fn read(&self, range: Range<usize>, f: &mut dyn FnMut(&[u8])) -> bool {
+        let range = range.start..range.end.min(self.len());
+        let (first, last) = (range.start / 2, range.end.div_ceil(2));
+        let Some(from) = self.of.bytes().and_then(|b| b.get(4 * first..4 * last)) else { return false };
+        let mut at = 2 * first;
+        blocks(from, |_, halves| {
+            let bytes: &[u8] = bytemuck::cast_slice(halves);
+            let (begin, end) = (range.start.max(at), range.end.min(at + bytes.len()));
+            f(&bytes[begin - at..end - at]);
+            at += bytes.len();
+        });
+        true
+    }
+
     /// The f16 elements, which are computed by the first call; `None` if the f32 elements cannot be read.
     pub fn bytes(&self) -> Option<&[u8]> {
         let halve = || {
-            self.of.bytes()?;
             let mut out = Vec::with_capacity(self.len());
-            blocks(&self.of, |_, halves| out.extend_from_slice(bytemuck::cast_slice(halves)));
-            Some(out)
+            self.read(0..self.len(), &mut |b| out.extend_from_slice(b)).then_some(out)
         };
         self.bytes.get_or_init(halve).as_deref()
     }
@@ -59,10 +74,10 @@ impl AsRef<[u8]> for Halved {
     }
 }
 
-/// Calls `f` with blocks of the elements, original and rounded.
-fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
+/// Calls `f` with blocks of the f32 elements in `bytes`, original and rounded.
+fn blocks(bytes: &[u8], mut f: impl FnMut(&[f32], &[f16])) {
     let (mut whole, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
-    for block in t.bytes().unwrap_or_default().chunks(4 * BLOCK) {
+    for block in bytes.chunks(4 * BLOCK) {
         let n = block.len() / 4;
         for (to, from) in whole.iter_mut().zip(block.chunks_exact(4)) {
             *to = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
@@ -102,7 +117,7 @@ impl Tensor {
         let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
         let (mut error, mut norm) = (0.0f64, 0.0f64);
         let mut back = [0.0f32; BLOCK];
-        blocks(self, |values, halves| {
+        blocks(self.bytes().unwrap_or_default(), |values, halves| {
             let back = &mut back[..values.len()];
             halves.convert_to_f32_slice(back);
             let (mut e, mut n) = (0.0f32, 0.0f32);
@@ -128,7 +143,7 @@ impl Tensor {
     /// Whether rounding to f16 turns a finite value into an infinity.
     pub fn overflows_in_half(&self) -> bool {
         let mut overflows = false;
-        blocks(self, |values, halves| {
+        blocks(self.bytes().unwrap_or_default(), |values, halves| {
             overflows |= values.iter().zip(halves).any(|(v, h)| v.is_finite() && h.is_infinite());
         });
         overflows
@@ -167,6 +182,11 @@ mod tests {
         let want: Vec<f32> = v.iter().map(|v| f16::from_f32(*v).to_f32()).collect();
         assert_eq!(h.to_f32s().unwrap(), want);
         assert_eq!(h.flat_slice(3, 2).to_f32s().unwrap(), want[3..5]);
+        for range in [0..18002, 3..9000, 8191..8193, 18001..18002, 7..7] {
+            let mut got = vec![];
+            assert!(h.read(range.clone(), &mut |b| got.extend_from_slice(b)));
+            assert_eq!(got, h.bytes().unwrap()[range]);
+        }
         assert_eq!(h.pieces(2..6).flatten().copied().collect::<Vec<u8>>(), h.bytes().unwrap()[2..6]);
         assert!(h.shares_bytes(&t.in_half()) && !h.shares_bytes(&t) && h == t.in_half());
         assert!(!Tensor::absent(DType::F32, vec![3]).in_half().is_present());

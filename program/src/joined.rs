@@ -51,6 +51,11 @@ impl Joined {
         self.parts_of(range).flat_map(|(t, r)| t.pieces(r))
     }
 
+    /// Calls `f` with consecutive pieces of a range of the bytes; `false` if a part cannot be read.
+    pub(crate) fn read(&self, range: Range<usize>, f: &mut dyn FnMut(&[u8])) -> bool {
+        self.parts_of(range).all(|(t, r)| t.read(r, f))
+    }
+
     /// The locations of a range of the bytes, in order.
     pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
         self.parts_of(range).flat_map(|(t, r)| t.stretches(r))
@@ -59,6 +64,11 @@ impl Joined {
     /// Whether some of the bytes would have to be read from a file.
     pub(crate) fn is_remote(&self) -> bool {
         self.parts.iter().any(Tensor::is_remote)
+    }
+
+    /// Whether some of the bytes are computed.
+    pub(crate) fn is_derived(&self) -> bool {
+        self.parts.iter().any(Tensor::is_derived)
     }
 
     /// The parts that hold a range of the bytes, in order, each with its own range.

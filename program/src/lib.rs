@@ -20,6 +20,7 @@
 pub mod bundle;
 #[cfg(feature = "validate")]
 pub mod check;
+pub mod derived;
 pub mod device;
 pub mod dtype;
 pub mod halved;

@@ -124,6 +124,10 @@ impl Recipe {
         least: usize,
         place: impl Fn(Stretch<'t>) -> Option<(usize, u64)>,
     ) -> Option<Recipe> {
+        // A recipe has no means to derive bytes.
+        if t.is_derived() {
+            return None;
+        }
         if let Data::Halved(h) = &t.data {
             let of = Recipe::find(h.of(), least, place)?;
             // Each part must consist of whole elements.

@@ -1,5 +1,6 @@
 //! Tensors in host memory.
 
+use crate::derived::Derived;
 use crate::dtype::{Class, DType};
 use crate::halved::Halved;
 use crate::joined::Joined;
@@ -53,6 +54,8 @@ pub enum Data {
     },
     /// An f32 tensor, rounded to f16 on demand.
     Halved(Arc<Halved>),
+    /// Bytes that are computed from another tensor on demand.
+    Derived(Arc<Derived>),
     /// Absent, because the model was read without its weights. Such a program can be planned and inspected, but not
     /// run.
     Absent,
@@ -213,6 +216,7 @@ impl Tensor {
             Data::Joined(j) => Some((**j).as_ref()).filter(|b| b.len() == j.len()),
             Data::Remote { stretch, offset, len } => stretch.bytes()?.get(*offset..*offset + *len),
             Data::Halved(h) => h.bytes(),
+            Data::Derived(d) => d.bytes(),
             Data::Absent => None,
         }
     }
@@ -222,6 +226,7 @@ impl Tensor {
             Data::Bytes { len, .. } | Data::Remote { len, .. } => Some(*len),
             Data::Joined(j) => Some(j.len()),
             Data::Halved(h) => Some(h.len()),
+            Data::Derived(d) => Some(d.len()),
             Data::Absent => None,
         }
     }
@@ -238,6 +243,30 @@ impl Tensor {
         match &self.data {
             Data::Joined(j) => Box::new(j.pieces(range)),
             _ => Box::new(self.bytes().and_then(|b| b.get(range)).into_iter()),
+        }
+    }
+    /// Calls `f` with consecutive pieces of a range of the packed bytes. Bytes that are computed on demand are not kept.
+    /// `false` if some cannot be read; `f` may have been called before.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let half = Tensor::from_f32(vec![2], &[1.0, 2.0]).in_half();
+    /// let mut bytes = vec![];
+    /// assert!(half.read(0..4, &mut |piece| bytes.extend_from_slice(piece)));
+    /// assert_eq!(bytes, [0x00, 0x3c, 0x00, 0x40]);
+    /// ```
+    pub fn read(&self, range: Range<usize>, f: &mut dyn FnMut(&[u8])) -> bool {
+        match &self.data {
+            Data::Joined(j) => j.read(range, f),
+            Data::Derived(d) => d.read(range, f),
+            Data::Halved(h) => h.read(range, f),
+            _ => match self.bytes().and_then(|b| b.get(range)) {
+                Some(b) => {
+                    f(b);
+                    true
+                }
+                None => false,
+            },
         }
     }
     /// The locations of a range of the packed bytes, in order; none if absent. Reads nothing.
@@ -259,6 +288,16 @@ impl Tensor {
             Data::Remote { .. } => true,
             Data::Joined(j) => j.is_remote(),
             Data::Halved(h) => h.of().is_remote(),
+            Data::Derived(d) => d.of().is_remote(),
+            _ => false,
+        }
+    }
+    /// Whether some of the bytes are computed from those of another tensor, other than by rounding.
+    pub fn is_derived(&self) -> bool {
+        match &self.data {
+            Data::Derived(_) => true,
+            Data::Joined(j) => j.is_derived(),
+            Data::Halved(h) => h.of().is_derived(),
             _ => false,
         }
     }
@@ -267,6 +306,7 @@ impl Tensor {
         match (&self.data, &o.data) {
             (Data::Joined(a), Data::Joined(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
             (Data::Halved(a), Data::Halved(b)) => Arc::ptr_eq(a, b) || a.of().shares_bytes(b.of()),
+            (Data::Derived(a), Data::Derived(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
             (Data::Bytes { owner: a, offset: i, len: n }, Data::Bytes { owner: b, offset: j, len: m }) => {
                 Arc::as_ptr(a).cast::<()>() == Arc::as_ptr(b).cast::<()>() && (i, n) == (j, m)
             }
@@ -318,6 +358,7 @@ impl Tensor {
             }
             Data::Joined(j) => Data::Bytes { owner: j.clone(), offset: skip, len: bytes },
             Data::Halved(h) => Data::Bytes { owner: h.clone(), offset: skip, len: bytes },
+            Data::Derived(d) => Data::Bytes { owner: d.clone(), offset: skip, len: bytes },
             Data::Remote { stretch, offset, .. } => {
                 Data::Remote { stretch: stretch.clone(), offset: offset + skip, len: bytes }
             }

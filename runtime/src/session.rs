@@ -420,11 +420,12 @@ impl Session {
             let (owner, offset): (Arc<dyn ByteOwner>, usize) = match &tensor.data {
                 Data::Bytes { owner, offset, .. } => (owner.clone(), *offset),
                 Data::Joined(j) => (j.clone(), 0),
-                Data::Halved(h) if h.bytes().is_some() => (h.clone(), 0),
+                Data::Halved(h) => (h.clone(), 0),
+                Data::Derived(d) => (d.clone(), 0),
                 Data::Remote { stretch, offset, .. } if stretch.bytes().is_some() => {
                     (stretch.clone(), *offset)
                 }
-                Data::Halved(_) | Data::Remote { .. } | Data::Absent => return Err(absent()),
+                Data::Remote { .. } | Data::Absent => return Err(absent()),
             };
             let key = (Arc::as_ptr(&owner).cast::<()>() as usize, offset, len);
             if let Some(same) = self.weights.get(&key) {

@@ -59,11 +59,11 @@ impl Bytes<'_> {
             }
             Bytes::Tensor(t) => {
                 let mut at = 0;
-                for piece in t.pieces(range) {
+                let whole = t.read(range, &mut |piece| {
                     put(at, piece);
                     at += piece.len();
-                }
-                at
+                });
+                if whole { at } else { 0 }
             }
         }
     }

@@ -429,7 +429,7 @@ impl Source {
         let same = on_all_cores(&to_compare, |(_, part, owner)| {
             let end = part.offset + part.bytes;
             let bytes = (**owner).as_ref().get(part.offset as usize..end as usize).unwrap_or_default();
-            part.sha256.as_deref().is_some_and(|h| h.eq_ignore_ascii_case(&sha256([bytes].into_iter())))
+            part.sha256.as_deref().is_some_and(|h| h.eq_ignore_ascii_case(&sha256(|hash| hash(bytes))))
         });
         for ((name, part, _), _) in to_compare.iter().zip(&same).filter(|(_, same)| !**same) {
             let file = files.get(part.file).and_then(Option::as_ref);

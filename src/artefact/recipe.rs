@@ -46,10 +46,10 @@ impl Originals {
 }
 
 /// The SHA-256 hash of consecutive pieces, in hexadecimal digits.
-pub(super) fn sha256<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> String {
+pub(super) fn sha256(read: impl FnOnce(&mut dyn FnMut(&[u8]))) -> String {
     use std::fmt::Write;
     let mut hash = Sha256::new();
-    pieces.for_each(|p| hash.update(p));
+    read(&mut |piece| hash.update(piece));
     hash.finalize().iter().fold(String::with_capacity(64), |mut s, b| {
         // Writing to a string does not fail.
         let _ = write!(s, "{b:02x}");

@@ -112,9 +112,13 @@ impl<'b> File<'b> {
         for e in &self.entries {
             for begin in e.range.clone().step_by(PART_BYTES as usize) {
                 let end = e.range.end.min(begin + PART_BYTES as usize);
-                for piece in e.tensor.pieces(begin..end) {
-                    file.write_all(piece)?;
-                }
+                let mut written = Ok(());
+                e.tensor.read(begin..end, &mut |piece| {
+                    if written.is_ok() {
+                        written = file.write_all(piece);
+                    }
+                });
+                written?;
                 wrote(end - begin);
             }
         }
@@ -141,7 +145,7 @@ impl<'b> Weights<'b> {
             }
         }
         let parts: Vec<&Part> = found.iter().flat_map(|(_, _, r)| &r.parts).collect();
-        let mut hashes = hashed(&parts, |p| sha256([from.bytes(p)].into_iter()))?.into_iter();
+        let mut hashes = hashed(&parts, |p| sha256(|hash| hash(from.bytes(p))))?.into_iter();
         let mut named: BTreeMap<usize, usize> = BTreeMap::new();
         for (name, tensor, mut recipe) in found {
             for p in &mut recipe.parts {
@@ -170,7 +174,11 @@ impl<'b> Weights<'b> {
         }
         let ranges: Vec<(&Tensor, Range<usize>)> =
             weights.sources.iter().flat_map(|s| weights.own_parts(s)).map(|(t, r, _)| (t, r)).collect();
-        weights.hashes = hashed(&ranges, |(t, r)| sha256(t.pieces(r.clone())))?;
+        weights.hashes = hashed(&ranges, |(t, r)| {
+            sha256(|hash| {
+                t.read(r.clone(), hash);
+            })
+        })?;
         Ok(weights)
     }
 

@@ -73,7 +73,7 @@ fn recipes(bundle: &Bundle, elsewhere: &Elsewhere) -> (Recipes, Vec<u8>) {
         });
         let recipe = recipe.unwrap_or_else(|| {
             let offset = data.len() as u64;
-            tensor.pieces(0..tensor.byte_len().unwrap_or(0)).for_each(|p| data.extend_from_slice(p));
+            tensor.read(0..tensor.byte_len().unwrap_or(0), &mut |p| data.extend_from_slice(p));
             Recipe::whole(tensor, here, offset)
         });
         tensors.insert(name.to_owned(), recipe);

@@ -54,6 +54,7 @@ fn hash(node: &Node) -> Option<u64> {
             }
             Data::Joined(j) => Arc::as_ptr(j).addr().hash(&mut state),
             Data::Halved(h) => Arc::as_ptr(h).addr().hash(&mut state),
+            Data::Derived(d) => (d.name(), Arc::as_ptr(d).addr()).hash(&mut state),
             Data::Remote { stretch, offset, len } => {
                 (stretch.file(), stretch.offset() + *offset as u64, len).hash(&mut state)
             }

@@ -1,0 +1,183 @@
+//! Tensors whose bytes are computed from those of another tensor when they are read.
+
+use crate::tensor::Data;
+use crate::{DType, Tensor};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// The number of bytes that are computed at a time.
+pub(crate) const STEP: usize = 1 << 16;
+
+/// A computation of bytes from blocks of bytes: each block of the source makes as many bytes.
+///
+/// Two derivations of one name make the same bytes of the same source.
+#[derive(Clone, Copy, Debug)]
+pub struct Derivation {
+    /// Its unique name.
+    pub name: &'static str,
+    /// The number of bytes of a block of the source.
+    pub block: usize,
+    /// The number of bytes that a block makes, at most [`Derivation::MOST`].
+    pub makes: usize,
+    /// Writes the bytes that a block makes. The slices have `block` and `makes` bytes.
+    pub make: fn(&[u8], &mut [u8]),
+}
+
+impl Derivation {
+    /// The most bytes that a block may make.
+    pub const MOST: usize = 1024;
+}
+
+/// The bytes that a derivation makes of a tensor.
+///
+/// ```
+/// use wgfc_program::derived::Derivation;
+/// use wgfc_program::{DType, Tensor};
+/// // The low halves of bytes, two to a byte.
+/// let low = Derivation {
+///     name: "low halves",
+///     block: 2,
+///     makes: 1,
+///     make: |from, to| to[0] = from[0] & 15 | from[1] << 4,
+/// };
+/// let bytes = Tensor::new(DType::U8, vec![4], vec![0x12, 0x34, 0x56, 0x78])?;
+/// let t = Tensor::derived(&bytes, low, DType::U4, vec![4])?;
+/// assert_eq!(t.to_i64s(), Some(vec![2, 4, 6, 8]));
+/// # Ok::<(), String>(())
+/// ```
+pub struct Derived {
+    of: Tensor,
+    how: Derivation,
+    bytes: OnceLock<Option<Vec<u8>>>,
+}
+
+impl Derived {
+    /// The source.
+    pub fn of(&self) -> &Tensor {
+        &self.of
+    }
+
+    /// The name of the derivation.
+    pub fn name(&self) -> &'static str {
+        self.how.name
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.of.byte_len().unwrap_or(0) / self.how.block * self.how.makes
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All bytes, which the first call computes and keeps; `None` if the source cannot be read.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let make = || {
+            let mut out = Vec::with_capacity(self.len());
+            self.read(0..self.len(), &mut |b| out.extend_from_slice(b)).then_some(out)
+        };
+        self.bytes.get_or_init(make).as_deref()
+    }
+
+    /// Calls `f` with consecutive pieces of a range of the bytes, which are not kept. `false` if the source cannot be
+    /// read.
+    pub(crate) fn read(&self, range: Range<usize>, f: &mut dyn FnMut(&[u8])) -> bool {
+        let Derivation { block, makes, make, .. } = self.how;
+        let Some(from) = self.of.bytes() else { return false };
+        let range = range.start..range.end.min(self.len());
+        let mut made = vec![0u8; STEP / makes * makes];
+        let mut first = range.start / makes;
+        while first * makes < range.end {
+            let last = (first + made.len() / makes).min(range.end.div_ceil(makes));
+            let blocks = from[first * block..last * block].chunks_exact(block);
+            for (from, to) in blocks.zip(made.chunks_exact_mut(makes)) {
+                make(from, to);
+            }
+            let (begin, end) = (range.start.max(first * makes), range.end.min(last * makes));
+            f(&made[begin - first * makes..end - first * makes]);
+            first = last;
+        }
+        true
+    }
+
+    /// Whether both make the same bytes of the same memory.
+    pub(crate) fn is_same(&self, o: &Derived) -> bool {
+        self.how.name == o.how.name && self.of.shares_bytes(&o.of)
+    }
+}
+
+/// Empty if the source cannot be read.
+impl AsRef<[u8]> for Derived {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes().unwrap_or_default()
+    }
+}
+
+impl Tensor {
+    /// A tensor whose packed bytes `how` makes of this one when they are read; absent if this one is.
+    ///
+    /// # Errors
+    /// If this tensor is not whole blocks, or they do not make the bytes that type and shape need.
+    pub fn derived(&self, how: Derivation, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
+        let need = crate::tensor::checked_numel(&shape).map(|n| dtype.bytes_for(n));
+        let source = self.dtype.bytes_for(self.numel());
+        let whole = how.block > 0 && (1..=Derivation::MOST).contains(&how.makes);
+        let made = (whole && source.is_multiple_of(how.block)).then(|| source / how.block * how.makes);
+        if made.is_none() || made != need {
+            return Err(format!("{}: {source} bytes do not make {dtype}{shape:?}", how.name));
+        }
+        let data = match self.is_present() {
+            true => Data::Derived(Arc::new(Derived { of: self.clone(), how, bytes: OnceLock::new() })),
+            false => Data::Absent,
+        };
+        Ok(Tensor { dtype, shape, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRIPLE: Derivation = Derivation {
+        name: "triple",
+        block: 2,
+        makes: 3,
+        make: |from, to| to.copy_from_slice(&[from[0], from[1], from[0] ^ from[1]]),
+    };
+
+    #[test]
+    fn bytes_are_computed_when_they_are_read() {
+        let n = 50_000;
+        let bytes: Vec<u8> = (0..2 * n).map(|i| (i * 7 + i / 256) as u8).collect();
+        let source = Tensor::new(DType::U8, vec![2 * n], bytes.clone()).unwrap();
+        let t = source.derived(TRIPLE, DType::U8, vec![n, 3]).unwrap();
+        let want: Vec<u8> = bytes.chunks(2).flat_map(|b| [b[0], b[1], b[0] ^ b[1]]).collect();
+        for range in [0..3 * n, 1..2, 4..65_541, 65_533..131_080, 3 * n - 1..3 * n, 5..5] {
+            let mut got = vec![];
+            assert!(t.read(range.clone(), &mut |b| got.extend_from_slice(b)));
+            assert_eq!(got, want[range]);
+        }
+        assert_eq!((t.byte_len(), t.bytes()), (Some(3 * n), Some(&want[..])));
+        assert_eq!(t.flat_slice(7, 3).bytes(), Some(&want[7..10]));
+        let again = source.derived(TRIPLE, DType::U8, vec![n, 3]).unwrap();
+        let other = source.derived(Derivation { name: "other", ..TRIPLE }, DType::U8, vec![n, 3]).unwrap();
+        assert!(t.shares_bytes(&again) && !t.shares_bytes(&other) && !t.shares_bytes(&source));
+        let joined = Tensor::joined(&[&t, &t], 0).unwrap();
+        let mut both = vec![];
+        assert!(joined.read(3 * n - 2..3 * n + 2, &mut |b| both.extend_from_slice(b)));
+        assert_eq!(both, [&want[3 * n - 2..], &want[..2]].concat());
+    }
+
+    #[test]
+    fn sizes_that_do_not_match_are_errors() {
+        let of = |n: usize| Tensor::zeros(DType::U8, vec![n]);
+        assert!(of(3).derived(TRIPLE, DType::U8, vec![3]).is_err());
+        assert!(of(4).derived(TRIPLE, DType::U8, vec![5]).is_err());
+        assert!(of(4).derived(Derivation { block: 0, ..TRIPLE }, DType::U8, vec![6]).is_err());
+        assert!(of(4).derived(TRIPLE, DType::U8, vec![usize::MAX, 9]).is_err());
+        let absent = Tensor::absent(DType::U8, vec![4]).derived(TRIPLE, DType::U8, vec![6]).unwrap();
+        assert!(!absent.is_present());
+    }
+}
