@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_compiler::Diagnostic;
 use wgfc_compiler::import::onnx::{GraphProto, TensorProto, data_type};
-use wgfc_compiler::import::{ExternalData, decode, fx};
+use wgfc_compiler::import::{ExternalData, Format, decode, fx};
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
 
@@ -136,8 +136,13 @@ impl RandomWeights {
     /// Generates all external tensors of an ONNX model, or those that an archive of torch.export refers to but neither it
     /// nor `external` contains.
     pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
-        if fx::is_archive(model) {
-            return RandomWeights::of_archive(model, external);
+        match Format::of(model) {
+            Format::Archive => return RandomWeights::of_archive(model, external),
+            Format::Gguf => {
+                let message = "the file has its own weights, so none are made up";
+                return Err(Error::usage(message, "leave --random-weights out"));
+            }
+            Format::Onnx => {}
         }
         let wrong = |m: String| Error::from(wgfc_compiler::Errors::from(Diagnostic::model(m)));
         let model = decode(model)?;

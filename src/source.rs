@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx, onnx};
+use wgfc_compiler::import::{ExternalData, Format, Imported, NoExternalData, fx, onnx};
 use wgfc_compiler::passes::{After, State, Watch};
 use wgfc_compiler::pipeline::{self, Amend, Fused, Observe};
 use wgfc_compiler::{Diagnostic, Errors, Location};
@@ -39,7 +39,7 @@ impl ExternalData for ModelFile {
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
         match (&self.random, &self.folder) {
             // In an archive, only missing files are generated at random.
-            (Some(r), Some(folder)) if fx::is_archive(self.bytes()) => {
+            (Some(r), Some(folder)) if self.format() == Format::Archive => {
                 r.open(location).or_else(|_| folder.open(location))
             }
             (Some(r), _) => r.open(location),
@@ -101,6 +101,10 @@ impl ModelFile {
     pub fn random_weights(&self) -> Option<&RandomWeights> {
         self.random.as_ref()
     }
+    /// The format of the model.
+    pub fn format(&self) -> Format {
+        Format::of(self.bytes())
+    }
     /// The file's bytes.
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
@@ -111,7 +115,7 @@ impl ModelFile {
     }
     /// External files that were looked up and do not exist; for an archive of torch.export, the storages that it lacks.
     pub fn missing(&self) -> Vec<String> {
-        if fx::is_archive(self.bytes()) {
+        if self.format() == Format::Archive {
             let storages = fx::missing_storages(self.bytes(), self, None).unwrap_or_default();
             return storages.into_iter().map(|s| s.record).collect();
         }
@@ -123,9 +127,9 @@ impl ModelFile {
     /// # Errors
     /// The model cannot be decoded.
     pub fn locations(&self) -> Result<BTreeMap<String, usize>, Error> {
-        match fx::is_archive(self.bytes()) {
-            true => Ok(BTreeMap::new()),
-            false => {
+        match self.format() {
+            Format::Archive | Format::Gguf => Ok(BTreeMap::new()),
+            Format::Onnx => {
                 onnx::external_locations(self.bytes(), self, None).map_err(|e| self.located(Error::from(e)))
             }
         }
@@ -280,7 +284,7 @@ impl ModelFile {
     /// Replaces the errors of tensors in the same missing file by one error.
     fn without_repeats(&self, mut errors: Errors) -> Errors {
         let Some(folder) = &self.folder else { return errors };
-        let archive = fx::is_archive(self.bytes());
+        let archive = self.format() == Format::Archive;
         // A link that leaves the folder, or a file without read permission, is not missing.
         let absent =
             |d: &Diagnostic| d.message.contains("has no record") || d.message.ends_with("no such file");
@@ -333,7 +337,7 @@ impl ModelFile {
     /// # Ok(()) }
     /// ```
     pub fn missing_weights(&self) -> Result<BTreeMap<String, usize>, Error> {
-        if fx::is_archive(self.bytes()) {
+        if self.format() == Format::Archive {
             return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());
         }
         let all = self.locations()?.into_iter();

@@ -5,7 +5,7 @@ use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc::compiler::budget::Budget;
-use wgfc::compiler::import::{close_names, decode, fx};
+use wgfc::compiler::import::{Format, close_names, decode};
 use wgfc::{Error, ModelFile, Options, Tensor, npy};
 
 /// The saved tensors that a model is compared with.
@@ -27,7 +27,7 @@ struct Names {
 
 impl Names {
     fn of(file: &ModelFile) -> Result<Names, Error> {
-        if fx::is_archive(file.bytes()) {
+        if file.format() != Format::Onnx {
             let g = file.import(&Options { graph_only: true, ..Options::default() })?.graph;
             let names = |all: &[wgfc::ir::Border]| all.iter().map(|b| b.name.to_string()).collect();
             let mut made = vec![];

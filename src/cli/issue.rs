@@ -8,7 +8,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use wgfc::compiler::import::fx;
+use wgfc::compiler::import::Format;
 use wgfc::compiler::import::onnx::{
     DimensionValue, GraphProto, ModelProto, TypeValue, ValueInfoProto, attribute_type, data_type,
 };
@@ -54,16 +54,16 @@ pub fn main(a: &ReportArgs, t: &Terminal) -> Result<(), Error> {
         "versions, system, adapter and its limits, options",
         &about(a, &file, gpu.as_ref()),
     );
-    let archive = fx::is_archive(file.bytes());
+    let onnx = file.format() == Format::Onnx;
     let mut left_out = None;
-    match archive {
+    match onnx {
         // Numbers of the program are in its kernels and may be weights, so kernels are not packed.
-        true => {
+        false => {
             if let Err(e) = file.compile(&Options { graph_only: true, ..a.compile.options()? }) {
                 failures.push(format!("compiling it:\n{}", without_numbers(&e.to_string())));
             }
         }
-        false => {
+        true => {
             let h = hollow(&file, a.anonymous)?;
             of_model(a, &file, &h, gpu.as_ref(), &mut pack, &mut failures, t)?;
             left_out = Some(h);

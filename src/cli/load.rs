@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::Diagnostic;
-use wgfc::compiler::import::fx::is_archive;
+use wgfc::compiler::import::Format;
 use wgfc::compiler::import::shape_inputs;
 use wgfc::model::{Opened, WhyCpu};
 use wgfc::runtime::Gpu;
@@ -217,7 +217,7 @@ pub fn without_weights(e: Error, file: &ModelFile) -> Error {
     let about = |d: &&mut Diagnostic| missing.iter().any(|m| d.message.contains(&format!("`{m}`")));
     if let Some(first) = errors.0.iter_mut().find(about) {
         let missing = super::some_of(&missing);
-        first.help = Some(if is_archive(file.bytes()) {
+        first.help = Some(if file.format() == Format::Archive {
             format!(
                 "save it again with {missing}; to run it all the same with made-up weights, give --random-weights"
             )

@@ -44,7 +44,7 @@ use std::time::Duration;
 use store::Store;
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
-use wgfc_compiler::import::{NoExternalData, fx};
+use wgfc_compiler::import::{Format, NoExternalData};
 use wgfc_selftest::{Failure, caught};
 
 /// The size of a model. See the example of the [module](self).
@@ -108,12 +108,16 @@ pub struct Reduced {
 /// # Errors
 /// A model that cannot be read, that is no ONNX model, or that does not fail; errors of the judge.
 pub fn reduce(file: &ModelFile, dims: &BTreeMap<String, i64>, task: Task<'_>) -> Result<Reduced, Error> {
-    if fx::is_archive(file.bytes()) {
-        return Err(Error::file_help(
-            file.path(),
-            "is an archive of torch.export; only ONNX models can be reduced",
-            "export the module with torch.onnx.export, or cut the module itself down",
-        ));
+    if file.format() != Format::Onnx {
+        let (what, help) = match file.format() {
+            Format::Archive => (
+                "an archive of torch.export",
+                "export the module with torch.onnx.export, or cut the module itself down",
+            ),
+            _ => ("a GGUF file", "report the architecture and the types of its tensors"),
+        };
+        let message = format!("is {what}; only ONNX models can be reduced");
+        return Err(Error::file_help(file.path(), message, help));
     }
     let mut store = Store::new()?;
     let Taken { model, declared, mut own } = taken(file, dims, &mut store)?;

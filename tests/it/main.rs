@@ -27,6 +27,7 @@ mod caches;
 mod carried;
 mod conformance;
 mod data;
+mod decoders;
 mod dispatches;
 mod draws;
 mod exact;

@@ -1,9 +1,12 @@
 //! Importers, which turn a model's bytes into a [`Graph`].
 //!
 //! Each format has a module that decodes it: it reads the messages, walks the graph, and calls a function of [`lower`](crate::lower) with
-//! the operands and parameters of each operator. The modules are [`onnx`] and [`fx`].
+//! the operands and parameters of each operator. The modules are [`onnx`], [`fx`] and [`gguf`]; the last holds no graph, which
+//! [`decoder`] makes from its description.
 
+pub mod decoder;
 pub mod fx;
+pub mod gguf;
 pub mod onnx;
 #[cfg(test)]
 mod supported;
@@ -77,10 +80,10 @@ impl ExternalData for NoExternalData {
 /// assert_eq!(errors.0.len(), 1);
 /// ```
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    if fx::is_archive(bytes) {
-        fx::import(bytes, external, options)
-    } else {
-        onnx::import(bytes, external, options)
+    match Format::of(bytes) {
+        Format::Onnx => onnx::import(bytes, external, options),
+        Format::Archive => fx::import(bytes, external, options),
+        Format::Gguf => gguf::import(bytes, external, options),
     }
 }
 
@@ -97,10 +100,10 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
 /// # Ok(()) }
 /// ```
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
-    if fx::is_archive(bytes) {
-        fx::check(bytes, external, options)
-    } else {
-        onnx::check(bytes, external, options)
+    match Format::of(bytes) {
+        Format::Onnx => onnx::check(bytes, external, options),
+        Format::Archive => fx::check(bytes, external, options),
+        Format::Gguf => gguf::check(bytes, external, options),
     }
 }
 
@@ -113,10 +116,38 @@ pub fn declared_inputs(
     external: &dyn ExternalData,
     options: &Options,
 ) -> Result<Vec<(String, TensorType)>, Errors> {
-    if fx::is_archive(bytes) {
-        fx::declared_inputs(bytes, external, options)
-    } else {
-        onnx::declared_inputs(bytes, options)
+    match Format::of(bytes) {
+        Format::Onnx => onnx::declared_inputs(bytes, options),
+        Format::Archive => fx::declared_inputs(bytes, external, options),
+        Format::Gguf => gguf::declared_inputs(bytes, external, options),
+    }
+}
+
+/// The format of a model, which its first bytes identify.
+///
+/// ```
+/// use wgfc_compiler::import::Format;
+/// assert_eq!(Format::of(b"GGUF\x03\0\0\0"), Format::Gguf);
+/// assert_eq!(Format::of(b"\x08\x0a"), Format::Onnx);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// ONNX, and whatever is of no other format.
+    Onnx,
+    /// An archive of `torch.export.save`, or the `model.json` of one.
+    Archive,
+    /// GGUF.
+    Gguf,
+}
+
+impl Format {
+    /// The format of a model with these bytes.
+    pub fn of(bytes: &[u8]) -> Format {
+        match () {
+            () if gguf::is_gguf(bytes) => Format::Gguf,
+            () if fx::is_archive(bytes) => Format::Archive,
+            () => Format::Onnx,
+        }
     }
 }
 
@@ -131,6 +162,11 @@ fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
         (b.name.to_string(), ty)
     };
     g.inputs.iter().map(show).collect()
+}
+
+/// The name and type of each output of a graph.
+fn shown_outputs(g: &Graph) -> Vec<(String, String)> {
+    g.outputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).to_string())).collect()
 }
 
 /// Whether an operator requires indices within the bounds of their axes. Names outside of the domain `ai.onnx` are prefixed with their

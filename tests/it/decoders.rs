@@ -1,0 +1,113 @@
+//! Language models from files without a graph compute the logits that transformers computes.
+//!
+//! `scripts/language_models.py` writes the models and the logits.
+
+use crate::backend::{Backend, run_session, session};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use wgfc::compiler::import::gguf;
+use wgfc::{ModelFile, Options, Tensor};
+use wgfc_compiler::lower::Lowering;
+use wgfc_ir::{Border, Graph};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders")
+}
+
+/// The names of the models.
+fn names() -> Vec<String> {
+    let all = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path());
+    let mut names: Vec<String> =
+        all.filter(|p| p.is_dir()).map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert!(names.len() >= 12, "{names:?}");
+    names
+}
+
+fn tensor(path: &Path) -> Tensor {
+    wgfc::npy::read(path).unwrap()
+}
+
+/// The logits of a sequence that is computed in two runs: the first `cut` tokens, and the others.
+fn logits(graph: &Graph, ids: &[i64], cut: usize) -> Vec<f32> {
+    let mut caches: BTreeMap<String, Tensor> = BTreeMap::new();
+    let mut out = vec![];
+    for ids in [&ids[..cut], &ids[cut..]] {
+        if ids.is_empty() {
+            continue;
+        }
+        let mut given = BTreeMap::from([("input_ids".to_owned(), Tensor::from_i64(vec![1, ids.len()], ids))]);
+        for i in graph.inputs.iter().filter(|i| i.name.starts_with("past_key_values")) {
+            let ty = graph.ty(i.value);
+            let shape: Vec<usize> = ty.shape.iter().map(|d| d.as_const().unwrap_or(0) as usize).collect();
+            let empty = Tensor::from_f32(shape, &[]);
+            given.insert(i.name.to_string(), caches.get(&*i.name).cloned().unwrap_or(empty));
+        }
+        let results = wgfc_ir::eval::evaluate(graph, &given).unwrap();
+        for (b, t) in graph.outputs.iter().zip(results) {
+            match b.name.strip_prefix("present") {
+                None => out.extend(t.to_f32s().unwrap()),
+                Some(rest) => drop(caches.insert(format!("past_key_values{rest}"), t)),
+            }
+        }
+    }
+    out
+}
+
+/// The largest difference, relative to the largest value.
+fn difference(got: &[f32], want: &Tensor) -> f32 {
+    let want = want.to_f32s().unwrap();
+    assert_eq!(got.len(), want.len());
+    let most = want.iter().fold(0f32, |m, w| m.max(w.abs()));
+    got.iter().zip(&want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / most
+}
+
+#[test]
+fn gguf_files_have_the_logits_of_transformers() {
+    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
+    let mut wrong = vec![];
+    for name in names() {
+        let at = folder().join(&name);
+        let file = ModelFile::open(&at.join("model.gguf")).unwrap();
+        let options = Options { dims: [("batch".to_owned(), 1)].into(), ..Options::default() };
+        let graph = file.import(&options).unwrap().graph;
+        let want = tensor(&at.join("gguf_logits.npy"));
+        // The factors of a long context depend on the number of tokens of each run.
+        let cuts: &[usize] = if name == "phi3-long" { &[12] } else { &[12, 7] };
+        for cut in cuts {
+            let d = difference(&logits(&graph, &ids, *cut), &want);
+            if d > 2e-5 {
+                wrong.push(format!("{name}, cut at {cut}: {d:e}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn blocks_have_the_values_of_the_package_gguf() {
+    let bytes = std::fs::read(folder().join("kinds.gguf")).unwrap();
+    let want = std::fs::read(folder().join("kinds.safetensors")).unwrap();
+    let want = safetensors::SafeTensors::deserialize(&want).unwrap();
+    let header = gguf::open(&bytes).unwrap();
+    assert_eq!(header.tensors.len(), 15);
+    for name in header.tensors.keys() {
+        let mut graph = Graph::new();
+        let value = gguf::tensor(&mut Lowering::new(&mut graph), &bytes, &header, name).unwrap();
+        graph.outputs.push(Border { name: (*name).into(), value });
+        let got = wgfc_ir::eval::evaluate(&graph, &BTreeMap::new()).unwrap()[0].to_f32s().unwrap();
+        let want = want.tensor(name).unwrap();
+        let bits: Vec<u32> = got.iter().map(|v| v.to_bits()).collect();
+        let want: Vec<u32> =
+            want.data().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        assert!(bits == want, "{name}");
+        for gpu in Backend::adapters() {
+            let program = crate::states::fused(&graph, &Options::default());
+            let on_device = run_session(&mut session(&gpu, &program).unwrap(), &BTreeMap::new()).unwrap();
+            let on_device = on_device[0].to_f32s().unwrap();
+            // A device may add without rounding the product first.
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * (a.abs() + 1.0);
+            assert!(on_device.iter().zip(&got).all(near), "{name} on {}", gpu.summary().name);
+        }
+    }
+}
