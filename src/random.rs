@@ -138,7 +138,7 @@ impl RandomWeights {
     pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
         match Format::of(model) {
             Format::Archive => return RandomWeights::of_archive(model, external),
-            Format::Gguf => {
+            Format::Gguf | Format::Checkpoint => {
                 let message = "the file has its own weights, so none are made up";
                 return Err(Error::usage(message, "leave --random-weights out"));
             }

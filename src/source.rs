@@ -128,7 +128,7 @@ impl ModelFile {
     /// The model cannot be decoded.
     pub fn locations(&self) -> Result<BTreeMap<String, usize>, Error> {
         match self.format() {
-            Format::Archive | Format::Gguf => Ok(BTreeMap::new()),
+            Format::Archive | Format::Gguf | Format::Checkpoint => Ok(BTreeMap::new()),
             Format::Onnx => {
                 onnx::external_locations(self.bytes(), self, None).map_err(|e| self.located(Error::from(e)))
             }

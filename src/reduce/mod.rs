@@ -114,6 +114,7 @@ pub fn reduce(file: &ModelFile, dims: &BTreeMap<String, i64>, task: Task<'_>) ->
                 "an archive of torch.export",
                 "export the module with torch.onnx.export, or cut the module itself down",
             ),
+            Format::Checkpoint => ("a checkpoint", "report the type of the model and its configuration"),
             _ => ("a GGUF file", "report the architecture and the types of its tensors"),
         };
         let message = format!("is {what}; only ONNX models can be reduced");

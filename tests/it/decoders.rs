@@ -62,16 +62,16 @@ fn difference(got: &[f32], want: &Tensor) -> f32 {
     got.iter().zip(&want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / most
 }
 
-#[test]
-fn gguf_files_have_the_logits_of_transformers() {
+/// Compares the logits of every model with those in a file; `model` and `logits` are names in the model's folder.
+fn have_the_logits_of_transformers(model: &str, logits_of: &str) {
     let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
     let mut wrong = vec![];
     for name in names() {
         let at = folder().join(&name);
-        let file = ModelFile::open(&at.join("model.gguf")).unwrap();
+        let file = ModelFile::open(&at.join(model)).unwrap();
         let options = Options { dims: [("batch".to_owned(), 1)].into(), ..Options::default() };
         let graph = file.import(&options).unwrap().graph;
-        let want = tensor(&at.join("gguf_logits.npy"));
+        let want = tensor(&at.join(logits_of));
         // The factors of a long context depend on the number of tokens of each run.
         let cuts: &[usize] = if name == "phi3-long" { &[12] } else { &[12, 7] };
         for cut in cuts {
@@ -82,6 +82,16 @@ fn gguf_files_have_the_logits_of_transformers() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn gguf_files_have_the_logits_of_transformers() {
+    have_the_logits_of_transformers("model.gguf", "gguf_logits.npy");
+}
+
+#[test]
+fn checkpoints_have_the_logits_of_transformers() {
+    have_the_logits_of_transformers("config.json", "logits.npy");
 }
 
 #[test]

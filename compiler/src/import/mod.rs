@@ -1,9 +1,10 @@
 //! Importers, which turn a model's bytes into a [`Graph`].
 //!
 //! Each format has a module that decodes it: it reads the messages, walks the graph, and calls a function of [`lower`](crate::lower) with
-//! the operands and parameters of each operator. The modules are [`onnx`], [`fx`] and [`gguf`]; the last holds no graph, which
-//! [`decoder`] makes from its description.
+//! the operands and parameters of each operator. The modules are [`onnx`] and [`fx`]; [`gguf`] and
+//! [`checkpoint`] hold no graph, which [`decoder`] makes from their description.
 
+pub mod checkpoint;
 pub mod decoder;
 pub mod fx;
 pub mod gguf;
@@ -84,6 +85,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
         Format::Onnx => onnx::import(bytes, external, options),
         Format::Archive => fx::import(bytes, external, options),
         Format::Gguf => gguf::import(bytes, external, options),
+        Format::Checkpoint => checkpoint::import(bytes, external, options),
     }
 }
 
@@ -104,6 +106,7 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
         Format::Onnx => onnx::check(bytes, external, options),
         Format::Archive => fx::check(bytes, external, options),
         Format::Gguf => gguf::check(bytes, external, options),
+        Format::Checkpoint => checkpoint::check(bytes, external, options),
     }
 }
 
@@ -120,6 +123,7 @@ pub fn declared_inputs(
         Format::Onnx => onnx::declared_inputs(bytes, options),
         Format::Archive => fx::declared_inputs(bytes, external, options),
         Format::Gguf => gguf::declared_inputs(bytes, external, options),
+        Format::Checkpoint => checkpoint::declared_inputs(bytes, external, options),
     }
 }
 
@@ -138,6 +142,8 @@ pub enum Format {
     Archive,
     /// GGUF.
     Gguf,
+    /// A `config.json` of transformers, with weights in safetensors beside it.
+    Checkpoint,
 }
 
 impl Format {
@@ -145,6 +151,7 @@ impl Format {
     pub fn of(bytes: &[u8]) -> Format {
         match () {
             () if gguf::is_gguf(bytes) => Format::Gguf,
+            () if checkpoint::is_config(bytes) => Format::Checkpoint,
             () if fx::is_archive(bytes) => Format::Archive,
             () => Format::Onnx,
         }
@@ -162,6 +169,28 @@ fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
         (b.name.to_string(), ty)
     };
     g.inputs.iter().map(show).collect()
+}
+
+/// The name and type of each input of a graph.
+fn types_of_inputs(g: &Graph) -> Vec<(String, TensorType)> {
+    g.inputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).clone())).collect()
+}
+
+/// The report on a model without a graph of its own, from its import.
+fn report(producer: &str, imported: Result<Imported, Errors>) -> CheckReport {
+    let mut report = CheckReport { producer: producer.into(), ..CheckReport::default() };
+    match imported {
+        Ok(imported) => {
+            for operator in imported.operators.values() {
+                *report.operators.entry(operator.clone()).or_default() += 1;
+            }
+            report.inputs = shown_inputs(&imported.graph);
+            report.outputs = shown_outputs(&imported.graph);
+            report.warnings = imported.warnings;
+        }
+        Err(e) => report.errors = e.0,
+    }
+    report
 }
 
 /// The name and type of each output of a graph.

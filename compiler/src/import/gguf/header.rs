@@ -185,7 +185,9 @@ impl<'m> Header<'m> {
             2 | 3 => {}
             v if v.swap_bytes() <= 3 => return Err("the file is for machines of the other byte order".into()),
             v => {
-                return Err(format!("the file has version {v} of the format; versions 2 and 3 are supported"));
+                return Err(format!(
+                    "the file has version {v} of the format; versions 2 and 3 are supported"
+                ));
             }
         }
         let (tensors, items) = (r.u64()?, r.u64()?);

@@ -51,26 +51,13 @@ pub fn declared_inputs(
     options: &Options,
 ) -> Result<Vec<(String, TensorType)>, Errors> {
     let options = Options { graph_only: true, ..options.clone() };
-    let graph = import(bytes, external, &options)?.graph;
-    Ok(graph.inputs.iter().map(|b| (b.name.to_string(), graph.ty(b.value).clone())).collect())
+    import(bytes, external, &options).map(|i| super::types_of_inputs(&i.graph))
 }
 
 /// Reports which operators a model uses and whether it can be compiled, without reading its weights.
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
     let options = Options { graph_only: true, ..options.clone() };
-    let mut report = CheckReport { producer: "GGUF".into(), ..CheckReport::default() };
-    match import(bytes, external, &options) {
-        Ok(imported) => {
-            for operator in imported.operators.values() {
-                *report.operators.entry(operator.clone()).or_default() += 1;
-            }
-            report.inputs = super::shown_inputs(&imported.graph);
-            report.outputs = super::shown_outputs(&imported.graph);
-            report.warnings = imported.warnings;
-        }
-        Err(e) => report.errors = e.0,
-    }
-    report
+    super::report("GGUF", import(bytes, external, &options))
 }
 
 /// Reads the header of a file.
