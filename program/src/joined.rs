@@ -3,6 +3,7 @@
 use crate::remote::Stretch;
 use crate::tensor::{Data, checked_numel};
 use crate::{DType, Tensor};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -88,6 +89,12 @@ impl Joined {
                 (from < to).then(|| (p, there + from..there + to))
             })
         })
+    }
+
+    /// Hashes where the parts' bytes are.
+    pub(crate) fn hash_place(&self, state: &mut impl Hasher) {
+        (self.outer, self.parts.len()).hash(state);
+        self.parts.iter().for_each(|p| p.hash_place(state));
     }
 
     /// Whether both join the same memory, so that their bytes are certainly equal.

@@ -320,6 +320,24 @@ impl Tensor {
             _ => false,
         }
     }
+    /// Hashes where the bytes are. Tensors that [share bytes](Tensor::shares_bytes) are equal in this; no bytes are read.
+    pub fn hash_place(&self, state: &mut impl Hasher) {
+        match &self.data {
+            Data::Bytes { owner, offset, len } => {
+                (Arc::as_ptr(owner).cast::<()>().addr(), offset, len).hash(state);
+            }
+            Data::Joined(j) => j.hash_place(state),
+            Data::Halved(h) => h.of().hash_place(state),
+            Data::Derived(d) => {
+                d.name().hash(state);
+                d.of().hash_place(state);
+            }
+            Data::Remote { stretch, offset, len } => {
+                (stretch.file(), stretch.offset() + *offset as u64, len).hash(state);
+            }
+            Data::Absent => {}
+        }
+    }
     /// Whether the values are known.
     pub fn is_present(&self) -> bool {
         !matches!(self.data, Data::Absent)

@@ -15,12 +15,14 @@ use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::runtime::{Estimate, Gpu, Profile};
-use wgfc::{BatchGenerator, Decoder, Error, Fusion, GeneratorOptions, Request, output};
+use wgfc::{BatchGenerator, Decoder, Error, Fusion, Generator, GeneratorOptions, Request, output};
 
 /// The tokens that are generated before those that are measured, and the time of earlier warm-up runs: clocks rise under
 /// load.
 const WARM_UP: usize = 8;
 const WARM: Duration = Duration::from_millis(500);
+/// The number of prompts of a length that count, after one that does not.
+const PROMPTED: usize = 5;
 /// The number of runs of a profile.
 const PROFILED: usize = 10;
 /// The number of steps that are compared.
@@ -63,6 +65,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         true => recompute(a, &decoder, (&gpu, &cache), t)?,
         false => cached(a, &decoder, (&gpu, &cache), t)?,
     };
+    let first = first_tokens(a, &decoder, (&gpu, &cache), t)?;
     let chosen_for = cache.source.to_string();
     let bandwidth = {
         let _progress = t.spinner("measuring the device's bandwidth".into());
@@ -87,6 +90,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
                 "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED, "tokens": COMPARED * a.batch as usize,
             })),
             "past": rows.iter().map(|r| r.json(bandwidth)).collect::<Vec<_>>(),
+            "prompt": first.iter().map(First::json).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
@@ -109,6 +113,9 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         known_bytes_text(wgfc::memory::peak()),
         text(&rows, bandwidth)
     );
+    if !first.is_empty() {
+        s += &format!("\n{}", first_text(&first));
+    }
     for r in &rows {
         s += &format!("\n  {} past\n", r.past);
         s += &profile::text(&r.profile);
@@ -186,6 +193,71 @@ fn cached(
         });
     }
     Ok((rows, check, generator.device_memory()))
+}
+
+/// The time from a prompt to its first token.
+struct First {
+    tokens: usize,
+    /// In nanoseconds.
+    time: Estimate,
+}
+
+impl First {
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "tokens": self.tokens,
+            "first_token_ns": estimate_json(self.time),
+            "tokens_per_second": self.tokens as f64 * 1e9 / self.time.median,
+        })
+    }
+}
+
+fn first_text(all: &[First]) -> String {
+    let heading = ["prompt", "first token", "95% confidence", "tokens/s"];
+    let mut lines = vec![heading.map(str::to_owned).to_vec()];
+    for f in all {
+        let [median, interval] = estimate_text(Some(f.time));
+        let speed = f.tokens as f64 * 1e9 / f.time.median;
+        lines.push(vec![f.tokens.to_string(), median, interval, format!("{speed:.0}")]);
+    }
+    table(&lines, &[true; 4])
+}
+
+/// The time to the first token behind each length of prompt that was asked for.
+fn first_tokens(
+    a: &BenchDecodeArgs,
+    decoder: &Decoder,
+    (gpu, cache): (&Gpu, &DeviceCache),
+    t: &Terminal,
+) -> Result<Vec<First>, Error> {
+    let Some(longest) = a.prompt.iter().copied().max() else { return Ok(vec![]) };
+    let options = GeneratorOptions {
+        capacity: (longest as usize).saturating_add(1).next_multiple_of(256),
+        prompt_chunk: a.prompt_chunk as usize,
+        ..options(a, cache)
+    };
+    let mut generator = {
+        let _progress = t.spinner(format!("compiling {} for prompts", shown(&a.model)));
+        let made = Generator::on_device(gpu.clone(), decoder, &options);
+        made.map_err(|e| without_weights(e, decoder.model()))?
+    };
+    let request = Request { max_new_tokens: 1, ..Request::default() };
+    let mut out = vec![];
+    for tokens in a.prompt.iter().map(|n| (*n).max(1) as usize) {
+        let _progress = t.spinner(format!("measuring a prompt of {tokens}"));
+        let ids: Vec<i64> = (0..tokens).map(|i| (i % generator.vocabulary().max(1)) as i64).collect();
+        let mut times = vec![];
+        for _ in 0..=PROMPTED {
+            generator.reset()?;
+            let start = Instant::now();
+            for token in generator.generate(&ids, &request)? {
+                token?;
+            }
+            times.push(start.elapsed().as_nanos() as f64);
+        }
+        out.push(First { tokens, time: estimate(times.split_off(1))? });
+    }
+    Ok(out)
 }
 
 fn options(a: &BenchDecodeArgs, cache: &DeviceCache) -> GeneratorOptions {

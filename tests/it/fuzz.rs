@@ -4,6 +4,7 @@
 //! `WGFC_FUZZ_SEED` repeats it.
 
 mod archives;
+mod decoders;
 mod models;
 mod plans;
 mod structure;

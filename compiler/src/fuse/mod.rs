@@ -237,14 +237,13 @@ fn build(
             continue;
         }
         if let Some(mapping) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
-            let most = options.profile.max_storage_buffers as usize;
             match split::parts(graph, u, mapping, steps, &mut tensors)
                 .map(|b| b.narrow(options, &mut tensors))
             {
                 Ok(Ok(b)) => blocks.push(b),
                 // The parts of a loop hand on the carried values in buffers, which can be more than one kernel binds.
                 Ok(Err(wide)) => {
-                    split(graph, u, &wide, &[], bans, most);
+                    split(graph, u, &wide, &[], bans, options);
                     again = true;
                 }
                 Err(Errors(e)) => errors.extend(e),
@@ -277,7 +276,7 @@ fn build(
                 let [kernel] = kernel;
                 let bound = count_bindings(&kernel);
                 if bound > most {
-                    if !split(graph, u, &kernel, &inlined, bans, most) {
+                    if !split(graph, u, &kernel, &inlined, bans, options) {
                         errors.push(
                             Diagnostic::unsupported(format!(
                                 "a kernel needs {bound} storage buffers, the device binds {}",
@@ -382,15 +381,22 @@ fn count_bindings(k: &Kernel) -> usize {
 }
 
 /// Bans decisions of a kernel that binds too many buffers: the inlined values that load the most tensors get memory until the rest fits;
-/// without any, the last absorbed member is banned.
+/// without any, the last absorbed member is banned. Values that are much larger than the kernel's result, such as weights that are
+/// dequantised where they are read, get memory only if nothing else is left.
 fn split(
     graph: &Graph,
     unit: &unit::Unit,
     kernel: &Kernel,
     inlined: &[(Value, u32)],
     bans: &mut Bans,
-    most: usize,
+    options: &Options,
 ) -> bool {
+    let most = options.profile.max_storage_buffers as usize;
+    let bytes = |v: Value| {
+        let ty = graph.ty(v);
+        options.expect.estimate(&ty.numel()).saturating_mul(ty.dtype.bits() as i64) / 8
+    };
+    let little = options.profile.speeds.little_bytes().max(bytes(unit.anchor.into()).saturating_mul(4));
     let op = |v: &Value| &graph.node(v.node).op;
     let candidates: Vec<(Value, u32)> = inlined
         .iter()
@@ -406,14 +412,20 @@ fn split(
         .iter()
         .map(|(v, e)| (of.get(e).map_or(0, Vec::len), *v, *e))
         .filter(|(n, ..)| *n > 1)
-        .max_by_key(|(n, v, _)| (*n, std::cmp::Reverse(v.node)));
+        .max_by_key(|(n, v, _)| (bytes(*v) <= little, *n, std::cmp::Reverse(v.node)));
+    if let (Some((_, v, _)), Some(m)) = (best, unit.members.last())
+        && bytes(v) > little
+    {
+        return bans.absorb.insert(*m);
+    }
     if let Some((n, v, first)) = best {
         bans.materialise.insert(v);
         // If that is not enough, further values that load at least as many are banned at the same time.
         let mut bound = count_bindings(kernel).saturating_sub(n - 1);
         let values: FxHashMap<u32, Value> = candidates.iter().map(|(v, e)| (*e, *v)).collect();
         loaded(&kernel.body, &candidates, |e, n| {
-            let more = e != first && n == MANY && bound > most;
+            let small = values.get(&e).is_some_and(|v| bytes(*v) <= little);
+            let more = e != first && n == MANY && bound > most && small;
             if more && let Some(v) = values.get(&e) {
                 bound = bound.saturating_sub(n - 1);
                 bans.materialise.insert(*v);

@@ -13,7 +13,6 @@ use super::fold;
 use super::views::ViewMap;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use wgfc_ir::tensor::{Data, Tensor};
 use wgfc_ir::{Graph, Node, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
 
@@ -49,15 +48,7 @@ fn hash(node: &Node) -> Option<u64> {
         Op::Const(t) => match &t.data {
             Data::Absent => return None,
             _ if is_small(t) => t.bytes()?.hash(&mut state),
-            Data::Bytes { owner, offset, len } => {
-                (Arc::as_ptr(owner).cast::<()>().addr(), offset, len).hash(&mut state)
-            }
-            Data::Joined(j) => Arc::as_ptr(j).addr().hash(&mut state),
-            Data::Halved(h) => Arc::as_ptr(h).addr().hash(&mut state),
-            Data::Derived(d) => (d.name(), Arc::as_ptr(d).addr()).hash(&mut state),
-            Data::Remote { stretch, offset, len } => {
-                (stretch.file(), stretch.offset() + *offset as u64, len).hash(&mut state)
-            }
+            _ => t.hash_place(&mut state),
         },
         _ => {}
     }

@@ -153,6 +153,12 @@ pub struct BenchDecodeArgs {
     /// A folder with model.onnx, or a model's file
     #[arg(value_name = "MODEL|DIR")]
     pub model: PathBuf,
+    /// Also the time to the first token behind a prompt of so many tokens; may be repeated
+    #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
+    pub prompt: Vec<u32>,
+    /// The most tokens of a prompt that one run takes
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
+    pub prompt_chunk: u32,
     /// Positions in the cache before the tokens that count; may be repeated [default: 64]
     #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
     pub past: Vec<usize>,

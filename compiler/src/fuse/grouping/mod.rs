@@ -368,6 +368,10 @@ impl Grouper<'_> {
         if expanding && loaded <= result / 2 {
             return true;
         }
+        // Memory for a value of which every element is evaluated about once costs a pass and saves nothing.
+        if !heavy && self.evaluated(readers) <= elements.saturating_add(elements / 8) {
+            return true;
+        }
         if self.is_heaped(n, readers) {
             return false;
         }
@@ -389,6 +393,15 @@ impl Grouper<'_> {
             (true, 1..=3) => !heavy && weight <= pass / 4 && loaded <= result + result / 4,
             (true, _) => expanding && loaded < result,
         }
+    }
+
+    /// How many elements of a value its readers evaluate in total.
+    fn evaluated(&self, readers: &BTreeMap<UnitId, Reader>) -> i64 {
+        let of = |(u, r): (&UnitId, &Reader)| match r.how {
+            Read::Often => r.evaluations,
+            Read::Passes | Read::Once => self.estimate(self.units[*u].anchor.into()),
+        };
+        readers.iter().map(of).fold(0, i64::saturating_add)
     }
 
     /// Scalar operations of unit `u` after inlining `n`.
