@@ -4,6 +4,9 @@
 mod bounds;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
+#[cfg(feature = "tokenizers")]
+#[cfg_attr(not(test), expect(dead_code, reason = "no format of models that is read yet carries its tokenizer"))]
+mod vocabulary;
 
 use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::files::in_words;
