@@ -58,8 +58,14 @@ pub struct SaveOptions<'a> {
     pub beside: &'a [(String, Vec<u8>)],
 }
 
-/// The names of a decoder's files that may lie in the folder of its plan: its tokenizer and its configuration.
-pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONFIG];
+/// The names of a decoder's files that may lie in the folder of its plan: its tokenizer, its configuration and its chat
+/// template.
+pub const BESIDE: [&str; 4] = [
+    crate::generate::TOKENIZER,
+    crate::generate::CONFIG,
+    crate::generate::TOKENIZER_CONFIG,
+    crate::generate::ADDED_TEMPLATE,
+];
 
 /// Writes `program` as the folder `path`, or as one file if `path` ends in `.wgfc`.
 ///

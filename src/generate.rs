@@ -18,7 +18,10 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(any(feature = "chat", feature = "tokenizers"))]
+mod apart;
 mod batch;
+mod chat;
 mod choose;
 mod head;
 mod programs;
@@ -29,9 +32,10 @@ mod text;
 mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
+pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
-pub use text::{CONFIG, Decoder, Defaults, TOKENIZER, TextStream};
+pub use text::{ADDED_TEMPLATE, CONFIG, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
 pub use tokens::Tokens;
 
 use crate::model::device_error;

@@ -2,15 +2,18 @@
 
 #[cfg(feature = "tokenizers")]
 mod bounds;
+mod chat;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
 #[cfg(feature = "tokenizers")]
 #[cfg_attr(not(test), expect(dead_code, reason = "no format of models that is read yet carries its tokenizer"))]
 mod vocabulary;
 
+use super::chat::{ChatOptions, ChatTemplate, Message};
 use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::files::in_words;
 use crate::{Bundle, Error, ModelFile};
+use chat::Chat;
 use guarded::{Guarded, Stream};
 use std::path::{Path, PathBuf};
 use wgfc_compiler::budget::Budget;
@@ -37,6 +40,7 @@ pub struct Decoder {
     compiled: Option<Box<Bundle>>,
     tokenizer: Option<Guarded>,
     defaults: Defaults,
+    chat: Chat,
     path: PathBuf,
     memory_limit: Option<u64>,
 }
@@ -65,10 +69,10 @@ pub struct Defaults {
 }
 
 impl Decoder {
-    /// Opens a folder with `model.onnx` (or a single `.onnx` file of another name) and, if they exist, `tokenizer.json` and
-    /// `generation_config.json`. A model's file alone also works; it takes token ids only. Instead of a model, `path` may be
-    /// what [`compile_decoder`](super::compile_decoder) made of it: a folder, which may hold these two files too, or one
-    /// file, beside which they may lie.
+    /// Opens a folder with `model.onnx` (or a single `.onnx` file of another name) and, if they exist, `tokenizer.json`,
+    /// `generation_config.json`, `tokenizer_config.json` and `chat_template.jinja`. A model's file alone also works; it takes
+    /// token ids only. Instead of a model, `path` may be what [`compile_decoder`](super::compile_decoder) made of it: a
+    /// folder, which may hold these files too, or one file, beside which they may lie.
     ///
     /// # Errors
     /// No model or several in the folder; files that cannot be read or whose content is invalid.
@@ -105,8 +109,9 @@ impl Decoder {
             _ => (ModelFile::open(path)?, None, None),
         };
         let Some(folder) = folder else {
-            let (tokenizer, defaults, path) = (None, Defaults::default(), path.to_owned());
-            return Ok(Decoder { model, compiled, tokenizer, defaults, path, memory_limit });
+            let (tokenizer, defaults, chat) = (None, Defaults::default(), Chat::default());
+            let path = path.to_owned();
+            return Ok(Decoder { model, compiled, tokenizer, defaults, chat, path, memory_limit });
         };
         let budget = Budget::of_data(memory_limit);
         let within = |file: &Path, bytes: &[u8], copies: u32| {
@@ -136,7 +141,21 @@ impl Decoder {
                 Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?
             }
         };
-        Ok(Decoder { model, compiled, tokenizer, defaults, path: path.to_owned(), memory_limit })
+        let read_within = |name: &str, copies: u32| {
+            let beside = folder.join(name);
+            let bytes = read(&beside)?;
+            bytes.iter().try_for_each(|bytes| within(&beside, bytes, copies))?;
+            Ok::<_, Error>(bytes)
+        };
+        // Without the feature `chat` there are no templates.
+        let chat = match cfg!(feature = "chat") {
+            false => Chat::default(),
+            true => {
+                let (config, template) = (read_within(TOKENIZER_CONFIG, 1)?, read_within(ADDED_TEMPLATE, 0)?);
+                Chat::read(&folder, config.as_deref(), template.as_deref())?
+            }
+        };
+        Ok(Decoder { model, compiled, tokenizer, defaults, chat, path: path.to_owned(), memory_limit })
     }
 
     /// Generates all external weights at random; see [`ModelFile::with_random_weights`].
@@ -207,7 +226,68 @@ impl Decoder {
     /// # Errors
     /// There is no tokenizer, or it refuses the text.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, Error> {
-        let encoded = self.tokenizer()?.encode(text);
+        self.tokens_of(text, true)
+    }
+
+    /// Tokens that end an answer: those that the publisher recommends, and `eos_token` of `tokenizer_config.json`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+    /// // A model's file alone names none.
+    /// assert!(wgfc::Decoder::open(&path)?.stop_tokens().is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub fn stop_tokens(&self) -> Vec<i64> {
+        let mut stop = self.defaults.stop.clone();
+        let end = self.chat.special("eos_token").and_then(|t| self.tokenizer.as_ref()?.id(t));
+        stop.extend(end.map(i64::from).filter(|t| !self.defaults.stop.contains(t)));
+        stop
+    }
+
+    /// Whether there is a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.chat.is_there()
+    }
+
+    /// The decoder with another chat template, such as one that the model's file has.
+    pub fn with_chat_template(mut self, template: ChatTemplate) -> Decoder {
+        self.chat.set(template);
+        self
+    }
+
+    /// The prompt for messages as text, by the model's chat template: `tool_use` if it has one of this name and there are
+    /// tools, otherwise `default`.
+    ///
+    /// # Errors
+    /// There is no template; otherwise as for [`ChatTemplate::render`].
+    pub fn chat_text(&self, messages: &[Message], options: &ChatOptions) -> Result<String, Error> {
+        if !cfg!(feature = "chat") {
+            ChatTemplate::parse("", [("", ""); 0])?;
+        }
+        self.chat.template(options, &self.path)?.render(messages, options)
+    }
+
+    /// The tokens of [`Decoder::chat_text`]. The template writes all special tokens, so the tokenizer adds none.
+    ///
+    /// # Errors
+    /// There is no template or no tokenizer; otherwise as for [`ChatTemplate::render`].
+    ///
+    /// ```no_run
+    /// use wgfc::generate::{ChatOptions, Decoder, Message};
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// let decoder = Decoder::open("qwen".as_ref())?;
+    /// let messages = [Message::system("Be brief."), Message::user("Why is the sky blue?")];
+    /// let prompt: Vec<i64> = decoder.chat_prompt(&messages, &ChatOptions::default())?;
+    /// # Ok(()) }
+    /// ```
+    pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<i64>, Error> {
+        self.tokenizer()?;
+        self.tokens_of(&self.chat_text(messages, options)?, false)
+    }
+
+    fn tokens_of(&self, text: &str, special: bool) -> Result<Vec<i64>, Error> {
+        let encoded = self.tokenizer()?.encode(text, special);
         let encoded = encoded.map_err(|e| {
             let help = "give another text, or token ids (--tokens 1,2,3)";
             Error::usage(format!("the tokenizer refuses the text: {e}"), help)
@@ -309,6 +389,10 @@ impl Defaults {
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The name of the file with the publisher's recommendations beside a model.
 pub const CONFIG: &str = "generation_config.json";
+/// The name of the file with the tokenizer's special tokens and the chat template beside a model.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The name of the chat template's own file beside a model.
+pub const ADDED_TEMPLATE: &str = "chat_template.jinja";
 
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
 const NOT_CONFIG: &str = "correct or remove the file: its settings can also be given as options";

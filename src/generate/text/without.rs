@@ -13,7 +13,11 @@ impl Guarded {
         Err("wgfc was built without the feature `tokenizers`".into())
     }
     /// The ids of a text's tokens.
-    pub fn encode(&self, _: &str) -> Result<Vec<u32>, String> {
+    pub fn encode(&self, _: &str, _: bool) -> Result<Vec<u32>, String> {
+        match *self {}
+    }
+    /// The id of a token.
+    pub fn id(&self, _: &str) -> Option<u32> {
         match *self {}
     }
     /// The text of tokens.
