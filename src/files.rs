@@ -118,6 +118,45 @@ pub(crate) fn in_words(e: &std::io::Error) -> String {
     }
 }
 
+/// The model in a folder, as published ones are laid out.
+pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, Error> {
+    let inner = folder.join("onnx");
+    for of in [folder, &inner] {
+        if of.join("model.onnx").is_file() {
+            return Ok(of.join("model.onnx"));
+        }
+    }
+    let mut models = vec![];
+    for (of, extension) in [(folder, "onnx"), (&inner, "onnx"), (folder, "gguf")] {
+        if models.is_empty() && of.is_dir() {
+            let entries = std::fs::read_dir(of).map_err(|e| unreadable(of, in_words(&e)))?;
+            let paths = entries.filter_map(|e| Some(e.ok()?.path()));
+            models.extend(paths.filter(|p| p.extension().is_some_and(|x| x == extension)));
+        }
+    }
+    models.sort();
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let config = folder.join("config.json");
+    match models.as_slice() {
+        [one] => Ok(one.clone()),
+        [] if config.is_file() && weights.iter().any(|w| folder.join(w).is_file()) => Ok(config),
+        [] => Err(Error::file_help(
+            folder,
+            "holds no model: neither .onnx nor .gguf, nor config.json with model.safetensors",
+            "give a folder with a model, or a model's file",
+        )),
+        [first, ..] => {
+            let names: Vec<String> =
+                models.iter().filter_map(|m| Some(m.file_name()?.to_string_lossy().into_owned())).collect();
+            Err(Error::file_help(
+                folder,
+                format!("holds {} models and none is called model.onnx: {}", models.len(), names.join(", ")),
+                format!("give the file, as in {}", first.display()),
+            ))
+        }
+    }
+}
+
 /// The folder of a model as the source of its external tensors.
 ///
 /// A location may name any regular file in the folder or below it. A location that leaves the folder, through `..` or a

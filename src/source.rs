@@ -56,8 +56,13 @@ impl ExternalData for ModelFile {
 }
 
 impl ModelFile {
-    /// Opens a model. Its external data is read from its folder when it is compiled.
+    /// Opens a model. Its external data is read from its folder when it is compiled. Of a folder the model in it is opened:
+    /// `model.onnx` or `onnx/model.onnx`, or the only `.onnx` or `.gguf` file, or `config.json` with weights in safetensors.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is empty; a folder with no model or several.
     pub fn open(path: &Path) -> Result<ModelFile, Error> {
+        let path = &if path.is_dir() { crate::files::model_in(path)? } else { path.to_owned() };
         let bytes = map_file(path)?;
         if (*bytes).as_ref().is_empty() {
             return Err(Error::file_help(path, "is empty", "copy or export the model again"));

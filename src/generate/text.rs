@@ -3,20 +3,22 @@
 #[cfg(feature = "tokenizers")]
 mod bounds;
 mod chat;
+#[cfg(feature = "tokenizers")]
+mod gguf;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
 #[cfg(feature = "tokenizers")]
-#[cfg_attr(not(test), expect(dead_code, reason = "no format of models that is read yet carries its tokenizer"))]
 mod vocabulary;
 
 use super::chat::{ChatOptions, ChatTemplate, Message};
-use crate::artefact::{PLAN, ReadOptions, is_program};
-use crate::files::in_words;
+use crate::artefact::{ReadOptions, is_program};
 use crate::{Bundle, Error, ModelFile};
 use chat::Chat;
 use guarded::{Guarded, Stream};
 use std::path::{Path, PathBuf};
 use wgfc_compiler::budget::Budget;
+#[cfg(feature = "tokenizers")]
+use wgfc_compiler::import::Format;
 
 /// A decoder's files.
 ///
@@ -38,7 +40,8 @@ pub struct Decoder {
     model: ModelFile,
     /// The compiled plans, if a compiled folder or file was opened.
     compiled: Option<Box<Bundle>>,
-    tokenizer: Option<Guarded>,
+    /// A tokenizer that cannot be used keeps its error until text is needed.
+    tokenizer: Option<Result<Guarded, Error>>,
     defaults: Defaults,
     chat: Chat,
     path: PathBuf,
@@ -95,67 +98,71 @@ impl Decoder {
     /// # Errors
     /// As for [`Decoder::open`].
     pub fn open_within(path: &Path, memory_limit: Option<u64>) -> Result<Decoder, Error> {
-        let (model, compiled, folder) = match (path.is_dir(), is_program(path)) {
-            (true, _) if !path.join(PLAN).is_file() => {
-                (ModelFile::open(&model_in(path)?)?, None, Some(path.to_owned()))
-            }
-            (folder, true) => {
-                let beside = if folder { Some(path) } else { path.parent() };
+        let (model, compiled, folder) = match is_program(path) {
+            true => {
+                let beside = if path.is_dir() { Some(path) } else { path.parent() };
                 let read = ReadOptions { memory_limit, ..ReadOptions::default() };
                 let compiled = crate::artefact::load_bundle_with(path, &read)?;
                 let none = ModelFile::of_bytes(std::sync::Arc::new(vec![]));
                 (none, Some(Box::new(compiled)), beside.map(Path::to_owned))
             }
-            _ => (ModelFile::open(path)?, None, None),
-        };
-        let Some(folder) = folder else {
-            let (tokenizer, defaults, chat) = (None, Defaults::default(), Chat::default());
-            let path = path.to_owned();
-            return Ok(Decoder { model, compiled, tokenizer, defaults, chat, path, memory_limit });
-        };
-        let budget = Budget::of_data(memory_limit);
-        let within = |file: &Path, bytes: &[u8], copies: u32| {
-            budget.add_file(bytes.len() as u64);
-            let mut taken = (0..copies).map(|_| budget.take_json(bytes));
-            let taken: Result<(), _> = taken.try_for_each(|t| t);
-            taken.map_err(|d| Error::File { path: file.to_owned(), problems: vec![d.message], help: d.help })
-        };
-        let beside = folder.join(TOKENIZER);
-        let tokenizer = match read(&beside)? {
-            None => None,
-            // Without the feature `tokenizers` the decoder still takes token ids.
-            Some(_) if !cfg!(feature = "tokenizers") => None,
-            Some(bytes) => {
-                // The library keeps its tables in addition to the text that it reads.
-                within(&beside, &bytes, 2)?;
-                Some(Guarded::read(bytes).map_err(|e| {
-                    Error::file_help(&beside, format!("is not a tokenizer that can be used: {e}"), NOT_TEXT)
-                })?)
+            false => {
+                let model = ModelFile::open(path)?;
+                let folder = companions(path, model.path());
+                (model, None, folder)
             }
         };
-        let beside = folder.join(CONFIG);
-        let defaults = match read(&beside)? {
-            None => Defaults::default(),
-            Some(bytes) => {
-                within(&beside, &bytes, 1)?;
-                Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?
-            }
+        let files = Files { folder, budget: Budget::of_data(memory_limit) };
+        let (tokenizer, defaults, chat) = (files.tokenizer()?, files.defaults()?, files.chat()?);
+        let mut decoder = Decoder {
+            model,
+            compiled,
+            tokenizer: tokenizer.map(Ok),
+            defaults: defaults.unwrap_or_default(),
+            chat,
+            path: path.to_owned(),
+            memory_limit,
         };
-        let read_within = |name: &str, copies: u32| {
-            let beside = folder.join(name);
-            let bytes = read(&beside)?;
-            bytes.iter().try_for_each(|bytes| within(&beside, bytes, copies))?;
-            Ok::<_, Error>(bytes)
-        };
-        // Without the feature `chat` there are no templates.
-        let chat = match cfg!(feature = "chat") {
-            false => Chat::default(),
-            true => {
-                let (config, template) = (read_within(TOKENIZER_CONFIG, 1)?, read_within(ADDED_TEMPLATE, 0)?);
-                Chat::read(&folder, config.as_deref(), template.as_deref())?
-            }
-        };
-        Ok(Decoder { model, compiled, tokenizer, defaults, chat, path: path.to_owned(), memory_limit })
+        #[cfg(feature = "tokenizers")]
+        if decoder.model.format() == Format::Gguf {
+            decoder.complete_from_gguf(&files)?;
+        }
+        Ok(decoder)
+    }
+
+    /// Takes from the metadata of a GGUF file what no file beside it says. A tokenizer that cannot be used keeps its error until text
+    /// is needed.
+    #[cfg(feature = "tokenizers")]
+    fn complete_from_gguf(&mut self, files: &Files) -> Result<(), Error> {
+        let header = wgfc_compiler::import::gguf::open(self.model.bytes()).map_err(Error::from)?;
+        if self.tokenizer.is_none() {
+            let path = &self.path;
+            let wrong = |e: String| {
+                Error::file_help(
+                    path,
+                    e,
+                    "give token ids with --tokens, or put a tokenizer.json beside the file",
+                )
+            };
+            self.tokenizer = match gguf::tokenizer(&header) {
+                Ok(None) => None,
+                Ok(Some(json)) => {
+                    files.within(path, &json, 2)?;
+                    Some(
+                        Guarded::read(json)
+                            .map_err(|e| wrong(format!("has a tokenizer that cannot be used: {e}"))),
+                    )
+                }
+                Err(e) => Some(Err(wrong(format!("has a tokenizer that cannot be used: {e}")))),
+            };
+        }
+        if self.defaults == Defaults::default() {
+            self.defaults = gguf::defaults(&header);
+        }
+        if cfg!(feature = "chat") && !self.chat.is_there() {
+            self.chat = Chat::of_gguf(&header, &self.path);
+        }
+        Ok(())
     }
 
     /// Generates all external weights at random; see [`ModelFile::with_random_weights`].
@@ -204,21 +211,24 @@ impl Decoder {
     }
 
     fn tokenizer(&self) -> Result<&Guarded, Error> {
-        self.tokenizer.as_ref().ok_or_else(|| {
-            if !cfg!(feature = "tokenizers") {
-                let message = "text needs a tokenizer, and wgfc was built without the feature `tokenizers`";
-                return Error::usage(message, "give token ids, or build wgfc with the feature");
-            }
-            Error::file_help(
-                &self.path,
-                if self.path.is_dir() {
-                    "has no tokenizer.json, which text needs"
-                } else {
-                    "comes without a tokenizer, which text needs"
-                },
-                "give token ids (--tokens 1,2,3), or a folder with model.onnx and tokenizer.json",
-            )
-        })
+        let given = self.tokenizer.as_ref().map(|t| t.as_ref().map_err(Clone::clone));
+        given.unwrap_or_else(|| Err(self.no_tokenizer()))
+    }
+
+    fn no_tokenizer(&self) -> Error {
+        if !cfg!(feature = "tokenizers") {
+            let message = "text needs a tokenizer, and wgfc was built without the feature `tokenizers`";
+            return Error::usage(message, "give token ids, or build wgfc with the feature");
+        }
+        Error::file_help(
+            &self.path,
+            if self.path.is_dir() {
+                "has no tokenizer.json, which text needs"
+            } else {
+                "comes without a tokenizer, which text needs"
+            },
+            "give token ids (--tokens 1,2,3), or a folder with model.onnx and tokenizer.json",
+        )
     }
 
     /// The tokens of a text, including the special ones that the tokenizer adds.
@@ -240,7 +250,7 @@ impl Decoder {
     /// ```
     pub fn stop_tokens(&self) -> Vec<i64> {
         let mut stop = self.defaults.stop.clone();
-        let end = self.chat.special("eos_token").and_then(|t| self.tokenizer.as_ref()?.id(t));
+        let end = self.chat.special("eos_token").and_then(|t| self.tokenizer.as_ref()?.as_ref().ok()?.id(t));
         stop.extend(end.map(i64::from).filter(|t| !self.defaults.stop.contains(t)));
         stop
     }
@@ -405,29 +415,64 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-fn model_in(folder: &Path) -> Result<PathBuf, Error> {
-    for usual in ["model.onnx", "onnx/model.onnx"] {
-        if folder.join(usual).is_file() {
-            return Ok(folder.join(usual));
-        }
+/// The folder with the files that belong to a model: that of the model, or the one above a folder `onnx`.
+fn companions(given: &Path, model: &Path) -> Option<PathBuf> {
+    if given.is_dir() {
+        return Some(given.to_owned());
     }
-    let entries = std::fs::read_dir(folder).map_err(|e| crate::files::unreadable(folder, in_words(&e)))?;
-    let mut models: Vec<PathBuf> = entries
-        .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.extension().is_some_and(|x| x == "onnx"))
-        .collect();
-    models.sort();
-    match models.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => Err(Error::file_help(
-            folder,
-            "holds no model.onnx",
-            "give a folder with model.onnx, or a model's file",
-        )),
-        [first, ..] => Err(Error::file_help(
-            folder,
-            format!("holds {} models and none is called model.onnx", models.len()),
-            format!("give the file, as in {}", first.display()),
-        )),
+    let folder = model.parent()?;
+    let above = folder.parent().filter(|_| folder.ends_with("onnx"));
+    let has = |f: &&Path| f.join(TOKENIZER).is_file() || f.join(CONFIG).is_file();
+    Some([Some(folder), above].into_iter().flatten().find(has).unwrap_or(folder).to_owned())
+}
+
+/// The files beside a model.
+struct Files {
+    folder: Option<PathBuf>,
+    budget: Budget,
+}
+
+impl Files {
+    /// Takes the memory of a file that is parsed into so many copies.
+    fn within(&self, file: &Path, bytes: &[u8], copies: u32) -> Result<(), Error> {
+        self.budget.add_file(bytes.len() as u64);
+        let taken: Result<(), _> = (0..copies).try_for_each(|_| self.budget.take_json(bytes));
+        taken.map_err(|d| Error::File { path: file.to_owned(), problems: vec![d.message], help: d.help })
+    }
+
+    /// A file by its name, with its path.
+    fn read(&self, name: &str, copies: u32) -> Result<Option<(PathBuf, Vec<u8>)>, Error> {
+        let Some(beside) = self.folder.as_ref().map(|f| f.join(name)) else { return Ok(None) };
+        let Some(bytes) = read(&beside)? else { return Ok(None) };
+        self.within(&beside, &bytes, copies)?;
+        Ok(Some((beside, bytes)))
+    }
+
+    fn tokenizer(&self) -> Result<Option<Guarded>, Error> {
+        // Without the feature `tokenizers` the decoder still takes token ids.
+        if !cfg!(feature = "tokenizers") {
+            return Ok(None);
+        }
+        // The library keeps its tables in addition to the text that it reads.
+        let Some((path, bytes)) = self.read(TOKENIZER, 2)? else { return Ok(None) };
+        let read = Guarded::read(bytes);
+        let wrong =
+            |e| Error::file_help(&path, format!("is not a tokenizer that can be used: {e}"), NOT_TEXT);
+        read.map(Some).map_err(wrong)
+    }
+
+    fn defaults(&self) -> Result<Option<Defaults>, Error> {
+        let Some((path, bytes)) = self.read(CONFIG, 1)? else { return Ok(None) };
+        Defaults::parse(&bytes).map(Some).map_err(|e| Error::file_help(&path, e, NOT_CONFIG))
+    }
+
+    fn chat(&self) -> Result<Chat, Error> {
+        // Without the feature `chat` there are no templates.
+        let Some(folder) = self.folder.as_ref().filter(|_| cfg!(feature = "chat")) else {
+            return Ok(Chat::default());
+        };
+        let (config, template) = (self.read(TOKENIZER_CONFIG, 1)?, self.read(ADDED_TEMPLATE, 0)?);
+        let [config, template] = [config, template].map(|f| f.map(|(_, bytes)| bytes));
+        Chat::read(folder, config.as_deref(), template.as_deref())
     }
 }

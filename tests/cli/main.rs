@@ -487,7 +487,7 @@ fn generate_continues_tokens_and_text() {
     generate("--prompt|hello").exits(1).says("without a tokenizer").says("--tokens");
     generate("--tokens|1|--adapter|no-such-adapter").exits(3);
     wgfc(d.path(), &format!("generate|{}|--tokens|1", mlp())).exits(2).says("token ids").says("`x` f32");
-    wgfc(nothing.path(), "generate|.|--tokens|1").exits(1).says("holds no model.onnx");
+    wgfc(nothing.path(), "generate|.|--tokens|1").exits(1).says("holds no model: neither .onnx nor .gguf");
     let v = generate("--tokens|99|--json").exits(1).json();
     assert_eq!(v["errors"][0]["kind"], "model");
 }

@@ -200,7 +200,10 @@ mod tests {
         let json: Json = text.parse().unwrap();
         assert_eq!(json.to_string(), text.replace("1e-07", "1e-7"));
         assert_eq!(json.get("a").and_then(|a| a.get("é")).and_then(Json::as_str), Some("x\n"));
-        assert_eq!(serde_json::from_str::<serde_json::Value>(text).map(Json::from).unwrap().get("b"), json.get("b"));
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(text).map(Json::from).unwrap().get("b"),
+            json.get("b")
+        );
         assert!(Json::from_str(&"[".repeat(100_000)).is_err());
     }
 }

@@ -95,7 +95,10 @@ impl TryFrom<Json> for Message {
                 ("content", Json::Text(text)) => message.content = Some(Content::Text(text)),
                 ("content", Json::List(parts)) => {
                     if let Some(bad) = parts.iter().find(|p| !matches!(p, Json::Object(_))) {
-                        return Err(format!("a part of a message's content is {}, not an object", bad.kind()));
+                        return Err(format!(
+                            "a part of a message's content is {}, not an object",
+                            bad.kind()
+                        ));
                     }
                     message.content = Some(Content::Parts(parts));
                 }

@@ -171,9 +171,7 @@ impl From<Failure> for Error {
                 format!("the chat template refuses the messages: {message}"),
                 "the template is the model's; give messages with the roles that it takes, in their order",
             ),
-            Failure::Template(message) => {
-                Problem::with_help(format!("the chat template {message}"), CORRECT)
-            }
+            Failure::Template(message) => Problem::with_help(format!("the chat template {message}"), CORRECT),
         }])
     }
 }
@@ -220,10 +218,11 @@ fn without_generation(text: &str) -> Cow<'_, str> {
         let (before, tag) = rest.split_at(at + 2);
         let name = tag.trim_start_matches(['-', '+']);
         let (sign, name) = (&tag[..tag.len() - name.len()], name.trim_start());
-        let found = [("generation", " if true"), ("endgeneration", " endif")].into_iter().find_map(|(n, to)| {
-            let after = name.strip_prefix(n)?;
-            after.trim_start().trim_start_matches(['-', '+']).starts_with("%}").then_some((to, after))
-        });
+        let found =
+            [("generation", " if true"), ("endgeneration", " endif")].into_iter().find_map(|(n, to)| {
+                let after = name.strip_prefix(n)?;
+                after.trim_start().trim_start_matches(['-', '+']).starts_with("%}").then_some((to, after))
+            });
         made += before;
         rest = match found {
             None => tag,
@@ -274,14 +273,19 @@ fn message(i: usize, m: &Message, takes: Takes) -> Result<Value, Error> {
         Some(Content::Text(text)) => {
             Value::from(vec![Value::from_pairs([("type", "text"), ("text", text.as_str())])])
         }
-        Some(Content::Parts(parts)) if takes.parts => Value::from(parts.iter().map(value).collect::<Vec<_>>()),
+        Some(Content::Parts(parts)) if takes.parts => {
+            Value::from(parts.iter().map(value).collect::<Vec<_>>())
+        }
         Some(Content::Parts(parts)) => match m.text() {
             Some(text) => Value::from(text),
             None => {
                 let other = parts.iter().find(|p| text_of(p).is_none()).and_then(|p| p.get("type"));
                 let other = other.and_then(Json::as_str).unwrap_or("no type");
                 return Err(Error::usage(
-                    format!("message {} has a part of type `{other}`, and the chat template takes texts alone", i + 1),
+                    format!(
+                        "message {} has a part of type `{other}`, and the chat template takes texts alone",
+                        i + 1
+                    ),
                     "give parts of type `text`",
                 ));
             }

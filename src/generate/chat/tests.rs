@@ -30,8 +30,7 @@ fn conversations_are_written_as_transformers_writes_them() {
     let Some(Json::Number(now)) = all.get("now") else { panic!("no time") };
     let now = UNIX_EPOCH + Duration::from_secs(now.as_u64().unwrap());
     let Some(Json::Object(special)) = all.get("special") else { panic!("no special tokens") };
-    let special: Vec<(&str, &str)> =
-        special.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap())).collect();
+    let special: Vec<(&str, &str)> = special.iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap())).collect();
     let mut wrong = vec![];
     for (i, case) in list(all.get("cases").unwrap()).iter().enumerate() {
         let name = case.get("template").and_then(Json::as_str).unwrap();
@@ -80,7 +79,8 @@ fn content_takes_the_form_that_the_template_knows() {
     let part = |text: &str| format!(r#"{{"type": "text", "text": "{text}"}}"#).parse::<Json>().unwrap();
     let parts = Message { content: Some(Content::Parts(vec![part("a"), part("b")])), ..Message::user("") };
     let texts_alone = "{% for m in messages %}{{ m.content }};{% endfor %}";
-    let parts_alone = "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %};{% endfor %}";
+    let parts_alone =
+        "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %};{% endfor %}";
     let all = [Message::user("x"), parts];
     assert_eq!(rendered(texts_alone, &all).unwrap(), "x;a\nb;");
     assert_eq!(rendered(parts_alone, &all).unwrap(), "<x>;<a><b>;");
@@ -94,8 +94,10 @@ fn content_takes_the_form_that_the_template_knows() {
 fn arguments_in_a_text_are_values() {
     let text = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}";
     let of = |arguments: &str| {
-        let call = format!(r#"{{"type": "function", "function": {{"name": "f", "arguments": {arguments}}}}}"#);
-        rendered(text, &[Message { tool_calls: vec![call.parse().unwrap()], ..Message::assistant("") }]).unwrap()
+        let call =
+            format!(r#"{{"type": "function", "function": {{"name": "f", "arguments": {arguments}}}}}"#);
+        rendered(text, &[Message { tool_calls: vec![call.parse().unwrap()], ..Message::assistant("") }])
+            .unwrap()
     };
     assert_eq!(of(r#""{\"b\": 1, \"a\": [2.0]}""#), r#"{"b": 1, "a": [2.0]}"#);
     assert_eq!(of(r#"{"b":1}"#), r#"{"b": 1}"#);
@@ -120,8 +122,14 @@ fn faults_of_templates_are_said_with_their_lines() {
         ("\n{{ messages[0].nothing.more }}", "line 2"),
         ("{{ nothing_here() }}", "nothing_here"),
         ("{{ messages | nothing }}", "nothing"),
-        ("{{ raise_exception('No: ' ~ messages[0].role) }}", "the chat template refuses the messages: No: user"),
-        ("{% macro m() %}{{ raise_exception('inside') }}{% endmacro %}{{ m() }}", "refuses the messages: inside"),
+        (
+            "{{ raise_exception('No: ' ~ messages[0].role) }}",
+            "the chat template refuses the messages: No: user",
+        ),
+        (
+            "{% macro m() %}{{ raise_exception('inside') }}{% endmacro %}{{ m() }}",
+            "refuses the messages: inside",
+        ),
         ("{{ nothing | tojson }}", "which JSON has not"),
         ("{{ messages[0].__class__.__mro__ }}", "undefined value"),
         ("{{ strftime_now('%!') }}", "`%!` in the format of a time"),
@@ -162,7 +170,8 @@ fn work_without_end_is_an_error() {
     };
     let all = [
         "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}".to_owned(),
-        "{% for a in range(10000) %}{% for b in range(10000) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}".into(),
+        "{% for a in range(10000) %}{% for b in range(10000) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}"
+            .into(),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".into(),
         "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}".into(),
         doubled("'ab'", "ns.x ~ ns.x", ""),
@@ -201,7 +210,10 @@ fn work_without_end_is_an_error() {
     // A value that contains itself, and comparisons of values that share their parts, end in some way.
     let shared = "{% set a = namespace(x=[1]) %}{% set b = namespace(x=[1]) %}{% for i in range(60) %}\
                   {% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}";
-    for text in ["{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_owned(), format!("{shared}{{{{ a.x == b.x }}}}")] {
+    for text in [
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}".to_owned(),
+        format!("{shared}{{{{ a.x == b.x }}}}"),
+    ] {
         let start = Instant::now();
         let made = rendered(&text, &[Message::user("x")]);
         println!("{text}: {made:?} in {:?}", start.elapsed());

@@ -4,6 +4,8 @@ use super::{ADDED_TEMPLATE, TOKENIZER_CONFIG};
 use crate::Error;
 use crate::generate::chat::{ChatOptions, ChatTemplate, Json};
 use std::path::Path;
+#[cfg(feature = "tokenizers")]
+use wgfc_compiler::import::gguf::Header;
 
 /// What the files say about conversations.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +42,11 @@ impl Chat {
                     let text = |key| one.get(key).and_then(Json::as_str);
                     match (text("name"), text("template")) {
                         (Some(name), Some(text)) => put(name, &path, text),
-                        _ => return Err(wrong("`chat_template` has an entry without `name` or `template`".into())),
+                        _ => {
+                            return Err(wrong(
+                                "`chat_template` has an entry without `name` or `template`".into(),
+                            ));
+                        }
                     }
                 }
             }
@@ -56,6 +62,26 @@ impl Chat {
             put(DEFAULT, &path, text);
         }
         Ok(Chat { templates, special })
+    }
+
+    /// The template and the special tokens in the metadata of a GGUF file.
+    #[cfg(feature = "tokenizers")]
+    pub fn of_gguf(header: &Header<'_>, path: &Path) -> Chat {
+        let tokens = header.list("tokenizer.ggml.tokens");
+        let special = ["bos", "eos", "unk", "pad"].into_iter().filter_map(|name| {
+            let key = match name {
+                "unk" => "unknown",
+                "pad" => "padding",
+                name => name,
+            };
+            let id = usize::try_from(header.int(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
+            let text = tokens?.items().nth(id)?.as_text()?.to_owned();
+            Some((format!("{name}_token"), text))
+        });
+        let special: Vec<(String, String)> = special.collect();
+        let text = header.text("tokenizer.chat_template");
+        let made = text.map(|t| ChatTemplate::parse(t, special.clone()).map_err(|e| of_file(path, e)));
+        Chat { templates: made.into_iter().map(|t| (DEFAULT.to_owned(), t)).collect(), special }
     }
 
     /// The template for a conversation: `tool_use` if there is one and tools are given, otherwise `default`.

@@ -30,7 +30,8 @@ impl Guarded {
     pub fn read(json: Vec<u8>) -> Result<Guarded, String> {
         let growth = look_through(&json)?;
         let patience = patience(json.len() / 64);
-        let mut inner = apart("tokenizer", patience, move || Tokenizer::from_bytes(json).map_err(|e| e.to_string()))?;
+        let mut inner =
+            apart("tokenizer", patience, move || Tokenizer::from_bytes(json).map_err(|e| e.to_string()))?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         Ok(Guarded { inner: Arc::new(inner), growth })

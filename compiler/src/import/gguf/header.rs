@@ -140,7 +140,7 @@ impl<'m> List<'m> {
     }
 
     /// The items. Their encoding has been checked.
-    pub fn items(&self) -> impl Iterator<Item = Item<'m>> {
+    pub fn items(&self) -> impl Iterator<Item = Item<'m>> + use<'m> {
         let (kind, mut reader) = (self.kind, Reader { all: self.bytes, at: 0 });
         (0..self.count).map_while(move |_| reader.item(kind).ok())
     }
