@@ -164,7 +164,6 @@ def in_turn(*steps):
 
 
 GPT4 = TikTokenConverter.__init__.__defaults__[1]
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -196,15 +195,15 @@ PRE = [
 ]
 
 
-def plain(kind, vocabulary, normalizer, pre_tokenizer, whole_words):
-    """The tokenizer of a byte-level vocabulary, with the tokens of `kind`."""
+def tokenizer(vocabulary, normalizer, pre_tokenizer, whole_words):
+    """The tokenizer of a byte-level vocabulary."""
     v = vocabulary
     t = Tokenizer(BPE({t: i for i, t in enumerate(v["tokens"])}, [tuple(m.split(" ")) for m in v["merges"]], ignore_merges=whole_words))
     if normalizer is not None:
         t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer
     t.decoder = decoders.ByteLevel()
-    added = [AddedToken(t, normalized=False, special=k == CONTROL) for t, k in zip(v["tokens"], v["types"], strict=True) if k in kind]
+    added = [AddedToken(t, normalized=False, special=k == CONTROL) for t, k in zip(v["tokens"], v["types"], strict=True) if k in (CONTROL, USER)]
     t.add_tokens(added)
     return t
 
@@ -215,7 +214,7 @@ def byte_level_cases():
         if isinstance(steps, type):
             made = steps(vocab={"<|endoftext|>": 0}, merges=[])._tokenizer
             steps = (made.normalizer, made.pre_tokenizer)
-        t = plain([CONTROL, USER], vocabulary, *steps, whole_words)
+        t = tokenizer(vocabulary, *steps, whole_words)
         begun = {"add_bos": True} if whole_words else {}
         made = case(pre, architecture, vocabulary | {"pre": pre} | begun, lambda x, t=t: t.encode(x).ids, decode=t.decode, differs=differs, like=like)
         like = like or made

@@ -18,11 +18,6 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// A tokenizer as the metadata of a GGUF file has it (`tokenizer.ggml.*`). A list that the file lacks is empty.
-///
-/// ```text
-/// tokenizer.ggml.model  "gpt2"          → model
-/// tokenizer.ggml.tokens ["!", "a", …]   → tokens
-/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
     /// The kind of the model: `gpt2`, `llama` or `t5`.

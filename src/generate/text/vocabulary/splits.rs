@@ -31,8 +31,31 @@ const DIGITS: &str = r"\p{N}{1,3}";
 const MARKED: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"##;
 /// Han ideographs and kana.
 const CJK: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
+/// Han ideographs and Hangul, and all between U+0800 and the first of them.
+const IDEOGRAPHS: &str = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 /// A word up to punctuation, of which some is of other scripts.
 const UNPUNCTUATED: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+
+/// Letters that have a case, as DeepSeek-LLM lists them.
+const CASED: &str = concat!(
+    r"\s?[",
+    r"A-Za-z\x{00B5}\x{00C0}-\x{00D6}\x{00D8}-\x{00F6}\x{00F8}-\x{01BA}\x{01BC}-\x{01BF}",
+    r"\x{01C4}-\x{0293}\x{0295}-\x{02AF}\x{0370}-\x{0373}\x{0376}\x{0377}\x{037B}-\x{037D}\x{037F}",
+    r"\x{0386}\x{0388}-\x{038A}\x{038C}\x{038E}-\x{03A1}\x{03A3}-\x{03F5}\x{03F7}-\x{0481}",
+    r"\x{048A}-\x{052F}\x{0531}-\x{0556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}",
+    r"\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}",
+    r"\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}",
+    r"\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}",
+    r"\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}",
+    r"\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}",
+    r"\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}",
+    r"\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}",
+    r"\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}",
+    r"\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}",
+    r"\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}",
+    r"\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}",
+    r"]+",
+);
 
 /// The alternatives of GPT-4, of which models change single ones.
 fn gpt4(word: &str, number: &str, symbols: &str) -> String {
@@ -117,10 +140,12 @@ pub fn named(name: Option<&str>) -> Result<Splits, String> {
             plain(after(&[DIGITS, CJK], &format!(r"{MARKED}[\r\n]*|{SPACES}")))
         }
         "spark2_5" => plain(after(&[DIGITS, CJK, &format!(r"{MARKED}|[\r\n]|\s+(?!\S)|\s+")], DIGIT)),
-        "deepseek-coder" => {
-            let ideographs = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
-            plain(after(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ideographs], DIGIT))
+        "deepseek-llm" => {
+            let punctuation =
+                r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+";
+            plain(after(&[r"[\r\n]", CASED, punctuation, r"\s+$", IDEOGRAPHS], r"\p{N}+"))
         }
+        "deepseek-coder" => plain(after(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS], DIGIT)),
         "bloom" | "poro-chat" | "gpt3-finnish" => one(UNPUNCTUATED.into()),
         "viking" => plain(after(&[UNPUNCTUATED], DIGIT)),
         other => {
@@ -200,6 +225,7 @@ pub const NAMES: &[&str] = &[
     "hunyuan-dense",
     "joyai-llm",
     "hy_v4",
+    "deepseek-llm",
     "spark2_5",
     "deepseek-coder",
     "bloom",
