@@ -4,6 +4,7 @@
 //! [`Generator`] is the decoder on a device. It has one program for prompts of any length and one for a single token, which
 //! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
 //! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once.
+//! [`Generator::chat`] answers [`Message`]s, of which a model's [`ChatTemplate`] makes the prompt.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -56,6 +57,8 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
 
+/// The place of a token that is not known in a history.
+const UNKNOWN: i64 = -1;
 /// The number of positions that the cache has room for at first.
 const ROOM: usize = 64;
 /// The stack size in bytes of the thread that compiles the program for prompts.
@@ -195,6 +198,9 @@ pub struct Generator {
     kept: usize,
     /// The token that was generated last. It is not in the cache yet.
     pending: Option<i64>,
+    /// The tokens so far: those of the valid positions, and the one that was generated last. [`UNKNOWN`] stands for
+    /// one that is not known.
+    history: Vec<i64>,
     warnings: Vec<String>,
     setup: Setup,
 }
@@ -312,6 +318,7 @@ impl Generator {
             chunk: if prefill.is_some() { options.prompt_chunk.max(1) } else { 1 },
             kept: 0,
             pending: None,
+            history: vec![],
             warnings: short.stats.warnings.clone(),
             prefill,
             decode,
@@ -380,6 +387,7 @@ impl Generator {
             self.decode.set_symbol(&length, to).map_err(device_error)?;
         }
         (self.kept, self.pending) = (tokens, None);
+        self.history = vec![UNKNOWN; tokens.min(self.capacity)];
         Ok(())
     }
 
@@ -435,6 +443,8 @@ impl Generator {
                 return Err(e);
             }
         };
+        self.history.truncate(self.kept);
+        self.history.extend(&feed);
         (self.kept, self.pending) = (after, None);
         let logits = read.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?;
         Ok((logits.1, token))
@@ -444,7 +454,105 @@ impl Generator {
     pub fn reset(&mut self) -> Result<(), Error> {
         self.decode.reset_blocking().map_err(device_error)?;
         (self.kept, self.pending) = (0, None);
+        self.history.clear();
         Ok(())
+    }
+
+    /// Removes the tokens after the first `tokens`.
+    ///
+    /// # Errors
+    /// More tokens than there are; states whose earlier values were overwritten, such as full windows. Nothing changes then.
+    ///
+    /// ```no_run
+    /// # fn rewind(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// let request = wgfc::Request { max_new_tokens: 20, ..Default::default() };
+    /// let first: Vec<i64> = generator.generate(&[3, 1, 36], &request)?.collect::<Result<_, _>>()?;
+    /// // Another continuation of the same prompt.
+    /// generator.rewind(2)?;
+    /// let second: Vec<i64> = generator.generate(&[36], &request)?.collect::<Result<_, _>>()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn rewind(&mut self, tokens: usize) -> Result<(), Error> {
+        if tokens > self.len() {
+            let message = format!("{tokens} tokens are to stay, and there are {}", self.len());
+            return Err(Error::usage(message, "give a number that is not larger"));
+        }
+        if tokens < self.len() {
+            if self.decode.state_len() > tokens {
+                self.decode.rewind(tokens).map_err(device_error)?;
+            }
+            (self.kept, self.pending) = (tokens, None);
+            self.history.truncate(tokens);
+        }
+        self.settle()
+    }
+
+    /// [`Generator::generate`] for a prompt that is the whole sequence: it takes the place of the tokens so far. The longest
+    /// beginning that both have in common stays in the cache, and only the tokens after it are processed. All are if the
+    /// model has states whose earlier values were overwritten.
+    ///
+    /// # Errors
+    /// As for [`Generator::generate`].
+    ///
+    /// ```no_run
+    /// # fn complete(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+    /// let request = wgfc::Request { max_new_tokens: 20, ..Default::default() };
+    /// generator.complete(&[3, 1, 36], &request)?.for_each(drop);
+    /// // Of these, only the last one is processed.
+    /// generator.complete(&[3, 1, 7], &request)?.for_each(drop);
+    /// # Ok(()) }
+    /// ```
+    pub fn complete(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
+        let mut common = self.in_common(prompt);
+        if self.rewind(common).is_err() {
+            self.reset()?;
+            common = 0;
+        }
+        self.generate(prompt.get(common..).unwrap_or_default(), request)
+    }
+
+    /// The number of tokens of `prompt` that [`Generator::complete`] does not have to process again.
+    pub fn in_common(&self, prompt: &[i64]) -> usize {
+        // One token at least is processed, as the next one depends on its logits.
+        let most = prompt.len().saturating_sub(1);
+        self.history.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count()
+    }
+
+    /// The tokens of the assistant's next message. The prompt is that of [`Decoder::chat_prompt`]; of the messages, those that
+    /// are new are processed, the others are in the cache ([`Generator::complete`]). The answer ends at a token of
+    /// `request.stop` or [`Decoder::stop_tokens`].
+    ///
+    /// # Errors
+    /// As for [`Decoder::chat_prompt`] and [`Generator::generate`].
+    ///
+    /// ```no_run
+    /// use wgfc::generate::{ChatOptions, Message};
+    /// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// let decoder = Decoder::open("qwen".as_ref())?;
+    /// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
+    /// let mut messages = vec![Message::system("Be brief.")];
+    /// for question in ["Why is the sky blue?", "And at night?"] {
+    ///     messages.push(Message::user(question));
+    ///     let request = Request { max_new_tokens: 200, ..Request::default() };
+    ///     let tokens = generator.chat(&decoder, &messages, &ChatOptions::default(), &request)?;
+    ///     let answer = decoder.decode(&tokens.collect::<Result<Vec<i64>, _>>()?)?;
+    ///     println!("{answer}");
+    ///     messages.push(Message::assistant(answer));
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn chat(
+        &mut self,
+        decoder: &Decoder,
+        messages: &[Message],
+        options: &ChatOptions,
+        request: &Request,
+    ) -> Result<Tokens<'_>, Error> {
+        let prompt = decoder.chat_prompt(messages, options)?;
+        let mut request = request.clone();
+        request.stop.extend(decoder.stop_tokens());
+        self.complete(&prompt, &request)
     }
 
     /// The tokens that follow `prompt`, which is appended to the sequence. Nothing runs before the first token is requested.

@@ -18,7 +18,7 @@ pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};
 pub use precision::{PrecisionArg, PrecisionArgs};
 pub use reduce::{ReduceArgs, ReportArgs};
-pub use run::{DataArgs, GenerateArgs, ImageNorm, RunArgs};
+pub use run::{ChatArgs, DataArgs, DecoderArgs, GenerateArgs, ImageNorm, RunArgs, SamplingArgs};
 pub use selftest::SelftestArgs;
 pub use train::TrainArgs;
 pub use variant::{FeatureArg, TargetArg, VariantArg, distinct};
@@ -48,6 +48,7 @@ Examples:
   wgfc run model.onnx --input x=photo.jpg --labels labels.txt
   wgfc compile model.onnx -o out/ && wgfc run out/ --input x=x.npy --output-dir results/
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\"
+  wgfc chat qwen2.5-0.5b-instruct/ --system \"Be brief.\"
   wgfc train step.pt2 --data x.npy --batch 256 --steps 1000 --plot loss.svg
   wgfc inspect model.onnx --graph graph.svg
   wgfc reduce model.onnx && wgfc report model.reduced.onnx -o report.zip
@@ -96,6 +97,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
+    /// Talk with a decoder model that has a chat template
+    Chat(ChatArgs),
     /// Run a training step again and again on batches of rows, with its state on the device
     Train(TrainArgs),
     /// Time several schedules of each kernel of a model on this machine's adapter, and keep the best

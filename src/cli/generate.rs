@@ -1,15 +1,17 @@
 //! `wgfc generate`.
 
 use super::adapter;
-use super::args::GenerateArgs;
+use super::args::{DecoderArgs, GenerateArgs, SamplingArgs};
 use super::compile::say_random_weights;
 use super::device_cache::DeviceCache;
 use super::shown;
 use super::terminal::Terminal;
+use std::path::Path;
 use std::time::Instant;
-use wgfc::generate::Setup;
+use wgfc::generate::{Defaults, Setup};
 use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
+use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
@@ -19,46 +21,22 @@ const STEP: usize = 256;
 
 /// Generates text or tokens.
 pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
-    a.precision.check()?;
+    a.decoder.precision.check()?;
     let started = Instant::now();
-    let mut decoder = Decoder::open_within(&a.model, a.memory_limit)?;
+    let mut decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
     let text = a.prompt.is_some();
     let prompt = match (&a.prompt, &a.tokens) {
         (Some(text), _) => decoder.encode(text)?,
         (None, Some(ids)) => ids.clone(),
         (None, None) => vec![],
     };
-    if a.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        decoder = decoder.with_random_weights()?;
-    }
-    say_random_weights(decoder.model(), t);
+    decoder = weighted(decoder, &a.decoder, t)?;
     let request = request(a, &decoder);
     let need = prompt.len().saturating_add(a.max_new_tokens);
-    let options = GeneratorOptions {
-        capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
-        fusion: a.fusion.level(),
-        expect: a.expect.expected(),
-        precision: a.precision.precision.of_compiler(),
-        keep_f32: a.precision.keep_f32.clone(),
-        weights: a.precision.weight_bits(),
-        ..GeneratorOptions::default()
-    };
-    let gpu = adapter::open(&a.adapter, t)?;
-    let mut cache = DeviceCache::open(&a.cache, &gpu, t);
-    let options =
-        GeneratorOptions { tuning: std::mem::take(&mut cache.tuning), speeds: cache.speeds, ..options };
+    let capacity = a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need));
+    let gpu = adapter::open(&a.decoder.adapter, t)?;
     let read = started.elapsed().as_secs_f64();
-    let mut generator = {
-        let what = match options.weights.bits() {
-            0 => format!("compiling {} and loading its weights", shown(&a.model)),
-            bits => format!("compiling {}, its weights in {bits} bits, and loading them", shown(&a.model)),
-        };
-        let _progress = super::load::compiling_as(&gpu, what, t);
-        let made = Generator::on_device(gpu.clone(), &decoder, &options);
-        made.map_err(|e| super::load::without_weights(e, decoder.model()))?
-    };
-    t.warnings(generator.warnings());
+    let (mut generator, cache) = set_up(&gpu, &decoder, capacity, &a.decoder, &a.model, t)?;
 
     let ready = Instant::now();
     let mut stream = if text { Some(decoder.stream()?) } else { None };
@@ -103,7 +81,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         let text = if text { Some(decoder.decode(&tokens)?) } else { None };
         t.print_json(&serde_json::json!({
             "ran_on": stats.place,
-            "random_weights": a.random_weights,
+            "random_weights": a.decoder.random_weights,
             "prompt": prompt,
             "tokens": tokens,
             "text": text,
@@ -119,30 +97,75 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// The decoder with random weights if they are asked for.
+pub fn weighted(mut decoder: Decoder, a: &DecoderArgs, t: &Terminal) -> Result<Decoder, Error> {
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        decoder = decoder.with_random_weights()?;
+    }
+    say_random_weights(decoder.model(), t);
+    Ok(decoder)
+}
+
+/// Compiles the decoder for the device, and loads its weights.
+pub fn set_up(
+    gpu: &Gpu,
+    decoder: &Decoder,
+    capacity: usize,
+    a: &DecoderArgs,
+    model: &Path,
+    t: &Terminal,
+) -> Result<(Generator, DeviceCache), Error> {
+    let mut cache = DeviceCache::open(&a.cache, gpu, t);
+    let options = GeneratorOptions {
+        capacity,
+        fusion: a.fusion.level(),
+        expect: a.expect.expected(),
+        precision: a.precision.precision.of_compiler(),
+        keep_f32: a.precision.keep_f32.clone(),
+        weights: a.precision.weight_bits(),
+        tuning: std::mem::take(&mut cache.tuning),
+        speeds: cache.speeds,
+        ..GeneratorOptions::default()
+    };
+    let generator = {
+        let what = match options.weights.bits() {
+            0 => format!("compiling {} and loading its weights", shown(model)),
+            bits => format!("compiling {}, its weights in {bits} bits, and loading them", shown(model)),
+        };
+        let _progress = super::load::compiling_as(gpu, what, t);
+        let made = Generator::on_device(gpu.clone(), decoder, &options);
+        made.map_err(|e| super::load::without_weights(e, decoder.model()))?
+    };
+    t.warnings(generator.warnings());
+    Ok((generator, cache))
+}
+
 /// The request that the options specify; otherwise the publisher's recommendation, else greedy decoding.
 fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
+    Request {
+        max_new_tokens: a.max_new_tokens,
+        sampling: sampling(&a.sampling, decoder),
+        stop: if a.ignore_end { vec![] } else { decoder.stop_tokens() },
+    }
+}
+
+/// How tokens are chosen: as the options specify, otherwise as the publisher recommends, else greedily (`None`).
+pub fn sampling(a: &SamplingArgs, decoder: &Decoder) -> Option<Sampling> {
     let d = decoder.defaults();
     let drawn = match a.temperature {
         Some(t) => t != 0.0,
         None => d.sample || a.top_k.is_some() || a.top_p.is_some(),
     };
     // If the recommendation is not to sample, its sampling parameters are ignored.
-    let d = if d.sample {
-        d.clone()
-    } else {
-        wgfc::generate::Defaults { stop: d.stop.clone(), ..Default::default() }
-    };
+    let d = if d.sample { d.clone() } else { Defaults::default() };
     let sampling = Sampling {
         temperature: a.temperature.or(d.temperature).unwrap_or(1.0),
         top_k: a.top_k.or(d.top_k),
         top_p: a.top_p.or(d.top_p),
         seed: a.seed,
     };
-    Request {
-        max_new_tokens: a.max_new_tokens,
-        sampling: drawn.then_some(sampling),
-        stop: if a.ignore_end { vec![] } else { d.stop },
-    }
+    drawn.then_some(sampling)
 }
 
 /// The speed of generation. Times are in seconds.

@@ -5,6 +5,7 @@ mod args;
 mod axes;
 mod bench;
 mod bisect;
+mod chat;
 mod check;
 mod compare;
 mod compile;
@@ -146,6 +147,7 @@ fn run_command(cli: &Cli) -> u8 {
         Command::Reduce(a) => reduce::main(a, &terminal),
         Command::Report(a) => issue::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
+        Command::Chat(a) => chat::main(a, &terminal),
         Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),

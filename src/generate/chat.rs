@@ -5,6 +5,8 @@
 
 mod json;
 mod message;
+#[cfg(all(test, feature = "chat", feature = "tokenizers"))]
+mod talk;
 #[cfg_attr(not(feature = "chat"), path = "chat/without.rs")]
 mod template;
 #[cfg(all(test, feature = "chat"))]

@@ -126,9 +126,9 @@ pub struct Tokens<'g> {
 
 impl Tokens<'_> {
     fn advance(&mut self) -> Result<i64, Error> {
-        let run = match self.next.take() {
-            Some(run) => run?,
-            None => self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?,
+        let (run, first) = match self.next.take() {
+            Some(run) => (run?, false),
+            None => (self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?, true),
         };
         let after = run.after;
         if self.left > 0 {
@@ -136,6 +136,12 @@ impl Tokens<'_> {
         }
         let read = run.started.read_blocking().map_err(device_error)?;
         let token = self.generator.token(&read)?;
+        if first {
+            // The feed begins with the token that was generated last, if there is one.
+            self.generator.history.truncate(self.generator.kept);
+            self.generator.history.extend(&self.feed);
+        }
+        self.generator.history.push(token);
         (self.generator.kept, self.generator.pending) = (after, Some(token));
         Ok(token)
     }

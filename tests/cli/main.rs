@@ -5,6 +5,7 @@ mod adapter;
 mod archives;
 mod bisect;
 mod bundles;
+mod chat;
 mod compile;
 mod hostile;
 mod inside;
@@ -114,6 +115,7 @@ fn help_has_examples_and_exit_codes() {
         "compile",
         "run",
         "generate",
+        "chat",
         "train",
         "inspect",
         "check",

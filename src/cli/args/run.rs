@@ -130,6 +130,22 @@ pub struct GenerateArgs {
     /// How many positions the cache may grow to; without it the prompt and the new tokens fit
     #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Do not end at the end token
+    #[arg(long)]
+    pub ignore_end: bool,
+    #[command(flatten)]
+    pub decoder: DecoderArgs,
+    /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
+    /// bandwidth sets
+    #[arg(long)]
+    pub stats: bool,
+}
+
+/// How the tokens of `wgfc generate` and `wgfc chat` are chosen.
+#[derive(Args, Clone, Debug)]
+pub struct SamplingArgs {
     /// Draw tokens at this temperature; 0 takes the most likely one each time
     #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
@@ -142,9 +158,11 @@ pub struct GenerateArgs {
     /// Where the random numbers begin: the same seed draws the same tokens
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Do not end at the end token
-    #[arg(long)]
-    pub ignore_end: bool,
+}
+
+/// How `wgfc generate` and `wgfc chat` set up a decoder.
+#[derive(Args, Clone, Debug)]
+pub struct DecoderArgs {
     /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
     /// and 16 times the files]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -163,8 +181,36 @@ pub struct GenerateArgs {
     pub adapter: AdapterArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
-    /// bandwidth sets
-    #[arg(long)]
-    pub stats: bool,
+}
+
+/// `wgfc chat`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc chat qwen2.5-0.5b-instruct/
+  wgfc chat qwen2.5-0.5b-instruct/ --system \"Answer in one sentence.\" --temperature 0.7
+  echo \"Why is the sky blue?\" | wgfc chat qwen2.5-0.5b-instruct/ --quiet
+  wgfc chat qwen2.5-0.5b-instruct/ --json < questions.txt
+
+Each line is a message; /reset begins a new conversation and /exit ends, as the end of the input does.
+The prompt is made by the chat template of the model: `chat_template` of tokenizer_config.json, or
+chat_template.jinja. The cache stays on the device, and of each turn only the new tokens are processed.
+An answer ends at the end tokens of generation_config.json and tokenizer_config.json.")]
+pub struct ChatArgs {
+    /// A folder with model.onnx, tokenizer.json and a chat template, or what `wgfc compile --generate` wrote of one
+    #[arg(value_name = "DIR")]
+    pub model: PathBuf,
+    /// Instructions to the model, before the first message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Generate at most this many tokens for an answer
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub max_new_tokens: usize,
+    /// How many positions the cache may grow to: the tokens of the whole conversation
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub capacity: usize,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub decoder: DecoderArgs,
 }

@@ -1,5 +1,6 @@
 //! Templates by minijinja, with the additions that transformers makes to Jinja and bounds on what a template can take.
 
+mod bounded;
 mod python;
 mod time;
 
@@ -7,12 +8,14 @@ use super::message::text_of;
 use super::{ChatOptions, Content, Json, Message};
 use crate::generate::apart::apart;
 use crate::{Error, Problem};
+use bounded::Program;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, Value};
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The most bytes of a template.
 const TEXT: usize = 1 << 18;
@@ -26,10 +29,10 @@ const MOST_STEPS: u64 = 8_000_000;
 /// The steps of a template that is tried out.
 const TRIAL: u64 = 100_000;
 /// The time limit of a template. Steps bound its time; this bound holds for operations that they count too low.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The text that a template that is tried out should write.
 const NEEDLE: &str = "<NEEDLE>";
-/// The name by which the environment has the template.
+/// The name of the template in the engine.
 const NAME: &str = "chat_template";
 
 /// A template that has been read.
@@ -38,8 +41,11 @@ pub struct Template(Arc<Inner>);
 
 struct Inner {
     environment: Environment<'static>,
+    program: Program,
     special: Vec<(String, String)>,
     takes: OnceLock<Takes>,
+    /// The template has exceeded the time limit once. Its threads may still run, so that no more are started.
+    endless: AtomicBool,
 }
 
 impl std::fmt::Debug for Template {
@@ -77,8 +83,14 @@ impl Template {
         let made = apart("template", PATIENCE, move || {
             environment(text).map_err(|e| format!("the chat template is not valid: {}", in_words(&e)))
         });
-        let environment = made.map_err(|m| Error::usage(m, CORRECT))?;
-        Ok(Template(Arc::new(Inner { environment, special, takes: OnceLock::new() })))
+        let (environment, program) = made.map_err(|m| Error::usage(m, CORRECT))?;
+        Ok(Template(Arc::new(Inner {
+            environment,
+            program,
+            special,
+            takes: OnceLock::new(),
+            endless: AtomicBool::new(false),
+        })))
     }
 
     /// The prompt for messages.
@@ -109,6 +121,11 @@ impl Template {
     }
 
     fn write(&self, messages: Vec<Value>, options: &ChatOptions, steps: u64) -> Result<String, Failure> {
+        let endless =
+            || Failure::Template(format!("has not come to an end in {} seconds", PATIENCE.as_secs()));
+        if self.0.endless.load(Ordering::Relaxed) {
+            return Err(endless());
+        }
         let now = options.now.unwrap_or_else(SystemTime::now);
         let strftime = move |format: &str| time::strftime(format, now).map_err(failed);
         let pairs = self.0.special.iter().map(|(k, v)| (k.clone(), Value::from(v)));
@@ -122,13 +139,18 @@ impl Template {
         ]);
         let variables = Value::from_pairs(pairs);
         let inner = self.0.clone();
+        let start = Instant::now();
         let made = apart("template", PATIENCE, move || {
             let mut environment = inner.environment.clone();
             environment.set_fuel(Some(steps));
-            let made = environment.get_template(NAME).and_then(|t| t.render(variables));
+            let made = inner.program.run(&environment, variables);
             Ok(made.map_err(|e| Failure::of(&e, steps)))
         });
-        let text = made.unwrap_or_else(|why| Err(Failure::Template(why)))?;
+        if made.is_err() && start.elapsed() >= PATIENCE {
+            self.0.endless.store(true, Ordering::Relaxed);
+            return Err(endless());
+        }
+        let text = made.unwrap_or_else(|why| Err(Failure::Template(format!("fails: {why}"))))?;
         if text.len() > OUTPUT {
             let message = format!("makes a prompt of {} bytes; at most {OUTPUT} are allowed", text.len());
             return Err(Failure::Template(message));
@@ -192,12 +214,13 @@ fn failed(message: String) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// The environment that has the template, set up as transformers does.
-fn environment(text: String) -> Result<Environment<'static>, minijinja::Error> {
+/// The template, and an environment that is set up as transformers does.
+fn environment(text: String) -> Result<(Environment<'static>, Program), minijinja::Error> {
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    environment.set_syntax(syntax.clone());
     environment.set_debug(true);
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(python::write);
     environment.set_unknown_method_callback(python::method);
     environment.add_filter("tojson", python::tojson);
     environment.add_test("sequence", python::is_sequence);
@@ -205,8 +228,8 @@ fn environment(text: String) -> Result<Environment<'static>, minijinja::Error> {
         let raised = Raised(message.to_string());
         Err::<Value, _>(failed(raised.to_string()).with_source(raised))
     });
-    environment.add_template_owned(NAME, text)?;
-    Ok(environment)
+    let program = Program::new(text, syntax, &mut environment)?;
+    Ok((environment, program))
 }
 
 /// The template without `{% generation %}`: these blocks mark the assistant's tokens for training and are written as they

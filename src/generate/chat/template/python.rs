@@ -1,13 +1,22 @@
 //! Python's methods and functions, as far as templates use them and the engine lacks them.
 
+use super::bounded::DEPTH;
 use super::failed;
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
-use minijinja::{Error, State, Value};
+use minijinja::{Error, Output, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::fmt::Write;
 
-/// The deepest nesting that `tojson` writes.
-const DEPTH: usize = 200;
+/// The largest number in a format of `str.format`.
+const WIDTH: usize = 10_000;
+
+/// Writes a value to the output: floats as Python does, and all others as the engine does.
+pub fn write(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Number if !value.is_integer() => out.write_str(&number(value)).map_err(Error::from),
+        _ => minijinja::escape_formatter(out, state, value),
+    }
+}
 
 /// A method of a value that the engine does not know.
 pub fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -31,6 +40,10 @@ pub fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) ->
             let most = most.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
             Value::from(rsplit(s, by, most).into_iter().rev().map(Value::from).collect::<Vec<_>>())
         }
+        // The engine makes the text before it counts its bytes.
+        "format" if longest_number(s) > WIDTH => {
+            return Err(failed(format!("a format has a width of more than {WIDTH}")));
+        }
         "casefold" => Value::from(s.to_lowercase()),
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
@@ -41,6 +54,12 @@ pub fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) ->
         }
         _ => return unknown_method_callback(state, value, method, args),
     })
+}
+
+/// The largest number in a text.
+fn longest_number(text: &str) -> usize {
+    let digits = text.split(|c: char| !c.is_ascii_digit()).filter(|d| !d.is_empty());
+    digits.map(|d| d.parse().unwrap_or(usize::MAX)).max().unwrap_or(0)
 }
 
 /// The parts of a text from its end on, of which the last one is the rest after `most` separators.

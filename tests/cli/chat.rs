@@ -1,0 +1,113 @@
+//! `wgfc chat` over its pipes.
+
+use crate::{Ran, command, fixture, folder, wgfc};
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+/// A folder `model` with the small decoder, a tokenizer and a chat template.
+fn prepare(dir: &Path) {
+    let model = dir.join("model");
+    std::fs::create_dir(&model).unwrap();
+    std::fs::copy(fixture("small/decoder/model.onnx"), model.join("model.onnx")).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(fixture(&format!("chat/decoder/{name}")), model.join(name)).unwrap();
+    }
+}
+
+/// Runs `wgfc chat` with these lines as its input.
+fn chat(dir: &Path, words: &str, input: &[u8]) -> Ran {
+    let mut child = command(dir, &format!("chat|{words}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // The program may end before it has read everything.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let done = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    Ran { code: done.status.code().unwrap_or(-1), out: text(done.stdout), err: text(done.stderr) }
+}
+
+#[test]
+fn lines_are_answered_and_the_cache_is_kept() {
+    if crate::train::is_skipped("lines_are_answered") {
+        return;
+    }
+    let d = folder();
+    prepare(d.path());
+    let words = "model|--adapter|software|--max-new-tokens|5|--system|you";
+    let lines = b"why is the sky blue ?\n\n  and the sea ?\n/reset\nwhy is the sky blue ?\n/exit\nno\n";
+    let all = chat(d.path(), &format!("{words}|--json"), lines).exits(0).json();
+    let (turns, messages) = (all["turns"].as_array().unwrap(), all["messages"].as_array().unwrap());
+    assert_eq!((turns.len(), messages.len()), (3, 3), "{all:#}");
+    assert_eq!((&messages[0]["role"], &messages[0]["content"]), (&"system".into(), &"you".into()));
+    assert_eq!(messages[1]["content"], "why is the sky blue ?");
+    let number = |turn: usize, key: &str| turns[turn][key].as_u64().unwrap();
+    assert_eq!((number(0, "cached_tokens"), number(2, "cached_tokens")), (0, 0));
+    assert_eq!(number(0, "prompt_tokens"), number(2, "prompt_tokens"));
+    // Only the second message is new, and what the template writes around it.
+    assert!(number(1, "cached_tokens") >= number(0, "prompt_tokens"), "{all:#}");
+    assert!(number(1, "prompt_tokens") - number(1, "cached_tokens") < 9, "{all:#}");
+
+    // As text, each answer is a line; the same question has the same answer in a conversation of its own.
+    let plain = chat(d.path(), words, lines).exits(0);
+    let answers: Vec<&str> = plain.out.lines().collect();
+    assert_eq!(answers.len(), 3, "{}", plain.out);
+    assert_eq!((answers[0], answers[0]), (answers[2], messages[2]["content"].as_str().unwrap()));
+    // Sampling and weights are set as for `generate`; a last line needs no end.
+    let drawn = format!("{words}|--temperature|0.8|--top-k|5|--seed|3|--precision|f16-storage");
+    chat(d.path(), &drawn, b"why ?").exits(0);
+    // A compiled folder takes the template along.
+    wgfc(d.path(), "compile|model|-o|out|--generate").exits(0);
+    let compiled = chat(d.path(), &words.replace("model|", "out|"), b"why is the sky blue ?").exits(0);
+    assert_eq!(compiled.out.lines().next(), Some(answers[0]));
+}
+
+#[test]
+fn conversations_that_cannot_be_are_explained() {
+    let d = folder();
+    prepare(d.path());
+    let at = |name: &str| d.path().join("model").join(name);
+    let model = fixture("small/decoder/model.onnx");
+    chat(d.path(), &model, b"x\n").exits(1).says("without a tokenizer");
+    let config = std::fs::read(at("tokenizer_config.json")).unwrap();
+    std::fs::remove_file(at("tokenizer_config.json")).unwrap();
+    chat(d.path(), "model", b"x\n").exits(1).says("has no chat template").says("wgfc generate --prompt");
+    for (text, says) in [
+        ("\n{% for %}", "line 2"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "steps that are allowed",
+        ),
+        ("{{ raise_exception('Nobody may speak') }}", "refuses the messages: Nobody may speak"),
+    ] {
+        if says.contains("refuses") && crate::train::is_skipped("templates_that_refuse") {
+            continue;
+        }
+        std::fs::write(at("chat_template.jinja"), text).unwrap();
+        chat(d.path(), "model|--adapter|software", b"x\n").exits(1).says(says);
+    }
+    std::fs::remove_file(at("chat_template.jinja")).unwrap();
+    std::fs::write(at("tokenizer_config.json"), "{").unwrap();
+    chat(d.path(), "model", b"x\n").exits(1).says("tokenizer_config.json").says("correct or remove the file");
+    std::fs::write(at("tokenizer_config.json"), config).unwrap();
+    if crate::train::is_skipped("conversations_that_cannot_be") {
+        return;
+    }
+    let words = "model|--adapter|software|--max-new-tokens|2|--capacity|6";
+    chat(d.path(), words, b"\xff\xfe\n").exits(1).says("not text in UTF-8");
+    chat(d.path(), words, &vec![b'x'; 2 << 20]).exits(1).says("more than 1048576 bytes");
+    chat(d.path(), words, b"the the the the the the\n")
+        .exits(1)
+        .says("the cache may grow to 6 positions")
+        .says("/reset");
+    let e = chat(d.path(), &format!("{words}|--json"), b"the the the the the the\n").exits(1).json();
+    assert_eq!(e["errors"][0]["kind"], "model");
+    chat(d.path(), words, b"").exits(0);
+    chat(d.path(), "model|--temperature|-1|--adapter|software", b"x\n").exits(1).says("temperature");
+}
