@@ -3,8 +3,9 @@
 //! A [`Decoder`] is the set of files: the model, and beside it a tokenizer and the settings that its publisher recommends. A
 //! [`Generator`] is the decoder on a device. It has one program for prompts of any length and one for a single token, which
 //! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
-//! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once.
-//! [`Generator::chat`] answers [`Message`]s, of which a model's [`ChatTemplate`] makes the prompt.
+//! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once, and a
+//! [`ContinuousGenerator`] several that begin and end at any time. [`Generator::chat`] answers [`Message`]s, of which a model's
+//! [`ChatTemplate`] makes the prompt.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -24,6 +25,7 @@ mod apart;
 mod batch;
 mod chat;
 mod choose;
+mod continuous;
 mod head;
 mod programs;
 pub mod recompute;
@@ -34,6 +36,7 @@ mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
+pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
 pub use text::{ADDED_TEMPLATE, CONFIG, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
@@ -574,7 +577,7 @@ impl Generator {
     /// ```
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
         self.settle()?;
-        let mut problems = self.problems_of(prompt, self.pending.is_some(), "");
+        let mut problems = problems_of(self.vocabulary, prompt, self.pending.is_some(), "");
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
         if total > self.capacity {
             let before =
@@ -606,31 +609,6 @@ impl Generator {
             next: None,
             generator: self,
         })
-    }
-
-    /// The faults of a prompt; each message begins with `at`, which names the prompt.
-    fn problems_of(&self, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
-        let mut problems = vec![];
-        let known = 0..self.vocabulary as i64;
-        if prompt.is_empty() && !continues {
-            problems.push(Problem::with_help(
-                format!("{at}the prompt has no tokens"),
-                "give at least one token to begin with",
-            ));
-        }
-        let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
-        if let Some(first) = strange.first() {
-            let more =
-                if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
-            problems.push(Problem::with_help(
-                format!(
-                    "{at}token {first}{more} is outside the model's vocabulary, which is 0 to {}",
-                    self.vocabulary.saturating_sub(1)
-                ),
-                "give ids of this model's tokenizer",
-            ));
-        }
-        problems
     }
 
     /// Undoes runs beyond the valid positions.
@@ -666,6 +644,31 @@ impl Generator {
         self.limited.insert(limits, session.map_err(device_error)?);
         Ok(())
     }
+}
+
+/// The faults of a prompt; each message begins with `at`, which names the prompt.
+fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
+    let mut problems = vec![];
+    let known = 0..vocabulary as i64;
+    if prompt.is_empty() && !continues {
+        problems.push(Problem::with_help(
+            format!("{at}the prompt has no tokens"),
+            "give at least one token to begin with",
+        ));
+    }
+    let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
+    if let Some(first) = strange.first() {
+        let more =
+            if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
+        problems.push(Problem::with_help(
+            format!(
+                "{at}token {first}{more} is outside the model's vocabulary, which is 0 to {}",
+                vocabulary.saturating_sub(1)
+            ),
+            "give ids of this model's tokenizer",
+        ));
+    }
+    problems
 }
 
 /// The token in the outputs of a run. Ids are less than `vocabulary`.

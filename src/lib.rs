@@ -71,7 +71,9 @@ pub mod value_info;
 pub use artefact::{SaveOptions, load, load_bundle, save, save_bundle};
 pub use cache::Cache;
 pub use error::{Error, ErrorClass, Finding, Problem};
-pub use generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
+pub use generate::{
+    BatchGenerator, ContinuousGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling,
+};
 pub use model::{Model, Place};
 pub use source::ModelFile;
 pub use train::{Trainer, Training};

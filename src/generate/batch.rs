@@ -5,7 +5,7 @@
 //! attention is causal. Position ids are counted for each sequence separately. Caches in which each sequence has its own end
 //! (GroupQueryAttention) derive it from the same mask.
 
-use super::choose::{self, Choice};
+use super::choose::{self, Choice, Limits};
 use super::roles::Step;
 use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
 use crate::model::device_error;
@@ -29,7 +29,7 @@ use wgfc_runtime::{DeviceTensor, Gpu, Profile, Session};
 /// # Ok(()) }
 /// ```
 pub struct BatchGenerator {
-    generator: Generator,
+    pub(super) generator: Generator,
     rows: Vec<Row>,
     /// Whether sequences may differ in length.
     ragged: bool,
@@ -153,7 +153,7 @@ impl BatchGenerator {
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.generator.reserve(self.generator.kept + 1)?;
-        let step = self.step(&vec![[0].as_slice(); self.rows.len()], 1);
+        let step = self.inputs_of(&vec![[0].as_slice(); self.rows.len()], 1);
         let inputs = self.generator.inputs.iter();
         let mut given: Vec<(&str, Tensor)> = inputs.map(|i| (i.name.as_str(), i.of(&step))).collect();
         given.push((head::CHOICE, choose::greedy()));
@@ -220,7 +220,7 @@ impl BatchGenerator {
         }
         for (i, (prompt, row)) in prompts.iter().zip(&self.rows).enumerate() {
             let at = format!("prompt {i}: ");
-            problems.extend(self.generator.problems_of(prompt, row.pending.is_some(), &at));
+            problems.extend(super::problems_of(self.vocabulary(), prompt, row.pending.is_some(), &at));
         }
         let feeds: Vec<Vec<i64>> = prompts
             .iter()
@@ -266,6 +266,14 @@ impl BatchGenerator {
         })
     }
 
+    /// Removes the tokens of one sequence: no later token attends to them.
+    pub(super) fn forget(&mut self, row: usize) {
+        if let Some(row) = self.rows.get_mut(row) {
+            row.pending = None;
+            row.hide(0);
+        }
+    }
+
     /// Undoes runs beyond the valid positions.
     fn settle(&mut self) -> Result<(), Error> {
         let kept = self.generator.kept;
@@ -288,12 +296,12 @@ impl BatchGenerator {
             let columns: Vec<&[i64]> =
                 feeds.iter().map(|f| &f[at.min(body(f))..(at + n).min(body(f))]).collect();
             at += n;
-            let last = even && at == together;
-            started = self.run(&Feed::Host(&columns, n), last.then_some((&mut *choice, outputs)))?;
+            let last = (even && at == together).then(|| Pick::of(choice, outputs));
+            started = self.run(&Feed::Host(&columns, n), last)?;
         }
         if !even {
             let columns: Vec<&[i64]> = feeds.iter().map(|f| &f[body(f)..]).collect();
-            started = self.run(&Feed::Host(&columns, 1), Some((choice, outputs)))?;
+            started = self.run(&Feed::Host(&columns, 1), Some(Pick::of(choice, outputs)))?;
         }
         started.ok_or_else(no_output)
     }
@@ -301,11 +309,11 @@ impl BatchGenerator {
     /// Starts the run that processes the tokens chosen by `run`, except for sequences that are done.
     fn follow(&mut self, run: &Started, done: &[bool], choice: &mut Choice) -> Result<Started, Error> {
         let token = run.output(head::TOKEN).ok_or_else(no_output)?.clone();
-        self.run(&Feed::Device(token, done), Some((choice, &[head::TOKEN])))?.ok_or_else(no_output)
+        self.run(&Feed::Device(token, done), Some(Pick::of(choice, &[head::TOKEN])))?.ok_or_else(no_output)
     }
 
     /// The inputs of a run of `n` tokens of each sequence; shorter sequences are padded at the end.
-    fn step(&self, columns: &[&[i64]], n: usize) -> Step {
+    fn inputs_of(&self, columns: &[&[i64]], n: usize) -> Step {
         let mut step = Step { rows: columns.len(), ..Step::default() };
         step.mask.reserve(self.rows.iter().map(|r| r.real.len() + n).sum());
         for (tokens, row) in columns.iter().zip(&self.rows) {
@@ -317,30 +325,27 @@ impl BatchGenerator {
         step
     }
 
-    /// Starts a run. With `output`, it also chooses the next tokens, and its outputs are read later.
-    fn run(
-        &mut self,
-        feed: &Feed<'_>,
-        output: Option<(&mut Choice, &[&str])>,
-    ) -> Result<Option<Started>, Error> {
+    /// Starts a run. With `pick`, it also chooses the next tokens, and its outputs are read later.
+    pub(super) fn run(&mut self, feed: &Feed<'_>, pick: Option<Pick<'_>>) -> Result<Option<Started>, Error> {
         let empty = vec![[].as_slice(); self.rows.len()];
         let (columns, n) = match feed {
             Feed::Host(columns, n) => (*columns, *n),
             Feed::Device(..) => (&empty[..], 1),
         };
-        let step = self.step(columns, n);
+        let step = self.inputs_of(columns, n);
         let g = &mut self.generator;
         g.reserve(g.decode.state_len() + n)?;
-        let (words, limits, wanted) = match output {
-            None => (choose::greedy(), Default::default(), None),
-            Some((choice, outputs)) => (choice.words(), choice.limits(), Some(outputs)),
+        let (words, limits, wanted) = match pick {
+            None => (choose::greedy(), Limits::default(), None),
+            Some(p) => (p.words, p.limits, Some(p.outputs)),
         };
         let value = |i: &super::roles::Input| match feed {
             Feed::Device(token, _) if i.is_ids() => token.clone().into(),
             _ => i.of(&step).into(),
         };
         let mut given: Vec<(&str, Value)> = g.inputs.iter().map(|i| (i.name.as_str(), value(i))).collect();
-        given.push((head::CHOICE, words.clone().into()));
+        let own = if limits.each { choose::greedy() } else { words.clone() };
+        given.push((head::CHOICE, own.into()));
         let session = tokens::session(&mut g.prefill, &mut g.decode, n);
         let started = match (wanted, g.limited.get_mut(&limits)) {
             (None, _) => {
@@ -378,8 +383,22 @@ impl BatchGenerator {
     }
 }
 
+/// How a run chooses tokens, and the outputs of it that are read.
+pub(super) struct Pick<'a> {
+    pub words: Tensor,
+    /// A session for them exists: see [`Generator::prepare`].
+    pub limits: Limits,
+    pub outputs: &'a [&'a str],
+}
+
+impl<'a> Pick<'a> {
+    fn of(choice: &mut Choice, outputs: &'a [&'a str]) -> Pick<'a> {
+        Pick { limits: choice.limits(), words: choice.words(), outputs }
+    }
+}
+
 /// The input of a run.
-enum Feed<'a> {
+pub(super) enum Feed<'a> {
     /// Tokens of each sequence, and the number of positions that the run appends.
     Host(&'a [&'a [i64]], usize),
     /// One token of each sequence, on the device, and which sequences are done: their positions become padding.
@@ -479,7 +498,7 @@ mod tests {
             let last: Vec<&[i64]> = feeds.iter().map(|f| &f[f.len() - 1..]).collect();
             for next in [last, vec![&[1], &[2], &[3], &[4]], vec![&[5], &[5], &[5], &[5]]] {
                 let mut greedy = Choice::new(None, 37);
-                let run = all.run(&Feed::Host(&next, 1), Some((&mut greedy, &[head::LOGITS])));
+                let run = all.run(&Feed::Host(&next, 1), Some(Pick::of(&mut greedy, &[head::LOGITS])));
                 let got = run.unwrap().unwrap().read_blocking().unwrap().remove(0).1;
                 assert_eq!(got.shape, [4, 1, 37]);
                 let got = got.to_f32s().unwrap();

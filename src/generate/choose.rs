@@ -46,7 +46,12 @@ pub struct Limits {
     pub top_k: bool,
     /// Whether only the most probable tokens, among those that top-k keeps, up to a share of the probability can be chosen.
     pub top_p: bool,
+    /// Whether each row has its own words. A row then draws the same tokens wherever it is in the batch.
+    pub each: bool,
 }
+
+/// The words that control the choice of one token.
+pub type Words = [u32; word::COUNT];
 
 /// The length of the part of a row whose best token one workgroup finds.
 const PART: i64 = 1024;
@@ -76,21 +81,31 @@ impl Choice {
     pub fn limits(&self) -> Limits {
         let how = self.how.as_ref();
         let (top_k, top_p) = (how.and_then(|s| s.top_k), how.and_then(|s| s.top_p));
-        Limits { top_k: top_k.is_some(), top_p: top_p.is_some() }
+        Limits { top_k: top_k.is_some(), top_p: top_p.is_some(), each: false }
+    }
+
+    /// Whether the choice is greedy.
+    pub fn is_greedy(&self) -> bool {
+        self.how.is_none()
     }
 
     /// The words that control the choice of the next token.
     pub fn words(&mut self) -> Tensor {
-        let Some(how) = &self.how else { return greedy() };
-        let random = self.rng.bits();
+        tensor(&self.row())
+    }
+
+    /// [`Choice::words`] of one row.
+    pub fn row(&mut self) -> Words {
         let mut words = [0; word::COUNT];
+        let Some(how) = &self.how else { return words };
+        let random = self.rng.bits();
         // The clamp is beyond every useful temperature on both sides, and excludes 0 and infinity.
         words[word::SCALE] = (1.0 / how.temperature).clamp(1e-30, 1e30).to_bits();
         words[word::RANDOM] = random as u32;
         words[word::RANDOM + 1] = (random >> 32) as u32;
         words[word::TOP_K] = how.top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(u32::MAX);
         words[word::TOP_P] = how.top_p.unwrap_or(1.0).to_bits();
-        tensor(&words)
+        words
     }
 }
 
@@ -100,8 +115,16 @@ pub fn greedy() -> Tensor {
 }
 
 fn tensor(words: &[u32]) -> Tensor {
-    let words: Vec<Scalar> = words.iter().map(|w| Scalar::from_i64(DType::U32, i64::from(*w))).collect();
-    Tensor::from_scalars(DType::U32, vec![words.len()], &words)
+    Tensor::from_scalars(DType::U32, vec![words.len()], &scalars(words))
+}
+
+/// The words of each row, u32 `[rows, word::COUNT]`.
+pub fn rows(words: &[Words]) -> Tensor {
+    Tensor::from_scalars(DType::U32, vec![words.len(), word::COUNT], &scalars(words.as_flattened()))
+}
+
+fn scalars(words: &[u32]) -> Vec<Scalar> {
+    words.iter().map(|w| Scalar::from_i64(DType::U32, i64::from(*w))).collect()
 }
 
 /// The error to report for [`NONE`].
@@ -114,14 +137,15 @@ pub fn nothing_to_choose() -> Error {
 }
 
 /// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as the words `how` (u32
-/// `[word::COUNT]`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
+/// `[word::COUNT]`, or `[rows, word::COUNT]` with `limits.each`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
 pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids: DType) -> Built {
+    let axis = usize::from(limits.each);
     let words = (0..word::COUNT)
-        .map(|i| b.slice(how, 0, &Poly::from(i), 1, &Dim::ONE))
+        .map(|i| b.slice(how, axis, &Poly::from(i), 1, &Dim::ONE))
         .collect::<Built<Vec<Value>>>()?;
     let (rows, len) = (b.shape(logits)[0].clone(), length(b, logits)?);
     let kept = match limits {
-        Limits { top_k: false, top_p: false } => None,
+        Limits { top_k: false, top_p: false, .. } => None,
         _ => Some(kept(b, logits, &words, limits)?),
     };
     let part = PART.min(len);
@@ -134,12 +158,17 @@ pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids
         let fill = fill(b.dtype(v));
         b.push(Op::View { shape: cut.clone(), index: index.clone(), fill }, &[v])
     };
-    let mut args = vec![of(b, logits)?, words[word::SCALE], words[word::RANDOM], words[word::RANDOM + 1]];
+    let mut args = vec![of(b, logits)?];
+    for i in [word::SCALE, word::RANDOM, word::RANDOM + 1] {
+        let shape = vec![rows.clone(), Dim::ONE, Dim::ONE];
+        args.push(if limits.each { b.reshape(words[i], shape)? } else { words[i] });
+    }
     if let Some((distance, most)) = kept {
         args.push(of(b, distance)?);
         args.push(b.reshape(most, vec![rows, Dim::ONE, Dim::ONE])?);
     }
-    let body = key(&position, len, kept.is_some());
+    let place = if limits.each { position.clone() } else { &(&Poly::var(0) * len) + &position };
+    let body = key(&position, len, &place, kept.is_some());
     let keys = b.map_to(body, &args, cut)?;
     let mut best = b.reduce(ReduceOp::Max, keys, &[2], false)?;
     if parts > 1 {
@@ -162,8 +191,8 @@ pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids
 }
 
 /// The sort key of a token; the largest key wins. It is `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token
-/// that cannot be chosen and 2³² − 1 for one whose logit is NaN or +∞.
-fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
+/// that cannot be chosen and 2³² − 1 for one whose logit is NaN or +∞. The noise is that of `place`.
+fn key(position: &Poly, len: i64, place: &Poly, limited: bool) -> ScalarFn {
     let mut f = Body::default();
     let x = f.arg(0);
     let x = f.cast(DType::F32, x);
@@ -174,8 +203,7 @@ fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
 
     let scale = f.arg(1);
     let scale = f.bitcast(DType::F32, scale);
-    let row = &(&Poly::var(0) * len) + position;
-    let noise = body::gumbel(&mut f, row, 2, 3);
+    let noise = body::gumbel(&mut f, place.clone(), 2, 3);
     let y = f.binary(BinaryOp::Mul, x, scale);
     let y = f.binary(BinaryOp::Add, y, noise);
     let (low, high) = (f.f32(f64::from(f32::MIN)), f.f32(f64::from(f32::MAX)));

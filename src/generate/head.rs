@@ -48,7 +48,7 @@ fn logits(graph: &Graph) -> Option<Value> {
 }
 
 fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), String> {
-    let choice = choice(graph);
+    let choice = choice(graph, None);
     let mut b = Builder::new(graph, "last position");
     let axis = b.rank(logits).checked_sub(2).ok_or("logits without positions")?;
     let positions = b.shape(logits)[axis].clone();
@@ -65,8 +65,10 @@ fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), 
     Ok((last, token))
 }
 
-fn choice(graph: &mut Graph) -> Value {
-    graph.add_input(CHOICE, TensorType::new(DType::U32, vec![choose::word::COUNT.into()]))
+/// [`CHOICE`] for all rows together, or for each of `rows`.
+fn choice(graph: &mut Graph, rows: Option<Dim>) -> Value {
+    let shape: Vec<Dim> = rows.into_iter().chain([choose::word::COUNT.into()]).collect();
+    graph.add_input(CHOICE, TensorType::new(DType::U32, shape))
 }
 
 /// A graph from [`LOGITS`] of this type and [`CHOICE`] to [`TOKEN`], which is sampled within limits.
@@ -74,9 +76,9 @@ pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, 
     let mut graph = Graph::new();
     let (len, rows) = logits.shape.split_last().ok_or("logits without a vocabulary")?;
     let rows = rows.iter().fold(Dim::ONE, |n, d| &n * d);
-    let shape = vec![rows, len.clone()];
+    let shape = vec![rows.clone(), len.clone()];
     let logits = graph.add_input(LOGITS, logits);
-    let choice = choice(&mut graph);
+    let choice = choice(&mut graph, limits.each.then_some(rows));
     let mut b = Builder::new(&mut graph, "choice");
     let rows = b.reshape(logits, shape)?;
     let token = choose::token(&mut b, rows, choice, limits, ids)?;

@@ -23,7 +23,12 @@ pub fn kept(b: &mut Builder<'_>, logits: Value, words: &[Value], limits: Limits)
         most = Some(search(b, distance, Target::Count(words[word::TOP_K]))?);
     }
     if limits.top_p {
-        most = Some(search(b, distance, Target::Share { p: words[word::TOP_P], among: most })?);
+        let p = words[word::TOP_P];
+        let share = search(b, distance, Target::Share { p, among: most })?;
+        most = Some(match most {
+            Some(all) if limits.each => within_share(b, p, all, share)?,
+            _ => share,
+        });
     }
     Ok((distance, most.ok_or("no limits")?))
 }
@@ -64,6 +69,17 @@ fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {
     let d = f.select(class.never, far, d);
     f.cast(DType::U32, d);
     b.map(f.0, &[logits, top, scale])
+}
+
+/// For each row the distance `share`, or `all` where the share `p` leaves no token out.
+fn within_share(b: &mut Builder<'_>, p: Value, all: Value, share: Value) -> Built {
+    let mut f = Body::default();
+    let (p0, all0, share0) = (f.arg(0), f.arg(1), f.arg(2));
+    let p0 = f.bitcast(DType::F32, p0);
+    let whole = f.f32(1.0);
+    let whole = f.binary(BinaryOp::Ge, p0, whole);
+    f.select(whole, all0, share0);
+    b.map(f.0, &[p, all, share])
 }
 
 /// The target of the search: the largest distance such that the tokens below it amount to less than this.

@@ -147,7 +147,7 @@ fn a_choice_takes_few_dispatches() {
     let mut counts = vec![];
     for (top_k, top_p) in [(false, false), (true, false), (false, true), (true, true)] {
         let ty = TensorType::new(DType::F32, [1i64, 1, 151_936].map(Dim::from).to_vec());
-        let graph = head::limited(ty, Limits { top_k, top_p }, DType::I64).unwrap();
+        let graph = head::limited(ty, Limits { top_k, top_p, each: false }, DType::I64).unwrap();
         let options = crate::Options::default();
         let program =
             wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {})
