@@ -9,6 +9,7 @@ mod chat;
 mod check;
 mod compare;
 mod compile;
+mod connections;
 mod curve;
 mod decode;
 mod device;

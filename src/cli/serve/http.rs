@@ -1,56 +1,24 @@
-//! Serves files over HTTP/1.1 with hyper: GET and HEAD, ranges, one request per connection, time limits for each phase.
+//! Serves files over HTTP/1.1 with hyper: GET and HEAD, ranges, one request per connection.
 
+use super::super::connections;
+pub use connections::Limits;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::File;
-use std::future::poll_fn;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinHandle;
 
-/// The most bytes of a request's head, and the most headers.
-const HEAD: usize = 16 << 10;
-const HEADERS: usize = 64;
 /// The bytes of an answer that are sent at a time.
 const PIECE: usize = 256 << 10;
-
-/// Limits on the duration and number of connections.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The time until the head of the request is complete.
-    pub head: Duration,
-    /// The time between two pieces of the answer, after which a client that reads nothing is disconnected.
-    pub idle: Duration,
-    /// The time of the whole connection.
-    pub total: Duration,
-    /// The most connections at the same time. A further one ends the one that has waited longest for its request.
-    pub most: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            head: Duration::from_secs(10),
-            idle: Duration::from_secs(20),
-            total: Duration::from_secs(3600),
-            most: 256,
-        }
-    }
-}
 
 /// The parts of a request that determine the answer.
 pub struct Request {
@@ -274,140 +242,26 @@ fn answered(
     }
 }
 
-/// The connections that have not sent a request yet, in order of arrival, and the number of all connections.
-#[derive(Default)]
-struct Connections {
-    waiting: Mutex<BTreeMap<u64, AbortHandle>>,
-    all: AtomicU64,
-}
-
-impl Connections {
-    fn asked(&self, id: u64) {
-        if let Ok(mut waiting) = self.waiting.lock() {
-            waiting.remove(&id);
-        }
-    }
-}
-
-/// A connection that is counted until it is dropped.
-struct Counted(Arc<Connections>, u64);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.asked(self.1);
-        self.0.all.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Answers requests until the process ends.
 pub fn serve(
     listener: std::net::TcpListener,
     limits: Limits,
     answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
 ) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    listener.set_nonblocking(true)?;
     let answer: Arc<dyn Fn(&Request) -> Answer + Send + Sync> = Arc::new(answer);
-    let connections = Arc::new(Connections::default());
-    runtime.block_on(async move {
-        let listener = TcpListener::from_std(listener)?;
-        for id in 0.. {
-            let stream = loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => break stream,
-                    // Too many files are open, or the client has left.
-                    Err(_) => sleep(Duration::from_millis(20)).await,
-                }
-            };
-            let Ok(mut waiting) = connections.waiting.lock() else { return Ok(()) };
-            if connections.all.load(Ordering::Relaxed) >= limits.most as u64 {
-                let Some((_, longest)) = waiting.pop_first() else { continue };
-                longest.abort();
-            }
-            connections.all.fetch_add(1, Ordering::Relaxed);
-            let counted = Counted(connections.clone(), id);
-            let task = tokio::spawn(connection(stream, answer.clone(), counted, limits));
-            waiting.insert(id, task.abort_handle());
-        }
-        Ok(())
+    connections::serve(listener, limits, move |sent| {
+        let answer = answer.clone();
+        service_fn(move |request: hyper::Request<Incoming>| {
+            std::future::ready(Ok::<_, Infallible>(answered(&request, &*answer, &sent)))
+        })
     })
-}
-
-async fn connection(
-    stream: TcpStream,
-    answer: Arc<dyn Fn(&Request) -> Answer + Send + Sync>,
-    counted: Counted,
-    limits: Limits,
-) {
-    let sent = Arc::new(AtomicU64::new(0));
-    let idle = {
-        let sent = sent.clone();
-        async move {
-            // During this time, the time limit of the head applies.
-            sleep(limits.head).await;
-            loop {
-                let before = sent.load(Ordering::Relaxed);
-                sleep(limits.idle).await;
-                if sent.load(Ordering::Relaxed) == before {
-                    return;
-                }
-            }
-        }
-    };
-    let Ok(stream) = stream.into_std() else { return };
-    let (Ok(other), Ok(stream)) = (stream.try_clone(), TcpStream::from_std(stream)) else { return };
-    let service = service_fn(|request: hyper::Request<Incoming>| {
-        counted.0.asked(counted.1);
-        let response = answered(&request, &*answer, &sent);
-        std::future::ready(Ok::<_, Infallible>(response))
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .keep_alive(false)
-        .max_headers(HEADERS)
-        .max_buf_size(HEAD)
-        .serve_connection(TokioIo::new(stream), service);
-    // Errors of writing to the client are ignored, as the client is gone.
-    if let Ok(true) = timeout(limits.total, first(served, idle)).await {
-        // The rest of the request must be read, as closing the connection earlier would discard the answer.
-        let _ = other.shutdown(std::net::Shutdown::Write);
-        if let Ok(other) = TcpStream::from_std(other) {
-            let _ = timeout(Duration::from_secs(1), drained(&other)).await;
-        }
-    }
-}
-
-/// Whether the first future completes before the second.
-async fn first(a: impl Future, b: impl Future) -> bool {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| {
-        if a.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(true);
-        }
-        b.as_mut().poll(cx).map(|_| false)
-    })
-    .await
-}
-
-/// Reads the rest of a request, up to a limit.
-async fn drained(stream: &TcpStream) {
-    let (mut left, mut some) = (4 * HEAD, [0; 2048]);
-    while left > 0 && stream.readable().await.is_ok() {
-        match stream.try_read(&mut some) {
-            Ok(0) => return,
-            Ok(n) => left = left.saturating_sub(n),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn parts_are_those_that_there_are() {
@@ -461,7 +315,13 @@ mod tests {
     #[test]
     fn slow_connections_end_and_do_not_keep_others_out() {
         let short = Duration::from_millis(400);
-        let to = started(Limits { head: short, idle: short, total: Duration::from_secs(60), most: 8 });
+        let to = started(Limits {
+            head: short,
+            idle: Some(short),
+            total: Duration::from_secs(60),
+            most: 8,
+            ..Limits::default()
+        });
         // More connections than allowed, each with a part of a head.
         let mut slow: Vec<_> = (0..20).map(|_| connected(to)).collect();
         slow.iter_mut().for_each(|s| _ = s.write_all(b"GET / HTTP/1.1\r\nHost: h"));
@@ -485,7 +345,7 @@ mod tests {
     #[test]
     fn all_of_an_answer_has_a_deadline() {
         let (long, total) = (Duration::from_secs(60), Duration::from_millis(800));
-        let to = started(Limits { head: long, idle: long, total, most: 8 });
+        let to = started(Limits { head: long, idle: Some(long), total, most: 8, ..Limits::default() });
         assert!(ends(connected(to)));
         let mut slow = connected(to);
         slow.write_all(ASK).unwrap();
