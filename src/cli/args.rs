@@ -1,5 +1,7 @@
 //! The command line, declared.
 
+#[cfg(feature = "api")]
+mod api;
 mod bench;
 mod bisect;
 mod compare;
@@ -10,6 +12,8 @@ mod selftest;
 mod train;
 mod variant;
 
+#[cfg(feature = "api")]
+pub use api::ApiArgs;
 pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
     BenchRegretArgs, BenchTransfersArgs, LoopForm,
@@ -99,6 +103,9 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Talk with a decoder model that has a chat template
     Chat(ChatArgs),
+    /// Serve a decoder model by OpenAI's protocol: /v1/completions and /v1/chat/completions
+    #[cfg(feature = "api")]
+    Api(ApiArgs),
     /// Run a training step again and again on batches of rows, with its state on the device
     Train(TrainArgs),
     /// Time several schedules of each kernel of a model on this machine's adapter, and keep the best

@@ -1,6 +1,8 @@
 //! The command line `wgfc`: one file for each command, and what they share.
 
 mod adapter;
+#[cfg(feature = "api")]
+mod api;
 mod args;
 mod axes;
 mod bench;
@@ -149,6 +151,8 @@ fn run_command(cli: &Cli) -> u8 {
         Command::Report(a) => issue::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
         Command::Chat(a) => chat::main(a, &terminal),
+        #[cfg(feature = "api")]
+        Command::Api(a) => api::main(a, &terminal),
         Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),

@@ -2,6 +2,8 @@
 //! bad input.
 
 mod adapter;
+#[cfg(feature = "api")]
+mod api;
 mod archives;
 mod bisect;
 mod bundles;
@@ -116,6 +118,8 @@ fn help_has_examples_and_exit_codes() {
         "run",
         "generate",
         "chat",
+        #[cfg(feature = "api")]
+        "api",
         "train",
         "inspect",
         "check",

@@ -1,0 +1,489 @@
+//! Requests and errors of OpenAI's protocol.
+
+use serde_json::{Map, Value, json};
+use wgfc::generate::Defaults;
+use wgfc::{Error, ErrorClass, Sampling};
+
+/// The most stop strings of a request, as in OpenAI's protocol, and the most bytes of each.
+const STOPS: usize = 4;
+const STOP_BYTES: usize = 1024;
+/// The new tokens of `/v1/completions` where the request does not say how many.
+const DEFAULT_TOKENS: usize = 16;
+
+/// An error in the protocol's form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// The status of HTTP.
+    pub status: u16,
+    /// What is wrong.
+    pub message: String,
+    /// The field of the request that is wrong.
+    pub param: Option<String>,
+    /// A name for programs.
+    pub code: Option<&'static str>,
+}
+
+impl Refusal {
+    /// An error with this status, without a field.
+    pub fn new(status: u16, message: impl Into<String>, code: Option<&'static str>) -> Refusal {
+        Refusal { status, message: message.into(), param: None, code }
+    }
+
+    /// A field of the request that is wrong.
+    pub fn param(name: &str, message: impl Into<String>, code: &'static str) -> Refusal {
+        Refusal { status: 400, message: message.into(), param: Some(name.to_owned()), code: Some(code) }
+    }
+
+    /// An error of the engine; `param` is the field in which the cause is if it is the request.
+    pub fn of(error: &Error, param: &str) -> Refusal {
+        let texts: Vec<String> = error.findings().iter().map(|f| f.diagnostic.message.clone()).collect();
+        let text = texts.join("; ");
+        match error.class() {
+            ErrorClass::Model => Refusal::param(param, text, "invalid_value"),
+            _ => Refusal::new(500, text, Some("internal_error")),
+        }
+    }
+
+    /// The `error` object of the protocol.
+    pub fn json(&self) -> Value {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    }
+}
+
+/// What a sequence continues.
+#[derive(Debug, PartialEq)]
+pub enum Prompt {
+    Text(String),
+    Tokens(Vec<i64>),
+    /// The messages of a chat, which a template makes a prompt of.
+    Messages(Vec<Value>),
+}
+
+/// A request for new tokens.
+#[derive(Debug, PartialEq)]
+pub struct Call {
+    /// The name of the model.
+    pub model: String,
+    /// One for each sequence.
+    pub prompts: Vec<Prompt>,
+    /// The most new tokens of each sequence; `None` for as many as the cache has room for.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen; `None` is greedy.
+    pub sampling: Option<Sampling>,
+    /// Whether the request names the seed of the random numbers. Otherwise one is drawn.
+    pub seeded: bool,
+    /// Strings before which the text ends.
+    pub stop: Vec<String>,
+    /// Whether tokens that end a text are generated like others.
+    pub ignore_eos: bool,
+    pub stream: bool,
+    /// Whether a stream ends with the number of tokens.
+    pub include_usage: bool,
+    /// Whether the answer holds the ids of the new tokens too.
+    pub return_token_ids: bool,
+}
+
+impl Call {
+    /// The name of the field that holds the prompt.
+    pub fn prompt_param(&self) -> &'static str {
+        match self.prompts.first() {
+            Some(Prompt::Messages(_)) => "messages",
+            _ => "prompt",
+        }
+    }
+
+    /// Reads the body of a request for a completion, or for that of a chat.
+    ///
+    /// # Errors
+    /// JSON that is not valid, fields of the wrong type or value, unknown fields, fields that are not supported.
+    pub fn read(body: &[u8], chat: bool, defaults: &Defaults) -> Result<Call, Refusal> {
+        let fields: Value = serde_json::from_slice(body).map_err(|e| {
+            Refusal::new(400, format!("the body of the request is not valid JSON: {e}"), Some("invalid_json"))
+        })?;
+        let Value::Object(fields) = fields else {
+            let message = format!("the body of the request is {}, not an object", kind(&fields));
+            return Err(Refusal::new(400, message, Some("invalid_json")));
+        };
+        let mut f = Fields(fields);
+        let model = f.text("model")?.ok_or_else(|| missing("model"))?;
+        let prompts =
+            if chat { vec![messages(f.0.remove("messages"))?] } else { prompts(f.0.remove("prompt"))? };
+        let most = match f.count("max_completion_tokens", chat)? {
+            None => f.count("max_tokens", true)?,
+            Some(n) => {
+                f.0.remove("max_tokens");
+                Some(n)
+            }
+        };
+        let (sampling, seeded) = sampling(&mut f, defaults)?;
+        let stop = stops(f.0.remove("stop"))?;
+        let stream = f.flag("stream")?;
+        let mut include_usage = false;
+        match f.0.remove("stream_options") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(_)) if !stream => {
+                let message = "'stream_options' is given without 'stream': true";
+                return Err(Refusal::param("stream_options", message, "invalid_value"));
+            }
+            Some(Value::Object(options)) => {
+                let mut options = Fields(options);
+                include_usage = options.flag("include_usage")?;
+                options.flag("include_obfuscation")?;
+                options.finish("stream_options.")?;
+            }
+            Some(other) => return Err(wrong("stream_options", "an object", &other)),
+        }
+        let ignore_eos = f.flag("ignore_eos")?;
+        let return_token_ids = f.flag("return_token_ids")?;
+        unsupported(&mut f, chat)?;
+        f.finish("")?;
+        let max_tokens = if chat { most } else { most.or(Some(DEFAULT_TOKENS)) };
+        Ok(Call {
+            model,
+            prompts,
+            max_tokens,
+            sampling,
+            seeded,
+            stop,
+            ignore_eos,
+            stream,
+            include_usage,
+            return_token_ids,
+        })
+    }
+}
+
+/// The fields of an object that have not been read yet.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// A value that is present and not null.
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|v| !v.is_null())
+    }
+
+    fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(s)) => Ok(Some(s)),
+            Some(other) => Err(wrong(name, "a string", &other)),
+        }
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, Refusal> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Value::Bool(b)) => Ok(b),
+            Some(other) => Err(wrong(name, "a boolean", &other)),
+        }
+    }
+
+    /// A number within bounds.
+    fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f64>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let x = value.as_f64().ok_or_else(|| wrong(name, "a number", &value))?;
+        if !(least..=most).contains(&x) {
+            return Err(Refusal::param(
+                name,
+                format!("'{name}' is {x}, not in {least} to {most}"),
+                "invalid_value",
+            ));
+        }
+        Ok(Some(x))
+    }
+
+    fn integer(&mut self, name: &str) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        Ok(Some(value.as_i64().ok_or_else(|| wrong(name, "an integer", &value))?))
+    }
+
+    /// A count of at least 1. A field that is not `known` is left.
+    fn count(&mut self, name: &str, known: bool) -> Result<Option<usize>, Refusal> {
+        let Some(n) = (if known { self.integer(name)? } else { None }) else { return Ok(None) };
+        let count = usize::try_from(n).ok().filter(|n| *n > 0);
+        let few = || Refusal::param(name, format!("'{name}' is {n}, which is less than 1"), "invalid_value");
+        count.map(Some).ok_or_else(few)
+    }
+
+    /// Refuses fields that have not been read.
+    fn finish(self, within: &str) -> Result<(), Refusal> {
+        let Some(name) = self.0.keys().next() else { return Ok(()) };
+        let name: String = format!("{within}{name}").chars().take(200).collect();
+        let message = format!("Unrecognized request argument supplied: {name}");
+        Err(Refusal::param(&name, message, "unknown_parameter"))
+    }
+}
+
+/// A value's type, in words.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(n) if n.is_f64() => "a number with a fraction",
+        Value::Number(_) => "an integer",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn wrong(name: &str, want: &str, got: &Value) -> Refusal {
+    let message = format!("Invalid type for '{name}': expected {want}, but got {} instead.", kind(got));
+    Refusal::param(name, message, "invalid_type")
+}
+
+fn missing(name: &str) -> Refusal {
+    Refusal::param(name, format!("Missing required parameter: '{name}'."), "missing_required_parameter")
+}
+
+/// The prompts of a completion: a text, token ids, or an array of either.
+fn prompts(value: Option<Value>) -> Result<Vec<Prompt>, Refusal> {
+    const WANT: &str = "a string, an array of strings, an array of token ids or an array of such arrays";
+    let empty = || Refusal::param("prompt", "'prompt' is an empty array", "invalid_value");
+    match value {
+        None | Some(Value::Null) => Err(missing("prompt")),
+        Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
+        Some(Value::Array(all)) => match all.first() {
+            None => Err(empty()),
+            Some(Value::Number(_)) => Ok(vec![Prompt::Tokens(tokens(&all)?)]),
+            Some(Value::String(_) | Value::Array(_)) => all
+                .into_iter()
+                .map(|one| match one {
+                    Value::String(text) => Ok(Prompt::Text(text)),
+                    Value::Array(ids) => Ok(Prompt::Tokens(tokens(&ids)?)),
+                    other => Err(wrong("prompt", WANT, &other)),
+                })
+                .collect(),
+            Some(other) => Err(wrong("prompt", WANT, other)),
+        },
+        Some(other) => Err(wrong("prompt", WANT, &other)),
+    }
+}
+
+fn tokens(all: &[Value]) -> Result<Vec<i64>, Refusal> {
+    all.iter().map(|id| id.as_i64().ok_or_else(|| wrong("prompt", "token ids (integers)", id))).collect()
+}
+
+/// The messages of a chat: objects with a `role`.
+fn messages(value: Option<Value>) -> Result<Prompt, Refusal> {
+    let all = match value {
+        None | Some(Value::Null) => return Err(missing("messages")),
+        Some(Value::Array(all)) => all,
+        Some(other) => return Err(wrong("messages", "an array", &other)),
+    };
+    if all.is_empty() {
+        return Err(Refusal::param("messages", "'messages' is an empty array", "invalid_value"));
+    }
+    for (i, message) in all.iter().enumerate() {
+        let name = format!("messages[{i}]");
+        let Value::Object(fields) = message else { return Err(wrong(&name, "an object", message)) };
+        match fields.get("role") {
+            Some(Value::String(_)) => {}
+            Some(other) => return Err(wrong(&format!("{name}.role"), "a string", other)),
+            None => return Err(missing(&format!("{name}.role"))),
+        }
+    }
+    Ok(Prompt::Messages(all))
+}
+
+fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
+    let all = match value {
+        None | Some(Value::Null) => return Ok(vec![]),
+        Some(Value::Array(all)) => all,
+        Some(one) => vec![one],
+    };
+    if all.len() > STOPS {
+        let message = format!("'stop' holds {} strings, more than {STOPS}", all.len());
+        return Err(Refusal::param("stop", message, "invalid_value"));
+    }
+    let one = |value: Value| match value {
+        Value::String(s) if s.is_empty() => {
+            Err(Refusal::param("stop", "'stop' holds an empty string", "invalid_value"))
+        }
+        Value::String(s) if s.len() > STOP_BYTES => {
+            let message = format!("'stop' holds a string of {} bytes, more than {STOP_BYTES}", s.len());
+            Err(Refusal::param("stop", message, "invalid_value"))
+        }
+        Value::String(s) => Ok(s),
+        other => Err(wrong("stop", "a string or an array of strings", &other)),
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// How tokens are chosen, and whether the request has a seed. Where the request does not say, the publisher's recommendation
+/// applies, and otherwise a temperature of 1, as in the protocol.
+fn sampling(f: &mut Fields, defaults: &Defaults) -> Result<(Option<Sampling>, bool), Refusal> {
+    let given = f.number("temperature", 0.0, 2.0)?;
+    let top_p = f.number("top_p", f64::MIN_POSITIVE, 1.0)?;
+    let top_k = f.integer("top_k")?;
+    let seed = f.integer("seed")?;
+    let d = if defaults.sample { defaults.clone() } else { Defaults::default() };
+    let temperature = given.map(|t| t as f32).or(d.temperature).unwrap_or(1.0);
+    let top_k = match top_k {
+        // As in other servers, -1 and 0 stand for all tokens.
+        Some(-1 | 0) => None,
+        Some(k) => match usize::try_from(k) {
+            Ok(k) => Some(k),
+            Err(_) => {
+                let message = format!("'top_k' is {k}: it is a count, or -1 for all tokens");
+                return Err(Refusal::param("top_k", message, "invalid_value"));
+            }
+        },
+        None => d.top_k,
+    };
+    // A share that rounds to 0 keeps the most likely token.
+    let top_p = top_p.map(|p| (p as f32).max(f32::MIN_POSITIVE)).or(d.top_p);
+    let seeded = seed.is_some();
+    let seed = seed.unwrap_or_default().cast_unsigned();
+    Ok(((temperature > 0.0).then_some(Sampling { temperature, top_k, top_p, seed }), seeded))
+}
+
+/// Reads fields that must have the one value that is supported, and those that change nothing.
+fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
+    let neutral = |name: &str, value: &Value| match name {
+        "n" | "best_of" => value.as_i64() == Some(1),
+        "presence_penalty" | "frequency_penalty" | "min_p" => value.as_f64() == Some(0.0),
+        "repetition_penalty" => value.as_f64() == Some(1.0),
+        "logit_bias" => value.as_object().is_some_and(Map::is_empty),
+        "suffix" => value.as_str().is_some_and(str::is_empty),
+        "tools" | "functions" => value.as_array().is_some_and(Vec::is_empty),
+        "tool_choice" | "function_call" => value.as_str() == Some("none"),
+        "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),
+        "modalities" => value.as_array().is_some_and(|m| m.iter().all(|m| m.as_str() == Some("text"))),
+        "echo" => value.as_bool() == Some(false),
+        "logprobs" => chat && value.as_bool() == Some(false),
+        "top_logprobs" => value.as_i64() == Some(0),
+        _ => false,
+    };
+    let both = [
+        "n",
+        "presence_penalty",
+        "frequency_penalty",
+        "min_p",
+        "repetition_penalty",
+        "logit_bias",
+        "logprobs",
+    ];
+    let completion = ["best_of", "suffix", "echo"];
+    let talk = [
+        "top_logprobs",
+        "tools",
+        "functions",
+        "tool_choice",
+        "function_call",
+        "response_format",
+        "modalities",
+    ];
+    for name in both.iter().chain(if chat { &talk[..] } else { &completion[..] }) {
+        if let Some(value) = f.take(name)
+            && !neutral(name, &value)
+        {
+            let message = format!("'{name}' has a value that is not supported; leave it out");
+            return Err(Refusal::param(name, message, "unsupported_value"));
+        }
+    }
+    let ignored = ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"];
+    let ignored = ignored.iter().chain(if chat { &["parallel_tool_calls"][..] } else { &[] });
+    ignored.for_each(|name| drop(f.0.remove(*name)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str, chat: bool) -> Result<Call, Refusal> {
+        Call::read(body.as_bytes(), chat, &Defaults::default())
+    }
+
+    #[test]
+    fn requests_are_read() {
+        let call = read(
+            r#"{"model": "m", "prompt": [[1, 2], "x"], "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": -1,
+                "seed": -1, "stop": "end", "stream": true, "stream_options": {"include_usage": true}, "n": 1, "user": "u",
+                "logit_bias": null, "frequency_penalty": 0}"#,
+            false,
+        )
+        .unwrap();
+        let sampling = Sampling { temperature: 0.5, top_p: Some(0.9), top_k: None, seed: u64::MAX };
+        assert_eq!(call.prompts, [Prompt::Tokens(vec![1, 2]), Prompt::Text("x".into())]);
+        assert_eq!((call.sampling, call.max_tokens, call.seeded), (Some(sampling), Some(7), true));
+        assert_eq!(call.stop, ["end"]);
+        assert!(call.stream && call.include_usage);
+        let call = read(r#"{"model": "m", "prompt": "x", "temperature": 0}"#, false).unwrap();
+        assert_eq!((call.sampling, call.max_tokens), (None, Some(16)));
+        let call = read(r#"{"model": "m", "messages": [{"role": "user", "content": "x"}]}"#, true).unwrap();
+        assert_eq!((call.prompts.len(), call.max_tokens), (1, None));
+        assert_eq!(call.sampling, Some(Sampling::default()));
+    }
+
+    #[test]
+    fn the_publishers_recommendation_applies_where_the_request_does_not_say() {
+        let recommended =
+            Defaults { sample: true, temperature: Some(0.6), top_k: Some(20), ..Defaults::default() };
+        let call = Call::read(br#"{"model": "m", "prompt": "x", "top_k": 3}"#, false, &recommended).unwrap();
+        let want = Sampling { temperature: 0.6, top_k: Some(3), ..Sampling::default() };
+        assert_eq!(call.sampling, Some(want));
+    }
+
+    #[test]
+    fn fields_that_are_wrong_are_named() {
+        for (fields, param) in [
+            (r#""prompt": 3"#, "prompt"),
+            (r#""prompt": []"#, "prompt"),
+            (r#""prompt": [1, "a"]"#, "prompt"),
+            (r#""prompt": [[1], 2]"#, "prompt"),
+            (r#""prompt": [1.5]"#, "prompt"),
+            (r#""prompt": [99999999999999999999]"#, "prompt"),
+            (r#""max_tokens": 5"#, "prompt"),
+            (r#""prompt": "x", "max_tokens": 0"#, "max_tokens"),
+            (r#""prompt": "x", "max_tokens": "5""#, "max_tokens"),
+            (r#""prompt": "x", "temperature": 2.5"#, "temperature"),
+            (r#""prompt": "x", "temperature": "hot""#, "temperature"),
+            (r#""prompt": "x", "top_p": 0"#, "top_p"),
+            (r#""prompt": "x", "top_k": -2"#, "top_k"),
+            (r#""prompt": "x", "seed": 1.5"#, "seed"),
+            (r#""prompt": "x", "stop": [""]"#, "stop"),
+            (r#""prompt": "x", "stop": ["a", "b", "c", "d", "e"]"#, "stop"),
+            (r#""prompt": "x", "stop": [1]"#, "stop"),
+            (r#""prompt": "x", "n": 2"#, "n"),
+            (r#""prompt": "x", "logprobs": 1"#, "logprobs"),
+            (r#""prompt": "x", "logit_bias": {"1": 5}"#, "logit_bias"),
+            (r#""prompt": "x", "stream": 1"#, "stream"),
+            (r#""prompt": "x", "stream_options": {}"#, "stream_options"),
+            (r#""prompt": "x", "stream": true, "stream_options": {"x": 1}"#, "stream_options.x"),
+            (r#""prompt": "x", "colour": "red""#, "colour"),
+            (r#""prompt": "x", "messages": []"#, "messages"),
+        ] {
+            let refusal = read(&format!(r#"{{"model": "m", {fields}}}"#), false).unwrap_err();
+            assert_eq!(
+                (refusal.status, refusal.param.as_deref()),
+                (400, Some(param)),
+                "{fields}: {refusal:?}"
+            );
+        }
+        for (messages, param) in [
+            ("null", "messages"),
+            ("[]", "messages"),
+            ("\"hello\"", "messages"),
+            ("[1]", "messages[0]"),
+            (r#"[{"role": "user"}, {"content": "x"}]"#, "messages[1].role"),
+            (r#"[{"role": 1}]"#, "messages[0].role"),
+        ] {
+            let refusal = read(&format!(r#"{{"model": "m", "messages": {messages}}}"#), true).unwrap_err();
+            assert_eq!(refusal.param.as_deref(), Some(param), "{messages}");
+        }
+        let deep = format!(r#"{{"model": {}"#, "[".repeat(100_000));
+        for body in ["", "{", "[]", "nonsense", "{\"model\": \"\u{1}\"}", &deep] {
+            assert_eq!(read(body, false).unwrap_err().code, Some("invalid_json"));
+        }
+        assert_eq!(read("{}", false).unwrap_err().param.as_deref(), Some("model"));
+    }
+}

@@ -1,0 +1,70 @@
+//! The arguments of `wgfc api`.
+
+use super::{AdapterArgs, CacheArgs, ExpectArgs, FusionArg, PrecisionArgs, parse_bytes};
+use clap::Args;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// `wgfc api`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc api qwen2.5-0.5b/
+  wgfc api qwen2.5-0.5b/ --port 8000 --batch 16 --queue 64 --capacity 8192
+  wgfc api qwen2.5-0.5b/ --host 0.0.0.0 --port 8000 --api-key keys.txt
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{\"model\": \"qwen2.5-0.5b\", \"prompt\": \"The sea is\", \"max_tokens\": 100, \"stream\": true}'
+
+Answers POST /v1/completions and /v1/chat/completions as OpenAI's servers do, streamed or whole, and GET /v1/models,
+/health and /metrics (for Prometheus). Sequences of several requests are generated together; a further request waits in
+the queue, and beyond that is answered with status 429.")]
+pub struct ApiArgs {
+    /// A folder with model.onnx and tokenizer.json, a model's file, or what `wgfc compile --generate` wrote
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// The address to listen to; 127.0.0.1 is reached from this machine only
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// The port to listen to; without it one that is free
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// The name of the model in requests; without it that of the folder or file
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// A file with the keys that requests may have, one a line; without it the key in the variable WGFC_API_KEY, or none
+    #[arg(long, value_name = "FILE")]
+    pub api_key: Option<PathBuf>,
+    /// How many sequences are generated at a time; without it 8, or 1 if the model takes one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: Option<u16>,
+    /// How many sequences may wait
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=8192))]
+    pub queue: u16,
+    /// The most bytes of a request, as in `4MB`
+    #[arg(long, value_name = "SIZE", default_value = "1MB", value_parser = parse_bytes)]
+    pub max_body: u64,
+    /// The most tokens of a sequence, prompt and new ones, for which the cache has room
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub capacity: usize,
+    /// How many tokens of a prompt are processed at a time, while the other sequences wait
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub prompt_chunk: usize,
+    /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the files]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
+    /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    #[command(flatten)]
+    pub expect: ExpectArgs,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+}

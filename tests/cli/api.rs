@@ -1,0 +1,451 @@
+//! `wgfc api` over its port.
+
+use crate::{command, fixture, folder, mlp, wgfc};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server that is stopped at the end of the test.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder `model` with a decoder and a tokenizer of its first tokens.
+fn model(dir: &Path) {
+    let model = dir.join("model");
+    std::fs::create_dir_all(&model).unwrap();
+    std::fs::copy(fixture("small/decoder-batch/model.onnx"), model.join("model.onnx")).unwrap();
+    // The model knows 37 tokens; merges would make others.
+    let mut tokenizer: Value =
+        serde_json::from_slice(&std::fs::read(fixture("tokenizers/bpe.json")).unwrap()).unwrap();
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    vocab.retain(|_, id| id.as_u64().unwrap() < 32);
+    for id in 32..37 {
+        vocab.insert(format!("{}", id - 32), id.into());
+    }
+    tokenizer["model"]["merges"] = json!([]);
+    std::fs::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+fn serve(dir: &Path, words: &str) -> Server {
+    start(command(dir, &format!("api{words}")))
+}
+
+fn start(mut command: std::process::Command) -> Server {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("http://127.0.0.1:").and_then(|rest| rest.strip_suffix("/v1"));
+    Server { child, port: port.unwrap_or_else(|| panic!("{line}")).parse().unwrap() }
+}
+
+impl Server {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    /// The status, the head and the body of an answer.
+    fn raw(&self, request: &[u8]) -> (u16, String, String) {
+        let mut stream = self.connect();
+        // The server may answer, and stop reading, before all has been sent.
+        let _ = stream.write_all(request);
+        let mut all = vec![];
+        let _ = stream.read_to_end(&mut all);
+        let end = all.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or_else(|| panic!("{all:?}"));
+        let head = String::from_utf8(all[..end].to_vec()).unwrap();
+        let mut body = all[end + 4..].to_vec();
+        if head.contains("transfer-encoding: chunked") {
+            body = unchunked(&body);
+        }
+        (head[9..12].parse().unwrap(), head, String::from_utf8(body).unwrap())
+    }
+
+    fn head(&self, line: &str, headers: &str) -> String {
+        format!("{line} HTTP/1.1\r\nHost: localhost:{}\r\nConnection: close\r\n{headers}\r\n", self.port)
+    }
+
+    fn get(&self, path: &str, headers: &str) -> (u16, Value) {
+        let (status, _, body) = self.raw(self.head(&format!("GET {path}"), headers).as_bytes());
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    fn request(&self, path: &str, body: &str) -> String {
+        let headers = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        self.head(&format!("POST {path}"), &headers) + body
+    }
+
+    fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let (status, _, body) = self.raw(self.request(path, body).as_bytes());
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    /// A completion that must succeed.
+    #[track_caller]
+    fn complete(&self, body: &Value) -> Value {
+        let (status, answer) = self.post("/v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// The events of a completion that is streamed.
+    #[track_caller]
+    fn stream(&self, body: &Value) -> Vec<Value> {
+        let (status, head, text) = self.raw(self.request("/v1/completions", &body.to_string()).as_bytes());
+        assert!(status == 200 && head.contains("content-type: text/event-stream"), "{head}");
+        let mut events: Vec<&str> = text.split_terminator("\n\n").collect();
+        assert_eq!(events.pop(), Some("data: [DONE]"));
+        events.iter().map(|e| serde_json::from_str(e.strip_prefix("data: ").unwrap()).unwrap()).collect()
+    }
+
+    /// A value of `/metrics`.
+    #[track_caller]
+    fn metric(&self, name: &str) -> f64 {
+        let (_, text) = self.get("/metrics", "");
+        let text = text.as_str().unwrap();
+        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
+    }
+
+    /// Waits until a value of `/metrics` is this one.
+    #[track_caller]
+    fn wait(&self, name: &str, value: f64) {
+        let start = Instant::now();
+        while self.metric(name) != value {
+            assert!(start.elapsed() < Duration::from_secs(30), "{name} is {}", self.metric(name));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn unchunked(mut body: &[u8]) -> Vec<u8> {
+    let mut all = vec![];
+    loop {
+        let end = body.windows(2).position(|w| w == b"\r\n").unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&body[..end]).unwrap(), 16).unwrap();
+        if size == 0 {
+            return all;
+        }
+        all.extend(&body[end + 2..end + 2 + size]);
+        body = &body[end + 2 + size + 2..];
+    }
+}
+
+/// What `wgfc generate` prints for a prompt, with these options.
+fn generated(dir: &Path, prompt: &str, options: &str) -> Value {
+    wgfc(dir, &format!("generate|model|--prompt|{prompt}|--json|{options}")).exits(0).json()
+}
+
+#[test]
+fn answers_equal_those_of_generate() {
+    let d = folder();
+    model(d.path());
+    let s = serve(d.path(), "|model|--batch|3|--capacity|64|--prompt-chunk|4");
+    assert_eq!(s.get("/health", ""), (200, json!({ "status": "ok" })));
+    let (_, models) = s.get("/v1/models", "");
+    assert_eq!(models["data"][0]["id"], "model");
+    assert_eq!(s.get("/v1/models/model", "").1["object"], "model");
+    for (prompt, options, fields) in [
+        ("the sea", "--max-new-tokens|24", json!({ "temperature": 0, "max_tokens": 24 })),
+        ("a", "--max-new-tokens|9", json!({ "temperature": 0.0, "max_tokens": 9 })),
+        (
+            "quick",
+            "--max-new-tokens|12|--temperature|0.8|--top-k|9|--top-p|0.9|--seed|5",
+            json!({ "temperature": 0.8, "top_k": 9, "top_p": 0.9, "seed": 5, "max_tokens": 12 }),
+        ),
+        ("z", "--max-new-tokens|16|--temperature|1|--seed|6", json!({ "seed": 6 })),
+    ] {
+        let want = generated(d.path(), prompt, options);
+        let mut body = json!({ "model": "model", "prompt": prompt, "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let whole = s.complete(&body);
+        let choice = &whole["choices"][0];
+        assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&want["tokens"], &json!("length")));
+        let new = want["tokens"].as_array().unwrap().len();
+        let prompt_tokens = want["prompt"].as_array().unwrap().len();
+        let usage = json!({ "prompt_tokens": prompt_tokens, "completion_tokens": new, "total_tokens": prompt_tokens + new });
+        assert_eq!((&whole["usage"], &whole["object"]), (&usage, &json!("text_completion")));
+        // Token ids instead of text.
+        let mut ids = body.clone();
+        ids["prompt"] = want["prompt"].clone();
+        assert_eq!(s.complete(&ids)["choices"], whole["choices"]);
+        // In a stream.
+        body["stream"] = true.into();
+        body["stream_options"] = json!({ "include_usage": true });
+        let mut events = s.stream(&body);
+        let last = events.pop().unwrap();
+        assert_eq!((&last["usage"], &last["choices"]), (&usage, &json!([])));
+        assert!(events.iter().all(|e| e["usage"].is_null() && e["id"] == last["id"]));
+        let text: String = events.iter().map(|e| e["choices"][0]["text"].as_str().unwrap()).collect();
+        let tokens: Vec<Value> =
+            events.iter().flat_map(|e| e["choices"][0]["token_ids"].as_array().unwrap().clone()).collect();
+        assert_eq!((json!(text), json!(tokens)), (choice["text"].clone(), want["tokens"].clone()));
+        let finish: Vec<&Value> = events.iter().map(|e| &e["choices"][0]["finish_reason"]).collect();
+        assert!(
+            finish.split_last().is_some_and(|(l, rest)| **l == "length" && rest.iter().all(|f| f.is_null()))
+        );
+        // Before a stop string.
+        let text = choice["text"].as_str().unwrap();
+        let stop: String = text.chars().skip(text.chars().count() / 2).take(2).collect();
+        body["stop"] = json!([stop, "never"]);
+        let events = s.stream(&body);
+        let cut: String = events.iter().filter_map(|e| e["choices"][0]["text"].as_str()).collect();
+        assert_eq!(cut, text[..text.find(&stop).unwrap()]);
+        assert!(events.iter().any(|e| e["choices"][0]["finish_reason"] == "stop"));
+    }
+    // Several prompts in one request.
+    let body = json!({ "model": "model", "prompt": ["the sea", "a"], "temperature": 0, "max_tokens": 5 });
+    let both = s.complete(&body);
+    for (i, prompt) in ["the sea", "a"].iter().enumerate() {
+        let one =
+            s.complete(&json!({ "model": "model", "prompt": prompt, "temperature": 0, "max_tokens": 5 }));
+        assert_eq!(both["choices"][i]["text"], one["choices"][0]["text"]);
+        assert_eq!(both["choices"][i]["index"], i);
+    }
+    assert!(s.metric("wgfc_generated_tokens_total") > 100.0);
+    assert!(s.metric("wgfc_time_to_first_token_seconds_count") > 10.0);
+    assert!(s.metric("wgfc_requests_total{path=\"/v1/completions\",status=\"200\"}") > 10.0);
+    assert_eq!(s.metric("wgfc_sequences_running"), 0.0);
+}
+
+#[test]
+fn clients_at_the_same_time_do_not_change_each_other() {
+    let d = folder();
+    model(d.path());
+    // The cache is full again and again.
+    let s = serve(d.path(), "|model|--batch|3|--capacity|40|--prompt-chunk|4");
+    let requests: Vec<Value> = (0..12)
+        .map(|i| {
+            let prompt: Vec<i64> = (0..1 + i * 5 % 13).map(|j| (i * 11 + j * 7) % 37).collect();
+            json!({ "model": "model", "prompt": prompt, "max_tokens": 3 + i * 7 % 19, "temperature": 0,
+                    "ignore_eos": true, "return_token_ids": true })
+        })
+        .collect();
+    let alone: Vec<Value> = requests.iter().map(|r| s.complete(r)["choices"].clone()).collect();
+    let before = s.metric("wgfc_recomputed_total");
+    std::thread::scope(|scope| {
+        let client = |first: usize| {
+            let (s, requests, alone) = (&s, &requests, &alone);
+            scope.spawn(move || {
+                for i in (0..requests.len()).map(|i| (i + first) % requests.len()) {
+                    assert_eq!(s.complete(&requests[i])["choices"], alone[i]);
+                }
+            })
+        };
+        let clients: Vec<_> = [0, 3, 5, 7].into_iter().map(client).collect();
+        clients.into_iter().for_each(|c| c.join().unwrap());
+    });
+    assert!(s.metric("wgfc_recomputed_total") > before);
+}
+
+#[test]
+fn sequences_of_clients_that_go_away_are_given_up() {
+    let d = folder();
+    model(d.path());
+    let s = serve(d.path(), "|model|--batch|1|--queue|2|--capacity|100000");
+    let long = |stream: bool| {
+        json!({ "model": "model", "prompt": [3, 1], "max_tokens": 90_000, "temperature": 0, "ignore_eos": true, "stream": stream })
+            .to_string()
+    };
+    for (gone, stream) in [true, false].into_iter().enumerate() {
+        let mut running = s.connect();
+        running.write_all(s.request("/v1/completions", &long(stream)).as_bytes()).unwrap();
+        s.wait("wgfc_sequences_running", 1.0);
+        let waiting: Vec<TcpStream> = (0..2)
+            .map(|_| {
+                let mut waiting = s.connect();
+                waiting.write_all(s.request("/v1/completions", &long(stream)).as_bytes()).unwrap();
+                waiting
+            })
+            .collect();
+        s.wait("wgfc_sequences_waiting", 2.0);
+        // The queue is full.
+        let (status, answer) = s.post("/v1/completions", &long(false));
+        assert_eq!((status, &answer["error"]["type"]), (429, &json!("rate_limit_error")), "{answer}");
+        assert_eq!(answer["error"]["code"], "queue_full");
+        drop(waiting);
+        s.wait("wgfc_sequences_waiting", 0.0);
+        drop(running);
+        s.wait("wgfc_sequences_running", 0.0);
+        assert_eq!(s.metric("wgfc_cancelled_total"), 3.0 * (gone + 1) as f64);
+        let after = s.complete(&json!({ "model": "model", "prompt": [3, 1], "max_tokens": 2 }));
+        assert_eq!(after["usage"]["completion_tokens"], 2);
+    }
+}
+
+#[test]
+fn hostile_requests_are_refused_in_the_form_of_the_protocol() {
+    let d = folder();
+    model(d.path());
+    let s = serve(d.path(), "|model|--batch|2|--capacity|32|--max-body|64KB");
+    let ask = |fields: &str| format!(r#"{{"model": "model", {fields}}}"#);
+    let path = "/v1/completions";
+    let deep = format!("{}1{}", "[".repeat(20_000), "]".repeat(20_000));
+    let long = format!("\"{}\"", "the ".repeat(12_000));
+    for (path, body, status, param, code) in [
+        (path, String::new(), 400, None, "invalid_json"),
+        (path, "{\"model\"".into(), 400, None, "invalid_json"),
+        (path, "\u{0}\u{1}".into(), 400, None, "invalid_json"),
+        (path, deep.clone(), 400, None, "invalid_json"),
+        (path, ask(&format!("\"prompt\": {deep}")), 400, None, "invalid_json"),
+        (path, "[1]".into(), 400, None, "invalid_json"),
+        (path, "{}".into(), 400, Some("model"), "missing_required_parameter"),
+        (path, r#"{"model": "other", "prompt": "a"}"#.into(), 404, Some("model"), "model_not_found"),
+        (path, ask(r#""prompt": {"a": 1}"#), 400, Some("prompt"), "invalid_type"),
+        (path, ask(r#""prompt": [37]"#), 400, Some("prompt"), "invalid_value"),
+        (path, ask(r#""prompt": [-9223372036854775808]"#), 400, Some("prompt"), "invalid_value"),
+        (path, ask(r#""prompt": [[]]"#), 400, Some("prompt"), "invalid_value"),
+        (path, ask(&format!("\"prompt\": {long}")), 400, Some("prompt"), "context_length_exceeded"),
+        (
+            path,
+            ask(r#""prompt": "a", "max_tokens": 9223372036854775807"#),
+            400,
+            Some("prompt"),
+            "context_length_exceeded",
+        ),
+        (path, ask(r#""prompt": "a", "temperature": 1e400"#), 400, None, "invalid_json"),
+        (path, ask(r#""prompt": "a", "n": 3"#), 400, Some("n"), "unsupported_value"),
+        (path, ask(r#""prompt": "a", "colour": 1"#), 400, Some("colour"), "unknown_parameter"),
+        (
+            path,
+            ask(&format!("\"prompt\": [{}\"a\"]", "\"a\", ".repeat(999))),
+            400,
+            Some("prompt"),
+            "invalid_value",
+        ),
+        (path, ask(&format!("\"prompt\": \"{}\"", "a".repeat(70_000))), 413, None, "request_too_large"),
+        (
+            "/v1/chat/completions",
+            ask(r#""messages": [{"role": "user", "content": "a"}]"#),
+            400,
+            Some("messages"),
+            "unsupported_value",
+        ),
+        (
+            "/v1/chat/completions",
+            ask(r#""prompt": "a""#),
+            400,
+            Some("messages"),
+            "missing_required_parameter",
+        ),
+        ("/v1/other", "{}".into(), 404, None, "unknown_url"),
+        ("/health", "{}".into(), 405, None, "method_not_allowed"),
+    ] {
+        let (got, answer) = s.post(path, &body);
+        let error = &answer["error"];
+        let start: String = body.chars().take(100).collect();
+        assert_eq!(
+            (got, error["code"].as_str(), error["param"].as_str()),
+            (status, Some(code), param),
+            "{start}: {answer}"
+        );
+        assert!(
+            error["message"].as_str().is_some_and(|m| !m.is_empty()) && error["type"].is_string(),
+            "{answer}"
+        );
+    }
+    let headers = |h: &str| s.head("POST /v1/completions", h);
+    let json = "Content-Type: application/json\r\n";
+    for (request, status) in [
+        (headers("Content-Type: text/plain\r\nContent-Length: 2\r\n") + "{}", 415),
+        (headers("Content-Length: 2\r\n") + "{}", 415),
+        // The length alone is enough to refuse it.
+        (headers(&format!("{json}Content-Length: 99999999999\r\n")), 413),
+        (headers(&format!("{json}Transfer-Encoding: chunked\r\n")) + "2\r\n{}\r\n0\r\n\r\n", 400),
+        (headers(&format!("{json}Transfer-Encoding: chunked\r\n")) + "zz\r\n{}\r\n", 400),
+        ("GET /v1/models HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n".into(), 403),
+        ("GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n".into(), 403),
+        (s.head("GET /v1/models/other", ""), 404),
+        (s.head("GET /v1/models/%ff", ""), 400),
+        ("nonsense\r\n\r\n".into(), 400),
+    ] {
+        let (got, head, _) = s.raw(request.as_bytes());
+        assert_eq!(got, status, "{request}: {head}");
+    }
+    // Many bytes without a length.
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x1_0000));
+    let endless = headers(&format!("{json}Transfer-Encoding: chunked\r\n")) + &chunk.repeat(100);
+    assert_eq!(s.raw(endless.as_bytes()).0, 413);
+    // Heads that never end do not keep others out.
+    let slow: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = s.connect();
+            stream.write_all(headers(&format!("{json}Content-Length: 9\r\n")).as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let body = json!({ "model": "model", "prompt": "a", "max_tokens": 3, "temperature": 0 });
+    assert_eq!(s.complete(&body)["usage"]["completion_tokens"], 3);
+    drop(slow);
+}
+
+#[test]
+fn keys_are_asked_for() {
+    let d = folder();
+    model(d.path());
+    std::fs::write(d.path().join("keys.txt"), "first\n\nsecond\n").unwrap();
+    let s = serve(d.path(), "|model|--batch|1|--api-key|keys.txt|--model-name|my-model");
+    let (status, answer) = s.get("/v1/models", "");
+    assert_eq!((status, &answer["error"]["code"]), (401, &json!("invalid_api_key")));
+    for wrong in ["Bearer", "Bearer third", "Basic first", "first", "Bearer first second"] {
+        assert_eq!(s.get("/v1/models", &format!("Authorization: {wrong}\r\n")).0, 401, "{wrong}");
+    }
+    for key in ["first", "second"] {
+        let (status, models) = s.get("/v1/models", &format!("Authorization: Bearer {key}\r\n"));
+        assert_eq!((status, &models["data"][0]["id"]), (200, &json!("my-model")));
+    }
+    assert_eq!(s.get("/health", "").0, 200);
+    assert_eq!(s.get("/metrics", "").0, 401);
+    drop(s);
+    // Without a tokenizer there are token ids; the key is in the environment.
+    std::fs::remove_file(d.path().join("model/tokenizer.json")).unwrap();
+    let mut command = command(d.path(), "api|model|--batch|1");
+    command.env("WGFC_API_KEY", "third");
+    let s = start(command);
+    let post = |body: &str| {
+        let headers = format!(
+            "Authorization: Bearer third\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
+            body.len()
+        );
+        let (status, _, answer) = s.raw((s.head("POST /v1/completions", &headers) + body).as_bytes());
+        (status, serde_json::from_str::<Value>(&answer).unwrap())
+    };
+    let (status, answer) = post(r#"{"model": "model", "prompt": [3, 1], "max_tokens": 4, "temperature": 0}"#);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["choices"][0]["token_ids"].as_array().unwrap().len(), 4);
+    let (status, answer) = post(r#"{"model": "model", "prompt": "a"}"#);
+    assert_eq!((status, &answer["error"]["param"]), (400, &json!("prompt")), "{answer}");
+}
+
+#[test]
+fn servers_that_cannot_start_say_why() {
+    let d = folder();
+    model(d.path());
+    wgfc(d.path(), "api|missing").exits(1).says("missing");
+    wgfc(d.path(), &format!("api|{}", mlp())).exits(2).says("token ids");
+    wgfc(d.path(), "api|model|--host|example.org").exits(1);
+    wgfc(d.path(), "api|model|--batch|0").exits(1);
+    wgfc(d.path(), "api|model|--capacity|0").exits(1).says("0 positions");
+    wgfc(d.path(), &format!("api|{}|--batch|2", fixture("small/decoder/model.onnx")))
+        .exits(1)
+        .says("one sequence at a time");
+    std::fs::write(d.path().join("empty"), "\n").unwrap();
+    for keys in ["empty", "absent", "."] {
+        wgfc(d.path(), &format!("api|model|--api-key|{keys}")).exits(1).says("one a line");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    wgfc(d.path(), &format!("api|model|--port|{port}")).exits(1).says("cannot be listened to");
+}
