@@ -5,6 +5,8 @@ mod engine;
 mod metrics;
 mod protocol;
 mod routes;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use super::args::ApiArgs;

@@ -458,7 +458,7 @@ mod tests {
         let request = |i: usize| Request {
             max_new_tokens: 1 + (i * 4) % 11,
             sampling: ways[i % ways.len()].clone(),
-            stop: if i % 3 == 0 { vec![] } else { vec![2, 9, 30] },
+            stop: if i.is_multiple_of(3) { vec![] } else { vec![2, 9, 30] },
         };
         (0..10).map(|i| (prompt(i as i64), request(i))).collect()
     }
@@ -471,7 +471,7 @@ mod tests {
             return;
         }
         for (model, batch, capacity, prompt_chunk) in
-            [("decoder-batch", 3, 26, 4), ("decoder-ragged", 2, 60, 4), ("decoder-batch", 1, 26, 1)]
+            [("decoder-batch", 3, 26, 4), ("decoder-ragged", 2, 26, 4), ("decoder-batch", 1, 26, 1)]
         {
             let options = GeneratorOptions { capacity, prompt_chunk, ..GeneratorOptions::default() };
             let decoder = decoder(model);
@@ -514,7 +514,7 @@ mod tests {
                 }
                 assert_eq!(got[i], want, "{model} {i}: {request:?}");
             }
-            assert!(batch == 1 || capacity > 30 || all.recomputed() > 0, "{model}");
+            assert!(batch == 1 || all.recomputed() > 0, "{model}");
         }
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use wgfc::Decoder;
@@ -29,6 +30,8 @@ pub struct Asked {
     /// The number of tokens of all prompts.
     pub prompt_tokens: usize,
     pub decoder: Arc<Decoder>,
+    /// A mark for each sequence, which is set when no more of it is needed.
+    pub enough: Vec<Arc<AtomicBool>>,
     /// The events of the sequences, with their indices. Dropping it gives the sequences up.
     pub events: UnboundedReceiver<(usize, Event)>,
 }
@@ -52,6 +55,11 @@ impl Asked {
                 Event::Failed(e) => Err(e),
             };
             let piece = piece.map_err(|e| Refusal::of(&e, param))?;
+            if piece.finish.is_some()
+                && let Some(enough) = self.enough.get(index)
+            {
+                enough.store(true, Ordering::Release);
+            }
             if piece != Piece::default() {
                 each(index, piece);
             }

@@ -26,10 +26,23 @@ pub struct Job {
     /// than the request has new tokens. The sequence is given up when the receiver is dropped.
     pub sink: UnboundedSender<(usize, Event)>,
     pub index: usize,
+    /// Set when the client needs no more of the sequence, while it receives others.
+    pub enough: Arc<AtomicBool>,
     /// When the request arrived.
     pub arrived: Instant,
     #[expect(dead_code, reason = "the place is free again when the job is dropped")]
     pub place: Place,
+}
+
+impl Job {
+    /// Whether the client has gone away before it had enough.
+    fn is_cancelled(&self) -> bool {
+        self.sink.is_closed() && !self.has_enough()
+    }
+
+    fn has_enough(&self) -> bool {
+        self.enough.load(Ordering::Acquire)
+    }
 }
 
 /// A sequence's place among those that run or wait; free again when it is dropped.
@@ -130,7 +143,7 @@ impl Runs {
                 }
             }
             self.waiting.extend(jobs.try_iter());
-            self.drop_cancelled();
+            self.drop_unneeded();
             self.admit();
             self.count();
             match self.generator.step() {
@@ -140,20 +153,23 @@ impl Runs {
         }
     }
 
-    /// Gives up sequences whose clients are gone.
-    fn drop_cancelled(&mut self) {
-        let before = self.waiting.len() + self.running.len();
-        self.waiting.retain(|job| !job.sink.is_closed());
+    /// Gives up sequences whose clients are gone or have enough.
+    fn drop_unneeded(&mut self) {
+        let metrics = &self.metrics;
+        let is_needed = |job: &Job| {
+            let cancelled = job.is_cancelled();
+            metrics.cancelled.fetch_add(cancelled.into(), Ordering::Relaxed);
+            !cancelled && !job.has_enough()
+        };
+        self.waiting.retain(is_needed);
         let generator = &mut self.generator;
         self.running.retain(|id, r| {
-            let gone = r.job.sink.is_closed();
-            if gone {
+            let is_needed = is_needed(&r.job);
+            if !is_needed {
                 generator.leave(*id);
             }
-            !gone
+            is_needed
         });
-        let gone = before - self.waiting.len() - self.running.len();
-        self.metrics.cancelled.fetch_add(gone as u64, Ordering::Relaxed);
     }
 
     /// Begins sequences that wait, as far as there are rows for them.

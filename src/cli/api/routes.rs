@@ -6,6 +6,7 @@ use super::metrics::Metrics;
 use super::protocol::{Call, Prompt, Refusal};
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -29,7 +30,7 @@ use wgfc::{Decoder, Error};
 /// The time in which the body of a request must be complete.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// The number of requests that are read and turned into tokens at a time.
-pub const READERS: usize = 2;
+pub const READERS: usize = 4;
 
 /// Makes the prompt of a chat from its messages.
 pub type Template = dyn Fn(&[Value]) -> Result<Vec<i64>, Error> + Send + Sync;
@@ -156,8 +157,11 @@ async fn models(State(server): State<Arc<Server>>) -> Response {
     object(200, &json!({ "object": "list", "data": [server.described()] }))
 }
 
-async fn model(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    server.knows(&name)?;
+async fn model(
+    State(server): State<Arc<Server>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Refusal> {
+    server.knows(&name.map_err(|e| Refusal::new(400, e.body_text(), Some("invalid_url")))?)?;
     Ok(object(200, &server.described()))
 }
 
@@ -284,12 +288,14 @@ impl Server {
             }
             let request = wgfc::Request { max_new_tokens: most, sampling, stop: stop.clone() };
             bounds.check(&prompt, &request).map_err(|e| Refusal::of(&e, param))?;
-            jobs.push(Job { prompt, request, sink: send.clone(), index, arrived, place });
+            let enough = Arc::default();
+            jobs.push(Job { prompt, request, sink: send.clone(), index, enough, arrived, place });
         }
+        let enough = jobs.iter().map(|j| j.enough.clone()).collect();
         jobs.into_iter().for_each(|job| self.engine.submit(job));
         let id = format!("{}-{:016x}{:016x}", if chat { "chatcmpl" } else { "cmpl" }, random(), random());
         let (decoder, created) = (self.decoder.clone(), now());
-        Ok(Asked { call, chat, param, count, id, created, prompt_tokens, decoder, events })
+        Ok(Asked { call, chat, param, count, id, created, prompt_tokens, decoder, enough, events })
     }
 }
 

@@ -142,6 +142,36 @@ fn extremes_are_safe() {
     same(&[(vec![-inf, 0.0], 1)], DType::F32, &Sampling { top_k: None, ..hot });
 }
 
+/// Rows with words of their own draw what each draws alone, wherever it is in the batch.
+#[test]
+fn rows_have_their_own_choices() {
+    let logits: Vec<f32> = (0..61).map(|i| ((i * 31 % 61) as f32 * 0.11).sin() * 3.0).collect();
+    let sampled = |top_k, top_p, seed| Some(Sampling { temperature: 0.8, top_k, top_p, seed });
+    let ways = [
+        None,
+        sampled(None, None, 1),
+        sampled(Some(5), None, 2),
+        sampled(None, Some(0.6), 3),
+        sampled(Some(9), Some(0.8), 4),
+        sampled(Some(1), None, 5),
+    ];
+    let token = |rows: usize, limits: Limits, words: Tensor| {
+        let ty = TensorType::new(DType::F32, vec![rows.into(), logits.len().into()]);
+        let graph = head::limited(ty, limits, DType::I64).unwrap();
+        let x = Tensor::from_f32(vec![rows, logits.len()], &logits.repeat(rows));
+        let given = [(head::LOGITS.to_owned(), x), (head::CHOICE.to_owned(), words)];
+        wgfc_ir::eval::evaluate(&graph, &given.into()).unwrap()[0].to_i64s().unwrap()
+    };
+    let choices = || ways.iter().map(|how| Choice::new(how.as_ref(), logits.len()));
+    let (mut alone, mut together): (Vec<_>, Vec<_>) = (choices().collect(), choices().collect());
+    for _ in 0..20 {
+        let want: Vec<i64> = alone.iter_mut().map(|c| token(1, c.limits(), c.words())[0]).collect();
+        let words: Vec<Words> = together.iter_mut().map(Choice::row).collect();
+        let limits = Limits { top_k: true, top_p: true, each: true };
+        assert_eq!(token(ways.len(), limits, rows(&words)), want);
+    }
+}
+
 #[test]
 fn a_choice_takes_few_dispatches() {
     let mut counts = vec![];
