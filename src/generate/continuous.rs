@@ -17,10 +17,11 @@ use wgfc_runtime::session::{DeviceMemory, Started};
 use wgfc_runtime::{Gpu, Session};
 
 /// The name of a sequence in a [`ContinuousGenerator`], which no other sequence of it has.
+/// See the example of [`ContinuousGenerator`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(u64);
 
-/// Why a sequence ended.
+/// Why a sequence ended. See the example of [`ContinuousGenerator`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The last token is one of `stop` in its [`Request`].
@@ -29,7 +30,7 @@ pub enum End {
     Length,
 }
 
-/// A token of one sequence. See [`ContinuousGenerator::step`].
+/// A token of one sequence, which [`ContinuousGenerator::step`] returns. See the example of [`ContinuousGenerator`].
 #[derive(Debug)]
 pub struct Generated {
     /// The sequence that the token continues.

@@ -433,6 +433,36 @@ mod tests {
         assert_eq!(call.sampling, Some(want));
     }
 
+    /// Bodies of requests with some bytes changed are read or refused.
+    #[test]
+    fn changed_requests_are_read_or_refused() {
+        let bodies = [
+            r#"{"model": "m", "prompt": [[1, 2], "x"], "max_tokens": 7, "temperature": 0.5, "seed": 1, "stop": ["a", "b"]}"#,
+            r#"{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "stream": true,
+                "stream_options": {"include_usage": false}, "tools": [], "response_format": {"type": "text"}, "n": 1}"#,
+        ];
+        let mut rng = wgfc::random::Rng::new(1, "bodies");
+        let signs = b"{}[]\",:0-9.eE+ntf\\u\xff\x00 ";
+        for i in 0..20_000 {
+            let mut body = bodies[i % 2].as_bytes().to_vec();
+            for _ in 0..1 + rng.bits() % 4 {
+                let at = rng.bits() as usize % body.len();
+                let sign = signs[rng.bits() as usize % signs.len()];
+                match rng.bits() % 4 {
+                    0 => body.insert(at, sign),
+                    1 => drop(body.remove(at)),
+                    2 => body.truncate(at.max(1)),
+                    _ => body[at] = sign,
+                }
+            }
+            for chat in [false, true] {
+                if let Err(refusal) = Call::read(&body, chat, &Defaults::default()) {
+                    assert!((400..500).contains(&refusal.status) && !refusal.message.is_empty());
+                }
+            }
+        }
+    }
+
     #[test]
     fn fields_that_are_wrong_are_named() {
         for (fields, param) in [
