@@ -9,6 +9,9 @@
 //! greatest magnitude over -8. The quantised weight is an expression that products evaluate where they read it: only
 //! integers and scales are in memory. A table that is also used for lookups, such as an embedding that shares its
 //! weights with the last product, is quantised for both.
+//!
+//! Where blocks are runs of a row in memory, integers and scales are [derived](wgfc_ir::derived) from the weight when they are copied to
+//! the device, so that they take no memory here; the pass itself only measures the error.
 
 use crate::lower::Lowering;
 use crate::lower::dequantize::{Zero, dequantized, per_element};
@@ -17,8 +20,9 @@ use crate::precision::unknown;
 use crate::{Diagnostic, Errors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use wgfc_ir::derived::Derivation;
 use wgfc_ir::program::Quantised;
-use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, Tensor, Value};
+use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, ScalarNode, Tensor, Value};
 
 /// The number of elements along the summed axis that share a scale.
 pub const BLOCK: usize = 32;
@@ -121,6 +125,13 @@ fn summed(
                 *axis = Some(at);
             }
             Op::Gather { .. } if i == 0 && !transposed => {}
+            Op::Map { .. } if !transposed && is_float_cast(graph, user) => {
+                let to = Value { node: user, port: 0 };
+                if graph.is_output(to) {
+                    return None;
+                }
+                summed(graph, to, transposed, options, axis)?;
+            }
             Op::View { index, fill: None, .. } if *index == [Poly::var(1), Poly::var(0)] => {
                 let to = Value { node: user, port: 0 };
                 if graph.is_output(to) {
@@ -134,14 +145,19 @@ fn summed(
     Some(())
 }
 
+/// Whether a node only converts its operand to another float type.
+fn is_float_cast(graph: &Graph, n: NodeId) -> bool {
+    let Op::Map { body, .. } = &graph.node(n).op else { return false };
+    matches!(body.nodes[..], [ScalarNode::Arg(0), ScalarNode::Cast(to, 0)] if to.is_float())
+}
+
 /// A quantised weight: rows of the other axis, each divided into blocks along the summed one.
 struct Blocks {
     rows: usize,
     len: usize,
     bits: WeightBits,
-    /// The packed integers; `None` if the weight is absent.
-    packed: Option<Vec<u8>>,
-    scales: Vec<u8>,
+    /// The packed integers and the scales; `None` if the weight is absent.
+    made: Option<[Tensor; 2]>,
     /// The sum of squares of the errors, and that of the values.
     error: f64,
     norm: f64,
@@ -151,68 +167,95 @@ impl Blocks {
     /// `None` if a value or a scale is not finite, or the error is too large.
     fn of(t: &Tensor, k: usize, bits: WeightBits) -> Option<Blocks> {
         let (rows, len) = (t.shape[1 - k], t.shape[k]);
-        let mut out = Blocks { rows, len, bits, packed: None, scales: vec![], error: 0.0, norm: 0.0 };
-        let Some(values) = t.to_f32s() else { return Some(out) };
-        if values.iter().any(|v| !v.is_finite()) {
-            return None;
+        let mut out = Blocks { rows, len, bits, made: None, error: 0.0, norm: 0.0 };
+        if !t.is_present() {
+            return Some(out);
         }
-        let mut packed = vec![0u8; out.dtype().bytes_for(rows * len)];
+        let derivations = derivations(t.dtype, bits).filter(|_| k == 1 && len.is_multiple_of(BLOCK));
+        match derivations {
+            Some([elements, scales]) => {
+                out.measure(t)?;
+                let elements = t.derived(elements, out.dtype(), vec![rows, len]).ok()?;
+                let scales = t.derived(scales, DType::F16, vec![rows, len / BLOCK]).ok()?;
+                out.made = Some([elements, scales]);
+            }
+            None => out.quantise(t, k)?,
+        }
+        (out.relative() <= MOST_LOST).then_some(out)
+    }
+
+    /// Quantises a weight whose blocks are not runs of memory.
+    fn quantise(&mut self, t: &Tensor, k: usize) -> Option<()> {
+        let (rows, len) = (self.rows, self.len);
+        let values = t.to_f32s()?;
+        let mut packed = vec![0u8; self.dtype().bytes_for(rows * len)];
+        let mut scales = vec![];
         let mut row = vec![0.0f32; len];
         for r in 0..rows {
             for (i, v) in row.iter_mut().enumerate() {
                 *v = if k == 1 { values[r * len + i] } else { values[i * rows + r] };
             }
             for (b, block) in row.chunks(BLOCK).enumerate() {
-                let scale = out.scale(block);
-                if !scale.is_finite() {
-                    return None;
-                }
-                out.scales.extend(scale.to_bits().to_le_bytes());
+                let scale = self.add(block)?;
+                scales.extend(scale.to_bits().to_le_bytes());
                 let first = r * len + b * BLOCK;
                 for (i, v) in block.iter().enumerate() {
-                    let (near, code) = out.nearest(*v, scale.to_f32());
+                    let (_, code) = nearest(self.bits, *v, scale.to_f32());
                     let at = first + i;
-                    match bits {
+                    match self.bits {
                         WeightBits::Q4 => packed[at / 2] |= code << (4 * (at % 2)),
                         _ => packed[at] = code,
                     }
-                    out.error += f64::from(v - near) * f64::from(v - near);
-                    out.norm += f64::from(*v) * f64::from(*v);
                 }
             }
         }
-        out.packed = Some(packed);
-        (out.relative() <= MOST_LOST).then_some(out)
+        let packed = Tensor::new(self.dtype(), vec![rows, len], packed).ok()?;
+        let scales = Tensor::new(DType::F16, vec![rows, len.div_ceil(BLOCK)], scales).ok()?;
+        self.made = Some([packed, scales]);
+        Some(())
+    }
+
+    /// Adds the errors of a weight whose blocks are runs of memory.
+    fn measure(&mut self, t: &Tensor) -> Option<()> {
+        let (dtype, width) = (t.dtype, t.dtype.bits() / 8 * BLOCK);
+        let mut rest: Vec<u8> = Vec::with_capacity(width);
+        let mut fine = true;
+        let whole = t.read(0..t.byte_len()?, &mut |mut piece| {
+            let mut block = |bytes: &[u8]| fine = fine && self.add(&floats(dtype, bytes)).is_some();
+            // Pieces may end within a block.
+            if !rest.is_empty() {
+                let (first, others) = piece.split_at(piece.len().min(width - rest.len()));
+                rest.extend_from_slice(first);
+                piece = others;
+                if rest.len() == width {
+                    block(&rest);
+                    rest.clear();
+                }
+            }
+            let blocks = piece.chunks_exact(width);
+            rest.extend_from_slice(blocks.remainder());
+            blocks.for_each(block);
+        });
+        (whole && fine && rest.is_empty()).then_some(())
+    }
+
+    /// Adds the errors of a block; its scale, unless that or a value is not finite.
+    fn add(&mut self, block: &[f32]) -> Option<half::f16> {
+        let scale = scale(self.bits, block);
+        let (mut error, mut norm, by) = (0.0f64, 0.0f64, scale.to_f32());
+        for v in block {
+            let (near, _) = nearest(self.bits, *v, by);
+            error += f64::from(v - near) * f64::from(v - near);
+            norm += f64::from(*v) * f64::from(*v);
+        }
+        self.error += error;
+        self.norm += norm;
+        (scale.is_finite() && norm.is_finite()).then_some(scale)
     }
 
     /// The norm of the error, relative to the norm of the values.
     fn relative(&self) -> f64 {
         if self.error == 0.0 { 0.0 } else { (self.error / self.norm).sqrt() }
-    }
-
-    /// The scale of a block.
-    fn scale(&self, block: &[f32]) -> half::f16 {
-        let extreme = block.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
-        let scale = match self.bits {
-            WeightBits::Q4 => extreme / -8.0,
-            _ => extreme.abs() / 127.0,
-        };
-        half::f16::from_f32(scale)
-    }
-
-    /// The nearest representable value, and its integer.
-    fn nearest(&self, v: f32, scale: f32) -> (f32, u8) {
-        let steps = if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even() };
-        match self.bits {
-            WeightBits::Q4 => {
-                let steps = steps.clamp(-8.0, 7.0);
-                (steps * scale, (steps + 8.0) as u8)
-            }
-            _ => {
-                let steps = steps.clamp(-127.0, 127.0);
-                (steps * scale, steps as i8 as u8)
-            }
-        }
     }
 
     fn dtype(&self) -> DType {
@@ -225,22 +268,121 @@ impl Blocks {
     }
 }
 
+/// The scale of a block.
+fn scale(bits: WeightBits, block: &[f32]) -> half::f16 {
+    let extreme = block.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
+    let scale = match bits {
+        WeightBits::Q4 => extreme / -8.0,
+        _ => extreme.abs() / 127.0,
+    };
+    half::f16::from_f32(scale)
+}
+
+/// The nearest representable value, and its integer.
+fn nearest(bits: WeightBits, v: f32, scale: f32) -> (f32, u8) {
+    let steps = if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even() };
+    match bits {
+        WeightBits::Q4 => {
+            let steps = steps.clamp(-8.0, 7.0);
+            (steps * scale, (steps + 8.0) as u8)
+        }
+        _ => {
+            let steps = steps.clamp(-127.0, 127.0);
+            (steps * scale, steps as i8 as u8)
+        }
+    }
+}
+
+/// The elements of a block of bytes.
+fn floats(dtype: DType, bytes: &[u8]) -> [f32; BLOCK] {
+    let mut out = [0.0; BLOCK];
+    match dtype {
+        DType::F32 => {
+            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        DType::BF16 => {
+            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *v = half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+        _ => {
+            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *v = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+    }
+    out
+}
+
+/// Writes the integers of a block.
+fn elements(dtype: DType, bits: WeightBits, bytes: &[u8], to: &mut [u8]) {
+    let block = floats(dtype, bytes);
+    let by = scale(bits, &block).to_f32();
+    let code = |i: usize| nearest(bits, block[i], by).1;
+    match bits {
+        WeightBits::Q4 => to.iter_mut().enumerate().for_each(|(i, b)| *b = code(2 * i) | code(2 * i + 1) << 4),
+        _ => to.iter_mut().enumerate().for_each(|(i, b)| *b = code(i)),
+    }
+}
+
+/// Writes the scale of a block.
+fn scales(dtype: DType, bits: WeightBits, bytes: &[u8], to: &mut [u8]) {
+    to.copy_from_slice(&scale(bits, &floats(dtype, bytes)).to_le_bytes());
+}
+
+/// The derivations of integers and scales from blocks of a type, if there are some.
+fn derivations(dtype: DType, bits: WeightBits) -> Option<[Derivation; 2]> {
+    use DType::{BF16, F16, F32};
+    use WeightBits::{Q4, Q8};
+    macro_rules! pair {
+        ($name:literal, $dtype:ident, $bits:ident) => {
+            [
+                Derivation {
+                    name: concat!($name, " elements"),
+                    block: $dtype.bits() / 8 * BLOCK,
+                    makes: if matches!($bits, Q4) { BLOCK / 2 } else { BLOCK },
+                    make: |from, to| elements($dtype, $bits, from, to),
+                },
+                Derivation {
+                    name: concat!($name, " scales"),
+                    block: $dtype.bits() / 8 * BLOCK,
+                    makes: 2,
+                    make: |from, to| scales($dtype, $bits, from, to),
+                },
+            ]
+        };
+    }
+    Some(match (dtype, bits) {
+        (F32, Q4) => pair!("f32 in 4 bits", F32, Q4),
+        (F16, Q4) => pair!("f16 in 4 bits", F16, Q4),
+        (BF16, Q4) => pair!("bf16 in 4 bits", BF16, Q4),
+        (F32, Q8) => pair!("f32 in 8 bits", F32, Q8),
+        (F16, Q8) => pair!("f16 in 8 bits", F16, Q8),
+        (BF16, Q8) => pair!("bf16 in 8 bits", BF16, Q8),
+        _ => return None,
+    })
+}
+
 /// Replaces a weight by its quantised form.
 fn replace(graph: &mut Graph, n: NodeId, q: Blocks, dtype: DType, k: usize) -> Result<(), String> {
     let old = Value { node: n, port: 0 };
     let (name, readers) = (graph.node(n).names.clone(), graph.uses(old));
+    let casts: BTreeMap<NodeId, (DType, Vec<(NodeId, usize)>)> = readers
+        .iter()
+        .filter(|(user, _)| is_float_cast(graph, *user))
+        .map(|(user, _)| {
+            let to = Value { node: *user, port: 0 };
+            (*user, (graph.ty(to).dtype, graph.uses(to)))
+        })
+        .collect();
     let (packed_type, zero) = (q.dtype(), if q.bits == WeightBits::Q4 { Zero::Is(8) } else { Zero::Is(0) });
     let (rows, len) = (q.rows, q.len);
     let blocks = len.div_ceil(BLOCK);
-    let [packed, scales] = match q.packed {
-        Some(packed) => [
-            Tensor::new(packed_type, vec![rows, len], packed)?,
-            Tensor::new(DType::F16, vec![rows, blocks], q.scales)?,
-        ],
-        None => {
-            [Tensor::absent(packed_type, vec![rows, len]), Tensor::absent(DType::F16, vec![rows, blocks])]
-        }
-    };
+    let [packed, scales] = q.made.unwrap_or_else(|| {
+        [Tensor::absent(packed_type, vec![rows, len]), Tensor::absent(DType::F16, vec![rows, blocks])]
+    });
     let origin = graph.node(n).origin.clone();
     let mut cx = Lowering::new(graph);
     cx.origin = origin;
@@ -250,11 +392,25 @@ fn replace(graph: &mut Graph, n: NodeId, q: Blocks, dtype: DType, k: usize) -> R
     let shape = [rows, len].map(Into::into);
     let words = |e: crate::lower::OpError| e.message;
     let scale = per_element(&mut cx, scales, 1, BLOCK as i64, &shape).map_err(words)?;
-    let mut new = dequantized(&mut cx, packed, scale, &zero, dtype).map_err(words)?;
-    if k == 0 {
-        new = Builder::transpose(&mut cx, new, &[1, 0])?;
-    }
+    let mut made = |dtype: DType| {
+        let new = dequantized(&mut cx, packed, scale, &zero, dtype).map_err(words)?;
+        if k == 0 { Builder::transpose(&mut cx, new, &[1, 0]) } else { Ok(new) }
+    };
+    let mut changes = vec![];
     for (user, i) in readers {
+        match casts.get(&user) {
+            // A weight that is converted is computed in the other type at once, without the rounding to its own.
+            Some((to, users)) => {
+                let new = made(*to)?;
+                changes.extend(users.iter().map(|(user, i)| (*user, *i, new)));
+            }
+            None => {
+                let new = made(dtype)?;
+                changes.push((user, i, new));
+            }
+        }
+    }
+    for (user, i, new) in changes {
         graph.set_input(user, i, new);
     }
     Ok(())
@@ -274,14 +430,28 @@ mod tests {
                 let relative = q.relative();
                 assert!(relative > 1e-4 && relative < most, "{relative}");
                 assert_eq!((q.rows, q.len), if k == 1 { (64, 70) } else { (70, 64) });
-                let bytes = q.packed.as_ref().unwrap().len() + q.scales.len();
+                let bytes: usize = q.made.iter().flatten().filter_map(Tensor::byte_len).sum();
                 assert_eq!(bytes as u64, q.bytes());
             }
         }
+        // Blocks that are runs of memory are derived, and equal to those of the transpose, which are not.
+        let long = Tensor::from_f32(vec![64, 96], &(0..64 * 96).map(|i| values[i % 4480]).collect::<Vec<f32>>());
+        let flat = long.to_f32s().unwrap();
+        let other: Vec<f32> = (0..96 * 64).map(|i| flat[i % 64 * 96 + i / 64]).collect();
+        let other = Tensor::from_f32(vec![96, 64], &other);
+        for bits in [WeightBits::Q8, WeightBits::Q4] {
+            let [a, b] = [(&long, 1), (&other, 0)].map(|(t, k)| Blocks::of(t, k, bits).unwrap());
+            assert!((a.error - b.error).abs() <= 1e-12 * a.norm && (a.norm - b.norm).abs() <= 1e-12 * a.norm);
+            let [a, b] = [a, b].map(|q| q.made.unwrap());
+            assert!(a[0].is_derived() && !b[0].is_derived() && a == b);
+            // The same of a weight in f16, whose values are rounded.
+            let half = Blocks::of(&long.in_half(), 1, bits).unwrap().made.unwrap();
+            assert!(half[0].is_derived() && half[0].dtype == a[0].dtype && half[1] != a[1]);
+        }
         let of = |t: &Tensor| Blocks::of(t, 1, WeightBits::Q4);
         let zeros = of(&Tensor::zeros(DType::F32, vec![64, 64])).unwrap();
-        assert!(zeros.error == 0.0 && zeros.packed.unwrap().iter().all(|b| *b == 0x88));
-        assert!(of(&Tensor::absent(DType::F32, vec![64, 64])).unwrap().packed.is_none());
+        assert!(zeros.error == 0.0 && zeros.made.unwrap()[0].bytes().unwrap().iter().all(|b| *b == 0x88));
+        assert!(of(&Tensor::absent(DType::F32, vec![64, 64])).unwrap().made.is_none());
     }
 
     #[test]
