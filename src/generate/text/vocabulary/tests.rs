@@ -83,7 +83,7 @@ fn ids_and_texts_are_those_of_the_tokenizers_that_gguf_files_are_made_of() {
         let vocabulary = Vocabulary::from(held);
         let tokenizer = read(&vocabulary);
         for Made { text, ids, decoded } in texts {
-            let found = tokenizer.encode(&text).unwrap();
+            let found = tokenizer.encode(&text, true).unwrap();
             if found != ids {
                 let shown =
                     |ids: &[u32]| ids.iter().map(|i| &vocabulary.tokens[*i as usize]).collect::<Vec<_>>();
@@ -139,14 +139,14 @@ fn words() -> Vocabulary {
 #[test]
 fn bytes_are_merged_and_tokens_in_a_text_are_found() {
     let t = read(&bytes());
-    assert_eq!(t.encode("abc ab<end>ab<tool>").unwrap(), [5, 3, 4, 7, 4, 8]);
-    assert_eq!(t.encode("").unwrap(), [0u32; 0]);
+    assert_eq!(t.encode("abc ab<end>ab<tool>", true).unwrap(), [5, 3, 4, 7, 4, 8]);
+    assert_eq!(t.encode("", true).unwrap(), [0u32; 0]);
     assert_eq!(t.decode(&[6, 5, 3, 4, 8, 7]).unwrap(), "abc ab<tool>");
     let both = read(&Vocabulary { add_bos: Some(true), add_eos: Some(true), ..bytes() });
-    assert_eq!(both.encode("ab").unwrap(), [6, 4, 7]);
-    assert_eq!(both.encode("").unwrap(), [6, 7]);
+    assert_eq!(both.encode("ab", true).unwrap(), [6, 4, 7]);
+    assert_eq!(both.encode("", true).unwrap(), [6, 7]);
     let prefixed = read(&Vocabulary { add_space_prefix: Some(true), ..bytes() });
-    assert_eq!(prefixed.encode("ab").unwrap(), [3, 4]);
+    assert_eq!(prefixed.encode("ab", true).unwrap(), [3, 4]);
     // Without types, the tokens that have an id of their own are control tokens.
     let untyped = read(&Vocabulary { types: vec![], ..bytes() });
     assert_eq!(untyped.decode(&[6, 4, 8]).unwrap(), "ab<tool>");
@@ -156,17 +156,17 @@ fn bytes_are_merged_and_tokens_in_a_text_are_found() {
 fn pieces_are_merged_by_score_and_unknown_characters_are_bytes() {
     let t = read(&pieces());
     // The pair of the highest score is merged first: ab before ▁ab and ba.
-    assert_eq!(t.encode("ab").unwrap(), [1, 9]);
-    assert_eq!(t.encode("bab\nA").unwrap(), [1, 5, 7, 8, 3, 4]);
-    assert_eq!(t.encode("bé").unwrap(), [1, 5, 7, 0]);
-    assert_eq!(t.encode("").unwrap(), [1]);
-    assert_eq!(t.encode("ab</s>ab").unwrap(), [1, 9, 2, 9]);
+    assert_eq!(t.encode("ab", true).unwrap(), [1, 9]);
+    assert_eq!(t.encode("bab\nA", true).unwrap(), [1, 5, 7, 8, 3, 4]);
+    assert_eq!(t.encode("bé", true).unwrap(), [1, 5, 7, 0]);
+    assert_eq!(t.encode("", true).unwrap(), [1]);
+    assert_eq!(t.encode("ab</s>ab", true).unwrap(), [1, 9, 2, 9]);
     assert_eq!(t.decode(&[1, 9, 3, 9, 2]).unwrap(), "ab\n ab");
     let plain = read(&Vocabulary { add_space_prefix: Some(false), add_bos: Some(false), ..pieces() });
-    assert_eq!(plain.encode("ab ab").unwrap(), [8, 9]);
+    assert_eq!(plain.encode("ab ab", true).unwrap(), [8, 9]);
     // The form of byte tokens, and the usual ids, stand in for missing types.
     let untyped = read(&Vocabulary { types: vec![], ..pieces() });
-    assert_eq!(untyped.encode("<s>ab\n").unwrap(), [1, 1, 9, 3]);
+    assert_eq!(untyped.encode("<s>ab\n", true).unwrap(), [1, 1, 9, 3]);
     let mut stream = Stream::default();
     assert_eq!(t.push(&mut stream, 9).unwrap().as_deref(), Some("ab"));
 }
@@ -176,20 +176,20 @@ fn listed_merges_come_before_scores() {
     let listed = Vocabulary { merges: vec!["▁ a".into()], ..pieces() };
     assert!(refused(&listed).contains(r#"needs the token "▁a", which the vocabulary lacks"#));
     let listed = Vocabulary { merges: vec!["b a".into()], scores: vec![], ..pieces() };
-    assert_eq!(read(&listed).encode("bab").unwrap(), [1, 5, 10, 7]);
+    assert_eq!(read(&listed).encode("bab", true).unwrap(), [1, 5, 10, 7]);
 }
 
 #[test]
 fn the_words_of_the_highest_scores_are_taken() {
     let t = read(&words());
-    assert_eq!(t.encode("ab a").unwrap(), [7, 3, 1]);
-    assert_eq!(t.encode("b").unwrap(), [4, 6, 1]);
-    assert_eq!(t.encode("a?!b").unwrap(), [3, 2, 6, 1]);
-    assert_eq!(t.encode("").unwrap(), [1]);
+    assert_eq!(t.encode("ab a", true).unwrap(), [7, 3, 1]);
+    assert_eq!(t.encode("b", true).unwrap(), [4, 6, 1]);
+    assert_eq!(t.encode("a?!b", true).unwrap(), [3, 2, 6, 1]);
+    assert_eq!(t.encode("", true).unwrap(), [1]);
     assert_eq!(t.decode(&[7, 3, 1]).unwrap(), "ab a");
     let extra = read(&Vocabulary { remove_extra_spaces: Some(true), ..words() });
-    assert_eq!(extra.encode("  ab   a ").unwrap(), [7, 3, 1]);
-    assert_eq!(t.encode("ab  a").unwrap(), [7, 4, 3, 1]);
+    assert_eq!(extra.encode("  ab   a ", true).unwrap(), [7, 3, 1]);
+    assert_eq!(t.encode("ab  a", true).unwrap(), [7, 4, 3, 1]);
 }
 
 #[test]
@@ -198,9 +198,9 @@ fn every_pre_tokenizer_is_read() {
         let v = Vocabulary { pre: Some((*name).into()), ..bytes() };
         let t = read(&v);
         let begin: &[u32] = if splits::named(Some(name)).unwrap().add_bos { &[6] } else { &[] };
-        assert_eq!(t.encode("abc").unwrap(), [begin, &[5]].concat(), "{name}");
+        assert_eq!(t.encode("abc", true).unwrap(), [begin, &[5]].concat(), "{name}");
     }
-    assert_eq!(read(&Vocabulary { pre: None, ..bytes() }).encode("abc").unwrap(), [5]);
+    assert_eq!(read(&Vocabulary { pre: None, ..bytes() }).encode("abc", true).unwrap(), [5]);
     let unknown = Vocabulary { pre: Some("none\n".into()), ..bytes() };
     assert_eq!(refused(&unknown), r#"the pre-tokenizer "none\n" (tokenizer.ggml.pre) is not known"#);
 }
@@ -262,7 +262,7 @@ fn what_is_missing_or_short_is_said() {
     read(&Vocabulary { padding: Some(u32::MAX), ..bytes() });
     let mut renamed = pieces();
     renamed.tokens[1] = "[other]".into();
-    assert_eq!(read(&renamed).encode("ab").unwrap(), [9]);
+    assert_eq!(read(&renamed).encode("ab", true).unwrap(), [9]);
 }
 
 #[test]
@@ -289,12 +289,12 @@ fn contradictions_are_errors() {
 #[test]
 fn odd_tokens_have_a_defined_result() {
     for mut v in [bytes(), pieces(), words()] {
-        let plain = read(&v).encode("ab").unwrap();
+        let plain = read(&v).encode("ab", true).unwrap();
         v.tokens.extend(["", "", "\u{0}", "\u{10ffff}", "\"\\\n"].map(str::to_owned));
         v.types.extend([1, 4, 3, -7, i32::MAX]);
         v.scores.extend([0.0, f32::MAX, f32::MIN, 1e-45, -0.0]);
-        assert_eq!(read(&v).encode("ab").unwrap(), plain);
-        read(&v).encode("\u{0}\"\\\n\u{10ffff}").unwrap();
+        assert_eq!(read(&v).encode("ab", true).unwrap(), plain);
+        read(&v).encode("\u{0}\"\\\n\u{10ffff}", true).unwrap();
         let all: Vec<u32> = (0..v.tokens.len() as u32).collect();
         read(&v).decode(&all).unwrap();
     }
@@ -343,7 +343,7 @@ fn derived_merges_give_what_the_scores_give() {
             let text: String =
                 (0..random(30)).map(|_| [' ', 'a', 'b', 'c', 'é'][random(5) as usize]).collect();
             if !text.is_empty() {
-                assert_eq!(t.encode(&text).unwrap(), slowly(&v, &text), "{:?} {text:?}", v.tokens);
+                assert_eq!(t.encode(&text, true).unwrap(), slowly(&v, &text), "{:?} {text:?}", v.tokens);
             }
         }
     }
@@ -372,7 +372,7 @@ fn phi3s_tokens_take_the_white_space_behind_them() {
     v.tokens.extend(["<|assistant|>", "<|placeholder1|>", "<|endoftext|>"].map(str::to_owned));
     v.types.extend([3; 3]);
     v.scores.extend([0.0; 3]);
-    assert_eq!(read(&v).encode("<|assistant|>\n ab<|endoftext|>\n").unwrap(), [1, 11, 9, 13, 5, 3]);
+    assert_eq!(read(&v).encode("<|assistant|>\n ab<|endoftext|>\n", true).unwrap(), [1, 11, 9, 13, 5, 3]);
 }
 
 #[test]
