@@ -322,7 +322,9 @@ fn elements(dtype: DType, bits: WeightBits, bytes: &[u8], to: &mut [u8]) {
     let by = scale(bits, &block).to_f32();
     let code = |i: usize| nearest(bits, block[i], by).1;
     match bits {
-        WeightBits::Q4 => to.iter_mut().enumerate().for_each(|(i, b)| *b = code(2 * i) | code(2 * i + 1) << 4),
+        WeightBits::Q4 => {
+            to.iter_mut().enumerate().for_each(|(i, b)| *b = code(2 * i) | code(2 * i + 1) << 4)
+        }
         _ => to.iter_mut().enumerate().for_each(|(i, b)| *b = code(i)),
     }
 }
@@ -435,7 +437,8 @@ mod tests {
             }
         }
         // Blocks that are runs of memory are derived, and equal to those of the transpose, which are not.
-        let long = Tensor::from_f32(vec![64, 96], &(0..64 * 96).map(|i| values[i % 4480]).collect::<Vec<f32>>());
+        let long =
+            Tensor::from_f32(vec![64, 96], &(0..64 * 96).map(|i| values[i % 4480]).collect::<Vec<f32>>());
         let flat = long.to_f32s().unwrap();
         let other: Vec<f32> = (0..96 * 64).map(|i| flat[i % 64 * 96 + i / 64]).collect();
         let other = Tensor::from_f32(vec![96, 64], &other);
