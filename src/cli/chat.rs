@@ -18,14 +18,9 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
     let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
     let mut chat = Conversation::new(a);
-    // What is missing is said before the model is compiled.
-    decoder.chat_prompt(&[Message::user("")], &chat.options).or_else(|e| {
-        match decoder.has_chat_template() {
-            // A template may refuse this message, and take others.
-            true if decoder.has_tokenizer() => Ok(vec![]),
-            _ => Err(e),
-        }
-    })?;
+    // What is missing, and a template that refuses the instructions, is said before the model is compiled.
+    let first: Vec<Message> = chat.messages.iter().cloned().chain([Message::user("x")]).collect();
+    decoder.chat_prompt(&first, &chat.options)?;
     let decoder = weighted(decoder, &a.decoder, t)?;
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let (mut generator, cache) = set_up(&gpu, &decoder, a.capacity, &a.decoder, &a.model, t)?;

@@ -60,7 +60,7 @@ fn lines_are_answered_and_the_cache_is_kept() {
     assert_eq!(answers.len(), 3, "{}", plain.out);
     assert_eq!((answers[0], answers[0]), (answers[2], messages[2]["content"].as_str().unwrap()));
     // Sampling and weights are set as for `generate`; a last line needs no end.
-    let drawn = format!("{words}|--temperature|0.8|--top-k|5|--seed|3|--precision|f16-storage");
+    let drawn = format!("{words}|--temperature|0.8|--top-k|5|--seed|3|--fusion|none");
     chat(d.path(), &drawn, b"why ?").exits(0);
     // A compiled folder takes the template along.
     wgfc(d.path(), "compile|model|-o|out|--generate").exits(0);
@@ -86,11 +86,8 @@ fn conversations_that_cannot_be_are_explained() {
         ),
         ("{{ raise_exception('Nobody may speak') }}", "refuses the messages: Nobody may speak"),
     ] {
-        if says.contains("refuses") && crate::train::is_skipped("templates_that_refuse") {
-            continue;
-        }
         std::fs::write(at("chat_template.jinja"), text).unwrap();
-        chat(d.path(), "model|--adapter|software", b"x\n").exits(1).says(says);
+        chat(d.path(), "model", b"x\n").exits(1).says(says);
     }
     std::fs::remove_file(at("chat_template.jinja")).unwrap();
     std::fs::write(at("tokenizer_config.json"), "{").unwrap();
@@ -109,5 +106,5 @@ fn conversations_that_cannot_be_are_explained() {
     let e = chat(d.path(), &format!("{words}|--json"), b"the the the the the the\n").exits(1).json();
     assert_eq!(e["errors"][0]["kind"], "model");
     chat(d.path(), words, b"").exits(0);
-    chat(d.path(), "model|--temperature|-1|--adapter|software", b"x\n").exits(1).says("temperature");
+    chat(d.path(), "model|--temperature=-1|--adapter|software", b"x\n").exits(1).says("temperature");
 }

@@ -1,5 +1,5 @@
-//! Fuzz tests. Mutated models ([`models`]), archives of torch.export ([`archives`]) and tokenizers
-//! ([`tokenizers`]) are compiled or refused, mutated plans ([`plans`]) are read or refused, and random graphs
+//! Fuzz tests. Mutated models ([`models`]), archives of torch.export ([`archives`]), tokenizers ([`tokenizers`])
+//! and chat templates ([`templates`]) are compiled or refused, mutated plans ([`plans`]) are read or refused, and random graphs
 //! mean the same before and after every stage. All randomness follows from a seed, which a failure prints;
 //! `WGFC_FUZZ_SEED` repeats it.
 
@@ -8,6 +8,7 @@ mod decoders;
 mod models;
 mod plans;
 mod structure;
+mod templates;
 mod tokenizers;
 mod wire;
 
