@@ -11,7 +11,7 @@ mod guarded;
 mod vocabulary;
 
 use super::chat::{ChatOptions, ChatTemplate, Message};
-use crate::artefact::{ReadOptions, is_program};
+use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::{Bundle, Error, ModelFile};
 use chat::Chat;
 use guarded::{Guarded, Stream};
@@ -98,7 +98,9 @@ impl Decoder {
     /// # Errors
     /// As for [`Decoder::open`].
     pub fn open_within(path: &Path, memory_limit: Option<u64>) -> Result<Decoder, Error> {
-        let (model, compiled, folder) = match is_program(path) {
+        // A folder without a plan is that of a model.
+        let is_plan = is_program(path) && (!path.is_dir() || path.join(PLAN).is_file());
+        let (model, compiled, folder) = match is_plan {
             true => {
                 let beside = if path.is_dir() { Some(path) } else { path.parent() };
                 let read = ReadOptions { memory_limit, ..ReadOptions::default() };
