@@ -5,8 +5,6 @@ mod engine;
 mod metrics;
 mod protocol;
 mod routes;
-#[cfg(test)]
-mod tests;
 mod text;
 
 use super::args::ApiArgs;
@@ -18,12 +16,12 @@ use super::{adapter, shown};
 use engine::Engine;
 use hyper_util::service::TowerToHyperService;
 use metrics::Metrics;
-use routes::{Server, Template};
+use routes::Server;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use wgfc::generate::{ChatOptions, ContinuousGenerator, Message};
+use wgfc::generate::ContinuousGenerator;
 use wgfc::{Decoder, Error, GeneratorOptions};
 
 /// The environment variable with the key that requests must have.
@@ -59,10 +57,8 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::default());
     let engine = Engine::start(generator, a.queue.into(), metrics.clone())
         .map_err(|e| Error::Internal(format!("no thread for the engine: {e}")))?;
-    let decoder = Arc::new(decoder);
     let server = Arc::new(Server {
-        template: template(&decoder),
-        decoder,
+        decoder: Arc::new(decoder),
         engine,
         metrics,
         model: name(a),
@@ -87,21 +83,6 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
         ..Limits::default()
     };
     connections::serve(listener, limits, move |_| TowerToHyperService::new(router.clone())).map_err(taken)
-}
-
-/// Makes prompts by the decoder's chat template, if it has one.
-fn template(decoder: &Arc<Decoder>) -> Option<Arc<Template>> {
-    let decoder = decoder.clone();
-    decoder.has_chat_template().then(|| -> Arc<Template> {
-        Arc::new(move |messages| {
-            let read = |m: &serde_json::Value| serde_json::from_value::<Message>(m.clone());
-            let messages = messages.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(|e| {
-                let help = "give objects with `role` and `content`, as OpenAI's protocol has them";
-                Error::usage(format!("a message cannot be read: {e}"), help)
-            })?;
-            decoder.chat_prompt(&messages, &ChatOptions::default())
-        })
-    })
 }
 
 /// Compiles the decoder.

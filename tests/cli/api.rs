@@ -103,7 +103,12 @@ impl Server {
     /// The events of a completion that is streamed.
     #[track_caller]
     fn stream(&self, body: &Value) -> Vec<Value> {
-        let (status, head, text) = self.raw(self.request("/v1/completions", &body.to_string()).as_bytes());
+        self.stream_of("/v1/completions", body)
+    }
+
+    #[track_caller]
+    fn stream_of(&self, path: &str, body: &Value) -> Vec<Value> {
+        let (status, head, text) = self.raw(self.request(path, &body.to_string()).as_bytes());
         assert!(status == 200 && head.contains("content-type: text/event-stream"), "{head}");
         let mut events: Vec<&str> = text.split_terminator("\n\n").collect();
         assert_eq!(events.pop(), Some("data: [DONE]"));
@@ -219,6 +224,62 @@ fn answers_equal_those_of_generate() {
     assert!(s.metric("wgfc_requests_total{path=\"/v1/completions\",status=\"200\"}") > 10.0);
     assert_eq!(s.metric("wgfc_sequences_running"), 0.0);
     assert_eq!(s.metric("wgfc_cancelled_total"), 0.0);
+}
+
+#[test]
+fn chats_are_answered_by_the_template() {
+    let d = folder();
+    model(d.path());
+    let template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}\
+                    {% for m in messages %}{{ m.content }}{{ sign }}{% endfor %}{% if add_generation_prompt %}z{% endif %}";
+    std::fs::write(d.path().join("model/chat_template.jinja"), template).unwrap();
+    let s = serve(d.path(), "|model|--batch|2|--capacity|40");
+    let path = "/v1/chat/completions";
+    let ask = |body: &Value| {
+        let (status, answer) = s.post(path, &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let mut body = json!({
+        "model": "model", "temperature": 0, "max_completion_tokens": 6, "return_token_ids": true,
+        "messages": [{ "role": "system", "content": "b" }, { "role": "user", "content": [{ "type": "text", "text": "a" }] }],
+        "chat_template_kwargs": { "sign": "." },
+    });
+    let whole = ask(&body);
+    let choice = &whole["choices"][0];
+    let usage = json!({ "prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11 });
+    assert_eq!((&whole["object"], &whole["usage"]), (&json!("chat.completion"), &usage));
+    assert_eq!(choice["message"]["role"], "assistant");
+    // The tokens of "b.a.z", without those that the tokenizer adds to a text.
+    let prompt = json!([3, 28, 2, 28, 27]);
+    let same =
+        s.complete(&json!({ "model": "model", "prompt": prompt, "temperature": 0, "max_tokens": 6, "return_token_ids": true }));
+    assert_eq!(same["choices"][0]["token_ids"], choice["token_ids"]);
+    assert_eq!(same["choices"][0]["text"], choice["message"]["content"]);
+    body["stream"] = true.into();
+    let events = s.stream_of(path, &body);
+    assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
+    assert!(events.iter().all(|e| e["object"] == "chat.completion.chunk"));
+    let text: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(json!(text), choice["message"]["content"]);
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+    // Without a number of tokens the answer may fill the cache.
+    let all =
+        ask(&json!({ "model": "model", "messages": [{ "role": "user", "content": "a" }], "temperature": 0 }));
+    assert_eq!(all["usage"]["total_tokens"], 40);
+    for (messages, reason) in [
+        (json!([{ "role": "tool", "content": "a" }]), "no tools"),
+        (json!([{ "role": "user", "content": 3 }]), "content"),
+        (
+            json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }]),
+            "text",
+        ),
+    ] {
+        let (status, answer) = s.post(path, &json!({ "model": "model", "messages": messages }).to_string());
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.contains(reason), "{messages}: {answer}");
+        assert_eq!(answer["error"]["param"], "messages");
+    }
 }
 
 #[test]

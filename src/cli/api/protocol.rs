@@ -1,7 +1,9 @@
 //! Requests and errors of OpenAI's protocol.
 
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value, json};
-use wgfc::generate::Defaults;
+use wgfc::generate::{ChatOptions, Defaults, Json, Message};
 use wgfc::{Error, ErrorClass, Sampling};
 
 /// The most stop strings of a request, as in OpenAI's protocol, and the most bytes of each.
@@ -62,8 +64,37 @@ impl Refusal {
 pub enum Prompt {
     Text(String),
     Tokens(Vec<i64>),
-    /// The messages of a chat, which a template makes a prompt of.
-    Messages(Vec<Value>),
+    /// The messages of a chat, of which the model's template makes a prompt.
+    Chat(Box<Chat>),
+}
+
+/// The parts of a request of which a chat template makes a prompt. Keys of objects keep their order.
+#[derive(Debug, Deserialize, PartialEq)]
+pub struct Chat {
+    pub messages: Vec<Message>,
+    /// Further variables of the template.
+    #[serde(default, rename = "chat_template_kwargs")]
+    extra: Option<Extra>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Extra(Vec<(String, Json)>);
+
+impl<'de> Deserialize<'de> for Extra {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Extra, D::Error> {
+        match Json::deserialize(d)? {
+            Json::Object(extra) => Ok(Extra(extra)),
+            _ => Err(D::Error::custom("chat_template_kwargs is not an object")),
+        }
+    }
+}
+
+impl Chat {
+    /// What the template gets beside the messages.
+    pub fn options(&self) -> ChatOptions {
+        let extra = self.extra.as_ref().map(|e| e.0.clone()).unwrap_or_default();
+        ChatOptions { extra, ..ChatOptions::default() }
+    }
 }
 
 /// A request for new tokens.
@@ -94,7 +125,7 @@ impl Call {
     /// The name of the field that holds the prompt.
     pub fn prompt_param(&self) -> &'static str {
         match self.prompts.first() {
-            Some(Prompt::Messages(_)) => "messages",
+            Some(Prompt::Chat(_)) => "messages",
             _ => "prompt",
         }
     }
@@ -114,7 +145,7 @@ impl Call {
         let mut f = Fields(fields);
         let model = f.text("model")?.ok_or_else(|| missing("model"))?;
         let prompts =
-            if chat { vec![messages(f.0.remove("messages"))?] } else { prompts(f.0.remove("prompt"))? };
+            if chat { vec![messages(f.0.remove("messages"), body)?] } else { prompts(f.0.remove("prompt"))? };
         let most = match f.count("max_completion_tokens", chat)? {
             None => f.count("max_tokens", true)?,
             Some(n) => {
@@ -122,6 +153,12 @@ impl Call {
                 Some(n)
             }
         };
+        if chat {
+            match f.0.remove("chat_template_kwargs") {
+                None | Some(Value::Null | Value::Object(_)) => {}
+                Some(other) => return Err(wrong("chat_template_kwargs", "an object", &other)),
+            }
+        }
         let (sampling, seeded) = sampling(&mut f, defaults)?;
         let stop = stops(f.0.remove("stop"))?;
         let stream = f.flag("stream")?;
@@ -271,8 +308,8 @@ fn tokens(all: &[Value]) -> Result<Vec<i64>, Refusal> {
     all.iter().map(|id| id.as_i64().ok_or_else(|| wrong("prompt", "token ids (integers)", id))).collect()
 }
 
-/// The messages of a chat: objects with a `role`.
-fn messages(value: Option<Value>) -> Result<Prompt, Refusal> {
+/// The messages of a chat: objects with a `role`. `value` is that of the field, and `body` the whole request.
+fn messages(value: Option<Value>, body: &[u8]) -> Result<Prompt, Refusal> {
     let all = match value {
         None | Some(Value::Null) => return Err(missing("messages")),
         Some(Value::Array(all)) => all,
@@ -290,7 +327,11 @@ fn messages(value: Option<Value>) -> Result<Prompt, Refusal> {
             None => return Err(missing(&format!("{name}.role"))),
         }
     }
-    Ok(Prompt::Messages(all))
+    // Values have lost the order of their keys, which templates show.
+    let chat = serde_json::from_slice(body);
+    let wrong =
+        |e: serde_json::Error| Refusal::param("messages", format!("the messages: {e}"), "invalid_type");
+    Ok(Prompt::Chat(Box::new(chat.map_err(wrong)?)))
 }
 
 fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
@@ -450,7 +491,7 @@ mod tests {
                 let sign = signs[rng.bits() as usize % signs.len()];
                 match rng.bits() % 4 {
                     0 => body.insert(at, sign),
-                    1 => drop(body.remove(at)),
+                    1 if body.len() > 1 => drop(body.remove(at)),
                     2 => body.truncate(at.max(1)),
                     _ => body[at] = sign,
                 }

@@ -25,21 +25,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
-use wgfc::{Decoder, Error};
+use wgfc::Decoder;
 
 /// The time in which the body of a request must be complete.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// The number of requests that are read and turned into tokens at a time.
 pub const READERS: usize = 4;
 
-/// Makes the prompt of a chat from its messages.
-pub type Template = dyn Fn(&[Value]) -> Result<Vec<i64>, Error> + Send + Sync;
-
 /// What the server answers from.
 pub struct Server {
     pub decoder: Arc<Decoder>,
-    /// `None` if the model has no template.
-    pub template: Option<Arc<Template>>,
     pub engine: Engine,
     pub metrics: Arc<Metrics>,
     /// The name of the model.
@@ -239,9 +234,10 @@ impl Server {
         self.knows(&call.model)?;
         let param = call.prompt_param();
         let count = call.prompts.len();
-        let text = call.prompts.iter().any(|p| matches!(p, Prompt::Text(_)));
+        let text = call.prompts.iter().any(|p| matches!(p, Prompt::Text(_) | Prompt::Chat(_)));
         if (text || !call.stop.is_empty()) && !self.decoder.has_tokenizer() {
-            let message = "the model comes without a tokenizer: give token ids, and no stop strings";
+            let message =
+                "the model comes without a tokenizer: give /v1/completions token ids, and no stop strings";
             return Err(Refusal::param(if text { param } else { "stop" }, message, "unsupported_value"));
         }
         if count > self.engine.most() {
@@ -253,19 +249,23 @@ impl Server {
             let message = "The server is at its limit: as many sequences wait as may. Try again later.";
             Refusal::new(429, message, Some("queue_full"))
         })?;
-        let (decoder, template) = (self.decoder.clone(), self.template.clone());
+        let decoder = self.decoder.clone();
         let prompts = std::mem::take(&mut call.prompts);
         // Turning text into tokens takes its time, in which other requests are answered. A client that goes away does not end
         // it, so the permit is kept until it ends.
         let encoded = tokio::task::spawn_blocking(move || {
-            let tokens = prompts.iter().map(|p| encode(p, &decoder, template.as_deref()));
+            let tokens = prompts.iter().map(|p| encode(p, &decoder));
             let tokens = tokens.collect::<Result<Vec<_>, Refusal>>();
             drop(permit);
             tokens
         });
         let tokens = encoded.await.map_err(|_| gone())??;
         let bounds = self.engine.bounds();
-        let stop = if call.ignore_eos { vec![] } else { self.decoder.defaults().stop.clone() };
+        let stop = match (call.ignore_eos, chat) {
+            (true, _) => vec![],
+            (false, true) => self.decoder.stop_tokens(),
+            (false, false) => self.decoder.defaults().stop.clone(),
+        };
         let seed = if call.seeded { None } else { Some(random()) };
         let (send, events) = unbounded_channel();
         let mut jobs = vec![];
@@ -300,14 +300,17 @@ impl Server {
 }
 
 /// The tokens of a prompt.
-fn encode(prompt: &Prompt, decoder: &Decoder, template: Option<&Template>) -> Result<Vec<i64>, Refusal> {
-    match (prompt, template) {
-        (Prompt::Tokens(ids), _) => Ok(ids.clone()),
-        (Prompt::Text(text), _) => decoder.encode(text).map_err(|e| Refusal::of(&e, "prompt")),
-        (Prompt::Messages(all), Some(template)) => template(all).map_err(|e| Refusal::of(&e, "messages")),
-        (Prompt::Messages(_), None) => {
+fn encode(prompt: &Prompt, decoder: &Decoder) -> Result<Vec<i64>, Refusal> {
+    match prompt {
+        Prompt::Tokens(ids) => Ok(ids.clone()),
+        Prompt::Text(text) => decoder.encode(text).map_err(|e| Refusal::of(&e, "prompt")),
+        Prompt::Chat(_) if !decoder.has_chat_template() => {
             let message = "the model has no chat template: use /v1/completions";
             Err(Refusal::param("messages", message, "unsupported_value"))
+        }
+        Prompt::Chat(chat) => {
+            let tokens = decoder.chat_prompt(&chat.messages, &chat.options());
+            tokens.map_err(|e| Refusal::of(&e, "messages"))
         }
     }
 }
