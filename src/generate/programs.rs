@@ -16,6 +16,8 @@ use wgfc_runtime::Gpu;
 /// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
 /// With few positions attention costs little; with many, the caches are most of the bytes that a step reads.
 const PAST_OF_SEVERAL: i64 = 1024;
+/// The number of tokens of a run for prompts that a compiled decoder is optimised for unless the caller expects another.
+const PROMPT: usize = 512;
 
 /// The options of the program for prompts, which is absent if the model takes one token at a time, and of the program for a
 /// single token. Both are for `batch` sequences.
@@ -39,7 +41,7 @@ pub(super) fn compilations(
         memory_limit: decoder.memory_limit(),
         ..Options::default()
     };
-    let (long, short) = both(decoder.source()?, common, batch)?;
+    let (long, short) = both(decoder.source()?, common, batch, options.prompt_chunk)?;
     Ok((long.filter(|_| options.prompt_chunk > 1), short))
 }
 
@@ -74,7 +76,7 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 /// ```
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
-    let (long, short) = both(file, options.clone(), 1)?;
+    let (long, short) = both(file, options.clone(), 1, PROMPT)?;
     let named = [Some(("decode", short)), long.map(|l| ("prefill", l))];
     let one = |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options)?.0));
     let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
@@ -124,9 +126,14 @@ pub(super) fn compiled(
     Ok((program(false), short))
 }
 
-/// The options of the program for prompts, unless the model takes one token at a time, and of the program for a single
-/// token.
-fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Options>, Options), Error> {
+/// The options of the program for prompts, of which `prompt` tokens are expected in a run, unless the model takes one token at a time,
+/// and of the program for a single token.
+fn both(
+    file: &ModelFile,
+    common: Options,
+    batch: usize,
+    prompt: usize,
+) -> Result<(Option<Options>, Options), Error> {
     let symbols = roles::symbols(file, common.memory_limit)?;
     let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
     let rows = rows.ok_or_else(|| {
@@ -149,7 +156,13 @@ fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Optio
             }
         }
     }
-    Ok((symbols.seq.map(|_| common), single))
+    let long = symbols.seq.map(|seq| {
+        let mut long = common;
+        let tokens = i64::try_from(prompt).unwrap_or(i64::MAX);
+        long.expect.0.entry(seq).or_insert(tokens);
+        long
+    });
+    Ok((long, single))
 }
 
 /// The programs of a [`Generator`](super::Generator) before their kernels are generated, each with the options that it was

@@ -262,6 +262,31 @@ fn alone(graph: &Graph, v: Value) -> bool {
     graph.uses(v).len() == 1 && !graph.is_output(v)
 }
 
+/// Whether all readers of a value compute, through maps and views that nothing else reads, operands of one node: the scales and minima
+/// of a quantised weight may be one constant.
+fn meets(graph: &Graph, v: Value) -> bool {
+    const MOST: usize = 8;
+    let chain = |first: NodeId| {
+        let mut all = vec![first];
+        while let Some(n) = all.last().filter(|_| all.len() < MOST) {
+            let inner = matches!(graph.node(*n).op, Op::Map { .. } | Op::View { .. });
+            match graph.uses((*n).into())[..] {
+                [(next, _)] if inner && !graph.is_output((*n).into()) => all.push(next),
+                _ => break,
+            }
+        }
+        all
+    };
+    let uses = graph.uses(v);
+    if graph.is_output(v) || uses.len() > MOST {
+        return false;
+    }
+    let mut chains = uses.iter().map(|(user, _)| chain(*user));
+    let Some(first) = chains.next() else { return false };
+    let others: Vec<Vec<NodeId>> = chains.collect();
+    first.iter().any(|n| others.iter().all(|c| c.contains(n)))
+}
+
 fn leaf(graph: &Graph, v: Value, computing: bool) -> Leaf {
     let ty = graph.ty(v).clone();
     let alone = alone(graph, v);
@@ -271,7 +296,7 @@ fn leaf(graph: &Graph, v: Value, computing: bool) -> Leaf {
             konst: true,
             scalar: (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten(),
             magnitudes: computing.then(|| Exponents::of(t)).flatten(),
-            alone,
+            alone: alone || meets(graph, v),
         },
         _ => Leaf { ty, konst: false, scalar: None, magnitudes: None, alone },
     }
