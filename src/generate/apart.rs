@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// The stack size in bytes of the threads.
-const STACK: usize = 256 << 20;
+const STACK: usize = 64 << 20;
 
 /// Runs `f` and turns a panic of the library into an error.
 pub fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {

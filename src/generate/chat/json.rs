@@ -58,16 +58,6 @@ impl Json {
             Json::Object(_) => "an object",
         }
     }
-    /// The bytes of its texts, and some for each value.
-    #[cfg_attr(not(feature = "chat"), expect(dead_code, reason = "templates alone are bounded by it"))]
-    pub(super) fn bytes(&self) -> u64 {
-        8 + match self {
-            Json::Text(text) => text.len() as u64,
-            Json::List(list) => list.iter().map(Json::bytes).sum(),
-            Json::Object(pairs) => pairs.iter().map(|(k, v)| k.len() as u64 + v.bytes()).sum(),
-            _ => 0,
-        }
-    }
 }
 
 impl FromStr for Json {

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The most bytes of a template.
 const TEXT: usize = 1 << 18;
+/// The most characters of a message of `raise_exception`.
+const MESSAGE: usize = 2000;
 /// The most bytes of a prompt.
 const OUTPUT: usize = 1 << 26;
 /// The steps that a template may make: a number, more for each message, and more for each 16 bytes of messages and tools. One
@@ -98,8 +100,8 @@ impl Template {
         let takes = self.takes();
         let values: Vec<Value> =
             messages.iter().enumerate().map(|(i, m)| message(i, m, takes)).collect::<Result<_, Error>>()?;
-        let given = messages.iter().map(bytes).chain(options.tools.iter().map(Json::bytes));
-        let given: u64 = given.chain(options.extra.iter().map(|(_, v)| v.bytes())).sum();
+        let given = messages.iter().map(bytes).chain(options.tools.iter().map(json_bytes));
+        let given: u64 = given.chain(options.extra.iter().map(|(_, v)| json_bytes(v))).sum();
         let steps = STEPS.0 + (messages.len() as u64).saturating_mul(STEPS.1) + given / 16;
         self.write(values, options, steps.min(MOST_STEPS)).map_err(Error::from)
     }
@@ -225,7 +227,7 @@ fn environment(text: String) -> Result<(Environment<'static>, Program), minijinj
     environment.add_filter("tojson", python::tojson);
     environment.add_test("sequence", python::is_sequence);
     environment.add_function("raise_exception", |message: Value, _: Kwargs| {
-        let raised = Raised(message.to_string());
+        let raised = Raised(message.to_string().chars().take(MESSAGE).collect());
         Err::<Value, _>(failed(raised.to_string()).with_source(raised))
     });
     let program = Program::new(text, syntax, &mut environment)?;
@@ -278,14 +280,24 @@ fn value(json: &Json) -> Value {
     }
 }
 
+/// The bytes of the texts in a value, and some for each value in it.
+fn json_bytes(json: &Json) -> u64 {
+    8 + match json {
+        Json::Text(text) => text.len() as u64,
+        Json::List(list) => list.iter().map(json_bytes).sum(),
+        Json::Object(pairs) => pairs.iter().map(|(k, v)| k.len() as u64 + json_bytes(v)).sum(),
+        _ => 0,
+    }
+}
+
 fn bytes(m: &Message) -> u64 {
     let content = match &m.content {
         None => 0,
         Some(Content::Text(text)) => text.len() as u64,
-        Some(Content::Parts(parts)) => parts.iter().map(Json::bytes).sum(),
+        Some(Content::Parts(parts)) => parts.iter().map(json_bytes).sum(),
     };
     let fields = m.tool_calls.iter().chain(m.other.iter().map(|(_, v)| v));
-    content + fields.map(Json::bytes).sum::<u64>()
+    content + fields.map(json_bytes).sum::<u64>()
 }
 
 /// A message as the template sees it.

@@ -37,8 +37,14 @@ impl Chat {
         match config.get("chat_template") {
             None | Some(Json::Null) => {}
             Some(Json::Text(text)) => put(DEFAULT, &path, text),
+            Some(Json::List(list)) if list.len() > MOST => {
+                let n = list.len();
+                return Err(wrong(format!(
+                    "`chat_template` lists {n} templates; at most {MOST} are allowed"
+                )));
+            }
             Some(Json::List(list)) => {
-                for one in list.iter().take(MOST) {
+                for one in list {
                     let text = |key| one.get(key).and_then(Json::as_str);
                     match (text("name"), text("template")) {
                         (Some(name), Some(text)) => put(name, &path, text),

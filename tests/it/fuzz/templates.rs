@@ -51,14 +51,22 @@ fn mutate(text: &mut String, other: &str, rng: &mut Rng) {
     let (a, b) = (place(text, rng), place(text, rng));
     let (from, to) = (a.min(b), a.max(b).min(a.min(b) + 60));
     let to = (to..=text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(text.len());
-    match rng.below(5) {
+    match rng.below(6) {
         0 => text.replace_range(from..to, ""),
-        1 => text.insert_str(from, &text[from..to].to_owned()),
+        1 => {
+            let twice = text[from..to].to_owned();
+            text.insert_str(from, &twice);
+        }
         2 => {
             let (c, d) = (place(other, rng), place(other, rng));
             text.insert_str(from, &other[c.min(d)..c.max(d)]);
         }
-        _ => text.insert_str(from, rng.pick(&PIECES).unwrap_or(&"")),
+        3 => text.insert_str(from, rng.pick(&PIECES).unwrap_or(&"")),
+        _ => {
+            // Between two tags, a statement is valid in most cases.
+            let at = text[from..].find("{%").map_or(0, |i| from + i);
+            text.insert_str(at, rng.pick(&PIECES[6..14]).unwrap_or(&""));
+        }
     }
 }
 

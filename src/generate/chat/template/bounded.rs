@@ -64,6 +64,11 @@ impl Program {
                         at.kind()
                     )));
                 };
+                // A part of a list refers to the list; in a loop each would refer to the one before it.
+                let value = match is_list(&value) {
+                    true => Value::from(listed(state, &value)?),
+                    false => value,
+                };
                 namespace.set(&attribute, value);
                 Ok(Value::from(()))
             });
@@ -74,6 +79,7 @@ impl Program {
         to.remove_global("debug");
         to.add_filter("op.add", add);
         to.add_filter("op.multiply", multiply);
+        to.add_filter("op.slice", slice);
         to.add_filter("op.list", |state: &State, items: Rest<Value>| {
             whole(state, Value::from(items.to_vec()))
         });
@@ -119,6 +125,7 @@ impl Program {
                 None => break,
                 Some(Instruction::Add) => filter("op.add", Some(2)),
                 Some(Instruction::Mul) => filter("op.multiply", Some(2)),
+                Some(Instruction::Slice) => filter("op.slice", Some(4)),
                 Some(Instruction::BuildList(Some(0)) | Instruction::BuildTuple(Some(0))) => continue,
                 Some(Instruction::BuildList(n)) => filter("op.list", n.map(count).transpose()?),
                 Some(Instruction::BuildTuple(n)) => filter("op.tuple", n.map(count).transpose()?),
@@ -191,7 +198,7 @@ fn is_namespace(value: &Value) -> bool {
 /// The keys and values of arguments: of dictionaries, and those with names.
 fn entries(from: Rest<ValueOrKwargs>) -> Result<Vec<(Value, Value)>, Error> {
     let mut pairs = vec![];
-    for map in from.to_vec().into_iter().map(Value::from) {
+    for map in from.iter().cloned().map(Value::from) {
         for key in map.try_iter()? {
             let value = map.get_item(&key)?;
             pairs.push((key, value));
@@ -213,13 +220,13 @@ fn weigh(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
         return Ok(());
     }
-    // The elements of what has no length were paid for where it was made.
-    let Some(length) = value.len() else { return Ok(()) };
     if depth > DEPTH {
         return Err(failed(format!("a value is nested more than {DEPTH} times")));
     }
-    state.consume_fuel(1 + length as u64 / 4)?;
-    for one in value.try_iter()? {
+    for (i, one) in value.try_iter()?.enumerate() {
+        if i % 4 == 0 {
+            state.consume_fuel(1)?;
+        }
         if value.kind() == ValueKind::Map {
             weigh(state, &value.get_item(&one)?, depth + 1)?;
         }
@@ -233,6 +240,12 @@ fn is_list(value: &Value) -> bool {
 }
 
 /// The elements of a list, each of which is paid for.
+fn listed(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
+    let mut all = vec![];
+    elements(state, value, &mut all)?;
+    Ok(all)
+}
+
 fn elements(state: &State, value: &Value, to: &mut Vec<Value>) -> Result<(), Error> {
     for (i, one) in value.try_iter()?.enumerate() {
         if i % 2 == 0 {
@@ -306,9 +319,53 @@ fn multiply(state: &State, a: Value, b: Value) -> Result<Value, Error> {
     if !is_list(repeated) {
         return Err(not_for('*', &a, &b));
     }
-    let mut once = vec![];
-    elements(state, repeated, &mut once)?;
+    let once = listed(state, repeated)?;
     state.consume_fuel((once.len() as u64).saturating_mul(times as u64) / 2)?;
     let total = once.len().saturating_mul(times);
     whole(state, Value::from(once.into_iter().cycle().take(total).collect::<Vec<_>>()))
+}
+
+/// `value[start:stop:step]` of a list or a text.
+fn slice(state: &State, value: Value, start: Value, stop: Value, step: Value) -> Result<Value, Error> {
+    let place = |v: &Value| match v.is_none() {
+        true => Ok(None),
+        false => integer(v).map(Some).ok_or_else(|| failed(format!("{} is no place in a list", v.kind()))),
+    };
+    let (start, stop, step) = (place(&start)?, place(&stop)?, place(&step)?.unwrap_or(1));
+    if let Some(text) = value.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        return Ok(Value::from(
+            places(chars.len(), start, stop, step)?.map(|i| chars[i]).collect::<String>(),
+        ));
+    }
+    if value.is_undefined() || value.is_none() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    if !is_list(&value) && !value.is_tuple() {
+        return Err(failed(format!("{} has no parts", value.kind())));
+    }
+    let all = listed(state, &value)?;
+    let part: Vec<Value> = places(all.len(), start, stop, step)?.map(|i| all[i].clone()).collect();
+    Ok(if value.is_tuple() { Value::from(Tuple::from(part)) } else { Value::from(part) })
+}
+
+/// The places that a slice of `length` elements takes, as Python defines them.
+fn places(
+    length: usize,
+    start: Option<i128>,
+    stop: Option<i128>,
+    step: i128,
+) -> Result<impl Iterator<Item = usize>, Error> {
+    if step == 0 {
+        return Err(failed("the step of a slice is 0".into()));
+    }
+    let n = length as i128;
+    let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+    let inside = |at: i128| if at < 0 { at.saturating_add(n).max(low) } else { at.min(high) };
+    let start = start.map_or(if step > 0 { low } else { high }, inside);
+    let stop = stop.map_or(if step > 0 { high } else { low }, inside);
+    let next = move |at: &i128| at.checked_add(step);
+    let all = std::iter::successors(Some(start), next);
+    let all = all.take_while(move |at| if step > 0 { *at < stop } else { *at > stop });
+    Ok(all.filter_map(|at| usize::try_from(at).ok()))
 }
