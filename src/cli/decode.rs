@@ -21,8 +21,8 @@ use wgfc::{BatchGenerator, Decoder, Error, Fusion, Generator, GeneratorOptions, 
 /// load.
 const WARM_UP: usize = 8;
 const WARM: Duration = Duration::from_millis(500);
-/// The number of prompts of a length that count, after one that does not.
-const PROMPTED: usize = 5;
+/// The number of prompts of a length that count.
+const PROMPTED: usize = 10;
 /// The number of runs of a profile.
 const PROFILED: usize = 10;
 /// The number of steps that are compared.
@@ -246,16 +246,20 @@ fn first_tokens(
     for tokens in a.prompt.iter().map(|n| (*n).max(1) as usize) {
         let _progress = t.spinner(format!("measuring a prompt of {tokens}"));
         let ids: Vec<i64> = (0..tokens).map(|i| (i % generator.vocabulary().max(1)) as i64).collect();
-        let mut times = vec![];
-        for _ in 0..=PROMPTED {
+        let mut once = || {
             generator.reset()?;
             let start = Instant::now();
             for token in generator.generate(&ids, &request)? {
                 token?;
             }
-            times.push(start.elapsed().as_nanos() as f64);
+            Ok::<f64, Error>(start.elapsed().as_nanos() as f64)
+        };
+        let warm = Instant::now();
+        while warm.elapsed() < WARM {
+            once()?;
         }
-        out.push(First { tokens, time: estimate(times.split_off(1))? });
+        let times = (0..PROMPTED).map(|_| once()).collect::<Result<Vec<f64>, Error>>()?;
+        out.push(First { tokens, time: estimate(times)? });
     }
     Ok(out)
 }
