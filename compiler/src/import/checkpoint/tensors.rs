@@ -206,6 +206,11 @@ impl Weights for Tensors {
         self.names(part).iter().any(|n| self.tensors.contains_key(n))
     }
 
+    fn bytes(&self, part: Part) -> u64 {
+        let all = self.names(part);
+        all.iter().filter_map(|n| self.tensors.get(n)).map(|t| t.len as u64).sum()
+    }
+
     fn load(&mut self, cx: &mut Lowering, part: Part) -> lower::Result<Value> {
         let names = self.names(part);
         let mut all = names.iter().map(|n| self.tensor(n)).collect::<lower::Result<Vec<Tensor>>>()?;

@@ -1,6 +1,7 @@
 //! The graph of a decoder.
 
 use super::{Activation, Description, LayerPart, Part, Weights};
+use crate::assemble::packed;
 use crate::import::{Imported, close_names};
 use crate::lower::heads::{Attend, Mask, Offset, append, join, split};
 use crate::lower::inside::Names;
@@ -57,6 +58,7 @@ pub fn build(
         batch: dim("batch"),
         seq: dim("seq"),
         past: dim("past"),
+        moved: Dim::ZERO,
     };
     if b.errors.is_empty() {
         b.decoder(&mut cx, options);
@@ -75,7 +77,7 @@ pub fn build(
         false => Err(Errors(b.errors)),
         true => {
             let nodes = b.operators.len();
-            Ok(Imported::of(graph, nodes, &Dim::ZERO, notes.warnings, (0, 0), b.operators))
+            Ok(Imported::of(graph, nodes, &b.moved, notes.warnings, (0, 0), b.operators))
         }
     }
 }
@@ -109,6 +111,8 @@ struct Build<'a> {
     batch: Dim,
     seq: Dim,
     past: Dim,
+    /// Bytes moved if every operator were a kernel of its own.
+    moved: Dim,
 }
 
 /// The inputs that all layers share.
@@ -175,9 +179,25 @@ impl Build<'_> {
         }
     }
 
+    /// Counts the bytes of operands and results.
+    fn count(&mut self, cx: &Lowering, values: &[Value]) {
+        for v in values {
+            self.moved = &self.moved + &packed(cx.dtype(*v), &cx.ty(*v).numel());
+        }
+    }
+
+    /// A sum or a product of two tensors.
+    fn joined(&mut self, cx: &mut Lowering, op: B, a: Value, b: Value) -> Result<Value> {
+        let y = cx.binary(op, a, b)?;
+        self.count(cx, &[a, b, y]);
+        Ok(y)
+    }
+
     /// A weight of a known shape.
     fn load(&mut self, cx: &mut Lowering, part: Part, shape: &[usize]) -> Result<Value> {
         let v = self.weights.load(cx, part)?;
+        self.moved =
+            &self.moved + &Dim::from(i64::try_from(self.weights.bytes(part)).unwrap_or(i64::MAX / 2));
         let want: Vec<Dim> = shape.iter().map(|d| (*d).into()).collect();
         if cx.shape(v) != want {
             let name = self.weights.name(part);
@@ -199,7 +219,9 @@ impl Build<'_> {
         let name = self.operator(part);
         self.at(cx, &name, "Linear", |b, cx| {
             let w = b.load(cx, part, &[to, from])?;
-            linear(cx, x, w)
+            let y = linear(cx, x, w)?;
+            b.count(cx, &[x, y]);
+            Ok(y)
         })
     }
 
@@ -211,7 +233,9 @@ impl Build<'_> {
                 w = cx.binary_scalar(B::Add, w, 1.0)?;
             }
             let last = cx.rank(x) - 1;
-            norm::scaled_rms(cx, x, w, &[last], b.d.epsilon)
+            let y = norm::scaled_rms(cx, x, w, &[last], b.d.epsilon)?;
+            b.count(cx, &[x, y]);
+            Ok(y)
         })
     }
 
@@ -282,6 +306,7 @@ impl Build<'_> {
         let logits = self.at(cx, "logits", "Linear", |b, cx| {
             let w = b.load(cx, head, &[vocabulary, d.width])?;
             let y = linear(cx, x, w)?;
+            b.count(cx, &[x, y]);
             capped(cx, y, d.logit_cap)
         })?;
         cx.graph.outputs.insert(0, Border { name: "logits".into(), value: logits });
@@ -308,7 +333,7 @@ impl Build<'_> {
         if self.weights.has(part(P::AttentionOutputNorm)) {
             y = self.norm(cx, y, part(P::AttentionOutputNorm), d.width)?;
         }
-        let x = cx.binary(B::Add, x, y)?;
+        let x = self.joined(cx, B::Add, x, y)?;
         let n = self.norm(cx, x, part(P::FeedForwardNorm), d.width)?;
         let mut y = match (&d.experts, self.weights.has(part(P::Router))) {
             (Some(experts), true) => {
@@ -330,7 +355,7 @@ impl Build<'_> {
         if self.weights.has(part(P::FeedForwardOutputNorm)) {
             y = self.norm(cx, y, part(P::FeedForwardOutputNorm), d.width)?;
         }
-        Ok((cx.binary(B::Add, x, y)?, caches))
+        Ok((self.joined(cx, B::Add, x, y)?, caches))
     }
 
     fn feed_forward(&mut self, cx: &mut Lowering, x: Value, layer: usize) -> Result<Value> {
@@ -348,7 +373,7 @@ impl Build<'_> {
             (gate, self.linear(cx, x, part(P::Up), [hidden, width])?)
         };
         let gate = activation.of(cx, gate)?;
-        let hidden_state = cx.binary(B::Mul, gate, up)?;
+        let hidden_state = self.joined(cx, B::Mul, gate, up)?;
         self.linear(cx, hidden_state, part(P::Down), [width, hidden])
     }
 
@@ -425,10 +450,12 @@ impl Build<'_> {
         mask.window(cx, (&self.seq, &total), &Offset::Is(self.past.clone()), left, Some(0))?;
         mask.allowed.extend(shared.visible);
         let name = format!("layers.{layer}.attention");
-        let y = self.at(cx, &name, "Attention", |_, cx| {
+        let y = self.at(cx, &name, "Attention", |b, cx| {
+            b.count(cx, &[q, k, v]);
             let attend =
                 Attend { q, k, v, scale: d.score_scale, cap: d.score_cap, mask, sink: None, show: None };
             let (y, _) = attend.build(cx)?;
+            b.count(cx, &[y]);
             join(cx, y)
         })?;
         let [k, v] = caches;

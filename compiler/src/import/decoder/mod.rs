@@ -135,6 +135,8 @@ pub trait Weights {
     fn name(&self, part: Part) -> String;
     /// Whether the model has a part.
     fn has(&self, part: Part) -> bool;
+    /// The number of bytes of a part; 0 if the model does not have it.
+    fn bytes(&self, part: Part) -> u64;
     /// A part as f32.
     ///
     /// # Errors

@@ -151,6 +151,11 @@ impl Weights for File<'_> {
         }
     }
 
+    fn bytes(&self, part: Part) -> u64 {
+        let entry = self.tensors.get(&*name(part));
+        entry.and_then(|t| Kind::find(t.code)?.size(&t.shape).ok()).unwrap_or(0) as u64
+    }
+
     fn load(&mut self, cx: &mut Lowering, part: Part) -> lower::Result<Value> {
         self.value(cx, &name(part))
     }
