@@ -33,6 +33,8 @@ pub struct BatchGenerator {
     rows: Vec<Row>,
     /// Whether sequences may differ in length.
     ragged: bool,
+    /// Whether each sequence has its own end in the cache.
+    pub(super) own_ends: bool,
 }
 
 /// One sequence of the batch.
@@ -94,7 +96,7 @@ impl BatchGenerator {
         let (generator, own_ends) = Generator::build(gpu, decoder, options, batch)?;
         let ragged = generator.inputs.iter().any(|i| i.hides())
             && (own_ends || generator.inputs.iter().any(|i| i.places_each()));
-        Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged })
+        Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged, own_ends })
     }
 
     /// The number of sequences.

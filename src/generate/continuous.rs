@@ -1,9 +1,14 @@
 //! Generation of sequences that begin and end at any time, in the rows of one batch.
 //!
 //! All rows append at the same position of the cache ([`BatchGenerator`]). A sequence that joins takes a free row, whose
-//! earlier positions are hidden by the attention mask. Its prompt is processed in runs in which the other rows append
-//! padding; between two such runs the other sequences generate one token each. The last token of a prompt goes into a run of
-//! one token of every row, so that a sequence that has joined continues together with the others.
+//! earlier positions are hidden by the attention mask. Its tokens lie in consecutive positions, as attention within a window
+//! counts positions of the cache: every run appends as many tokens of each running sequence as it has positions. So
+//! sequences that generate take part in runs of one token, and a short prompt is processed one token a run beside them. For a
+//! long prompt the cache is emptied and all sequences are processed again. Sequences that begin in an empty cache, again or
+//! for the first time, are aligned at their ends: the shorter ones wait until the longest has as many tokens left.
+//!
+//! In caches in which each sequence has its own end, padding of a run takes no positions. There the prompt is processed in
+//! runs in which the other rows append padding, and between two such runs the other sequences generate one token each.
 //!
 //! Positions are used up by padding and by sequences that have ended. When the cache has no room left, it is emptied and the
 //! tokens of all running sequences are processed again, in as many positions as the longest has tokens.
@@ -100,6 +105,8 @@ struct Sequence {
     /// The number of tokens that runs process which have been started. It may exceed `tokens` by one, the token that the
     /// run before the last one chose.
     fed: usize,
+    /// The number of positions that the other rows append before this one's first token.
+    delay: usize,
     /// The number of tokens that may still be generated.
     left: usize,
     stop: Vec<i64>,
@@ -147,6 +154,10 @@ pub struct ContinuousGenerator {
     flight: Option<Flight>,
     /// Whether the last run was one of several tokens of prompts.
     after_prompts: bool,
+    /// Whether the running sequences are to be processed again together with one that has joined.
+    realign: bool,
+    /// Whether no token has been chosen since the running sequences were processed again.
+    fresh: bool,
     next: u64,
     recomputed: u64,
 }
@@ -183,7 +194,16 @@ impl ContinuousGenerator {
             ));
         }
         let rows = (0..batch.batch()).map(|_| None).collect();
-        Ok(ContinuousGenerator { batch, rows, flight: None, after_prompts: false, next: 0, recomputed: 0 })
+        Ok(ContinuousGenerator {
+            batch,
+            rows,
+            flight: None,
+            after_prompts: false,
+            realign: false,
+            fresh: false,
+            next: 0,
+            recomputed: 0,
+        })
     }
 
     /// The prompts that are accepted.
@@ -202,7 +222,7 @@ impl ContinuousGenerator {
     pub fn positions(&self) -> usize {
         self.batch.session().state_len()
     }
-    /// How often the cache was full, so that the running sequences were processed again.
+    /// How often the running sequences were processed again, because the cache was full or a long prompt joined.
     pub fn recomputed(&self) -> u64 {
         self.recomputed
     }
@@ -234,8 +254,11 @@ impl ContinuousGenerator {
         if let Some(limits) = limits_of([&choice]) {
             self.batch.generator.prepare(limits)?;
         }
+        let chunk = self.batch.generator.chunk;
         if self.running() == 0 {
             self.empty()?;
+        } else if !self.batch.own_ends && chunk > 1 && prompt.len() > chunk && self.positions() > 0 {
+            self.realign = true;
         }
         self.batch.forget(row);
         let id = SequenceId(self.next);
@@ -244,6 +267,7 @@ impl ContinuousGenerator {
             id,
             tokens: prompt.to_vec(),
             fed: 0,
+            delay: 0,
             left: request.max_new_tokens,
             stop: request.stop.clone(),
             choice,
@@ -310,49 +334,78 @@ impl ContinuousGenerator {
 
     /// Starts the next run from tokens that are known. No other run is in flight.
     fn feed(&mut self) -> Result<(), Error> {
-        let pending = || self.rows.iter().map(|s| s.as_ref().map_or(0, |s| s.pending().len()));
-        let longest = pending().max().unwrap_or(0);
-        let chunk = self.batch.generator.chunk;
-        let waiting = pending().any(|n| n == 1);
-        let prompts = chunk > 1 && longest > 1 && !(waiting && self.after_prompts);
-        let n = if prompts { chunk.min(longest - 1) } else { 1 };
+        if self.realign && !self.fresh {
+            self.restart()?;
+        }
+        self.align();
+        let (mut n, mut prompts) = self.next_run();
         if !self.room(n) {
-            self.empty()?;
-            self.rows.iter_mut().flatten().for_each(|s| s.fed = 0);
-            self.recomputed += 1;
-            return self.feed_from_start();
+            self.restart()?;
+            self.align();
+            (n, prompts) = self.next_run();
         }
         self.run_known(n, prompts)
     }
 
-    /// [`ContinuousGenerator::feed`] with an empty cache, in which there is room for all tokens.
-    fn feed_from_start(&mut self) -> Result<(), Error> {
-        let longest = self.rows.iter().flatten().map(|s| s.pending().len()).max().unwrap_or(0);
+    /// The number of positions of the next run, and whether it is one of prompts, which chooses no tokens.
+    fn next_run(&self) -> (usize, bool) {
         let chunk = self.batch.generator.chunk;
-        let prompts = chunk > 1 && longest > 1;
-        self.run_known(if prompts { chunk.min(longest - 1) } else { 1 }, prompts)
+        let running = || self.rows.iter().flatten();
+        let n = if self.batch.own_ends {
+            let waiting = self.after_prompts && running().any(|s| s.pending().len() == 1);
+            let longest = running().map(|s| s.pending().len()).max().unwrap_or(0);
+            if waiting { 1 } else { longest.saturating_sub(1) }
+        } else {
+            let some = |s: &Sequence| if s.delay > 0 { s.delay } else { s.pending().len().saturating_sub(1) };
+            running().map(some).min().unwrap_or(0)
+        };
+        let n = n.min(chunk);
+        // A program for several tokens takes single ones as well, but the other one is faster and can choose.
+        let prompts = n > 1 || (n == 1 && self.batch.own_ends && !self.after_prompts && chunk > 1);
+        (n.max(1), prompts)
+    }
+
+    /// Aligns sequences that begin in an empty cache at their ends.
+    fn align(&mut self) {
+        if self.positions() > 0 || self.batch.own_ends {
+            return;
+        }
+        let longest = self.rows.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0);
+        self.rows.iter_mut().flatten().for_each(|s| s.delay = longest - s.tokens.len());
+    }
+
+    /// Empties the cache, so that all running sequences are processed again.
+    fn restart(&mut self) -> Result<(), Error> {
+        self.empty()?;
+        self.rows.iter_mut().flatten().for_each(|s| (s.fed, s.delay) = (0, 0));
+        (self.realign, self.fresh) = (false, true);
+        self.recomputed += 1;
+        Ok(())
     }
 
     /// Starts a run of `n` positions, with all but the last of the pending tokens if it is one of prompts; otherwise with one
     /// token, of which the sequences that have no other choose the next.
     fn run_known(&mut self, n: usize, prompts: bool) -> Result<(), Error> {
         let taken = |s: &Option<Sequence>| -> Vec<i64> {
-            let pending = s.as_ref().map_or(&[][..], Sequence::pending);
+            let ready = s.as_ref().filter(|s| s.delay == 0);
+            let pending = ready.map_or(&[][..], Sequence::pending);
             let most = if prompts { pending.len().saturating_sub(1) } else { pending.len() };
             pending[..n.min(most)].to_vec()
         };
         let columns: Vec<Vec<i64>> = self.rows.iter().map(taken).collect();
         let columns: Vec<&[i64]> = columns.iter().map(Vec::as_slice).collect();
         self.after_prompts = prompts;
-        let last = |s: &Option<Sequence>| !prompts && s.as_ref().is_some_and(|s| s.pending().len() == 1);
-        let live: Vec<bool> = self.rows.iter().map(last).collect();
+        let is_last = |s: &Sequence| !prompts && s.delay == 0 && s.pending().len() == 1;
+        let live: Vec<bool> = self.rows.iter().map(|s| s.as_ref().is_some_and(is_last)).collect();
         if live.contains(&true) {
-            return self.choose(&Feed::Host(&columns, n), &live);
+            self.choose(&Feed::Host(&columns, n), &live)?;
+        } else {
+            self.batch.run(&Feed::Host(&columns, n), None)?;
+            for (s, c) in self.rows.iter_mut().zip(&columns) {
+                s.iter_mut().for_each(|s| s.fed += c.len());
+            }
         }
-        self.batch.run(&Feed::Host(&columns, n), None)?;
-        for (s, c) in self.rows.iter_mut().zip(&columns) {
-            s.iter_mut().for_each(|s| s.fed += c.len());
-        }
+        self.rows.iter_mut().flatten().for_each(|s| s.delay = s.delay.saturating_sub(n));
         Ok(())
     }
 
@@ -398,6 +451,7 @@ impl ContinuousGenerator {
                 t => Err(Error::Internal(format!("the device chose token {t}"))),
             };
             s.left -= 1;
+            self.fresh = false;
             let end = match &token {
                 Ok(t) if s.stop.contains(t) => Some(End::Stop),
                 Ok(_) if s.left == 0 => Some(End::Length),
@@ -426,6 +480,7 @@ impl ContinuousGenerator {
     /// Empties the cache.
     fn empty(&mut self) -> Result<(), Error> {
         self.flight = None;
+        (self.realign, self.after_prompts) = (false, false);
         self.batch.reset()
     }
 }
@@ -446,8 +501,13 @@ mod tests {
     use std::path::Path;
 
     fn decoder(name: &str) -> Decoder {
-        let path = format!("{}/fixtures/small/{name}/model.onnx", env!("CARGO_MANIFEST_DIR"));
-        Decoder::open(Path::new(&path)).unwrap()
+        let file = if name.ends_with(".gguf") {
+            format!("decoders/{name}")
+        } else {
+            format!("small/{name}/model.onnx")
+        };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(file);
+        Decoder::open(&path).unwrap()
     }
 
     /// Requests of several lengths, drawn in several ways.
@@ -471,9 +531,14 @@ mod tests {
         if wgfc_runtime::testing::gpus().is_empty() {
             return;
         }
-        for (model, batch, capacity, prompt_chunk) in
-            [("decoder-batch", 3, 26, 4), ("decoder-ragged", 2, 26, 4), ("decoder-batch", 1, 26, 1)]
-        {
+        for (model, batch, capacity, prompt_chunk) in [
+            ("decoder-batch", 3, 26, 4),
+            ("decoder-ragged", 2, 26, 4),
+            ("decoder-batch", 1, 26, 1),
+            // Attention within windows of a few positions.
+            ("phi3/model.gguf", 3, 26, 4),
+            ("gemma3/model.gguf", 2, 60, 4),
+        ] {
             let options = GeneratorOptions { capacity, prompt_chunk, ..GeneratorOptions::default() };
             let decoder = decoder(model);
             let mut one = Generator::new(&decoder, &options).unwrap();

@@ -60,7 +60,7 @@ pub struct Metrics {
     pub cancelled: AtomicU64,
     /// Positions of the cache in use.
     pub positions: AtomicU64,
-    /// How often the cache was full, so that the running sequences were processed again.
+    /// How often the running sequences were processed again.
     pub recomputed: AtomicU64,
     /// The time from a request to its first token.
     pub first_token: Histogram,
@@ -92,7 +92,12 @@ impl Metrics {
             ("prompt_tokens_total", "counter", "Tokens of accepted prompts.", &self.prompt_tokens),
             ("generated_tokens_total", "counter", "Generated tokens.", &self.generated_tokens),
             ("cancelled_total", "counter", "Sequences whose client went away.", &self.cancelled),
-            ("recomputed_total", "counter", "Times that the cache was full and refilled.", &self.recomputed),
+            (
+                "recomputed_total",
+                "counter",
+                "Times that the running sequences were processed again.",
+                &self.recomputed,
+            ),
             ("sequences_running", "gauge", "Sequences that are generated.", &self.running),
             ("sequences_waiting", "gauge", "Sequences that wait.", &self.waiting),
             ("cache_positions", "gauge", "Positions of the cache in use.", &self.positions),

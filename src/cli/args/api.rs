@@ -46,7 +46,7 @@ pub struct ApiArgs {
     /// The most tokens of a sequence, prompt and new ones, for which the cache has room
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub capacity: usize,
-    /// How many tokens of a prompt are processed at a time, while the other sequences wait
+    /// How many tokens of a prompt are processed at a time
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub prompt_chunk: usize,
     /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
