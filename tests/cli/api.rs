@@ -222,7 +222,7 @@ fn answers_equal_those_of_generate() {
     assert!(s.metric("wgfc_generated_tokens_total") > 100.0);
     assert!(s.metric("wgfc_time_to_first_token_seconds_count") > 10.0);
     assert!(s.metric("wgfc_requests_total{path=\"/v1/completions\",status=\"200\"}") > 10.0);
-    assert_eq!(s.metric("wgfc_sequences_running"), 0.0);
+    s.wait("wgfc_sequences_running", 0.0);
     assert_eq!(s.metric("wgfc_cancelled_total"), 0.0);
 }
 
