@@ -30,7 +30,6 @@ pub struct Job {
     pub enough: Arc<AtomicBool>,
     /// When the request arrived.
     pub arrived: Instant,
-    #[expect(dead_code, reason = "the place is free again when the job is dropped")]
     pub place: Place,
 }
 
@@ -38,6 +37,12 @@ impl Job {
     /// Whether the client has gone away before it had enough.
     fn is_cancelled(&self) -> bool {
         self.sink.is_closed() && !self.has_enough()
+    }
+
+    /// Hands the client the last event. The place is free before, so that the client can use it at once.
+    fn end(self, event: Event) {
+        drop(self.place);
+        let _ = self.sink.send((self.index, event));
     }
 
     fn has_enough(&self) -> bool {
@@ -181,9 +186,7 @@ impl Runs {
                     self.metrics.prompt_tokens.fetch_add(job.prompt.len() as u64, Ordering::Relaxed);
                     self.running.insert(id, Running { job, last: None });
                 }
-                Err(e) => {
-                    let _ = job.sink.send((job.index, Event::Failed(e)));
-                }
+                Err(e) => job.end(Event::Failed(e)),
             }
         }
     }
@@ -205,10 +208,11 @@ impl Runs {
             }
             Err(e) => Event::Failed(e),
         };
-        // A sequence whose client is gone is given up before the next step.
-        let _ = running.job.sink.send((running.job.index, event));
-        if ended {
-            self.running.remove(&g.sequence);
+        if !ended {
+            // A sequence whose client is gone is given up before the next step.
+            let _ = running.job.sink.send((running.job.index, event));
+        } else if let Some(running) = self.running.remove(&g.sequence) {
+            running.job.end(event);
         }
     }
 
@@ -221,9 +225,7 @@ impl Runs {
         if !works {
             all.extend(self.waiting.drain(..));
         }
-        for job in all {
-            let _ = job.sink.send((job.index, Event::Failed(error.clone())));
-        }
+        all.into_iter().for_each(|job| job.end(Event::Failed(error.clone())));
     }
 
     /// Updates the gauges.
