@@ -418,8 +418,8 @@ pub fn checked_numel(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n as u64 <= MOST)
 }
 
-/// Equality of type, shape and bytes; two absent tensors are equal. Files are not read: two stretches are equal only
-/// if they are the same range.
+/// Equality of type, shape and bytes; two absent tensors are equal. Files are not read, and bytes are not derived: two stretches are
+/// equal only if they are the same range, and two derived tensors only if they are made alike of the same bytes.
 impl PartialEq for Tensor {
     fn eq(&self, o: &Tensor) -> bool {
         self.dtype == o.dtype
@@ -427,6 +427,8 @@ impl PartialEq for Tensor {
             && (self.shares_bytes(o)
                 || !self.is_remote()
                     && !o.is_remote()
+                    && !self.is_derived()
+                    && !o.is_derived()
                     && self.byte_len() == o.byte_len()
                     && self.bytes() == o.bytes())
     }

@@ -206,11 +206,11 @@ impl Exponents {
         normal(dtype).is_none_or(|(least, _)| self.least >= least.log2() as i64)
     }
 
-    /// Bounds of the elements of a tensor; `None` if one is not finite, or rules do not compute with the type. Absent
-    /// or remote elements are not read.
+    /// Bounds of the elements of a tensor; `None` if one is not finite, or rules do not compute with the type. Absent,
+    /// remote and derived elements are not read.
     pub fn of(t: &wgfc_ir::Tensor) -> Option<Exponents> {
         normal(t.dtype)?;
-        if !t.is_present() || t.is_remote() {
+        if !t.is_present() || t.is_remote() || t.is_derived() {
             return Some(Exponents::ASSUMED);
         }
         let seen = match t.dtype {

@@ -368,8 +368,9 @@ impl Grouper<'_> {
         if expanding && loaded <= result / 2 {
             return true;
         }
-        // Memory for a value of which every element is evaluated about once costs a pass and saves nothing.
-        if !heavy && self.evaluated(readers) <= elements.saturating_add(elements / 8) {
+        // Memory for a value that is larger than its operands, and of which every element is evaluated about once, costs a pass and
+        // saves nothing.
+        if !heavy && loaded <= result && self.evaluated(readers) <= elements.saturating_add(elements / 8) {
             return true;
         }
         if self.is_heaped(n, readers) {
