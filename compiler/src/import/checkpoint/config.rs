@@ -111,7 +111,7 @@ pub fn describe(all: &Map<String, Json>) -> Result<(Description, Family), Errors
     let heads = k.count("num_attention_heads", MOST);
     let kv_heads = k.given("num_key_value_heads", MOST).unwrap_or(heads);
     let head = k.given("head_dim", MOST).unwrap_or((width / heads).max(1));
-    if heads % kv_heads != 0 {
+    if !heads.is_multiple_of(kv_heads) {
         k.wrong(format!("{heads} query heads are not divided by {kv_heads} key-value heads"));
     }
     let hidden = k.count("intermediate_size", MOST);
@@ -186,7 +186,7 @@ fn positions(k: &mut Keys<'_>, kind: &str, layers: usize, local: usize) -> Vec<P
     let first = k.given("max_window_layers", MOST_LAYERS).unwrap_or(0);
     let slides = |i: usize| match (&types, kind) {
         (Some(types), _) => types.get(i).copied().unwrap_or(false),
-        (None, "gemma2" | "gemma3_text") => (i + 1) % every != 0,
+        (None, "gemma2" | "gemma3_text") => !(i + 1).is_multiple_of(every),
         (None, "qwen2" | "qwen3" | "qwen3_moe") => i >= first,
         (None, _) => true,
     };

@@ -51,7 +51,7 @@ enum Form {
     /// Plain elements.
     Plain(DType),
     /// Blocks of integers.
-    Blocks(Blocks),
+    Blocks(&'static Blocks),
 }
 
 /// A type of tensors.
@@ -155,7 +155,7 @@ const fn plain(code: u32, name: &'static str, dtype: DType) -> Kind {
     Kind { code, name, elements: 1, bytes: dtype.bits() / 8, form: Form::Plain(dtype) }
 }
 
-const fn blocks(code: u32, name: &'static str, elements: usize, bytes: usize, form: Blocks) -> Kind {
+const fn blocks(code: u32, name: &'static str, elements: usize, bytes: usize, form: &'static Blocks) -> Kind {
     Kind { code, name, elements, bytes, form: Form::Blocks(form) }
 }
 
@@ -170,7 +170,7 @@ pub const KINDS: &[Kind] = &[
         "Q4_0",
         32,
         18,
-        Blocks {
+        &Blocks {
             low: plane!("q4_0 elements", 18, [U4; 32], |b, to| nibbles(to, |i| halves(&b[2..], i))),
             high: None,
             zero: 8,
@@ -184,7 +184,7 @@ pub const KINDS: &[Kind] = &[
         "Q4_1",
         32,
         20,
-        Blocks {
+        &Blocks {
             low: plane!("q4_1 elements", 20, [U4; 32], |b, to| nibbles(to, |i| halves(&b[4..], i))),
             high: None,
             zero: 0,
@@ -198,7 +198,7 @@ pub const KINDS: &[Kind] = &[
         "Q5_0",
         32,
         22,
-        Blocks {
+        &Blocks {
             low: plane!("q5_0 low", 22, [U4; 32], |b, to| nibbles(to, |i| halves(&b[6..], i))),
             high: Some(plane!("q5_0 high", 22, [U2; 32], |b, to| quarters(to, |i| bit(&b[2..], i)))),
             zero: 16,
@@ -212,7 +212,7 @@ pub const KINDS: &[Kind] = &[
         "Q5_1",
         32,
         24,
-        Blocks {
+        &Blocks {
             low: plane!("q5_1 low", 24, [U4; 32], |b, to| nibbles(to, |i| halves(&b[8..], i))),
             high: Some(plane!("q5_1 high", 24, [U2; 32], |b, to| quarters(to, |i| bit(&b[4..], i)))),
             zero: 0,
@@ -226,7 +226,7 @@ pub const KINDS: &[Kind] = &[
         "Q8_0",
         32,
         34,
-        Blocks {
+        &Blocks {
             low: plane!("q8_0 elements", 34, [I8; 32], |b, to| to.copy_from_slice(&b[2..])),
             high: None,
             zero: 0,
@@ -240,7 +240,7 @@ pub const KINDS: &[Kind] = &[
         "Q2_K",
         256,
         84,
-        Blocks {
+        &Blocks {
             low: plane!("q2_k elements", 84, [U2; 256], |b, to| quarters(to, |i| fours(&b[16..], i))),
             high: None,
             zero: 0,
@@ -257,7 +257,7 @@ pub const KINDS: &[Kind] = &[
         "Q3_K",
         256,
         110,
-        Blocks {
+        &Blocks {
             low: plane!("q3_k elements", 110, [U4; 256], |b, to| {
                 nibbles(to, |i| fours(&b[32..], i) | plane_bit(b, i) << 2)
             }),
@@ -276,7 +276,7 @@ pub const KINDS: &[Kind] = &[
         "Q4_K",
         256,
         144,
-        Blocks {
+        &Blocks {
             low: plane!("q4_k elements", 144, [U4; 256], |b, to| nibbles(to, |i| pairs(&b[16..], i))),
             high: None,
             zero: 0,
@@ -293,7 +293,7 @@ pub const KINDS: &[Kind] = &[
         "Q5_K",
         256,
         176,
-        Blocks {
+        &Blocks {
             low: plane!("q5_k low", 176, [U4; 256], |b, to| nibbles(to, |i| pairs(&b[48..], i))),
             high: Some(plane!("q5_k high", 176, [U2; 256], |b, to| quarters(to, |i| plane_bit(&b[16..], i)))),
             zero: 0,
@@ -310,7 +310,7 @@ pub const KINDS: &[Kind] = &[
         "Q6_K",
         256,
         210,
-        Blocks {
+        &Blocks {
             low: plane!("q6_k low", 210, [U4; 256], |b, to| nibbles(to, |i| sixes(b, i))),
             high: Some(plane!("q6_k high", 210, [U2; 256], |b, to| quarters(to, |i| fours(&b[128..], i)))),
             zero: 32,
@@ -327,7 +327,7 @@ pub const KINDS: &[Kind] = &[
         "IQ4_NL",
         32,
         18,
-        Blocks {
+        &Blocks {
             low: plane!("iq4_nl elements", 18, [I8; 32], |b, to| {
                 for (i, t) in to.iter_mut().enumerate() {
                     *t = IQ4_NL[usize::from(halves(&b[2..], i) & 15)] as u8;
@@ -345,7 +345,7 @@ pub const KINDS: &[Kind] = &[
         "MXFP4",
         32,
         17,
-        Blocks {
+        &Blocks {
             low: plane!("mxfp4 elements", 17, [F4E2M1; 32], |b, to| nibbles(to, |i| halves(&b[1..], i))),
             high: None,
             zero: 0,

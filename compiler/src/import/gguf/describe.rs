@@ -141,7 +141,7 @@ pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors
         let d = Diagnostic::unsupported(format!("`{name}.attention.value_length` is not the length of keys"));
         k.errors.push(d.help("use a model whose keys and values are of one length"));
     }
-    if heads % kv_heads != 0 {
+    if !heads.is_multiple_of(kv_heads) {
         k.wrong(format!("{heads} query heads are not divided by {kv_heads} key-value heads"));
     }
     let epsilon = k.number("attention.layer_norm_rms_epsilon").unwrap_or(1e-5);
@@ -184,7 +184,7 @@ pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors
                 d.rotary.push(local);
             }
             let local = d.rotary.len() - 1;
-            for (i, p) in d.positions.iter_mut().enumerate().filter(|(i, _)| (i + 1) % every != 0) {
+            for (i, p) in d.positions.iter_mut().enumerate().filter(|(i, _)| !(i + 1).is_multiple_of(every)) {
                 debug_assert!(i < layers);
                 *p = Positions { rotary: Some(local), window };
             }

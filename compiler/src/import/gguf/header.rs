@@ -139,6 +139,11 @@ impl<'m> List<'m> {
         self.count
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// The items. Their encoding has been checked.
     pub fn items(&self) -> impl Iterator<Item = Item<'m>> + use<'m> {
         let (kind, mut reader) = (self.kind, Reader { all: self.bytes, at: 0 });
