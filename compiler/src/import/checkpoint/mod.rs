@@ -1,6 +1,6 @@
 //! Importer of checkpoints of the package transformers: `config.json`, and weights in safetensors beside it.
 //!
-//! `config` reads the parameters of the architecture, from which [`decoder`](crate::import::decoder) makes the graph, and `tensors` the
+//! `config` reads the parameters of the architecture, from which [`decoder`] makes the graph, and `tensors` the
 //! weights, which keep the type that they have in the files.
 
 mod config;

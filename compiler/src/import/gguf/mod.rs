@@ -1,7 +1,7 @@
 //! Importer of GGUF files, in which llama.cpp keeps language models.
 //!
 //! `header` reads metadata and the places of tensors, `blocks` their types, and `describe` the parameters of the architecture, from which
-//! [`decoder`](crate::import::decoder) makes the graph. Weights keep the blocks that they have in the file.
+//! [`decoder`] makes the graph. Weights keep the blocks that they have in the file.
 
 mod blocks;
 mod describe;
