@@ -102,6 +102,16 @@ impl Derived {
         true
     }
 
+    /// A range of the bytes that whole blocks make, derived from these alone; `None` if a block makes bytes beyond it.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<Derived> {
+        let Derivation { block, makes, .. } = self.how;
+        let whole =
+            |at: usize| at.is_multiple_of(makes).then_some(at / makes * block * 8 / self.of.dtype.bits());
+        let (first, last) = (whole(range.start)?, whole(range.end)?);
+        let of = self.of.flat_slice(first, last - first);
+        Some(Derived { of, how: self.how, bytes: OnceLock::new() })
+    }
+
     /// Whether both make the same bytes of the same memory.
     pub(crate) fn is_same(&self, o: &Derived) -> bool {
         self.how.name == o.how.name && self.of.shares_bytes(&o.of)
@@ -164,6 +174,11 @@ mod tests {
         let again = source.derived(TRIPLE, DType::U8, vec![n, 3]).unwrap();
         let other = source.derived(Derivation { name: "other", ..TRIPLE }, DType::U8, vec![n, 3]).unwrap();
         assert!(t.shares_bytes(&again) && !t.shares_bytes(&other) && !t.shares_bytes(&source));
+        // Slices at the edges of blocks are derived, too, and equal only to slices of the same place.
+        let [a, b, c] = [(30, 60), (30, 60), (60, 60)].map(|(at, n)| t.flat_slice(at, n));
+        assert!(a.is_derived() && a.shares_bytes(&b) && a == b && a != c);
+        assert_eq!(a.bytes(), Some(&want[30..90]));
+        assert!(!t.flat_slice(31, 60).is_derived());
         let joined = Tensor::joined(&[&t, &t], 0).unwrap();
         let mut both = vec![];
         assert!(joined.read(3 * n - 2..3 * n + 2, &mut |b| both.extend_from_slice(b)));

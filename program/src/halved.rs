@@ -113,11 +113,14 @@ pub struct Loss {
 impl Tensor {
     /// The loss from rounding to f16; `None` if the type is not f32 or the values are unknown.
     pub fn loss_in_half(&self) -> Option<Loss> {
-        self.bytes().filter(|_| self.dtype == DType::F32)?;
+        if self.dtype != DType::F32 {
+            return None;
+        }
+        let bytes = self.bytes()?;
         let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
         let (mut error, mut norm) = (0.0f64, 0.0f64);
         let mut back = [0.0f32; BLOCK];
-        blocks(self.bytes().unwrap_or_default(), |values, halves| {
+        blocks(bytes, |values, halves| {
             let back = &mut back[..values.len()];
             halves.convert_to_f32_slice(back);
             let (mut e, mut n) = (0.0f32, 0.0f32);

@@ -376,7 +376,10 @@ impl Tensor {
             }
             Data::Joined(j) => Data::Bytes { owner: j.clone(), offset: skip, len: bytes },
             Data::Halved(h) => Data::Bytes { owner: h.clone(), offset: skip, len: bytes },
-            Data::Derived(d) => Data::Bytes { owner: d.clone(), offset: skip, len: bytes },
+            Data::Derived(d) => match d.slice(skip..skip + bytes) {
+                Some(slice) => Data::Derived(Arc::new(slice)),
+                None => Data::Bytes { owner: d.clone(), offset: skip, len: bytes },
+            },
             Data::Remote { stretch, offset, .. } => {
                 Data::Remote { stretch: stretch.clone(), offset: offset + skip, len: bytes }
             }
