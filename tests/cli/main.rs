@@ -192,7 +192,7 @@ fn broken_models_leave_nothing_behind() {
     }
     assert!(!d.path().join("out").exists());
     assert_eq!(std::fs::read_dir(d.path()).unwrap().count(), 3);
-    wgfc(d.path(), "check|.").exits(1).says("is a folder");
+    wgfc(d.path(), "check|.").exits(1).says("holds 3 models and none is called model.onnx");
 }
 
 #[test]

@@ -64,7 +64,9 @@ impl Chat {
         if let Some(bytes) = template {
             let path = folder.join(ADDED_TEMPLATE);
             let text = std::str::from_utf8(bytes);
-            let text = text.map_err(|_| Error::file(&path, "is not text in UTF-8"))?;
+            let text = text.map_err(|_| {
+                Error::file_help(&path, "is not text in UTF-8", "save it in UTF-8, or remove it")
+            })?;
             put(DEFAULT, &path, text);
         }
         Ok(Chat { templates, special })

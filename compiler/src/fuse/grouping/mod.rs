@@ -13,7 +13,7 @@ use crate::fuse::pulling::splat;
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
 use crate::kernel::length::short_division;
-use crate::options::{Fusion, Options, Technique};
+use crate::options::{Fusion, Options, Precision, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Graph, NodeId, Op, Reg, ScalarNode, UnaryOp, Value};
@@ -354,6 +354,9 @@ impl Grouper<'_> {
         if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS || self.too_long_for(n, *u)) {
             return false;
         }
+        if readers.iter().any(|(u, r)| self.is_for_matrix_units(*u, r, weight)) {
+            return false;
+        }
         // Expensive values that many elements share, such as the keys of random numbers, are computed once.
         let elements = self.estimate(n.into()).max(1);
         let repeated = |u: &UnitId| self.estimate(self.units[*u].anchor.into()) / elements >= MANY;
@@ -394,6 +397,20 @@ impl Grouper<'_> {
             (true, 1..=3) => !heavy && weight <= pass / 4 && loaded <= result + result / 4,
             (true, _) => expanding && loaded < result,
         }
+    }
+
+    /// Whether unit `u` is an attention of many queries that matrix units may compute once its operands are f16 in memory, and reads a value
+    /// that is computed, such as queries that a rotary embedding has turned.
+    fn is_for_matrix_units(&self, u: UnitId, r: &Reader, weight: usize) -> bool {
+        /// The number of queries from which matrix units are worth a pass over the operand.
+        const QUERIES: i64 = 32;
+        let anchor = self.units[u].anchor;
+        let device = &self.options.profile;
+        let half = self.options.precision == Precision::F16 && device.cooperative_matrix && device.f16;
+        let attention = matches!(self.graph.node(anchor).op, Op::Attention { .. }) && r.operand < 3;
+        let queries =
+            || self.graph.ty(anchor.into()).shape.get(2).map_or(0, |s| self.options.expect.estimate(s));
+        half && attention && weight > 1 && queries() >= QUERIES
     }
 
     /// How many elements of a value its readers evaluate in total.
