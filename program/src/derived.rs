@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The number of bytes that are computed at a time.
-pub(crate) const STEP: usize = 1 << 16;
+const STEP: usize = 1 << 16;
 
 /// A computation of bytes from blocks of bytes: each block of the source makes as many bytes.
 ///
@@ -87,7 +87,9 @@ impl Derived {
         let Derivation { block, makes, make, .. } = self.how;
         let Some(from) = self.of.bytes() else { return false };
         let range = range.start..range.end.min(self.len());
-        let mut made = vec![0u8; STEP / makes * makes];
+        // Short ranges, such as rows of joined tensors, need room for a few blocks alone.
+        let room = STEP.min(range.len().saturating_add(2 * makes));
+        let mut made = vec![0u8; room / makes * makes];
         let mut first = range.start / makes;
         while first * makes < range.end {
             let last = (first + made.len() / makes).min(range.end.div_ceil(makes));

@@ -8,11 +8,10 @@ mod routes;
 mod text;
 
 use super::args::ApiArgs;
-use super::compile::say_random_weights;
 use super::connections::{self, Limits};
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
-use super::{adapter, shown};
+use super::{adapter, generate, shown};
 use engine::Engine;
 use hyper_util::service::TowerToHyperService;
 use metrics::Metrics;
@@ -33,7 +32,7 @@ const DRAIN: usize = 64 << 20;
 
 /// Serves until the process is ended.
 pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
-    a.precision.check()?;
+    a.decoder.precision.check()?;
     let keys = keys(a)?;
     if keys.is_empty() && !a.host.is_loopback() {
         t.note_always("other machines reach the server, and requests need no key (--api-key)");
@@ -45,12 +44,8 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     };
     let listener = TcpListener::bind((a.host, a.port)).map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
-    let mut decoder = Decoder::open_within(&a.model, a.memory_limit)?;
-    if a.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        decoder = decoder.with_random_weights()?;
-    }
-    say_random_weights(decoder.model(), t);
+    let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
+    let decoder = generate::weighted(decoder, &a.decoder, t)?;
     let generator = generator(a, &decoder, t)?;
     t.warnings(generator.warnings());
     t.note(&format!("{} sequences at a time, {} may wait", generator.batch(), a.queue));
@@ -87,19 +82,11 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
 
 /// Compiles the decoder.
 fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<ContinuousGenerator, Error> {
-    let gpu = adapter::open(&a.adapter, t)?;
-    let mut cache = DeviceCache::open(&a.cache, &gpu, t);
+    let gpu = adapter::open(&a.decoder.adapter, t)?;
+    let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
     let options = GeneratorOptions {
-        capacity: a.capacity,
         prompt_chunk: a.prompt_chunk.max(1),
-        fusion: a.fusion.level(),
-        expect: a.expect.expected(),
-        precision: a.precision.precision.of_compiler(),
-        keep_f32: a.precision.keep_f32.clone(),
-        weights: a.precision.weight_bits(),
-        tuning: std::mem::take(&mut cache.tuning),
-        speeds: cache.speeds,
-        ..GeneratorOptions::default()
+        ..generate::options(&a.decoder, &mut cache, a.capacity)
     };
     let what = format!("compiling {} and loading its weights", shown(&a.model));
     let _progress = super::load::compiling_as(&gpu, what, t);

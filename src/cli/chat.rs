@@ -18,7 +18,7 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
     let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
     let mut chat = Conversation::new(a);
-    // What is missing, and a template that refuses the instructions, is said before the model is compiled.
+    // A missing template or tokenizer, and a template that refuses the instructions, are errors before the model is compiled.
     let first: Vec<Message> = chat.messages.iter().cloned().chain([Message::user("x")]).collect();
     decoder.chat_prompt(&first, &chat.options)?;
     let decoder = weighted(decoder, &a.decoder, t)?;

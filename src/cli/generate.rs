@@ -107,6 +107,21 @@ pub fn weighted(mut decoder: Decoder, a: &DecoderArgs, t: &Terminal) -> Result<D
     Ok(decoder)
 }
 
+/// The options of a generator; takes the schedules of the cache.
+pub fn options(a: &DecoderArgs, cache: &mut DeviceCache, capacity: usize) -> GeneratorOptions {
+    GeneratorOptions {
+        capacity,
+        fusion: a.fusion.level(),
+        expect: a.expect.expected(),
+        precision: a.precision.precision.of_compiler(),
+        keep_f32: a.precision.keep_f32.clone(),
+        weights: a.precision.weight_bits(),
+        tuning: std::mem::take(&mut cache.tuning),
+        speeds: cache.speeds,
+        ..GeneratorOptions::default()
+    }
+}
+
 /// Compiles the decoder for the device, and loads its weights.
 pub fn set_up(
     gpu: &Gpu,
@@ -117,17 +132,7 @@ pub fn set_up(
     t: &Terminal,
 ) -> Result<(Generator, DeviceCache), Error> {
     let mut cache = DeviceCache::open(&a.cache, gpu, t);
-    let options = GeneratorOptions {
-        capacity,
-        fusion: a.fusion.level(),
-        expect: a.expect.expected(),
-        precision: a.precision.precision.of_compiler(),
-        keep_f32: a.precision.keep_f32.clone(),
-        weights: a.precision.weight_bits(),
-        tuning: std::mem::take(&mut cache.tuning),
-        speeds: cache.speeds,
-        ..GeneratorOptions::default()
-    };
+    let options = options(a, &mut cache, capacity);
     let generator = {
         let what = match options.weights.bits() {
             0 => format!("compiling {} and loading its weights", shown(model)),

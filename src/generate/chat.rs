@@ -40,7 +40,7 @@ use std::time::SystemTime;
 #[derive(Clone, Debug)]
 pub struct ChatTemplate(template::Template);
 
-/// What a template gets beside the messages.
+/// The tools and further variables of a template, which it gets beside the messages.
 ///
 /// ```
 /// use wgfc::generate::{ChatOptions, Json};

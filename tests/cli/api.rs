@@ -148,7 +148,7 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What `wgfc generate` prints for a prompt, with these options.
+/// The output of `wgfc generate` for a prompt, with these options.
 fn generated(dir: &Path, prompt: &str, options: &str) -> Value {
     wgfc(dir, &format!("generate|model|--prompt|{prompt}|--json|{options}")).exits(0).json()
 }

@@ -94,6 +94,36 @@ fn checkpoints_have_the_logits_of_transformers() {
     have_the_logits_of_transformers("config.json", "logits.npy");
 }
 
+/// Fused programs on devices, one model for each way in which decoders differ: blocks, norms of queries, windows and caps, experts.
+#[test]
+fn devices_compute_the_logits_of_transformers() {
+    let ids = tensor(&folder().join("ids.npy"));
+    for (name, model, logits_of) in [
+        ("llama", "model.gguf", "gguf_logits.npy"),
+        ("qwen3", "model.gguf", "gguf_logits.npy"),
+        ("gemma2", "config.json", "logits.npy"),
+        ("mixtral", "model.gguf", "gguf_logits.npy"),
+    ] {
+        let at = folder().join(name);
+        let dims = [("batch", 1), ("past", 0), ("seq", 12)].map(|(k, v)| (k.to_owned(), v)).into();
+        let options = Options { dims, ..Options::default() };
+        let program = ModelFile::open(&at.join(model)).unwrap().compile(&options).unwrap();
+        let given = program.inputs.iter().map(|i| match &*i.name {
+            "input_ids" => (i.name.clone(), ids.clone()),
+            name => {
+                let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+                (name.to_owned(), Tensor::from_f32(shape, &[]))
+            }
+        });
+        let given: BTreeMap<String, Tensor> = given.collect();
+        for gpu in Backend::adapters() {
+            let got = run_session(&mut session(&gpu, &program).unwrap(), &given).unwrap();
+            let d = difference(&got[0].to_f32s().unwrap(), &tensor(&at.join(logits_of)));
+            assert!(d < 5e-5, "{name} on {}: {d:e}", gpu.summary().name);
+        }
+    }
+}
+
 #[test]
 fn blocks_have_the_values_of_the_package_gguf() {
     let bytes = std::fs::read(folder().join("kinds.gguf")).unwrap();

@@ -105,8 +105,8 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
     match Format::of(bytes) {
         Format::Onnx => onnx::check(bytes, external, options),
         Format::Archive => fx::check(bytes, external, options),
-        Format::Gguf => gguf::check(bytes, external, options),
-        Format::Checkpoint => checkpoint::check(bytes, external, options),
+        Format::Gguf => report("GGUF", planned(bytes, external, options)),
+        Format::Checkpoint => report("transformers", planned(bytes, external, options)),
     }
 }
 
@@ -122,8 +122,9 @@ pub fn declared_inputs(
     match Format::of(bytes) {
         Format::Onnx => onnx::declared_inputs(bytes, options),
         Format::Archive => fx::declared_inputs(bytes, external, options),
-        Format::Gguf => gguf::declared_inputs(bytes, external, options),
-        Format::Checkpoint => checkpoint::declared_inputs(bytes, external, options),
+        Format::Gguf | Format::Checkpoint => {
+            planned(bytes, external, options).map(|i| types_of_inputs(&i.graph))
+        }
     }
 }
 
@@ -174,6 +175,11 @@ fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
 /// The name and type of each input of a graph.
 fn types_of_inputs(g: &Graph) -> Vec<(String, TensorType)> {
     g.inputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).clone())).collect()
+}
+
+/// Imports a model without its weights.
+fn planned(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
+    import(bytes, external, &Options { graph_only: true, ..options.clone() })
 }
 
 /// The report on a model without a graph of its own, from its import.

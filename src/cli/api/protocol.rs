@@ -17,7 +17,7 @@ const DEFAULT_TOKENS: usize = 16;
 pub struct Refusal {
     /// The status of HTTP.
     pub status: u16,
-    /// What is wrong.
+    /// The problem, in words.
     pub message: String,
     /// The field of the request that is wrong.
     pub param: Option<String>,
@@ -59,7 +59,7 @@ impl Refusal {
     }
 }
 
-/// What a sequence continues.
+/// The beginning of a sequence.
 #[derive(Debug, PartialEq)]
 pub enum Prompt {
     Text(String),
@@ -90,7 +90,7 @@ impl<'de> Deserialize<'de> for Extra {
 }
 
 impl Chat {
-    /// What the template gets beside the messages.
+    /// The options of the template.
     pub fn options(&self) -> ChatOptions {
         let extra = self.extra.as_ref().map(|e| e.0.clone()).unwrap_or_default();
         ChatOptions { extra, ..ChatOptions::default() }

@@ -32,7 +32,7 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 /// The number of requests that are read and turned into tokens at a time.
 pub const READERS: usize = 4;
 
-/// What the server answers from.
+/// The decoder, the engine and the limits of a server.
 pub struct Server {
     pub decoder: Arc<Decoder>,
     pub engine: Engine,

@@ -1,6 +1,6 @@
 //! The arguments of `wgfc api`.
 
-use super::{AdapterArgs, CacheArgs, ExpectArgs, FusionArg, PrecisionArgs, parse_bytes};
+use super::{DecoderArgs, parse_bytes};
 use clap::Args;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -49,22 +49,6 @@ pub struct ApiArgs {
     /// How many tokens of a prompt are processed at a time
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub prompt_chunk: usize,
-    /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
-    /// and 16 times the files]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub memory_limit: Option<u64>,
-    /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
-    #[arg(long)]
-    pub random_weights: bool,
-    /// How much to fuse
-    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
-    pub fusion: FusionArg,
     #[command(flatten)]
-    pub precision: PrecisionArgs,
-    #[command(flatten)]
-    pub expect: ExpectArgs,
-    #[command(flatten)]
-    pub adapter: AdapterArgs,
-    #[command(flatten)]
-    pub cache: CacheArgs,
+    pub decoder: DecoderArgs,
 }

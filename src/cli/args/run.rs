@@ -160,7 +160,7 @@ pub struct SamplingArgs {
     pub seed: u64,
 }
 
-/// How `wgfc generate` and `wgfc chat` set up a decoder.
+/// How `wgfc generate`, `wgfc chat` and `wgfc api` set up a decoder.
 #[derive(Args, Clone, Debug)]
 pub struct DecoderArgs {
     /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB

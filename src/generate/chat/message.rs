@@ -18,7 +18,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 pub struct Message {
     /// `system`, `user`, `assistant`, `tool`, or another role that the template knows.
     pub role: String,
-    /// What is said; `None` where there are only calls.
+    /// The text or the parts of the message; `None` where there are only calls.
     pub content: Option<Content>,
     /// The calls of tools, each `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}`. Arguments are an
     /// object, or its JSON as a text.

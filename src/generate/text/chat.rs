@@ -7,7 +7,7 @@ use std::path::Path;
 #[cfg(feature = "tokenizers")]
 use wgfc_compiler::import::gguf::Header;
 
-/// What the files say about conversations.
+/// The chat templates and special tokens of a decoder's files.
 #[derive(Clone, Debug, Default)]
 pub struct Chat {
     /// The templates by their names. One that is not valid keeps its error until it is used.

@@ -117,7 +117,7 @@ fn with_ids<S: Serializer>(tokens: &[String], to: S) -> Result<S::Ok, S::Error> 
     to.collect_map(tokens.iter().enumerate().map(|(id, text)| (text, id)))
 }
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Role {
     Text,

@@ -9,11 +9,10 @@ mod tensors;
 mod tests;
 
 use super::decoder;
-use super::{CheckReport, ExternalData, Imported};
+use super::{ExternalData, Imported};
 use crate::budget::Budget;
 use crate::{Diagnostic, Errors, Options};
 use serde_json::{Map, Value as Json};
-use wgfc_ir::TensorType;
 
 /// Advice on checkpoints that cannot be read.
 const HELP: &str = "download the checkpoint again, or save the model again with save_pretrained";
@@ -50,23 +49,4 @@ fn text_config(all: &Map<String, Json>) -> &Map<String, Json> {
         Some(Json::Object(text)) => text,
         _ => all,
     }
-}
-
-/// The inputs of the model that each run must pass, with their types.
-///
-/// # Errors
-/// As for [`import`].
-pub fn declared_inputs(
-    bytes: &[u8],
-    external: &dyn ExternalData,
-    options: &Options,
-) -> Result<Vec<(String, TensorType)>, Errors> {
-    let options = Options { graph_only: true, ..options.clone() };
-    import(bytes, external, &options).map(|i| super::types_of_inputs(&i.graph))
-}
-
-/// Reports which operators a model uses and whether it can be compiled, without reading its weights.
-pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
-    let options = Options { graph_only: true, ..options.clone() };
-    super::report("transformers", import(bytes, external, &options))
 }

@@ -61,7 +61,7 @@ pub fn build(
         moved: Dim::ZERO,
     };
     if b.errors.is_empty() {
-        b.decoder(&mut cx, options);
+        b.decoder(&mut cx);
     }
     let failed = b.errors.len();
     let inside = Names {
@@ -124,8 +124,8 @@ struct Shared {
 }
 
 impl Build<'_> {
-    fn decoder(&mut self, cx: &mut Lowering, options: &Options) {
-        if let Err(e) = self.all(cx, options) {
+    fn decoder(&mut self, cx: &mut Lowering) {
+        if let Err(e) = self.all(cx) {
             self.report(e, String::new());
         }
     }
@@ -239,7 +239,7 @@ impl Build<'_> {
         })
     }
 
-    fn all(&mut self, cx: &mut Lowering, options: &Options) -> Result<()> {
+    fn all(&mut self, cx: &mut Lowering) -> Result<()> {
         let d = self.d;
         let (batch, seq, past) = (self.batch.clone(), self.seq.clone(), self.past.clone());
         let total = &past + &seq;
@@ -311,7 +311,6 @@ impl Build<'_> {
         })?;
         cx.graph.outputs.insert(0, Border { name: "logits".into(), value: logits });
         cx.graph.outputs.extend(present);
-        let _ = options;
         Ok(())
     }
 

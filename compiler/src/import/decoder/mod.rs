@@ -23,7 +23,7 @@ pub use rotary::{Rotary, Stretch};
 use crate::lower::{Lowering, Result};
 use wgfc_ir::Value;
 
-/// What a decoder computes.
+/// The parameters of a decoder.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The number of elements of a token's state.
@@ -50,7 +50,7 @@ pub struct Description {
     pub score_cap: f64,
     /// Soft cap of logits; 0 means none.
     pub logit_cap: f64,
-    /// What layers differ in, layer by layer.
+    /// The treatment of positions of each layer.
     pub positions: Vec<Positions>,
     /// Rotary embeddings, to which [`Positions`] refers.
     pub rotary: Vec<Rotary>,

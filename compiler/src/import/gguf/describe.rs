@@ -184,8 +184,7 @@ pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors
                 d.rotary.push(local);
             }
             let local = d.rotary.len() - 1;
-            for (i, p) in d.positions.iter_mut().enumerate().filter(|(i, _)| !(i + 1).is_multiple_of(every)) {
-                debug_assert!(i < layers);
+            for (_, p) in d.positions.iter_mut().enumerate().filter(|(i, _)| !(i + 1).is_multiple_of(every)) {
                 *p = Positions { rotary: Some(local), window };
             }
         }

@@ -12,7 +12,7 @@ mod tests;
 pub use header::{Header, Item, List, MAGIC};
 
 use super::decoder::{self, LayerPart, Part, Weights};
-use super::{CheckReport, ExternalData, Imported};
+use super::{ExternalData, Imported};
 use crate::lower::{self, Lowering, OpError};
 use crate::{Diagnostic, Errors, Options};
 use blocks::Kind;
@@ -20,7 +20,7 @@ use header::Entry;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{DType, Tensor, TensorType, Value};
+use wgfc_ir::{DType, Tensor, Value};
 
 /// Advice on files that cannot be read.
 const HELP: &str = "download the file again, or convert the model again";
@@ -39,25 +39,6 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
     let description = describe::describe(&header, bytes)?;
     let mut weights = File::new(bytes, &header, external, options.graph_only)?;
     decoder::build(&description, &mut weights, options, HELP)
-}
-
-/// The inputs of the model that each run must pass, with their types.
-///
-/// # Errors
-/// As for [`import`].
-pub fn declared_inputs(
-    bytes: &[u8],
-    external: &dyn ExternalData,
-    options: &Options,
-) -> Result<Vec<(String, TensorType)>, Errors> {
-    let options = Options { graph_only: true, ..options.clone() };
-    import(bytes, external, &options).map(|i| super::types_of_inputs(&i.graph))
-}
-
-/// Reports which operators a model uses and whether it can be compiled, without reading its weights.
-pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
-    let options = Options { graph_only: true, ..options.clone() };
-    super::report("GGUF", import(bytes, external, &options))
 }
 
 /// Reads the header of a file.

@@ -96,7 +96,7 @@ fn a_decoder_is_built() {
         assert_eq!(outputs, ["logits", "present.0.key", "present.0.value"]);
         assert_eq!(imported.operators["blk.0.attn_q"], "Linear");
     }
-    let report = check(&bytes, &NoExternalData, &Options::default());
+    let report = crate::import::check(&bytes, &NoExternalData, &Options::default());
     assert_eq!((report.operators["Linear"], report.operators["RMSNorm"]), (8, 3));
     assert_eq!(report.inputs[0], ("input_ids".to_owned(), "i64[batch, seq]".to_owned()));
 }

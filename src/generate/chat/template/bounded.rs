@@ -163,7 +163,7 @@ fn evaluated<'e>(
     minijinja::machinery::eval(environment, instructions, variables, blocks, out, AutoEscape::None).map(drop)
 }
 
-/// What `namespace` makes: variables that can be set in a loop.
+/// A value of `namespace(…)`: variables that can be set in a loop.
 #[derive(Debug, Default)]
 struct Namespace(Mutex<Vec<(String, Value)>>);
 
