@@ -3,9 +3,11 @@
 use crate::Error;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use wgfc_compiler::import::ExternalData;
+use wgfc_ir::mapped::{Mapped, Pages};
 use wgfc_ir::tensor::ByteOwner;
 
 /// Maps a file into memory. Its bytes are read when they are first accessed.
@@ -100,10 +102,36 @@ fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
     if meta.len() == 0 {
         return Ok(Arc::new(Vec::new()));
     }
-    // SAFETY: the mapping is private and read-only. Its other requirement, that the file keeps its length, is documented in
+    // SAFETY: the mapping is read-only. Its other requirement, that the file keeps its length, is documented in
     // `map_file`.
     let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| in_words(&e))?;
-    Ok(Arc::new(mapped))
+    Ok(Arc::new(Mapped::new(Box::new(Map(mapped)))))
+}
+
+/// A mapping of a file.
+struct Map(memmap2::Mmap);
+
+impl AsRef<[u8]> for Map {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Pages for Map {
+    fn release(&self, range: Range<usize>) {
+        /// A multiple of the size of a page, whatever that is.
+        const WHOLE: usize = 64 << 10;
+        let (begin, end) = (range.start.next_multiple_of(WHOLE), range.end.min(self.0.len()) / WHOLE * WHOLE);
+        #[cfg(unix)]
+        if begin < end {
+            use memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the mapping is shared and read-only, so that pages have the file's bytes again when they are touched. An error
+            // is ignored: pages stay in memory then.
+            let _ = unsafe { self.0.unchecked_advise_range(DontNeed, begin, end - begin) };
+        }
+        #[cfg(not(unix))]
+        let _ = (begin, end);
+    }
 }
 
 /// The message of an I/O error without the operating system's error number.

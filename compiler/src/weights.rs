@@ -20,14 +20,15 @@ use crate::precision::unknown;
 use crate::{Diagnostic, Errors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wgfc_ir::derived::Derivation;
+pub use wgfc_ir::derived::quantise::BLOCK;
+use wgfc_ir::derived::quantise::{self, derivations};
 use wgfc_ir::program::Quantised;
 use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, ScalarNode, Tensor, Value};
 
-/// The number of elements along the summed axis that share a scale.
-pub const BLOCK: usize = 32;
 /// The minimum number of rows and of columns of a quantised weight.
 const LEAST: usize = 64;
+/// The number of bytes whose error is measured at a time.
+const PIECE: usize = 1 << 20;
 /// The maximum norm of a weight's error relative to its own norm. It is exceeded if scales are too small for f16; a
 /// third of it is usual for 4 bits.
 const MOST_LOST: f64 = 0.25;
@@ -171,7 +172,8 @@ impl Blocks {
         if !t.is_present() {
             return Some(out);
         }
-        let derivations = derivations(t.dtype, bits).filter(|_| k == 1 && len.is_multiple_of(BLOCK));
+        let derivations =
+            derivations(t.dtype, bits == WeightBits::Q4).filter(|_| k == 1 && len.is_multiple_of(BLOCK));
         match derivations {
             Some([elements, scales]) => {
                 out.measure(t)?;
@@ -179,9 +181,43 @@ impl Blocks {
                 let scales = t.derived(scales, DType::F16, vec![rows, len / BLOCK]).ok()?;
                 out.made = Some([elements, scales]);
             }
+            None if k == 0 && len.is_multiple_of(BLOCK) => out.quantise_columns(t)?,
             None => out.quantise(t, k)?,
         }
         (out.relative() <= MOST_LOST).then_some(out)
+    }
+
+    /// Quantises a weight whose blocks are parts of columns.
+    fn quantise_columns(&mut self, t: &Tensor) -> Option<()> {
+        let (rows, len, q4) = (self.rows, self.len, self.bits == WeightBits::Q4);
+        let (blocks, width) = (len / BLOCK, self.dtype().bytes_for(BLOCK));
+        let all = t.scan(BLOCK * rows * t.dtype.bits() / 8, |bytes| {
+            let columns = quantise::columns(t.dtype, q4, bytes);
+            let error = columns.iter().fold(quantise::Error::default(), |sum, c| sum.and(c.error));
+            let packed: Vec<u8> = match q4 {
+                true => {
+                    let pairs = columns.iter().flat_map(|c| c.integers.as_chunks().0);
+                    pairs.map(|[a, b]| a | b << 4).collect()
+                }
+                false => columns.iter().flat_map(|c| c.integers).collect(),
+            };
+            let scales: Vec<[u8; 2]> = columns.iter().map(|c| c.scale.to_le_bytes()).collect();
+            (packed, scales, error)
+        })?;
+        let mut packed = vec![0u8; rows * blocks * width];
+        let mut scales = vec![[0; 2]; rows * blocks];
+        for (b, (some, their, error)) in all.into_iter().enumerate() {
+            self.add(error)?;
+            for (r, (integers, scale)) in some.chunks_exact(width).zip(their).enumerate() {
+                let at = r * blocks + b;
+                packed[at * width..(at + 1) * width].copy_from_slice(integers);
+                scales[at] = scale;
+            }
+        }
+        let packed = Tensor::new(self.dtype(), vec![rows, len], packed).ok()?;
+        let scales = Tensor::new(DType::F16, vec![rows, blocks], scales.into_flattened()).ok()?;
+        self.made = Some([packed, scales]);
+        Some(())
     }
 
     /// Quantises a weight whose blocks are not runs of memory.
@@ -196,12 +232,11 @@ impl Blocks {
                 *v = if k == 1 { values[r * len + i] } else { values[i * rows + r] };
             }
             for (b, block) in row.chunks(BLOCK).enumerate() {
-                let scale = self.add(block)?;
-                scales.extend(scale.to_bits().to_le_bytes());
+                let q = quantise::block(self.bits == WeightBits::Q4, block);
+                self.add(q.error)?;
+                scales.extend(q.scale.to_le_bytes());
                 let first = r * len + b * BLOCK;
-                for (i, v) in block.iter().enumerate() {
-                    let (_, code) = nearest(self.bits, *v, scale.to_f32());
-                    let at = first + i;
+                for (at, code) in (first..first + block.len()).zip(q.integers) {
                     match self.bits {
                         WeightBits::Q4 => packed[at / 2] |= code << (4 * (at % 2)),
                         _ => packed[at] = code,
@@ -217,40 +252,16 @@ impl Blocks {
 
     /// Adds the errors of a weight whose blocks are runs of memory.
     fn measure(&mut self, t: &Tensor) -> Option<()> {
-        let (dtype, width) = (t.dtype, t.dtype.bits() / 8 * BLOCK);
-        let mut rest: Vec<u8> = Vec::with_capacity(width);
-        let mut fine = true;
-        let whole = t.read(0..t.byte_len()?, &mut |mut piece| {
-            let mut block = |bytes: &[u8]| fine = fine && self.add(&floats(dtype, bytes)).is_some();
-            // Pieces may end within a block.
-            if !rest.is_empty() {
-                let (first, others) = piece.split_at(piece.len().min(width - rest.len()));
-                rest.extend_from_slice(first);
-                piece = others;
-                if rest.len() == width {
-                    block(&rest);
-                    rest.clear();
-                }
-            }
-            let blocks = piece.chunks_exact(width);
-            rest.extend_from_slice(blocks.remainder());
-            blocks.for_each(block);
-        });
-        (whole && fine && rest.is_empty()).then_some(())
+        let (dtype, q4) = (t.dtype, self.bits == WeightBits::Q4);
+        let errors = t.scan(PIECE, |piece| quantise::error(dtype, q4, piece))?;
+        errors.into_iter().try_for_each(|e| self.add(e))
     }
 
-    /// Adds the errors of a block; its scale, unless that or a value is not finite.
-    fn add(&mut self, block: &[f32]) -> Option<half::f16> {
-        let scale = scale(self.bits, block);
-        let (mut error, mut norm, by) = (0.0f64, 0.0f64, scale.to_f32());
-        for v in block {
-            let (near, _) = nearest(self.bits, *v, by);
-            error += f64::from(v - near) * f64::from(v - near);
-            norm += f64::from(*v) * f64::from(*v);
-        }
-        self.error += error;
-        self.norm += norm;
-        (scale.is_finite() && norm.is_finite()).then_some(scale)
+    /// Adds errors; `None` if a value or a scale is not finite.
+    fn add(&mut self, e: quantise::Error) -> Option<()> {
+        self.error += e.error;
+        self.norm += e.norm;
+        (!e.infinite).then_some(())
     }
 
     /// The norm of the error, relative to the norm of the values.
@@ -266,105 +277,6 @@ impl Blocks {
         let scales = self.rows * self.len.div_ceil(BLOCK);
         self.dtype().bytes_of((self.rows * self.len) as u64) + 2 * scales as u64
     }
-}
-
-/// The scale of a block.
-fn scale(bits: WeightBits, block: &[f32]) -> half::f16 {
-    let extreme = block.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
-    let scale = match bits {
-        WeightBits::Q4 => extreme / -8.0,
-        _ => extreme.abs() / 127.0,
-    };
-    half::f16::from_f32(scale)
-}
-
-/// The nearest representable value, and its integer.
-fn nearest(bits: WeightBits, v: f32, scale: f32) -> (f32, u8) {
-    let steps = if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even() };
-    match bits {
-        WeightBits::Q4 => {
-            let steps = steps.clamp(-8.0, 7.0);
-            (steps * scale, (steps + 8.0) as u8)
-        }
-        _ => {
-            let steps = steps.clamp(-127.0, 127.0);
-            (steps * scale, steps as i8 as u8)
-        }
-    }
-}
-
-/// The elements of a block of bytes.
-fn floats(dtype: DType, bytes: &[u8]) -> [f32; BLOCK] {
-    let mut out = [0.0; BLOCK];
-    match dtype {
-        DType::F32 => {
-            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            }
-        }
-        DType::BF16 => {
-            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *v = half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
-            }
-        }
-        _ => {
-            for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *v = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
-            }
-        }
-    }
-    out
-}
-
-/// Writes the integers of a block.
-fn elements(dtype: DType, bits: WeightBits, bytes: &[u8], to: &mut [u8]) {
-    let block = floats(dtype, bytes);
-    let by = scale(bits, &block).to_f32();
-    let code = |i: usize| nearest(bits, block[i], by).1;
-    match bits {
-        WeightBits::Q4 => {
-            to.iter_mut().enumerate().for_each(|(i, b)| *b = code(2 * i) | code(2 * i + 1) << 4)
-        }
-        _ => to.iter_mut().enumerate().for_each(|(i, b)| *b = code(i)),
-    }
-}
-
-/// Writes the scale of a block.
-fn scales(dtype: DType, bits: WeightBits, bytes: &[u8], to: &mut [u8]) {
-    to.copy_from_slice(&scale(bits, &floats(dtype, bytes)).to_le_bytes());
-}
-
-/// The derivations of integers and scales from blocks of a type, if there are some.
-fn derivations(dtype: DType, bits: WeightBits) -> Option<[Derivation; 2]> {
-    use DType::{BF16, F16, F32};
-    use WeightBits::{Q4, Q8};
-    macro_rules! pair {
-        ($name:literal, $dtype:ident, $bits:ident) => {
-            [
-                Derivation {
-                    name: concat!($name, " elements"),
-                    block: $dtype.bits() / 8 * BLOCK,
-                    makes: if matches!($bits, Q4) { BLOCK / 2 } else { BLOCK },
-                    make: |from, to| elements($dtype, $bits, from, to),
-                },
-                Derivation {
-                    name: concat!($name, " scales"),
-                    block: $dtype.bits() / 8 * BLOCK,
-                    makes: 2,
-                    make: |from, to| scales($dtype, $bits, from, to),
-                },
-            ]
-        };
-    }
-    Some(match (dtype, bits) {
-        (F32, Q4) => pair!("f32 in 4 bits", F32, Q4),
-        (F16, Q4) => pair!("f16 in 4 bits", F16, Q4),
-        (BF16, Q4) => pair!("bf16 in 4 bits", BF16, Q4),
-        (F32, Q8) => pair!("f32 in 8 bits", F32, Q8),
-        (F16, Q8) => pair!("f16 in 8 bits", F16, Q8),
-        (BF16, Q8) => pair!("bf16 in 8 bits", BF16, Q8),
-        _ => return None,
-    })
 }
 
 /// Replaces a weight by its quantised form.

@@ -56,6 +56,6 @@ pub use special::{Special, Special2};
 pub use wgfc_program::check;
 pub use wgfc_program::{
     Atom, Bundle, Class, DType, DeviceLimits, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType,
-    bundle, derived, dtype, halved, joined, memory, optional, poly, program, recipe, remote, storage,
+    bundle, derived, dtype, halved, joined, mapped, memory, optional, poly, program, recipe, remote, storage,
     suggest, symbols, tensor, wgsl,
 };

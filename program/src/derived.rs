@@ -1,4 +1,10 @@
 //! Tensors whose bytes are computed from those of another tensor when they are read.
+//!
+//! Computing takes as long as copying only if it is compiled for speed, so the computations are here, in a crate that the profile
+//! `release` optimises fully: [`planes`] of blocks of GGUF files, and [`quantise`].
+
+pub mod planes;
+pub mod quantise;
 
 use crate::tensor::Data;
 use crate::{DType, Tensor};
@@ -19,8 +25,20 @@ pub struct Derivation {
     pub block: usize,
     /// The number of bytes that a block makes, at most [`Derivation::MOST`].
     pub makes: usize,
-    /// Writes the bytes that a block makes. The slices have `block` and `makes` bytes.
+    /// Writes the bytes that consecutive blocks make. For some n the slices have n · `block` and n · `makes` bytes.
     pub make: fn(&[u8], &mut [u8]),
+}
+
+/// Calls `make` for each block of `B` bytes with the `M` bytes that it makes.
+#[inline]
+fn each_block<const B: usize, const M: usize>(
+    from: &[u8],
+    to: &mut [u8],
+    make: impl Fn(&[u8; B], &mut [u8; M]),
+) {
+    for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+        make(from, to);
+    }
 }
 
 impl Derivation {
@@ -38,7 +56,11 @@ impl Derivation {
 ///     name: "low halves",
 ///     block: 2,
 ///     makes: 1,
-///     make: |from, to| to[0] = from[0] & 15 | from[1] << 4,
+///     make: |from, to| {
+///         for (from, to) in from.chunks_exact(2).zip(to) {
+///             *to = from[0] & 15 | from[1] << 4;
+///         }
+///     },
 /// };
 /// let bytes = Tensor::new(DType::U8, vec![4], vec![0x12, 0x34, 0x56, 0x78])?;
 /// let t = Tensor::derived(&bytes, low, DType::U4, vec![4])?;
@@ -93,15 +115,18 @@ impl Derived {
         let mut first = range.start / makes;
         while first * makes < range.end {
             let last = (first + made.len() / makes).min(range.end.div_ceil(makes));
-            let blocks = from[first * block..last * block].chunks_exact(block);
-            for (from, to) in blocks.zip(made.chunks_exact_mut(makes)) {
-                make(from, to);
-            }
+            make(&from[first * block..last * block], &mut made[..(last - first) * makes]);
             let (begin, end) = (range.start.max(first * makes), range.end.min(last * makes));
             f(&made[begin - first * makes..end - first * makes]);
             first = last;
         }
         true
+    }
+
+    /// The range of the source's bytes of which a range of the bytes is made.
+    pub(crate) fn source(&self, range: Range<usize>) -> Range<usize> {
+        let Derivation { block, makes, .. } = self.how;
+        range.start / makes * block..range.end.div_ceil(makes) * block
     }
 
     /// A range of the bytes that whole blocks make, derived from these alone; `None` if a block makes bytes beyond it.
@@ -156,7 +181,7 @@ mod tests {
         name: "triple",
         block: 2,
         makes: 3,
-        make: |from, to| to.copy_from_slice(&[from[0], from[1], from[0] ^ from[1]]),
+        make: |from, to| each_block(from, to, |b: &[u8; 2], to| *to = [b[0], b[1], b[0] ^ b[1]]),
     };
 
     #[test]

@@ -57,6 +57,16 @@ impl Joined {
         self.parts_of(range).all(|(t, r)| t.read(r, f))
     }
 
+    /// Says that a range of the bytes will not be read soon.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        self.parts_of(range).for_each(|(t, r)| t.release(r));
+    }
+
+    /// The address of the byte from which the first one comes.
+    pub(crate) fn place(&self) -> usize {
+        self.parts.first().map_or(0, Tensor::place)
+    }
+
     /// The locations of a range of the bytes, in order.
     pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
         self.parts_of(range).flat_map(|(t, r)| t.stretches(r))

@@ -4,8 +4,10 @@ use crate::derived::Derived;
 use crate::dtype::{Class, DType};
 use crate::halved::Halved;
 use crate::joined::Joined;
+use crate::mapped::Mapped;
 use crate::remote::{Remote, Stretch};
 use crate::scalar::Scalar;
+use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -20,8 +22,8 @@ use std::sync::Arc;
 /// let owner: Arc<dyn ByteOwner> = Arc::new(vec![1_u8, 2]);
 /// assert_eq!((*owner).as_ref(), [1, 2]);
 /// ```
-pub trait ByteOwner: AsRef<[u8]> + Send + Sync {}
-impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
+pub trait ByteOwner: AsRef<[u8]> + Any + Send + Sync {}
+impl<T: AsRef<[u8]> + Any + Send + Sync> ByteOwner for T {}
 
 /// The bytes of a [`Tensor`].
 ///
@@ -268,6 +270,57 @@ impl Tensor {
                 None => false,
             },
         }
+    }
+    /// Says that a range of the packed bytes will not be read soon: pages of [mapped files](Mapped) are given back to the system,
+    /// which reads them again if they are needed.
+    pub fn release(&self, range: Range<usize>) {
+        match &self.data {
+            Data::Bytes { owner, offset, len } => {
+                if let Some(m) = (&**owner as &dyn Any).downcast_ref::<Mapped>() {
+                    m.release(offset + range.start..offset + range.end.min(*len));
+                }
+            }
+            Data::Joined(j) => j.release(range),
+            Data::Halved(h) => h.of().release(2 * range.start..2 * range.end),
+            Data::Derived(d) => d.of().release(d.source(range)),
+            Data::Remote { .. } | Data::Absent => {}
+        }
+    }
+    /// The address of the byte of a file or of memory from which the first byte comes; 0 if there is none. Reading tensors in the
+    /// order of their places reads files from the beginning to the end.
+    pub fn place(&self) -> usize {
+        match &self.data {
+            Data::Bytes { owner, offset, .. } => (**owner).as_ref().as_ptr().addr().saturating_add(*offset),
+            Data::Joined(j) => j.place(),
+            Data::Halved(h) => h.of().place(),
+            Data::Derived(d) => d.of().place(),
+            Data::Remote { .. } | Data::Absent => 0,
+        }
+    }
+    /// The results of `f` for consecutive pieces of `step` bytes of all packed bytes, in order; the last may be shorter. All cores take
+    /// part, and nothing that was read stays in memory. `None` if the bytes cannot be read.
+    ///
+    /// ```
+    /// use wgfc_program::Tensor;
+    /// let t = Tensor::from_f32(vec![3], &[1.0, 2.0, 3.0]);
+    /// assert_eq!(t.scan(8, |piece| piece.len()), Some(vec![8, 4]));
+    /// ```
+    pub fn scan<T: Send>(&self, step: usize, f: impl Fn(&[u8]) -> T + Sync) -> Option<Vec<T>> {
+        let (len, step) = (self.byte_len()?, step.max(1));
+        let one = |i: usize| {
+            let range = i * step..len.min((i + 1) * step);
+            let result = match &self.data {
+                Data::Joined(_) | Data::Derived(_) | Data::Halved(_) => {
+                    let mut piece = Vec::with_capacity(range.len());
+                    let read = self.read(range.clone(), &mut |b| piece.extend_from_slice(b));
+                    read.then(|| f(&piece))
+                }
+                _ => self.bytes().and_then(|b| b.get(range.clone())).map(&f),
+            };
+            self.release(range);
+            result
+        };
+        crate::parallel::each(len.div_ceil(step), len, one).into_iter().collect()
     }
     /// The locations of a range of the packed bytes, in order; none if absent. Reads nothing.
     pub fn stretches(&self, range: Range<usize>) -> Box<dyn Iterator<Item = Stretch<'_>> + '_> {

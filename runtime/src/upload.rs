@@ -2,15 +2,15 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
-use crate::platform;
+use crate::platform::{self, PIECE};
 use std::ops::Range;
 use wgfc_program::Tensor;
 
-/// The size in bytes of the pieces into which an upload is split, a multiple of 4.
-pub(crate) const PIECE: usize = 8 << 20;
-
-/// Copies tensors, all of whose bytes must be present, into buffers. Work that is submitted afterwards sees the bytes.
+/// Copies tensors, all of whose bytes must be present, into buffers. Work that is submitted afterwards sees the bytes. Tensors are read
+/// in the order of their places in files.
 pub(crate) async fn tensors(gpu: &Gpu, all: &[(&str, &Tensor, wgpu::Buffer)]) -> Result<(), RunError> {
+    let mut all: Vec<_> = all.iter().collect();
+    all.sort_by_key(|(_, t, _)| t.place());
     let sources: Vec<Source<'_>> =
         all.iter().map(|(name, t, buffer)| Source { name, bytes: Bytes::Tensor(t), buffer }).collect();
     platform::upload(gpu, pieces(&sources)).await
@@ -80,6 +80,12 @@ impl Piece<'_> {
     pub(crate) fn padded(&self) -> usize {
         self.range.len().next_multiple_of(4)
     }
+    /// Says that the bytes have been read.
+    pub(crate) fn release(&self) {
+        if let Bytes::Tensor(t) = self.source.bytes {
+            t.release(self.range.clone());
+        }
+    }
     pub(crate) fn absent(&self) -> RunError {
         RunError::WeightAbsent { name: self.source.name.to_owned() }
     }
@@ -105,7 +111,12 @@ impl Piece<'_> {
             // If there is no view, the error scope has the error.
             view.is_none_or(|mut view| self.put(view.slice(..)))
         });
-        if copied.await? { Ok(()) } else { Err(self.absent()) }
+        if copied.await? {
+            self.release();
+            Ok(())
+        } else {
+            Err(self.absent())
+        }
     }
 }
 

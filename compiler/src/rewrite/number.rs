@@ -213,38 +213,19 @@ impl Exponents {
         if !t.is_present() || t.is_remote() || t.is_derived() {
             return Some(Exponents::ASSUMED);
         }
-        let seen = match t.dtype {
-            DType::F32 => seen(t.bytes()?.as_chunks::<4>().0, |b| u32::from_le_bytes(*b) >> 23 & 0xff),
-            DType::BF16 => {
-                seen(t.bytes()?.as_chunks::<2>().0, |b| u32::from(u16::from_le_bytes(*b)) >> 7 & 0xff)
-            }
-            DType::F16 => {
-                seen(t.bytes()?.as_chunks::<2>().0, |b| u32::from(u16::from_le_bytes(*b)) >> 10 & 0x1f)
-            }
-            _ => seen(t.bytes()?.as_chunks::<8>().0, |b| (u64::from_le_bytes(*b) >> 52 & 0x7ff) as u32),
-        };
         let (special, bias) = match t.dtype {
             DType::F16 => (0x1f, 15),
             DType::F64 => (0x7ff, 1023),
             _ => (0xff, 127),
         };
-        if seen[special] {
+        let found = t.exponents()?;
+        if found.most == special {
             return None;
         }
         // The biased exponent 0 is that of zeros and of subnormal numbers, which count as 0 here.
-        let first = seen.iter().skip(1).position(|s| *s).map_or(1, |i| i as i64 + 1);
-        let last = seen.iter().skip(1).rposition(|s| *s).map_or(1, |i| i as i64 + 1);
-        Some(Exponents { least: first - bias, most: last + 1 - bias, zero: seen[0] })
+        let (first, last) = (i64::from(found.least.unwrap_or(1)), i64::from(found.most.max(1)));
+        Some(Exponents { least: first - bias, most: last + 1 - bias, zero: found.zero })
     }
-}
-
-/// For each exponent, whether it occurs among the elements of a tensor.
-fn seen<const N: usize>(elements: &[[u8; N]], exponent: impl Fn(&[u8; N]) -> u32) -> Vec<bool> {
-    let mut seen = vec![false; 2048];
-    for e in elements {
-        seen[exponent(e) as usize] = true;
-    }
-    seen
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use web as here;
 
 /// Replacement pipelines for kernels whose loops have more iterations than the driver allows.
 pub(crate) use here::Longer;
+/// The size in bytes of the pieces into which an upload is split, a multiple of 4.
+pub(crate) use here::PIECE;
 /// The pool of staging buffers for uploads.
 pub(crate) use here::Pool;
 /// All adapters.

@@ -17,7 +17,7 @@ use wgfc_program::program::Kernel;
 
 pub(crate) use longer::Longer;
 pub(crate) use readback::copied;
-pub(crate) use staging::{Pool, upload};
+pub(crate) use staging::{PIECE, Pool, upload};
 pub(crate) use text::check_text;
 pub(crate) use wgfc_program::wgsl::for_naga as wgsl;
 

@@ -14,6 +14,9 @@ use wgfc_program::tensor::ByteOwner;
 
 pub(crate) use crate::upload::through_queue as upload;
 
+/// The size in bytes of the pieces into which an upload is split, a multiple of 4.
+pub(crate) const PIECE: usize = 8 << 20;
+
 /// The only adapter that the browser offers.
 pub(crate) async fn adapters() -> Vec<wgpu::Adapter> {
     let options = wgpu::RequestAdapterOptions {

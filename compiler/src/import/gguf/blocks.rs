@@ -13,7 +13,7 @@
 //! of `ggml-common.h` of the project ggml.
 
 use crate::lower::{self, Lowering, OpError};
-use wgfc_ir::derived::Derivation;
+use wgfc_ir::derived::{Derivation, planes};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Scalar, ScalarFn, ScalarNode as N, Tensor, Value};
 
 /// A tensor that is made of the blocks of another.
@@ -68,82 +68,15 @@ pub struct Kind {
     form: Form,
 }
 
-/// Writes elements of 4 bits.
-fn nibbles(to: &mut [u8], of: impl Fn(usize) -> u8) {
-    for (i, b) in to.iter_mut().enumerate() {
-        *b = of(2 * i) & 15 | of(2 * i + 1) << 4;
-    }
-}
-
-/// Writes elements of 2 bits.
-fn quarters(to: &mut [u8], of: impl Fn(usize) -> u8) {
-    for (i, b) in to.iter_mut().enumerate() {
-        *b = (0..4).fold(0, |b, k| b | (of(4 * i + k) & 3) << (2 * k));
-    }
-}
-
-/// The 4-bit integers of a block of 32: the first half in the low bits of its bytes, the second half in the high ones.
-fn halves(q: &[u8], i: usize) -> u8 {
-    q[i % 16] >> (4 * (i / 16))
-}
-
-/// The bit of an element of a block of 32.
-fn bit(h: &[u8], i: usize) -> u8 {
-    h[i / 8] >> (i % 8) & 1
-}
-
-/// The 4-bit integers of a block of 256: of each 64 elements the first 32 are in the low bits of 32 bytes.
-fn pairs(q: &[u8], i: usize) -> u8 {
-    q[i / 64 * 32 + i % 32] >> (4 * (i / 32 % 2))
-}
-
-/// The 2-bit integers of a block of 256: of each 128 elements every 32 have bits of their own in 32 bytes.
-fn fours(q: &[u8], i: usize) -> u8 {
-    q[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3
-}
-
-/// The bit of an element of a block of 256: every 32 elements have a bit of their own in 32 bytes.
-fn plane_bit(h: &[u8], i: usize) -> u8 {
-    h[i % 32] >> (i / 32) & 1
-}
-
-/// The low 4 bits of the 6-bit integers of a block of 256.
-fn sixes(q: &[u8], i: usize) -> u8 {
-    let (half, group, at) = (i / 128, i / 32 % 4, i % 32);
-    q[half * 64 + group % 2 * 32 + at] >> (group / 2 * 4)
-}
-
-/// Writes the eight pairs of 6-bit factors of a scale and a minimum.
-fn factor_pairs(s: &[u8], to: &mut [u8]) {
-    for (j, pair) in to.chunks_exact_mut(2).enumerate() {
-        let (scale, minimum) = match j {
-            0..4 => (s[j] & 63, s[4 + j] & 63),
-            _ => (s[4 + j] & 15 | s[j - 4] >> 2 & 48, s[4 + j] >> 4 | s[j] >> 2 & 48),
-        };
-        pair.copy_from_slice(&[scale, minimum]);
-    }
-}
-
-/// Writes sixteen signed 6-bit factors.
-fn factors_of_three(s: &[u8], to: &mut [u8]) {
-    for (j, f) in to.iter_mut().enumerate() {
-        let low = s[j % 8] >> (4 * (j / 8)) & 15;
-        let high = s[8 + j % 4] >> (2 * (j / 4)) & 3;
-        *f = (low | high << 4).wrapping_sub(32);
-    }
-}
-
-const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
 /// A plane of the block type `$name` with blocks of `$block` bytes.
 macro_rules! plane {
-    ($name:literal, $block:literal, [$dtype:ident; $per:literal], $make:expr) => {
+    ($name:literal, $block:literal, [$dtype:ident; $per:literal], $make:ident) => {
         Plane {
             how: Derivation {
                 name: $name,
                 block: $block,
                 makes: $per * DType::$dtype.bits() / 8,
-                make: $make,
+                make: planes::$make,
             },
             dtype: DType::$dtype,
             per: $per,
@@ -171,11 +104,11 @@ pub const KINDS: &[Kind] = &[
         32,
         18,
         &Blocks {
-            low: plane!("q4_0 elements", 18, [U4; 32], |b, to| nibbles(to, |i| halves(&b[2..], i))),
+            low: plane!("q4_0 elements", 18, [U4; 32], q4_0_elements),
             high: None,
             zero: 8,
             factors: None,
-            scale: plane!("q4_0 scales", 18, [F16; 1], |b, to| to.copy_from_slice(&b[..2])),
+            scale: plane!("q4_0 scales", 18, [F16; 1], q4_0_scales),
             minimum: None,
         },
     ),
@@ -185,11 +118,11 @@ pub const KINDS: &[Kind] = &[
         32,
         20,
         &Blocks {
-            low: plane!("q4_1 elements", 20, [U4; 32], |b, to| nibbles(to, |i| halves(&b[4..], i))),
+            low: plane!("q4_1 elements", 20, [U4; 32], q4_1_elements),
             high: None,
             zero: 0,
             factors: None,
-            scale: plane!("q4_1 scales", 20, [F16; 2], |b, to| to.copy_from_slice(&b[..4])),
+            scale: plane!("q4_1 scales", 20, [F16; 2], q4_1_scales),
             minimum: Some(B::Add),
         },
     ),
@@ -199,11 +132,11 @@ pub const KINDS: &[Kind] = &[
         32,
         22,
         &Blocks {
-            low: plane!("q5_0 low", 22, [U4; 32], |b, to| nibbles(to, |i| halves(&b[6..], i))),
-            high: Some(plane!("q5_0 high", 22, [U2; 32], |b, to| quarters(to, |i| bit(&b[2..], i)))),
+            low: plane!("q5_0 low", 22, [U4; 32], q5_0_low),
+            high: Some(plane!("q5_0 high", 22, [U2; 32], q5_0_high)),
             zero: 16,
             factors: None,
-            scale: plane!("q5_0 scales", 22, [F16; 1], |b, to| to.copy_from_slice(&b[..2])),
+            scale: plane!("q5_0 scales", 22, [F16; 1], q5_0_scales),
             minimum: None,
         },
     ),
@@ -213,11 +146,11 @@ pub const KINDS: &[Kind] = &[
         32,
         24,
         &Blocks {
-            low: plane!("q5_1 low", 24, [U4; 32], |b, to| nibbles(to, |i| halves(&b[8..], i))),
-            high: Some(plane!("q5_1 high", 24, [U2; 32], |b, to| quarters(to, |i| bit(&b[4..], i)))),
+            low: plane!("q5_1 low", 24, [U4; 32], q5_1_low),
+            high: Some(plane!("q5_1 high", 24, [U2; 32], q5_1_high)),
             zero: 0,
             factors: None,
-            scale: plane!("q5_1 scales", 24, [F16; 2], |b, to| to.copy_from_slice(&b[..4])),
+            scale: plane!("q5_1 scales", 24, [F16; 2], q5_1_scales),
             minimum: Some(B::Add),
         },
     ),
@@ -227,11 +160,11 @@ pub const KINDS: &[Kind] = &[
         32,
         34,
         &Blocks {
-            low: plane!("q8_0 elements", 34, [I8; 32], |b, to| to.copy_from_slice(&b[2..])),
+            low: plane!("q8_0 elements", 34, [I8; 32], q8_0_elements),
             high: None,
             zero: 0,
             factors: None,
-            scale: plane!("q8_0 scales", 34, [F16; 1], |b, to| to.copy_from_slice(&b[..2])),
+            scale: plane!("q8_0 scales", 34, [F16; 1], q8_0_scales),
             minimum: None,
         },
     ),
@@ -241,14 +174,11 @@ pub const KINDS: &[Kind] = &[
         256,
         84,
         &Blocks {
-            low: plane!("q2_k elements", 84, [U2; 256], |b, to| quarters(to, |i| fours(&b[16..], i))),
+            low: plane!("q2_k elements", 84, [U2; 256], q2_k_elements),
             high: None,
             zero: 0,
-            factors: Some(Factors {
-                plane: plane!("q2_k factors", 84, [U4; 32], |b, to| to.copy_from_slice(&b[..16])),
-                group: 16,
-            }),
-            scale: plane!("q2_k scales", 84, [F16; 2], |b, to| to.copy_from_slice(&b[80..])),
+            factors: Some(Factors { plane: plane!("q2_k factors", 84, [U4; 32], q2_k_factors), group: 16 }),
+            scale: plane!("q2_k scales", 84, [F16; 2], q2_k_scales),
             minimum: Some(B::Sub),
         },
     ),
@@ -258,16 +188,11 @@ pub const KINDS: &[Kind] = &[
         256,
         110,
         &Blocks {
-            low: plane!("q3_k elements", 110, [U4; 256], |b, to| {
-                nibbles(to, |i| fours(&b[32..], i) | plane_bit(b, i) << 2)
-            }),
+            low: plane!("q3_k elements", 110, [U4; 256], q3_k_elements),
             high: None,
             zero: 4,
-            factors: Some(Factors {
-                plane: plane!("q3_k factors", 110, [I8; 16], |b, to| factors_of_three(&b[96..], to)),
-                group: 16,
-            }),
-            scale: plane!("q3_k scales", 110, [F16; 1], |b, to| to.copy_from_slice(&b[108..])),
+            factors: Some(Factors { plane: plane!("q3_k factors", 110, [I8; 16], q3_k_factors), group: 16 }),
+            scale: plane!("q3_k scales", 110, [F16; 1], q3_k_scales),
             minimum: None,
         },
     ),
@@ -277,14 +202,11 @@ pub const KINDS: &[Kind] = &[
         256,
         144,
         &Blocks {
-            low: plane!("q4_k elements", 144, [U4; 256], |b, to| nibbles(to, |i| pairs(&b[16..], i))),
+            low: plane!("q4_k elements", 144, [U4; 256], q4_k_elements),
             high: None,
             zero: 0,
-            factors: Some(Factors {
-                plane: plane!("q4_k factors", 144, [U8; 16], |b, to| factor_pairs(&b[4..], to)),
-                group: 32,
-            }),
-            scale: plane!("q4_k scales", 144, [F16; 2], |b, to| to.copy_from_slice(&b[..4])),
+            factors: Some(Factors { plane: plane!("q4_k factors", 144, [U8; 16], q4_k_factors), group: 32 }),
+            scale: plane!("q4_k scales", 144, [F16; 2], q4_k_scales),
             minimum: Some(B::Sub),
         },
     ),
@@ -294,14 +216,11 @@ pub const KINDS: &[Kind] = &[
         256,
         176,
         &Blocks {
-            low: plane!("q5_k low", 176, [U4; 256], |b, to| nibbles(to, |i| pairs(&b[48..], i))),
-            high: Some(plane!("q5_k high", 176, [U2; 256], |b, to| quarters(to, |i| plane_bit(&b[16..], i)))),
+            low: plane!("q5_k low", 176, [U4; 256], q5_k_low),
+            high: Some(plane!("q5_k high", 176, [U2; 256], q5_k_high)),
             zero: 0,
-            factors: Some(Factors {
-                plane: plane!("q5_k factors", 176, [U8; 16], |b, to| factor_pairs(&b[4..], to)),
-                group: 32,
-            }),
-            scale: plane!("q5_k scales", 176, [F16; 2], |b, to| to.copy_from_slice(&b[..4])),
+            factors: Some(Factors { plane: plane!("q5_k factors", 176, [U8; 16], q5_k_factors), group: 32 }),
+            scale: plane!("q5_k scales", 176, [F16; 2], q5_k_scales),
             minimum: Some(B::Sub),
         },
     ),
@@ -311,14 +230,11 @@ pub const KINDS: &[Kind] = &[
         256,
         210,
         &Blocks {
-            low: plane!("q6_k low", 210, [U4; 256], |b, to| nibbles(to, |i| sixes(b, i))),
-            high: Some(plane!("q6_k high", 210, [U2; 256], |b, to| quarters(to, |i| fours(&b[128..], i)))),
+            low: plane!("q6_k low", 210, [U4; 256], q6_k_low),
+            high: Some(plane!("q6_k high", 210, [U2; 256], q6_k_high)),
             zero: 32,
-            factors: Some(Factors {
-                plane: plane!("q6_k factors", 210, [I8; 16], |b, to| to.copy_from_slice(&b[192..208])),
-                group: 16,
-            }),
-            scale: plane!("q6_k scales", 210, [F16; 1], |b, to| to.copy_from_slice(&b[208..])),
+            factors: Some(Factors { plane: plane!("q6_k factors", 210, [I8; 16], q6_k_factors), group: 16 }),
+            scale: plane!("q6_k scales", 210, [F16; 1], q6_k_scales),
             minimum: None,
         },
     ),
@@ -328,15 +244,11 @@ pub const KINDS: &[Kind] = &[
         32,
         18,
         &Blocks {
-            low: plane!("iq4_nl elements", 18, [I8; 32], |b, to| {
-                for (i, t) in to.iter_mut().enumerate() {
-                    *t = IQ4_NL[usize::from(halves(&b[2..], i) & 15)] as u8;
-                }
-            }),
+            low: plane!("iq4_nl elements", 18, [I8; 32], iq4_nl_elements),
             high: None,
             zero: 0,
             factors: None,
-            scale: plane!("iq4_nl scales", 18, [F16; 1], |b, to| to.copy_from_slice(&b[..2])),
+            scale: plane!("iq4_nl scales", 18, [F16; 1], q4_0_scales),
             minimum: None,
         },
     ),
@@ -346,11 +258,11 @@ pub const KINDS: &[Kind] = &[
         32,
         17,
         &Blocks {
-            low: plane!("mxfp4 elements", 17, [F4E2M1; 32], |b, to| nibbles(to, |i| halves(&b[1..], i))),
+            low: plane!("mxfp4 elements", 17, [F4E2M1; 32], mxfp4_elements),
             high: None,
             zero: 0,
             factors: None,
-            scale: plane!("mxfp4 scales", 17, [F8E8M0; 1], |b, to| to.copy_from_slice(&b[..1])),
+            scale: plane!("mxfp4 scales", 17, [F8E8M0; 1], mxfp4_scales),
             minimum: None,
         },
     ),

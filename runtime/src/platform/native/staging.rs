@@ -1,27 +1,41 @@
-//! Large uploads: several threads copy the bytes into mapped staging buffers, from which the device copies them. The buffers are
-//! reused, because writing to freshly allocated memory takes five times as long.
+//! Large uploads: threads write the bytes into mapped staging buffers, from which the device copies them. The buffers are reused,
+//! because writing to freshly allocated memory takes five times as long.
+//!
+//! Bytes may be computed while they are written, so there is a thread for each core. Each fills a buffer after the other; this thread
+//! submits the copies of the buffers that are full and leaves at least one buffer to each thread.
 
-use super::{each, threads};
+use super::threads;
 use crate::error::RunError;
 use crate::gpu::Gpu;
-use crate::upload::{PIECE, Piece, through_queue};
+use crate::upload::{Piece, through_queue};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Uploads of fewer bytes go through the queue's own staging memory.
 const SMALL: usize = 256 << 10;
-/// The number of loads in one submission. At most two submissions are in flight.
-const BATCH: usize = 4;
-/// The largest number of copying threads; memory bandwidth limits the use of more.
-const THREADS: usize = 8;
+/// The size in bytes of a staging buffer, and of the pieces into which an upload is split.
+pub(crate) const PIECE: usize = 2 << 20;
+/// The largest number of threads. Memory bandwidth limits the use of more.
+const THREADS: usize = 16;
+/// The largest number of staging buffers, of 64 MiB together: while one of a thread is copied, it fills another.
+const BUFFERS: usize = 2 * THREADS;
+/// How long this thread waits for a full buffer before it asks again which buffers the device has read.
+const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Buffers of [`PIECE`] bytes that are mapped for writing: at most twice [`BATCH`] of them, 64 MiB, until they are cleared.
+/// Buffers of [`PIECE`] bytes that are mapped for writing: at most [`BUFFERS`], until they are cleared.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<Vec<wgpu::Buffer>>>);
 
 impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Vec<wgpu::Buffer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take(&self, gpu: &Gpu) -> wgpu::Buffer {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = self.lock().pop();
         kept.unwrap_or_else(|| {
             gpu.device().create_buffer(&wgpu::BufferDescriptor {
                 label: Some("upload"),
@@ -34,18 +48,64 @@ impl Pool {
 
     /// Frees the buffers that no upload is using.
     pub(crate) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lock().clear();
     }
 
-    /// Maps the buffer again once the device has read it, and then returns it to the pool.
     fn give(&self, buffer: wgpu::Buffer) {
-        let (pool, kept) = (self.clone(), buffer.clone());
-        buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
-            let mut all = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if mapped.is_ok() && all.len() < 2 * BATCH {
-                all.push(kept);
+        let mut all = self.lock();
+        if all.len() < BUFFERS {
+            all.push(buffer);
+        }
+    }
+}
+
+/// The mapped buffers of an upload that wait for a thread.
+struct Waiting {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The pool to which buffers go when the upload has ended.
+    pool: Pool,
+}
+
+struct State {
+    buffers: Vec<wgpu::Buffer>,
+    ended: bool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next buffer; `None` if the upload has ended.
+    fn take(&self) -> Option<wgpu::Buffer> {
+        let mut state = self.lock();
+        loop {
+            if state.ended {
+                return None;
             }
-        });
+            if let Some(buffer) = state.buffers.pop() {
+                return Some(buffer);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give(&self, buffer: wgpu::Buffer) {
+        let mut state = self.lock();
+        match state.ended {
+            true => self.pool.give(buffer),
+            false => state.buffers.push(buffer),
+        }
+        self.changed.notify_one();
+    }
+
+    /// Lets the threads end and returns the buffers to the pool.
+    fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        state.buffers.drain(..).for_each(|b| self.pool.give(b));
+        self.changed.notify_all();
     }
 }
 
@@ -70,44 +130,101 @@ fn loads(pieces: Vec<Piece<'_>>) -> Vec<Load<'_>> {
 }
 
 pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunError> {
-    if pieces.iter().map(|p| p.range.len()).sum::<usize>() < SMALL {
+    let bytes = pieces.iter().map(|p| p.range.len()).sum::<usize>();
+    if bytes < SMALL {
         return through_queue(gpu, pieces).await;
     }
     let loads = loads(pieces);
-    let mut sent = VecDeque::new();
-    for batch in loads.chunks(BATCH) {
-        if sent.len() > 1 {
-            gpu.drive(sent.pop_front())?;
+    let threads = threads(bytes, THREADS).min(loads.len());
+    let count = loads.len().min(2 * threads);
+    let pool = gpu.staging().clone();
+    let buffers = gpu.scoped("uploading", || (0..count).map(|_| pool.take(gpu)).collect()).await?;
+    let state = Mutex::new(State { buffers, ended: false });
+    let waiting = Arc::new(Waiting { state, changed: Condvar::new(), pool });
+    let next = AtomicUsize::new(0);
+    let (full, filled) = channel();
+    let worker = |full: std::sync::mpsc::Sender<_>| {
+        while let Some(load) = loads.get(next.fetch_add(1, Ordering::Relaxed))
+            && let Some(buffer) = waiting.take()
+        {
+            let result = fill(load, &buffer).map(|()| (load, buffer));
+            // The other end is gone after an error.
+            if full.send(result).is_err() {
+                break;
+            }
         }
-        let pool = gpu.staging();
-        let filled = gpu.scoped("uploading", || fill_all(gpu, pool, batch)).await??;
-        let index = gpu
-            .scoped("uploading", || {
-                let mut encoder = gpu.device().create_command_encoder(&Default::default());
-                for (load, from) in batch.iter().zip(&filled) {
-                    from.unmap();
-                    for (p, at) in load {
-                        let (to, start) = (p.source.buffer, p.range.start as u64);
-                        encoder.copy_buffer_to_buffer(from, *at as u64, to, start, p.padded() as u64);
-                    }
+    };
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            let full = full.clone();
+            s.spawn(|| worker(full));
+        }
+        drop(full);
+        let mut left = loads.len();
+        let mut sent: VecDeque<(wgpu::SubmissionIndex, usize)> = VecDeque::new();
+        let mut copying = 0;
+        let mut copy = || {
+            while left > 0 {
+                while copying + threads > count
+                    && let Some((index, n)) = sent.pop_front()
+                {
+                    gpu.drive(Some(index))?;
+                    copying -= n;
                 }
-                gpu.queue().submit([encoder.finish()])
-            })
-            .await?;
-        filled.into_iter().for_each(|b| pool.give(b));
-        sent.push_back(index);
-    }
+                let first = match filled.recv_timeout(PATIENCE) {
+                    Ok(first) => first,
+                    Err(RecvTimeoutError::Timeout) => {
+                        gpu.health()?;
+                        gpu.device().poll(wgpu::PollType::Poll).map_err(|e| failed(e.to_string()))?;
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(failed("a thread that copies panicked".to_owned()));
+                    }
+                };
+                let batch = [first].into_iter().chain(filled.try_iter()).collect::<Result<Vec<_>, _>>()?;
+                sent.push_back((pollster::block_on(submit(gpu, &batch, &waiting))?, batch.len()));
+                copying += batch.len();
+                left -= batch.len();
+            }
+            Ok(())
+        };
+        let done = copy();
+        waiting.end();
+        done
+    })?;
     gpu.health()
 }
 
-fn fill_all(gpu: &Gpu, pool: &Pool, batch: &[Load<'_>]) -> Result<Vec<wgpu::Buffer>, RunError> {
-    let buffers: Vec<wgpu::Buffer> = batch.iter().map(|_| pool.take(gpu)).collect();
-    let bytes = batch.iter().flatten().map(|(p, _)| p.range.len()).sum();
-    let loads: Vec<_> = batch.iter().zip(&buffers).collect();
-    let filled = each(threads(bytes, THREADS), &loads, |(load, buffer)| fill(load, buffer));
-    let panicked = || failed("a thread that copies panicked".to_owned());
-    filled.ok_or_else(panicked)?.into_iter().collect::<Result<(), _>>()?;
-    Ok(buffers)
+/// Copies from buffers that are full, which afterwards wait for a thread again.
+async fn submit(
+    gpu: &Gpu,
+    batch: &[(&Load<'_>, wgpu::Buffer)],
+    waiting: &Arc<Waiting>,
+) -> Result<wgpu::SubmissionIndex, RunError> {
+    let index = gpu
+        .scoped("uploading", || {
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            for (load, from) in batch {
+                from.unmap();
+                for (p, at) in *load {
+                    let (to, start) = (p.source.buffer, p.range.start as u64);
+                    encoder.copy_buffer_to_buffer(from, *at as u64, to, start, p.padded() as u64);
+                }
+            }
+            gpu.queue().submit([encoder.finish()])
+        })
+        .await?;
+    for (_, buffer) in batch {
+        let (waiting, kept) = (waiting.clone(), buffer.clone());
+        buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
+            // A buffer of a lost device cannot be mapped; waiting for its submission fails.
+            if mapped.is_ok() {
+                waiting.give(kept);
+            }
+        });
+    }
+    Ok(index)
 }
 
 fn failed(message: String) -> RunError {
@@ -121,6 +238,7 @@ fn fill(load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
         if !p.put(view.slice(..)) {
             return Err(p.absent());
         }
+        p.release();
     }
     Ok(())
 }
@@ -166,7 +284,7 @@ mod tests {
                 });
             }
             let kept = |pool: &Pool| pool.0.lock().unwrap().len();
-            assert!((1..=2 * BATCH).contains(&kept(gpu.staging())));
+            assert!((1..=BUFFERS).contains(&kept(gpu.staging())));
             gpu.staging().clear();
             assert_eq!(kept(gpu.staging()), 0);
         }
