@@ -335,6 +335,23 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_were_given_back_are_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        let bytes: Vec<u8> = (0..1_000_003u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = map_file(&path).unwrap();
+        let t = wgfc_ir::Tensor::shared(wgfc_ir::DType::U8, vec![1_000_000], file, 3, 1_000_000).unwrap();
+        for range in [0..1_000_000, 5..700_000, 999_999..1_000_000, 7..7, 0..usize::MAX] {
+            assert_eq!(t.bytes(), Some(&bytes[3..]));
+            t.release(range);
+        }
+        let sum = |piece: &[u8]| piece.iter().map(|b| u64::from(*b)).sum::<u64>();
+        assert_eq!(t.scan(70_000, sum).unwrap().iter().sum::<u64>(), sum(&bytes[3..]));
+        assert_eq!(t.bytes(), Some(&bytes[3..]));
+    }
+
+    #[test]
     fn a_program_of_an_unpacked_archive_finds_its_weights() {
         let dir = tempfile::tempdir().unwrap();
         let at = |p: &str| dir.path().join(p);

@@ -26,6 +26,7 @@ mod batch;
 mod chat;
 mod choose;
 mod continuous;
+mod fits;
 mod head;
 mod programs;
 pub mod recompute;
@@ -46,19 +47,21 @@ use crate::model::device_error;
 use crate::value_info::{ValueInfo, program_values};
 use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
+use fits::Sizes;
 use programs::{compilations, compile, ids_type, limited, share_weights, vocabulary};
 use roles::Input;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
 use wgfc_compiler::{Errors, Precision, Technique, WeightBits};
-use wgfc_ir::TensorType;
+use wgfc_ir::{Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
-use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
+use wgfc_runtime::{AdapterChoice, Gpu, Profile, RunError, Session};
 
 /// The place of a token that is not known in a history.
 const UNKNOWN: i64 = -1;
@@ -124,6 +127,9 @@ pub struct GeneratorOptions {
     pub keep_f32: Vec<String>,
     /// The number of bits in which weights of matrix products are kept.
     pub weights: WeightBits,
+    /// The most bytes of device memory that weights and cache may take; `None` for those that the device has, if they are known
+    /// ([`Gpu::memory`]). A decoder that needs more is refused before its weights are read.
+    pub device_memory: Option<u64>,
 }
 
 impl Default for GeneratorOptions {
@@ -141,6 +147,7 @@ impl Default for GeneratorOptions {
             precision: Precision::F32,
             keep_f32: vec![],
             weights: WeightBits::Own,
+            device_memory: None,
         }
     }
 }
@@ -217,14 +224,18 @@ pub struct Setup {
     pub compiling: Duration,
     /// Creating the pipelines and copying the weights from their files to the device.
     pub uploading: Duration,
+    /// The part of it that copied weights, some of which are quantised or rounded meanwhile.
+    pub copying: Duration,
+    /// The bytes that were copied, as they are on the device.
+    pub copied: u64,
 }
 
 impl Generator {
     /// Compiles the decoder for a device and uploads it.
     ///
     /// # Errors
-    /// A model that is no decoder, with its inputs that have no known role; otherwise as
-    /// [`Model::compile`](crate::Model::compile).
+    /// A model that is no decoder, with its inputs that have no known role; a model that does not fit the device, with the forms in
+    /// which it would; otherwise as [`Model::compile`](crate::Model::compile).
     ///
     /// ```no_run
     /// use wgfc::{Decoder, Generator, GeneratorOptions};
@@ -261,13 +272,18 @@ impl Generator {
             let long = long.filter(|_| options.prompt_chunk > 1);
             let profile = DeviceProfile::default().with_limits(gpu.profile());
             // A compiled folder is not trusted.
-            let made = Generator::of(&gpu, long, short, options, profile, Checks::default(), start);
+            let made =
+                Generator::of(&gpu, long, short, options, profile, (Checks::default(), start), &|_| None);
             return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));
         }
         let file = decoder.model();
         let (common, single) = compilations(&gpu, decoder, options, batch)?;
+        let have = options.device_memory.into_iter().chain(gpu.memory()).min();
+        let least = options.capacity.min(ROOM);
+        let sizes = OnceLock::new();
+        let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph)).check(options, have, least);
         let (long, short) = std::thread::scope(|scope| {
-            let compile = |common| compile(file, common);
+            let compile = |common| compile(file, common, &check);
             let long = common.as_ref().map(|common| {
                 let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
                 (common, thread.spawn_scoped(scope, move || compile(common)))
@@ -285,32 +301,53 @@ impl Generator {
             share_weights(long, &mut short);
         }
         // The programs have just been compiled in this process.
-        let made = Generator::of(&gpu, long, short, options, single.profile, Checks::Trusted, start)?;
+        let refused = |have| Some(sizes.get()?.refused(options, have, least));
+        let mut made =
+            Generator::of(&gpu, long, short, options, single.profile, (Checks::Trusted, start), &refused)?;
+        made.warnings.extend(sizes.get().and_then(|s| s.warning(options, have)));
         Ok((made, own_ends))
     }
 
-    /// The generator that runs these programs; `start` is when their compilation began.
+    /// The generator that runs these programs, whose compilation began at `start`. `refused` is the error of programs that do not fit the
+    /// device's memory.
     fn of(
         gpu: &Gpu,
         long: Option<Program>,
         short: Program,
         options: &GeneratorOptions,
         profile: DeviceProfile,
-        checks: Checks,
-        start: Instant,
+        (checks, start): (Checks, Instant),
+        refused: &dyn Fn(Option<u64>) -> Option<Error>,
     ) -> Result<Generator, Error> {
-        let compiled = Instant::now();
-        let how =
-            SessionOptions { checks, capacity: options.capacity.min(ROOM), ..SessionOptions::default() };
+        let (compiled, before) = (Instant::now(), gpu.uploads());
+        let how = SessionOptions {
+            checks,
+            capacity: options.capacity.min(ROOM),
+            memory: options.device_memory,
+            ..SessionOptions::default()
+        };
         let programs: Vec<&Program> = long.iter().chain([&short]).collect();
-        let mut sessions = Session::family_blocking(gpu, &programs, how).map_err(device_error)?.into_iter();
+        let sessions = Session::family_blocking(gpu, &programs, how).map_err(|e| {
+            let refused = match &e {
+                RunError::DoesNotFit { have, .. } => refused(*have),
+                _ => None,
+            };
+            refused.unwrap_or_else(|| device_error(e))
+        });
+        let mut sessions = sessions?.into_iter();
         let prefill = long.as_ref().and_then(|_| sessions.next());
         let decode =
             sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
         let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
-        let setup = Setup { compiling: compiled - start, uploading: compiled.elapsed() };
+        let uploads = gpu.uploads();
+        let setup = Setup {
+            compiling: compiled - start,
+            uploading: compiled.elapsed(),
+            copying: uploads.time.saturating_sub(before.time),
+            copied: uploads.bytes.saturating_sub(before.bytes),
+        };
         Ok(Generator {
             setup,
             limited: HashMap::new(),

@@ -557,6 +557,10 @@ pub fn device_error(e: RunError) -> Error {
             message,
             "try a smaller batch or shorter sequence, or another adapter",
         )),
+        RunError::DoesNotFit { .. } => Error::Device(Problem::with_help(
+            message,
+            "keep weights in fewer bits (--weights q8 or q4, --precision f16), take a smaller model, or another adapter",
+        )),
         RunError::NoPlan(_) | RunError::Limits { .. } | RunError::Feature { .. } | RunError::Lacking(_) => {
             Error::Device(Problem::with_help(
                 message,

@@ -342,7 +342,7 @@ fn measure(
 }
 
 fn lacks_memory(e: &RunError) -> bool {
-    matches!(e, RunError::OutOfMemory { .. } | RunError::Limits { .. })
+    matches!(e, RunError::OutOfMemory { .. } | RunError::DoesNotFit { .. } | RunError::Limits { .. })
 }
 
 type Set = Vec<(String, DeviceTensor)>;

@@ -1,5 +1,6 @@
 //! Errors of a run.
 
+use crate::session::DeviceMemory;
 use std::fmt;
 use wgfc_program::suggest::Relation;
 
@@ -22,6 +23,11 @@ pub struct BadInput {
     pub name: String,
     /// The problem and the expectation.
     pub message: String,
+}
+
+/// The words for the memory of a device.
+fn has(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| ", which the device does not have".to_owned(), |b| format!("; there are {b}"))
 }
 
 impl fmt::Display for BadInput {
@@ -159,6 +165,14 @@ pub enum RunError {
     OutOfMemory {
         /// The resource that was being allocated.
         what: String,
+    },
+    /// Weights and states do not fit the device's memory. Nothing was read or uploaded.
+    #[error("weights and states do not fit the device's memory: {needs}{}", has(*.have))]
+    DoesNotFit {
+        /// The memory that is needed.
+        needs: DeviceMemory,
+        /// The bytes that the device has; `None` if they are not known, and it refused to reserve them.
+        have: Option<u64>,
     },
     /// The device was lost: a driver reset, a hung kernel, an unplugged GPU. Open a new [`crate::Gpu`].
     #[error("the device was lost: {0}")]

@@ -6,6 +6,7 @@ use crate::wait;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use wgfc_program::DeviceLimits;
 
 /// Which adapter to use.
@@ -188,6 +189,18 @@ pub(crate) fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     wgpu::Instance::new(d.with_env())
 }
 
+/// The bytes of weights and initial states that were copied to a device: see [`Gpu::uploads`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Uploads {
+    /// The bytes that have been copied.
+    pub bytes: u64,
+    /// These and the bytes that are still to be copied.
+    pub wanted: u64,
+    /// The time that the uploads took that have ended. It is 0 in browsers.
+    pub time: Duration,
+}
+
 /// Errors that the device's callbacks reported.
 #[derive(Default)]
 struct Health {
@@ -207,10 +220,13 @@ struct Inner {
     pipelines: OnceLock<wgpu::PipelineCache>,
     /// The number of kernels that have been compiled, and of all that were requested.
     compiled: [AtomicUsize; 2],
+    uploads: Mutex<Uploads>,
     /// The pool of staging buffers for uploads.
     staging: platform::Pool,
     /// The transfer buffer for reads outside of sessions' runs.
     transfer: Mutex<Option<wgpu::Buffer>>,
+    /// The bytes of the device's memory, if known.
+    memory: Option<u64>,
 }
 
 /// An open device. Clones are the same device.
@@ -340,7 +356,9 @@ impl Gpu {
     ) -> Gpu {
         let keeps = device.features().contains(wgpu::Features::PIPELINE_CACHE);
         let pipeline_key = wgpu::util::pipeline_cache_key(info).filter(|_| keeps);
+        let discrete = info.device_type == wgpu::DeviceType::DiscreteGpu;
         Gpu(Arc::new(Inner {
+            memory: discrete.then(|| platform::memory(&device)).flatten(),
             device,
             queue,
             summary,
@@ -349,6 +367,7 @@ impl Gpu {
             pipeline_key,
             pipelines: OnceLock::new(),
             compiled: Default::default(),
+            uploads: Mutex::default(),
             staging: Default::default(),
             transfer: Mutex::default(),
         }))
@@ -361,6 +380,18 @@ impl Gpu {
     /// The limits of this device.
     pub fn profile(&self) -> &DeviceLimits {
         &self.0.summary.limits
+    }
+    /// The bytes of the device's own memory; `None` if they are not known, or the device shares the host's memory. Other programs may
+    /// use a part of them.
+    ///
+    /// ```
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return };
+    /// if let Some(bytes) = gpu.memory() {
+    ///     println!("{} has {bytes} bytes", gpu.summary().name);
+    /// }
+    /// ```
+    pub fn memory(&self) -> Option<u64> {
+        self.0.memory
     }
     /// The wgpu device, for the caller's own commands.
     pub fn device(&self) -> &wgpu::Device {
@@ -409,6 +440,21 @@ impl Gpu {
     /// The pipelines compiled since [`Gpu::keep_pipelines`] and those given to it, in the driver's format.
     pub fn pipeline_data(&self) -> Option<Vec<u8>> {
         self.0.pipelines.get()?.get_data()
+    }
+
+    /// The uploads of weights so far, for progress displays on other threads.
+    ///
+    /// ```
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return };
+    /// let uploads = gpu.uploads();
+    /// println!("{} of {} bytes in {:?}", uploads.bytes, uploads.wanted, uploads.time);
+    /// ```
+    pub fn uploads(&self) -> Uploads {
+        *self.0.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_uploads(&self, count: impl FnOnce(&mut Uploads)) {
+        count(&mut self.0.uploads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The number of kernels that have been compiled, and of all that were requested so far, for progress displays on other

@@ -42,7 +42,7 @@ mod upload;
 mod wait;
 
 pub use error::{BadInput, NotTaken, RunError};
-pub use gpu::{AdapterChoice, AdapterSummary, Gpu};
+pub use gpu::{AdapterChoice, AdapterSummary, Gpu, Uploads};
 #[cfg(not(target_arch = "wasm32"))]
 pub use measuring::{measure, overhead, primitives, together, transfers, trial};
 pub use plans::Plans;

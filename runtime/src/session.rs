@@ -115,6 +115,9 @@ pub struct SessionOptions {
     /// The initial capacity of states in positions, if the program leaves it open. It is rounded up if positions are not whole
     /// words. [`Session::grow`] increases it.
     pub capacity: usize,
+    /// The most bytes of device memory that weights and states may take; `None` for those that the device has
+    /// ([`Gpu::memory`](crate::Gpu::memory)).
+    pub memory: Option<u64>,
     /// For tests: buffers share no memory. Memory that no kernel has written is filled with NaN, and so are 256 bytes behind each
     /// buffer, where a write is [`RunError::OutOfBounds`]. Each run is waited for.
     pub canaries: bool,
@@ -123,15 +126,41 @@ pub struct SessionOptions {
 impl Default for SessionOptions {
     /// Checks of unproven kernels, and room for 256 positions.
     fn default() -> SessionOptions {
-        SessionOptions { checks: Checks::default(), capacity: 256, canaries: false }
+        SessionOptions { checks: Checks::default(), capacity: 256, memory: None, canaries: false }
     }
 }
 
 /// The requested outputs by name, and the lengths of the states after the run.
 type Ran = (Vec<(String, Tensor)>, Vec<(String, i64)>);
 
-/// A weight on the device. Its key is the address of its owner on the host, its offset and its length. The weak reference
-/// prevents the reuse of the address without keeping the bytes alive.
+/// The place of a weight in host memory: the address of its owner, its offset and its length.
+type Place = (usize, usize, usize);
+
+/// The place of a weight, its owner and the number of its bytes.
+fn weight_place(program: &Program, name: &str) -> Result<(Place, Arc<dyn ByteOwner>, usize), RunError> {
+    let absent = || RunError::WeightAbsent { name: name.to_owned() };
+    let tensor = program.weights.get(name).ok_or_else(absent)?;
+    let len = tensor.byte_len().ok_or_else(absent)?;
+    let (owner, offset): (Arc<dyn ByteOwner>, usize) = match &tensor.data {
+        Data::Bytes { owner, offset, .. } => (owner.clone(), *offset),
+        Data::Joined(j) => (j.clone(), 0),
+        Data::Halved(h) => (h.clone(), 0),
+        Data::Derived(d) => (d.clone(), 0),
+        Data::Remote { stretch, offset, .. } if stretch.bytes().is_some() => (stretch.clone(), *offset),
+        Data::Remote { .. } | Data::Absent => return Err(absent()),
+    };
+    Ok(((Arc::as_ptr(&owner).cast::<()>() as usize, offset, len), owner, len))
+}
+
+/// A weight that is to be uploaded: its name, its values, and its buffer.
+type NewWeight<'p> = (&'p str, &'p Tensor, wgpu::Buffer);
+
+/// The bytes of the buffer of a weight.
+fn weight_bytes(len: usize) -> u64 {
+    len.next_multiple_of(4).max(16) as u64
+}
+
+/// A weight on the device, by its [`Place`]. The weak reference prevents the reuse of the address without keeping the bytes alive.
 #[derive(Clone)]
 struct Uploaded {
     _owner: Weak<dyn ByteOwner>,
@@ -169,7 +198,7 @@ pub struct Session {
     pub(crate) pipelines: Vec<Pipeline>,
     /// The buffers of weights and states, by the program's buffer index.
     resident: Vec<Option<wgpu::Buffer>>,
-    weights: HashMap<(usize, usize, usize), Uploaded>,
+    weights: HashMap<Place, Uploaded>,
     pub(crate) states: Arc<StateSet>,
     /// The version of the states' buffers that is bound.
     placed: u64,
@@ -345,14 +374,37 @@ impl Session {
         Ok(sessions)
     }
 
-    /// Sessions with weights and states on the device, but without pipelines.
+    /// Sessions with weights and states on the device, but without pipelines. No weight is read before there is memory for all.
     async fn placed(
         gpu: &Gpu,
         programs: &[&Program],
         options: SessionOptions,
         kin: Option<&Session>,
     ) -> Result<Vec<Session>, RunError> {
-        let mut sessions: Vec<Session> = vec![];
+        // Programs that join a session bring few weights of their own.
+        let have = options.memory.into_iter().chain(gpu.memory()).min();
+        let needs = DeviceMemory::needed(programs, &options)?;
+        if kin.is_none() && have.is_some_and(|have| needs.total() > have) {
+            return Err(RunError::DoesNotFit { needs, have });
+        }
+        let (sessions, new) = match Session::reserved(gpu, programs, options, kin).await {
+            Err(RunError::OutOfMemory { .. }) if kin.is_none() => {
+                return Err(RunError::DoesNotFit { needs, have });
+            }
+            reserved => reserved?,
+        };
+        upload::tensors(gpu, &new).await?;
+        Ok(sessions)
+    }
+
+    /// Sessions with memory for weights and states, but without pipelines, and the weights that are to be uploaded.
+    async fn reserved<'p>(
+        gpu: &Gpu,
+        programs: &[&'p Program],
+        options: SessionOptions,
+        kin: Option<&Session>,
+    ) -> Result<(Vec<Session>, Vec<NewWeight<'p>>), RunError> {
+        let (mut sessions, mut new): (Vec<Session>, _) = (vec![], vec![]);
         for program in programs {
             let mut session = Session::empty(gpu, program, options, vec![]).await?;
             let states = match sessions.last().or(kin) {
@@ -363,10 +415,10 @@ impl Session {
                 None => Arc::new(StateSet::new(gpu, program, options.capacity, session.slack()).await?),
             };
             session.place_states(states);
-            session.upload(program).await?;
+            new.extend(session.place_weights(program).await?);
             sessions.push(session);
         }
-        Ok(sessions)
+        Ok((sessions, new))
     }
 
     /// A session without weights and states.
@@ -409,37 +461,24 @@ impl Session {
         })
     }
 
-    /// Uploads the weights that are not yet on the device.
-    async fn upload(&mut self, program: &Program) -> Result<(), RunError> {
+    /// Makes buffers for the weights that are not yet on the device, and returns these weights.
+    async fn place_weights<'p>(&mut self, program: &'p Program) -> Result<Vec<NewWeight<'p>>, RunError> {
         let mut new = vec![];
         for (i, b) in program.buffers.iter().enumerate() {
             let BufferKind::Weight { name } = &b.kind else { continue };
-            let absent = || RunError::WeightAbsent { name: name.clone() };
-            let tensor = program.weights.get(name).ok_or_else(absent)?;
-            let len = tensor.byte_len().ok_or_else(absent)?;
-            let (owner, offset): (Arc<dyn ByteOwner>, usize) = match &tensor.data {
-                Data::Bytes { owner, offset, .. } => (owner.clone(), *offset),
-                Data::Joined(j) => (j.clone(), 0),
-                Data::Halved(h) => (h.clone(), 0),
-                Data::Derived(d) => (d.clone(), 0),
-                Data::Remote { stretch, offset, .. } if stretch.bytes().is_some() => {
-                    (stretch.clone(), *offset)
-                }
-                Data::Remote { .. } | Data::Absent => return Err(absent()),
-            };
-            let key = (Arc::as_ptr(&owner).cast::<()>() as usize, offset, len);
-            if let Some(same) = self.weights.get(&key) {
+            let (place, owner, len) = weight_place(program, name)?;
+            if let Some(same) = self.weights.get(&place) {
                 self.resident[i] = Some(same.buffer.clone());
                 continue;
             }
-            let size = len.next_multiple_of(4).max(16) as u64 + self.slack();
+            let size = weight_bytes(len) + self.slack();
             let buffer = self.gpu.resident(&format!("weight \"{name}\""), size).await?;
             let uploaded = Uploaded { _owner: Arc::downgrade(&owner), buffer: buffer.clone() };
-            self.weights.insert(key, uploaded);
+            self.weights.insert(place, uploaded);
             self.resident[i] = Some(buffer.clone());
-            new.push((name.as_str(), tensor, buffer));
+            new.extend(program.weights.get(name).map(|tensor| (name.as_str(), tensor, buffer)));
         }
-        upload::tensors(&self.gpu, &new).await
+        Ok(new)
     }
 
     /// Uses the buffers of `states` for the program's states.

@@ -45,15 +45,7 @@ impl StateSet {
         capacity: usize,
         slack: u64,
     ) -> Result<StateSet, RunError> {
-        let mut states = program.states.clone();
-        // A plan may omit states that have only a size: they become states of one axis without growth.
-        for (i, b) in program.buffers.iter().enumerate() {
-            let BufferKind::State { name } = &b.kind else { continue };
-            if !states.iter().any(|s| s.name == *name) {
-                let (name, shape) = (name.clone(), vec![b.elements.clone()]);
-                states.push(State { name, dtype: b.dtype, shape, buffer: i, growth: None, initial: None });
-            }
-        }
+        let states = states_of(program);
         let mut initial = BTreeMap::new();
         for s in &states {
             let Some(weight) = &s.initial else { continue };
@@ -136,6 +128,29 @@ impl StateSet {
     fn set_lengths(&self, to: &[(String, i64)]) {
         self.lock().lengths.extend(to.iter().cloned());
     }
+}
+
+/// The states of a program. A plan may omit states that have only a size: they become states of one axis without growth.
+fn states_of(program: &Program) -> Vec<State> {
+    let mut states = program.states.clone();
+    for (i, b) in program.buffers.iter().enumerate() {
+        let BufferKind::State { name } = &b.kind else { continue };
+        if !states.iter().any(|s| s.name == *name) {
+            let (name, shape) = (name.clone(), vec![b.elements.clone()]);
+            states.push(State { name, dtype: b.dtype, shape, buffer: i, growth: None, initial: None });
+        }
+    }
+    states
+}
+
+/// The bytes of a program's states with room for `capacity` positions.
+///
+/// # Errors
+/// [`RunError::State`] for a state that is too large.
+pub(crate) fn bytes(program: &Program, capacity: usize) -> Result<u64, RunError> {
+    let states = states_of(program);
+    let capacities = room::capacities(&states, capacity)?;
+    states.iter().map(|s| room::bytes(s, &capacities)).sum()
 }
 
 /// The lengths of the states after a run with these values of the symbols, by symbol.

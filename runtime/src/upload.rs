@@ -4,6 +4,7 @@ use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::platform::{self, PIECE};
 use std::ops::Range;
+use std::time::Duration;
 use wgfc_program::Tensor;
 
 /// Copies tensors, all of whose bytes must be present, into buffers. Work that is submitted afterwards sees the bytes. Tensors are read
@@ -13,7 +14,12 @@ pub(crate) async fn tensors(gpu: &Gpu, all: &[(&str, &Tensor, wgpu::Buffer)]) ->
     all.sort_by_key(|(_, t, _)| t.place());
     let sources: Vec<Source<'_>> =
         all.iter().map(|(name, t, buffer)| Source { name, bytes: Bytes::Tensor(t), buffer }).collect();
-    platform::upload(gpu, pieces(&sources)).await
+    let bytes: usize = sources.iter().map(|s| s.bytes.len()).sum();
+    let start = platform::now();
+    gpu.count_uploads(|u| u.wanted += bytes as u64);
+    let done = platform::upload(gpu, pieces(&sources)).await;
+    gpu.count_uploads(|u| u.time += start.map_or(Duration::ZERO, |s| s.elapsed()));
+    done
 }
 
 /// Copies bytes into a buffer. Work that is submitted afterwards sees them.
@@ -80,10 +86,11 @@ impl Piece<'_> {
     pub(crate) fn padded(&self) -> usize {
         self.range.len().next_multiple_of(4)
     }
-    /// Says that the bytes have been read.
-    pub(crate) fn release(&self) {
+    /// Says that the bytes have been read, and counts those of tensors.
+    pub(crate) fn done(&self, gpu: &Gpu) {
         if let Bytes::Tensor(t) = self.source.bytes {
             t.release(self.range.clone());
+            gpu.count_uploads(|u| u.bytes += self.range.len() as u64);
         }
     }
     pub(crate) fn absent(&self) -> RunError {
@@ -112,7 +119,7 @@ impl Piece<'_> {
             view.is_none_or(|mut view| self.put(view.slice(..)))
         });
         if copied.await? {
-            self.release();
+            self.done(gpu);
             Ok(())
         } else {
             Err(self.absent())

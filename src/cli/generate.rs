@@ -236,6 +236,14 @@ impl Stats {
                 time_text(self.parts.uploading.as_secs_f64())
             ),
         );
+        let copying = self.parts.copying.as_secs_f64();
+        if copying > 0.0 {
+            let speed = self.parts.copied as f64 / (1u64 << 30) as f64 / copying;
+            row(
+                "weights",
+                format!("{} in {}, {speed:.2} GB/s", bytes_text(self.parts.copied), time_text(copying)),
+            );
+        }
         if let Some(first) = self.times.first() {
             row("first token", format!("{} after it, {} tokens of prompt", time_text(*first), self.prompt));
         }
@@ -269,6 +277,8 @@ impl Stats {
             "reading_seconds": self.read,
             "compiling_seconds": self.parts.compiling.as_secs_f64(),
             "uploading_seconds": self.parts.uploading.as_secs_f64(),
+            "copying_weights_seconds": self.parts.copying.as_secs_f64(),
+            "copied_weights_bytes": self.parts.copied,
             "device_memory_bytes": self.memory.total(),
             "weights_bytes": self.memory.weights,
             "cache_bytes": self.memory.states,

@@ -13,6 +13,7 @@ use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::Diagnostic;
 use wgfc::compiler::import::Format;
 use wgfc::compiler::import::shape_inputs;
+use wgfc::inspect::bytes_text;
 use wgfc::model::{Opened, WhyCpu};
 use wgfc::runtime::Gpu;
 use wgfc::runtime::kernel::Checks;
@@ -199,15 +200,26 @@ pub fn refuse_compile_options(compile: &CompileOptions, random_weights: bool) ->
     ))
 }
 
-/// Shows progress while a model's kernels are compiled on the device.
+/// Shows progress while a model's kernels are compiled on the device and its weights are copied to it.
 pub fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
     compiling_as(gpu, format!("compiling {}", shown(path)), t)
 }
 
 /// [`compiling`] with another text.
 pub fn compiling_as(gpu: &Gpu, what: String, t: &Terminal) -> Progress {
-    let gpu = gpu.clone();
-    t.watch(what, move || gpu.compiled())
+    let (gpu, before) = (gpu.clone(), gpu.uploads());
+    t.watch_text(what, move || {
+        let (done, all) = gpu.compiled();
+        let kernels = (all > 0).then(|| format!("kernel {done} of {all} on the device"));
+        let (uploads, of) =
+            (gpu.uploads(), |bytes: u64, before: u64| bytes_text(bytes.saturating_sub(before)));
+        let weights = (uploads.wanted > before.wanted).then(|| {
+            let (bytes, wanted) = (of(uploads.bytes, before.bytes), of(uploads.wanted, before.wanted));
+            format!("{bytes} of {wanted} of weights")
+        });
+        let both: Vec<String> = kernels.into_iter().chain(weights).collect();
+        (!both.is_empty()).then(|| both.join(", "))
+    })
 }
 
 /// Adds advice to an error about missing weights.

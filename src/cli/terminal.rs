@@ -165,14 +165,6 @@ impl Terminal {
         Progress { bar, watcher: None }
     }
 
-    /// A spinner that also shows how many kernels are done, once their number is known.
-    pub fn watch(&self, what: String, count: impl Fn() -> (usize, usize) + Send + 'static) -> Progress {
-        self.watch_text(what, move || match count() {
-            (_, 0) => None,
-            (done, all) => Some(format!("kernel {done} of {all} on the device")),
-        })
-    }
-
     /// A spinner that also shows the text that `text` returns.
     pub fn watch_text(&self, what: String, text: impl Fn() -> Option<String> + Send + 'static) -> Progress {
         let mut progress = self.spinner(what.clone());

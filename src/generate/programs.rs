@@ -78,7 +78,8 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
     let file = decoder.source()?;
     let (long, short) = both(file, options.clone(), 1, PROMPT)?;
     let named = [Some(("decode", short)), long.map(|l| ("prefill", l))];
-    let one = |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options)?.0));
+    let one =
+        |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options, &|_| Ok(()))?.0));
     let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
     Ok(Bundle::new(programs))
 }
@@ -196,14 +197,25 @@ pub fn fused(
     [Some(short), long].into_iter().flatten().map(fuse).collect()
 }
 
-/// A decoder's program, and whether each sequence has its own end in the states.
-pub(super) fn compile(file: &ModelFile, options: &Options) -> Result<(Program, bool), Error> {
-    let mut own_ends = false;
+/// A decoder's program, and whether each sequence has its own end in the states. `check` may refuse the graph before weights are read.
+pub(super) fn compile(
+    file: &ModelFile,
+    options: &Options,
+    check: &dyn Fn(&Graph) -> Result<(), Error>,
+) -> Result<(Program, bool), Error> {
+    let (mut own_ends, mut refused) = (false, None);
     let program = file.compile_amended(options, &mut |graph| {
         own_ends = decoder_graph(graph)?;
-        Ok(())
-    })?;
-    Ok((program, own_ends))
+        check(graph).map_err(|e| {
+            let words = Diagnostic::unsupported(e.to_string());
+            refused = Some(e);
+            Errors(vec![words])
+        })
+    });
+    match refused {
+        Some(e) => Err(e),
+        None => Ok((program?, own_ends)),
+    }
 }
 
 /// Turns the decoder's cache into states, and its outputs into the last position's logits and the chosen token. Returns

@@ -6,7 +6,7 @@ use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc::compiler::import::gguf;
-use wgfc::{ModelFile, Options, Tensor};
+use wgfc::{ModelFile, Options, Program, Tensor};
 use wgfc_compiler::lower::Lowering;
 use wgfc_ir::{Border, Graph};
 
@@ -106,9 +106,18 @@ fn devices_compute_the_logits_of_transformers() {
     ] {
         let at = folder().join(name);
         let dims = [("batch", 1), ("past", 0), ("seq", 12)].map(|(k, v)| (k.to_owned(), v)).into();
-        let options = Options { dims, ..Options::default() };
-        let program = ModelFile::open(&at.join(model)).unwrap().compile(&options).unwrap();
-        let given = program.inputs.iter().map(|i| match &*i.name {
+        let mut options = Options { dims, ..Options::default() };
+        let file = ModelFile::open(&at.join(model)).unwrap();
+        let mut programs = vec![file.compile(&options).unwrap()];
+        // Where a binding is smaller than the largest weight, its parts are bound, and its rows are cut where these are too many.
+        let largest = |p: &Program| p.weights.values().filter_map(Tensor::byte_len).max().unwrap();
+        for parts in [1.5, 5.0] {
+            options.profile.max_binding_bytes = (largest(&programs[0]) as f64 / parts) as u64;
+            let cut = file.compile(&options).unwrap();
+            assert!(largest(&cut) < largest(&programs[0]) && cut.weights.len() > programs[0].weights.len());
+            programs.push(cut);
+        }
+        let given = programs[0].inputs.iter().map(|i| match &*i.name {
             "input_ids" => (i.name.clone(), ids.clone()),
             name => {
                 let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
@@ -116,8 +125,10 @@ fn devices_compute_the_logits_of_transformers() {
             }
         });
         let given: BTreeMap<String, Tensor> = given.collect();
-        for gpu in Backend::adapters() {
-            let got = run_session(&mut session(&gpu, &program).unwrap(), &given).unwrap();
+        for (gpu, program) in
+            Backend::adapters().into_iter().flat_map(|gpu| programs.iter().map(move |p| (gpu.clone(), p)))
+        {
+            let got = run_session(&mut session(&gpu, program).unwrap(), &given).unwrap();
             let d = difference(&got[0].to_f32s().unwrap(), &tensor(&at.join(logits_of)));
             assert!(d < 5e-5, "{name} on {}: {d:e}", gpu.summary().name);
         }

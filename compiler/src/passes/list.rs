@@ -1,6 +1,8 @@
 //! The list of passes.
 
-use super::{Pass, Run, Scope, Section, control_flow, forms, loops, outputs, supported, wide_concats};
+use super::{
+    Pass, Run, Scope, Section, control_flow, forms, large_weights, loops, outputs, supported, wide_concats,
+};
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::{few_channels, key_parts, scatter};
 use crate::options::{Fusion, Precision, Technique, WeightBits};
@@ -205,6 +207,13 @@ pub static PASSES: &[Pass] = &[
             Ok(())
         }),
         ..GRAPH
+    },
+    Pass {
+        name: "large-weights",
+        about: "Cuts the rows of weights that are larger than half of the bindings of a kernel together.",
+        needed: Some("a kernel binds only so many buffers, each of at most so many bytes"),
+        run: Run::Graph(|g, cx| large_weights::cut(g, &cx.options.profile).map(drop)),
+        ..LOWER
     },
     Pass {
         name: "wide-concats",

@@ -16,6 +16,7 @@ mod control_flow;
 #[cfg(test)]
 mod docs;
 mod forms;
+mod large_weights;
 mod list;
 mod loops;
 mod outputs;

@@ -32,6 +32,8 @@ pub(crate) use here::compile_each;
 pub(crate) use here::copied;
 /// Whether a device is lost; `false` if that cannot be found out without waiting.
 pub(crate) use here::is_lost;
+/// The bytes of a device's own memory, if the platform says it.
+pub(crate) use here::memory;
 /// The time; `None` if std has no clock on this platform.
 pub(crate) use here::now;
 /// Waits for all work up to a submission, or for all submitted work, and calls its callbacks. Returns at once on platforms that

@@ -56,6 +56,26 @@ pub(crate) fn is_lost(device: &wgpu::Device) -> bool {
     errors == 0 && buffer.get_mapped_range(..).is_err()
 }
 
+/// The largest heap of a Vulkan device's own memory.
+#[cfg(not(any(target_os = "macos", target_os = "ios")))]
+pub(crate) fn memory(device: &wgpu::Device) -> Option<u64> {
+    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+    const OWN: u32 = 1;
+    // SAFETY: the device is not changed or destroyed, only asked for the properties of its adapter.
+    let device = unsafe { device.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = device.shared_instance().raw_instance();
+    // SAFETY: the adapter is one of this instance.
+    let all = unsafe { instance.get_physical_device_memory_properties(device.raw_physical_device()) };
+    let heaps = all.memory_heaps_as_slice().iter();
+    heaps.filter(|h| h.flags.as_raw() & OWN != 0).map(|h| h.size).max()
+}
+
+/// Unknown: Metal's devices mostly share the host's memory.
+#[cfg(any(target_os = "macos", target_os = "ios"))]
+pub(crate) fn memory(_: &wgpu::Device) -> Option<u64> {
+    None
+}
+
 /// Callbacks are called only while the device is polled.
 pub(crate) fn poll(
     device: &wgpu::Device,

@@ -31,6 +31,11 @@ pub(crate) fn is_lost(_: &wgpu::Device) -> bool {
     false
 }
 
+/// Unknown: browsers do not say it.
+pub(crate) fn memory(_: &wgpu::Device) -> Option<u64> {
+    None
+}
+
 pub(crate) fn poll(_: &wgpu::Device, _: Option<wgpu::SubmissionIndex>) -> Result<(), wgpu::PollError> {
     Ok(())
 }

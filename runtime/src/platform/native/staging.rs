@@ -20,7 +20,8 @@ const SMALL: usize = 256 << 10;
 pub(crate) const PIECE: usize = 2 << 20;
 /// The largest number of threads. Memory bandwidth limits the use of more.
 const THREADS: usize = 16;
-/// The largest number of staging buffers, of 64 MiB together: while one of a thread is copied, it fills another.
+/// The largest number of staging buffers, of 64 MiB together: while one of a thread is copied, it fills another. Uploads of fewer bytes
+/// wait for nothing.
 const BUFFERS: usize = 2 * THREADS;
 /// How long this thread waits for a full buffer before it asks again which buffers the device has read.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -136,7 +137,7 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
     }
     let loads = loads(pieces);
     let threads = threads(bytes, THREADS).min(loads.len());
-    let count = loads.len().min(2 * threads);
+    let count = loads.len().min(BUFFERS);
     let pool = gpu.staging().clone();
     let buffers = gpu.scoped("uploading", || (0..count).map(|_| pool.take(gpu)).collect()).await?;
     let state = Mutex::new(State { buffers, ended: false });
@@ -147,7 +148,7 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
         while let Some(load) = loads.get(next.fetch_add(1, Ordering::Relaxed))
             && let Some(buffer) = waiting.take()
         {
-            let result = fill(load, &buffer).map(|()| (load, buffer));
+            let result = fill(gpu, load, &buffer).map(|()| (load, buffer));
             // The other end is gone after an error.
             if full.send(result).is_err() {
                 break;
@@ -165,7 +166,7 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
         let mut copying = 0;
         let mut copy = || {
             while left > 0 {
-                while copying + threads > count
+                while copying + threads.min(left) > count
                     && let Some((index, n)) = sent.pop_front()
                 {
                     gpu.drive(Some(index))?;
@@ -175,7 +176,10 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
                     Ok(first) => first,
                     Err(RecvTimeoutError::Timeout) => {
                         gpu.health()?;
-                        gpu.device().poll(wgpu::PollType::Poll).map_err(|e| failed(e.to_string()))?;
+                        // Nothing is polled if there is a buffer for each load.
+                        if copying + left > count {
+                            gpu.device().poll(wgpu::PollType::Poll).map_err(|e| failed(e.to_string()))?;
+                        }
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => {
@@ -231,14 +235,14 @@ fn failed(message: String) -> RunError {
     RunError::Gpu { what: "uploading".to_owned(), message }
 }
 
-fn fill(load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
+fn fill(gpu: &Gpu, load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
     for (p, at) in load {
         let range = *at as u64..(*at + p.padded()) as u64;
         let mut view = buffer.get_mapped_range_mut(range).map_err(|e| failed(e.to_string()))?;
         if !p.put(view.slice(..)) {
             return Err(p.absent());
         }
-        p.release();
+        p.done(gpu);
     }
     Ok(())
 }
