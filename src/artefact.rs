@@ -16,7 +16,7 @@ use wgfc_ir::Bundle;
 use wgfc_ir::program::Program;
 
 pub use read::{ReadOptions, is_program, load, load_bundle, load_bundle_with, load_with, sources};
-pub(crate) use recipe::Originals;
+pub(crate) use recipe::{Originals, sha256};
 
 /// The plan's file name.
 pub const PLAN: &str = "plan.json";

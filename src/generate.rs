@@ -4,7 +4,8 @@
 //! [`Generator`] is the decoder on a device. It has one program for prompts of any length and one for a single token, which
 //! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
 //! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once, and a
-//! [`ContinuousGenerator`] several that begin and end at any time. [`Generator::chat`] answers [`Message`]s, of which a model's
+//! [`ContinuousGenerator`] several that begin and end at any time. With [`GeneratorOptions::speculate`] tokens are guessed by a
+//! [`Proposer`] and several verified in one run. [`Generator::chat`] answers [`Message`]s, of which a model's
 //! [`ChatTemplate`] makes the prompt.
 //!
 //! ```
@@ -32,6 +33,8 @@ mod programs;
 pub mod recompute;
 mod roles;
 mod sample;
+mod saved;
+mod speculate;
 mod text;
 mod tokens;
 
@@ -40,6 +43,8 @@ pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
+pub use saved::cached_tokens;
+pub use speculate::{Draft, Lookup, Proposer, Speculated};
 pub use text::{ADDED_TEMPLATE, CONFIG, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
 pub use tokens::Tokens;
 
@@ -48,9 +53,10 @@ use crate::value_info::{ValueInfo, program_values};
 use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
 use fits::Sizes;
-use programs::{compilations, compile, ids_type, limited, share_weights, vocabulary};
+use programs::{Compilations, Verifier, compilations, compile, ids_type, limited, share_weights, vocabulary};
 use roles::Input;
-use std::collections::{BTreeSet, HashMap};
+use speculate::Speculation;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
@@ -130,6 +136,9 @@ pub struct GeneratorOptions {
     /// The most bytes of device memory that weights and cache may take; `None` for those that the device has, if they are known
     /// ([`Gpu::memory`]). A decoder that needs more is refused before its weights are read.
     pub device_memory: Option<u64>,
+    /// The most tokens that are proposed for a run of a [`Generator`], which verifies them together; 0 for no speculation. See
+    /// [`Proposer`]. 7 are a good number. A third program is compiled for such runs. Generators of several sequences ignore it.
+    pub speculate: usize,
 }
 
 impl Default for GeneratorOptions {
@@ -148,6 +157,7 @@ impl Default for GeneratorOptions {
             keep_f32: vec![],
             weights: WeightBits::Own,
             device_memory: None,
+            speculate: 0,
         }
     }
 }
@@ -197,6 +207,8 @@ pub struct Generator {
     decode: Session,
     /// The sessions that compute a token from the logits within top-k and top-p limits, created when first needed.
     limited: HashMap<Limits, Session>,
+    /// The part that verifies proposals, if there is speculation.
+    speculation: Option<Speculation>,
     /// The options with which the programs of `limited` are compiled.
     options: Options,
     inputs: Vec<Input>,
@@ -212,6 +224,8 @@ pub struct Generator {
     /// one that is not known.
     history: Vec<i64>,
     warnings: Vec<String>,
+    /// The fingerprint of the model's file, which saved caches name.
+    model: String,
     setup: Setup,
 }
 
@@ -271,39 +285,51 @@ impl Generator {
             let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
             let long = long.filter(|_| options.prompt_chunk > 1);
             let profile = DeviceProfile::default().with_limits(gpu.profile());
+            let programs = Programs { long, short, verifier: None, model: saved::fingerprint(&[]) };
             // A compiled folder is not trusted.
             let made =
-                Generator::of(&gpu, long, short, options, profile, (Checks::default(), start), &|_| None);
+                Generator::of(&gpu, programs, options, profile, (Checks::default(), start), &|_| None);
             return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));
         }
         let file = decoder.model();
-        let (common, single) = compilations(&gpu, decoder, options, batch)?;
+        let all = compilations(&gpu, decoder, options, batch)?;
+        let verification = match options.speculate {
+            n if n > 0 && batch == 1 => Some(all.verification(n.saturating_add(1))?),
+            _ => None,
+        };
+        let Compilations { long: common, single, .. } = all;
         let have = options.device_memory.into_iter().chain(gpu.memory()).min();
         let least = options.capacity.min(ROOM);
         let sizes = OnceLock::new();
         let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph)).check(options, have, least);
-        let (long, short) = std::thread::scope(|scope| {
+        let (long, short, verifier) = std::thread::scope(|scope| {
             let compile = |common| compile(file, common, &check);
             let long = common.as_ref().map(|common| {
                 let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
                 (common, thread.spawn_scoped(scope, move || compile(common)))
             });
             let short = compile(&single);
+            let verifier = verification.as_ref().map(|v| programs::verifier(file, v));
             let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
                 Err(_) => compile(common),
             });
-            (long.transpose(), short)
+            (long.transpose(), short, verifier.transpose())
         });
-        let (long, (mut short, own_ends)) = (long?.map(|l| l.0), short?);
+        let (long, (mut short, own_ends), mut verifier) = (long?.map(|l| l.0), short?, verifier?);
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
+        if let Some(v) = &mut verifier {
+            long.iter().chain([&short]).for_each(|p| share_weights(p, &mut v.program));
+        }
+        let model = saved::fingerprint(file.bytes());
+        let programs = Programs { long, short, verifier, model };
         // The programs have just been compiled in this process.
         let refused = |have| Some(sizes.get()?.refused(options, have, least));
         let mut made =
-            Generator::of(&gpu, long, short, options, single.profile, (Checks::Trusted, start), &refused)?;
+            Generator::of(&gpu, programs, options, single.profile, (Checks::Trusted, start), &refused)?;
         made.warnings.extend(sizes.get().and_then(|s| s.warning(options, have)));
         Ok((made, own_ends))
     }
@@ -312,21 +338,22 @@ impl Generator {
     /// device's memory.
     fn of(
         gpu: &Gpu,
-        long: Option<Program>,
-        short: Program,
+        programs: Programs,
         options: &GeneratorOptions,
         profile: DeviceProfile,
         (checks, start): (Checks, Instant),
         refused: &dyn Fn(Option<u64>) -> Option<Error>,
     ) -> Result<Generator, Error> {
         let (compiled, before) = (Instant::now(), gpu.uploads());
+        let Programs { long, short, verifier, model } = programs;
         let how = SessionOptions {
             checks,
             capacity: options.capacity.min(ROOM),
             memory: options.device_memory,
             ..SessionOptions::default()
         };
-        let programs: Vec<&Program> = long.iter().chain([&short]).collect();
+        let verified = verifier.as_ref().map(|v| &v.program);
+        let programs: Vec<&Program> = long.iter().chain([&short]).chain(verified).collect();
         let sessions = Session::family_blocking(gpu, &programs, how).map_err(|e| {
             let refused = match &e {
                 RunError::DoesNotFit { have, .. } => refused(*have),
@@ -338,6 +365,8 @@ impl Generator {
         let prefill = long.as_ref().and_then(|_| sessions.next());
         let decode =
             sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
+        let verified = verifier.and_then(|v| Some((sessions.next()?, v.turns)));
+        let speculation = verified.map(|(s, turns)| Speculation::new(s, options.speculate + 1, turns));
         let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
@@ -351,6 +380,7 @@ impl Generator {
         Ok(Generator {
             setup,
             limited: HashMap::new(),
+            speculation: speculation.transpose()?,
             options: Options { fusion: options.fusion, profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary,
@@ -360,6 +390,7 @@ impl Generator {
             pending: None,
             history: vec![],
             warnings: short.stats.warnings.clone(),
+            model,
             prefill,
             decode,
         })
@@ -391,7 +422,8 @@ impl Generator {
     }
     /// The memory that the generator holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
-        DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(self.limited.values()))
+        let samplers = self.limited.values().chain(self.speculation_sessions());
+        DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(samplers))
     }
     /// The session that runs a single token.
     pub fn session(&self) -> &Session {
@@ -638,8 +670,10 @@ impl Generator {
         let feed = self.pending.iter().chain(prompt).copied().collect();
         let choice = Choice::new(request.sampling.as_ref(), self.vocabulary);
         self.prepare(choice.limits())?;
+        self.prepare_verification(choice.limits())?;
         Ok(Tokens {
             choice,
+            ready: VecDeque::new(),
             left: request.max_new_tokens,
             stop: request.stop.clone(),
             feed,
@@ -676,11 +710,28 @@ impl Generator {
         let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
         let logits = TensorType::new(logits.dtype, logits.shape.clone());
         let program = limited(logits, limits, ids_type(&self.inputs), &self.options)?;
-        let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
-        let session = Session::with_options_blocking(self.decode.gpu(), &program, options);
-        self.limited.insert(limits, session.map_err(device_error)?);
+        let session = sampler(self.decode.gpu(), &program)?;
+        self.limited.insert(limits, session);
         Ok(())
     }
+}
+
+/// The programs of a generator.
+struct Programs {
+    /// The one for prompts.
+    long: Option<Program>,
+    /// The one for a single token.
+    short: Program,
+    /// The one that verifies proposals.
+    verifier: Option<Verifier>,
+    /// The fingerprint of the model's file.
+    model: String,
+}
+
+/// The session of a program that samples within limits, which was compiled in this process.
+fn sampler(gpu: &Gpu, program: &Program) -> Result<Session, Error> {
+    let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
+    Session::with_options_blocking(gpu, program, options).map_err(device_error)
 }
 
 /// The faults of a prompt; each message begins with `at`, which names the prompt.

@@ -20,6 +20,7 @@ use wgfc_ir::{Class, DType, Scalar, Tensor};
 /// // The same seed and name give the same numbers.
 /// assert_eq!(Rng::new(7, "weights").unit_variance(), x);
 /// ```
+#[derive(Clone)]
 pub struct Rng(u64);
 
 impl Rng {

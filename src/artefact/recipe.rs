@@ -46,7 +46,7 @@ impl Originals {
 }
 
 /// The SHA-256 hash of consecutive pieces, in hexadecimal digits.
-pub(super) fn sha256(read: impl FnOnce(&mut dyn FnMut(&[u8]))) -> String {
+pub(crate) fn sha256(read: impl FnOnce(&mut dyn FnMut(&[u8]))) -> String {
     use std::fmt::Write;
     let mut hash = Sha256::new();
     read(&mut |piece| hash.update(piece));

@@ -9,6 +9,7 @@ mod precision;
 mod reduce;
 mod run;
 mod selftest;
+mod speculation;
 mod train;
 mod variant;
 
@@ -24,6 +25,7 @@ pub use precision::{PrecisionArg, PrecisionArgs};
 pub use reduce::{ReduceArgs, ReportArgs};
 pub use run::{ChatArgs, DataArgs, DecoderArgs, GenerateArgs, ImageNorm, RunArgs, SamplingArgs};
 pub use selftest::SelftestArgs;
+pub use speculation::{Source, SpeculationArgs};
 pub use train::TrainArgs;
 pub use variant::{FeatureArg, TargetArg, VariantArg, distinct};
 

@@ -16,6 +16,7 @@ const LINE: u64 = 1 << 20;
 /// command.
 pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
+    super::speculation::check(&a.speculation)?;
     let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
     let mut chat = Conversation::new(a);
     // A missing template or tokenizer, and a template that refuses the instructions, are errors before the model is compiled.
@@ -23,7 +24,8 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     decoder.chat_prompt(&first, &chat.options)?;
     let decoder = weighted(decoder, &a.decoder, t)?;
     let gpu = adapter::open(&a.decoder.adapter, t)?;
-    let (mut generator, cache) = set_up(&gpu, &decoder, a.capacity, &a.decoder, &a.model, t)?;
+    let (mut generator, cache) =
+        set_up(&gpu, &decoder, a.capacity, (&a.decoder, &a.speculation), &a.model, t)?;
     chat.request.sampling = sampling(&a.sampling, &decoder);
 
     let asks = std::io::stdin().is_terminal() && !t.json;
@@ -149,6 +151,7 @@ impl Conversation {
             ));
         }
         let cached = generator.in_common(&prompt);
+        let before = generator.speculated();
         let mut request = self.request.clone();
         request.max_new_tokens = request.max_new_tokens.min(room);
         request.stop = decoder.stop_tokens();
@@ -190,6 +193,7 @@ impl Conversation {
             "ended": ended,
             "first_token_seconds": first,
             "seconds": total,
+            "speculation": super::speculation::json(&generator.speculated().since(&before)),
         }));
         self.messages.push(Message::assistant(text));
         Ok(reads)

@@ -1,5 +1,7 @@
 //! `wgfc bench decode`.
 
+mod speculated;
+
 use super::adapter;
 use super::args::BenchDecodeArgs;
 use super::compile::say_random_weights;
@@ -53,6 +55,10 @@ struct Check {
 /// Measures decoding.
 pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     a.precision.check()?;
+    super::speculation::check(&a.speculation)?;
+    if a.speculation.proposed() > 0 && a.batch > 1 {
+        return Err(Error::usage("several sequences at once are not speculated on", "leave --batch out"));
+    }
     let mut decoder = Decoder::open_within(&a.model, a.memory_limit)?;
     if a.random_weights {
         let _progress = t.spinner("making up weights".into());
@@ -66,6 +72,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         false => cached(a, &decoder, (&gpu, &cache), t)?,
     };
     let first = first_tokens(a, &decoder, (&gpu, &cache), t)?;
+    let guessed = speculated::measure(a, &a.speculation, &decoder, (&gpu, &cache), t)?;
     let chosen_for = cache.source.to_string();
     let bandwidth = {
         let _progress = t.spinner("measuring the device's bandwidth".into());
@@ -90,6 +97,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
                 "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED, "tokens": COMPARED * a.batch as usize,
             })),
             "past": rows.iter().map(|r| r.json(bandwidth)).collect::<Vec<_>>(),
+            "speculation": guessed.as_ref().map(speculated::Measured::json),
             "prompt": first.iter().map(First::json).collect::<Vec<_>>(),
         }));
         return Ok(());
@@ -115,6 +123,9 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     );
     if !first.is_empty() {
         s += &format!("\n{}", first_text(&first));
+    }
+    if let Some(g) = &guessed {
+        s += &format!("\n{}", g.text());
     }
     for r in &rows {
         s += &format!("\n  {} past\n", r.past);

@@ -1,14 +1,14 @@
 //! `wgfc generate`.
 
 use super::adapter;
-use super::args::{DecoderArgs, GenerateArgs, SamplingArgs};
+use super::args::{DecoderArgs, GenerateArgs, SamplingArgs, SpeculationArgs};
 use super::compile::say_random_weights;
 use super::device_cache::DeviceCache;
-use super::shown;
 use super::terminal::Terminal;
+use super::{shown, speculation};
 use std::path::Path;
 use std::time::Instant;
-use wgfc::generate::{Defaults, Setup};
+use wgfc::generate::{Defaults, Setup, Speculated, cached_tokens};
 use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
@@ -22,6 +22,7 @@ const STEP: usize = 256;
 /// Generates text or tokens.
 pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
+    speculation::check(&a.speculation)?;
     let started = Instant::now();
     let mut decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
     let text = a.prompt.is_some();
@@ -32,17 +33,22 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     };
     decoder = weighted(decoder, &a.decoder, t)?;
     let request = request(a, &decoder);
-    let need = prompt.len().saturating_add(a.max_new_tokens);
+    let saved = a.load_cache.as_deref().map(cached_tokens).transpose()?;
+    let need = prompt.len().saturating_add(a.max_new_tokens).max(saved.map_or(0, |s| s.len()));
     let capacity = a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need));
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let read = started.elapsed().as_secs_f64();
-    let (mut generator, cache) = set_up(&gpu, &decoder, capacity, &a.decoder, &a.model, t)?;
+    let (mut generator, cache) = set_up(&gpu, &decoder, capacity, (&a.decoder, &a.speculation), &a.model, t)?;
 
     let ready = Instant::now();
+    if let Some(file) = &a.load_cache {
+        generator.load_cache(file)?;
+    }
+    let cached = generator.in_common(&prompt);
     let mut stream = if text { Some(decoder.stream()?) } else { None };
     let mut tokens = vec![];
     let mut times = vec![];
-    for token in generator.generate(&prompt, &request)? {
+    for token in generator.complete(&prompt, &request)? {
         let token = token.inspect_err(|_| {
             if !t.json && !tokens.is_empty() {
                 t.print_piece("\n");
@@ -60,15 +66,21 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         }
     }
     cache.save(t);
+    if let Some(file) = &a.save_cache {
+        generator.save_cache(file)?;
+        t.note(&format!("{} tokens are saved in {}", generator.len(), shown(file)));
+    }
     let ended = tokens.last().is_some_and(|t| request.stop.contains(t));
     let stats = Stats {
         prompt: prompt.len(),
+        cached,
         setup: (ready - started).as_secs_f64(),
         read,
         parts: generator.setup(),
         memory: generator.device_memory(),
         peak: wgfc::memory::peak(),
         times,
+        speculated: (a.speculation.proposed() > 0).then(|| generator.speculated()),
         place: generator.session().gpu().summary().name.clone(),
         chosen_for: cache.source.to_string(),
         program: if a.stats {
@@ -127,13 +139,13 @@ pub fn set_up(
     gpu: &Gpu,
     decoder: &Decoder,
     capacity: usize,
-    a: &DecoderArgs,
+    (a, s): (&DecoderArgs, &SpeculationArgs),
     model: &Path,
     t: &Terminal,
 ) -> Result<(Generator, DeviceCache), Error> {
     let mut cache = DeviceCache::open(&a.cache, gpu, t);
-    let options = options(a, &mut cache, capacity);
-    let generator = {
+    let options = GeneratorOptions { speculate: s.proposed(), ..options(a, &mut cache, capacity) };
+    let mut generator = {
         let what = match options.weights.bits() {
             0 => format!("compiling {} and loading its weights", shown(model)),
             bits => format!("compiling {}, its weights in {bits} bits, and loading them", shown(model)),
@@ -143,6 +155,10 @@ pub fn set_up(
         made.map_err(|e| super::load::without_weights(e, decoder.model()))?
     };
     t.warnings(generator.warnings());
+    if let Some(draft) = &s.draft {
+        let _progress = super::load::compiling_as(gpu, format!("compiling {}", shown(draft)), t);
+        speculation::set_up(&mut generator, decoder, s, a.memory_limit, &options)?;
+    }
     Ok((generator, cache))
 }
 
@@ -179,6 +195,8 @@ struct Stats {
     /// The device profile that the programs were compiled for.
     chosen_for: String,
     prompt: usize,
+    /// The tokens of the prompt that a loaded cache held.
+    cached: usize,
     /// The time before the first run.
     setup: f64,
     /// The part of the set-up that opens files, encodes the prompt and generates random weights.
@@ -191,6 +209,8 @@ struct Stats {
     /// The time of each token, counted from the end of the set-up.
     times: Vec<f64>,
     program: Option<ProgramStats>,
+    /// The counts of speculation, if it was asked for.
+    speculated: Option<Speculated>,
 }
 
 /// The estimated cost of one token.
@@ -245,10 +265,18 @@ impl Stats {
             );
         }
         if let Some(first) = self.times.first() {
-            row("first token", format!("{} after it, {} tokens of prompt", time_text(*first), self.prompt));
+            let cached = match self.cached {
+                0 => String::new(),
+                n => format!(", {n} of them in the loaded cache"),
+            };
+            let prompt = self.prompt;
+            row("first token", format!("{} after it, {prompt} tokens of prompt{cached}", time_text(*first)));
         }
         if let Some(s) = self.per_token() {
             row("speed", format!("{:.1} tokens/s, {} a token", 1.0 / s, time_text(s)));
+        }
+        if let Some(s) = &self.speculated {
+            row("speculation", speculation::text(s));
         }
         if let Some(p) = &self.program {
             row("dispatches a token", p.dispatches.to_string());
@@ -273,6 +301,7 @@ impl Stats {
         serde_json::json!({
             "device_profile": self.chosen_for,
             "prompt_tokens": self.prompt,
+            "cached_tokens": self.cached,
             "setup_seconds": self.setup,
             "reading_seconds": self.read,
             "compiling_seconds": self.parts.compiling.as_secs_f64(),
@@ -285,6 +314,7 @@ impl Stats {
             "peak_host_memory_bytes": self.peak,
             "first_token_seconds": self.times.first(),
             "tokens_per_second": self.per_token().map(|s| 1.0 / s),
+            "speculation": self.speculated.as_ref().map(speculation::json),
             "dispatches_per_token": p.map(|p| p.dispatches),
             "bytes_per_token": p.map(|p| p.bytes),
             "bandwidth_bytes_per_second": p.map(|p| p.bandwidth),

@@ -43,6 +43,7 @@ mod run;
 mod selftest;
 mod serve;
 mod signals;
+mod speculation;
 mod terminal;
 mod timings;
 mod train;

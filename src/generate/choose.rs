@@ -59,6 +59,7 @@ const PART: i64 = 1024;
 type Built<T = Value> = Result<T, String>;
 
 /// The choice of each token of a request, in order.
+#[derive(Clone)]
 pub struct Choice {
     how: Option<Sampling>,
     rng: Rng,

@@ -14,9 +14,19 @@ pub const TOKEN: &str = "token";
 /// The input that specifies how the token is chosen: see [`word`](choose::word).
 pub const CHOICE: &str = "choice of the token";
 
+/// The positions whose next tokens a program chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// The last one. [`CHOICE`] is the same for all sequences.
+    Last,
+    /// All of them, for one sequence. [`LOGITS`] is `[…, positions, vocabulary]`, [`TOKEN`] `[positions, 1]`, and [`CHOICE`] has a
+    /// row for each position.
+    All,
+}
+
 /// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced and whose
 /// token ids are of type `ids`. [`CHOICE`] becomes its last input.
-pub fn replace_outputs(graph: &mut Graph, ids: DType) -> Result<(), Errors> {
+pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen) -> Result<(), Errors> {
     let Some(logits) = logits(graph) else {
         let outputs: Vec<String> =
             graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
@@ -27,7 +37,11 @@ pub fn replace_outputs(graph: &mut Graph, ids: DType) -> Result<(), Errors> {
         .help("export the model with its head, as for text generation")
         .into());
     };
-    let (logits, token) = tail(graph, logits, ids).map_err(Diagnostic::internal)?;
+    let made = match chosen {
+        Chosen::Last => tail(graph, logits, ids),
+        Chosen::All => every(graph, logits, ids),
+    };
+    let (logits, token) = made.map_err(Diagnostic::internal)?;
     let border = |name: &str, value| Border { name: name.into(), value };
     graph.outputs = vec![border(LOGITS, logits), border(TOKEN, token)];
     graph.remove_dead();
@@ -63,6 +77,18 @@ fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), 
     let rows = b.reshape(last, vec![rows.iter().product(), len])?;
     let token = choose::token(&mut b, rows, choice, Limits::default(), ids)?;
     Ok((last, token))
+}
+
+/// The tokens behind all positions.
+fn every(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), String> {
+    let mut rows = graph.ty(logits).shape.clone();
+    let len = rows.pop().ok_or("logits without a vocabulary")?;
+    let rows: Dim = rows.iter().product();
+    let choice = choice(graph, Some(rows.clone()));
+    let mut b = Builder::new(graph, "choice");
+    let each = b.reshape(logits, vec![rows, len])?;
+    let token = choose::token(&mut b, each, choice, Limits { each: true, ..Limits::default() }, ids)?;
+    Ok((logits, token))
 }
 
 /// [`CHOICE`] for all rows together, or for each of `rows`.

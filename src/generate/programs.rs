@@ -1,6 +1,7 @@
 //! The programs of a decoder: for prompts, for a single token, and for sampling within limits.
 
 use super::choose::Limits;
+use super::head::Chosen;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, head};
 use crate::model::device_error;
@@ -10,7 +11,7 @@ use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, Dim, GatherAxis, Graph, Growth, Op, TensorType};
+use wgfc_ir::{BinaryOp, DType, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, TensorType};
 use wgfc_runtime::Gpu;
 
 /// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
@@ -18,15 +19,46 @@ use wgfc_runtime::Gpu;
 const PAST_OF_SEVERAL: i64 = 1024;
 /// The number of tokens of a run for prompts that a compiled decoder is optimised for unless the caller expects another.
 const PROMPT: usize = 512;
+/// The most tokens of a run that verifies a proposal.
+const MOST_VERIFIED: i64 = 64;
 
-/// The options of the program for prompts, which is absent if the model takes one token at a time, and of the program for a
-/// single token. Both are for `batch` sequences.
+/// The options of a decoder's programs.
+pub(super) struct Compilations {
+    /// The program for prompts; absent if the model takes one token at a time, or prompts are to be processed so.
+    pub long: Option<Options>,
+    /// The program for a single token.
+    pub single: Options,
+    /// The symbol for the number of tokens of a run; `None` if it is 1.
+    seq: Option<String>,
+}
+
+impl Compilations {
+    /// The options of the program that takes `positions` tokens and chooses the token behind each.
+    pub fn verification(&self, positions: usize) -> Result<Options, Error> {
+        let count = i64::try_from(positions).ok().filter(|n| (2..=MOST_VERIFIED).contains(n));
+        let count = count.ok_or_else(|| {
+            let message = format!("{} tokens cannot be proposed for a run", positions.saturating_sub(1));
+            Error::usage(message, format!("give a number from 1 to {}", MOST_VERIFIED - 1))
+        })?;
+        let seq = self.seq.clone().ok_or_else(|| {
+            Error::usage(
+                "the model takes one token a run, so proposed tokens cannot be verified together",
+                "generate without speculation, or export the model with a symbolic sequence length",
+            )
+        })?;
+        let mut options = self.single.clone();
+        options.dims.insert(seq, count);
+        Ok(options)
+    }
+}
+
+/// The options of the programs for `batch` sequences.
 pub(super) fn compilations(
     gpu: &Gpu,
     decoder: &Decoder,
     options: &GeneratorOptions,
     batch: usize,
-) -> Result<(Option<Options>, Options), Error> {
+) -> Result<Compilations, Error> {
     check_capacity(options)?;
     let common = Options {
         fusion: options.fusion,
@@ -41,8 +73,9 @@ pub(super) fn compilations(
         memory_limit: decoder.memory_limit(),
         ..Options::default()
     };
-    let (long, short) = both(decoder.source()?, common, batch, options.prompt_chunk)?;
-    Ok((long.filter(|_| options.prompt_chunk > 1), short))
+    let mut all = both(decoder.source()?, common, batch, options.prompt_chunk)?;
+    all.long = all.long.filter(|_| options.prompt_chunk > 1);
+    Ok(all)
 }
 
 fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
@@ -76,8 +109,8 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 /// ```
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
-    let (long, short) = both(file, options.clone(), 1, PROMPT)?;
-    let named = [Some(("decode", short)), long.map(|l| ("prefill", l))];
+    let Compilations { long, single, .. } = both(file, options.clone(), 1, PROMPT)?;
+    let named = [Some(("decode", single)), long.map(|l| ("prefill", l))];
     let one =
         |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options, &|_| Ok(()))?.0));
     let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
@@ -92,6 +125,12 @@ pub(super) fn compiled(
     options: &GeneratorOptions,
 ) -> Result<(Option<Program>, Program), Error> {
     check_capacity(options)?;
+    if options.speculate > 0 {
+        return Err(Error::usage(
+            "the decoder is compiled, and has no program that verifies proposed tokens",
+            "give the model itself, or generate without speculation",
+        ));
+    }
     if options.precision != Precision::F32
         || options.weights != WeightBits::Own
         || !options.keep_f32.is_empty()
@@ -128,13 +167,8 @@ pub(super) fn compiled(
 }
 
 /// The options of the program for prompts, of which `prompt` tokens are expected in a run, unless the model takes one token at a time,
-/// and of the program for a single token.
-fn both(
-    file: &ModelFile,
-    common: Options,
-    batch: usize,
-    prompt: usize,
-) -> Result<(Option<Options>, Options), Error> {
+/// and of the program for a single token. [`Compilations::verification`] makes those of a third one from these.
+fn both(file: &ModelFile, common: Options, batch: usize, prompt: usize) -> Result<Compilations, Error> {
     let symbols = roles::symbols(file, common.memory_limit)?;
     let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
     let rows = rows.ok_or_else(|| {
@@ -157,13 +191,13 @@ fn both(
             }
         }
     }
-    let long = symbols.seq.map(|seq| {
+    let long = symbols.seq.clone().map(|seq| {
         let mut long = common;
         let tokens = i64::try_from(prompt).unwrap_or(i64::MAX);
         long.expect.0.entry(seq).or_insert(tokens);
         long
     });
-    Ok((long, single))
+    Ok(Compilations { long, single, seq: symbols.seq })
 }
 
 /// The programs of a [`Generator`](super::Generator) before their kernels are generated, each with the options that it was
@@ -189,12 +223,17 @@ pub fn fused(
     decoder: &Decoder,
     options: &GeneratorOptions,
 ) -> Result<Vec<(Fused, Options)>, Error> {
-    let (long, short) = compilations(gpu, decoder, options, 1)?;
-    let fuse = |o: Options| {
-        let fused = decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g).map(|_| ()))?;
+    let all = compilations(gpu, decoder, options, 1)?;
+    let verified = match options.speculate {
+        0 => None,
+        n => Some((all.verification(n.saturating_add(1))?, Chosen::All)),
+    };
+    let fuse = |(o, chosen): (Options, Chosen)| {
+        let fused = decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g, chosen).map(|_| ()))?;
         Ok((fused, o))
     };
-    [Some(short), long].into_iter().flatten().map(fuse).collect()
+    let last = |o| (o, Chosen::Last);
+    [Some(last(all.single)), all.long.map(last), verified].into_iter().flatten().map(fuse).collect()
 }
 
 /// A decoder's program, and whether each sequence has its own end in the states. `check` may refuse the graph before weights are read.
@@ -205,7 +244,7 @@ pub(super) fn compile(
 ) -> Result<(Program, bool), Error> {
     let (mut own_ends, mut refused) = (false, None);
     let program = file.compile_amended(options, &mut |graph| {
-        own_ends = decoder_graph(graph)?;
+        own_ends = decoder_graph(graph, Chosen::Last)?;
         check(graph).map_err(|e| {
             let words = Diagnostic::unsupported(e.to_string());
             refused = Some(e);
@@ -218,9 +257,55 @@ pub(super) fn compile(
     }
 }
 
-/// Turns the decoder's cache into states, and its outputs into the last position's logits and the chosen token. Returns
+/// The program that verifies a proposal.
+pub(super) struct Verifier {
+    pub program: Program,
+    /// Polynomials in the number of tokens before the run. Where the sign of one changes, so do values that depend on the number
+    /// of tokens so far and on nothing else.
+    pub turns: Vec<Poly>,
+}
+
+/// Compiles the program that verifies a proposal.
+pub(super) fn verifier(file: &ModelFile, options: &Options) -> Result<Verifier, Error> {
+    let mut turns = vec![];
+    let program = file.compile_amended(options, &mut |graph| {
+        decoder_graph(graph, Chosen::All)?;
+        turns = conditions(graph);
+        Ok(())
+    })?;
+    Ok(Verifier { program, turns })
+}
+
+/// The differences that conditions compare with zero, of conditions that depend on the extents of the run only.
+fn conditions(graph: &Graph) -> Vec<Poly> {
+    let mut found = vec![];
+    for id in graph.node_ids() {
+        let Op::Map { body, .. } = &graph.node(id).op else { continue };
+        let extent = |i: u32| match body.nodes.get(i as usize) {
+            Some(ScalarNode::Index(p)) if p.vars().is_empty() => Some(p),
+            _ => None,
+        };
+        for node in &body.nodes {
+            use BinaryOp::{Ge, Gt, Le, Lt};
+            let ScalarNode::Binary(op @ (Gt | Ge | Lt | Le), a, b) = node else { continue };
+            let (Some(a), Some(b)) = (extent(*a), extent(*b)) else { continue };
+            let difference = match op {
+                Gt => a - b,
+                Ge => &(a - b) + 1,
+                Lt => b - a,
+                _ => &(b - a) + 1,
+            };
+            if difference.as_const().is_none() && !found.contains(&difference) {
+                found.push(difference);
+            }
+        }
+    }
+    found
+}
+
+/// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all. Returns
 /// whether each sequence has its own end in the states.
-fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
+fn decoder_graph(graph: &mut Graph, chosen: Chosen) -> Result<bool, Errors> {
     let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
     let ports = graph_values(graph, &graph.inputs);
     let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
@@ -228,7 +313,7 @@ fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
     introduced.map_err(no_decoder)?;
     growing(graph)?;
     let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
-    head::replace_outputs(graph, ids_type(&inputs))?;
+    head::replace_outputs(graph, ids_type(&inputs), chosen)?;
     Ok(own_ends)
 }
 

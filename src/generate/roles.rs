@@ -20,6 +20,7 @@ enum Role {
 }
 
 /// An input and its role.
+#[derive(Clone)]
 pub struct Input {
     pub name: String,
     pub dtype: DType,

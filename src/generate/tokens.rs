@@ -5,6 +5,7 @@ use super::roles::Input;
 use super::{Generator, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
+use std::collections::VecDeque;
 use wgfc_runtime::session::{Started, Value};
 use wgfc_runtime::{DeviceTensor, Session};
 
@@ -39,6 +40,13 @@ impl Generator {
             Some(limited) => chosen(session, limited, &given, words, outputs)?,
         };
         Ok(Run { started, after: self.decode.state_len() })
+    }
+
+    /// Records a generated token, behind which this many positions are valid.
+    fn generated(&mut self, token: i64, after: usize) -> i64 {
+        self.history.push(token);
+        (self.kept, self.pending) = (after, Some(token));
+        token
     }
 
     /// The token in the outputs of a run.
@@ -115,8 +123,10 @@ pub(super) struct Run {
 /// An iterator over generated tokens. See [`Generator::generate`]. See the example of [`Generator`].
 pub struct Tokens<'g> {
     pub(super) generator: &'g mut Generator,
-    /// The tokens that the model has not processed yet.
+    /// The tokens that the model has not processed yet, until the first token has been generated.
     pub(super) feed: Vec<i64>,
+    /// Tokens that have been verified, each with the number of valid positions after it.
+    pub(super) ready: VecDeque<(i64, usize)>,
     pub(super) left: usize,
     pub(super) stop: Vec<i64>,
     pub(super) choice: Choice,
@@ -126,12 +136,27 @@ pub struct Tokens<'g> {
 
 impl Tokens<'_> {
     fn advance(&mut self) -> Result<i64, Error> {
-        let (run, first) = match self.next.take() {
-            Some(run) => (run?, false),
-            None => (self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?, true),
+        let first = !self.feed.is_empty();
+        if self.ready.is_empty() && self.next.is_none() && !first {
+            self.generator.settle()?;
+            let most = self.left.saturating_add(1);
+            self.ready = self.generator.speculate(&mut self.choice, most)?.unwrap_or_default();
+        }
+        if let Some((token, after)) = self.ready.pop_front() {
+            return Ok(self.generator.generated(token, after));
+        }
+        let run = match self.next.take() {
+            Some(run) => run?,
+            None => {
+                self.generator.settle()?;
+                let pending = self.generator.pending.filter(|_| !first);
+                let feed = pending.map_or(self.feed.clone(), |t| vec![t]);
+                self.generator.start(&feed, &mut self.choice, &[head::TOKEN])?
+            }
         };
+        self.generator.count_step();
         let after = run.after;
-        if self.left > 0 {
+        if self.left > 0 && !self.generator.awaits_proposal(first) {
             self.next = Some(self.generator.follow(&run, &mut self.choice));
         }
         let read = run.started.read_blocking().map_err(device_error)?;
@@ -140,10 +165,9 @@ impl Tokens<'_> {
             // The feed begins with the token that was generated last, if there is one.
             self.generator.history.truncate(self.generator.kept);
             self.generator.history.extend(&self.feed);
+            self.feed.clear();
         }
-        self.generator.history.push(token);
-        (self.generator.kept, self.generator.pending) = (after, Some(token));
-        Ok(token)
+        Ok(self.generator.generated(token, after))
     }
 }
 
@@ -156,6 +180,7 @@ impl Iterator for Tokens<'_> {
         if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
             self.left = 0;
             self.next = None;
+            self.ready.clear();
             if let Err(e) = self.generator.settle() {
                 return Some(token.and(Err(e)));
             }

@@ -18,6 +18,7 @@ mod profiles;
 mod report;
 mod serve;
 mod sizes;
+mod speculation;
 mod train;
 mod wrong;
 

@@ -1,8 +1,8 @@
 //! Arguments of `wgfc bench`.
 
 use super::{
-    AdapterArgs, CacheArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, PrecisionArgs, TechniqueArg,
-    parse_bytes,
+    AdapterArgs, CacheArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, PrecisionArgs, SpeculationArgs,
+    TechniqueArg, parse_bytes,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -196,6 +196,8 @@ pub struct BenchDecodeArgs {
     pub expect: ExpectArgs,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
     /// Write a row for each dispatch

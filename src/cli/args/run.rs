@@ -1,6 +1,9 @@
 //! Arguments of `wgfc run` and `wgfc generate`.
 
-use super::{AdapterArgs, CacheArgs, CompileOptions, ExpectArgs, FusionArg, PrecisionArgs, parse_bytes};
+use super::{
+    AdapterArgs, CacheArgs, CompileOptions, ExpectArgs, FusionArg, PrecisionArgs, SpeculationArgs,
+    parse_bytes,
+};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -109,6 +112,10 @@ Examples:
   wgfc generate model.onnx --tokens 785,9396,374 --stats
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --expect past_sequence_length=2000
   wgfc generate decoder.onnx --random-weights --tokens 1 --max-new-tokens 200 --stats --quiet
+  wgfc generate qwen2.5-7b/ --prompt \"Repeat: the sea is blue.\" --speculate lookup
+  wgfc generate qwen2.5-7b/ --prompt \"The sea is\" --draft qwen2.5-0.5b/
+  wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt)\" --max-new-tokens 1 --save-cache book.cache
+  wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt) In short:\" --load-cache book.cache
 
 A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
 tokens and its sampling apply unless options say otherwise. The model takes token ids and past keys and
@@ -130,11 +137,19 @@ pub struct GenerateArgs {
     /// How many positions the cache may grow to; without it the prompt and the new tokens fit
     #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
+    /// Begin with the cache of this file: tokens of the prompt that it begins with, too, are not processed again
+    #[arg(long, value_name = "FILE")]
+    pub load_cache: Option<PathBuf>,
+    /// Write the cache of the prompt and the new tokens to this file (safetensors)
+    #[arg(long, value_name = "FILE")]
+    pub save_cache: Option<PathBuf>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     /// Do not end at the end token
     #[arg(long)]
     pub ignore_end: bool,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub decoder: DecoderArgs,
     /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
@@ -211,6 +226,8 @@ pub struct ChatArgs {
     pub capacity: usize,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub decoder: DecoderArgs,
 }
