@@ -269,13 +269,13 @@ impl Generator {
         Ok(Generator::build(gpu, decoder, options, 1)?.0)
     }
 
-    /// A generator for `batch` sequences, and whether each sequence has its own end in the cache.
+    /// A generator for `batch` sequences, and how its cache is laid out.
     fn build(
         gpu: Gpu,
         decoder: &Decoder,
         options: &GeneratorOptions,
         batch: usize,
-    ) -> Result<(Generator, bool), Error> {
+    ) -> Result<(Generator, Built), Error> {
         let start = Instant::now();
         if let Some(bundle) = decoder.compiled() {
             if batch != 1 {
@@ -289,7 +289,8 @@ impl Generator {
             // A compiled folder is not trusted.
             let made =
                 Generator::of(&gpu, programs, options, profile, (Checks::default(), start), &|_| None);
-            return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));
+            let made = made.map_err(|e| crate::model::edited(decoder.path(), e))?;
+            return Ok((made, Built { own_ends: false, rows_lead: true }));
         }
         let file = decoder.model();
         let all = compilations(&gpu, decoder, options, batch)?;
@@ -297,7 +298,7 @@ impl Generator {
             n if n > 0 && batch == 1 => Some(all.verification(n.saturating_add(1))?),
             _ => None,
         };
-        let Compilations { long: common, single, .. } = all;
+        let Compilations { long: common, single, rows_lead, .. } = all;
         let have = options.device_memory.into_iter().chain(gpu.memory()).min();
         let least = options.capacity.min(ROOM);
         let sizes = OnceLock::new();
@@ -331,7 +332,7 @@ impl Generator {
         let mut made =
             Generator::of(&gpu, programs, options, single.profile, (Checks::Trusted, start), &refused)?;
         made.warnings.extend(sizes.get().and_then(|s| s.warning(options, have)));
-        Ok((made, own_ends))
+        Ok((made, Built { own_ends, rows_lead }))
     }
 
     /// The generator that runs these programs, whose compilation began at `start`. `refused` is the error of programs that do not fit the
@@ -714,6 +715,14 @@ impl Generator {
         self.limited.insert(limits, session);
         Ok(())
     }
+}
+
+/// How the cache of a generator is laid out.
+struct Built {
+    /// Whether each sequence has its own end in the cache.
+    own_ends: bool,
+    /// Whether the first axis of the cache is that of the sequences.
+    rows_lead: bool,
 }
 
 /// The programs of a generator.

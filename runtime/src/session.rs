@@ -25,6 +25,7 @@ use wgfc_program::program::BufferKind;
 use wgfc_program::tensor::{ByteOwner, Data};
 use wgfc_program::{DType, Program, Tensor};
 
+pub use crate::state::Place;
 pub use encode::Encoded;
 pub use memory::DeviceMemory;
 pub(crate) use prepared::{Dispatch, Prepared, Ready};

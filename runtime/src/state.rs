@@ -1,7 +1,10 @@
 //! States: tensors that stay on the device from run to run. Several sessions may share them.
 
+mod moved;
 mod room;
 mod values;
+
+pub use moved::Place;
 
 use crate::error::RunError;
 use crate::gpu::Gpu;

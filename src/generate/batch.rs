@@ -7,7 +7,7 @@
 
 use super::choose::{self, Choice, Limits};
 use super::roles::Step;
-use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
+use super::{Built, Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
 use wgfc_runtime::session::{DeviceMemory, Started, Value};
@@ -35,6 +35,8 @@ pub struct BatchGenerator {
     ragged: bool,
     /// Whether each sequence has its own end in the cache.
     pub(super) own_ends: bool,
+    /// Whether the first axis of the cache is that of the sequences.
+    pub(super) rows_lead: bool,
 }
 
 /// One sequence of the batch.
@@ -93,10 +95,10 @@ impl BatchGenerator {
         batch: usize,
         options: &GeneratorOptions,
     ) -> Result<BatchGenerator, Error> {
-        let (generator, own_ends) = Generator::build(gpu, decoder, options, batch)?;
+        let (generator, Built { own_ends, rows_lead }) = Generator::build(gpu, decoder, options, batch)?;
         let ragged = generator.inputs.iter().any(|i| i.hides())
             && (own_ends || generator.inputs.iter().any(|i| i.places_each()));
-        Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged, own_ends })
+        Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged, own_ends, rows_lead })
     }
 
     /// The number of sequences.
@@ -274,6 +276,29 @@ impl BatchGenerator {
             row.pending = None;
             row.hide(0);
         }
+    }
+
+    /// The position of a sequence's first token, and the number of its tokens in consecutive positions from there; `None` if it has none.
+    pub(super) fn stretch(&self, row: usize) -> Option<(usize, usize)> {
+        let real = &self.rows.get(row)?.real;
+        let start = real.iter().position(|r| *r == 1)?;
+        Some((start, real[start..].iter().take_while(|r| **r == 1).count()))
+    }
+
+    /// Makes a sequence that of `tokens` tokens, whose values lie in consecutive positions of its row from `start` on.
+    pub(super) fn place(&mut self, row: usize, start: usize, tokens: usize) {
+        let end = self.generator.decode.state_len();
+        if let Some(row) = self.rows.get_mut(row) {
+            let real = (0..end).map(|i| i64::from((start..start + tokens).contains(&i))).collect();
+            *row = Row { real, seen: tokens, pending: None };
+        }
+    }
+
+    /// Removes the positions after the first `positions`.
+    pub(super) fn rewind(&mut self, positions: usize) -> Result<(), Error> {
+        self.generator.decode.rewind(positions).map_err(device_error)?;
+        self.rows.iter_mut().for_each(|r| r.truncate(positions));
+        Ok(())
     }
 
     /// Undoes runs beyond the valid positions.

@@ -12,12 +12,17 @@
 //!
 //! Positions are used up by padding and by sequences that have ended. When the cache has no room left, it is emptied and the
 //! tokens of all running sequences are processed again, in as many positions as the longest has tokens.
+//!
+//! A prompt that begins like the tokens of a row is not processed from its beginning: see [`prefix`].
+
+mod prefix;
 
 use super::batch::{BatchGenerator, Feed, Pick};
 use super::choose::{self, Choice, Limits};
 use super::{Decoder, GeneratorOptions, Request, head, no_output, problems_of};
 use crate::model::device_error;
 use crate::{Error, Problem};
+use prefix::Remembered;
 use wgfc_runtime::session::{DeviceMemory, Started};
 use wgfc_runtime::{Gpu, Session};
 
@@ -160,6 +165,11 @@ pub struct ContinuousGenerator {
     fresh: bool,
     next: u64,
     recomputed: u64,
+    /// The tokens that each free row still holds.
+    remembered: Vec<Option<Remembered>>,
+    /// Whether cached prefixes are reused, which needs states with a row for each sequence.
+    reuses: bool,
+    reused: u64,
 }
 
 impl ContinuousGenerator {
@@ -194,6 +204,8 @@ impl ContinuousGenerator {
             ));
         }
         let rows = (0..batch.batch()).map(|_| None).collect();
+        let remembered = (0..batch.batch()).map(|_| None).collect();
+        let reuses = batch.rows_lead;
         Ok(ContinuousGenerator {
             batch,
             rows,
@@ -203,6 +215,9 @@ impl ContinuousGenerator {
             fresh: false,
             next: 0,
             recomputed: 0,
+            remembered,
+            reuses,
+            reused: 0,
         })
     }
 
@@ -240,13 +255,14 @@ impl ContinuousGenerator {
     }
 
     /// Begins a sequence. Nothing runs before the next [`ContinuousGenerator::step`]. The tokens of a sequence are those that
-    /// it has alone in a [`Generator`](super::Generator), as far as rounding allows, whatever the other sequences are.
+    /// it has alone in a [`Generator`](super::Generator), as far as rounding allows, whatever the other sequences are. Tokens at the
+    /// beginning of the prompt that a row of the cache holds, of a sequence that runs or has ended, are not processed again.
     ///
     /// # Errors
     /// As many sequences as [`ContinuousGenerator::batch`] are running; otherwise as for [`Bounds::check`].
     pub fn join(&mut self, prompt: &[i64], request: &Request) -> Result<SequenceId, Error> {
         self.bounds().check(prompt, request)?;
-        let Some(row) = self.rows.iter().position(Option::is_none) else {
+        let Some(free) = self.free_row() else {
             let message = format!("{} sequences are running, and there is room for no more", self.rows.len());
             return Err(Error::usage(message, "wait until one has ended"));
         };
@@ -255,18 +271,28 @@ impl ContinuousGenerator {
             self.batch.generator.prepare(limits)?;
         }
         let chunk = self.batch.generator.chunk;
-        if self.running() == 0 {
-            self.empty()?;
-        } else if !self.batch.own_ends && chunk > 1 && prompt.len() > chunk && self.positions() > 0 {
+        let is_idle = self.running() == 0;
+        let (row, fed) = match self.reuse(prompt, request.max_new_tokens)? {
+            Some(reused) => reused,
+            None => {
+                if is_idle {
+                    self.empty()?;
+                }
+                self.batch.forget(free);
+                self.remembered[free] = None;
+                (free, 0)
+            }
+        };
+        let long = chunk > 1 && prompt.len() - fed > chunk && self.positions() > 0;
+        if !is_idle && !self.batch.own_ends && long {
             self.realign = true;
         }
-        self.batch.forget(row);
         let id = SequenceId(self.next);
         self.next += 1;
         self.rows[row] = Some(Sequence {
             id,
             tokens: prompt.to_vec(),
-            fed: 0,
+            fed,
             delay: 0,
             left: request.max_new_tokens,
             stop: request.stop.clone(),
@@ -280,7 +306,7 @@ impl ContinuousGenerator {
     pub fn leave(&mut self, sequence: SequenceId) {
         let row = self.rows.iter().position(|s| s.as_ref().is_some_and(|s| s.id == sequence));
         if let Some(row) = row {
-            self.free(row);
+            self.free(row, true);
         }
     }
 
@@ -302,7 +328,7 @@ impl ContinuousGenerator {
         let done = self.advance();
         if done.is_err() {
             self.flight = None;
-            (0..self.rows.len()).for_each(|row| self.free(row));
+            (0..self.rows.len()).for_each(|row| self.free(row, false));
         }
         done
     }
@@ -458,10 +484,10 @@ impl ContinuousGenerator {
                 _ => None,
             };
             s.tokens.extend(token.as_ref().ok());
-            let ended = end.is_some() || token.is_err();
+            let (ended, sound) = (end.is_some() || token.is_err(), token.is_ok());
             all.push(Generated { sequence: s.id, token, end });
             if ended {
-                self.free(row);
+                self.free(row, sound);
             }
         }
         Ok(all)
@@ -472,15 +498,11 @@ impl ContinuousGenerator {
         self.positions().saturating_add(positions) <= self.batch.capacity()
     }
 
-    fn free(&mut self, row: usize) {
-        self.rows[row] = None;
-        self.batch.forget(row);
-    }
-
     /// Empties the cache.
     fn empty(&mut self) -> Result<(), Error> {
         self.flight = None;
         (self.realign, self.after_prompts) = (false, false);
+        self.remembered.iter_mut().for_each(|m| *m = None);
         self.batch.reset()
     }
 }

@@ -5,13 +5,13 @@ use super::head::Chosen;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, head};
 use crate::model::device_error;
-use crate::value_info::{graph_values, program_values};
+use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{BinaryOp, DType, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, TensorType};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, TensorType};
 use wgfc_runtime::Gpu;
 
 /// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
@@ -30,6 +30,8 @@ pub(super) struct Compilations {
     pub single: Options,
     /// The symbol for the number of tokens of a run; `None` if it is 1.
     seq: Option<String>,
+    /// Whether the first axis of past keys and values is that of the sequences.
+    pub rows_lead: bool,
 }
 
 impl Compilations {
@@ -184,8 +186,15 @@ fn both(file: &ModelFile, common: Options, batch: usize, prompt: usize) -> Resul
     let common = Options { dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(), ..common };
     let one = symbols.seq.iter().map(|s| (s.clone(), 1));
     let mut single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+    let mut rows_lead = batch == 1;
     if let (2.., Some(seq)) = (batch, &symbols.seq) {
-        for past in roles::past_symbols(file, seq, common.memory_limit)? {
+        let past = roles::past(file, common.memory_limit)?;
+        let leads = |p: &ValueInfo| {
+            let first = p.shape.first().and_then(Dim::as_atom);
+            first.is_some_and(|a| matches!(a, Atom::Sym(s) if Some(&**s) == symbols.batch.as_deref()))
+        };
+        rows_lead = !past.is_empty() && past.iter().all(leads);
+        for past in roles::symbols_of(&past, seq) {
             if !single.dims.contains_key(&past) {
                 single.expect.0.entry(past).or_insert(PAST_OF_SEVERAL);
             }
@@ -197,7 +206,7 @@ fn both(file: &ModelFile, common: Options, batch: usize, prompt: usize) -> Resul
         long.expect.0.entry(seq).or_insert(tokens);
         long
     });
-    Ok(Compilations { long, single, seq: symbols.seq })
+    Ok(Compilations { long, single, seq: symbols.seq, rows_lead })
 }
 
 /// The programs of a [`Generator`](super::Generator) before their kernels are generated, each with the options that it was

@@ -200,14 +200,24 @@ pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, E
     }
 }
 
-/// The symbols other than `seq` in the shapes of past keys and values.
-pub fn past_symbols(file: &ModelFile, seq: &str, memory_limit: Option<u64>) -> Result<Vec<String>, Error> {
+/// The inputs with past keys and values.
+pub fn past(file: &ModelFile, memory_limit: Option<u64>) -> Result<Vec<ValueInfo>, Error> {
     let whole = Options { memory_limit, ..Options::default() };
     let plan = Options { graph_only: true, ..whole.clone() };
     let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
-    let ports = graph_values(&graph, &graph.inputs);
-    let past = ports.iter().filter(|p| p.broadcast.is_none() && role(p).is_none());
-    let symbols = past.flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));
+    let mut ports = graph_values(&graph, &graph.inputs);
+    ports.retain(|p| p.broadcast.is_none() && role(p).is_none());
+    Ok(ports)
+}
+
+/// The symbols other than `seq` in the shapes of past keys and values.
+pub fn past_symbols(file: &ModelFile, seq: &str, memory_limit: Option<u64>) -> Result<Vec<String>, Error> {
+    Ok(symbols_of(&past(file, memory_limit)?, seq))
+}
+
+/// The symbols other than `seq` in the shapes of these inputs.
+pub fn symbols_of(past: &[ValueInfo], seq: &str) -> Vec<String> {
+    let symbols = past.iter().flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));
     let all: std::collections::BTreeSet<String> = symbols.filter(|s| s != seq).collect();
-    Ok(all.into_iter().collect())
+    all.into_iter().collect()
 }

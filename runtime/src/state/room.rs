@@ -11,11 +11,11 @@ use wgfc_program::program::{Buffer, State};
 use wgfc_program::{Atom, Dim};
 
 /// The memory layout of a state with respect to the axis along which it grows.
-struct Rows {
+pub(super) struct Rows {
     /// The number of rows, which is the product of the extents of the axes before it.
-    count: u64,
+    pub(super) count: u64,
     /// The size in bits of one position in a row.
-    bits: u64,
+    pub(super) bits: u64,
 }
 
 fn too_large(s: &State) -> RunError {
@@ -56,7 +56,7 @@ pub(super) fn bytes(s: &State, capacities: &BTreeMap<String, i64>) -> Result<u64
     Ok(Buffer::byte_size(s.dtype, n.ok_or_else(|| too_large(s))?))
 }
 
-fn rows(s: &State) -> Option<Rows> {
+pub(super) fn rows(s: &State) -> Option<Rows> {
     let axis = s.growth.as_ref()?.axis;
     let product = |d: &[Dim]| u64::try_from(d.iter().product::<Dim>().as_const()?).ok();
     let bits = product(s.shape.get(axis + 1..)?)?.checked_mul(s.dtype.bits() as u64)?;

@@ -235,5 +235,6 @@ impl Runs {
         set(&self.metrics.waiting, self.waiting.len() as u64);
         set(&self.metrics.positions, self.generator.positions() as u64);
         set(&self.metrics.recomputed, self.generator.recomputed());
+        set(&self.metrics.reused, self.generator.reused());
     }
 }

@@ -62,6 +62,8 @@ pub struct Metrics {
     pub positions: AtomicU64,
     /// How often the running sequences were processed again.
     pub recomputed: AtomicU64,
+    /// Tokens of prompts that were in the cache already.
+    pub reused: AtomicU64,
     /// The time from a request to its first token.
     pub first_token: Histogram,
     /// The time between two tokens of a sequence.
@@ -97,6 +99,12 @@ impl Metrics {
                 "counter",
                 "Times that the running sequences were processed again.",
                 &self.recomputed,
+            ),
+            (
+                "prompt_tokens_reused_total",
+                "counter",
+                "Tokens of prompts that were in the cache and not processed again.",
+                &self.reused,
             ),
             ("sequences_running", "gauge", "Sequences that are generated.", &self.running),
             ("sequences_waiting", "gauge", "Sequences that wait.", &self.waiting),

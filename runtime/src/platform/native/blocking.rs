@@ -145,6 +145,16 @@ impl Session {
     pub fn grow_blocking(&mut self, capacity: usize) -> Result<(), RunError> {
         pollster::block_on(self.grow(capacity))
     }
+    /// [`Session::copy_positions`] for callers without an executor.
+    pub fn copy_positions_blocking(
+        &mut self,
+        rows: usize,
+        from: crate::session::Place,
+        to: crate::session::Place,
+        count: usize,
+    ) -> Result<(), RunError> {
+        pollster::block_on(self.copy_positions(rows, from, to, count))
+    }
     /// [`Session::states`] for callers without an executor.
     pub fn states_blocking(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         pollster::block_on(self.states())
