@@ -350,6 +350,20 @@ mod tests {
         let mut strange = whole.clone();
         strange[8 + u64::from_le_bytes(*whole.first_chunk().unwrap()) as usize] = 200;
         refused(&strange, "token 200");
+        // Any bytes of the header.
+        let mut rng = crate::random::Rng::new(5, "headers");
+        let (bad, end) = (dir.path().join("bad.safetensors"), whole.len().min(1500));
+        for _ in 0..300 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + rng.bits() % 3 {
+                bytes[rng.bits() as usize % end] = (rng.bits() >> 56) as u8;
+            }
+            std::fs::write(&bad, bytes).unwrap();
+            match g.load_cache(&bad) {
+                Ok(()) => assert_eq!(cached_tokens(&bad).unwrap().len(), g.len()),
+                Err(e) => assert!(!matches!(e, Error::Internal(_)), "{e}"),
+            }
+        }
         let mut other = generator("mistral", 0);
         assert!(other.load_cache(&file).is_err());
         assert!(g.load_cache(&dir.path().join("absent")).is_err());
