@@ -82,6 +82,17 @@ with tempfile.TemporaryDirectory() as folder:
         assert drawn[0].choices[0].text == drawn[1].choices[0].text
         assert drawn[0].usage.total_tokens == 22 and drawn[0].choices[0].finish_reason == "length"
 
+        def text(**arguments):
+            more = {"model": "model", "prompt": "the sea", "max_tokens": 12, "temperature": 0}
+            return client.completions.create(**(more | arguments)).choices[0].text
+
+        greedy = text()
+        assert len(set(text(frequency_penalty=2, presence_penalty=2))) > len(set(greedy))
+        assert text(extra_body={"repetition_penalty": 1.0, "min_p": 0.5}) == greedy
+        assert set(text(logit_bias={"5": 100})) == {text(logit_bias={"5": 100}, max_tokens=1)}
+
+        assert fails(openai.BadRequestError, logit_bias={"5": 101}).param == "logit_bias"
+        assert fails(openai.BadRequestError, logit_bias={"37": 1}).code == "invalid_value"
         assert fails(openai.BadRequestError, temperature=3).param == "temperature"
         assert fails(openai.BadRequestError, extra_body={"colour": "red"}).code == "unknown_parameter"
         assert fails(openai.BadRequestError, max_tokens=5000).code == "context_length_exceeded"

@@ -29,12 +29,14 @@ mod choose;
 mod continuous;
 mod fits;
 mod head;
+mod penalties;
 mod programs;
 pub mod recompute;
 mod roles;
 mod sample;
 mod saved;
 mod speculate;
+mod stepwise;
 mod text;
 mod tokens;
 
@@ -663,13 +665,15 @@ impl Generator {
             ));
         }
         if let Some(s) = &request.sampling {
-            problems.extend(s.problems());
+            problems.extend(s.problems(self.vocabulary));
         }
         if !problems.is_empty() {
             return Err(Error::Usage(problems));
         }
         let feed = self.pending.iter().chain(prompt).copied().collect();
-        let choice = Choice::new(request.sampling.as_ref(), self.vocabulary);
+        let mut choice = Choice::new(request.sampling.as_ref(), self.vocabulary);
+        choice.follow(&self.history);
+        choice.follow(prompt);
         self.prepare(choice.limits())?;
         self.prepare_verification(choice.limits())?;
         Ok(Tokens {
@@ -679,6 +683,7 @@ impl Generator {
             stop: request.stop.clone(),
             feed,
             next: None,
+            ahead: None,
             generator: self,
         })
     }

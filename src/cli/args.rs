@@ -633,6 +633,13 @@ fn parse_expected(s: &str) -> Result<(String, i64), String> {
 }
 
 /// Bytes: a number with a unit, of which `MB` is 10^6 and `MiB` 2^20 bytes.
+/// A token id and a number, separated by a colon.
+fn parse_bias(s: &str) -> Result<(i64, f32), String> {
+    let parts =
+        s.split_once(':').and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    parts.ok_or_else(|| format!("`{s}` is no token id and number, as in 11:-2.5"))
+}
+
 fn parse_bytes(s: &str) -> Result<u64, String> {
     let end = s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
     let (number, unit) = (&s[..end], s[end..].trim());

@@ -176,17 +176,23 @@ pub fn sampling(a: &SamplingArgs, decoder: &Decoder) -> Option<Sampling> {
     let d = decoder.defaults();
     let drawn = match a.temperature {
         Some(t) => t != 0.0,
-        None => d.sample || a.top_k.is_some() || a.top_p.is_some(),
+        None => d.sample || a.top_k.is_some() || a.top_p.is_some() || a.min_p.is_some(),
     };
+    let repetition_penalty = a.repetition_penalty.or(d.repetition_penalty).unwrap_or(1.0);
     // If the recommendation is not to sample, its sampling parameters are ignored.
     let d = if d.sample { d.clone() } else { Defaults::default() };
     let sampling = Sampling {
         temperature: a.temperature.or(d.temperature).unwrap_or(1.0),
         top_k: a.top_k.or(d.top_k),
         top_p: a.top_p.or(d.top_p),
+        min_p: a.min_p.or(d.min_p),
+        repetition_penalty,
+        presence_penalty: a.presence_penalty,
+        frequency_penalty: a.frequency_penalty,
+        logit_bias: a.logit_bias.clone(),
         seed: a.seed,
     };
-    drawn.then_some(sampling)
+    if drawn { Some(sampling) } else { sampling.without_chance() }
 }
 
 /// The speed of generation. Times are in seconds.

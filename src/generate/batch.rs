@@ -252,7 +252,13 @@ impl BatchGenerator {
             ));
         }
         if let Some(s) = &request.sampling {
-            problems.extend(s.problems());
+            problems.extend(s.problems(self.vocabulary()));
+            if s.adjusts() {
+                problems.push(Problem::with_help(
+                    "sequences that are generated in step take no penalties and no logit bias",
+                    "leave them out, or use ContinuousGenerator, whose sequences have their own",
+                ));
+            }
         }
         if !problems.is_empty() {
             return Err(Error::Usage(problems));
@@ -354,6 +360,15 @@ impl BatchGenerator {
 
     /// Starts a run. With `pick`, it also chooses the next tokens, and its outputs are read later.
     pub(super) fn run(&mut self, feed: &Feed<'_>, pick: Option<Pick<'_>>) -> Result<Option<Started>, Error> {
+        Ok(self.run_any(feed, pick)?.0)
+    }
+
+    /// Starts a run. Returns the run if it chooses the next tokens, otherwise its logits.
+    fn run_any(
+        &mut self,
+        feed: &Feed<'_>,
+        pick: Option<Pick<'_>>,
+    ) -> Result<(Option<Started>, Option<DeviceTensor>), Error> {
         let empty = vec![[].as_slice(); self.rows.len()];
         let (columns, n) = match feed {
             Feed::Host(columns, n) => (*columns, *n),
@@ -371,12 +386,14 @@ impl BatchGenerator {
             _ => i.of(&step).into(),
         };
         let mut given: Vec<(&str, Value)> = g.inputs.iter().map(|i| (i.name.as_str(), value(i))).collect();
-        let own = if limits.each { choose::greedy() } else { words.clone() };
+        let own = if limits == Limits::default() { words.clone() } else { choose::greedy() };
         given.push((head::CHOICE, own.into()));
         let session = tokens::session(&mut g.prefill, &mut g.decode, n);
+        let mut logits = None;
         let started = match (wanted, g.limited.get_mut(&limits)) {
             (None, _) => {
-                session.run_on_device_blocking(&given).map_err(device_error)?;
+                let made = session.run_on_device_blocking(&given).map_err(device_error)?;
+                logits = made.into_iter().find(|(n, _)| n == head::LOGITS).map(|(_, logits)| logits);
                 None
             }
             (Some(outputs), Some(limited)) => Some(tokens::chosen(session, limited, &given, words, outputs)?),
@@ -390,7 +407,13 @@ impl BatchGenerator {
                 Feed::Device(_, done) => row.extend(usize::from(!done[i]), 1),
             }
         }
-        Ok(started)
+        Ok((started, logits))
+    }
+
+    /// Starts the run that processes the tokens of all sequences, and returns its logits.
+    pub(super) fn forward(&mut self, feed: &Feed<'_>) -> Result<DeviceTensor, Error> {
+        let logits = self.run_any(feed, None)?.1;
+        logits.ok_or_else(no_output)
     }
 
     /// The tokens in the outputs of a run; `None` for sequences that are done.

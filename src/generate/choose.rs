@@ -9,16 +9,22 @@
 //! steps of 2⁻¹⁸ up to 2²⁴ steps. Tokens whose probabilities differ by less than four in a million therefore count as equal,
 //! and equal tokens are all kept or all dropped. `t` is found six bits a round: a round tests 63 candidates for the next
 //! digit at once, each by the count (top-k) or the sum of probabilities (top-p) of the tokens below it. Four rounds find
-//! `t`; top-p after top-k takes four more.
+//! `t`; top-p after top-k takes four more. **Min-p** is a distance that the host computes.
+//!
+//! **Penalties and biases** change the logits of the tokens in a short list, and a **mask** of one bit a token excludes others: both
+//! come before all else ([`adjust`]).
 
+mod adjust;
 mod body;
 mod limits;
 #[cfg(test)]
 mod tests;
 
 use super::Sampling;
+use super::penalties::Penalties;
 use crate::random::Rng;
 use crate::{Error, Tensor};
+pub use adjust::{adjusted, mask_words, masked};
 use limits::kept;
 use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
 
@@ -35,8 +41,12 @@ pub mod word {
     pub const TOP_K: usize = 3;
     /// Top-p, the bits of an f32.
     pub const TOP_P: usize = 4;
-    /// The number of words.
+    /// The number of words of a model's own program, which has no limits.
     pub const COUNT: usize = 5;
+    /// The largest distance that min-p keeps.
+    pub const MIN_P: usize = 5;
+    /// The number of words of a program that chooses from given logits.
+    pub const ALL: usize = 6;
 }
 
 /// The limits that restrict which tokens may be drawn.
@@ -46,12 +56,57 @@ pub struct Limits {
     pub top_k: bool,
     /// Whether only the most probable tokens, among those that top-k keeps, up to a share of the probability can be chosen.
     pub top_p: bool,
+    /// Whether only tokens of at least a share of the largest probability can be chosen.
+    pub min_p: bool,
+    /// Whether the logits of the tokens in a list are changed.
+    pub list: bool,
+    /// Whether a mask excludes tokens.
+    pub mask: bool,
     /// Whether each row has its own words. A row then draws the same tokens wherever it is in the batch.
     pub each: bool,
 }
 
+impl Limits {
+    /// Whether only some of the tokens are drawn from.
+    fn are_some(self) -> bool {
+        self.top_k || self.top_p || self.min_p
+    }
+
+    /// The number of words that control a choice.
+    pub fn words(self) -> usize {
+        if self == Limits::default() { word::COUNT } else { word::ALL }
+    }
+
+    /// No limits, for rows with words of their own.
+    pub fn rows() -> Limits {
+        Limits { each: true, ..Limits::default() }
+    }
+
+    /// The limits of a program for rows of which some need these limits and some others.
+    pub fn with(self, other: Limits) -> Limits {
+        // Three limits are one program, so that there are few.
+        let limited = self.are_some() || other.are_some();
+        Limits {
+            top_k: limited,
+            top_p: limited,
+            min_p: limited,
+            list: self.list || other.list,
+            mask: self.mask || other.mask,
+            each: true,
+        }
+    }
+}
+
 /// The words that control the choice of one token.
-pub type Words = [u32; word::COUNT];
+pub type Words = [u32; word::ALL];
+
+/// A token whose logit is changed: to `x · factor + amount` if the logit `x` is negative, otherwise to `x / factor + amount`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    pub token: i64,
+    pub factor: f32,
+    pub amount: f32,
+}
 
 /// The length of the part of a row whose best token one workgroup finds.
 const PART: i64 = 1024;
@@ -62,6 +117,7 @@ type Built<T = Value> = Result<T, String>;
 #[derive(Clone)]
 pub struct Choice {
     how: Option<Sampling>,
+    penalties: Option<Penalties>,
     rng: Rng,
 }
 
@@ -70,34 +126,67 @@ impl Choice {
     /// dropped.
     pub fn new(how: Option<&Sampling>, vocabulary: usize) -> Choice {
         let seed = how.map_or(0, |s| s.seed);
+        let penalties = how.and_then(Penalties::new);
         let how = how.filter(|s| s.top_k != Some(1)).map(|s| Sampling {
             top_k: s.top_k.filter(|k| *k < vocabulary),
             top_p: s.top_p.filter(|p| *p < 1.0),
+            min_p: s.min_p.filter(|p| *p > 0.0),
             ..s.clone()
         });
-        Choice { how, rng: Rng::new(seed, "tokens") }
+        Choice { how, penalties, rng: Rng::new(seed, "tokens") }
     }
 
     /// The limits that apply.
     pub fn limits(&self) -> Limits {
         let how = self.how.as_ref();
         let (top_k, top_p) = (how.and_then(|s| s.top_k), how.and_then(|s| s.top_p));
-        Limits { top_k: top_k.is_some(), top_p: top_p.is_some(), each: false }
+        let min_p = how.and_then(|s| s.min_p).is_some();
+        let list = self.penalties.is_some();
+        Limits {
+            top_k: top_k.is_some(),
+            top_p: top_p.is_some(),
+            min_p,
+            list,
+            mask: false,
+            each: self.needs_tokens(),
+        }
     }
 
-    /// Whether the choice is greedy.
+    /// Whether the choice is greedy, from logits as they are.
     pub fn is_greedy(&self) -> bool {
-        self.how.is_none()
+        self.how.is_none() && !self.needs_tokens()
     }
 
-    /// The words that control the choice of the next token.
+    /// Whether the choice of a token depends on the tokens before it, so that these must be known on the host.
+    pub fn needs_tokens(&self) -> bool {
+        self.penalties.is_some()
+    }
+
+    /// Takes into account that these tokens precede those of the request. Negative ones are not known.
+    pub fn follow(&mut self, tokens: &[i64]) {
+        self.penalties.iter_mut().for_each(|p| p.follow(tokens));
+    }
+
+    /// Takes into account that this token has been generated.
+    pub fn add(&mut self, token: i64) {
+        self.penalties.iter_mut().for_each(|p| p.add(token));
+    }
+
+    /// The tokens whose logits are changed.
+    pub fn list(&self) -> &[Entry] {
+        self.penalties.as_ref().map_or(&[], Penalties::entries)
+    }
+
+    /// The words that control the choice of the next token by a model's own program, which has no limits, or if there are limits by one that
+    /// chooses from given logits.
     pub fn words(&mut self) -> Tensor {
-        tensor(&self.row())
+        let count = self.limits().words();
+        tensor(&self.row()[..count])
     }
 
     /// [`Choice::words`] of one row.
     pub fn row(&mut self) -> Words {
-        let mut words = [0; word::COUNT];
+        let mut words = [0; word::ALL];
         let Some(how) = &self.how else { return words };
         let random = self.rng.bits();
         // The clamp is beyond every useful temperature on both sides, and excludes 0 and infinity.
@@ -106,6 +195,7 @@ impl Choice {
         words[word::RANDOM + 1] = (random >> 32) as u32;
         words[word::TOP_K] = how.top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(u32::MAX);
         words[word::TOP_P] = how.top_p.unwrap_or(1.0).to_bits();
+        words[word::MIN_P] = limits::distance_of(how.min_p.unwrap_or(0.0));
         words
     }
 }
@@ -119,9 +209,9 @@ fn tensor(words: &[u32]) -> Tensor {
     Tensor::from_scalars(DType::U32, vec![words.len()], &scalars(words))
 }
 
-/// The words of each row, u32 `[rows, word::COUNT]`.
+/// The words of each row, u32 `[rows, word::ALL]`.
 pub fn rows(words: &[Words]) -> Tensor {
-    Tensor::from_scalars(DType::U32, vec![words.len(), word::COUNT], &scalars(words.as_flattened()))
+    Tensor::from_scalars(DType::U32, vec![words.len(), word::ALL], &scalars(words.as_flattened()))
 }
 
 fn scalars(words: &[u32]) -> Vec<Scalar> {
@@ -138,17 +228,16 @@ pub fn nothing_to_choose() -> Error {
 }
 
 /// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as the words `how` (u32
-/// `[word::COUNT]`, or `[rows, word::COUNT]` with `limits.each`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
+/// `[words]`, or `[rows, words]` with `limits.each`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
+/// What `limits.list` and `limits.mask` specify has been done.
 pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids: DType) -> Built {
     let axis = usize::from(limits.each);
-    let words = (0..word::COUNT)
-        .map(|i| b.slice(how, axis, &Poly::from(i), 1, &Dim::ONE))
+    let count = b.shape(how)[axis].as_const().unwrap_or(0);
+    let words = (0..count)
+        .map(|i| b.slice(how, axis, &Poly::constant(i), 1, &Dim::ONE))
         .collect::<Built<Vec<Value>>>()?;
     let (rows, len) = (b.shape(logits)[0].clone(), length(b, logits)?);
-    let kept = match limits {
-        Limits { top_k: false, top_p: false, .. } => None,
-        _ => Some(kept(b, logits, &words, limits)?),
-    };
+    let kept = if limits.are_some() { Some(kept(b, logits, &words, limits)?) } else { None };
     let part = PART.min(len);
     let parts = (len + part - 1) / part;
     let cut = vec![rows.clone(), parts.into(), part.into()];

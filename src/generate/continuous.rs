@@ -19,12 +19,12 @@ mod prefix;
 
 use super::batch::{BatchGenerator, Feed, Pick};
 use super::choose::{self, Choice, Limits};
-use super::{Decoder, GeneratorOptions, Request, head, no_output, problems_of};
+use super::{Decoder, GeneratorOptions, Request, head, no_output, problems_of, stepwise};
 use crate::model::device_error;
 use crate::{Error, Problem};
 use prefix::Remembered;
 use wgfc_runtime::session::{DeviceMemory, Started};
-use wgfc_runtime::{Gpu, Session};
+use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
 /// The name of a sequence in a [`ContinuousGenerator`], which no other sequence of it has.
 /// See the example of [`ContinuousGenerator`].
@@ -97,7 +97,7 @@ impl Bounds {
         if request.max_new_tokens == 0 {
             problems.push(Problem::with_help("there are no tokens to generate", "ask for at least one"));
         }
-        problems.extend(request.sampling.iter().flat_map(|s| s.problems()));
+        problems.extend(request.sampling.iter().flat_map(|s| s.problems(self.vocabulary)));
         if problems.is_empty() { Ok(()) } else { Err(Error::Usage(problems)) }
     }
 }
@@ -266,7 +266,8 @@ impl ContinuousGenerator {
             let message = format!("{} sequences are running, and there is room for no more", self.rows.len());
             return Err(Error::usage(message, "wait until one has ended"));
         };
-        let choice = Choice::new(request.sampling.as_ref(), self.batch.vocabulary());
+        let mut choice = Choice::new(request.sampling.as_ref(), self.batch.vocabulary());
+        choice.follow(prompt);
         if let Some(limits) = limits_of([&choice]) {
             self.batch.generator.prepare(limits)?;
         }
@@ -350,16 +351,25 @@ impl ContinuousGenerator {
                 if alone && live.contains(&true) && self.room(1) {
                     let token = flight.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
                     let done: Vec<bool> = live.iter().map(|l| !l).collect();
-                    self.choose(&Feed::Device(token, &done), &live)?;
+                    let feed = Feed::Device(token, &done);
+                    if !self.needs_tokens(&live) {
+                        self.choose(&feed, &live)?;
+                        return self.read(flight);
+                    }
+                    let logits = self.batch.forward(&feed)?;
+                    self.mark_fed(&feed);
+                    let mut all = self.read(flight)?;
+                    all.extend(self.pick(logits, &live)?);
+                    return Ok(all);
                 }
                 self.read(flight)
             }
-            None => self.feed().map(|()| vec![]),
+            None => self.feed(),
         }
     }
 
     /// Starts the next run from tokens that are known. No other run is in flight.
-    fn feed(&mut self) -> Result<(), Error> {
+    fn feed(&mut self) -> Result<Vec<Generated>, Error> {
         if self.realign && !self.fresh {
             self.restart()?;
         }
@@ -411,7 +421,7 @@ impl ContinuousGenerator {
 
     /// Starts a run of `n` positions, with all but the last of the pending tokens if it is one of prompts; otherwise with one
     /// token, of which the sequences that have no other choose the next.
-    fn run_known(&mut self, n: usize, prompts: bool) -> Result<(), Error> {
+    fn run_known(&mut self, n: usize, prompts: bool) -> Result<Vec<Generated>, Error> {
         let taken = |s: &Option<Sequence>| -> Vec<i64> {
             let ready = s.as_ref().filter(|s| s.delay == 0);
             let pending = ready.map_or(&[][..], Sequence::pending);
@@ -423,16 +433,20 @@ impl ContinuousGenerator {
         self.after_prompts = prompts;
         let is_last = |s: &Sequence| !prompts && s.delay == 0 && s.pending().len() == 1;
         let live: Vec<bool> = self.rows.iter().map(|s| s.as_ref().is_some_and(is_last)).collect();
-        if live.contains(&true) {
-            self.choose(&Feed::Host(&columns, n), &live)?;
+        let feed = Feed::Host(&columns, n);
+        let mut failed = vec![];
+        if self.needs_tokens(&live) {
+            let logits = self.batch.forward(&feed)?;
+            self.mark_fed(&feed);
+            failed = self.pick(logits, &live)?;
+        } else if live.contains(&true) {
+            self.choose(&feed, &live)?;
         } else {
-            self.batch.run(&Feed::Host(&columns, n), None)?;
-            for (s, c) in self.rows.iter_mut().zip(&columns) {
-                s.iter_mut().for_each(|s| s.fed += c.len());
-            }
+            self.batch.run(&feed, None)?;
+            self.mark_fed(&feed);
         }
         self.rows.iter_mut().flatten().for_each(|s| s.delay = s.delay.saturating_sub(n));
-        Ok(())
+        Ok(failed)
     }
 
     /// Starts a run of one token of each row that chooses the next tokens of the sequences in `live` rows.
@@ -449,6 +463,13 @@ impl ContinuousGenerator {
             Some(limits) => Pick { words: choose::rows(&words), limits, outputs },
         };
         let started = self.batch.run(feed, Some(pick))?.ok_or_else(no_output)?;
+        self.mark_fed(feed);
+        self.launch(started, live);
+        Ok(())
+    }
+
+    /// Counts the tokens that a run processes.
+    fn mark_fed(&mut self, feed: &Feed<'_>) {
         for (i, s) in self.rows.iter_mut().enumerate() {
             let fed = match feed {
                 Feed::Host(columns, _) => columns[i].len(),
@@ -456,10 +477,37 @@ impl ContinuousGenerator {
             };
             s.iter_mut().for_each(|s| s.fed += fed);
         }
+    }
+
+    /// Whether what the `live` rows choose depends on the tokens before.
+    fn needs_tokens(&self, live: &[bool]) -> bool {
+        let mut chosen = self.rows.iter().zip(live).filter(|(_, live)| **live);
+        chosen.any(|(s, _)| s.as_ref().is_some_and(|s| s.choice.needs_tokens()))
+    }
+
+    /// Starts the choice of the next tokens of the sequences in `live` rows, all of whose tokens so far are known. Returns those
+    /// sequences that end because there is no next token.
+    fn pick(&mut self, logits: DeviceTensor, live: &[bool]) -> Result<Vec<Generated>, Error> {
+        let chosen = self.rows.iter().zip(live).filter(|(_, live)| **live);
+        let limits = limits_of(chosen.filter_map(|(s, _)| Some(&s.as_ref()?.choice)));
+        // All sequences may have ended by the tokens that have just been read.
+        let Some(limits) = limits.or_else(|| self.running().gt(&0).then(Limits::rows)) else {
+            return Ok(vec![]);
+        };
+        let rows = self.rows.iter_mut().zip(live);
+        let mut choices: Vec<_> =
+            rows.map(|(s, live)| s.as_mut().filter(|_| *live).map(|s| &mut s.choice)).collect();
+        let pick = stepwise::Pick::of(&mut choices, limits)?;
+        let started = self.batch.generator.pick(logits, pick, &[head::TOKEN])?;
+        self.launch(started, live);
+        Ok(vec![])
+    }
+
+    /// Makes a run that chooses tokens of the sequences in `live` rows the next one to be read.
+    fn launch(&mut self, started: Started, live: &[bool]) {
         let id = |(s, live): (&Option<Sequence>, &bool)| s.as_ref().filter(|_| *live).map(|s| s.id);
         let rows = self.rows.iter().zip(live).map(id).collect();
         self.flight = Some(Flight { started, rows });
-        Ok(())
     }
 
     /// The tokens that a run has chosen. Sequences that have left since are passed over.
@@ -484,6 +532,7 @@ impl ContinuousGenerator {
                 _ => None,
             };
             s.tokens.extend(token.as_ref().ok());
+            token.iter().for_each(|t| s.choice.add(*t));
             let (ended, sound) = (end.is_some() || token.is_err(), token.is_ok());
             all.push(Generated { sequence: s.id, token, end });
             if ended {
@@ -509,10 +558,8 @@ impl ContinuousGenerator {
 
 /// The limits of a run that makes these choices; `None` if all are greedy.
 fn limits_of<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Option<Limits> {
-    let mut sampled = choices.into_iter().filter(|c| !c.is_greedy()).map(Choice::limits).peekable();
-    sampled.peek()?;
-    let limited = sampled.any(|l| l.top_k || l.top_p);
-    Some(Limits { top_k: limited, top_p: limited, each: true })
+    let sampled = choices.into_iter().filter(|c| !c.is_greedy()).map(Choice::limits);
+    sampled.fold(None, |all, one| Some(all.unwrap_or_else(Limits::rows).with(one)))
 }
 
 #[cfg(test)]
@@ -534,9 +581,21 @@ mod tests {
 
     /// Requests of several lengths, drawn in several ways.
     fn requests() -> Vec<(Vec<i64>, Request)> {
-        let sampled = |top_k, top_p, seed| Some(Sampling { temperature: 0.9, top_k, top_p, seed });
-        let ways =
-            [None, sampled(None, None, 5), None, sampled(Some(4), None, 6), sampled(None, Some(0.7), 7)];
+        let base = Sampling { temperature: 0.9, ..Sampling::default() };
+        let sampled = |top_k, top_p, seed| Some(Sampling { top_k, top_p, seed, ..base.clone() });
+        let adjusted = |top_k, seed| {
+            let logit_bias = vec![(5, 2.0), (9, -100.0)];
+            let base = Sampling { top_k, seed, logit_bias, min_p: Some(0.1), ..base.clone() };
+            Some(Sampling { repetition_penalty: 1.3, presence_penalty: 0.5, frequency_penalty: 0.2, ..base })
+        };
+        let ways = [
+            None,
+            sampled(None, None, 5),
+            adjusted(Some(1), 0),
+            sampled(Some(4), None, 6),
+            sampled(None, Some(0.7), 7),
+            adjusted(None, 8),
+        ];
         let prompt = |i: i64| (0..1 + (i * 5) % 12).map(|j| (i * 11 + j * 7) % 37).collect();
         let request = |i: usize| Request {
             max_new_tokens: 1 + (i * 4) % 11,

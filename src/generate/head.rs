@@ -13,6 +13,10 @@ pub const LOGITS: &str = "logits";
 pub const TOKEN: &str = "token";
 /// The input that specifies how the token is chosen: see [`word`](choose::word).
 pub const CHOICE: &str = "choice of the token";
+/// The input with the tokens whose logits are changed: i32 `[rows, n, 3]`, see [`choose::adjusted`].
+pub const LIST: &str = "changed logits";
+/// The input with a bit for each token that may be chosen: i32 `[rows, words]`, see [`choose::masked`].
+pub const MASK: &str = "allowed tokens";
 
 /// The positions whose next tokens a program chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +66,7 @@ fn logits(graph: &Graph) -> Option<Value> {
 }
 
 fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), String> {
-    let choice = choice(graph, None);
+    let choice = choice(graph, None, choose::word::COUNT);
     let mut b = Builder::new(graph, "last position");
     let axis = b.rank(logits).checked_sub(2).ok_or("logits without positions")?;
     let positions = b.shape(logits)[axis].clone();
@@ -92,21 +96,37 @@ fn every(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value),
 }
 
 /// [`CHOICE`] for all rows together, or for each of `rows`.
-fn choice(graph: &mut Graph, rows: Option<Dim>) -> Value {
-    let shape: Vec<Dim> = rows.into_iter().chain([choose::word::COUNT.into()]).collect();
+fn choice(graph: &mut Graph, rows: Option<Dim>, words: usize) -> Value {
+    let shape: Vec<Dim> = rows.into_iter().chain([words.into()]).collect();
     graph.add_input(CHOICE, TensorType::new(DType::U32, shape))
 }
 
-/// A graph from [`LOGITS`] of this type and [`CHOICE`] to [`TOKEN`], which is sampled within limits.
+/// A graph from [`LOGITS`] of this type and [`CHOICE`], and [`LIST`] and [`MASK`] if the limits have them, to [`TOKEN`], which is sampled
+/// within limits.
 pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, String> {
     let mut graph = Graph::new();
     let (len, rows) = logits.shape.split_last().ok_or("logits without a vocabulary")?;
     let rows = rows.iter().fold(Dim::ONE, |n, d| &n * d);
     let shape = vec![rows.clone(), len.clone()];
+    let len = len.clone();
     let logits = graph.add_input(LOGITS, logits);
-    let choice = choice(&mut graph, limits.each.then_some(rows));
+    let choice = choice(&mut graph, limits.each.then(|| rows.clone()), limits.words());
+    let list = limits.list.then(|| {
+        let shape = [rows.clone(), Dim::sym("changed"), Dim::constant(3)];
+        graph.add_input(LIST, TensorType::new(DType::I32, shape))
+    });
+    let mask = limits.mask.then(|| {
+        let words = choose::mask_words(len.as_const().unwrap_or(0));
+        graph.add_input(MASK, TensorType::new(DType::I32, [rows.clone(), words.into()]))
+    });
     let mut b = Builder::new(&mut graph, "choice");
-    let rows = b.reshape(logits, shape)?;
+    let mut rows = b.reshape(logits, shape)?;
+    if let Some(list) = list {
+        rows = choose::adjusted(&mut b, rows, list)?;
+    }
+    if let Some(mask) = mask {
+        rows = choose::masked(&mut b, rows, mask)?;
+    }
     let token = choose::token(&mut b, rows, choice, limits, ids)?;
     graph.outputs = vec![Border { name: TOKEN.into(), value: token }];
     Ok(graph)

@@ -69,6 +69,10 @@ pub struct Defaults {
     pub top_k: Option<usize>,
     /// See [`Sampling`](super::Sampling).
     pub top_p: Option<f32>,
+    /// See [`Sampling`](super::Sampling); none when 0.
+    pub min_p: Option<f32>,
+    /// See [`Sampling`](super::Sampling); none when 1.
+    pub repetition_penalty: Option<f32>,
 }
 
 impl Decoder {
@@ -393,6 +397,8 @@ impl Defaults {
             temperature: number("temperature")?,
             top_k: top_k.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0),
             top_p: number("top_p")?,
+            min_p: number("min_p")?.filter(|p| *p != 0.0),
+            repetition_penalty: number("repetition_penalty")?.filter(|p| *p != 1.0),
         })
     }
 }

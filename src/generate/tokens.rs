@@ -2,6 +2,7 @@
 
 use super::choose::{self, Choice};
 use super::roles::Input;
+use super::stepwise::Logits;
 use super::{Generator, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
@@ -12,15 +13,21 @@ use wgfc_runtime::{DeviceTensor, Session};
 impl Generator {
     /// Starts the runs that append `ids` to the states, of which the last one chooses a token.
     pub(super) fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
-        let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
-        for ids in before.chunks(self.chunk) {
+        let last = self.start_all_but_last(ids)?;
+        self.run(&Ids::Host(&ids[last..]), choice, outputs)
+    }
+
+    /// Starts the runs that append `ids` to the states but for the last of them. Returns where its tokens begin.
+    pub(super) fn start_all_but_last(&mut self, ids: &[i64]) -> Result<usize, Error> {
+        let last = ids.len().saturating_sub(1) / self.chunk * self.chunk;
+        for ids in ids[..last].chunks(self.chunk) {
             let past = self.decode.state_len();
             self.reserve(past + ids.len())?;
             let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
             let session = session(&mut self.prefill, &mut self.decode, ids.len());
             session.run_on_device_blocking(&given).map_err(device_error)?;
         }
-        self.run(&Ids::Host(last), choice, outputs)
+        Ok(last)
     }
 
     /// Starts the run that processes the token chosen by `run`, and chooses the one after it.
@@ -33,9 +40,11 @@ impl Generator {
         let words = choice.words();
         let past = self.decode.state_len();
         self.reserve(past + ids.count())?;
-        let given = given(&self.inputs, ids, past, words.clone());
+        let limited = self.limited.get_mut(&choice.limits());
+        let own = if limited.is_some() { choose::greedy() } else { words.clone() };
+        let given = given(&self.inputs, ids, past, own);
         let session = session(&mut self.prefill, &mut self.decode, ids.count());
-        let started = match self.limited.get_mut(&choice.limits()) {
+        let started = match limited {
             None => session.start_blocking(&given, Some(outputs)).map_err(device_error)?,
             Some(limited) => chosen(session, limited, &given, words, outputs)?,
         };
@@ -89,7 +98,7 @@ pub(super) enum Ids<'a> {
 }
 
 impl Ids<'_> {
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         match self {
             Ids::Host(ids) => ids.len(),
             Ids::Device(_) => 1,
@@ -132,10 +141,15 @@ pub struct Tokens<'g> {
     pub(super) choice: Choice,
     /// The run for the next token, already started.
     pub(super) next: Option<Result<Run, Error>>,
+    /// The run for the next token if its choice is to be started when the one before is known.
+    pub(super) ahead: Option<Result<Logits, Error>>,
 }
 
 impl Tokens<'_> {
     fn advance(&mut self) -> Result<i64, Error> {
+        if self.choice.needs_tokens() {
+            return self.advance_stepwise();
+        }
         let first = !self.feed.is_empty();
         if self.ready.is_empty() && self.next.is_none() && !first {
             self.generator.settle()?;
@@ -161,13 +175,19 @@ impl Tokens<'_> {
         }
         let read = run.started.read_blocking().map_err(device_error)?;
         let token = self.generator.token(&read)?;
+        self.keep(token, after, first);
+        Ok(token)
+    }
+
+    /// Makes a token part of the sequence, of which `after` positions are in the cache.
+    pub(super) fn keep(&mut self, token: i64, after: usize, first: bool) {
         if first {
             // The feed begins with the token that was generated last, if there is one.
             self.generator.history.truncate(self.generator.kept);
             self.generator.history.extend(&self.feed);
             self.feed.clear();
         }
-        Ok(self.generator.generated(token, after))
+        self.generator.generated(token, after);
     }
 }
 
@@ -179,7 +199,7 @@ impl Iterator for Tokens<'_> {
         let token = self.advance();
         if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
             self.left = 0;
-            self.next = None;
+            (self.next, self.ahead) = (None, None);
             self.ready.clear();
             if let Err(e) = self.generator.settle() {
                 return Some(token.and(Err(e)));

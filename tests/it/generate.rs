@@ -180,12 +180,56 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
     }
 }
 
+/// Penalties and biases, by their definitions on the logits of each step.
+#[test]
+fn penalties_and_biases_are_those_of_their_definitions() {
+    let how = Sampling {
+        top_k: Some(1),
+        repetition_penalty: 1.7,
+        presence_penalty: 0.3,
+        frequency_penalty: 0.6,
+        logit_bias: vec![(4, 1.5), (20, -100.0)],
+        ..Sampling::default()
+    };
+    for mut g in generators(Fusion::Full, 64) {
+        let said = tokens(&mut g, &[8, 2], &ask(2));
+        let before = [&[8, 2], &said[..], &[3, 1, 36, 3]].concat();
+        let request = Request { sampling: Some(how.clone()), ..ask(14) };
+        let got = tokens(&mut g, &[3, 1, 36, 3], &request);
+        let mut made: Vec<i64> = vec![];
+        for _ in 0..14 {
+            g.reset().unwrap();
+            let logits = g.logits(&[&before[..], &made].concat()).unwrap().0.to_f32s().unwrap();
+            let changed = logits.iter().enumerate().map(|(token, x)| {
+                let token = token as i64;
+                let times = made.iter().filter(|t| **t == token).count() as f32;
+                let seen = before.contains(&token) || times > 0.0;
+                let factor = if seen { how.repetition_penalty } else { 1.0 };
+                let x = if *x < 0.0 { x * factor } else { x / factor };
+                let bias: f32 = how.logit_bias.iter().filter(|(t, _)| *t == token).map(|(_, b)| b).sum();
+                x - how.presence_penalty * times.min(1.0) - how.frequency_penalty * times + bias
+            });
+            let best = changed.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            made.push(best.0 as i64);
+        }
+        assert_eq!(got, made);
+        assert_ne!(got, greedy(&before, 14), "the penalties change nothing");
+        // The run that was started ahead leaves nothing.
+        g.reset().unwrap();
+        let some: Vec<i64> = g.generate(&[3, 1], &request).unwrap().take(3).map(Result::unwrap).collect();
+        assert_eq!(g.len(), 5);
+        g.reset().unwrap();
+        assert_eq!(tokens(&mut g, &[3, 1], &Request { max_new_tokens: 3, ..request }), some);
+    }
+}
+
 #[test]
 fn what_cannot_be_generated_is_refused_and_changes_nothing() {
     for mut g in generators(Fusion::Full, 40) {
         assert_eq!((g.vocabulary(), g.capacity()), (37, 40));
         let first = tokens(&mut g, &[3, 1, 36], &ask(4));
-        let bad = Sampling { temperature: 0.0, top_k: Some(0), top_p: Some(0.0), seed: 0 };
+        let bad = Sampling { temperature: 0.0, top_k: Some(0), top_p: Some(0.0), ..Sampling::default() };
+        let biased = Sampling { logit_bias: vec![(37, 1.0)], ..Sampling::default() };
         for (prompt, request, say) in [
             (&[37][..], ask(1), "token 37 is outside the model's vocabulary, which is 0 to 36"),
             (&[1, -1, 99], ask(1), "token -1 (and 1 more)"),
@@ -196,6 +240,7 @@ fn what_cannot_be_generated_is_refused_and_changes_nothing() {
             ),
             (&[1], ask(usize::MAX), "may grow to 40"),
             (&[1], Request { sampling: Some(bad), ..ask(1) }, "top-k is 0"),
+            (&[1], Request { sampling: Some(biased), ..ask(1) }, "the logit bias of token 37 is 1"),
         ] {
             let e = g.generate(prompt, &request).err().unwrap().to_string();
             assert!(e.contains(say), "{e}");

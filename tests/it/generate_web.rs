@@ -14,6 +14,7 @@ fn request(r: &Value) -> (Vec<i64>, Request) {
         top_k: r["topK"].as_u64().map(|k| k as usize),
         top_p: r["topP"].as_f64().map(|p| p as f32),
         seed: r["seed"].as_u64().unwrap_or(0),
+        ..Sampling::default()
     };
     let max_new_tokens = r["maxTokens"].as_u64().unwrap() as usize;
     let sampling = (temperature > 0.0).then_some(sampling);

@@ -9,6 +9,8 @@ use wgfc::{Error, ErrorClass, Sampling};
 /// The most stop strings of a request, as in OpenAI's protocol, and the most bytes of each.
 const STOPS: usize = 4;
 const STOP_BYTES: usize = 1024;
+/// The most tokens of `logit_bias`, as in OpenAI's protocol.
+const BIASES: usize = 300;
 /// The new tokens of `/v1/completions` where the request does not say how many.
 const DEFAULT_TOKENS: usize = 16;
 
@@ -364,6 +366,12 @@ fn sampling(f: &mut Fields, defaults: &Defaults) -> Result<(Option<Sampling>, bo
     let given = f.number("temperature", 0.0, 2.0)?;
     let top_p = f.number("top_p", f64::MIN_POSITIVE, 1.0)?;
     let top_k = f.integer("top_k")?;
+    let min_p = f.number("min_p", 0.0, 1.0)?;
+    let presence_penalty = f.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0) as f32;
+    let frequency_penalty = f.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0) as f32;
+    let repetition_penalty = f.number("repetition_penalty", 1e-3, 1e3)?.map(|r| r as f32);
+    let repetition_penalty = repetition_penalty.or(defaults.repetition_penalty).unwrap_or(1.0);
+    let logit_bias = biases(f.take("logit_bias"))?;
     let seed = f.integer("seed")?;
     let d = if defaults.sample { defaults.clone() } else { Defaults::default() };
     let temperature = given.map(|t| t as f32).or(d.temperature).unwrap_or(1.0);
@@ -383,16 +391,52 @@ fn sampling(f: &mut Fields, defaults: &Defaults) -> Result<(Option<Sampling>, bo
     let top_p = top_p.map(|p| (p as f32).max(f32::MIN_POSITIVE)).or(d.top_p);
     let seeded = seed.is_some();
     let seed = seed.unwrap_or_default().cast_unsigned();
-    Ok(((temperature > 0.0).then_some(Sampling { temperature, top_k, top_p, seed }), seeded))
+    let min_p = min_p.map(|p| p as f32).or(d.min_p);
+    let sampling = Sampling {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+        seed,
+    };
+    Ok((if temperature > 0.0 { Some(sampling) } else { sampling.without_chance() }, seeded))
+}
+
+/// Numbers by token id, in the order of the ids.
+fn biases(value: Option<Value>) -> Result<Vec<(i64, f32)>, Refusal> {
+    let all = match value {
+        None => return Ok(vec![]),
+        Some(Value::Object(all)) => all,
+        Some(other) => return Err(wrong("logit_bias", "an object of numbers by token id", &other)),
+    };
+    let refused = |message| Err(Refusal::param("logit_bias", message, "invalid_value"));
+    if all.len() > BIASES {
+        return refused(format!("'logit_bias' holds {} tokens, more than {BIASES}", all.len()));
+    }
+    let mut biases = vec![];
+    for (token, bias) in all {
+        let Ok(id) = token.parse() else {
+            let token: String = token.chars().take(100).collect();
+            return refused(format!("'logit_bias' has the key '{token}', which is no token id"));
+        };
+        match bias.as_f64() {
+            Some(b) if (-100.0..=100.0).contains(&b) => biases.push((id, b as f32)),
+            Some(b) => return refused(format!("'logit_bias' of token {id} is {b}, not in -100 to 100")),
+            None => return Err(wrong("logit_bias", "an object of numbers by token id", &bias)),
+        }
+    }
+    biases.sort_by_key(|(id, _)| *id);
+    Ok(biases)
 }
 
 /// Reads fields that must have the one value that is supported, and those that change nothing.
 fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
     let neutral = |name: &str, value: &Value| match name {
         "n" | "best_of" => value.as_i64() == Some(1),
-        "presence_penalty" | "frequency_penalty" | "min_p" => value.as_f64() == Some(0.0),
-        "repetition_penalty" => value.as_f64() == Some(1.0),
-        "logit_bias" => value.as_object().is_some_and(Map::is_empty),
         "suffix" => value.as_str().is_some_and(str::is_empty),
         "tools" | "functions" => value.as_array().is_some_and(Vec::is_empty),
         "tool_choice" | "function_call" => value.as_str() == Some("none"),
@@ -403,15 +447,7 @@ fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
         "top_logprobs" => value.as_i64() == Some(0),
         _ => false,
     };
-    let both = [
-        "n",
-        "presence_penalty",
-        "frequency_penalty",
-        "min_p",
-        "repetition_penalty",
-        "logit_bias",
-        "logprobs",
-    ];
+    let both = ["n", "logprobs"];
     let completion = ["best_of", "suffix", "echo"];
     let talk = [
         "top_logprobs",
@@ -453,13 +489,31 @@ mod tests {
             false,
         )
         .unwrap();
-        let sampling = Sampling { temperature: 0.5, top_p: Some(0.9), top_k: None, seed: u64::MAX };
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_p: Some(0.9),
+            top_k: None,
+            seed: u64::MAX,
+            ..Sampling::default()
+        };
         assert_eq!(call.prompts, [Prompt::Tokens(vec![1, 2]), Prompt::Text("x".into())]);
         assert_eq!((call.sampling, call.max_tokens, call.seeded), (Some(sampling), Some(7), true));
         assert_eq!(call.stop, ["end"]);
         assert!(call.stream && call.include_usage);
         let call = read(r#"{"model": "m", "prompt": "x", "temperature": 0}"#, false).unwrap();
         assert_eq!((call.sampling, call.max_tokens), (None, Some(16)));
+        let call = read(
+            r#"{"model": "m", "prompt": "x", "temperature": 0, "logit_bias": {"11": -100, "2": 1.5}, "presence_penalty": 1, "min_p": 0.1}"#,
+            false,
+        )
+        .unwrap();
+        let want = Sampling {
+            top_k: Some(1),
+            presence_penalty: 1.0,
+            logit_bias: vec![(2, 1.5), (11, -100.0)],
+            ..Sampling::default()
+        };
+        assert_eq!(call.sampling, Some(want));
         let call = read(r#"{"model": "m", "messages": [{"role": "user", "content": "x"}]}"#, true).unwrap();
         assert_eq!((call.prompts.len(), call.max_tokens), (1, None));
         assert_eq!(call.sampling, Some(Sampling::default()));
@@ -526,7 +580,13 @@ mod tests {
             (r#""prompt": "x", "stop": [1]"#, "stop"),
             (r#""prompt": "x", "n": 2"#, "n"),
             (r#""prompt": "x", "logprobs": 1"#, "logprobs"),
-            (r#""prompt": "x", "logit_bias": {"1": 5}"#, "logit_bias"),
+            (r#""prompt": "x", "logit_bias": {"1": 500}"#, "logit_bias"),
+            (r#""prompt": "x", "logit_bias": {"a": 5}"#, "logit_bias"),
+            (r#""prompt": "x", "logit_bias": {"1": "5"}"#, "logit_bias"),
+            (r#""prompt": "x", "min_p": 1.5"#, "min_p"),
+            (r#""prompt": "x", "repetition_penalty": 0"#, "repetition_penalty"),
+            (r#""prompt": "x", "presence_penalty": -2.5"#, "presence_penalty"),
+            (r#""prompt": "x", "frequency_penalty": "1""#, "frequency_penalty"),
             (r#""prompt": "x", "stream": 1"#, "stream"),
             (r#""prompt": "x", "stream_options": {}"#, "stream_options"),
             (r#""prompt": "x", "stream": true, "stream_options": {"x": 1}"#, "stream_options.x"),

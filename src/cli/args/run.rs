@@ -2,7 +2,7 @@
 
 use super::{
     AdapterArgs, CacheArgs, CompileOptions, ExpectArgs, FusionArg, PrecisionArgs, SpeculationArgs,
-    parse_bytes,
+    parse_bias, parse_bytes,
 };
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -170,6 +170,21 @@ pub struct SamplingArgs {
     /// Draw from the most likely tokens that make up this share of the probability
     #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
+    /// Draw from the tokens of at least this share of the largest probability
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Divide positive logits of tokens that occur already, in the prompt too, by R, and multiply others by it
+    #[arg(long, value_name = "R")]
+    pub repetition_penalty: Option<f32>,
+    /// Subtract A from the logits of tokens that have been generated
+    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Subtract A from the logit of a token as often as it has been generated
+    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Add numbers to the logits of tokens, as in `15496:-100,11:2.5`
+    #[arg(long, value_name = "ID:A,…", value_delimiter = ',', value_parser = parse_bias)]
+    pub logit_bias: Vec<(i64, f32)>,
     /// Where the random numbers begin: the same seed draws the same tokens
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,

@@ -30,7 +30,22 @@ pub fn kept(b: &mut Builder<'_>, logits: Value, words: &[Value], limits: Limits)
             _ => share,
         });
     }
+    if limits.min_p {
+        let least = words[word::MIN_P];
+        most = Some(match most {
+            Some(most) => b.binary(BinaryOp::Min, most, least)?,
+            None => {
+                let rows = b.shape(distance)[0].clone();
+                b.expand(least, &[rows, Dim::ONE])?
+            }
+        });
+    }
     Ok((distance, most.ok_or("no limits")?))
+}
+
+/// The distance of a token whose probability is the share `p` of the largest one.
+pub fn distance_of(p: f32) -> u32 {
+    if p > 0.0 { (-f64::from(p).ln() * STEPS).clamp(0.0, FAR as f64) as u32 } else { FAR as u32 }
 }
 
 fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {

@@ -25,8 +25,111 @@ fn probabilities(logits: &[f32], how: &Sampling) -> Vec<f64> {
         });
         cut(&mut p, logits[*last.unwrap()]);
     }
+    if let Some(least) = how.min_p {
+        p.iter_mut().filter(|p| **p < f64::from(least)).for_each(|p| *p = 0.0);
+    }
     let sum: f64 = p.iter().sum();
     p.iter().map(|p| p / sum).collect()
+}
+
+/// The reference of changed logits, in the order of transformers' and OpenAI's definitions.
+fn changed(logits: &[f32], how: &Sampling, before: &[i64], generated: &[i64]) -> Vec<f32> {
+    let one = |(token, x): (usize, &f32)| {
+        let token = token as i64;
+        let times = generated.iter().filter(|t| **t == token).count() as f32;
+        let mut x = *x;
+        if before.contains(&token) || times > 0.0 {
+            x = if x < 0.0 { x * how.repetition_penalty } else { x / how.repetition_penalty };
+        }
+        x -= how.frequency_penalty * times + how.presence_penalty * times.min(1.0);
+        x + how.logit_bias.iter().filter(|(t, _)| *t == token).map(|(_, b)| b).sum::<f32>()
+    };
+    logits.iter().enumerate().map(one).collect()
+}
+
+/// The outputs of a graph with these inputs: the evaluator's, and each adapter's.
+fn outputs(graph: wgfc_ir::Graph, given: &[(String, Tensor)]) -> Vec<Tensor> {
+    wgfc_ir::verify::verify(&graph).unwrap();
+    let mut all = vec![wgfc_ir::eval::evaluate(&graph, &given.iter().cloned().collect()).unwrap().remove(0)];
+    let options = crate::Options::default();
+    let program =
+        wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {}).unwrap();
+    for gpu in gpus() {
+        let mut session = Session::new_blocking(gpu, &program).unwrap();
+        let given: Vec<(&str, Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+        all.push(session.run_blocking(&given).unwrap().remove(0).1);
+    }
+    all
+}
+
+/// A mask in which these tokens are allowed.
+fn mask(rows: &[Vec<bool>]) -> Tensor {
+    let words = rows.iter().flat_map(|row| {
+        row.chunks(32).map(|bits| bits.iter().rev().fold(0u32, |word, bit| word << 1 | u32::from(*bit)))
+    });
+    let words: Vec<Scalar> =
+        words.map(|w| Scalar::from_i64(DType::I32, i64::from(w.cast_signed()))).collect();
+    Tensor::from_scalars(DType::I32, vec![rows.len(), words.len() / rows.len()], &words)
+}
+
+#[test]
+fn listed_tokens_are_changed_and_masked_ones_excluded() {
+    let how = Sampling {
+        repetition_penalty: 1.3,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.25,
+        logit_bias: vec![(0, 2.0), (4, -100.0)],
+        ..Sampling::default()
+    };
+    for (len, dtype) in
+        [(7, DType::F32), (32, DType::F32), (33, DType::F16), (1301, DType::F32), (65, DType::F32)]
+    {
+        let rows: Vec<Vec<f32>> = (0..3)
+            .map(|r| (0..len).map(|i| ((i * 37 + r * 11) % 61) as f32 * 0.125 - 4.0).collect())
+            .collect();
+        let last = len as i64 - 1;
+        let tokens: [(&[i64], &[i64]); 3] = [(&[1, 3, last], &[5, 1, 5, 0]), (&[], &[2]), (&[last, 6], &[])];
+        let mut lists = vec![];
+        let mut want = vec![];
+        for (row, (before, generated)) in rows.iter().zip(tokens) {
+            let mut all = Penalties::new(&how).unwrap();
+            all.follow(before);
+            generated.iter().for_each(|t| all.add(*t));
+            lists.push(all.entries().to_vec());
+            want.push(changed(row, &how, before, generated));
+        }
+        let allowed: Vec<Vec<bool>> =
+            (0..3).map(|r| (0..len).map(|i| (i * 5 + r) % 3 != 0 || i + 1 == len).collect()).collect();
+        let mut graph = wgfc_ir::Graph::new();
+        let ty = |dtype, shape: [Dim; 2]| wgfc_ir::TensorType::new(dtype, shape);
+        let logits = graph.add_input("x", ty(dtype, [3i64.into(), len.into()]));
+        let shape = [Dim::constant(3), Dim::sym("n"), Dim::constant(3)];
+        let list = graph.add_input("list", wgfc_ir::TensorType::new(DType::I32, shape));
+        let words = mask_words(len as i64);
+        let bits = graph.add_input("mask", ty(DType::I32, [3i64.into(), words.into()]));
+        let mut b = Builder::new(&mut graph, "test");
+        let y = adjusted(&mut b, logits, list).unwrap();
+        let y = masked(&mut b, y, bits).unwrap();
+        graph.outputs = vec![wgfc_ir::Border { name: "y".into(), value: y }];
+        let x: Vec<Scalar> = rows.iter().flatten().map(|x| Scalar::from_f64(dtype, f64::from(*x))).collect();
+        let lists: Vec<&[Entry]> = lists.iter().map(Vec::as_slice).collect();
+        let given = [
+            ("x".to_owned(), Tensor::from_scalars(dtype, vec![3, len], &x)),
+            ("list".to_owned(), crate::generate::penalties::tensor(&lists).unwrap()),
+            ("mask".to_owned(), mask(&allowed)),
+        ];
+        for got in outputs(graph, &given) {
+            let got = got.to_f32s().unwrap();
+            for (i, got) in got.iter().enumerate() {
+                let (row, token) = (i / len, i % len);
+                let want = if allowed[row][token] { want[row][token] } else { f32::NEG_INFINITY };
+                assert!(
+                    *got == want || (got - want).abs() <= 1e-6 * want.abs(),
+                    "{len} {i}: {got} for {want}"
+                );
+            }
+        }
+    }
 }
 
 /// The tokens drawn from rows of logits: by the evaluator, then by each adapter.
@@ -91,8 +194,10 @@ fn tokens_come_as_often_as_their_probabilities_say() {
         (&many, 24, &[share, both]),
         (&flat, 600, &[plain, both]),
     ] {
-        for (temperature, top_k, top_p) in ways.iter().copied() {
-            let how = Sampling { temperature, top_k, top_p, seed: 11 };
+        let limits =
+            ways.iter().map(|way| (*way, None)).chain([((1.3, None, None), Some(0.45)), (both, Some(0.7))]);
+        for ((temperature, top_k, top_p), min_p) in limits {
+            let how = Sampling { temperature, top_k, top_p, min_p, seed: 11, ..Sampling::default() };
             let p = probabilities(logits, &how);
             let all = drawn(&vec![logits.clone(); rows], DType::F32, &how);
             for tokens in &all {
@@ -120,7 +225,7 @@ fn extremes_are_safe() {
     ];
     let cold = Sampling { temperature: 1e-30, ..Sampling::default() };
     let hot = Sampling { temperature: 3e38, ..Sampling::default() };
-    let greedy = Sampling { top_k: Some(1), ..hot };
+    let greedy = Sampling { top_k: Some(1), ..hot.clone() };
     let limited = Sampling { top_k: Some(2), top_p: Some(1e-6), ..Sampling::default() };
     #[track_caller]
     fn same(rows: &[(Vec<f32>, i64)], dtype: DType, how: &Sampling) {
@@ -146,7 +251,8 @@ fn extremes_are_safe() {
 #[test]
 fn rows_have_their_own_choices() {
     let logits: Vec<f32> = (0..61).map(|i| ((i * 31 % 61) as f32 * 0.11).sin() * 3.0).collect();
-    let sampled = |top_k, top_p, seed| Some(Sampling { temperature: 0.8, top_k, top_p, seed });
+    let sampled =
+        |top_k, top_p, seed| Some(Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() });
     let ways = [
         None,
         sampled(None, None, 1),
@@ -167,7 +273,7 @@ fn rows_have_their_own_choices() {
     for _ in 0..20 {
         let want: Vec<i64> = alone.iter_mut().map(|c| token(1, c.limits(), c.words())[0]).collect();
         let words: Vec<Words> = together.iter_mut().map(Choice::row).collect();
-        let limits = Limits { top_k: true, top_p: true, each: true };
+        let limits = Limits { top_k: true, top_p: true, ..Limits::rows() };
         assert_eq!(token(ways.len(), limits, rows(&words)), want);
     }
 }
@@ -177,7 +283,7 @@ fn a_choice_takes_few_dispatches() {
     let mut counts = vec![];
     for (top_k, top_p) in [(false, false), (true, false), (false, true), (true, true)] {
         let ty = TensorType::new(DType::F32, [1i64, 1, 151_936].map(Dim::from).to_vec());
-        let graph = head::limited(ty, Limits { top_k, top_p, each: false }, DType::I64).unwrap();
+        let graph = head::limited(ty, Limits { top_k, top_p, ..Limits::default() }, DType::I64).unwrap();
         let options = crate::Options::default();
         let program =
             wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {})
