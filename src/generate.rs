@@ -26,9 +26,11 @@ mod apart;
 mod batch;
 mod chat;
 mod choose;
+mod constraint;
 mod continuous;
 mod fits;
 mod head;
+mod logprobs;
 mod penalties;
 mod programs;
 pub mod recompute;
@@ -42,7 +44,9 @@ mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
+pub use constraint::{Constraint, Forms};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
+pub use logprobs::{LogProbs, MOST_LOGPROBS};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
 pub use saved::cached_tokens;
@@ -172,6 +176,7 @@ impl Default for GeneratorOptions {
 ///     max_new_tokens: 100,
 ///     sampling: Some(Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() }),
 ///     stop: vec![2],
+///     ..Request::default()
 /// };
 /// assert_eq!(Request::default().sampling, None, "greedy");
 /// # drop(request);
@@ -184,6 +189,12 @@ pub struct Request {
     pub sampling: Option<Sampling>,
     /// Generation ends after any of these tokens.
     pub stop: Vec<i64>,
+    /// The number of most likely tokens, at most [`MOST_LOGPROBS`], whose log-probabilities are reported with that of each chosen
+    /// token; `None` for no log-probabilities. A [`BatchGenerator`] reports none.
+    pub logprobs: Option<usize>,
+    /// The form to which the output is held. Generation ends when no token can follow, or at a token of `stop` where the form allows
+    /// an end. A [`BatchGenerator`] takes none.
+    pub constraint: Option<Constraint>,
 }
 
 /// A decoder on a device.
@@ -211,7 +222,9 @@ pub struct Generator {
     limited: HashMap<Limits, Session>,
     /// The part that verifies proposals, if there is speculation.
     speculation: Option<Speculation>,
-    /// The options with which the programs of `limited` are compiled.
+    /// The session that computes log-probabilities, created when first needed.
+    logprobs: Option<Session>,
+    /// The options with which the programs of `limited` and `logprobs` are compiled.
     options: Options,
     inputs: Vec<Input>,
     vocabulary: usize,
@@ -384,6 +397,7 @@ impl Generator {
             setup,
             limited: HashMap::new(),
             speculation: speculation.transpose()?,
+            logprobs: None,
             options: Options { fusion: options.fusion, profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary,
@@ -425,8 +439,8 @@ impl Generator {
     }
     /// The memory that the generator holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
-        let samplers = self.limited.values().chain(self.speculation_sessions());
-        DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(samplers))
+        let choosing = self.limited.values().chain(&self.logprobs).chain(self.speculation_sessions());
+        DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(choosing))
     }
     /// The session that runs a single token.
     pub fn session(&self) -> &Session {
@@ -664,14 +678,12 @@ impl Generator {
                 format!("ask for fewer, or give the cache a capacity of {total} (--capacity)"),
             ));
         }
-        if let Some(s) = &request.sampling {
-            problems.extend(s.problems(self.vocabulary));
-        }
+        problems.extend(request.problems(self.vocabulary));
         if !problems.is_empty() {
             return Err(Error::Usage(problems));
         }
         let feed = self.pending.iter().chain(prompt).copied().collect();
-        let mut choice = Choice::new(request.sampling.as_ref(), self.vocabulary);
+        let mut choice = Choice::of(request, self.vocabulary)?;
         choice.follow(&self.history);
         choice.follow(prompt);
         self.prepare(choice.limits())?;
@@ -684,6 +696,9 @@ impl Generator {
             feed,
             next: None,
             ahead: None,
+            logprobs: request.logprobs,
+            last: None,
+            hook: None,
             generator: self,
         })
     }

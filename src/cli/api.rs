@@ -2,6 +2,8 @@
 
 mod answers;
 mod engine;
+mod forms;
+mod likely;
 mod metrics;
 mod protocol;
 mod routes;
@@ -54,6 +56,7 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
         .map_err(|e| Error::Internal(format!("no thread for the engine: {e}")))?;
     let server = Arc::new(Server {
         decoder: Arc::new(decoder),
+        forms: Arc::default(),
         engine,
         metrics,
         model: name(a),

@@ -23,7 +23,7 @@ pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};
 pub use precision::{PrecisionArg, PrecisionArgs};
 pub use reduce::{ReduceArgs, ReportArgs};
-pub use run::{ChatArgs, DataArgs, DecoderArgs, GenerateArgs, ImageNorm, RunArgs, SamplingArgs};
+pub use run::{ChatArgs, DataArgs, DecoderArgs, FormArgs, GenerateArgs, ImageNorm, RunArgs, SamplingArgs};
 pub use selftest::SelftestArgs;
 pub use speculation::{Source, SpeculationArgs};
 pub use train::TrainArgs;

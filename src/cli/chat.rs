@@ -2,7 +2,7 @@
 
 use super::adapter;
 use super::args::ChatArgs;
-use super::generate::{sampling, set_up, weighted};
+use super::generate::{constraint, sampling, set_up, weighted};
 use super::terminal::Terminal;
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Instant;
@@ -27,6 +27,7 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     let (mut generator, cache) =
         set_up(&gpu, &decoder, a.capacity, (&a.decoder, &a.speculation), &a.model, t)?;
     chat.request.sampling = sampling(&a.sampling, &decoder);
+    chat.request.constraint = constraint(&a.form, &decoder)?;
 
     let asks = std::io::stdin().is_terminal() && !t.json;
     if asks {
@@ -177,7 +178,7 @@ impl Conversation {
         let ended = tokens.last().is_some_and(|t| request.stop.contains(t));
         if !t.json {
             t.print_piece("\n");
-            if !ended && reads {
+            if !ended && reads && tokens.len() == request.max_new_tokens {
                 let n = tokens.len();
                 t.note(&format!(
                     "the answer was cut after {n} tokens; --max-new-tokens and --capacity allow more"

@@ -1,14 +1,14 @@
 //! `wgfc generate`.
 
 use super::adapter;
-use super::args::{DecoderArgs, GenerateArgs, SamplingArgs, SpeculationArgs};
+use super::args::{DecoderArgs, FormArgs, GenerateArgs, SamplingArgs, SpeculationArgs};
 use super::compile::say_random_weights;
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use super::{shown, speculation};
 use std::path::Path;
 use std::time::Instant;
-use wgfc::generate::{Defaults, Setup, Speculated, cached_tokens};
+use wgfc::generate::{Constraint, Defaults, Setup, Speculated, cached_tokens};
 use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
@@ -32,7 +32,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         (None, None) => vec![],
     };
     decoder = weighted(decoder, &a.decoder, t)?;
-    let request = request(a, &decoder);
+    let request = request(a, &decoder)?;
     let saved = a.load_cache.as_deref().map(cached_tokens).transpose()?;
     let need = prompt.len().saturating_add(a.max_new_tokens).max(saved.map_or(0, |s| s.len()));
     let capacity = a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need));
@@ -48,7 +48,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let mut stream = if text { Some(decoder.stream()?) } else { None };
     let mut tokens = vec![];
     let mut times = vec![];
-    for token in generator.complete(&prompt, &request)? {
+    let mut likely = vec![];
+    let mut generated = generator.complete(&prompt, &request)?;
+    while let Some(token) = generated.next() {
         let token = token.inspect_err(|_| {
             if !t.json && !tokens.is_empty() {
                 t.print_piece("\n");
@@ -61,10 +63,15 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             None => format!(",{token}"),
         };
         tokens.push(token);
+        likely.extend(generated.logprobs().map(|p| {
+            let top = p.top.iter().map(|(token, p)| serde_json::json!({ "token": token, "logprob": p }));
+            serde_json::json!({ "logprob": p.chosen, "top": top.collect::<Vec<_>>() })
+        }));
         if !t.json && !t.print_piece(&piece) {
             break;
         }
     }
+    drop(generated);
     cache.save(t);
     if let Some(file) = &a.save_cache {
         generator.save_cache(file)?;
@@ -91,7 +98,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     };
     if t.json {
         let text = if text { Some(decoder.decode(&tokens)?) } else { None };
-        t.print_json(&serde_json::json!({
+        let mut printed = serde_json::json!({
             "ran_on": stats.place,
             "random_weights": a.decoder.random_weights,
             "prompt": prompt,
@@ -99,7 +106,11 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             "text": text,
             "ended": ended,
             "stats": stats.json(),
-        }));
+        });
+        if a.logprobs.is_some() {
+            printed["logprobs"] = likely.into();
+        }
+        t.print_json(&printed);
         return Ok(());
     }
     t.print_piece("\n");
@@ -163,11 +174,28 @@ pub fn set_up(
 }
 
 /// The request that the options specify; otherwise the publisher's recommendation, else greedy decoding.
-fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
-    Request {
+fn request(a: &GenerateArgs, decoder: &Decoder) -> Result<Request, Error> {
+    Ok(Request {
         max_new_tokens: a.max_new_tokens,
         sampling: sampling(&a.sampling, decoder),
         stop: if a.ignore_end { vec![] } else { decoder.stop_tokens() },
+        logprobs: a.logprobs,
+        constraint: constraint(&a.form, decoder)?,
+    })
+}
+
+/// The form to which the options hold the output.
+pub fn constraint(a: &FormArgs, decoder: &Decoder) -> Result<Option<Constraint>, Error> {
+    let text = |path: &Path| {
+        let help = "give a text file in UTF-8";
+        std::fs::read_to_string(path)
+            .map_err(|e| Error::file_help(path, format!("cannot be read: {e}"), help))
+    };
+    match (&a.json_schema, &a.regex, &a.grammar) {
+        (Some(file), _, _) => decoder.forms()?.json_schema(&text(file)?).map(Some),
+        (_, Some(expression), _) => decoder.forms()?.regex(expression).map(Some),
+        (_, _, Some(file)) => decoder.forms()?.grammar(&text(file)?).map(Some),
+        _ => Ok(None),
     }
 }
 

@@ -251,14 +251,13 @@ impl BatchGenerator {
                 "give prompts of the same length to a new generator, or export the model with both inputs",
             ));
         }
-        if let Some(s) = &request.sampling {
-            problems.extend(s.problems(self.vocabulary()));
-            if s.adjusts() {
-                problems.push(Problem::with_help(
-                    "sequences that are generated in step take no penalties and no logit bias",
-                    "leave them out, or use ContinuousGenerator, whose sequences have their own",
-                ));
-            }
+        problems.extend(request.problems(self.vocabulary()));
+        let adjusts = request.sampling.as_ref().is_some_and(|s| s.adjusts());
+        if adjusts || request.constraint.is_some() || request.logprobs.is_some() {
+            problems.push(Problem::with_help(
+                "sequences that are generated in step take no penalties, logit biases and constraints, and have no log-probabilities",
+                "leave them out, or use ContinuousGenerator, whose sequences have their own",
+            ));
         }
         if !problems.is_empty() {
             return Err(Error::Usage(problems));

@@ -20,8 +20,9 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-use super::Sampling;
+use super::constraint::Matching;
 use super::penalties::Penalties;
+use super::{Request, Sampling};
 use crate::random::Rng;
 use crate::{Error, Tensor};
 pub use adjust::{adjusted, mask_words, masked};
@@ -118,6 +119,9 @@ type Built<T = Value> = Result<T, String>;
 pub struct Choice {
     how: Option<Sampling>,
     penalties: Option<Penalties>,
+    constraint: Option<Box<Matching>>,
+    /// Whether the host takes part in the choice in another way.
+    stepwise: bool,
     rng: Rng,
 }
 
@@ -133,7 +137,22 @@ impl Choice {
             min_p: s.min_p.filter(|p| *p > 0.0),
             ..s.clone()
         });
-        Choice { how, penalties, rng: Rng::new(seed, "tokens") }
+        Choice { how, penalties, constraint: None, stepwise: false, rng: Rng::new(seed, "tokens") }
+    }
+
+    /// The choice of the tokens of a request.
+    pub fn of(request: &Request, vocabulary: usize) -> Result<Choice, Error> {
+        let mut choice = Choice::new(request.sampling.as_ref(), vocabulary);
+        if let Some(constraint) = &request.constraint {
+            choice.constraint = Some(Box::new(constraint.begin(&request.stop, vocabulary)?));
+        }
+        choice.stepwise = request.logprobs.is_some();
+        Ok(choice)
+    }
+
+    /// Makes [`Choice::needs_tokens`] true.
+    pub fn make_stepwise(&mut self) {
+        self.stepwise = true;
     }
 
     /// The limits that apply.
@@ -147,7 +166,7 @@ impl Choice {
             top_p: top_p.is_some(),
             min_p,
             list,
-            mask: false,
+            mask: self.constraint.is_some(),
             each: self.needs_tokens(),
         }
     }
@@ -159,7 +178,20 @@ impl Choice {
 
     /// Whether the choice of a token depends on the tokens before it, so that these must be known on the host.
     pub fn needs_tokens(&self) -> bool {
-        self.penalties.is_some()
+        self.penalties.is_some() || self.constraint.is_some() || self.stepwise
+    }
+
+    /// Finds out what the choice of the next token depends on.
+    ///
+    /// # Errors
+    /// No token may follow.
+    pub fn prepare(&mut self) -> Result<(), Error> {
+        self.constraint.as_mut().map_or(Ok(()), |c| c.prepare())
+    }
+
+    /// The tokens that may follow, after [`Choice::prepare`]: a bit for each. `None` for all.
+    pub fn mask(&self) -> Option<&[u32]> {
+        self.constraint.as_ref().map(|c| c.mask())
     }
 
     /// Takes into account that these tokens precede those of the request. Negative ones are not known.
@@ -167,9 +199,13 @@ impl Choice {
         self.penalties.iter_mut().for_each(|p| p.follow(tokens));
     }
 
-    /// Takes into account that this token has been generated.
-    pub fn add(&mut self, token: i64) {
+    /// Takes into account that this token has been generated. Returns whether the output is complete, so that none can follow.
+    ///
+    /// # Errors
+    /// The work of a constraint exceeds a limit.
+    pub fn add(&mut self, token: i64) -> Result<bool, Error> {
         self.penalties.iter_mut().for_each(|p| p.add(token));
+        self.constraint.as_mut().map_or(Ok(false), |c| c.add(token))
     }
 
     /// The tokens whose logits are changed.

@@ -19,7 +19,7 @@ mod prefix;
 
 use super::batch::{BatchGenerator, Feed, Pick};
 use super::choose::{self, Choice, Limits};
-use super::{Decoder, GeneratorOptions, Request, head, no_output, problems_of, stepwise};
+use super::{Decoder, GeneratorOptions, LogProbs, Request, head, logprobs, no_output, problems_of, stepwise};
 use crate::model::device_error;
 use crate::{Error, Problem};
 use prefix::Remembered;
@@ -38,6 +38,8 @@ pub enum End {
     Stop,
     /// It has `max_new_tokens` new tokens.
     Length,
+    /// Its constraint allows no further token.
+    Complete,
 }
 
 /// A token of one sequence, which [`ContinuousGenerator::step`] returns. See the example of [`ContinuousGenerator`].
@@ -47,6 +49,8 @@ pub struct Generated {
     pub sequence: SequenceId,
     /// The token, or the reason why there is none: the logits are not finite. The sequence has ended then.
     pub token: Result<i64, Error>,
+    /// The token's log-probabilities, if the request asks for them.
+    pub logprobs: Option<LogProbs>,
     /// Whether this is the sequence's last token, and why.
     pub end: Option<End>,
 }
@@ -97,7 +101,7 @@ impl Bounds {
         if request.max_new_tokens == 0 {
             problems.push(Problem::with_help("there are no tokens to generate", "ask for at least one"));
         }
-        problems.extend(request.sampling.iter().flat_map(|s| s.problems(self.vocabulary)));
+        problems.extend(request.problems(self.vocabulary));
         if problems.is_empty() { Ok(()) } else { Err(Error::Usage(problems)) }
     }
 }
@@ -116,6 +120,8 @@ struct Sequence {
     left: usize,
     stop: Vec<i64>,
     choice: Choice,
+    /// The number of tokens whose log-probabilities are reported.
+    logprobs: Option<usize>,
 }
 
 impl Sequence {
@@ -129,6 +135,8 @@ impl Sequence {
 struct Flight {
     started: Started,
     rows: Vec<Option<SequenceId>>,
+    /// The log-probabilities, if a sequence needs them.
+    logprobs: Option<Started>,
 }
 
 /// A decoder on a device whose sequences begin and end at any time.
@@ -266,7 +274,7 @@ impl ContinuousGenerator {
             let message = format!("{} sequences are running, and there is room for no more", self.rows.len());
             return Err(Error::usage(message, "wait until one has ended"));
         };
-        let mut choice = Choice::new(request.sampling.as_ref(), self.batch.vocabulary());
+        let mut choice = Choice::of(request, self.batch.vocabulary())?;
         choice.follow(prompt);
         if let Some(limits) = limits_of([&choice]) {
             self.batch.generator.prepare(limits)?;
@@ -298,6 +306,7 @@ impl ContinuousGenerator {
             left: request.max_new_tokens,
             stop: request.stop.clone(),
             choice,
+            logprobs: request.logprobs,
         });
         Ok(id)
     }
@@ -464,7 +473,7 @@ impl ContinuousGenerator {
         };
         let started = self.batch.run(feed, Some(pick))?.ok_or_else(no_output)?;
         self.mark_fed(feed);
-        self.launch(started, live);
+        self.launch(started, live, None);
         Ok(())
     }
 
@@ -488,31 +497,48 @@ impl ContinuousGenerator {
     /// Starts the choice of the next tokens of the sequences in `live` rows, all of whose tokens so far are known. Returns those
     /// sequences that end because there is no next token.
     fn pick(&mut self, logits: DeviceTensor, live: &[bool]) -> Result<Vec<Generated>, Error> {
+        let mut failed = vec![];
+        for (row, live) in live.iter().enumerate() {
+            let Some(s) = self.rows[row].as_mut().filter(|_| *live) else { continue };
+            if let Err(e) = s.choice.prepare() {
+                failed.push(Generated { sequence: s.id, token: Err(e), logprobs: None, end: None });
+                self.free(row);
+            }
+        }
         let chosen = self.rows.iter().zip(live).filter(|(_, live)| **live);
         let limits = limits_of(chosen.filter_map(|(s, _)| Some(&s.as_ref()?.choice)));
         // All sequences may have ended by the tokens that have just been read.
         let Some(limits) = limits.or_else(|| self.running().gt(&0).then(Limits::rows)) else {
-            return Ok(vec![]);
+            return Ok(failed);
         };
         let rows = self.rows.iter_mut().zip(live);
         let mut choices: Vec<_> =
             rows.map(|(s, live)| s.as_mut().filter(|_| *live).map(|s| &mut s.choice)).collect();
         let pick = stepwise::Pick::of(&mut choices, limits)?;
-        let started = self.batch.generator.pick(logits, pick, &[head::TOKEN])?;
-        self.launch(started, live);
-        Ok(vec![])
+        let started = self.batch.generator.pick(logits.clone().into(), pick, &[head::TOKEN])?;
+        let mut rows = self.rows.iter().zip(live).filter(|(_, live)| **live);
+        let likely = match rows.any(|(s, _)| s.as_ref().is_some_and(|s| s.logprobs.is_some())) {
+            true => {
+                let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
+                Some(self.batch.generator.start_logprobs(logits, token)?)
+            }
+            false => None,
+        };
+        self.launch(started, live, likely);
+        Ok(failed)
     }
 
     /// Makes a run that chooses tokens of the sequences in `live` rows the next one to be read.
-    fn launch(&mut self, started: Started, live: &[bool]) {
+    fn launch(&mut self, started: Started, live: &[bool], logprobs: Option<Started>) {
         let id = |(s, live): (&Option<Sequence>, &bool)| s.as_ref().filter(|_| *live).map(|s| s.id);
         let rows = self.rows.iter().zip(live).map(id).collect();
-        self.flight = Some(Flight { started, rows });
+        self.flight = Some(Flight { started, rows, logprobs });
     }
 
     /// The tokens that a run has chosen. Sequences that have left since are passed over.
     fn read(&mut self, flight: Flight) -> Result<Vec<Generated>, Error> {
         let read = flight.started.read_blocking().map_err(device_error)?;
+        let likely = flight.logprobs.map(logprobs::read).transpose()?.unwrap_or_default();
         let out = read.iter().find(|(n, _)| n == head::TOKEN);
         let out = out.and_then(|(_, t)| t.scalars()).unwrap_or_default();
         let known = 0..self.batch.vocabulary() as i64;
@@ -524,17 +550,20 @@ impl ContinuousGenerator {
                 t if known.contains(&t) => Ok(t),
                 t => Err(Error::Internal(format!("the device chose token {t}"))),
             };
+            let token = token.and_then(|t| Ok((t, s.choice.add(t)?)));
             s.left -= 1;
             self.fresh = false;
             let end = match &token {
-                Ok(t) if s.stop.contains(t) => Some(End::Stop),
+                Ok((t, _)) if s.stop.contains(t) => Some(End::Stop),
+                Ok((_, true)) => Some(End::Complete),
                 Ok(_) if s.left == 0 => Some(End::Length),
                 _ => None,
             };
+            let token = token.map(|(t, _)| t);
             s.tokens.extend(token.as_ref().ok());
-            token.iter().for_each(|t| s.choice.add(*t));
             let (ended, sound) = (end.is_some() || token.is_err(), token.is_ok());
-            all.push(Generated { sequence: s.id, token, end });
+            let logprobs = s.logprobs.and_then(|n| Some(likely.get(row)?.clone().most(n)));
+            all.push(Generated { sequence: s.id, token, logprobs, end });
             if ended {
                 self.free(row, sound);
             }
@@ -601,6 +630,8 @@ mod tests {
             max_new_tokens: 1 + (i * 4) % 11,
             sampling: ways[i % ways.len()].clone(),
             stop: if i.is_multiple_of(3) { vec![] } else { vec![2, 9, 30] },
+            logprobs: (i % 4 == 3).then_some(i % 3),
+            ..Request::default()
         };
         (0..10).map(|i| (prompt(i as i64), request(i))).collect()
     }

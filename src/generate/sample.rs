@@ -1,5 +1,6 @@
 //! How the next token is sampled from its logits.
 
+use super::{MOST_LOGPROBS, Request};
 use crate::Problem;
 
 /// Sampling parameters. In this order: the logits of tokens that occur already are changed by the repetition penalty
@@ -54,6 +55,20 @@ impl Default for Sampling {
             logit_bias: vec![],
             seed: 0,
         }
+    }
+}
+
+impl Request {
+    /// What cannot be met of how tokens are chosen.
+    pub(super) fn problems(&self, vocabulary: usize) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = self.sampling.iter().flat_map(|s| s.problems(vocabulary)).collect();
+        if let Some(n) = self.logprobs.filter(|n| *n > MOST_LOGPROBS) {
+            problems.push(Problem::with_help(
+                format!("log-probabilities of {n} tokens are asked for"),
+                format!("{MOST_LOGPROBS} are the most"),
+            ));
+        }
+        problems
     }
 }
 

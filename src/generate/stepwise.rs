@@ -5,9 +5,10 @@
 
 use super::choose::{Choice, Limits};
 use super::tokens::{Ids, given, session};
-use super::{Generator, Tokens, choose, head, no_output, penalties};
+use super::{Generator, LogProbs, Tokens, choose, head, logprobs, no_output, penalties};
 use crate::model::device_error;
 use crate::{Error, Tensor};
+use wgfc_ir::{DType, Scalar};
 use wgfc_runtime::DeviceTensor;
 use wgfc_runtime::session::{Started, Value};
 
@@ -17,6 +18,9 @@ pub(super) struct Logits {
     /// The number of positions in the states after the run.
     pub after: usize,
 }
+
+/// A function of the tokens so far and the logits of the next one.
+pub(super) type Hook<'g> = Box<dyn FnMut(&[i64], &mut [f32]) + 'g>;
 
 /// How the tokens of several rows are chosen from given logits.
 pub(super) struct Pick {
@@ -33,22 +37,25 @@ impl Pick {
             let lists: Vec<_> = choices.iter().map(|c| c.as_ref().map_or(&[][..], |c| c.list())).collect();
             given.push((head::LIST, penalties::tensor(&lists)?));
         }
+        if limits.mask {
+            let len = choices.iter().flatten().find_map(|c| c.mask()).map_or(0, <[u32]>::len);
+            let all = vec![u32::MAX; len];
+            let words = choices.iter().flat_map(|c| c.as_ref().and_then(|c| c.mask()).unwrap_or(&all));
+            let bytes = words.flat_map(|w| w.to_le_bytes()).collect();
+            let mask = Tensor::new(DType::I32, vec![choices.len(), len], bytes);
+            given.push((head::MASK, mask.map_err(Error::Internal)?));
+        }
         Ok(Pick { limits, given })
     }
 }
 
 impl Generator {
     /// Starts the choice of tokens from logits.
-    pub(super) fn pick(
-        &mut self,
-        logits: DeviceTensor,
-        pick: Pick,
-        outputs: &[&str],
-    ) -> Result<Started, Error> {
+    pub(super) fn pick(&mut self, logits: Value, pick: Pick, outputs: &[&str]) -> Result<Started, Error> {
         self.prepare(pick.limits)?;
         let session = self.limited.get_mut(&pick.limits).ok_or_else(no_output)?;
         let mut given: Vec<(&str, Value)> = pick.given.into_iter().map(|(n, t)| (n, t.into())).collect();
-        given.push((head::LOGITS, logits.into()));
+        given.push((head::LOGITS, logits));
         session.start_blocking(&given, Some(outputs)).map_err(device_error)
     }
 
@@ -64,7 +71,7 @@ impl Generator {
     }
 }
 
-impl Tokens<'_> {
+impl<'g> Tokens<'g> {
     /// The next token, if its choice depends on those before it.
     pub(super) fn advance_stepwise(&mut self) -> Result<i64, Error> {
         let (ahead, first) = match self.ahead.take() {
@@ -75,17 +82,79 @@ impl Tokens<'_> {
             }
         };
         let after = ahead.after;
+        self.choice.prepare()?;
+        let logits = self.seen_by_hook(&ahead.logits, first)?;
         let limits = self.choice.limits();
         let pick = Pick::of(&mut [Some(&mut self.choice)], limits)?;
-        let started = self.generator.pick(ahead.logits, pick, &[head::TOKEN])?;
+        let started = self.generator.pick(logits, pick, &[head::TOKEN])?;
+        let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
+        let likely = match self.logprobs {
+            Some(_) => Some(self.generator.start_logprobs(ahead.logits, token.clone())?),
+            None => None,
+        };
         if self.left > 0 {
-            let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
             self.ahead = Some(self.generator.forward(&Ids::Device(token)));
         }
         let read = started.read_blocking().map_err(device_error)?;
         let token = self.generator.token(&read)?;
+        self.last = match (likely, self.logprobs) {
+            (Some(likely), Some(count)) => logprobs::read(likely)?.pop().map(|all| all.most(count)),
+            _ => None,
+        };
+        let complete = self.choice.add(token)?;
         self.keep(token, after, first);
-        self.choice.add(token);
+        if complete {
+            self.left = 0;
+        }
         Ok(token)
+    }
+
+    /// The logits from which a token is chosen: those of the run, or what the hook makes of them.
+    fn seen_by_hook(&mut self, logits: &DeviceTensor, first: bool) -> Result<Value, Error> {
+        let Some(hook) = &mut self.hook else { return Ok(logits.clone().into()) };
+        let read = logits.read_blocking().map_err(device_error)?;
+        let mut values = read.to_f32s().ok_or_else(no_output)?;
+        let g = &self.generator;
+        if first {
+            let kept = g.history.get(..g.kept).unwrap_or_default();
+            hook(&[kept, &self.feed].concat(), &mut values);
+        } else {
+            hook(&g.history, &mut values);
+        }
+        let scalars: Vec<Scalar> =
+            values.iter().map(|x| Scalar::from_f64(read.dtype, f64::from(*x))).collect();
+        Ok(Tensor::from_scalars(read.dtype, read.shape, &scalars).into())
+    }
+
+    /// Gives `hook` the tokens so far (−1 where one is not known) and the logits of the next one, one for each token of the vocabulary, which it
+    /// may change; sampling parameters and a constraint apply to what it leaves. The logits are read from the device and copied back at each
+    /// step, so that this is slower than what [`Sampling`](super::Sampling) does. [`LogProbs`] are those of the model's own logits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+    /// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+    /// let mut generator = Generator::new(&Decoder::open(&path)?, &GeneratorOptions::default())?;
+    /// let request = Request { max_new_tokens: 8, ..Request::default() };
+    /// // No token is followed by itself.
+    /// let tokens = generator.generate(&[3, 1, 36], &request)?.with_logits(|tokens, logits| {
+    ///     if let Some(last) = tokens.last() {
+    ///         logits[*last as usize] = f32::NEG_INFINITY;
+    ///     }
+    /// });
+    /// let tokens: Vec<i64> = tokens.collect::<Result<_, _>>()?;
+    /// assert!(tokens.windows(2).all(|pair| pair[0] != pair[1]));
+    /// # Ok(()) }
+    /// ```
+    pub fn with_logits(mut self, hook: impl FnMut(&[i64], &mut [f32]) + 'g) -> Tokens<'g> {
+        self.hook = Some(Box::new(hook));
+        self.choice.make_stepwise();
+        self
+    }
+
+    /// The log-probabilities of the token that was returned last, if the request asks for them.
+    pub fn logprobs(&self) -> Option<&LogProbs> {
+        self.last.as_ref()
     }
 }

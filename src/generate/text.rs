@@ -7,6 +7,8 @@ mod chat;
 mod gguf;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
+#[cfg(feature = "constraints")]
+mod pieces;
 #[cfg(feature = "tokenizers")]
 mod vocabulary;
 
@@ -15,6 +17,8 @@ use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::{Bundle, Error, ModelFile};
 use chat::Chat;
 use guarded::{Guarded, Stream};
+#[cfg(feature = "constraints")]
+pub(super) use pieces::SPECIAL;
 use std::path::{Path, PathBuf};
 use wgfc_compiler::budget::Budget;
 #[cfg(feature = "tokenizers")]
@@ -318,6 +322,15 @@ impl Decoder {
     pub fn decode(&self, tokens: &[i64]) -> Result<String, Error> {
         let ids: Vec<u32> = tokens.iter().map(|t| id(*t)).collect::<Result<_, _>>()?;
         self.tokenizer()?.decode(&ids).map_err(|e| undecodable(&e))
+    }
+
+    /// The bytes of each token.
+    pub(super) fn pieces(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let pieces = self.tokenizer()?.pieces();
+        pieces.map_err(|e| {
+            let help = "constraints need a byte-level or SentencePiece tokenizer";
+            Error::usage(format!("the tokenizer cannot be used for constraints: {e}"), help)
+        })
     }
 
     /// A decoder of tokens that arrive one by one.

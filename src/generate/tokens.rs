@@ -2,8 +2,8 @@
 
 use super::choose::{self, Choice};
 use super::roles::Input;
-use super::stepwise::Logits;
-use super::{Generator, head, no_output, token};
+use super::stepwise::{Hook, Logits};
+use super::{Generator, LogProbs, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
 use std::collections::VecDeque;
@@ -143,6 +143,10 @@ pub struct Tokens<'g> {
     pub(super) next: Option<Result<Run, Error>>,
     /// The run for the next token if its choice is to be started when the one before is known.
     pub(super) ahead: Option<Result<Logits, Error>>,
+    /// The number of tokens whose log-probabilities are reported, and those of the last token.
+    pub(super) logprobs: Option<usize>,
+    pub(super) last: Option<LogProbs>,
+    pub(super) hook: Option<Hook<'g>>,
 }
 
 impl Tokens<'_> {

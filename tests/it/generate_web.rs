@@ -18,7 +18,7 @@ fn request(r: &Value) -> (Vec<i64>, Request) {
     };
     let max_new_tokens = r["maxTokens"].as_u64().unwrap() as usize;
     let sampling = (temperature > 0.0).then_some(sampling);
-    (list(&r["prompt"]), Request { max_new_tokens, sampling, stop: vec![] })
+    (list(&r["prompt"]), Request { max_new_tokens, sampling, ..Request::default() })
 }
 
 /// The token ids of a text, and the piece of text that each adds when streamed.

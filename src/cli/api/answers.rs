@@ -1,8 +1,11 @@
 //! Answers to requests for tokens: whole, or as a stream of server-sent events.
 
 use super::engine::Event;
+use super::forms::Held;
+use super::likely::{self, Likely};
 use super::protocol::{Call, Refusal};
-use super::text::{Assembler, Piece};
+use super::routes::random;
+use super::text::{Assembler, Finish, Piece};
 use axum::body::Body;
 use axum::response::Response;
 use hyper::body::{Bytes, Frame};
@@ -51,7 +54,7 @@ impl Asked {
             };
             let Some(one) = all.get_mut(index) else { continue };
             let piece = match event {
-                Event::Token(token, end) => one.push(token, end),
+                Event::Token(token, p, end) => one.push(token, p, end),
                 Event::Failed(e) => Err(e),
             };
             let piece = piece.map_err(|e| Refusal::of(&e, param))?;
@@ -70,6 +73,11 @@ impl Asked {
     /// Whether pieces hold the ids of tokens.
     fn shows_tokens(&self) -> bool {
         self.call.return_token_ids || !self.decoder.has_tokenizer()
+    }
+
+    /// The log-probabilities of a piece, whose text begins at `offset` of the whole.
+    fn likely(&self, likely: &Likely, offset: usize) -> Value {
+        likely_of(self.call.logprobs, self.chat, likely, &self.decoder, offset)
     }
 
     fn usage(&self, new: usize) -> Value {
@@ -103,21 +111,32 @@ impl Asked {
                 if let Some(one) = all.get_mut(index) {
                     one.text += &piece.text;
                     one.tokens.extend(piece.tokens);
+                    one.likely.extend(piece.likely);
                     one.finish = piece.finish;
                 }
             })
             .await?;
         let choice = |(index, piece): (usize, &Piece)| {
-            let finish = piece.finish.map(|f| f.name());
+            let (text, calls) = match &self.call.tools {
+                Some(tools) if piece.finish == Some(Finish::Stop) => tools.calls(&piece.text),
+                _ => (piece.text.as_str(), vec![]),
+            };
+            let finish = if calls.is_empty() { piece.finish } else { Some(Finish::Calls) };
+            let finish = finish.map(|f| f.name());
+            let logprobs = self.likely(&piece.likely, 0);
             let mut choice = match self.chat {
-                true => json!({
-                    "index": index,
-                    "message": { "role": "assistant", "content": piece.text },
-                    "logprobs": null,
-                    "finish_reason": finish,
-                }),
+                true => {
+                    let mut message = json!({ "role": "assistant", "content": text });
+                    if !calls.is_empty() {
+                        message["tool_calls"] = calls.iter().map(|c| called(c, None)).collect();
+                        if text.is_empty() {
+                            message["content"] = Value::Null;
+                        }
+                    }
+                    json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
+                }
                 false => {
-                    json!({ "index": index, "text": piece.text, "logprobs": null, "finish_reason": finish })
+                    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
                 }
             };
             if self.shows_tokens() {
@@ -147,6 +166,9 @@ impl Asked {
         let frame = self.object(kind, &[], self.call.include_usage.then_some(Value::Null));
         let shows_tokens = self.shows_tokens();
         let chat = self.chat;
+        let (wanted, decoder, tools) = (self.call.logprobs, self.decoder.clone(), self.call.tools.clone());
+        let mut held: Vec<Held> = (0..self.count).map(|_| Held::default()).collect();
+        let mut offsets = vec![0; self.count];
         let part = |choice: Value| {
             let mut object = frame.clone();
             object["choices"] = json!([choice]);
@@ -156,19 +178,41 @@ impl Asked {
         if chat {
             (0..self.count).for_each(|i| part(delta(i, json!({ "role": "assistant", "content": "" }), None)));
         }
-        let each = |index: usize, piece: Piece| {
+        let each = |index: usize, mut piece: Piece| {
+            let mut calls = vec![];
+            if let (Some(tools), Some(held)) = (&tools, held.get_mut(index)) {
+                piece.text = held.push(&piece.text);
+                if piece.finish.is_some() {
+                    let (rest, found) = held.finish(tools);
+                    piece.text += &rest;
+                    if !found.is_empty() && piece.finish == Some(Finish::Stop) {
+                        (calls, piece.finish) = (found, Some(Finish::Calls));
+                    }
+                }
+            }
             let finish = piece.finish.map(|f| f.name());
-            let is_shown = !piece.text.is_empty() || shows_tokens;
+            let is_shown = !piece.text.is_empty() || shows_tokens || wanted.is_some();
             if !is_shown && finish.is_none() {
                 return;
             }
+            let likely = likely_of(wanted, chat, &piece.likely, &decoder, offsets[index]);
+            offsets[index] += piece.text.chars().count();
             let mut choice = match chat {
+                true if !calls.is_empty() => {
+                    let calls = calls.iter().enumerate().map(|(i, c)| called(c, Some(i)));
+                    let mut parts = json!({ "tool_calls": calls.collect::<Vec<_>>() });
+                    if !piece.text.is_empty() {
+                        parts["content"] = piece.text.into();
+                    }
+                    delta(index, parts, finish)
+                }
                 true if is_shown => delta(index, json!({ "content": piece.text }), finish),
                 true => delta(index, json!({}), finish),
                 false => {
                     json!({ "index": index, "text": piece.text, "logprobs": null, "finish_reason": finish })
                 }
             };
+            choice["logprobs"] = likely;
             if shows_tokens {
                 choice["token_ids"] = piece.tokens.into();
             }
@@ -184,6 +228,26 @@ impl Asked {
             Err(refusal) => drop(to.send(event(&refusal.json()))),
         }
     }
+}
+
+/// The log-probabilities of a piece in the protocol's form; null if they are not `wanted`.
+fn likely_of(wanted: Option<usize>, chat: bool, likely: &Likely, decoder: &Decoder, offset: usize) -> Value {
+    match (wanted, chat) {
+        (None, _) => Value::Null,
+        (Some(_), true) => likely::of_chat(likely, decoder),
+        (Some(_), false) => likely::of_completion(likely, decoder, offset),
+    }
+}
+
+/// A call of a function: its name and its arguments; in a stream with its place among the calls.
+fn called((name, arguments): &(String, String), place: Option<usize>) -> Value {
+    let id = format!("call_{:016x}", random());
+    let mut call =
+        json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+    if let Some(place) = place {
+        call["index"] = place.into();
+    }
+    call
 }
 
 /// A server-sent event with an object.

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
-use wgfc::generate::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
+use wgfc::generate::{Bounds, ContinuousGenerator, End, Generated, LogProbs, SequenceId};
 use wgfc::{Error, Request};
 
 /// A step of a sequence.
 pub enum Event {
-    /// A token, and whether it is the last one.
-    Token(i64, Option<End>),
+    /// A token, its log-probabilities if they are asked for, and whether it is the last one.
+    Token(i64, Option<LogProbs>, Option<End>),
     /// The sequence has ended without another token.
     Failed(Error),
 }
@@ -204,7 +204,7 @@ impl Runs {
         let event = match g.token {
             Ok(token) => {
                 self.metrics.generated_tokens.fetch_add(1, Ordering::Relaxed);
-                Event::Token(token, g.end)
+                Event::Token(token, g.logprobs, g.end)
             }
             Err(e) => Event::Failed(e),
         };

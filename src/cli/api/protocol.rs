@@ -1,9 +1,10 @@
 //! Requests and errors of OpenAI's protocol.
 
+use super::forms::{Form, Tools, response_format, structured_outputs};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value, json};
-use wgfc::generate::{ChatOptions, Defaults, Json, Message};
+use wgfc::generate::{ChatOptions, Defaults, Json, MOST_LOGPROBS, Message};
 use wgfc::{Error, ErrorClass, Sampling};
 
 /// The most stop strings of a request, as in OpenAI's protocol, and the most bytes of each.
@@ -11,6 +12,8 @@ const STOPS: usize = 4;
 const STOP_BYTES: usize = 1024;
 /// The most tokens of `logit_bias`, as in OpenAI's protocol.
 const BIASES: usize = 300;
+/// The most answers to one prompt.
+const ANSWERS: usize = 128;
 /// The new tokens of `/v1/completions` where the request does not say how many.
 const DEFAULT_TOKENS: usize = 16;
 
@@ -74,6 +77,9 @@ pub enum Prompt {
 #[derive(Debug, Deserialize, PartialEq)]
 pub struct Chat {
     pub messages: Vec<Message>,
+    /// The functions that the model may call.
+    #[serde(default)]
+    tools: Option<Json>,
     /// Further variables of the template.
     #[serde(default, rename = "chat_template_kwargs")]
     extra: Option<Extra>,
@@ -95,7 +101,7 @@ impl Chat {
     /// The options of the template.
     pub fn options(&self) -> ChatOptions {
         let extra = self.extra.as_ref().map(|e| e.0.clone()).unwrap_or_default();
-        ChatOptions { extra, ..ChatOptions::default() }
+        ChatOptions { extra, tools: self.tools.clone(), ..ChatOptions::default() }
     }
 }
 
@@ -106,6 +112,14 @@ pub struct Call {
     pub model: String,
     /// One for each sequence.
     pub prompts: Vec<Prompt>,
+    /// The number of answers to each prompt.
+    pub answers: usize,
+    /// The number of likely tokens whose log-probabilities are reported with that of each token, if they are.
+    pub logprobs: Option<usize>,
+    /// The form of the answers.
+    pub form: Option<Form>,
+    /// The functions that answers may call.
+    pub tools: Option<Tools>,
     /// The most new tokens of each sequence; `None` for as many as the cache has room for.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen; `None` is greedy.
@@ -146,8 +160,34 @@ impl Call {
         };
         let mut f = Fields(fields);
         let model = f.text("model")?.ok_or_else(|| missing("model"))?;
-        let prompts =
+        let mut prompts =
             if chat { vec![messages(f.0.remove("messages"), body)?] } else { prompts(f.0.remove("prompt"))? };
+        let tools = match chat {
+            true => {
+                let tools = Tools::read(f.take("tools").as_ref(), f.take("tool_choice"))?;
+                f.flag("parallel_tool_calls")?;
+                tools
+            }
+            false => None,
+        };
+        if let (None, Some(Prompt::Chat(chat))) = (&tools, prompts.first_mut()) {
+            chat.tools = None;
+        }
+        let answers = f.count("n", true)?.unwrap_or(1);
+        if answers > ANSWERS {
+            let message = format!("'n' is {answers}, more than {ANSWERS}");
+            return Err(Refusal::param("n", message, "invalid_value"));
+        }
+        let logprobs = logprobs(&mut f, chat)?;
+        let form = if chat { response_format(f.take("response_format"))? } else { None };
+        let other = structured_outputs(f.take("structured_outputs"))?;
+        let call = tools.as_ref().and_then(Tools::form);
+        let mut asked = [form, other, call].into_iter().flatten();
+        let form = asked.next();
+        if asked.next().is_some() {
+            let message = "'response_format', 'structured_outputs' and a required call of a function exclude each other";
+            return Err(Refusal::param("response_format", message, "invalid_value"));
+        }
         let most = match f.count("max_completion_tokens", chat)? {
             None => f.count("max_tokens", true)?,
             Some(n) => {
@@ -187,6 +227,10 @@ impl Call {
         Ok(Call {
             model,
             prompts,
+            answers,
+            logprobs,
+            form,
+            tools,
             max_tokens,
             sampling,
             seeded,
@@ -260,8 +304,29 @@ impl Fields {
     }
 }
 
+/// The number of likely tokens whose log-probabilities a request asks for.
+fn logprobs(f: &mut Fields, chat: bool) -> Result<Option<usize>, Refusal> {
+    let count = |f: &mut Fields, name: &str| {
+        let Some(n) = f.integer(name)? else { return Ok(None) };
+        let count = usize::try_from(n).ok().filter(|n| *n <= MOST_LOGPROBS);
+        let message = || format!("'{name}' is {n}, not in 0 to {MOST_LOGPROBS}");
+        count.map(Some).ok_or_else(|| Refusal::param(name, message(), "invalid_value"))
+    };
+    if !chat {
+        return count(f, "logprobs");
+    }
+    let (wanted, most) = (f.flag("logprobs")?, count(f, "top_logprobs")?);
+    match most {
+        Some(1..) if !wanted => {
+            let message = "'top_logprobs' is given without 'logprobs': true";
+            Err(Refusal::param("top_logprobs", message, "invalid_value"))
+        }
+        most => Ok(wanted.then(|| most.unwrap_or(0))),
+    }
+}
+
 /// A value's type, in words.
-fn kind(value: &Value) -> &'static str {
+pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -273,12 +338,14 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn wrong(name: &str, want: &str, got: &Value) -> Refusal {
+/// The refusal of a field whose value has the wrong type.
+pub fn wrong(name: &str, want: &str, got: &Value) -> Refusal {
     let message = format!("Invalid type for '{name}': expected {want}, but got {} instead.", kind(got));
     Refusal::param(name, message, "invalid_type")
 }
 
-fn missing(name: &str) -> Refusal {
+/// The refusal of a request without this field.
+pub fn missing(name: &str) -> Refusal {
     Refusal::param(name, format!("Missing required parameter: '{name}'."), "missing_required_parameter")
 }
 
@@ -436,29 +503,17 @@ fn biases(value: Option<Value>) -> Result<Vec<(i64, f32)>, Refusal> {
 /// Reads fields that must have the one value that is supported, and those that change nothing.
 fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
     let neutral = |name: &str, value: &Value| match name {
-        "n" | "best_of" => value.as_i64() == Some(1),
+        "best_of" => value.as_i64() == Some(1),
         "suffix" => value.as_str().is_some_and(str::is_empty),
-        "tools" | "functions" => value.as_array().is_some_and(Vec::is_empty),
-        "tool_choice" | "function_call" => value.as_str() == Some("none"),
-        "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),
+        "functions" => value.as_array().is_some_and(Vec::is_empty),
+        "function_call" => value.as_str() == Some("none"),
         "modalities" => value.as_array().is_some_and(|m| m.iter().all(|m| m.as_str() == Some("text"))),
         "echo" => value.as_bool() == Some(false),
-        "logprobs" => chat && value.as_bool() == Some(false),
-        "top_logprobs" => value.as_i64() == Some(0),
         _ => false,
     };
-    let both = ["n", "logprobs"];
     let completion = ["best_of", "suffix", "echo"];
-    let talk = [
-        "top_logprobs",
-        "tools",
-        "functions",
-        "tool_choice",
-        "function_call",
-        "response_format",
-        "modalities",
-    ];
-    for name in both.iter().chain(if chat { &talk[..] } else { &completion[..] }) {
+    let talk = ["functions", "function_call", "modalities"];
+    for name in if chat { &talk[..] } else { &completion[..] } {
         if let Some(value) = f.take(name)
             && !neutral(name, &value)
         {
@@ -467,8 +522,7 @@ fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
         }
     }
     let ignored = ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"];
-    let ignored = ignored.iter().chain(if chat { &["parallel_tool_calls"][..] } else { &[] });
-    ignored.for_each(|name| drop(f.0.remove(*name)));
+    ignored.iter().for_each(|name| drop(f.0.remove(*name)));
     Ok(())
 }
 
@@ -578,8 +632,13 @@ mod tests {
             (r#""prompt": "x", "stop": [""]"#, "stop"),
             (r#""prompt": "x", "stop": ["a", "b", "c", "d", "e"]"#, "stop"),
             (r#""prompt": "x", "stop": [1]"#, "stop"),
-            (r#""prompt": "x", "n": 2"#, "n"),
-            (r#""prompt": "x", "logprobs": 1"#, "logprobs"),
+            (r#""prompt": "x", "n": 0"#, "n"),
+            (r#""prompt": "x", "n": 129"#, "n"),
+            (r#""prompt": "x", "best_of": 2"#, "best_of"),
+            (r#""prompt": "x", "logprobs": 21"#, "logprobs"),
+            (r#""prompt": "x", "logprobs": true"#, "logprobs"),
+            (r#""prompt": "x", "tools": []"#, "tools"),
+            (r#""prompt": "x", "structured_outputs": {}"#, "structured_outputs"),
             (r#""prompt": "x", "logit_bias": {"1": 500}"#, "logit_bias"),
             (r#""prompt": "x", "logit_bias": {"a": 5}"#, "logit_bias"),
             (r#""prompt": "x", "logit_bias": {"1": "5"}"#, "logit_bias"),

@@ -20,12 +20,13 @@ use sha2::{Digest, Sha256};
 use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
-use wgfc::Decoder;
+use wgfc::generate::{Constraint, Forms};
+use wgfc::{Decoder, Error};
 
 /// The time in which the body of a request must be complete.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -35,6 +36,8 @@ pub const READERS: usize = 4;
 /// The decoder, the engine and the limits of a server.
 pub struct Server {
     pub decoder: Arc<Decoder>,
+    /// The forms of answers, which are made when first needed.
+    pub forms: Arc<OnceLock<Result<Forms, Error>>>,
     pub engine: Engine,
     pub metrics: Arc<Metrics>,
     /// The name of the model.
@@ -62,7 +65,7 @@ pub fn hash(key: &str) -> [u8; 32] {
 }
 
 /// Random bits, which nobody may rely on to be secret.
-fn random() -> u64 {
+pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
@@ -233,7 +236,7 @@ impl Server {
         drop(body);
         self.knows(&call.model)?;
         let param = call.prompt_param();
-        let count = call.prompts.len();
+        let count = call.prompts.len().saturating_mul(call.answers);
         let text = call.prompts.iter().any(|p| matches!(p, Prompt::Text(_) | Prompt::Chat(_)));
         if (text || !call.stop.is_empty()) && !self.decoder.has_tokenizer() {
             let message =
@@ -242,24 +245,32 @@ impl Server {
         }
         if count > self.engine.most() {
             let message =
-                format!("there are {count} prompts, and at most {} can run or wait", self.engine.most());
+                format!("there are {count} sequences, and at most {} can run or wait", self.engine.most());
             return Err(Refusal::param(param, message, "invalid_value"));
         }
         let places = self.engine.places(count).ok_or_else(|| {
             let message = "The server is at its limit: as many sequences wait as may. Try again later.";
             Refusal::new(429, message, Some("queue_full"))
         })?;
-        let decoder = self.decoder.clone();
+        let (decoder, forms, form) = (self.decoder.clone(), self.forms.clone(), call.form.clone());
+        let form_param =
+            if call.tools.as_ref().is_some_and(|t| t.required) { "tools" } else { "response_format" };
+        let form_param = if chat { form_param } else { "structured_outputs" };
         let prompts = std::mem::take(&mut call.prompts);
         // Turning text into tokens takes its time, in which other requests are answered. A client that goes away does not end
         // it, so the permit is kept until it ends.
         let encoded = tokio::task::spawn_blocking(move || {
             let tokens = prompts.iter().map(|p| encode(p, &decoder));
             let tokens = tokens.collect::<Result<Vec<_>, Refusal>>();
+            let constraint = form.map(|form| {
+                let forms = forms.get_or_init(|| decoder.forms());
+                let made = forms.as_ref().map_err(Error::clone).and_then(|forms| form.constraint(forms));
+                made.map_err(|e| Refusal::of(&e, form_param))
+            });
             drop(permit);
-            tokens
+            Ok::<_, Refusal>((tokens?, constraint.transpose()?))
         });
-        let tokens = encoded.await.map_err(|_| gone())??;
+        let (tokens, constraint): (_, Option<Constraint>) = encoded.await.map_err(|_| gone())??;
         let bounds = self.engine.bounds();
         let stop = match (call.ignore_eos, chat) {
             (true, _) => vec![],
@@ -270,7 +281,8 @@ impl Server {
         let (send, events) = unbounded_channel();
         let mut jobs = vec![];
         let prompt_tokens = tokens.iter().map(Vec::len).sum();
-        for (index, (prompt, place)) in tokens.into_iter().zip(places).enumerate() {
+        let prompts = tokens.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.answers));
+        for (index, (prompt, place)) in prompts.cloned().zip(places).enumerate() {
             let left = bounds.capacity.saturating_sub(prompt.len());
             let most = call.max_tokens.unwrap_or(left.max(1));
             if most > left {
@@ -283,10 +295,20 @@ impl Server {
                 return Err(Refusal::param(param, message, "context_length_exceeded"));
             }
             let mut sampling = call.sampling.clone();
-            if let (Some(s), Some(seed)) = (&mut sampling, seed) {
-                s.seed = seed.wrapping_add(index as u64);
+            if let Some(s) = &mut sampling {
+                // Answers to one prompt differ; the first one to each has the seed of the request.
+                s.seed = match seed {
+                    Some(seed) => seed.wrapping_add(index as u64),
+                    None => s.seed.wrapping_add((index % call.answers) as u64),
+                };
             }
-            let request = wgfc::Request { max_new_tokens: most, sampling, stop: stop.clone() };
+            let request = wgfc::Request {
+                max_new_tokens: most,
+                sampling,
+                stop: stop.clone(),
+                logprobs: call.logprobs,
+                constraint: constraint.clone(),
+            };
             bounds.check(&prompt, &request).map_err(|e| Refusal::of(&e, param))?;
             let enough = Arc::default();
             jobs.push(Job { prompt, request, sink: send.clone(), index, enough, arrived, place });

@@ -1,7 +1,8 @@
 //! The text of a sequence as its tokens arrive, up to a stop string.
 
+use super::likely::Likely;
 use wgfc::Error;
-use wgfc::generate::{Decoder, End, TextStream};
+use wgfc::generate::{Decoder, End, LogProbs, TextStream};
 
 /// Why a sequence ended, in the protocol's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub enum Finish {
     Stop,
     /// At the number of tokens that were asked for.
     Length,
+    /// After calls of functions.
+    Calls,
 }
 
 impl Finish {
@@ -18,6 +21,7 @@ impl Finish {
         match self {
             Finish::Stop => "stop",
             Finish::Length => "length",
+            Finish::Calls => "tool_calls",
         }
     }
 }
@@ -27,6 +31,8 @@ impl Finish {
 pub struct Piece {
     pub text: String,
     pub tokens: Vec<i64>,
+    /// The log-probabilities of the tokens, if they are asked for.
+    pub likely: Likely,
     /// Set in the last piece of a sequence.
     pub finish: Option<Finish>,
 }
@@ -56,7 +62,7 @@ impl<'d> Assembler<'d> {
     ///
     /// # Errors
     /// The tokenizer does not know the token.
-    pub fn push(&mut self, token: i64, end: Option<End>) -> Result<Piece, Error> {
+    pub fn push(&mut self, token: i64, p: Option<LogProbs>, end: Option<End>) -> Result<Piece, Error> {
         if self.done {
             return Ok(Piece::default());
         }
@@ -68,7 +74,7 @@ impl<'d> Assembler<'d> {
         let (mut text, stopped) = self.cut.push(&text);
         let finish = match end {
             _ if stopped => Some(Finish::Stop),
-            Some(End::Stop) => Some(Finish::Stop),
+            Some(End::Stop | End::Complete) => Some(Finish::Stop),
             Some(End::Length) => Some(Finish::Length),
             None => None,
         };
@@ -76,7 +82,8 @@ impl<'d> Assembler<'d> {
         if self.done && !stopped {
             text += &self.cut.rest();
         }
-        Ok(Piece { text, tokens: vec![token], finish })
+        let likely = p.map(|p| (token, p)).into_iter().collect();
+        Ok(Piece { text, tokens: vec![token], likely, finish })
     }
 }
 

@@ -109,6 +109,7 @@ pub struct RunArgs {
 Examples:
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --max-new-tokens 100
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --temperature 0.8 --top-p 0.9 --seed 7
+  wgfc generate qwen2.5-0.5b/ --prompt \"A person as JSON: \" --json-schema person.schema.json
   wgfc generate model.onnx --tokens 785,9396,374 --stats
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --expect past_sequence_length=2000
   wgfc generate decoder.onnx --random-weights --tokens 1 --max-new-tokens 200 --stats --quiet
@@ -145,6 +146,11 @@ pub struct GenerateArgs {
     pub save_cache: Option<PathBuf>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub form: FormArgs,
+    /// With --json, print the log-probability of each token, and of the N most likely ones
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
     /// Do not end at the end token
     #[arg(long)]
     pub ignore_end: bool,
@@ -188,6 +194,20 @@ pub struct SamplingArgs {
     /// Where the random numbers begin: the same seed draws the same tokens
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+}
+
+/// The form of the output of `wgfc generate`, and of answers of `wgfc chat`.
+#[derive(Args, Clone, Debug)]
+pub struct FormArgs {
+    /// Hold the output to the JSON schema in this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["regex", "grammar"])]
+    pub json_schema: Option<PathBuf>,
+    /// Hold the output to a regular expression
+    #[arg(long, value_name = "REGEX", conflicts_with = "grammar")]
+    pub regex: Option<String>,
+    /// Hold the output to the grammar in this file, in Lark's language
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
 }
 
 /// How `wgfc generate`, `wgfc chat` and `wgfc api` set up a decoder.
@@ -243,6 +263,8 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    #[command(flatten)]
+    pub form: FormArgs,
     #[command(flatten)]
     pub decoder: DecoderArgs,
 }

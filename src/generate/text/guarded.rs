@@ -46,6 +46,18 @@ impl Guarded {
         })
     }
 
+    /// Without constraints nobody needs the bytes of tokens.
+    #[cfg(not(feature = "constraints"))]
+    pub fn pieces(&self) -> Result<Vec<Vec<u8>>, String> {
+        Err("wgfc was built without the feature `constraints`".into())
+    }
+
+    /// The tokenizer itself, whose functions may panic.
+    #[cfg(feature = "constraints")]
+    pub(super) fn inner(&self) -> &Tokenizer {
+        &self.inner
+    }
+
     /// The id of a token, if the vocabulary has it.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

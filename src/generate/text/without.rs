@@ -16,6 +16,10 @@ impl Guarded {
     pub fn encode(&self, _: &str, _: bool) -> Result<Vec<u32>, String> {
         match *self {}
     }
+    /// The bytes of each token.
+    pub fn pieces(&self) -> Result<Vec<Vec<u8>>, String> {
+        match *self {}
+    }
     /// The id of a token.
     pub fn id(&self, _: &str) -> Option<u32> {
         match *self {}
