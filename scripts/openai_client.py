@@ -34,6 +34,49 @@ def make_model(folder):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+def make_model_of_json(folder):
+    """The same with tokens that spell JSON, and a chat template."""
+    make_model(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokens = ["<s>", "</s>", *'{}":,[]', "Ġ", *"0123456789", *"truefalsnmgobi-ck"]
+    tokenizer["model"]["vocab"] = {t: i for i, t in enumerate(dict.fromkeys(tokens))}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+
+
+def check_forms(client):
+    """Answers by a schema and calls of functions, whole and streamed."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["a", "n"],
+        "additionalProperties": False,
+    }
+    asked = {"model": "json", "messages": [{"role": "user", "content": "a"}], "max_tokens": 300, "temperature": 1.5}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    answers = client.chat.completions.create(**asked, n=3, seed=1, response_format=form, logprobs=True, top_logprobs=3)
+    for choice in answers.choices:
+        made = json.loads(choice.message.content)
+        assert isinstance(made["a"], bool) and 0 <= made["n"] <= 99 and choice.finish_reason == "stop"
+        assert all(len(t.top_logprobs) == 3 and t.logprob <= 0 for t in choice.logprobs.content)
+    assert len(answers.choices) == 3
+    tools = [{"type": "function", "function": {"name": "sum", "parameters": schema}}]
+    for choice in ("required", {"type": "function", "function": {"name": "sum"}}):
+        answer = client.chat.completions.create(**asked, tools=tools, tool_choice=choice).choices[0]
+        call = answer.message.tool_calls[0].function
+        assert call.name == "sum" and set(json.loads(call.arguments)) == {"a", "n"} and answer.finish_reason == "tool_calls"
+        parts = list(client.chat.completions.create(**asked, tools=tools, tool_choice=choice, stream=True))
+        calls = [c for p in parts for c in p.choices[0].delta.tool_calls or []]
+        assert [c.function.name for c in calls] == ["sum"] and json.loads(calls[0].function.arguments)
+    for bad in ({"type": "strange"}, {"$ref": "#"}, {"type": "string", "pattern": "(" * 3000}):
+        try:
+            client.chat.completions.create(**asked, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": bad}})
+            raise AssertionError(f"{bad} is accepted")
+        except openai.BadRequestError as e:
+            assert e.param == "response_format", e
+
+
 def fails(kind, **arguments):
     """The error of a completion that the client must raise."""
     try:
@@ -91,6 +134,14 @@ with tempfile.TemporaryDirectory() as folder:
         assert text(extra_body={"repetition_penalty": 1.0, "min_p": 0.5}) == greedy
         assert set(text(logit_bias={"5": 100})) == {text(logit_bias={"5": 100}, max_tokens=1)}
 
+        for n in (1, 3):
+            several = client.completions.create(model="model", prompt=["a", "b"], max_tokens=4, n=n, seed=3, logprobs=2)
+            assert [c.index for c in several.choices] == list(range(2 * n))
+            assert all(len(c.logprobs.token_logprobs) == 4 and len(c.logprobs.top_logprobs[0]) == 2 for c in several.choices)
+        words = text(max_tokens=30, temperature=1, seed=2, extra_body={"structured_outputs": {"regex": "(sea|the){4}"}})
+        assert len(words) == 12 and set(words) <= set("seathe")
+
+        assert fails(openai.BadRequestError, extra_body={"structured_outputs": {"regex": "("}}).param == "structured_outputs"
         assert fails(openai.BadRequestError, logit_bias={"5": 101}).param == "logit_bias"
         assert fails(openai.BadRequestError, logit_bias={"37": 1}).code == "invalid_value"
         assert fails(openai.BadRequestError, temperature=3).param == "temperature"
@@ -112,6 +163,13 @@ with tempfile.TemporaryDirectory() as folder:
         while metric("wgfc_sequences_running") and time.monotonic() < end:
             time.sleep(0.02)
         assert metric("wgfc_sequences_running") == 0 and metric("wgfc_cancelled_total") == 1
+        server.terminate()
+        server.wait()
+
+        make_model_of_json(Path(folder) / "json")
+        words[2] = "json"
+        server = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+        check_forms(openai.OpenAI(base_url=server.stdout.readline().strip(), api_key=KEY, max_retries=0))
     finally:
         server.terminate()
         server.wait()

@@ -85,6 +85,9 @@ impl Terminal {
 
     /// Prints a result as JSON.
     pub fn print_json(&self, value: &serde_json::Value) {
+        // Keys are in the same order whether or not another crate asks `serde_json` to keep that of their insertion.
+        let mut value = value.clone();
+        value.sort_all_objects();
         // `serde_json` leaves control characters from U+0080 on unescaped.
         let mut text = String::new();
         for c in format!("{value:#}").chars() {

@@ -282,6 +282,165 @@ fn chats_are_answered_by_the_template() {
     }
 }
 
+/// A folder `model` with a decoder whose 37 tokens spell JSON, and a template that writes the names of functions.
+fn model_of_json(dir: &Path) {
+    model(dir);
+    let path = dir.join("model/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let tokens = [
+        "<s>", "</s>", "{", "}", "\"", ":", ",", "[", "]", "Ġ", "0", "1", "2", "3", "4", "5", "6", "7", "8",
+        "9",
+    ];
+    let letters = ["t", "r", "u", "e", "f", "a", "l", "s", "n", "m", "g", "o", "b", "i", "-", "c", "k"];
+    let vocab = tokens.iter().chain(&letters).enumerate().map(|(i, t)| ((*t).to_owned(), json!(i)));
+    tokenizer["model"]["vocab"] = Value::Object(vocab.collect());
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let template = "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    std::fs::write(dir.join("model/chat_template.jinja"), template).unwrap();
+    std::fs::write(dir.join("model/generation_config.json"), r#"{"eos_token_id": 1}"#).unwrap();
+}
+
+#[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let d = folder();
+    model_of_json(d.path());
+    let s = serve(d.path(), "|model|--batch|3|--capacity|400");
+    let chat = "/v1/chat/completions";
+    let ask = |more: Value| {
+        let mut body = json!({ "model": "model", "messages": [{ "role": "user", "content": "a" }], "temperature": 1.5, "seed": 4,
+                               "max_tokens": 300 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let post = |body: &Value| {
+        let (status, answer) = s.post(chat, &body.to_string());
+        assert_eq!(status, 200, "{body}: {answer}");
+        answer
+    };
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "type": "boolean" }, "n": { "type": "integer", "minimum": 0, "maximum": 99 } },
+        "required": ["a", "n"],
+        "additionalProperties": false,
+    });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": schema } });
+    let made = post(&ask(json!({ "response_format": format, "n": 3 })));
+    assert_eq!(made["choices"].as_array().unwrap().len(), 3);
+    for (i, choice) in made["choices"].as_array().unwrap().iter().enumerate() {
+        let text = choice["message"]["content"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(value["a"].is_boolean() && value["n"].as_u64().is_some_and(|n| n < 100), "{text}");
+        assert_eq!((&choice["finish_reason"], &choice["index"]), (&json!("stop"), &json!(i)));
+    }
+    let made = post(&ask(json!({ "structured_outputs": { "regex": "(true|fal){2}" } })));
+    let text = made["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(
+        ["true", "fal"].iter().any(|a| ["true", "fal"].iter().any(|b| text == format!("{a}{b}"))),
+        "{text}"
+    );
+
+    // Calls of functions, whole and in a stream.
+    let tools = json!([
+        { "type": "function", "function": { "name": "sum", "parameters": schema } },
+        { "type": "function", "function": { "name": "clock", "parameters": { "type": "object", "additionalProperties": false } } },
+    ]);
+    for (choice, name) in [
+        (json!("required"), None),
+        (json!({ "type": "function", "function": { "name": "sum" } }), Some("sum")),
+    ] {
+        let mut body = ask(json!({ "tools": tools, "tool_choice": choice }));
+        let made = post(&body);
+        let answer = &made["choices"][0];
+        assert_eq!(
+            (&answer["finish_reason"], &answer["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null),
+            "{made}"
+        );
+        let call = &answer["message"]["tool_calls"][0];
+        let function = &call["function"];
+        assert!(name.is_none_or(|n| function["name"] == n) && call["type"] == "function", "{call}");
+        let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments.get("n").is_some(), function["name"] == "sum", "{call}");
+        body["stream"] = true.into();
+        let events = s.stream_of(chat, &body);
+        let last = &events.last().unwrap()["choices"][0];
+        assert_eq!(
+            (&last["finish_reason"], &last["delta"]["tool_calls"][0]["function"]),
+            (&json!("tool_calls"), function)
+        );
+        assert!(
+            events.iter().all(|e| e["choices"][0]["delta"]["content"].as_str().is_none_or(str::is_empty))
+        );
+    }
+    let free = post(&ask(json!({ "tools": tools, "max_tokens": 9, "temperature": 0 })));
+    assert!(free["choices"][0]["message"]["content"].is_string());
+    assert_eq!(free["choices"][0]["message"].get("tool_calls"), None);
+
+    // Log-probabilities.
+    let made = post(&ask(json!({ "logprobs": true, "top_logprobs": 2, "temperature": 0, "max_tokens": 5 })));
+    let content = made["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 5);
+    for token in content {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["logprob"]), (2, &token["logprob"]), "{token}");
+        assert!(
+            token["logprob"].as_f64().unwrap() < 0.0
+                && top[1]["logprob"].as_f64() <= top[0]["logprob"].as_f64()
+        );
+    }
+    let body = json!({ "model": "model", "prompt": "a", "logprobs": 1, "temperature": 0, "max_tokens": 5, "stream": true });
+    let parts = s.stream(&body);
+    let own = parts.iter().flat_map(|p| p["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap());
+    assert_eq!(own.count(), 5);
+
+    // Descriptions that cannot be used.
+    let deep = |n: usize| {
+        (0..n).fold(json!({ "type": "null" }), |inner, _| json!({ "type": "array", "items": inner }))
+    };
+    let all_of: Vec<Value> =
+        (0..400).map(|i| json!({ "anyOf": [{ "minimum": i }, { "multipleOf": i + 2 }] })).collect();
+    for (field, value) in [
+        (
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "schema": { "type": "strange" } } }),
+        ),
+        ("response_format", json!({ "type": "json_schema", "json_schema": { "schema": { "$ref": "#" } } })),
+        ("response_format", json!({ "type": "json_schema", "json_schema": { "schema": deep(40), "x": 1 } })),
+        (
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "schema": { "type": "integer", "allOf": all_of } } }),
+        ),
+        (
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "schema": { "type": "string", "pattern": "(a{1,999}){1,999}" } } }),
+        ),
+        ("structured_outputs", json!({ "regex": "(" })),
+        ("structured_outputs", json!({ "regex": "a?".repeat(50_000) })),
+        ("structured_outputs", json!({ "grammar": "start: b" })),
+        (
+            "tools",
+            json!([{ "type": "function", "function": { "name": "f", "parameters": { "$ref": "http://example.com" } } }]),
+        ),
+    ] {
+        let mut body = ask(json!({ "max_tokens": 3 }));
+        body[field] = value;
+        if field == "tools" {
+            body["tool_choice"] = "required".into();
+        }
+        let start = Instant::now();
+        let (status, answer) = s.post(chat, &body.to_string());
+        assert!(start.elapsed() < Duration::from_secs(30), "{field}: {:?}", start.elapsed());
+        let shown: String = body[field].to_string().chars().take(200).collect();
+        assert!(
+            status == 200 || answer["error"]["type"] == "invalid_request_error",
+            "{shown}: {status} {answer}"
+        );
+        assert!(status == 400 || field == "response_format", "{shown}: {status} {answer}");
+    }
+    s.wait("wgfc_sequences_running", 0.0);
+}
+
 #[test]
 fn clients_at_the_same_time_do_not_change_each_other() {
     let d = folder();
@@ -378,7 +537,18 @@ fn hostile_requests_are_refused_in_the_form_of_the_protocol() {
             "context_length_exceeded",
         ),
         (path, ask(r#""prompt": "a", "temperature": 1e400"#), 400, None, "invalid_json"),
-        (path, ask(r#""prompt": "a", "n": 3"#), 400, Some("n"), "unsupported_value"),
+        (path, ask(r#""prompt": "a", "best_of": 3"#), 400, Some("best_of"), "unsupported_value"),
+        (path, ask(r#""prompt": "a", "n": 129"#), 400, Some("n"), "invalid_value"),
+        (path, ask(r#""prompt": ["a", "b"], "n": 120"#), 400, Some("prompt"), "invalid_value"),
+        (path, ask(r#""prompt": "a", "logit_bias": {"37": 1}"#), 400, Some("prompt"), "invalid_value"),
+        (path, ask(r#""prompt": "a", "logprobs": -1"#), 400, Some("logprobs"), "invalid_value"),
+        (
+            path,
+            ask(r#""prompt": "a", "structured_outputs": {"regex": "((a{1,999}){1,999}"}"#),
+            400,
+            Some("structured_outputs"),
+            "invalid_value",
+        ),
         (path, ask(r#""prompt": "a", "colour": 1"#), 400, Some("colour"), "unknown_parameter"),
         (
             path,

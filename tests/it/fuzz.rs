@@ -1,9 +1,10 @@
 //! Fuzz tests. Mutated models ([`models`]), archives of torch.export ([`archives`]), tokenizers ([`tokenizers`])
-//! and chat templates ([`templates`]) are compiled or refused, mutated plans ([`plans`]) are read or refused, and random graphs
+//! chat templates ([`templates`]) and constraints ([`constraints`]) are compiled or refused, mutated plans ([`plans`]) are read or refused, and random graphs
 //! mean the same before and after every stage. All randomness follows from a seed, which a failure prints;
 //! `WGFC_FUZZ_SEED` repeats it.
 
 mod archives;
+mod constraints;
 mod decoders;
 mod models;
 mod plans;

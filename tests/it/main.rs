@@ -8,6 +8,7 @@
 //! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
 //! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
 //! | `WGFC_FUZZ_MODELS` | a folder of more models to mutate |
+//! | `WGFC_FUZZ_CONSTRAINTS` | how many mutated schemas, regular expressions and grammars are tried (400) |
 //! | `WGFC_FUZZ_TEMPLATES` | how many mutated chat templates are tried (160) |
 //! | `WGFC_FUZZ_TOKENIZERS` | how many mutated tokenizers are tried (160) |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |

@@ -106,6 +106,8 @@ impl DeviceProfile {
         if let Some(d) = device {
             file["device"] = d.into();
         }
+        // The same order whether or not another crate asks `serde_json` to keep that of insertion.
+        file.sort_all_objects();
         serde_json::to_string_pretty(&file).map(|s| s + "\n").map_err(|e| e.to_string())
     }
 

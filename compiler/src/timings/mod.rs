@@ -202,16 +202,20 @@ impl Timings {
         }
         let profile: Value =
             serde_json::from_str(&self.profile.to_json(None)?).map_err(|e| json_in_words(&e))?;
-        let mut out = json!({
+        // The same order whether or not another crate asks `serde_json` to keep that of insertion.
+        let sorted = |mut v: Value| {
+            v.sort_all_objects();
+            v.to_string()
+        };
+        let mut out = sorted(json!({
             "version": VERSION,
             "device": self.device,
             "driver": self.driver,
             "profile": profile,
             "fields": fields,
-        })
-        .to_string();
+        }));
         for p in &self.problems {
-            out += &format!("\n{}", p.json());
+            out += &format!("\n{}", sorted(p.json()));
         }
         Ok(out + "\n")
     }

@@ -182,10 +182,14 @@ impl Asked {
             let mut calls = vec![];
             if let (Some(tools), Some(held)) = (&tools, held.get_mut(index)) {
                 piece.text = held.push(&piece.text);
-                if piece.finish.is_some() {
-                    let (rest, found) = held.finish(tools);
+                if let Some(finish) = piece.finish {
+                    // An answer that was cut is no call.
+                    let (rest, found) = match finish {
+                        Finish::Stop => held.finish(tools),
+                        _ => (held.rest(), vec![]),
+                    };
                     piece.text += &rest;
-                    if !found.is_empty() && piece.finish == Some(Finish::Stop) {
+                    if !found.is_empty() {
                         (calls, piece.finish) = (found, Some(Finish::Calls));
                     }
                 }

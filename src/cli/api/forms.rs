@@ -250,6 +250,11 @@ impl Held {
         more
     }
 
+    /// The text that has not been shown.
+    pub fn rest(&self) -> String {
+        self.all.get(self.shown..).unwrap_or_default().to_owned()
+    }
+
     /// The rest of the text, and the calls, when no more can come.
     pub fn finish(&self, tools: &Tools) -> (String, Vec<(String, String)>) {
         let (text, calls) = tools.calls(&self.all);
