@@ -138,8 +138,8 @@ with tempfile.TemporaryDirectory() as folder:
             several = client.completions.create(model="model", prompt=["a", "b"], max_tokens=4, n=n, seed=3, logprobs=2)
             assert [c.index for c in several.choices] == list(range(2 * n))
             assert all(len(c.logprobs.token_logprobs) == 4 and len(c.logprobs.top_logprobs[0]) == 2 for c in several.choices)
-        words = text(max_tokens=30, temperature=1, seed=2, extra_body={"structured_outputs": {"regex": "(sea|the){4}"}})
-        assert len(words) == 12 and set(words) <= set("seathe")
+        said = text(max_tokens=30, temperature=1, seed=2, extra_body={"structured_outputs": {"regex": "(sea|the){4}"}})
+        assert len(said) == 12 and set(said) <= set("seathe")
 
         assert fails(openai.BadRequestError, extra_body={"structured_outputs": {"regex": "("}}).param == "structured_outputs"
         assert fails(openai.BadRequestError, logit_bias={"5": 101}).param == "logit_bias"
