@@ -7,6 +7,8 @@ use wgfc_program::DType;
 use wgfc_program::derived::{planes, quantise};
 
 type Make = fn(&[u8], &mut [u8]);
+/// A type of blocks: its name, the bytes of a block, and its planes with the bytes that a block makes.
+type Kind = (&'static str, usize, &'static [(usize, Make)]);
 
 /// The bytes that are read at a time, as in uploads.
 const STEP: usize = 64 << 10;
@@ -26,7 +28,7 @@ fn main() {
         (0..32u32 << 20).map(|i| (i.wrapping_mul(2_654_435_769) >> 24) as u8 & 0xbf).collect();
     let print =
         |name: &str, seconds: f64| println!("{name:20} {:6.2} GB/s", bytes.len() as f64 / seconds / 1e9);
-    let kinds: [(&str, usize, &[(usize, Make)]); 12] = [
+    let kinds: [Kind; 12] = [
         ("Q4_0", 18, &[(16, planes::q4_0_elements), (2, planes::q4_0_scales)]),
         ("Q4_1", 20, &[(16, planes::q4_1_elements), (4, planes::q4_1_scales)]),
         ("Q5_0", 22, &[(16, planes::q5_0_low), (8, planes::q5_0_high), (2, planes::q5_0_scales)]),

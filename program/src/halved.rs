@@ -9,6 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The number of elements that are converted at a time.
 const BLOCK: usize = 4096;
+/// The number of bytes that a thread reads at a time.
+const PIECE: usize = 64 * 4 * BLOCK;
 
 /// The elements of an f32 tensor, rounded to the nearest f16.
 ///
@@ -116,40 +118,61 @@ impl Tensor {
         if self.dtype != DType::F32 {
             return None;
         }
-        let bytes = self.bytes()?;
-        let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
+        let parts = self.scan(PIECE, |bytes| {
+            let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
+            let mut sums = Vec::with_capacity(bytes.len().div_ceil(4 * BLOCK));
+            let mut back = [0.0f32; BLOCK];
+            blocks(bytes, |values, halves| {
+                let back = &mut back[..values.len()];
+                halves.convert_to_f32_slice(back);
+                let (mut e, mut n) = (0.0f32, 0.0f32);
+                for (v, b) in values.iter().zip(back) {
+                    low = low.min(*v);
+                    high = high.max(*v);
+                    whole &= v.fract() == 0.0;
+                    finite &= b.is_finite();
+                    let d = v - *b;
+                    // Scaled so that the squares of the smallest relevant weights do not underflow.
+                    let (d, v) = (d * 1e6, v * 1e6);
+                    e += d * d;
+                    n += v * v;
+                }
+                sums.push((f64::from(e), f64::from(n)));
+            });
+            (Loss { range: (low.into(), high.into()), whole, finite, rounded: false, relative: 0.0 }, sums)
+        })?;
+        let mut loss = Loss {
+            range: (f64::INFINITY, f64::NEG_INFINITY),
+            whole: true,
+            finite: true,
+            rounded: false,
+            relative: 0.0,
+        };
         let (mut error, mut norm) = (0.0f64, 0.0f64);
-        let mut back = [0.0f32; BLOCK];
-        blocks(bytes, |values, halves| {
-            let back = &mut back[..values.len()];
-            halves.convert_to_f32_slice(back);
-            let (mut e, mut n) = (0.0f32, 0.0f32);
-            for (v, b) in values.iter().zip(back) {
-                low = low.min(*v);
-                high = high.max(*v);
-                whole &= v.fract() == 0.0;
-                finite &= b.is_finite();
-                let d = v - *b;
-                // Scaled so that the squares of the smallest relevant weights do not underflow.
-                let (d, v) = (d * 1e6, v * 1e6);
-                e += d * d;
-                n += v * v;
+        for (part, sums) in parts {
+            loss.range = (loss.range.0.min(part.range.0), loss.range.1.max(part.range.1));
+            loss.whole &= part.whole;
+            loss.finite &= part.finite;
+            for (e, n) in sums {
+                error += e;
+                norm += n;
             }
-            error += f64::from(e);
-            norm += f64::from(n);
-        });
-        let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
-        let range = (f64::from(low), f64::from(high));
-        Some(Loss { range, whole, finite, rounded: error != 0.0, relative })
+        }
+        loss.rounded = error != 0.0;
+        loss.relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+        Some(loss)
     }
 
     /// Whether rounding to f16 turns a finite value into an infinity.
     pub fn overflows_in_half(&self) -> bool {
-        let mut overflows = false;
-        blocks(self.bytes().unwrap_or_default(), |values, halves| {
-            overflows |= values.iter().zip(halves).any(|(v, h)| v.is_finite() && h.is_infinite());
+        let parts = self.scan(PIECE, |bytes| {
+            let mut overflows = false;
+            blocks(bytes, |values, halves| {
+                overflows |= values.iter().zip(halves).any(|(v, h)| v.is_finite() && h.is_infinite());
+            });
+            overflows
         });
-        overflows
+        parts.is_some_and(|p| p.contains(&true))
     }
 
     /// This tensor rounded to the nearest f16 when its bytes are requested. Tensors of other types are returned
@@ -194,6 +217,31 @@ mod tests {
         assert!(h.shares_bytes(&t.in_half()) && !h.shares_bytes(&t) && h == t.in_half());
         assert!(!Tensor::absent(DType::F32, vec![3]).in_half().is_present());
         assert_eq!(Tensor::from_i64(vec![1], &[1]).in_half().dtype, DType::I64);
+    }
+
+    #[test]
+    fn losses_of_many_elements_are_those_of_all_pieces() {
+        let n = 3 * PIECE / 4 + 5;
+        let mut v: Vec<f32> = (0..n).map(|i| (i * 7919 % 1001) as f32 * 0.37 - 100.0).collect();
+        v[n - 1] = 1000.5;
+        v[PIECE / 4 + 3] = -2000.0;
+        let t = Tensor::from_f32(vec![n], &v);
+        let loss = t.loss_in_half().unwrap();
+        assert_eq!(
+            (loss.range, loss.finite, loss.whole, loss.rounded),
+            ((-2000.0, 1000.5), true, false, true)
+        );
+        let (mut error, mut norm) = (0.0, 0.0);
+        for v in &v {
+            let d = f64::from(v - f16::from_f32(*v).to_f32());
+            error += d * d;
+            norm += f64::from(*v) * f64::from(*v);
+        }
+        assert!((loss.relative - f64::sqrt(error / norm)).abs() < 1e-4 * loss.relative);
+        assert!(!t.overflows_in_half());
+        v[n - 2] = 7e4;
+        let t = Tensor::from_f32(vec![n], &v);
+        assert!(t.overflows_in_half() && !t.loss_in_half().unwrap().finite);
     }
 
     #[test]

@@ -237,7 +237,7 @@ mod tests {
         f(&[b, b].concat(), &mut out);
         let (first, second) = out.split_at(n * bits / 8);
         assert_eq!(first, second);
-        (0..n).map(|i| first[i * bits / 8] >> (i * bits % 8) & (1 << bits) as u8 - 1).collect()
+        (0..n).map(|i| (first[i * bits / 8] >> (i * bits % 8)) & ((1 << bits) as u8 - 1)).collect()
     }
 
     #[test]

@@ -243,7 +243,7 @@ pub fn block(q4: bool, elements: &[f32]) -> Quantised {
 pub fn columns(dtype: DType, q4: bool, bytes: &[u8]) -> Vec<Quantised> {
     let one = if q4 { quantised::<true> } else { quantised::<false> };
     match dtype {
-        DType::F32 => columns_of(bytes.as_chunks().0, |b| f32::from_le_bytes(b), one),
+        DType::F32 => columns_of(bytes.as_chunks().0, f32::from_le_bytes, one),
         DType::BF16 => {
             let value = |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16);
             columns_of(bytes.as_chunks().0, value, one)
