@@ -5,7 +5,8 @@
 //! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
 //! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once, and a
 //! [`ContinuousGenerator`] several that begin and end at any time. With [`GeneratorOptions::speculate`] tokens are guessed by a
-//! [`Proposer`] and several verified in one run. [`Generator::chat`] answers [`Message`]s, of which a model's
+//! [`Proposer`] and several verified in one run. A [`Scorer`] computes how likely given tokens are. [`Generator::chat`] answers
+//! [`Message`]s, of which a model's
 //! [`ChatTemplate`] makes the prompt.
 //!
 //! ```
@@ -32,6 +33,7 @@ mod fits;
 mod head;
 mod logprobs;
 mod penalties;
+mod perplexity;
 mod programs;
 pub mod recompute;
 mod roles;
@@ -47,6 +49,7 @@ pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
 pub use constraint::{Constraint, Forms};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
 pub use logprobs::{LogProbs, MOST_LOGPROBS};
+pub use perplexity::{Perplexity, Scorer, Windows};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
 pub use saved::cached_tokens;

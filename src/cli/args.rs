@@ -17,7 +17,7 @@ mod variant;
 pub use api::ApiArgs;
 pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
-    BenchRegretArgs, BenchTransfersArgs, LoopForm,
+    BenchPerplexityArgs, BenchRegretArgs, BenchTransfersArgs, LoopForm,
 };
 pub use bisect::BisectArgs;
 pub use compare::{CompareArgs, ReferenceArg};

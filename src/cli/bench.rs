@@ -1,5 +1,5 @@
-//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, dispatches, transfers and
-//! the compiler's choices.
+//! `wgfc bench`: measures models and, by subcommand, kernels, loops, decoding, perplexity, dispatches,
+//! transfers and the compiler's choices.
 
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
@@ -27,12 +27,13 @@ pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {
         (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
         (Some(BenchCommand::Transfers(a)), _) => transfers(a, t),
         (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
+        (Some(BenchCommand::Perplexity(p)), _) => super::perplexity::main(p, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
         (Some(BenchCommand::Regret(r)), _) => super::regret::main(r, t),
         (None, Some(path)) => model(path, a, t),
         (None, None) => Err(Error::usage(
             "nothing to measure",
-            "give a model, `decode` with one, `kernels`, `loops`, `regret` with files, `transfers` or `dispatch`",
+            "give a model, `decode` or `perplexity` with one, `kernels`, `loops`, `regret` with files, `transfers` or `dispatch`",
         )),
     };
     done.map_or_else(

@@ -32,6 +32,7 @@ mod layout;
 mod load;
 mod loops;
 mod passes;
+mod perplexity;
 mod profile;
 mod reduce;
 mod regret;

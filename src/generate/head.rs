@@ -31,16 +31,7 @@ pub enum Chosen {
 /// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced and whose
 /// token ids are of type `ids`. [`CHOICE`] becomes its last input.
 pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen) -> Result<(), Errors> {
-    let Some(logits) = logits(graph) else {
-        let outputs: Vec<String> =
-            graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
-        return Err(Diagnostic::model(format!(
-            "no output holds the logits of the next token, which would be floats [batch, positions, vocabulary]; there is: {}",
-            outputs.join(", ")
-        ))
-        .help("export the model with its head, as for text generation")
-        .into());
-    };
+    let logits = found(graph)?;
     let made = match chosen {
         Chosen::Last => tail(graph, logits, ids),
         Chosen::All => every(graph, logits, ids),
@@ -50,6 +41,28 @@ pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen) -> Result<
     graph.outputs = vec![border(LOGITS, logits), border(TOKEN, token)];
     graph.remove_dead();
     Ok(())
+}
+
+/// Makes [`LOGITS`] the only output of a decoder, with all positions: `[batch, positions, vocabulary]` or
+/// `[positions, vocabulary]`.
+pub fn all_logits(graph: &mut Graph) -> Result<(), Errors> {
+    graph.outputs = vec![Border { name: LOGITS.into(), value: found(graph)? }];
+    graph.remove_dead();
+    Ok(())
+}
+
+/// The logits among a decoder's outputs.
+fn found(graph: &Graph) -> Result<Value, Errors> {
+    logits(graph).ok_or_else(|| {
+        let outputs: Vec<String> =
+            graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
+        Diagnostic::model(format!(
+            "no output holds the logits of the next token, which would be floats [batch, positions, vocabulary]; there is: {}",
+            outputs.join(", ")
+        ))
+        .help("export the model with its head, as for text generation")
+        .into()
+    })
 }
 
 fn logits(graph: &Graph) -> Option<Value> {

@@ -312,18 +312,32 @@ fn conditions(graph: &Graph) -> Vec<Poly> {
     found
 }
 
+/// A decoder's program that returns the logits of all positions of a run.
+pub(super) fn compile_scoring(file: &ModelFile, options: &Options) -> Result<Program, Error> {
+    file.compile_amended(options, &mut |graph| {
+        cached(graph)?;
+        head::all_logits(graph)
+    })
+}
+
 /// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all. Returns
 /// whether each sequence has its own end in the states.
 fn decoder_graph(graph: &mut Graph, chosen: Chosen) -> Result<bool, Errors> {
+    let inputs = cached(graph)?;
+    let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
+    head::replace_outputs(graph, ids_type(&inputs), chosen)?;
+    Ok(own_ends)
+}
+
+/// Turns the decoder's cache into states. Returns its other inputs.
+fn cached(graph: &mut Graph) -> Result<Vec<Input>, Errors> {
     let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
     let ports = graph_values(graph, &graph.inputs);
     let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
     let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
     introduced.map_err(no_decoder)?;
     growing(graph)?;
-    let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
-    head::replace_outputs(graph, ids_type(&inputs), chosen)?;
-    Ok(own_ends)
+    Ok(inputs)
 }
 
 /// Whether the position at which a state appends depends on data.

@@ -108,3 +108,42 @@ fn conversations_that_cannot_be_are_explained() {
     chat(d.path(), words, b"").exits(0);
     chat(d.path(), "model|--temperature=-1|--adapter|software", b"x\n").exits(1).says("temperature");
 }
+
+#[test]
+fn the_perplexity_of_a_text() {
+    if crate::train::is_skipped("the_perplexity") {
+        return;
+    }
+    let d = folder();
+    prepare(d.path());
+    let write = |name: &str, text: &[u8]| std::fs::write(d.path().join(name), text).unwrap();
+    write("text.txt", "why is the sky blue ? and the sea ? the sky is the sea .".as_bytes());
+    let words = "bench|perplexity|model|--text|text.txt|--adapter|software|--window|6";
+    let all = wgfc(d.path(), &format!("{words}|--json")).exits(0).json();
+    let perplexity = all["perplexity"].as_f64().unwrap();
+    let mean = all["mean_negative_log_likelihood"].as_f64().unwrap();
+    assert!((perplexity - mean.exp()).abs() < 1e-9 * perplexity && mean > 0.0, "{all:#}");
+    assert_eq!((&all["window"], &all["stride"]), (&6.into(), &3.into()));
+    let tokens = all["tokens"].as_u64().unwrap();
+    assert_eq!(all["windows"].as_u64().unwrap(), 1 + (tokens + 1 - 6).div_ceil(3), "{all:#}");
+    // A run of a token each, and the compiled folder, give the same.
+    wgfc(d.path(), "compile|model|-o|out|--generate").exits(0);
+    for other in [format!("{words}|--prompt-chunk|1"), words.replace("|model|", "|out|")] {
+        let other = wgfc(d.path(), &format!("{other}|--json")).exits(0).json();
+        let other = other["perplexity"].as_f64().unwrap();
+        assert!((other / perplexity - 1.0).abs() < 1e-4, "{other} and {perplexity}");
+    }
+    for more in ["--precision|f16", "--weights|q8", "--weights|q4", "--limit|4"] {
+        wgfc(d.path(), &format!("{words}|{more}")).exits(0).prints("mean negative log-likelihood");
+    }
+
+    wgfc(d.path(), &format!("{words}|--stride|7")).exits(1).says("--stride 7");
+    write("text.txt", b"");
+    wgfc(d.path(), words).exits(1).says("has no perplexity");
+    write("text.txt", b"\xff");
+    wgfc(d.path(), words).exits(1).says("UTF-8");
+    let model = fixture("small/decoder/model.onnx");
+    write("text.txt", b"why ?");
+    wgfc(d.path(), &words.replace("|model|", &format!("|{model}|"))).exits(1).says("without a tokenizer");
+    wgfc(d.path(), &words.replace("text.txt", "none.txt")).exits(1).says("none.txt");
+}

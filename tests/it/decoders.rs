@@ -6,7 +6,8 @@ use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc::compiler::import::gguf;
-use wgfc::{ModelFile, Options, Program, Tensor};
+use wgfc::generate::{Scorer, Windows};
+use wgfc::{Decoder, GeneratorOptions, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::lower::Lowering;
 use wgfc_ir::{Border, Graph};
 
@@ -131,6 +132,59 @@ fn devices_compute_the_logits_of_transformers() {
             let got = run_session(&mut session(&gpu, program).unwrap(), &given).unwrap();
             let d = difference(&got[0].to_f32s().unwrap(), &tensor(&at.join(logits_of)));
             assert!(d < 5e-5, "{name} on {}: {d:e}", gpu.summary().name);
+        }
+    }
+}
+
+/// The cache of a generator and the program for prompts, cut into chunks, predict what transformers predicts.
+#[test]
+fn likelihoods_are_those_of_transformers() {
+    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
+    for (name, model, logits_of) in
+        [("llama", "model.gguf", "gguf_logits.npy"), ("qwen2", "config.json", "logits.npy")]
+    {
+        let at = folder().join(name);
+        let want = tensor(&at.join(logits_of));
+        let vocabulary = *want.shape().last().unwrap();
+        let want: Vec<f64> = want
+            .to_f32s()
+            .unwrap()
+            .chunks(vocabulary)
+            .zip(&ids[1..])
+            .map(|(row, id)| {
+                let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+                f64::from(row[*id as usize]) - sum.ln()
+            })
+            .collect();
+        let decoder = Decoder::open(&at.join(model)).unwrap();
+        for gpu in Backend::adapters() {
+            for prompt_chunk in [1, 5, 512] {
+                let options = GeneratorOptions { capacity: 11, prompt_chunk, ..GeneratorOptions::default() };
+                let mut scorer = Scorer::on_device(gpu.clone(), &decoder, &options).unwrap();
+                let near = |got: &[f64], want: &[f64]| {
+                    let d = got.iter().zip(want).fold(0f64, |m, (g, w)| m.max((g - w).abs()));
+                    assert!(got.len() == want.len() && d < 2e-4, "{name}, {prompt_chunk}: {d:e}");
+                };
+                near(&scorer.log_likelihoods(&ids, 1).unwrap(), &want);
+                near(&scorer.log_likelihoods(&ids, 8).unwrap(), &want[7..]);
+                // A window that holds the text, and two of which the second begins anew.
+                let whole = Windows { length: 12, stride: 6 };
+                let all = scorer.perplexity(&ids, whole, &mut |_| {}).unwrap();
+                near(&[all.mean_nll], &[-want.iter().sum::<f64>() / 11.0]);
+                let halves = scorer.perplexity(&ids, Windows { length: 6, stride: 6 }, &mut |_| {}).unwrap();
+                let second = scorer.log_likelihoods(&ids[6..], 1).unwrap();
+                let sum = want[..5].iter().chain(&second).sum::<f64>();
+                assert_eq!((halves.tokens, halves.windows), (10, 2));
+                near(&[halves.mean_nll], &[-sum / 10.0]);
+
+                assert!(scorer.log_likelihoods(&ids, 0).is_err());
+                assert!(scorer.log_likelihoods(&[3, 96], 1).is_err(), "outside the vocabulary");
+                assert!(scorer.log_likelihoods(&[3; 13], 1).is_err(), "more than the cache holds");
+                for (length, stride) in [(1, 1), (4, 0), (4, 5)] {
+                    assert!(scorer.perplexity(&ids, Windows { length, stride }, &mut |_| {}).is_err());
+                }
+                assert!(scorer.perplexity(&ids[..1], whole, &mut |_| {}).is_err());
+            }
         }
     }
 }

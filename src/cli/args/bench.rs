@@ -1,8 +1,8 @@
 //! Arguments of `wgfc bench`.
 
 use super::{
-    AdapterArgs, CacheArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, PrecisionArgs, SpeculationArgs,
-    TechniqueArg, parse_bytes,
+    AdapterArgs, CacheArgs, CompileOptions, DataArgs, DecoderArgs, ExpectArgs, FusionArg, PrecisionArgs,
+    SpeculationArgs, TechniqueArg, parse_bytes,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -17,14 +17,15 @@ Examples:
   wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
   wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
   wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
+  wgfc bench perplexity qwen2.5-0.5b/ --text wiki.txt --weights q4
   wgfc bench loops portfolio --steps 500,1500,5000
   wgfc bench kernels transpose softmax --html kernels.html
   wgfc bench dispatch --adapter llvmpipe --json
   wgfc bench regret benches/timings/*.jsonl --vary 0.2
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops`, `regret` or
-`transfers` is ./dispatch, and so on."
+time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops`, `perplexity`,
+`regret` or `transfers` is ./dispatch, and so on."
 )]
 pub struct BenchArgs {
     /// Something else to measure
@@ -67,6 +68,8 @@ pub enum BenchCommand {
     Transfers(BenchTransfersArgs),
     /// How fast a decoder generates tokens
     Decode(BenchDecodeArgs),
+    /// How well a decoder predicts a text: what a precision or a type of weights costs
+    Perplexity(BenchPerplexityArgs),
     /// How near the device's limits kernels are: one operator at a time, many shapes and types
     Kernels(BenchKernelsArgs),
     /// How fast simulations run with their loop in a kernel, and with a dispatch for each step
@@ -203,6 +206,41 @@ pub struct BenchDecodeArgs {
     /// Write a row for each dispatch
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+}
+
+/// `wgfc bench perplexity`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench perplexity qwen2.5-0.5b/ --text wiki.txt
+  wgfc bench perplexity qwen2.5-0.5b/ --text wiki.txt --precision f16 --weights q4 --json
+  wgfc bench perplexity qwen2.5-0.5b-q4_k_m.gguf --text wiki.txt --window 2048 --stride 1024 --limit 100000
+
+The text becomes tokens by the model's own tokenizer. They are processed in windows, each with an empty cache; of a window the
+tokens count that no earlier window had. The perplexity is the exponential of the mean negative log-likelihood
+of the tokens, in f64 from the logits that the device computes. Models with the same tokenizer can be compared, by
+the same text and windows.")]
+pub struct BenchPerplexityArgs {
+    /// A folder with a model, a model's file, or what `wgfc compile --generate` wrote
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// The text, in UTF-8
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub window: u32,
+    /// Tokens from the beginning of a window to that of the next [default: half a window]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub stride: Option<u32>,
+    /// Take only so many tokens of the text
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub limit: Option<u32>,
+    /// The most tokens that one run takes
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_chunk: u32,
+    #[command(flatten)]
+    pub decoder: DecoderArgs,
 }
 
 /// `wgfc bench kernels`.
