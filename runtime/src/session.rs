@@ -135,10 +135,10 @@ impl Default for SessionOptions {
 type Ran = (Vec<(String, Tensor)>, Vec<(String, i64)>);
 
 /// The place of a weight in host memory: the address of its owner, its offset and its length.
-type Place = (usize, usize, usize);
+type HostPlace = (usize, usize, usize);
 
 /// The place of a weight, its owner and the number of its bytes.
-fn weight_place(program: &Program, name: &str) -> Result<(Place, Arc<dyn ByteOwner>, usize), RunError> {
+fn weight_place(program: &Program, name: &str) -> Result<(HostPlace, Arc<dyn ByteOwner>, usize), RunError> {
     let absent = || RunError::WeightAbsent { name: name.to_owned() };
     let tensor = program.weights.get(name).ok_or_else(absent)?;
     let len = tensor.byte_len().ok_or_else(absent)?;
@@ -161,7 +161,7 @@ fn weight_bytes(len: usize) -> u64 {
     len.next_multiple_of(4).max(16) as u64
 }
 
-/// A weight on the device, by its [`Place`]. The weak reference prevents the reuse of the address without keeping the bytes alive.
+/// A weight on the device, by its [`HostPlace`]. The weak reference prevents the reuse of the address without keeping the bytes alive.
 #[derive(Clone)]
 struct Uploaded {
     _owner: Weak<dyn ByteOwner>,
@@ -199,7 +199,7 @@ pub struct Session {
     pub(crate) pipelines: Vec<Pipeline>,
     /// The buffers of weights and states, by the program's buffer index.
     resident: Vec<Option<wgpu::Buffer>>,
-    weights: HashMap<Place, Uploaded>,
+    weights: HashMap<HostPlace, Uploaded>,
     pub(crate) states: Arc<StateSet>,
     /// The version of the states' buffers that is bound.
     placed: u64,

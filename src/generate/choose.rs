@@ -69,7 +69,7 @@ pub struct Limits {
 
 impl Limits {
     /// Whether only some of the tokens are drawn from.
-    fn are_some(self) -> bool {
+    pub fn are_some(self) -> bool {
         self.top_k || self.top_p || self.min_p
     }
 
@@ -115,7 +115,6 @@ const PART: i64 = 1024;
 type Built<T = Value> = Result<T, String>;
 
 /// The choice of each token of a request, in order.
-#[derive(Clone)]
 pub struct Choice {
     how: Option<Sampling>,
     penalties: Option<Penalties>,
@@ -148,6 +147,12 @@ impl Choice {
         }
         choice.stepwise = request.logprobs.is_some();
         Ok(choice)
+    }
+
+    /// A choice that draws with the same random numbers from here on, without what depends on the tokens before.
+    pub fn ahead(&self) -> Choice {
+        let (how, rng) = (self.how.clone(), self.rng.clone());
+        Choice { how, penalties: None, constraint: None, stepwise: false, rng }
     }
 
     /// Makes [`Choice::needs_tokens`] true.

@@ -502,7 +502,7 @@ impl ContinuousGenerator {
             let Some(s) = self.rows[row].as_mut().filter(|_| *live) else { continue };
             if let Err(e) = s.choice.prepare() {
                 failed.push(Generated { sequence: s.id, token: Err(e), logprobs: None, end: None });
-                self.free(row);
+                self.free(row, false);
             }
         }
         let chosen = self.rows.iter().zip(live).filter(|(_, live)| **live);

@@ -101,10 +101,11 @@ fn every(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value),
     let mut rows = graph.ty(logits).shape.clone();
     let len = rows.pop().ok_or("logits without a vocabulary")?;
     let rows: Dim = rows.iter().product();
-    let choice = choice(graph, Some(rows.clone()));
+    let limits = Limits { each: true, ..Limits::default() };
+    let choice = choice(graph, Some(rows.clone()), limits.words());
     let mut b = Builder::new(graph, "choice");
     let each = b.reshape(logits, vec![rows, len])?;
-    let token = choose::token(&mut b, each, choice, Limits { each: true, ..Limits::default() }, ids)?;
+    let token = choose::token(&mut b, each, choice, limits, ids)?;
     Ok((logits, token))
 }
 

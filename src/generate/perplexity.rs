@@ -3,6 +3,7 @@
 //! The program for prompts returns the logits of all its positions, in the type in which the model computes them. The host takes
 //! the logarithm of the softmax in f64. So the numbers are those of the kernels and the cache that also generate.
 
+use super::programs::Compilations;
 use super::tokens::{Ids, given};
 use super::{Decoder, GeneratorOptions, choose, head, no_output, problems_of, programs, roles};
 use crate::model::device_error;
@@ -109,7 +110,7 @@ impl Scorer {
             let made = Scorer::of(&gpu, &single, options, 1, Checks::default());
             return made.map_err(|e| crate::model::edited(decoder.path(), e));
         }
-        let (long, single) = programs::compilations(&gpu, decoder, options, 1)?;
+        let Compilations { long, single, .. } = programs::compilations(&gpu, decoder, options, 1)?;
         let chunk = if long.is_some() { options.prompt_chunk } else { 1 };
         let program = programs::compile_scoring(decoder.model(), &long.unwrap_or(single))?;
         Scorer::of(&gpu, &program, options, chunk, Checks::Trusted)

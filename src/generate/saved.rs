@@ -133,6 +133,7 @@ impl Generator {
             prefill: prefill.map_err(device_error)?,
             limited: limited.collect::<Result<_, Error>>()?,
             speculation: self.speculation.as_ref().map(|s| s.fork(&decode)).transpose()?,
+            logprobs: self.logprobs.as_ref().map(|s| s.fork_blocking()).transpose().map_err(device_error)?,
             options: self.options.clone(),
             inputs: self.inputs.clone(),
             history: self.history.clone(),

@@ -227,7 +227,7 @@ impl Generator {
             return Err(Error::usage(message, "give the cache more room (--capacity)"));
         }
         self.reserve(past + positions)?;
-        let words = choose::rows(&vec![[0; word::COUNT]; positions]);
+        let words = choose::rows(&vec![[0; word::ALL]; positions]);
         let given = given(&self.inputs, &Ids::Host(&vec![0; positions]), past, words);
         let host = |(n, v)| match v {
             Value::Host(t) => Some((n, t)),
@@ -257,8 +257,10 @@ impl Generator {
     pub(super) fn prepare_verification(&mut self, limits: Limits) -> Result<(), Error> {
         let (ids, options) = (programs::ids_type(&self.inputs), &self.options);
         let Some(s) = &mut self.speculation else { return Ok(()) };
+        // A choice that depends on the tokens before is made token by token.
+        let stepwise = limits.list || limits.mask;
         let limits = Limits { each: true, ..limits };
-        if !(limits.top_k || limits.top_p) || s.limited.contains_key(&limits) {
+        if stepwise || !limits.are_some() || s.limited.contains_key(&limits) {
             return Ok(());
         }
         let outputs = &s.session.program().outputs;
@@ -295,11 +297,11 @@ impl Generator {
         ids.extend(&proposal);
         // The words of the tokens that will not be chosen stay with the choice.
         let mut words: Vec<Words> = {
-            let mut ahead = choice.clone();
+            let mut ahead = choice.ahead();
             ids.iter().map(|_| ahead.row()).collect()
         };
         ids.resize(positions, 0);
-        words.resize(positions, [0; word::COUNT]);
+        words.resize(positions, [0; word::ALL]);
         let words = choose::rows(&words);
         self.reserve(past + positions)?;
         let given = given(&self.inputs, &Ids::Host(&ids), past, words.clone());
