@@ -23,13 +23,16 @@ use super::tokens::{Ids, chosen, given};
 use super::{Generator, head, no_output, programs};
 use crate::Error;
 use crate::model::device_error;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 use wgfc_ir::{Poly, TensorType};
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{Profile, Session};
 
 /// The most single steps between two attempts after proposals have been rejected again and again.
 const LONGEST_PAUSE: usize = 32;
+/// The number of runs after which their time is taken as known.
+const TIMED: usize = 3;
 
 /// A source of proposals for [`Generator::set_proposer`].
 ///
@@ -95,14 +98,39 @@ impl Speculated {
     }
 }
 
-/// When proposals are asked for. Where they are rejected, attempts become rare, so that text that cannot be guessed costs
-/// hardly more than without speculation.
+/// The time of runs of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timing {
+    runs: usize,
+    /// The least time in seconds. It grows with each run, as runs take longer the more positions there are.
+    least: f64,
+}
+
+impl Timing {
+    fn add(&mut self, time: Duration) {
+        let time = time.as_secs_f64();
+        self.least = if self.runs == 0 { time } else { time.min(self.least * 1.1) };
+        self.runs += 1;
+    }
+
+    /// The least time, once there are enough runs.
+    fn known(&self) -> Option<f64> {
+        (self.runs >= TIMED).then_some(self.least)
+    }
+}
+
+/// When proposals are asked for. Where they are rejected, or so few accepted that single steps are faster, attempts become rare,
+/// so that text that cannot be guessed costs hardly more than without speculation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     /// The number of single steps before the next attempt.
     wait: usize,
     /// The length of the last pause.
     pause: usize,
+    /// The moving average of accepted tokens.
+    mean: Option<f64>,
+    single: Timing,
+    verifying: Timing,
 }
 
 impl Pace {
@@ -112,8 +140,19 @@ impl Pace {
 
     /// Records the outcome of an attempt.
     fn verified(&mut self, accepted: usize) {
-        self.pause = if accepted > 0 { 0 } else { (2 * self.pause + 1).min(LONGEST_PAUSE) };
+        let now = accepted as f64;
+        self.mean = Some(self.mean.map_or(now, |mean| 0.75 * mean + 0.25 * now));
+        let pays = accepted > 0 && self.pays();
+        self.pause = if pays { 0 } else { (2 * self.pause + 1).min(LONGEST_PAUSE) };
         self.wait = self.pause;
+    }
+
+    /// Whether verifying runs generate tokens faster than single steps, as far as the times of both are known.
+    fn pays(&self) -> bool {
+        match (self.single.known(), self.verifying.known()) {
+            (Some(single), Some(verifying)) => (1.0 + self.mean.unwrap_or(0.0)) * single >= verifying,
+            _ => true,
+        }
     }
 }
 
@@ -127,6 +166,8 @@ pub(super) struct Speculation {
     /// See [`programs::Verifier`].
     turns: Vec<Poly>,
     proposer: Box<dyn Proposer>,
+    /// The limits of runs so far: the first run within some limits takes longer and is not timed.
+    warm: HashSet<Limits>,
     pace: Pace,
     counts: Speculated,
 }
@@ -148,6 +189,7 @@ impl Speculation {
             limited: HashMap::new(),
             turns,
             proposer: Box::new(Lookup::default()),
+            warm: HashSet::new(),
             pace: Pace::default(),
             counts: Speculated::default(),
         })
@@ -253,6 +295,13 @@ impl Generator {
         }
     }
 
+    /// Records the time of a run of one token, from its start until the token was known.
+    pub(super) fn time_step(&mut self, time: Duration) {
+        if let Some(s) = &mut self.speculation {
+            s.pace.single.add(time);
+        }
+    }
+
     /// Creates the session that verifies within these limits, if it does not exist.
     pub(super) fn prepare_verification(&mut self, limits: Limits) -> Result<(), Error> {
         let (ids, options) = (programs::ids_type(&self.inputs), &self.options);
@@ -286,6 +335,7 @@ impl Generator {
         if s.pace.wait > 0 || most < 2 || past + positions > self.capacity || s.turns_after(past) {
             return Ok(None);
         }
+        let start = Instant::now();
         let mut proposal = s.proposer.propose(&self.history, (positions - 1).min(most - 1))?;
         proposal.truncate((positions - 1).min(most - 1));
         let known = |t: &i64| (0..vocabulary as i64).contains(t);
@@ -327,6 +377,9 @@ impl Generator {
             if proposal.get(i) != Some(&token) {
                 break;
             }
+        }
+        if !s.warm.insert(limits) {
+            s.pace.verifying.add(start.elapsed());
         }
         let accepted = out.len().saturating_sub(1);
         s.counts.runs += 1;

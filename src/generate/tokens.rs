@@ -7,6 +7,7 @@ use super::{Generator, LogProbs, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
 use std::collections::VecDeque;
+use std::time::Instant;
 use wgfc_runtime::session::{Started, Value};
 use wgfc_runtime::{DeviceTensor, Session};
 
@@ -163,7 +164,9 @@ impl Tokens<'_> {
         if let Some((token, after)) = self.ready.pop_front() {
             return Ok(self.generator.generated(token, after));
         }
-        let run = match self.next.take() {
+        let ahead = self.next.take();
+        let (start, alone) = (Instant::now(), ahead.is_none() && !first);
+        let run = match ahead {
             Some(run) => run?,
             None => {
                 self.generator.settle()?;
@@ -179,6 +182,9 @@ impl Tokens<'_> {
         }
         let read = run.started.read_blocking().map_err(device_error)?;
         let token = self.generator.token(&read)?;
+        if alone && self.next.is_none() {
+            self.generator.time_step(start.elapsed());
+        }
         self.keep(token, after, first);
         Ok(token)
     }

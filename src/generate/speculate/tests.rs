@@ -178,3 +178,28 @@ fn attempts_become_rare_where_proposals_are_rejected() {
     // After text that repeats begins, the pause ends at the next attempt.
     assert!(attempts(|step| usize::from(step > 500)) > 460);
 }
+
+#[test]
+fn attempts_become_rare_where_verifying_takes_longer_than_it_saves() {
+    let attempts = |accepted: usize, ratio: u64| {
+        let mut pace = Pace::default();
+        let mut attempts = 0;
+        for step in 0..1000 {
+            if pace.wait == 0 && step > 5 {
+                attempts += 1;
+                pace.verifying.add(Duration::from_millis(ratio));
+                pace.verified(accepted);
+            } else {
+                pace.single.add(Duration::from_millis(1));
+                pace.stepped();
+            }
+        }
+        attempts
+    };
+    assert!(attempts(1, 3) < 40 && attempts(3, 5) < 40);
+    assert!(attempts(1, 2) > 900 && attempts(7, 5) > 900);
+    // A single run that is slow by chance is not taken for the rule.
+    let mut timing = Timing::default();
+    [900, 3, 4].iter().for_each(|ms| timing.add(Duration::from_millis(*ms)));
+    assert_eq!(timing.known(), Some(0.003 * 1.1));
+}
