@@ -145,7 +145,7 @@ fn likelihoods_are_those_of_transformers() {
     {
         let at = folder().join(name);
         let want = tensor(&at.join(logits_of));
-        let vocabulary = *want.shape().last().unwrap();
+        let vocabulary = *want.shape.last().unwrap();
         let want: Vec<f64> = want
             .to_f32s()
             .unwrap()
