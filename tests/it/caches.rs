@@ -7,6 +7,7 @@ use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::Tensor;
 use wgfc_ir::eval::{StateValues, evaluate_from};
+use wgfc_runtime::session::Place;
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, RunError, Session};
 
@@ -79,6 +80,44 @@ fn positions_smaller_than_a_word_keep_their_rows() {
             assert_eq!(got[0].1.to_f32s(), want[0].to_f32s(), "step {step}");
         }
         assert_eq!(session.capacity(), Some(14));
+    }
+}
+
+#[test]
+fn positions_are_copied_between_rows() {
+    let graph = wgfc_ir::text::parse(NARROW).unwrap();
+    let program = fused(&graph, &Options::default());
+    let at = |row, position| Place { row, position };
+    for gpu in gpus() {
+        let mut session = roomy(gpu, &program, 6).unwrap();
+        session.run_blocking(&[("x", inputs(0, 5).remove("x").unwrap())]).unwrap();
+        let held = |s: &Session| s.states_blocking().unwrap()["k"].to_f32s().unwrap();
+        let mut want = held(&session);
+        assert_eq!(want.len(), 30);
+        // A position has three numbers, and a row five positions in use.
+        session.copy_positions_blocking(2, at(0, 0), at(1, 2), 2).unwrap();
+        want.copy_within(0..6, 15 + 6);
+        assert_eq!(held(&session), want);
+        // Within a row, and the places overlap.
+        session.copy_positions_blocking(2, at(1, 0), at(1, 2), 4).unwrap();
+        want.copy_within(15..15 + 9, 15 + 6);
+        assert_eq!(held(&session), want);
+        for (rows, from, to, count, say) in [
+            (2, at(0, 1), at(1, 0), 2, "whole words"),
+            (2, at(0, 0), at(1, 0), 1, "whole words"),
+            (2, at(0, 0), at(2, 0), 2, "there are no 2 positions"),
+            (2, at(0, 4), at(1, 0), 4, "there are no 4 positions"),
+            (2, at(0, usize::MAX), at(1, 0), 2, "there are no 2 positions"),
+            (3, at(0, 0), at(1, 0), 2, "in 3 rows of 6"),
+        ] {
+            let e = session.copy_positions_blocking(rows, from, to, count).unwrap_err().to_string();
+            assert!(e.contains(say), "{e}");
+        }
+        assert_eq!(held(&session), want);
+        let mut fixed =
+            Session::new_blocking(gpu, &fused(&crate::states::graph(), &Options::default())).unwrap();
+        let e = fixed.copy_positions_blocking(2, at(0, 0), at(1, 0), 2).unwrap_err().to_string();
+        assert!(e.contains("only grows"), "{e}");
     }
 }
 
