@@ -195,7 +195,7 @@ impl Speculation {
         })
     }
 
-    /// The same on the states of another session, with proposals of [`Lookup`].
+    /// A copy that works on the states of another session, with proposals of [`Lookup`].
     pub fn fork(&self, states: &Session) -> Result<Speculation, Error> {
         let session = self.session.on_states_of_blocking(states).map_err(device_error)?;
         // The other sessions have no states.
@@ -389,7 +389,7 @@ impl Generator {
         Ok(Some(out).filter(|out| !out.is_empty()))
     }
 
-    /// The memory that speculation holds on the device, of which [`Generator::device_memory`] is the sum.
+    /// The sessions of speculation, for [`Generator::device_memory`].
     pub(super) fn speculation_sessions(&self) -> impl Iterator<Item = &Session> {
         self.speculation.iter().flat_map(Speculation::sessions)
     }

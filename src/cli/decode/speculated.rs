@@ -128,7 +128,7 @@ impl Measured {
         )
     }
 
-    /// The same for `--json`.
+    /// The measurements for `--json`.
     pub fn json(&self) -> serde_json::Value {
         let row = |v: &Verified| {
             serde_json::json!({

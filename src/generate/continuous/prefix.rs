@@ -79,7 +79,7 @@ impl ContinuousGenerator {
             let tokens = held.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
             (tokens >= LEAST).then_some(Source { row, start, tokens, of: held.len() })
         };
-        // Of equal ones, a row that is free may need no copy.
+        // Among equally long ones, a row that is free may need no copy.
         (0..self.rows.len()).filter_map(of_row).max_by_key(|s| (s.tokens, self.rows[s.row].is_none()))
     }
 

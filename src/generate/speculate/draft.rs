@@ -34,7 +34,7 @@ impl Proposer for Draft {
 
 impl Generator {
     /// Takes proposals from a smaller model with the same tokens, which is compiled for this generator's device with `options`
-    /// and this generator's capacity. `own` is the decoder of this generator.
+    /// and this generator's capacity. `own` is the decoder of this generator. [`Generator::device_memory`] does not count the smaller model.
     ///
     /// # Errors
     /// Models whose tokens differ; a generator without [`GeneratorOptions::speculate`]; otherwise as for [`Generator::new`].
