@@ -1,10 +1,10 @@
-//! Prints how fast one core takes blocks of weights apart and quantises, in GB/s of what is read:
+//! Prints how fast one core takes blocks of weights apart, quantises and finds exponents, in GB/s of what is read:
 //! `cargo run --release -p wgfc-program --example block_speeds`.
 
 use std::hint::black_box;
 use std::time::Instant;
-use wgfc_program::DType;
 use wgfc_program::derived::{planes, quantise};
+use wgfc_program::{DType, Tensor};
 
 type Make = fn(&[u8], &mut [u8]);
 /// A type of blocks: its name, the bytes of a block, and its planes with the bytes that a block makes.
@@ -72,6 +72,16 @@ fn main() {
         print(name, time);
     }
     for dtype in [DType::F32, DType::F16, DType::BF16] {
+        // So few bytes that one thread reads them.
+        let few = bytes[..1 << 20].to_vec();
+        let Ok(t) = Tensor::new(dtype, vec![few.len() * 8 / dtype.bits()], few.clone()) else { continue };
+        print(
+            &format!("exponents of {dtype}"),
+            seconds(&few.repeat(20), few.len(), |_| {
+                black_box(t.exponents());
+            }) * bytes.len() as f64
+                / (20 * few.len()) as f64,
+        );
         for (q4, bits) in [(true, 4), (false, 8)] {
             let Some(both) = quantise::derivations(dtype, q4) else { continue };
             let mut to = both.map(|d| vec![0; STEP / d.block * d.makes]);
