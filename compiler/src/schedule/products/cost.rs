@@ -285,8 +285,6 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const FOLD: f64 = 8.0;
     /// Operations around a block of a single element.
     const NARROW: f64 = 6.0;
-    /// Bytes of a line of the first cache.
-    const LINE: f64 = 128.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
@@ -304,8 +302,6 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     let strided = p.x == Contiguous::Line && !p.fours[0];
     let (row_loads, element) = if strided { (rows * k, SECTOR) } else { (rows * (k / 4.0).ceil(), SUM) };
     let stage = |staged: f64, own: f64| if g.staged { staged } else { own };
-    // Neighbouring threads read 16 bytes of `x` each, a block of `x` apart: as many lines of the cache more than side by side.
-    let apart = if t.depth_first { (k * s.bytes[0] / 16.0).clamp(1.0, LINE / 16.0) } else { 1.0 };
     let sums = f64::from(t.accumulators(p.results));
     let joined = f64::from(t.joined(p.results, g.subgroup));
     // Sums are written, and added up in turns; many of them one part after another.
@@ -325,7 +321,7 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
         loads: blocks * (k * cols * products * y / width + stage(0.0, row_loads)),
         turns: steps * threads,
         shared: SUM * (blocks * stage(rows * k, 0.0) + 2.0 * sums * threads / joined),
-        cached: blocks * (k * cols * p.bits / 8.0 + stage(0.0, rows * k * s.bytes[0] * apart)),
+        cached: blocks * (k * cols * p.bits / 8.0 + stage(0.0, rows * k * SUM)),
         fetched: f64::from(t.tile_cols()) * s.depth * p.bits / 8.0 * spread + rows * s.depth * element,
         stored: rows * f64::from(t.tile_cols()) * SUM,
         barriers: folds + stage(1.0, 0.0),
