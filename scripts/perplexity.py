@@ -8,8 +8,8 @@ Needs: pip install torch transformers tokenizers gguf safetensors. Training take
 documentation and the library that CPython ships (PSF licence): of the one that runs the script, so that numbers differ between
 versions of Python.
 
-FOLDER then has a checkpoint (config.json, model.safetensors in f32, tokenizer.json), f32.gguf, f16.gguf, q8_0.gguf, q4_0.gguf and
-q4_k.gguf, held-out.txt, and reference.json, the perplexity that transformers computes in f32. Blocks of Q4_K are rounded to the nearest
+FOLDER then has a checkpoint (checkpoint/config.json, model.safetensors in f32, tokenizer.json), f32.gguf, f16.gguf, q8_0.gguf, q4_0.gguf
+and q4_k.gguf, held-out.txt, and reference.json, the perplexity that transformers computes in f32. Blocks of Q4_K are rounded to the nearest
 by `q4_k` below, as the package `gguf` makes none; llama.cpp searches for better scales.
 """
 
@@ -36,8 +36,6 @@ WINDOW = 256
 BATCH = 8
 STEPS = 400
 RATE = 2e-3
-#: Characters of the text to measure.
-MEASURED = 40_000
 
 CONFIG = transformers.LlamaConfig(
     vocab_size=VOCABULARY,
@@ -55,14 +53,13 @@ CONFIG = transformers.LlamaConfig(
 
 
 def documents():
-    """The texts to train on, and those to measure: every tenth."""
+    """The texts to train on, and those to measure: every tenth of the documentation."""
     library = Path(sysconfig.get_path("stdlib"))
     topics = [text for _, text in sorted(pydoc_data.topics.topics.items())]
     sources = [p.read_text(encoding="utf-8") for p in sorted(library.glob("*.py"))]
-    all_texts = topics + sources
-    kept = [t for i, t in enumerate(all_texts) if i % 10 != 9]
+    kept = [t for i, t in enumerate(topics + sources) if i % 10 != 9]
     held = [t for i, t in enumerate(topics) if i % 10 == 9]
-    return kept, "\n".join(held)[:MEASURED]
+    return kept, "\n".join(held)
 
 
 def tokenizer(texts):
@@ -186,8 +183,8 @@ def train(folder):
     made = tokenizer(texts)
     tokens = np.array([i for e in made.encode_batch(texts) for i in [0, *e.ids]], dtype=np.int64)
     model = trained(tokens)
-    model.save_pretrained(folder)
-    made.save(str(folder / "tokenizer.json"))
+    model.save_pretrained(folder / "checkpoint")
+    made.save(str(folder / "checkpoint" / "tokenizer.json"))
     (folder / "held-out.txt").write_text(held, encoding="utf-8")
     for name, kind in {"f32": Q.F32, "f16": Q.F16, "q8_0": Q.Q8_0, "q4_0": Q.Q4_0, "q4_k": Q.Q4_K}.items():
         write_gguf(folder / f"{name}.gguf", model, kind, made)
@@ -203,10 +200,10 @@ def measure(folder, wgfc):
     own = json.loads((folder / "reference.json").read_text())["perplexity"]
     print(f"| transformers, f32 | {own:.4f} | |")
     rows = [
-        ("checkpoint, f32", ".", []),
-        ("checkpoint, `--precision f16`", ".", ["--precision", "f16"]),
-        ("checkpoint, `--weights q8`", ".", ["--weights", "q8"]),
-        ("checkpoint, `--weights q4`", ".", ["--weights", "q4"]),
+        ("checkpoint, f32", "checkpoint", []),
+        ("checkpoint, `--precision f16`", "checkpoint", ["--precision", "f16"]),
+        ("checkpoint, `--weights q8`", "checkpoint", ["--weights", "q8"]),
+        ("checkpoint, `--weights q4`", "checkpoint", ["--weights", "q4"]),
         *((f"GGUF, {n.upper()}", f"{n}.gguf", []) for n in ("f32", "f16", "q8_0", "q4_0", "q4_k")),
     ]
     first = None

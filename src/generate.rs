@@ -30,6 +30,7 @@ mod choose;
 mod constraint;
 mod continuous;
 mod fits;
+mod fixed;
 mod head;
 mod logprobs;
 mod penalties;
@@ -54,8 +55,8 @@ pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
 pub use saved::cached_tokens;
 pub use speculate::{Draft, Lookup, Proposer, Speculated};
-pub use text::{ADDED_TEMPLATE, CONFIG, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
-pub use tokens::Tokens;
+pub use text::{ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
+pub use tokens::{Continuation, Tokens};
 
 use crate::model::device_error;
 use crate::value_info::{ValueInfo, program_values};
@@ -65,17 +66,17 @@ use fits::Sizes;
 use programs::{Compilations, Verifier, compilations, compile, ids_type, limited, share_weights, vocabulary};
 use roles::Input;
 use speculate::Speculation;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokens::{Ids, given};
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
 use wgfc_compiler::{Errors, Precision, Technique, WeightBits};
 use wgfc_ir::{Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
+use wgfc_runtime::session::{DeviceMemory, SessionOptions};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, RunError, Session};
 
 /// The place of a token that is not known in a history.
@@ -146,8 +147,12 @@ pub struct GeneratorOptions {
     /// ([`Gpu::memory`]). A decoder that needs more is refused before its weights are read.
     pub device_memory: Option<u64>,
     /// The most tokens that are proposed for a run of a [`Generator`], which verifies them together; 0 for no speculation. See
-    /// [`Proposer`]. 7 are a good number. A third program is compiled for such runs. Generators of several sequences ignore it.
+    /// [`Proposer`]. 7 are a good number. A third program is compiled for such runs. Generators of several sequences, and those with
+    /// caches of fixed size, ignore it.
     pub speculate: usize,
+    /// Values of further inputs of the model, by name, which are the same in all runs: such as `encoder_hidden_states` of the decoder of
+    /// an encoder-decoder, which its encoder made.
+    pub context: BTreeMap<String, Tensor>,
 }
 
 impl Default for GeneratorOptions {
@@ -167,6 +172,7 @@ impl Default for GeneratorOptions {
             weights: WeightBits::Own,
             device_memory: None,
             speculate: 0,
+            context: BTreeMap::new(),
         }
     }
 }
@@ -236,15 +242,25 @@ pub struct Generator {
     /// The number of positions of the cache that are valid. A run that was started ahead of need may have written beyond
     /// them.
     kept: usize,
+    /// The number of positions that have been written, if the cache is one of fixed size, which does not count them itself.
+    written: Option<usize>,
     /// The token that was generated last. It is not in the cache yet.
     pending: Option<i64>,
     /// The tokens so far: those of the valid positions, and the one that was generated last. [`UNKNOWN`] stands for
     /// one that is not known.
     history: Vec<i64>,
+    /// The number of the last use, which no other use of any generator has.
+    number: u64,
     warnings: Vec<String>,
     /// The fingerprint of the model's file, which saved caches name.
     model: String,
     setup: Setup,
+}
+
+/// The number of a use of a generator.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The time that it took to create a [`Generator`].
@@ -306,7 +322,7 @@ impl Generator {
             let programs = Programs { long, short, verifier: None, model: saved::fingerprint(&[]) };
             // A compiled folder is not trusted.
             let made =
-                Generator::of(&gpu, programs, options, profile, (Checks::default(), start), &|_| None);
+                Generator::of(&gpu, programs, options, profile, (Checks::default(), None, start), &|_| None);
             let made = made.map_err(|e| crate::model::edited(decoder.path(), e))?;
             return Ok((made, Built { own_ends: false, rows_lead: true }));
         }
@@ -322,13 +338,16 @@ impl Generator {
         let sizes = OnceLock::new();
         let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph)).check(options, have, least);
         let (long, short, verifier) = std::thread::scope(|scope| {
-            let compile = |common| compile(file, common, &check);
+            let compile = |common| compile(file, common, &options.context, &check);
             let long = common.as_ref().map(|common| {
                 let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
                 (common, thread.spawn_scoped(scope, move || compile(common)))
             });
             let short = compile(&single);
-            let verifier = verification.as_ref().map(|v| programs::verifier(file, v));
+            // A cache of fixed size does not count its positions.
+            let grows = short.as_ref().is_ok_and(|(_, caches)| caches.fixed.is_none());
+            let verification = verification.as_ref().filter(|_| grows);
+            let verifier = verification.map(|v| programs::verifier(file, v, &options.context));
             let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
@@ -336,7 +355,7 @@ impl Generator {
             });
             (long.transpose(), short, verifier.transpose())
         });
-        let (long, (mut short, own_ends), mut verifier) = (long?.map(|l| l.0), short?, verifier?);
+        let (long, (mut short, caches), mut verifier) = (long?.map(|l| l.0), short?, verifier?);
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
@@ -347,20 +366,20 @@ impl Generator {
         let programs = Programs { long, short, verifier, model };
         // The programs have just been compiled in this process.
         let refused = |have| Some(sizes.get()?.refused(options, have, least));
-        let mut made =
-            Generator::of(&gpu, programs, options, single.profile, (Checks::Trusted, start), &refused)?;
+        let how = (Checks::Trusted, caches.fixed, start);
+        let mut made = Generator::of(&gpu, programs, options, single.profile, how, &refused)?;
         made.warnings.extend(sizes.get().and_then(|s| s.warning(options, have)));
-        Ok((made, Built { own_ends, rows_lead }))
+        Ok((made, Built { own_ends: caches.own_ends, rows_lead }))
     }
 
-    /// The generator that runs these programs, whose compilation began at `start`. `refused` is the error of programs that do not fit the
-    /// device's memory.
+    /// The generator that runs these programs, whose compilation began at `start`; `fixed` is the number of positions of a cache of fixed
+    /// size. `refused` is the error of programs that do not fit the device's memory.
     fn of(
         gpu: &Gpu,
         programs: Programs,
         options: &GeneratorOptions,
         profile: DeviceProfile,
-        (checks, start): (Checks, Instant),
+        (checks, fixed, start): (Checks, Option<usize>, Instant),
         refused: &dyn Fn(Option<u64>) -> Option<Error>,
     ) -> Result<Generator, Error> {
         let (compiled, before) = (Instant::now(), gpu.uploads());
@@ -389,6 +408,9 @@ impl Generator {
         let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
+        let inputs = roles::inputs(&ports, None, &options.context);
+        let mut inputs = inputs.map_err(|problems| Error::from(Errors(problems)))?;
+        inputs.iter_mut().try_for_each(|i| i.upload(gpu)).map_err(device_error)?;
         let uploads = gpu.uploads();
         let setup = Setup {
             compiling: compiled - start,
@@ -402,13 +424,15 @@ impl Generator {
             speculation: speculation.transpose()?,
             logprobs: None,
             options: Options { fusion: options.fusion, profile, ..Options::default() },
-            inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
+            inputs,
             vocabulary,
-            capacity: options.capacity,
-            chunk: if prefill.is_some() { options.prompt_chunk.max(1) } else { 1 },
+            capacity: options.capacity.min(fixed.unwrap_or(usize::MAX)),
+            chunk: long.map_or(1, |long| programs::chunk(&long, options.prompt_chunk)),
             kept: 0,
+            written: fixed.map(|_| 0),
             pending: None,
             history: vec![],
+            number: 0,
             warnings: short.stats.warnings.clone(),
             model,
             prefill,
@@ -478,7 +502,8 @@ impl Generator {
         for length in lengths {
             self.decode.set_symbol(&length, to).map_err(device_error)?;
         }
-        (self.kept, self.pending) = (tokens, None);
+        self.written = self.written.map(|_| tokens);
+        (self.kept, self.pending, self.number) = (tokens, None, next_number());
         self.history = vec![UNKNOWN; tokens.min(self.capacity)];
         Ok(())
     }
@@ -497,14 +522,8 @@ impl Generator {
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
         self.reserve(self.kept + 1)?;
-        let given = given(&self.inputs, &Ids::Host(&[0]), self.kept, choose::greedy());
-        let given: Vec<(&str, Tensor)> = given
-            .into_iter()
-            .filter_map(|(n, v)| match v {
-                Value::Host(t) => Some((n, t)),
-                Value::Device(_) => None,
-            })
-            .collect();
+        let own = self.inputs.iter().map(|i| (i.name.as_str(), i.tensor(&[0], self.kept)));
+        let given: Vec<(&str, Tensor)> = own.chain([(head::CHOICE, choose::greedy())]).collect();
         self.decode.profile_blocking(&given, runs).map_err(device_error)
     }
 
@@ -522,9 +541,7 @@ impl Generator {
     /// # Ok(()) }
     /// ```
     pub fn logits(&mut self, tokens: &[i64]) -> Result<(Tensor, i64), Error> {
-        let mut all = self.generate(tokens, &Request::default())?;
-        let feed = std::mem::take(&mut all.feed);
-        drop(all);
+        let feed = self.begin(tokens, &Request::default())?.into_feed();
         let done = self.start(&feed, &mut Choice::new(None, 0), &[head::LOGITS, head::TOKEN]);
         let done = done.and_then(|run| Ok((run.after, run.started.read_blocking().map_err(device_error)?)));
         let read = done.and_then(|(after, read)| Ok((after, self.token(&read)?, read)));
@@ -545,7 +562,8 @@ impl Generator {
     /// Removes all tokens.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.decode.reset_blocking().map_err(device_error)?;
-        (self.kept, self.pending) = (0, None);
+        self.written = self.written.map(|_| 0);
+        (self.kept, self.pending, self.number) = (0, None, next_number());
         self.history.clear();
         Ok(())
     }
@@ -569,10 +587,9 @@ impl Generator {
             let message = format!("{tokens} tokens are to stay, and there are {}", self.len());
             return Err(Error::usage(message, "give a number that is not larger"));
         }
+        self.number = next_number();
         if tokens < self.len() {
-            if self.decode.state_len() > tokens {
-                self.decode.rewind(tokens).map_err(device_error)?;
-            }
+            self.undo(tokens)?;
             (self.kept, self.pending) = (tokens, None);
             self.history.truncate(tokens);
         }
@@ -595,12 +612,22 @@ impl Generator {
     /// # Ok(()) }
     /// ```
     pub fn complete(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
+        let rest = self.keep_common(prompt)?;
+        self.generate(rest, request)
+    }
+
+    /// Removes all tokens but the longest beginning that they have in common with `prompt`, or all if the model has states whose
+    /// earlier values were overwritten. Returns the tokens of the prompt that are to be processed: at least the last one.
+    ///
+    /// # Errors
+    /// An error of the device.
+    pub fn keep_common<'p>(&mut self, prompt: &'p [i64]) -> Result<&'p [i64], Error> {
         let mut common = self.in_common(prompt);
         if self.rewind(common).is_err() {
             self.reset()?;
             common = 0;
         }
-        self.generate(prompt.get(common..).unwrap_or_default(), request)
+        Ok(prompt.get(common..).unwrap_or_default())
     }
 
     /// The number of tokens of `prompt` that [`Generator::complete`] does not have to process again.
@@ -665,6 +692,16 @@ impl Generator {
     /// # Ok(()) }
     /// ```
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
+        let continuation = self.begin(prompt, request)?;
+        Ok(Tokens { continuation, hook: None, generator: self })
+    }
+
+    /// [`Generator::generate`] for callers that cannot keep a borrow of the generator. A run that was started ahead of need is undone
+    /// at the next use of the generator, which ends the continuation.
+    ///
+    /// # Errors
+    /// As for [`Generator::generate`].
+    pub fn begin(&mut self, prompt: &[i64], request: &Request) -> Result<Continuation, Error> {
         self.settle()?;
         let mut problems = problems_of(self.vocabulary, prompt, self.pending.is_some(), "");
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
@@ -678,7 +715,7 @@ impl Generator {
                     request.max_new_tokens,
                     self.capacity
                 ),
-                format!("ask for fewer, or give the cache a capacity of {total} (--capacity)"),
+                self.more_room(total),
             ));
         }
         problems.extend(request.problems(self.vocabulary));
@@ -691,27 +728,13 @@ impl Generator {
         choice.follow(prompt);
         self.prepare(choice.limits())?;
         self.prepare_verification(choice.limits())?;
-        Ok(Tokens {
-            choice,
-            ready: VecDeque::new(),
-            left: request.max_new_tokens,
-            stop: request.stop.clone(),
-            feed,
-            next: None,
-            ahead: None,
-            logprobs: request.logprobs,
-            last: None,
-            hook: None,
-            generator: self,
-        })
+        self.number = next_number();
+        Ok(Continuation::new(self.number, feed, request, choice))
     }
 
     /// Undoes runs beyond the valid positions.
     fn settle(&mut self) -> Result<(), Error> {
-        if self.decode.state_len() > self.kept {
-            self.decode.rewind(self.kept).map_err(device_error)?;
-        }
-        Ok(())
+        self.undo(self.kept)
     }
 
     /// Makes the cache large enough for this many positions. It at least doubles if the device has the memory.

@@ -50,6 +50,8 @@ pub mod error;
 pub mod files;
 pub mod generate;
 pub mod hollow;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod inspect;
 pub mod memory;
 pub mod model;

@@ -46,7 +46,7 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     };
     let listener = TcpListener::bind((a.host, a.port)).map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
-    let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
+    let decoder = super::generate::open(&a.model, &a.decoder, t)?;
     let decoder = generate::weighted(decoder, &a.decoder, t)?;
     let generator = generator(a, &decoder, t)?;
     t.warnings(generator.warnings());

@@ -4,6 +4,7 @@ use super::adapter;
 use super::args::ChatArgs;
 use super::generate::{constraint, sampling, set_up, weighted};
 use super::terminal::Terminal;
+use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Instant;
 use wgfc::generate::{ChatOptions, Message};
@@ -17,7 +18,7 @@ const LINE: u64 = 1 << 20;
 pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
     super::speculation::check(&a.speculation)?;
-    let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
+    let decoder = super::generate::open(&a.model, &a.decoder, t)?;
     let mut chat = Conversation::new(a);
     // A missing template or tokenizer, and a template that refuses the instructions, are errors before the model is compiled.
     let first: Vec<Message> = chat.messages.iter().cloned().chain([Message::user("x")]).collect();
@@ -25,7 +26,7 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     let decoder = weighted(decoder, &a.decoder, t)?;
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let (mut generator, cache) =
-        set_up(&gpu, &decoder, a.capacity, (&a.decoder, &a.speculation), &a.model, t)?;
+        set_up(&gpu, &decoder, (a.capacity, BTreeMap::new()), (&a.decoder, &a.speculation), &a.model, t)?;
     chat.request.sampling = sampling(&a.sampling, &decoder);
     chat.request.constraint = constraint(&a.form, &decoder)?;
 

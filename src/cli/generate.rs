@@ -6,15 +6,17 @@ use super::compile::say_random_weights;
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use super::{shown, speculation};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
-use wgfc::generate::{Constraint, Defaults, Setup, Speculated, cached_tokens};
+use wgfc::compiler::budget::Budget;
+use wgfc::generate::{Choices, Constraint, Setup, Speculated, cached_tokens};
 use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
-use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
+use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling, Tensor};
 
 /// A default capacity is a multiple of this, so that similar prompts result in the same program.
 const STEP: usize = 256;
@@ -24,7 +26,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
     speculation::check(&a.speculation)?;
     let started = Instant::now();
-    let mut decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
+    let mut decoder = open(&a.model, &a.decoder, t)?;
     let text = a.prompt.is_some();
     let prompt = match (&a.prompt, &a.tokens) {
         (Some(text), _) => decoder.encode(text)?,
@@ -38,7 +40,11 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let capacity = a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need));
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let read = started.elapsed().as_secs_f64();
-    let (mut generator, cache) = set_up(&gpu, &decoder, capacity, (&a.decoder, &a.speculation), &a.model, t)?;
+    let budget = Budget::of_data(a.decoder.memory_limit);
+    let context = a.context.iter().map(|c| super::inputs::given(c, "--context", &budget));
+    let context = context.collect::<Result<BTreeMap<_, _>, _>>()?;
+    let (mut generator, cache) =
+        set_up(&gpu, &decoder, (capacity, context), (&a.decoder, &a.speculation), &a.model, t)?;
 
     let ready = Instant::now();
     if let Some(file) = &a.load_cache {
@@ -120,6 +126,28 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// Opens the decoder of a path, or of the Hub.
+pub fn open(model: &Path, a: &DecoderArgs, t: &Terminal) -> Result<Decoder, Error> {
+    Decoder::open_within(&fetched(model, a, t)?, a.memory_limit)
+}
+
+/// Where the model is, after it has been fetched from the Hub if that is asked for.
+#[cfg(feature = "hub")]
+fn fetched(model: &Path, a: &DecoderArgs, t: &Terminal) -> Result<PathBuf, Error> {
+    if !a.from_hub {
+        return Ok(model.to_owned());
+    }
+    let name = model.to_string_lossy();
+    let bar = t.bar(format!("fetching {name}"), 0, true);
+    wgfc::hub::Hub::of_user()?.fetch(&name, &mut |_, done, all| bar.at_of(done, all))
+}
+
+/// Where the model is.
+#[cfg(not(feature = "hub"))]
+fn fetched(model: &Path, _: &DecoderArgs, _: &Terminal) -> Result<PathBuf, Error> {
+    Ok(model.to_owned())
+}
+
 /// The decoder with random weights if they are asked for.
 pub fn weighted(mut decoder: Decoder, a: &DecoderArgs, t: &Terminal) -> Result<Decoder, Error> {
     if a.random_weights {
@@ -149,13 +177,14 @@ pub fn options(a: &DecoderArgs, cache: &mut DeviceCache, capacity: usize) -> Gen
 pub fn set_up(
     gpu: &Gpu,
     decoder: &Decoder,
-    capacity: usize,
+    (capacity, context): (usize, BTreeMap<String, Tensor>),
     (a, s): (&DecoderArgs, &SpeculationArgs),
     model: &Path,
     t: &Terminal,
 ) -> Result<(Generator, DeviceCache), Error> {
     let mut cache = DeviceCache::open(&a.cache, gpu, t);
-    let options = GeneratorOptions { speculate: s.proposed(), ..options(a, &mut cache, capacity) };
+    let own = options(a, &mut cache, capacity);
+    let options = GeneratorOptions { speculate: s.proposed(), context, ..own };
     let mut generator = {
         let what = match options.weights.bits() {
             0 => format!("compiling {} and loading its weights", shown(model)),
@@ -201,26 +230,17 @@ pub fn constraint(a: &FormArgs, decoder: &Decoder) -> Result<Option<Constraint>,
 
 /// How tokens are chosen: as the options specify, otherwise as the publisher recommends, else greedily (`None`).
 pub fn sampling(a: &SamplingArgs, decoder: &Decoder) -> Option<Sampling> {
-    let d = decoder.defaults();
-    let drawn = match a.temperature {
-        Some(t) => t != 0.0,
-        None => d.sample || a.top_k.is_some() || a.top_p.is_some() || a.min_p.is_some(),
-    };
-    let repetition_penalty = a.repetition_penalty.or(d.repetition_penalty).unwrap_or(1.0);
-    // If the recommendation is not to sample, its sampling parameters are ignored.
-    let d = if d.sample { d.clone() } else { Defaults::default() };
-    let sampling = Sampling {
-        temperature: a.temperature.or(d.temperature).unwrap_or(1.0),
-        top_k: a.top_k.or(d.top_k),
-        top_p: a.top_p.or(d.top_p),
-        min_p: a.min_p.or(d.min_p),
-        repetition_penalty,
+    decoder.defaults().sampling(&Choices {
+        temperature: a.temperature,
+        top_k: a.top_k,
+        top_p: a.top_p,
+        min_p: a.min_p,
+        repetition_penalty: a.repetition_penalty,
         presence_penalty: a.presence_penalty,
         frequency_penalty: a.frequency_penalty,
         logit_bias: a.logit_bias.clone(),
         seed: a.seed,
-    };
-    if drawn { Some(sampling) } else { sampling.without_chance() }
+    })
 }
 
 /// The speed of generation. Times are in seconds.

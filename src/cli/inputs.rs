@@ -56,9 +56,15 @@ impl Source {
 /// Parses `--fix NAME=VALUE`, which makes an input of the model constant. `VALUE` is a file or integers: a single one is a
 /// scalar, several with commas are a list. A comma at the end makes a list of one.
 pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
-    let help = "write --fix NAME=FILE.npy, NAME=FILE.pb, or integers as in NAME=1,2";
-    let (name, value) =
-        text.split_once('=').ok_or_else(|| Error::usage(format!("`--fix {text}` has no value"), help))?;
+    given(text, "--fix", budget)
+}
+
+/// Parses `NAME=VALUE` of an option, where `VALUE` is as for [`fixed`].
+pub fn given(text: &str, option: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
+    let help = format!("write {option} NAME=FILE.npy, NAME=FILE.pb, or integers as in NAME=1,2");
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| Error::usage(format!("`{option} {text}` has no value"), help.as_str()))?;
     let value = match value {
         v if v.ends_with(".npy") => npy::read_within(v.as_ref(), budget)?,
         v if v.ends_with(".pb") => wgfc::pb::read_within(v.as_ref(), budget)?,
@@ -67,7 +73,10 @@ pub fn fixed(text: &str, budget: &Budget) -> Result<(String, Tensor), Error> {
             let numbers: Option<Vec<i64>> =
                 v.trim_end_matches(',').split(',').map(|n| n.trim().parse().ok()).collect();
             let numbers = numbers.ok_or_else(|| {
-                Error::usage(format!("`--fix {text}`: `{v}` is neither a file nor integers"), help)
+                Error::usage(
+                    format!("`{option} {text}`: `{v}` is neither a file nor integers"),
+                    help.as_str(),
+                )
             })?;
             Tensor::from_i64(if list { vec![numbers.len()] } else { vec![] }, &numbers)
         }

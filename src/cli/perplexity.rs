@@ -7,22 +7,20 @@ use super::{adapter, generate, load, shown};
 use std::time::Instant;
 use wgfc::generate::{Scorer, Windows};
 use wgfc::inspect::{bytes_text, known_bytes_text};
-use wgfc::{Decoder, Error, GeneratorOptions};
+use wgfc::{Error, GeneratorOptions};
 
 /// Measures how well a decoder predicts a text.
 pub fn main(a: &BenchPerplexityArgs, t: &Terminal) -> Result<(), Error> {
     a.decoder.precision.check()?;
-    let windows = Windows {
-        length: a.window as usize,
-        stride: a.stride.map_or(a.window as usize / 2, |s| s as usize),
-    };
+    let windows =
+        Windows { length: a.window as usize, stride: a.stride.map_or(a.window as usize / 2, |s| s as usize) };
     if windows.stride > windows.length {
         return Err(Error::usage(
             format!("--stride {} leaves tokens out between windows of {}", windows.stride, windows.length),
             "give a stride that is not larger than --window",
         ));
     }
-    let decoder = Decoder::open_within(&a.model, a.decoder.memory_limit)?;
+    let decoder = generate::open(&a.model, &a.decoder, t)?;
     let tokens = {
         let _progress = t.spinner(format!("reading {}", shown(&a.text)));
         let mut tokens = decoder.encode(&text(a)?)?;

@@ -183,7 +183,7 @@ impl BatchGenerator {
                 return Err(e);
             }
         };
-        self.generator.kept = self.generator.decode.state_len();
+        self.generator.kept = self.generator.positions();
         self.rows.iter_mut().for_each(|r| r.pending = None);
         let logits = read.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?;
         Ok((logits.1, tokens.into_iter().flatten().collect()))
@@ -232,7 +232,7 @@ impl BatchGenerator {
             .map(|(p, row)| row.pending.iter().chain(*p).copied().collect())
             .collect();
         let longest = feeds.iter().map(Vec::len).max().unwrap_or(0);
-        let past = self.generator.decode.state_len();
+        let past = self.generator.positions();
         let total = past.saturating_add(longest).saturating_add(request.max_new_tokens);
         if total > self.capacity() {
             problems.push(Problem::with_help(
@@ -241,7 +241,7 @@ impl BatchGenerator {
                     request.max_new_tokens,
                     self.capacity()
                 ),
-                format!("ask for fewer, or give the cache a capacity of {total}"),
+                self.generator.more_room(total),
             ));
         }
         let even = self.rows.iter().zip(&feeds).all(|(r, f)| r.seen == past && f.len() == longest);
@@ -375,14 +375,14 @@ impl BatchGenerator {
         };
         let step = self.inputs_of(columns, n);
         let g = &mut self.generator;
-        g.reserve(g.decode.state_len() + n)?;
+        g.reserve(g.positions() + n)?;
         let (words, limits, wanted) = match pick {
             None => (choose::greedy(), Limits::default(), None),
             Some(p) => (p.words, p.limits, Some(p.outputs)),
         };
         let value = |i: &super::roles::Input| match feed {
             Feed::Device(token, _) if i.is_ids() => token.clone().into(),
-            _ => i.of(&step).into(),
+            _ => i.value(&step),
         };
         let mut given: Vec<(&str, Value)> = g.inputs.iter().map(|i| (i.name.as_str(), value(i))).collect();
         let own = if limits == Limits::default() { words.clone() } else { choose::greedy() };
@@ -400,6 +400,7 @@ impl BatchGenerator {
                 Some(session.start_blocking(&given, Some(outputs)).map_err(device_error)?)
             }
         };
+        g.wrote(n);
         for (i, row) in self.rows.iter_mut().enumerate() {
             match feed {
                 Feed::Host(columns, n) => row.extend(columns[i].len(), *n),
@@ -475,7 +476,7 @@ impl BatchTokens<'_> {
             Some(run) => run?,
             None => self.batch.start(&self.feeds, &mut self.choice, &[head::TOKEN])?,
         };
-        let after = self.batch.generator.decode.state_len();
+        let after = self.batch.generator.positions();
         if self.left > 0 {
             self.next = Some(self.batch.follow(&run, &self.done, &mut self.choice));
         }

@@ -243,7 +243,7 @@ impl ContinuousGenerator {
     }
     /// The number of positions of the cache in use, which padding and ended sequences take too.
     pub fn positions(&self) -> usize {
-        self.batch.session().state_len()
+        self.batch.generator.positions()
     }
     /// How often the running sequences were processed again, because the cache was full or a long prompt joined.
     pub fn recomputed(&self) -> u64 {

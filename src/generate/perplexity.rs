@@ -107,34 +107,40 @@ impl Scorer {
         if let Some(bundle) = decoder.compiled() {
             // Its plan for prompts returns the logits of the last position only.
             let (_, single) = programs::compiled(&gpu, decoder, bundle, options)?;
-            let made = Scorer::of(&gpu, &single, options, 1, Checks::default());
+            let made = Scorer::of(&gpu, &single, options, (1, options.capacity), Checks::default());
             return made.map_err(|e| crate::model::edited(decoder.path(), e));
         }
         let Compilations { long, single, .. } = programs::compilations(&gpu, decoder, options, 1)?;
-        let chunk = if long.is_some() { options.prompt_chunk } else { 1 };
-        let program = programs::compile_scoring(decoder.model(), &long.unwrap_or(single))?;
-        Scorer::of(&gpu, &program, options, chunk, Checks::Trusted)
+        let several = long.is_some();
+        let (program, fixed) =
+            programs::compile_scoring(decoder.model(), &long.unwrap_or(single), &options.context)?;
+        let chunk = if several { programs::chunk(&program, options.prompt_chunk) } else { 1 };
+        let capacity = options.capacity.min(fixed.unwrap_or(usize::MAX));
+        Scorer::of(&gpu, &program, options, (chunk, capacity), Checks::Trusted)
     }
 
     fn of(
         gpu: &Gpu,
         program: &Program,
         options: &GeneratorOptions,
-        chunk: usize,
+        (chunk, capacity): (usize, usize),
         checks: Checks,
     ) -> Result<Scorer, Error> {
         let vocabulary = programs::vocabulary(program)?;
         let how = SessionOptions { checks, capacity: options.capacity, ..SessionOptions::default() };
         let mut ports = program_values(&program.inputs);
         ports.retain(|p| p.name != head::CHOICE);
+        let inputs = roles::inputs(&ports, None, &options.context);
+        let mut inputs = inputs.map_err(|problems| Error::from(Errors(problems)))?;
+        inputs.iter_mut().try_for_each(|i| i.upload(gpu)).map_err(device_error)?;
         // The logits of a run are one buffer.
         let bytes = vocabulary.saturating_mul(size_of::<f32>()).max(1);
         let most = usize::try_from(gpu.profile().binding_bytes).unwrap_or(usize::MAX) / bytes;
         Ok(Scorer {
-            inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
+            inputs,
             session: Session::with_options_blocking(gpu, program, how).map_err(device_error)?,
             vocabulary,
-            capacity: options.capacity,
+            capacity,
             chunk: chunk.min(most).max(1),
             warnings: program.stats.warnings.clone(),
         })

@@ -2,8 +2,8 @@
 
 use super::choose::Limits;
 use super::head::Chosen;
-use super::roles::{self, Input};
-use super::{Decoder, GeneratorOptions, head};
+use super::roles::{self, Context, Input};
+use super::{Decoder, GeneratorOptions, fixed, head};
 use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
@@ -11,7 +11,7 @@ use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, TensorType};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ScalarNode, TensorType};
 use wgfc_runtime::Gpu;
 
 /// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
@@ -113,8 +113,17 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
     let file = decoder.source()?;
     let Compilations { long, single, .. } = both(file, options.clone(), 1, PROMPT)?;
     let named = [Some(("decode", single)), long.map(|l| ("prefill", l))];
-    let one =
-        |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options, &|_| Ok(()))?.0));
+    let one = |(name, options): (&str, Options)| {
+        let (program, caches) = compile(file, &options, &Context::new(), &|_| Ok(()))?;
+        match caches.fixed {
+            None => Ok((name.to_owned(), program)),
+            Some(_) => Err(Error::file_help(
+                decoder.path(),
+                "has a cache of fixed size, whose positions a compiled folder does not tell",
+                "generate with the model itself, or compile it without --generate and run it with Session",
+            )),
+        }
+    };
     let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
     Ok(Bundle::new(programs))
 }
@@ -237,23 +246,35 @@ pub fn fused(
         0 => None,
         n => Some((all.verification(n.saturating_add(1))?, Chosen::All)),
     };
+    let context = &options.context;
     let fuse = |(o, chosen): (Options, Chosen)| {
-        let fused = decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g, chosen).map(|_| ()))?;
+        let fused =
+            decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g, context, chosen).map(|_| ()))?;
         Ok((fused, o))
     };
     let last = |o| (o, Chosen::Last);
     [Some(last(all.single)), all.long.map(last), verified].into_iter().flatten().map(fuse).collect()
 }
 
-/// A decoder's program, and whether each sequence has its own end in the states. `check` may refuse the graph before weights are read.
+/// The cache of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Caches {
+    /// Whether each sequence has its own end in the states.
+    pub own_ends: bool,
+    /// The number of positions of states of fixed size; `None` for states that grow.
+    pub fixed: Option<usize>,
+}
+
+/// A decoder's program and its cache. `check` may refuse the graph before weights are read.
 pub(super) fn compile(
     file: &ModelFile,
     options: &Options,
+    context: &Context,
     check: &dyn Fn(&Graph) -> Result<(), Error>,
-) -> Result<(Program, bool), Error> {
-    let (mut own_ends, mut refused) = (false, None);
+) -> Result<(Program, Caches), Error> {
+    let (mut caches, mut refused) = (Caches::default(), None);
     let program = file.compile_amended(options, &mut |graph| {
-        own_ends = decoder_graph(graph, Chosen::Last)?;
+        caches = decoder_graph(graph, context, Chosen::Last)?;
         check(graph).map_err(|e| {
             let words = Diagnostic::unsupported(e.to_string());
             refused = Some(e);
@@ -262,7 +283,7 @@ pub(super) fn compile(
     });
     match refused {
         Some(e) => Err(e),
-        None => Ok((program?, own_ends)),
+        None => Ok((program?, caches)),
     }
 }
 
@@ -275,10 +296,10 @@ pub(super) struct Verifier {
 }
 
 /// Compiles the program that verifies a proposal.
-pub(super) fn verifier(file: &ModelFile, options: &Options) -> Result<Verifier, Error> {
+pub(super) fn verifier(file: &ModelFile, options: &Options, context: &Context) -> Result<Verifier, Error> {
     let mut turns = vec![];
     let program = file.compile_amended(options, &mut |graph| {
-        decoder_graph(graph, Chosen::All)?;
+        decoder_graph(graph, context, Chosen::All)?;
         turns = conditions(graph);
         Ok(())
     })?;
@@ -312,31 +333,62 @@ fn conditions(graph: &Graph) -> Vec<Poly> {
     found
 }
 
-/// A decoder's program that returns the logits of all positions of a run.
-pub(super) fn compile_scoring(file: &ModelFile, options: &Options) -> Result<Program, Error> {
-    file.compile_amended(options, &mut |graph| {
-        cached(graph)?;
-        head::all_logits(graph)
-    })
+/// The tokens of a run for prompts: at most `most`, and at most as many as the model accepts.
+pub(super) fn chunk(program: &Program, most: usize) -> usize {
+    let ports = program_values(&program.inputs);
+    let symbol = roles::ids(&ports).and_then(|p| p.shape.last()?.symbols().into_iter().next());
+    let fits = |n: usize| {
+        let value = |s: &str| if symbol.as_deref() == Some(s) { i64::try_from(n).ok() } else { None };
+        // Requirements with other symbols are checked in each run.
+        program
+            .constraints
+            .iter()
+            .all(|c| c.a.eval_syms(&value).zip(c.b.eval_syms(&value)).is_none_or(|(a, b)| a == b))
+    };
+    let most = most.max(1);
+    if fits(most) {
+        return most;
+    }
+    // Models accept all numbers up to a bound.
+    let (mut least, mut above) = (1, most);
+    while above - least > 1 {
+        let middle = least + (above - least) / 2;
+        if fits(middle) { least = middle } else { above = middle }
+    }
+    least
 }
 
-/// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all. Returns
-/// whether each sequence has its own end in the states.
-fn decoder_graph(graph: &mut Graph, chosen: Chosen) -> Result<bool, Errors> {
-    let inputs = cached(graph)?;
+/// A decoder's program that returns the logits of all positions of a run, and the number of positions of a cache of fixed size.
+pub(super) fn compile_scoring(
+    file: &ModelFile,
+    options: &Options,
+    context: &Context,
+) -> Result<(Program, Option<usize>), Error> {
+    let mut positions = None;
+    let program = file.compile_amended(options, &mut |graph| {
+        let inputs = cached(graph, context)?;
+        positions = fixed::positions(graph, &inputs)?;
+        head::all_logits(graph)
+    })?;
+    Ok((program, positions))
+}
+
+/// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all.
+fn decoder_graph(graph: &mut Graph, context: &Context, chosen: Chosen) -> Result<Caches, Errors> {
+    let inputs = cached(graph, context)?;
     let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
+    let fixed = fixed::positions(graph, &inputs)?;
     head::replace_outputs(graph, ids_type(&inputs), chosen)?;
-    Ok(own_ends)
+    Ok(Caches { own_ends, fixed })
 }
 
 /// Turns the decoder's cache into states. Returns its other inputs.
-fn cached(graph: &mut Graph) -> Result<Vec<Input>, Errors> {
+fn cached(graph: &mut Graph, context: &Context) -> Result<Vec<Input>, Errors> {
     let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
     let ports = graph_values(graph, &graph.inputs);
     let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
-    let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
+    let inputs = roles::inputs(&ports, why.as_deref(), context).map_err(Errors)?;
     introduced.map_err(no_decoder)?;
-    growing(graph)?;
     Ok(inputs)
 }
 
@@ -378,27 +430,6 @@ fn no_decoder(mut errors: Errors) -> Errors {
         );
     }
     errors
-}
-
-/// Checks that all states grow. Otherwise a run could not be undone, and the number of tokens would be unknown.
-fn growing(graph: &Graph) -> Result<(), Errors> {
-    let window = |g: &Growth| g.by.symbols().contains(&g.length);
-    let fixed = graph.states.iter().filter(|s| s.growth.as_ref().is_none_or(window));
-    let errors: Vec<Diagnostic> = fixed
-        .map(|s| {
-            let how = if s.growth.is_some() {
-                "keeps a window of positions"
-            } else {
-                "is replaced from run to run"
-            };
-            Diagnostic::unsupported(format!(
-                "state \"{}\" {how} instead of growing, and so does not tell how many tokens there were",
-                s.name
-            ))
-            .help("use the model through Session, which runs such states")
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
 }
 
 /// Makes weights of `to` share the memory of equal ones in `from`, so that they are uploaded once.

@@ -67,6 +67,7 @@ impl Recompute {
         let profile =
             DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() }.with_limits(gpu.profile());
         let (fusion, without, expect) = (options.fusion, options.without.clone(), options.expect.clone());
+        let context = options.context.clone();
         let options = Options {
             fusion,
             without,
@@ -79,7 +80,7 @@ impl Recompute {
         };
         let program = file.compile_amended(&options, &mut |graph| {
             let (_, ports) = split(graph_values(graph, &graph.inputs));
-            let inputs = roles::inputs(&ports, None).map_err(Errors)?;
+            let inputs = roles::inputs(&ports, None, &context).map_err(Errors)?;
             head::replace_outputs(graph, ids_type(&inputs), head::Chosen::Last)
         })?;
         let (empty, mut ports) = split(program_values(&program.inputs));
@@ -95,7 +96,7 @@ impl Recompute {
             SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() },
         );
         Ok(Recompute {
-            inputs: roles::inputs(&ports, None).map_err(Errors)?,
+            inputs: roles::inputs(&ports, None, &context).map_err(Errors)?,
             empty: empty.collect(),
             vocabulary: super::vocabulary(&program)?,
             session: session.map_err(device_error)?,

@@ -3,8 +3,11 @@
 use super::described;
 use crate::value_info::{ValueInfo, graph_values};
 use crate::{Error, ModelFile, Options, Tensor};
+use std::collections::BTreeMap;
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::{DType, Dim, Scalar};
+use wgfc_runtime::session::Value;
+use wgfc_runtime::{DeviceTensor, Gpu, RunError};
 
 /// The role of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +20,12 @@ enum Role {
     Mask,
     /// Zeros, `[1, seq]`: all tokens are of one segment.
     Segments,
+    /// The same tensor in all runs, such as what an encoder made.
+    Context,
 }
+
+/// Inputs that have the same value in all runs, by name.
+pub type Context = BTreeMap<String, Tensor>;
 
 /// An input and its role.
 #[derive(Clone)]
@@ -26,6 +34,10 @@ pub struct Input {
     pub dtype: DType,
     rank: usize,
     role: Role,
+    /// The value of [`Role::Context`].
+    context: Option<Tensor>,
+    /// The same value on the device.
+    uploaded: Option<DeviceTensor>,
 }
 
 /// The values for one run of several sequences, row by row.
@@ -59,9 +71,24 @@ impl Input {
     pub fn hides(&self) -> bool {
         self.role == Role::Mask
     }
+    /// Whether it gives the positions of a run, the same for all sequences.
+    pub fn is_shared_positions(&self) -> bool {
+        self.role == Role::Positions && self.rank == 1
+    }
     /// Whether it gives positions for each sequence separately.
     pub fn places_each(&self) -> bool {
         self.role == Role::Positions && self.rank == 2
+    }
+
+    /// Copies a value that is the same in all runs to the device.
+    pub fn upload(&mut self, gpu: &Gpu) -> Result<(), RunError> {
+        self.uploaded = self.context.as_ref().map(|t| gpu.upload_blocking(t)).transpose()?;
+        Ok(())
+    }
+
+    /// Its value in a run, on the device if it is there already.
+    pub fn value(&self, step: &Step) -> Value {
+        self.uploaded.as_ref().map_or_else(|| self.of(step).into(), |t| t.clone().into())
     }
 
     /// Its value when `ids` follow `past` others in one sequence.
@@ -69,14 +96,22 @@ impl Input {
         self.of(&Step::single(ids, past))
     }
 
+    /// [`Input::value`] when `ids` follow `past` others in one sequence.
+    pub fn value_after(&self, ids: &[i64], past: usize) -> Value {
+        self.value(&Step::single(ids, past))
+    }
+
     /// Its value in a run.
     pub fn of(&self, step: &Step) -> Tensor {
         let zeros;
+        if let Some(t) = &self.context {
+            return t.clone();
+        }
         let mut values: &[i64] = match self.role {
             Role::Ids => &step.ids,
             Role::Positions => &step.positions,
             Role::Mask => &step.mask,
-            Role::Segments => {
+            Role::Segments | Role::Context => {
                 zeros = vec![0; step.ids.len()];
                 &zeros
             }
@@ -117,24 +152,51 @@ fn role(p: &ValueInfo) -> Option<Role> {
     }
 }
 
-/// The roles of the inputs. `states` is the reason why inputs that carry the cache have not become states, for messages.
-pub fn inputs(ports: &[ValueInfo], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
+/// Whether a tensor can be the value of an input, as far as the extents are known.
+fn fits(p: &ValueInfo, t: &Tensor) -> bool {
+    let extent = |(d, n): (&Dim, &usize)| d.as_const().is_none_or(|d| usize::try_from(d) == Ok(*n));
+    p.dtype == t.dtype && p.shape.len() == t.shape.len() && p.shape.iter().zip(&t.shape).all(extent)
+}
+
+/// The roles of the inputs. Those in `context` have the same value in all runs. `states` is the reason why inputs that carry the cache
+/// have not become states, for messages.
+pub fn inputs(
+    ports: &[ValueInfo],
+    states: Option<&str>,
+    context: &Context,
+) -> Result<Vec<Input>, Vec<Diagnostic>> {
     let mut found = vec![];
     let mut strange = vec![];
+    let mut problems = vec![];
     for p in ports.iter().filter(|p| p.broadcast.is_none()) {
-        match role(p) {
+        let given = context.get(&p.name).cloned();
+        let role = if given.is_some() { Some(Role::Context) } else { role(p) };
+        if let Some(t) = given.as_ref().filter(|t| !fits(p, t)) {
+            problems.push(
+                Diagnostic::model(format!("{} cannot be {}{:?}", described(p), t.dtype, t.shape))
+                    .help("give a tensor of its type and shape"),
+            );
+        }
+        let (name, rank) = (p.name.clone(), p.shape.len());
+        match role {
             Some(role) => {
-                found.push(Input { name: p.name.clone(), dtype: p.dtype, rank: p.shape.len(), role })
+                found.push(Input { name, dtype: p.dtype, rank, role, context: given, uploaded: None })
             }
             None => strange.push(p),
         }
     }
-    let help = "a decoder has token ids [batch, seq], and may have position ids [batch, seq], an attention mask [batch, past + seq], and past keys and values that its outputs extend";
+    for name in context.keys().filter(|n| !ports.iter().any(|p| p.name == **n)) {
+        let all: Vec<String> = ports.iter().map(described).collect();
+        problems.push(
+            Diagnostic::model(format!("the model has no input `{name}` to be given"))
+                .help(format!("its inputs are {}", all.join(", "))),
+        );
+    }
+    let help = "a decoder has token ids [batch, seq], and may have position ids [batch, seq], an attention mask [batch, past + seq], and past keys and values that its outputs extend. The value of another input, such as what an encoder made, is given with --context NAME=FILE.npy (GeneratorOptions::context)";
     let because = states.map(|s| format!("; {s}")).unwrap_or_default();
     let wrong = |m: String| {
         Diagnostic::unsupported(format!("the model is not a decoder that wgfc understands: {m}")).help(help)
     };
-    let mut problems = vec![];
     if let [first, rest @ ..] = strange.as_slice() {
         let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
         problems.push(wrong(format!("what {}{more} is for is not known{because}", described(first))));

@@ -3,7 +3,7 @@
 //! A file is in the format safetensors: a tensor for each state, with the positions in use, and [`TOKENS`]. Its metadata name
 //! the layout of the states and the model, so that a cache is not continued by a program that would read it differently.
 
-use super::{Generator, UNKNOWN};
+use super::{Generator, UNKNOWN, next_number};
 use crate::artefact::sha256;
 use crate::model::device_error;
 use crate::tensors::{self, TrueTypes, Unread};
@@ -140,6 +140,7 @@ impl Generator {
             warnings: self.warnings.clone(),
             model: self.model.clone(),
             decode,
+            number: next_number(),
             ..*self
         })
     }
@@ -240,7 +241,9 @@ impl Generator {
         self.decode.set_states_blocking(&states).map_err(device_error)?;
         self.pending = tokens.last().copied().filter(|_| saved.pending);
         self.kept = kept;
+        self.written = self.written.map(|_| kept);
         self.history = tokens;
+        self.number = next_number();
         Ok(())
     }
 }

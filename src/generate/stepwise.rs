@@ -4,7 +4,7 @@
 //! finds out what the choice of the next one depends on, such as penalties; then the choice from the run's logits starts.
 
 use super::choose::{Choice, Limits};
-use super::tokens::{Ids, given, session};
+use super::tokens::{Continuation, Ids, given, session};
 use super::{Generator, LogProbs, Tokens, choose, head, logprobs, no_output, penalties};
 use crate::model::device_error;
 use crate::{Error, Tensor};
@@ -61,60 +61,72 @@ impl Generator {
 
     /// Starts the run that processes these tokens.
     fn forward(&mut self, ids: &Ids<'_>) -> Result<Logits, Error> {
-        let past = self.decode.state_len();
+        let past = self.positions();
         self.reserve(past + ids.count())?;
         let given = given(&self.inputs, ids, past, choose::greedy());
         let session = session(&mut self.prefill, &mut self.decode, ids.count());
         let made = session.run_on_device_blocking(&given).map_err(device_error)?;
         let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
-        Ok(Logits { logits, after: self.decode.state_len() })
+        self.wrote(ids.count());
+        Ok(Logits { logits, after: self.positions() })
     }
 }
 
-impl<'g> Tokens<'g> {
+impl Continuation {
     /// The next token, if its choice depends on those before it.
-    pub(super) fn advance_stepwise(&mut self) -> Result<i64, Error> {
+    pub(super) fn advance_stepwise(
+        &mut self,
+        generator: &mut Generator,
+        hook: Option<&mut Hook<'_>>,
+    ) -> Result<i64, Error> {
         let (ahead, first) = match self.ahead.take() {
             Some(ahead) => (ahead?, false),
             None => {
-                let last = self.generator.start_all_but_last(&self.feed)?;
-                (self.generator.forward(&Ids::Host(&self.feed[last..]))?, true)
+                let last = generator.start_all_but_last(&self.feed)?;
+                (generator.forward(&Ids::Host(&self.feed[last..]))?, true)
             }
         };
         let after = ahead.after;
         self.choice.prepare()?;
-        let logits = self.seen_by_hook(&ahead.logits, first)?;
+        let logits = match hook {
+            Some(hook) => self.seen_by(hook, generator, &ahead.logits, first)?,
+            None => ahead.logits.clone().into(),
+        };
         let limits = self.choice.limits();
         let pick = Pick::of(&mut [Some(&mut self.choice)], limits)?;
-        let started = self.generator.pick(logits, pick, &[head::TOKEN])?;
+        let started = generator.pick(logits, pick, &[head::TOKEN])?;
         let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
         let likely = match self.logprobs {
-            Some(_) => Some(self.generator.start_logprobs(ahead.logits, token.clone())?),
+            Some(_) => Some(generator.start_logprobs(ahead.logits, token.clone())?),
             None => None,
         };
         if self.left > 0 {
-            self.ahead = Some(self.generator.forward(&Ids::Device(token)));
+            self.ahead = Some(generator.forward(&Ids::Device(token)));
         }
         let read = started.read_blocking().map_err(device_error)?;
-        let token = self.generator.token(&read)?;
+        let token = generator.token(&read)?;
         self.last = match (likely, self.logprobs) {
             (Some(likely), Some(count)) => logprobs::read(likely)?.pop().map(|all| all.most(count)),
             _ => None,
         };
         let complete = self.choice.add(token)?;
-        self.keep(token, after, first);
+        self.keep(generator, token, after, first);
         if complete {
             self.left = 0;
         }
         Ok(token)
     }
 
-    /// The logits from which a token is chosen: those of the run, or what the hook makes of them.
-    fn seen_by_hook(&mut self, logits: &DeviceTensor, first: bool) -> Result<Value, Error> {
-        let Some(hook) = &mut self.hook else { return Ok(logits.clone().into()) };
+    /// The logits from which a token is chosen: what the hook makes of those of the run.
+    fn seen_by(
+        &self,
+        hook: &mut Hook<'_>,
+        g: &Generator,
+        logits: &DeviceTensor,
+        first: bool,
+    ) -> Result<Value, Error> {
         let read = logits.read_blocking().map_err(device_error)?;
         let mut values = read.to_f32s().ok_or_else(no_output)?;
-        let g = &self.generator;
         if first {
             let kept = g.history.get(..g.kept).unwrap_or_default();
             hook(&[kept, &self.feed].concat(), &mut values);
@@ -125,7 +137,9 @@ impl<'g> Tokens<'g> {
             values.iter().map(|x| Scalar::from_f64(read.dtype, f64::from(*x))).collect();
         Ok(Tensor::from_scalars(read.dtype, read.shape, &scalars).into())
     }
+}
 
+impl<'g> Tokens<'g> {
     /// Gives `hook` the tokens so far (−1 where one is not known) and the logits of the next one, one for each token of the vocabulary, which it
     /// may change; sampling parameters and a constraint apply to what it leaves. The logits are read from the device and copied back at each
     /// step, so that this is slower than what [`Sampling`](super::Sampling) does. [`LogProbs`] are those of the model's own logits.
@@ -149,12 +163,12 @@ impl<'g> Tokens<'g> {
     /// ```
     pub fn with_logits(mut self, hook: impl FnMut(&[i64], &mut [f32]) + 'g) -> Tokens<'g> {
         self.hook = Some(Box::new(hook));
-        self.choice.make_stepwise();
+        self.continuation.choice.make_stepwise();
         self
     }
 
     /// The log-probabilities of the token that was returned last, if the request asks for them.
     pub fn logprobs(&self) -> Option<&LogProbs> {
-        self.last.as_ref()
+        self.continuation.logprobs()
     }
 }

@@ -12,6 +12,7 @@ mod pieces;
 #[cfg(feature = "tokenizers")]
 mod vocabulary;
 
+use super::Sampling;
 use super::chat::{ChatOptions, ChatTemplate, Message};
 use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::{Bundle, Error, ModelFile};
@@ -20,6 +21,7 @@ use guarded::{Guarded, Stream};
 #[cfg(feature = "constraints")]
 pub(super) use pieces::SPECIAL;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use wgfc_compiler::budget::Budget;
 #[cfg(feature = "tokenizers")]
 use wgfc_compiler::import::Format;
@@ -45,7 +47,7 @@ pub struct Decoder {
     /// The compiled plans, if a compiled folder or file was opened.
     compiled: Option<Box<Bundle>>,
     /// A tokenizer that cannot be used keeps its error until text is needed.
-    tokenizer: Option<Result<Guarded, Error>>,
+    tokenizer: Option<Result<Arc<Guarded>, Error>>,
     defaults: Defaults,
     chat: Chat,
     path: PathBuf,
@@ -77,6 +79,29 @@ pub struct Defaults {
     pub min_p: Option<f32>,
     /// See [`Sampling`](super::Sampling); none when 1.
     pub repetition_penalty: Option<f32>,
+}
+
+/// How a user wants tokens to be chosen; see [`Defaults::sampling`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choices {
+    /// See [`Sampling`]; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// See [`Sampling`].
+    pub top_k: Option<usize>,
+    /// See [`Sampling`].
+    pub top_p: Option<f32>,
+    /// See [`Sampling`].
+    pub min_p: Option<f32>,
+    /// See [`Sampling`].
+    pub repetition_penalty: Option<f32>,
+    /// See [`Sampling`].
+    pub presence_penalty: f32,
+    /// See [`Sampling`].
+    pub frequency_penalty: f32,
+    /// See [`Sampling`].
+    pub logit_bias: Vec<(i64, f32)>,
+    /// See [`Sampling`].
+    pub seed: u64,
 }
 
 impl Decoder {
@@ -113,7 +138,7 @@ impl Decoder {
                 let beside = if path.is_dir() { Some(path) } else { path.parent() };
                 let read = ReadOptions { memory_limit, ..ReadOptions::default() };
                 let compiled = crate::artefact::load_bundle_with(path, &read)?;
-                let none = ModelFile::of_bytes(std::sync::Arc::new(vec![]));
+                let none = ModelFile::of_bytes(Arc::new(vec![]));
                 (none, Some(Box::new(compiled)), beside.map(Path::to_owned))
             }
             false => {
@@ -127,7 +152,7 @@ impl Decoder {
         let mut decoder = Decoder {
             model,
             compiled,
-            tokenizer: tokenizer.map(Ok),
+            tokenizer: tokenizer.map(|t| Ok(Arc::new(t))),
             defaults: defaults.unwrap_or_default(),
             chat,
             path: path.to_owned(),
@@ -160,6 +185,7 @@ impl Decoder {
                     files.within(path, &json, 2)?;
                     Some(
                         Guarded::read(json)
+                            .map(Arc::new)
                             .map_err(|e| wrong(format!("has a tokenizer that cannot be used: {e}"))),
                     )
                 }
@@ -220,7 +246,7 @@ impl Decoder {
         self.tokenizer.is_some()
     }
 
-    fn tokenizer(&self) -> Result<&Guarded, Error> {
+    fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
         let given = self.tokenizer.as_ref().map(|t| t.as_ref().map_err(Clone::clone));
         given.unwrap_or_else(|| Err(self.no_tokenizer()))
     }
@@ -337,8 +363,8 @@ impl Decoder {
     ///
     /// # Errors
     /// There is no tokenizer.
-    pub fn stream(&self) -> Result<TextStream<'_>, Error> {
-        Ok(TextStream { tokenizer: self.tokenizer()?, stream: Stream::default() })
+    pub fn stream(&self) -> Result<TextStream, Error> {
+        Ok(TextStream { tokenizer: self.tokenizer()?.clone(), stream: Stream::default() })
     }
 }
 
@@ -366,12 +392,12 @@ fn undecodable(why: &str) -> Error {
 /// }
 /// # Ok(()) }
 /// ```
-pub struct TextStream<'d> {
-    tokenizer: &'d Guarded,
+pub struct TextStream {
+    tokenizer: Arc<Guarded>,
     stream: Stream,
 }
 
-impl TextStream<'_> {
+impl TextStream {
     /// The text that this token adds; empty while a character is incomplete.
     pub fn push(&mut self, token: i64) -> Result<String, Error> {
         let text = self.tokenizer.push(&mut self.stream, id(token)?);
@@ -380,6 +406,39 @@ impl TextStream<'_> {
 }
 
 impl Defaults {
+    /// How tokens are drawn where `given` says so, and otherwise as the publisher recommends; `None` for the most likely token of logits as
+    /// they are: if neither wants tokens drawn, or the temperature is 0, and nothing changes logits.
+    ///
+    /// ```
+    /// use wgfc::generate::{Choices, Defaults};
+    /// let publisher = Defaults { sample: true, temperature: Some(0.7), top_p: Some(0.8), ..Defaults::default() };
+    /// let drawn = publisher.sampling(&Choices { top_k: Some(40), ..Choices::default() }).unwrap();
+    /// assert_eq!((drawn.temperature, drawn.top_k, drawn.top_p), (0.7, Some(40), Some(0.8)));
+    /// assert_eq!(publisher.sampling(&Choices { temperature: Some(0.0), ..Choices::default() }), None);
+    /// assert_eq!(Defaults::default().sampling(&Choices::default()), None);
+    /// ```
+    pub fn sampling(&self, given: &Choices) -> Option<Sampling> {
+        let drawn = match given.temperature {
+            Some(t) => t != 0.0,
+            None => self.sample || given.top_k.is_some() || given.top_p.is_some() || given.min_p.is_some(),
+        };
+        let repetition_penalty = given.repetition_penalty.or(self.repetition_penalty).unwrap_or(1.0);
+        // If the recommendation is not to sample, its sampling parameters are ignored.
+        let own = if self.sample { self.clone() } else { Defaults::default() };
+        let sampling = Sampling {
+            temperature: given.temperature.or(own.temperature).unwrap_or(1.0),
+            top_k: given.top_k.or(own.top_k),
+            top_p: given.top_p.or(own.top_p),
+            min_p: given.min_p.or(own.min_p),
+            repetition_penalty,
+            presence_penalty: given.presence_penalty,
+            frequency_penalty: given.frequency_penalty,
+            logit_bias: given.logit_bias.clone(),
+            seed: given.seed,
+        };
+        if drawn { Some(sampling) } else { sampling.without_chance() }
+    }
+
     fn parse(json: &[u8]) -> Result<Defaults, String> {
         let v: serde_json::Value = serde_json::from_slice(json).map_err(|e| format!("is not JSON: {e}"))?;
         let v = v.as_object().ok_or("is no JSON object")?;

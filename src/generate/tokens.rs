@@ -3,7 +3,7 @@
 use super::choose::{self, Choice};
 use super::roles::Input;
 use super::stepwise::{Hook, Logits};
-use super::{Generator, LogProbs, head, no_output, token};
+use super::{Generator, LogProbs, Request, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
 use std::collections::VecDeque;
@@ -22,11 +22,12 @@ impl Generator {
     pub(super) fn start_all_but_last(&mut self, ids: &[i64]) -> Result<usize, Error> {
         let last = ids.len().saturating_sub(1) / self.chunk * self.chunk;
         for ids in ids[..last].chunks(self.chunk) {
-            let past = self.decode.state_len();
+            let past = self.positions();
             self.reserve(past + ids.len())?;
             let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
             let session = session(&mut self.prefill, &mut self.decode, ids.len());
             session.run_on_device_blocking(&given).map_err(device_error)?;
+            self.wrote(ids.len());
         }
         Ok(last)
     }
@@ -39,7 +40,7 @@ impl Generator {
 
     fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let words = choice.words();
-        let past = self.decode.state_len();
+        let past = self.positions();
         self.reserve(past + ids.count())?;
         let limited = self.limited.get_mut(&choice.limits());
         let own = if limited.is_some() { choose::greedy() } else { words.clone() };
@@ -49,7 +50,8 @@ impl Generator {
             None => session.start_blocking(&given, Some(outputs)).map_err(device_error)?,
             Some(limited) => chosen(session, limited, &given, words, outputs)?,
         };
-        Ok(Run { started, after: self.decode.state_len() })
+        self.wrote(ids.count());
+        Ok(Run { started, after: self.positions() })
     }
 
     /// Records a generated token, behind which this many positions are valid.
@@ -116,8 +118,8 @@ pub(super) fn given<'i>(
 ) -> Vec<(&'i str, Value)> {
     let value = |i: &Input| match ids {
         Ids::Device(token) if i.is_ids() => token.clone().into(),
-        Ids::Device(_) => i.tensor(&[0], past).into(),
-        Ids::Host(ids) => i.tensor(ids, past).into(),
+        Ids::Device(_) => i.value_after(&[0], past),
+        Ids::Host(ids) => i.value_after(ids, past),
     };
     let choice = (head::CHOICE, words.into());
     inputs.iter().map(|i| (i.name.as_str(), value(i))).chain([choice]).collect()
@@ -130,92 +132,163 @@ pub(super) struct Run {
     pub after: usize,
 }
 
-/// An iterator over generated tokens. See [`Generator::generate`]. See the example of [`Generator`].
-pub struct Tokens<'g> {
-    pub(super) generator: &'g mut Generator,
+/// Tokens that follow a prompt, without a borrow of the generator, for callers that keep both. [`Generator::begin`] makes it.
+///
+/// ```no_run
+/// # fn begin(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+/// let request = wgfc::Request { max_new_tokens: 20, ..Default::default() };
+/// let mut continuation = generator.begin(&[3, 1, 36], &request)?;
+/// while let Some(token) = continuation.next(generator) {
+///     println!("{}", token?);
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Continuation {
+    /// The number of the use of a generator that this is.
+    number: u64,
     /// The tokens that the model has not processed yet, until the first token has been generated.
     pub(super) feed: Vec<i64>,
     /// Tokens that have been verified, each with the number of valid positions after it.
-    pub(super) ready: VecDeque<(i64, usize)>,
+    ready: VecDeque<(i64, usize)>,
     pub(super) left: usize,
-    pub(super) stop: Vec<i64>,
+    stop: Vec<i64>,
     pub(super) choice: Choice,
     /// The run for the next token, already started.
-    pub(super) next: Option<Result<Run, Error>>,
+    next: Option<Result<Run, Error>>,
     /// The run for the next token if its choice is to be started when the one before is known.
     pub(super) ahead: Option<Result<Logits, Error>>,
     /// The number of tokens whose log-probabilities are reported, and those of the last token.
     pub(super) logprobs: Option<usize>,
     pub(super) last: Option<LogProbs>,
-    pub(super) hook: Option<Hook<'g>>,
 }
 
-impl Tokens<'_> {
-    fn advance(&mut self) -> Result<i64, Error> {
+impl Continuation {
+    pub(super) fn new(number: u64, feed: Vec<i64>, request: &Request, choice: Choice) -> Continuation {
+        Continuation {
+            number,
+            feed,
+            ready: VecDeque::new(),
+            left: request.max_new_tokens,
+            stop: request.stop.clone(),
+            choice,
+            next: None,
+            ahead: None,
+            logprobs: request.logprobs,
+            last: None,
+        }
+    }
+
+    /// The tokens that have not been processed yet.
+    pub(super) fn into_feed(self) -> Vec<i64> {
+        self.feed
+    }
+
+    /// The next token of the generator that began this; `None` behind the last. See [`Generator::generate`].
+    ///
+    /// # Errors
+    /// Errors of the device; logits that are not finite; another use of the generator since, or another generator. All of them are the
+    /// end.
+    pub fn next(&mut self, generator: &mut Generator) -> Option<Result<i64, Error>> {
+        self.next_with(generator, None)
+    }
+
+    /// The log-probabilities of the token that was returned last, if the request asks for them.
+    pub fn logprobs(&self) -> Option<&LogProbs> {
+        self.last.as_ref()
+    }
+
+    /// [`Continuation::next`] from the logits that a hook may change.
+    pub(super) fn next_with(
+        &mut self,
+        generator: &mut Generator,
+        hook: Option<&mut Hook<'_>>,
+    ) -> Option<Result<i64, Error>> {
+        self.left = self.left.checked_sub(1)?;
+        if generator.number != self.number {
+            self.end();
+            return Some(Err(Error::usage(
+                "the generator has gone on otherwise since these tokens began",
+                "take all tokens of a prompt before the next one is given, or begin it again",
+            )));
+        }
+        let token = self.advance(generator, hook);
+        if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
+            self.end();
+            if let Err(e) = generator.settle() {
+                return Some(token.and(Err(e)));
+            }
+        }
+        Some(token)
+    }
+
+    fn end(&mut self) {
+        self.left = 0;
+        (self.next, self.ahead) = (None, None);
+        self.ready.clear();
+    }
+
+    fn advance(&mut self, generator: &mut Generator, hook: Option<&mut Hook<'_>>) -> Result<i64, Error> {
         if self.choice.needs_tokens() {
-            return self.advance_stepwise();
+            return self.advance_stepwise(generator, hook);
         }
         let first = !self.feed.is_empty();
         if self.ready.is_empty() && self.next.is_none() && !first {
-            self.generator.settle()?;
+            generator.settle()?;
             let most = self.left.saturating_add(1);
-            self.ready = self.generator.speculate(&mut self.choice, most)?.unwrap_or_default();
+            self.ready = generator.speculate(&mut self.choice, most)?.unwrap_or_default();
         }
         if let Some((token, after)) = self.ready.pop_front() {
-            return Ok(self.generator.generated(token, after));
+            return Ok(generator.generated(token, after));
         }
         let ahead = self.next.take();
         let (start, alone) = (Instant::now(), ahead.is_none() && !first);
         let run = match ahead {
             Some(run) => run?,
             None => {
-                self.generator.settle()?;
-                let pending = self.generator.pending.filter(|_| !first);
+                generator.settle()?;
+                let pending = generator.pending.filter(|_| !first);
                 let feed = pending.map_or(self.feed.clone(), |t| vec![t]);
-                self.generator.start(&feed, &mut self.choice, &[head::TOKEN])?
+                generator.start(&feed, &mut self.choice, &[head::TOKEN])?
             }
         };
-        self.generator.count_step();
+        generator.count_step();
         let after = run.after;
-        if self.left > 0 && !self.generator.awaits_proposal(first) {
-            self.next = Some(self.generator.follow(&run, &mut self.choice));
+        if self.left > 0 && !generator.awaits_proposal(first) {
+            self.next = Some(generator.follow(&run, &mut self.choice));
         }
         let read = run.started.read_blocking().map_err(device_error)?;
-        let token = self.generator.token(&read)?;
+        let token = generator.token(&read)?;
         if alone && self.next.is_none() {
-            self.generator.time_step(start.elapsed());
+            generator.time_step(start.elapsed());
         }
-        self.keep(token, after, first);
+        self.keep(generator, token, after, first);
         Ok(token)
     }
 
     /// Makes a token part of the sequence, of which `after` positions are in the cache.
-    pub(super) fn keep(&mut self, token: i64, after: usize, first: bool) {
+    pub(super) fn keep(&mut self, generator: &mut Generator, token: i64, after: usize, first: bool) {
         if first {
             // The feed begins with the token that was generated last, if there is one.
-            self.generator.history.truncate(self.generator.kept);
-            self.generator.history.extend(&self.feed);
+            generator.history.truncate(generator.kept);
+            generator.history.extend(&self.feed);
             self.feed.clear();
         }
-        self.generator.generated(token, after);
+        generator.generated(token, after);
     }
+}
+
+/// An iterator over generated tokens. See [`Generator::generate`]. See the example of [`Generator`].
+pub struct Tokens<'g> {
+    pub(super) generator: &'g mut Generator,
+    pub(super) continuation: Continuation,
+    pub(super) hook: Option<Hook<'g>>,
 }
 
 impl Iterator for Tokens<'_> {
     type Item = Result<i64, Error>;
 
     fn next(&mut self) -> Option<Result<i64, Error>> {
-        self.left = self.left.checked_sub(1)?;
-        let token = self.advance();
-        if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
-            self.left = 0;
-            (self.next, self.ahead) = (None, None);
-            self.ready.clear();
-            if let Err(e) = self.generator.settle() {
-                return Some(token.and(Err(e)));
-            }
-        }
-        Some(token)
+        self.continuation.next_with(self.generator, self.hook.as_mut())
     }
 }
 

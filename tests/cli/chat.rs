@@ -147,3 +147,27 @@ fn the_perplexity_of_a_text() {
     wgfc(d.path(), &words.replace("|model|", &format!("|{model}|"))).exits(1).says("without a tokenizer");
     wgfc(d.path(), &words.replace("text.txt", "none.txt")).exits(1).says("none.txt");
 }
+
+#[test]
+fn an_encoder_and_a_decoder_of_two_files() {
+    if crate::train::is_skipped("an_encoder") {
+        return;
+    }
+    let d = folder();
+    let at = |name: &str| fixture(&format!("torch/whisper/{name}"));
+    let features = at("input_features.npy");
+    let run = format!(
+        "run|{}|--input|input_features={features}|--output-dir|out|--adapter|software",
+        at("encoder.onnx")
+    );
+    wgfc(d.path(), &run).exits(0);
+    let words =
+        format!("generate|{}|--tokens|1|--max-new-tokens|10|--adapter|software|--json", at("decoder.onnx"));
+    let context = "--context|encoder_hidden_states=out/last_hidden_state.npy";
+    let made = wgfc(d.path(), &format!("{words}|{context}")).exits(0).json();
+    let want = wgfc::npy::read(at("tokens.npy").as_ref()).unwrap().to_i64s().unwrap();
+    assert_eq!(made["tokens"], serde_json::json!(want));
+    wgfc(d.path(), &words).exits(2).prints("--context");
+    wgfc(d.path(), &format!("{words}|--context|encoder_hidden_states")).exits(1).prints("has no value");
+    wgfc(d.path(), &format!("{words}|--context|encoder_hidden_states=none.npy")).exits(1).prints("none.npy");
+}

@@ -10,6 +10,8 @@ mod bundles;
 mod chat;
 mod compile;
 mod hostile;
+#[cfg(feature = "hub")]
+mod hub;
 mod inside;
 mod measure;
 mod output;

@@ -6,8 +6,10 @@ use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc::compiler::import::gguf;
-use wgfc::generate::{Scorer, Windows};
-use wgfc::{Decoder, GeneratorOptions, ModelFile, Options, Program, Tensor};
+use wgfc::generate::{Scorer, Windows, compile_decoder};
+use wgfc::{
+    BatchGenerator, Decoder, Generator, GeneratorOptions, ModelFile, Options, Program, Request, Tensor,
+};
 use wgfc_compiler::lower::Lowering;
 use wgfc_ir::{Border, Graph};
 
@@ -186,6 +188,92 @@ fn likelihoods_are_those_of_transformers() {
                 assert!(scorer.perplexity(&ids[..1], whole, &mut |_| {}).is_err());
             }
         }
+    }
+}
+
+/// Exports of torch with transformers' static cache, which `scripts/static_cache.py` writes.
+#[test]
+fn static_caches_generate_what_transformers_does() {
+    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/static-cache");
+    let ids = tensor(&at.join("ids.npy")).to_i64s().unwrap();
+    let greedy = |n| Request { max_new_tokens: n, ..Request::default() };
+    for name in ["llama", "qwen2"] {
+        let want = tensor(&at.join(format!("{name}.logits.npy"))).to_f32s().unwrap();
+        let tokens = tensor(&at.join(format!("{name}.tokens.npy"))).to_i64s().unwrap();
+        let decoder = Decoder::open(&at.join(format!("{name}.pt2"))).unwrap();
+        let row = |i: usize| Tensor::from_f32(vec![96], &want[96 * i..96 * (i + 1)]);
+        for gpu in Backend::adapters() {
+            for prompt_chunk in [3, 512] {
+                let options = GeneratorOptions { prompt_chunk, ..GeneratorOptions::default() };
+                let mut g = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
+                assert_eq!((g.capacity(), g.is_empty()), (24, true));
+                let all: Vec<i64> = g.generate(&ids, &greedy(8)).unwrap().map(|t| t.unwrap()).collect();
+                assert_eq!((&all, g.len()), (&tokens, 20), "{name}");
+                // What later tokens left in the cache is neither seen nor in the way.
+                for keep in [11, 5, 0] {
+                    g.rewind(keep).unwrap();
+                    let (logits, _) = g.logits(&ids[keep..12.min(keep + 4)]).unwrap();
+                    let d = difference(&logits.to_f32s().unwrap(), &row(g.len() - 1));
+                    assert!(d < 5e-5, "{name}, {keep}: {d:e}");
+                }
+                let again = g.complete(&ids, &greedy(8)).unwrap().map(|t| t.unwrap());
+                assert_eq!(again.collect::<Vec<_>>(), tokens);
+                g.reset().unwrap();
+                let full = g.generate(&ids, &greedy(13)).err().unwrap().to_string();
+                assert!(full.contains("max_cache_len"), "{full}");
+                assert_eq!(g.generate(&ids, &greedy(12)).unwrap().filter(Result::is_ok).count(), 12);
+
+                let mut one = BatchGenerator::on_device(gpu.clone(), &decoder, 1, &options).unwrap();
+                let all = one.generate(&[&ids], &greedy(8)).unwrap();
+                assert_eq!(all.map(|t| t.unwrap()[0].unwrap()).collect::<Vec<_>>(), tokens);
+                assert!(BatchGenerator::on_device(gpu.clone(), &decoder, 2, &options).is_err());
+                let mut scorer = Scorer::on_device(gpu.clone(), &decoder, &options).unwrap();
+                for (found, i) in scorer.log_likelihoods(&ids, 1).unwrap().into_iter().zip(0..) {
+                    let row = row(i).to_f32s().unwrap();
+                    let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+                    let want = f64::from(row[ids[i + 1] as usize]) - sum.ln();
+                    assert!((found - want).abs() < 2e-4, "{name}, {i}: {found} and {want}");
+                }
+                assert!(scorer.log_likelihoods(&[3; 26], 1).is_err());
+            }
+        }
+        let compiled = compile_decoder(&decoder, &Options::default()).err().unwrap().to_string();
+        assert!(compiled.contains("fixed size"), "{compiled}");
+    }
+}
+
+/// A decoder shaped as Whisper's and what its encoder made, which `scripts/encoder_decoder.py` writes.
+#[test]
+fn decoders_generate_from_what_an_encoder_made() {
+    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/whisper");
+    let features = tensor(&at.join("input_features.npy"));
+    let want = tensor(&at.join("tokens.npy")).to_i64s().unwrap();
+    let encoder = ModelFile::open(&at.join("encoder.onnx")).unwrap().import(&Options::default()).unwrap();
+    let given = BTreeMap::from([("input_features".to_owned(), features)]);
+    let encoded = wgfc_ir::eval::evaluate(&encoder.graph, &given).unwrap().remove(0);
+    let decoder = Decoder::open(&at.join("decoder.onnx")).unwrap();
+    let with = |name: &str, t: &Tensor| GeneratorOptions {
+        context: BTreeMap::from([(name.to_owned(), t.clone())]),
+        capacity: 24,
+        ..GeneratorOptions::default()
+    };
+    let greedy = Request { max_new_tokens: want.len(), ..Request::default() };
+    for gpu in Backend::adapters() {
+        let new = |options| Generator::on_device(gpu.clone(), &decoder, &options);
+        let mut g = new(with("encoder_hidden_states", &encoded)).unwrap();
+        for _ in 0..2 {
+            let tokens = g.complete(&[1], &greedy).unwrap().map(|t| t.unwrap());
+            assert_eq!(tokens.collect::<Vec<_>>(), want);
+        }
+        assert!(g.profile(2).is_ok());
+        let refused = |options, words: &str| {
+            let error = new(options).err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        refused(GeneratorOptions::default(), "--context");
+        refused(with("encoded", &encoded), "no input `encoded`");
+        let narrow = Tensor::from_f32(vec![1, 20, 16], &[0.0; 320]);
+        refused(with("encoder_hidden_states", &narrow), "cannot be");
     }
 }
 

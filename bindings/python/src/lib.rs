@@ -10,6 +10,7 @@ mod dlpack;
 mod dtype;
 mod error;
 mod fingerprint;
+mod generator;
 mod host;
 mod input;
 mod program;
@@ -28,6 +29,8 @@ mod _wgfc {
     use super::device::{Adapter, Tensor, adapters, wait_for_devices};
     #[pymodule_export]
     use super::fingerprint::fingerprint;
+    #[pymodule_export]
+    use super::generator::{Decoder, Generator, Pieces, Tokens};
     #[pymodule_export]
     use super::host::HostArray;
     #[pymodule_export]

@@ -275,9 +275,21 @@ impl Program {
 }
 
 /// One of the words that serde knows for a type.
-fn word<T: serde::de::DeserializeOwned>(option: &str, text: &str, known: &str) -> PyResult<T> {
+pub(crate) fn word<T: serde::de::DeserializeOwned>(option: &str, text: &str, known: &str) -> PyResult<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
         .map_err(|_| PyValueError::new_err(format!("{option}: unknown value \"{text}\"; known are {known}")))
+}
+
+/// The bits of weights that the option `weights` asks for.
+pub(crate) fn weight_bits(weights: Option<&str>) -> PyResult<WeightBits> {
+    match weights {
+        None => Ok(WeightBits::Own),
+        Some("q8") => Ok(WeightBits::Q8),
+        Some("q4") => Ok(WeightBits::Q4),
+        Some(w) => {
+            Err(PyValueError::new_err(format!("weights: unknown value \"{w}\"; known are \"q8\", \"q4\"")))
+        }
+    }
 }
 
 /// The states that `states` and `state_capacity` ask for.
@@ -343,11 +355,7 @@ pub fn compile(
 ) -> PyResult<Program> {
     let levels = "\"none\", \"elementwise\", \"full\"";
     let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\", \"layouts\"";
-    let weights = weights.map_or(Ok(WeightBits::Own), |w| match w {
-        "q8" => Ok(WeightBits::Q8),
-        "q4" => Ok(WeightBits::Q4),
-        _ => Err(PyValueError::new_err(format!("weights: unknown value \"{w}\"; known are \"q8\", \"q4\""))),
-    })?;
+    let weights = weight_bits(weights)?;
     let precision = word("precision", precision, "\"f32\", \"f16\"")?;
     if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {
         return Err(PyValueError::new_err(

@@ -478,11 +478,11 @@ impl Session {
 }
 
 /// Calls `f`, and meanwhile reports to `progress` the number of kernels that have been compiled.
-fn watched<T: Send>(
+pub(crate) fn watched<T: Send, E: Send>(
     gpu: &Gpu,
     progress: &mut Progress,
-    f: impl FnOnce() -> Result<T, RunError> + Send,
-) -> Result<T, RunError> {
+    f: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
     if !progress.is_heard() {
         return f();
     }

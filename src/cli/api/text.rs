@@ -38,9 +38,9 @@ pub struct Piece {
 }
 
 /// The text of one sequence.
-pub struct Assembler<'d> {
+pub struct Assembler {
     /// Absent for a decoder without a tokenizer, which has no text.
-    stream: Option<TextStream<'d>>,
+    stream: Option<TextStream>,
     cut: Cut,
     /// The number of tokens so far.
     pub tokens: usize,
@@ -48,12 +48,12 @@ pub struct Assembler<'d> {
     pub done: bool,
 }
 
-impl<'d> Assembler<'d> {
+impl Assembler {
     /// The text of a sequence that ends before any of the strings `stop`.
     ///
     /// # Errors
     /// The tokenizer cannot be used.
-    pub fn new(decoder: &'d Decoder, stop: &[String]) -> Result<Assembler<'d>, Error> {
+    pub fn new(decoder: &Decoder, stop: &[String]) -> Result<Assembler, Error> {
         let stream = if decoder.has_tokenizer() { Some(decoder.stream()?) } else { None };
         Ok(Assembler { stream, cut: Cut::new(stop), tokens: 0, done: false })
     }

@@ -144,6 +144,10 @@ pub struct GenerateArgs {
     /// Write the cache of the prompt and the new tokens to this file (safetensors)
     #[arg(long, value_name = "FILE")]
     pub save_cache: Option<PathBuf>,
+    /// The value of a further input of the model, the same in all runs, such as what an encoder made:
+    /// `encoder_hidden_states=encoded.npy`; may be repeated
+    #[arg(long, value_name = "NAME=FILE")]
+    pub context: Vec<String>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -213,6 +217,11 @@ pub struct FormArgs {
 /// How `wgfc generate`, `wgfc chat` and `wgfc api` set up a decoder.
 #[derive(Args, Clone, Debug)]
 pub struct DecoderArgs {
+    /// The model is one of the Hugging Face Hub, as ORG/NAME, ORG/NAME@REVISION or ORG/NAME:FILE.gguf: fetch the files that are not in
+    /// the cache folder. HF_TOKEN is the user's token, HF_ENDPOINT another server
+    #[cfg(feature = "hub")]
+    #[arg(long)]
+    pub from_hub: bool,
     /// Memory that reading the model and the files beside it may take, as in `4GB`, for files that are to be trusted [default: 256 MiB
     /// and 16 times the files]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

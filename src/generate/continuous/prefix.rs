@@ -216,7 +216,8 @@ mod tests {
                     }
                     let sampling = (turns % 2 == 1).then(|| Sampling { seed: turns, ..Sampling::default() });
                     let max_new_tokens = 1 + below(&mut rng, 9);
-                    let request = Request { max_new_tokens, sampling, stop: vec![5, 9], ..Request::default() };
+                    let request =
+                        Request { max_new_tokens, sampling, stop: vec![5, 9], ..Request::default() };
                     let id = all.join(&talks[talk], &request).unwrap();
                     running.insert(id, (talk, vec![], request));
                     turns += 1;

@@ -29,7 +29,8 @@ fn single(g: &mut Generator, prompt: &[i64], request: &Request) -> Vec<i64> {
 }
 
 fn requests(new: usize) -> [Request; 5] {
-    let sampled = |top_k, top_p, seed| Some(Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() });
+    let sampled =
+        |top_k, top_p, seed| Some(Sampling { temperature: 0.8, top_k, top_p, seed, ..Sampling::default() });
     let ways = [
         None,
         sampled(None, None, 5),

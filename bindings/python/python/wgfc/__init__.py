@@ -25,7 +25,20 @@ from wgfc._errors import (
     ModelError,
     UnsupportedError,
 )
-from wgfc._wgfc import Adapter, Port, Program, Session, State, Stream, Tensor, __version__, adapters
+from wgfc._wgfc import (
+    Adapter,
+    Decoder,
+    Generator,
+    Port,
+    Program,
+    Session,
+    State,
+    Stream,
+    Tensor,
+    Tokens,
+    __version__,
+    adapters,
+)
 from wgfc._wgfc import wait_for_devices as _wait_for_devices
 
 _atexit.register(_wait_for_devices)
@@ -33,9 +46,11 @@ _atexit.register(_wait_for_devices)
 __all__ = [
     "Adapter",
     "CompileWarning",
+    "Decoder",
     "DeviceError",
     "Diagnostic",
     "Error",
+    "Generator",
     "InternalError",
     "Location",
     "ModelError",
@@ -45,6 +60,7 @@ __all__ = [
     "State",
     "Stream",
     "Tensor",
+    "Tokens",
     "UnsupportedError",
     "__version__",
     "adapters",

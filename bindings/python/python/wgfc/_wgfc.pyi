@@ -273,3 +273,111 @@ class HostArray:
         copy: Optional[bool] = None,
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Decoder:
+    def __new__(cls, path: _Path, *, memory_limit: Optional[int] = None) -> Decoder: ...
+    @property
+    def has_tokenizer(self) -> bool: ...
+    @property
+    def has_chat_template(self) -> bool: ...
+    @property
+    def stop_tokens(self) -> list[int]: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, tokens: Sequence[int]) -> str: ...
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        *,
+        add_generation_prompt: bool = True,
+        tokenize: Literal[True] = True,
+        **variables: Any,
+    ) -> list[int]: ...
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        *,
+        add_generation_prompt: bool = True,
+        tokenize: Literal[False],
+        **variables: Any,
+    ) -> str: ...
+
+@final
+class Generator:
+    def __new__(
+        cls,
+        model: Union[_Path, Decoder],
+        adapter: _Adapter = None,
+        *,
+        capacity: int = 2048,
+        prompt_chunk: int = 512,
+        precision: Literal["f32", "f16"] = "f32",
+        weights: Optional[Literal["q8", "q4"]] = None,
+        keep_f32: Sequence[str] = (),
+        context: Optional[Mapping[str, Any]] = None,
+        cache: bool = True,
+        progress: Optional[_Progress] = None,
+    ) -> Generator: ...
+    def generate(
+        self,
+        prompt: Union[str, Sequence[int]],
+        *,
+        max_new_tokens: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        seed: int = 0,
+        stop: Optional[Sequence[int]] = None,
+    ) -> Tokens: ...
+    def complete(
+        self,
+        prompt: Union[str, Sequence[int]],
+        *,
+        max_new_tokens: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        seed: int = 0,
+        stop: Optional[Sequence[int]] = None,
+    ) -> Tokens: ...
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        *,
+        max_new_tokens: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        seed: int = 0,
+        stop: Optional[Sequence[int]] = None,
+        **variables: Any,
+    ) -> Tokens: ...
+    def reset(self) -> None: ...
+    def rewind(self, tokens: int) -> None: ...
+    @property
+    def decoder(self) -> Decoder: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def adapter(self) -> Adapter: ...
+    def memory(self) -> dict[str, int]: ...
+    def __len__(self) -> int: ...
+
+@final
+class Tokens:
+    def __iter__(self) -> Tokens: ...
+    def __next__(self) -> int: ...
+    def pieces(self) -> Pieces: ...
+    def text(self) -> str: ...
+
+@final
+class Pieces:
+    def __iter__(self) -> Pieces: ...
+    def __next__(self) -> str: ...
