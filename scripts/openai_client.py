@@ -35,7 +35,7 @@ def make_model(folder):
 
 
 def make_model_of_json(folder):
-    """The same with tokens that spell JSON, and a chat template."""
+    """Writes a model whose tokens spell JSON, with a chat template."""
     make_model(folder)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokens = ["<s>", "</s>", *'{}":,[]', "Ġ", *"0123456789", *"truefalsnmgobi-ck"]

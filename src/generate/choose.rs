@@ -270,7 +270,7 @@ pub fn nothing_to_choose() -> Error {
 
 /// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as the words `how` (u32
 /// `[words]`, or `[rows, words]` with `limits.each`) specify. The result is `[rows, 1]` of type `ids`, with [`NONE`] where no token can be chosen.
-/// What `limits.list` and `limits.mask` specify has been done.
+/// The logits already have the changes of `limits.list` and `limits.mask`.
 pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids: DType) -> Built {
     let axis = usize::from(limits.each);
     let count = b.shape(how)[axis].as_const().unwrap_or(0);

@@ -163,7 +163,7 @@ struct Wanted {
     stop: Option<Vec<i64>>,
 }
 
-/// What a prompt does with the tokens in the cache.
+/// The place of a prompt: behind the tokens in the cache, or instead of them.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     /// It follows them.
@@ -355,7 +355,7 @@ impl Generator {
 
     /// The tokens of the assistant's next message: `complete` with the prompt of `Decoder.apply_chat_template`.
     ///
-    /// Of the messages, only those that are new are processed; the others are in the cache. The answer ends at the model's stop
+    /// Only messages that are new are processed; the others are in the cache. The answer ends at the model's stop
     /// tokens or a token of `stop`. Other arguments are as for `generate` and `Decoder.apply_chat_template`.
     #[pyo3(signature = (messages, tools=None, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, seed=0, stop=None, **variables))]
     #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]

@@ -106,7 +106,7 @@ impl DeviceProfile {
         if let Some(d) = device {
             file["device"] = d.into();
         }
-        // The same order whether or not another crate asks `serde_json` to keep that of insertion.
+        // Sorted keys, also if another crate asks `serde_json` to keep the order of insertion.
         file.sort_all_objects();
         serde_json::to_string_pretty(&file).map(|s| s + "\n").map_err(|e| e.to_string())
     }

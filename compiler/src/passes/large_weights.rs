@@ -111,7 +111,7 @@ fn lookup(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, Stri
     let row = b.select(negative, from_end, given)?;
     let row = b.binary(BinaryOp::Max, row, zero)?;
     let row = b.binary_scalar(BinaryOp::Min, row, (rows - 1) as f64)?;
-    // The same for each element of the result.
+    // Its value for each element of the result.
     let row_of = b.view(row, shape.clone(), at)?;
     let (mut out, mut from): (Option<Value>, usize) = (None, 0);
     for len in lengths {

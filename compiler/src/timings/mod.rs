@@ -202,7 +202,7 @@ impl Timings {
         }
         let profile: Value =
             serde_json::from_str(&self.profile.to_json(None)?).map_err(|e| json_in_words(&e))?;
-        // The same order whether or not another crate asks `serde_json` to keep that of insertion.
+        // Sorted keys, also if another crate asks `serde_json` to keep the order of insertion.
         let sorted = |mut v: Value| {
             v.sort_all_objects();
             v.to_string()

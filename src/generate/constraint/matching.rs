@@ -186,7 +186,7 @@ impl Matching {
         }
     }
 
-    /// Which tokens may follow: bits, the lowest of a word first.
+    /// The tokens that may follow, as bits, the lowest of a word first.
     pub fn mask(&self) -> &[u32] {
         &self.mask
     }

@@ -199,7 +199,7 @@ fn forms_that_cannot_be_made_are_errors() {
         let shown: String = text.chars().take(60).collect();
         match made {
             Err(e) => assert!(matches!(e, Error::Usage(_)) && e.to_string().len() < 1500, "{shown}: {e}"),
-            // Those that can be made can be followed, or are an error then.
+            // A constraint that can be made can be followed, or is an error then.
             Ok(made) => {
                 let mut state = made.begin(&[1], 37).unwrap();
                 for _ in 0..40 {

@@ -42,7 +42,7 @@ impl Matching {
     pub fn prepare(&mut self) -> Result<(), Error> {
         match *self {}
     }
-    /// Which tokens may follow.
+    /// The tokens that may follow.
     pub fn mask(&self) -> &[u32] {
         match *self {}
     }
