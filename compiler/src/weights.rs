@@ -68,7 +68,7 @@ pub fn quantise(
     Ok(out)
 }
 
-/// The names of the weights that [`quantise`] leaves unchanged: float constants with at least two axes.
+/// The names of the weights that [`quantise()`] leaves unchanged: float constants with at least two axes.
 pub fn left(graph: &Graph, options: &Options) -> Vec<String> {
     let mut names = vec![];
     for n in graph.node_ids() {
