@@ -190,6 +190,14 @@ pub(crate) fn instance(backends: wgpu::Backends) -> wgpu::Instance {
 }
 
 /// The bytes of weights and initial states that were copied to a device: see [`Gpu::uploads`].
+///
+/// ```
+/// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return };
+/// let before = gpu.uploads();
+/// // Sessions are created here.
+/// let copied = gpu.uploads().bytes - before.bytes;
+/// # assert_eq!(copied, 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Uploads {

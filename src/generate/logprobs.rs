@@ -23,6 +23,16 @@ const LEAST: f64 = -1e30;
 
 /// Log-probabilities of a step: logarithms of the softmax of the model's logits, before temperature, penalties and all else
 /// that restricts the choice. A logit of −∞ has -1e30.
+///
+/// ```no_run
+/// # fn likely(generator: &mut wgfc::Generator) -> Result<(), wgfc::Error> {
+/// let request = wgfc::Request { max_new_tokens: 5, logprobs: Some(3), ..Default::default() };
+/// let mut tokens = generator.generate(&[3, 1, 36], &request)?;
+/// while let Some(token) = tokens.next() {
+///     println!("{}: {:?}", token?, tokens.logprobs());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
     /// That of the chosen token.
