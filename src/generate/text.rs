@@ -149,7 +149,7 @@ impl Decoder {
         };
         let files = Files { folder, budget: Budget::of_data(memory_limit) };
         let (tokenizer, defaults, chat) = (files.tokenizer()?, files.defaults()?, files.chat()?);
-        let mut decoder = Decoder {
+        let decoder = Decoder {
             model,
             compiled,
             tokenizer: tokenizer.map(|t| Ok(Arc::new(t))),
@@ -160,7 +160,7 @@ impl Decoder {
         };
         #[cfg(feature = "tokenizers")]
         if decoder.model.format() == Format::Gguf {
-            decoder.complete_from_gguf(&files)?;
+            return decoder.completed_from_gguf(&files);
         }
         Ok(decoder)
     }
@@ -168,7 +168,7 @@ impl Decoder {
     /// Takes from the metadata of a GGUF file what no file beside it says. A tokenizer that cannot be used keeps its error until text
     /// is needed.
     #[cfg(feature = "tokenizers")]
-    fn complete_from_gguf(&mut self, files: &Files) -> Result<(), Error> {
+    fn completed_from_gguf(mut self, files: &Files) -> Result<Decoder, Error> {
         let header = wgfc_compiler::import::gguf::open(self.model.bytes()).map_err(Error::from)?;
         if self.tokenizer.is_none() {
             let path = &self.path;
@@ -198,7 +198,7 @@ impl Decoder {
         if cfg!(feature = "chat") && !self.chat.is_there() {
             self.chat = Chat::of_gguf(&header, &self.path);
         }
-        Ok(())
+        Ok(self)
     }
 
     /// Generates all external weights at random; see [`ModelFile::with_random_weights`].
