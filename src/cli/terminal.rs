@@ -394,7 +394,9 @@ mod tests {
             all +=
                 &format!("== {kind}, exit code {}\n-- plain\n{e}\n-- on a terminal\n", e.class().exit_code());
             all.extend(e.findings().iter().map(|f| fancy(f, false)));
-            all += &format!("-- json\n{}\n\n", findings_json(&e));
+            let mut json = findings_json(&e);
+            json.sort_all_objects();
+            all += &format!("-- json\n{json}\n\n");
         }
         insta::assert_snapshot!(all);
     }
