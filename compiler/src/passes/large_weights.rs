@@ -12,6 +12,7 @@
 use crate::device::DeviceProfile;
 use crate::error::Errors;
 use crate::fuse::internal;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::{BinaryOp, Builder, Dim, GatherAxis, Graph, NodeId, Op, Poly, ScalarNode, Value};
 
@@ -19,14 +20,15 @@ use wgfc_ir::{BinaryOp, Builder, Dim, GatherAxis, Graph, NodeId, Op, Poly, Scala
 pub(super) fn cut(graph: &mut Graph, profile: &DeviceProfile) -> Result<usize, Errors> {
     let most =
         u64::from(profile.max_storage_buffers / 2).max(1).saturating_mul(profile.max_binding_bytes.max(1));
-    if graph.node_ids().all(|n| bytes(graph, n.into()) <= most) {
+    let sizes = sizes(graph);
+    if sizes.values().all(|bytes| *bytes <= most) {
         return Ok(0);
     }
     let mut done = 0;
     for n in graph.node_ids().collect::<Vec<NodeId>>() {
         let new = match graph.node(n).op {
-            Op::Contract(_) => product(graph, n, most),
-            Op::Gather { .. } => lookup(graph, n, most),
+            Op::Contract(_) => product(graph, &sizes, n, most),
+            Op::Gather { .. } => lookup(graph, &sizes, n, most),
             _ => continue,
         };
         if let Some(new) = new.map_err(|e| internal(graph, n, &e))? {
@@ -39,19 +41,28 @@ pub(super) fn cut(graph: &mut Graph, profile: &DeviceProfile) -> Result<usize, E
     Ok(done)
 }
 
-/// The bytes of the largest constant from which a weight is computed.
-fn bytes(graph: &Graph, v: Value) -> u64 {
-    let node = graph.node(v.node);
-    match &node.op {
-        Op::Const(t) => t.dtype.bytes_of(t.numel() as u64),
-        Op::Map { .. } | Op::View { .. } => node.inputs.iter().map(|v| bytes(graph, *v)).max().unwrap_or(0),
-        _ => 0,
+/// The bytes of the largest constant from which each node is computed by maps and views; other nodes have none.
+type Sizes = FxHashMap<NodeId, u64>;
+
+fn sizes(graph: &Graph) -> Sizes {
+    let mut sizes = Sizes::default();
+    for n in graph.topo().unwrap_or_default() {
+        let node = graph.node(n);
+        let bytes = match &node.op {
+            Op::Const(t) => Some(t.dtype.bytes_of(t.numel() as u64)),
+            Op::Map { .. } | Op::View { .. } => {
+                node.inputs.iter().filter_map(|v| sizes.get(&v.node)).max().copied()
+            }
+            _ => None,
+        };
+        sizes.extend(bytes.map(|bytes| (n, bytes)));
     }
+    sizes
 }
 
 /// The lengths of the parts into which an axis of a weight is cut; `None` if the weight is small or its rows cannot be cut.
-fn lengths(graph: &Graph, v: Value, axis: usize, most: u64) -> Option<Vec<usize>> {
-    let parts = usize::try_from(bytes(graph, v).div_ceil(most)).ok().filter(|n| *n > 1)?;
+fn lengths(graph: &Graph, sizes: &Sizes, v: Value, axis: usize, most: u64) -> Option<Vec<usize>> {
+    let parts = usize::try_from(sizes.get(&v.node)?.div_ceil(most)).ok().filter(|n| *n > 1)?;
     let rows = usize::try_from(graph.ty(v).shape[axis].as_const()?).ok()?;
     // Elements of less than a byte are cut at bytes.
     let per = rows.div_ceil(parts).next_multiple_of(8);
@@ -67,17 +78,19 @@ fn builder(graph: &mut Graph, n: NodeId) -> Builder<'_> {
 }
 
 /// The parts of a product with a large weight, joined.
-fn product(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, String> {
+fn product(graph: &mut Graph, sizes: &Sizes, n: NodeId, most: u64) -> Result<Option<Value>, String> {
     let Op::Contract(c) = graph.node(n).op.clone() else { return Ok(None) };
     let inputs = graph.node(n).inputs.clone();
     for (i, (own, other)) in [(&c.a, &c.b), (&c.b, &c.a)].into_iter().enumerate() {
         for (axis, label) in own.iter().enumerate() {
             let at = c.out.iter().position(|l| l == label).filter(|_| !other.contains(label));
-            let (Some(at), Some(lengths)) = (at, lengths(graph, inputs[i], axis, most)) else { continue };
+            let (Some(at), Some(lengths)) = (at, lengths(graph, sizes, inputs[i], axis, most)) else {
+                continue;
+            };
             let mut b = builder(graph, n);
             let (mut parts, mut from) = (vec![], 0);
             for len in lengths {
-                let Some(part) = sliced(&mut b, inputs[i], axis, (from, len), most)? else { break };
+                let Some(part) = sliced(&mut b, sizes, inputs[i], axis, (from, len), most)? else { break };
                 let mut operands = inputs.clone();
                 operands[i] = part;
                 parts.push(b.push(Op::Contract(c.clone()), &operands)?);
@@ -92,7 +105,7 @@ fn product(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, Str
 }
 
 /// Selections from the rows of the parts of a large weight.
-fn lookup(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, String> {
+fn lookup(graph: &mut Graph, sizes: &Sizes, n: NodeId, most: u64) -> Result<Option<Value>, String> {
     let Op::Gather { shape, index } = graph.node(n).op.clone() else { return Ok(None) };
     let inputs = graph.node(n).inputs.clone();
     let mut by_data = index.iter().enumerate().filter_map(|(axis, i)| match i {
@@ -100,7 +113,7 @@ fn lookup(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, Stri
         GatherAxis::Affine(_) => None,
     });
     let (Some((axis, input, at)), None) = (by_data.next(), by_data.next()) else { return Ok(None) };
-    let Some(lengths) = lengths(graph, inputs[0], axis, most) else { return Ok(None) };
+    let Some(lengths) = lengths(graph, sizes, inputs[0], axis, most) else { return Ok(None) };
     let rows: usize = lengths.iter().sum();
     let mut b = builder(graph, n);
     // The row as a number between 0 and the last.
@@ -115,7 +128,7 @@ fn lookup(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, Stri
     let row_of = b.view(row, shape.clone(), at)?;
     let (mut out, mut from): (Option<Value>, usize) = (None, 0);
     for len in lengths {
-        let Some(part) = sliced(&mut b, inputs[0], axis, (from, len), most)? else { return Ok(None) };
+        let Some(part) = sliced(&mut b, sizes, inputs[0], axis, (from, len), most)? else { return Ok(None) };
         let local = b.binary_scalar(BinaryOp::Sub, row, from as f64)?;
         let local = b.binary(BinaryOp::Max, local, zero)?;
         let mut operands = inputs.clone();
@@ -137,12 +150,13 @@ fn lookup(graph: &mut Graph, n: NodeId, most: u64) -> Result<Option<Value>, Stri
 /// The positions `from..from + len` along an axis of a weight, with large constants cut; `None` if one cannot be.
 fn sliced(
     b: &mut Builder<'_>,
+    sizes: &Sizes,
     v: Value,
     axis: usize,
     (from, len): (usize, usize),
     most: u64,
 ) -> Result<Option<Value>, String> {
-    if bytes(b.graph, v) <= most {
+    if sizes.get(&v.node).is_none_or(|bytes| *bytes <= most) {
         return b.slice(v, axis, &Poly::constant(from as i64), 1, &Dim::from(len)).map(Some);
     }
     let node = b.graph.node(v.node).clone();
@@ -167,7 +181,9 @@ fn sliced(
             if *p != whole {
                 return Ok(None);
             }
-            let Some(part) = sliced(b, node.inputs[0], inner, (from, len), most)? else { return Ok(None) };
+            let Some(part) = sliced(b, sizes, node.inputs[0], inner, (from, len), most)? else {
+                return Ok(None);
+            };
             let mut shape = shape.clone();
             shape[axis] = Dim::from(len);
             b.view(part, shape, index.clone()).map(Some)
@@ -183,7 +199,7 @@ fn sliced(
                 let at = (axis + own.len()).checked_sub(shape.len()).filter(|at| !own[*at].is(1));
                 operands.push(match at {
                     None => *v,
-                    Some(at) => match sliced(b, *v, at, (from, len), most)? {
+                    Some(at) => match sliced(b, sizes, *v, at, (from, len), most)? {
                         Some(part) => part,
                         None => return Ok(None),
                     },
