@@ -1,7 +1,7 @@
 //! Attention whose keys are split: into how many parts, and which kernel combines the partial results.
 //!
 //! With one query a device is mostly idle unless the keys are split over several workgroups. Products with few rows combine a few parts
-//! of few results while they read them; for many parts or results, and for other readers, a separate kernel does.
+//! while they read them; for many parts, and for other readers, a separate kernel does.
 
 use crate::fuse::points::is_thin;
 use crate::options::{Options, Technique};
@@ -25,8 +25,6 @@ struct Shared {
     sequences: i64,
     /// Heads of all sequences.
     heads: i64,
-    /// Elements of the results.
-    results: i64,
     /// Bytes of a key and a value of one head as they are in registers, in f32: an element of f16 takes as long.
     key_bytes: i64,
     /// The most keys there may be; `None` where it is known only at run time.
@@ -67,7 +65,7 @@ impl Shared {
         }
         let groups = numbers.iter().product::<i64>().max(1);
         let room = (!open || expected.is_some()).then_some(room);
-        Some(Shared { groups, sequences, heads, results, key_bytes, room })
+        Some(Shared { groups, sequences, heads, key_bytes, room })
     }
 
     /// The most parts that a separate kernel combines: one per core, in multiples of four, which are read as vectors.
@@ -78,22 +76,11 @@ impl Shared {
         }
     }
 
-    /// The number of parts of one sequence that a product combines.
-    fn parts_of_products(&self, options: &Options, cores: i64) -> u32 {
-        let few = few(cores);
-        self.parts(options, (cores / self.groups).clamp(few, MOST_OF_PRODUCTS.max(few)), few)
-    }
-
     /// The number of parts where readers combine at most `most`; `few` where the number of keys is known only at run time.
     fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
         let keys = (options.profile.speeds.little_bytes() / self.key_bytes).max(1);
         self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
     }
-}
-
-/// The number of parts where the number of keys is known only at run time.
-fn few(cores: i64) -> i64 {
-    (cores / 8).clamp(1, FEW_OF_PRODUCTS)
 }
 
 /// The number of parts the keys are split into. `banned` says which values must be in memory as they are.
@@ -105,7 +92,7 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     }
     let cores = options.profile.speeds.cores as i64;
     if joined(graph, v, banned).is_some() {
-        return shared.parts(options, shared.most(cores), few(cores));
+        return shared.parts(options, shared.most(cores), 1);
     }
     if shared.sequences > 1 {
         // Each workgroup of a product combines all rows: with many parts that costs more than splitting saves.
@@ -113,7 +100,9 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
         let parts = (cores / shared.heads.max(1)).clamp(1, most);
         return if readers_are_thin(graph, v) { shared.parts(options, parts, parts) } else { 1 };
     }
-    if readers_are_thin(graph, v) { shared.parts_of_products(options, cores) } else { 1 }
+    let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
+    let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
+    if readers_are_thin(graph, v) { shared.parts(options, most, few) } else { 1 }
 }
 
 /// Adds a copy of the results of each attention whose readers cannot combine the parts; the copy's kernel combines them. Returns the
@@ -141,20 +130,12 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let Some(shared) = Shared::of(graph, n, options) else { return false };
     let v = Value::from(n);
     let speeds = &options.profile.speeds;
-    let cores = speeds.cores as i64;
-    if shared.sequences == 1 && !graph.is_output(v) && readers_are_thin(graph, v) {
-        // Each workgroup of a product, about one a core, reads all parts, at its core's share of the memory's rate: 12 µs for 16 parts
-        // of 4,096 elements on an H100.
-        let parts = shared.parts_of_products(options, cores);
-        let bytes = i64::from(parts) * shared.results * 4;
-        return parts > 1 && bytes as f64 * speeds.cores / speeds.bandwidth > speeds.dispatch_cost;
-    }
-    let parts = shared.parts(options, shared.most(cores), 1);
+    let parts = shared.parts(options, shared.most(speeds.cores as i64), 1);
     // A workgroup reads the keys of a head, and where they are split, those of a part of it.
     let bytes = shared.room.unwrap_or(0) as f64 * shared.key_bytes as f64;
     let saved = bytes / speeds.workgroup_bandwidth * (1.0 - 1.0 / f64::from(parts.max(1)));
     let pays = saved > speeds.dispatch();
-    pays && parts > 1
+    pays && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
 /// The copy that combines the parts of `v`, if it has one.
