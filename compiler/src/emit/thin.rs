@@ -38,7 +38,7 @@ pub(super) fn emit(
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok());
     let staged = match (schedule.staged, depth) {
         (false, _) => None,
-        (true, depth) => depth.filter(|d| shape.stage_bytes(*d).is_some()),
+        (true, depth) => depth.and_then(|d| d.checked_mul(shape.rows * 4)),
     };
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
@@ -63,7 +63,7 @@ pub(super) fn emit(
     };
     let mut before = top.inner(4);
     let staging = match staged {
-        Some(depth) => Some(blocks.staging(&mut module, &mut before, shape, depth)?),
+        Some(bytes) => Some(blocks.staging(&mut module, &mut before, shape, bytes)?),
         None => None,
     };
     before.bind_var(0, "batch");
@@ -114,7 +114,7 @@ pub(super) fn emit(
     if joined > 1 {
         module.subgroup = Some(room.subgroup);
     }
-    let bytes = shape.workgroup_bytes(results, room) + staged.and_then(|d| shape.stage_bytes(d)).unwrap_or(0);
+    let bytes = shape.workgroup_bytes(results, room) + staged.unwrap_or(0);
     Ok(module.finish("matmul", wgsl, [shape.threads(), 1, 1], bytes, groups))
 }
 
@@ -188,7 +188,7 @@ impl Blocks {
             made.push(rows.collect());
         }
         if stage {
-            let width = shape.stage_width();
+            let width = stage_width(shape);
             let mut domain = whole.clone();
             domain[K] = k.div(&i64::from(width).into(), &[]);
             for root in &lines {
@@ -237,9 +237,11 @@ impl Blocks {
         m: &mut Module,
         s: &mut Scope,
         shape: ThinShape,
-        depth: u32,
+        bytes: u32,
     ) -> Result<Staging, Diagnostic> {
-        let per_line = depth / shape.stage_width();
+        let width = stage_width(shape);
+        let len = bytes / 4 / width;
+        let per_line = len / shape.rows;
         let roots: Vec<ExprId> = self.staged.iter().flatten().copied().collect();
         let loads = self.loads(&roots);
         let threads = shape.threads();
@@ -258,7 +260,7 @@ impl Blocks {
             s.resume(&mut turn);
             turns.push(turn);
         }
-        Ok(Staging { turns, per_line, depth })
+        Ok(Staging { turns, width, len, per_line })
     }
 
     /// Fills the stage with what is made of those loads, and adds up what is summed beside the products.
@@ -270,9 +272,7 @@ impl Blocks {
         r: Results,
         staging: &Staging,
     ) -> Result<Stage, Diagnostic> {
-        let Staging { turns, per_line, depth } = staging;
-        let (width, pitch, padded) =
-            (shape.stage_width(), shape.stage_pitch(*depth), shape.stage_line(*depth));
+        let Staging { turns, width, len, per_line } = staging;
         let threads = shape.threads();
         for (u, scope) in turns.iter().enumerate() {
             let partly = (u as u32 + 1) * threads > *per_line;
@@ -296,16 +296,16 @@ impl Blocks {
                 // Blocks that neighbouring threads read lie side by side.
                 let place = match shape.k / width {
                     1 => format!("stage{u}"),
-                    n => format!("stage{u} % {n} * {pitch} + stage{u} / {n}"),
+                    n => format!("stage{u} % {n} * {} + stage{u} / {n}", per_line / n),
                 };
-                turn.line(&format!("staged[{} + {place}] = {value};", row * padded));
+                turn.line(&format!("staged[{} + {place}] = {value};", row * per_line));
             }
             s.resume(&mut turn);
             if partly {
                 s.line("}");
             }
         }
-        Ok(Stage { width, len: shape.rows * padded, text: std::mem::take(&mut s.text) })
+        Ok(Stage { width: *width, len: *len, text: std::mem::take(&mut s.text) })
     }
 
     /// The loads that some expressions need.
@@ -317,12 +317,12 @@ impl Blocks {
 
     /// Reads the staged elements of the block at `step`.
     fn bind_staged(&self, s: &mut Scope, shape: ThinShape, depth: u32, step: &str, u: u32) {
-        let width = shape.stage_width();
+        let width = stage_width(shape);
         let per_block = shape.k / width;
         for line in 0..shape.rows {
             for q in 0..per_block {
                 let name = format!("x{u}_{line}_{q}");
-                let first = line * shape.stage_line(depth) + q * shape.stage_pitch(depth);
+                let first = line * (depth / width) + q * (depth / shape.k);
                 s.line(&format!("let {name} = staged[{first} + {step}];"));
                 for i in 0..width {
                     let acc = STAGED + line * shape.k + q * width + i;
@@ -445,14 +445,20 @@ impl Blocks {
     }
 }
 
+/// Floats that are staged at once.
+fn stage_width(shape: ThinShape) -> u32 {
+    shape.k.min(4)
+}
+
 /// The part of a thread in staging, for which the loads are written.
 struct Staging {
     /// With the names of the loads.
     turns: Vec<Scope>,
-    /// Elements of `staged` that a line has.
+    /// Floats that are staged at once.
+    width: u32,
+    /// How many of these there are, and how many of a line.
+    len: u32,
     per_line: u32,
-    /// The depth of the product.
-    depth: u32,
 }
 
 /// A block whose loads are written.

@@ -189,31 +189,6 @@ impl ThinShape {
         let whole = subgroup > 1 && self.threads().is_multiple_of(subgroup) && lanes > 1;
         if whole && self.accumulators(r) * lanes.ilog2() <= MOST_SHUFFLES { lanes } else { 1 }
     }
-    /// Floats of an element of the staged rows.
-    pub const fn stage_width(self) -> u32 {
-        if self.k < 4 { self.k } else { 4 }
-    }
-    /// Elements from one part of the staged blocks to the next, where the first elements of all blocks come first, then their second ones:
-    /// neighbouring threads read neighbours. It is padded so that eight threads that write a block's elements, of 16 bytes each, write
-    /// to different banks of workgroup memory.
-    pub const fn stage_pitch(self, depth: u32) -> u32 {
-        let blocks = depth / self.k;
-        match self.k / self.stage_width() {
-            1 => blocks,
-            parts => {
-                let banks = if parts < 8 { 8 / parts } else { 1 };
-                blocks + (8 + banks - blocks % 8) % 8
-            }
-        }
-    }
-    /// Elements of a staged row with its padding.
-    pub const fn stage_line(self, depth: u32) -> u32 {
-        self.k / self.stage_width() * self.stage_pitch(depth)
-    }
-    /// Bytes of the staged rows; `None` if they are too many.
-    pub fn stage_bytes(self, depth: u32) -> Option<u32> {
-        self.stage_line(depth).checked_mul(self.rows)?.checked_mul(self.stage_width() * 4)
-    }
     /// Sums added up at a time; 0 if none fit.
     pub const fn round(self, r: Results, room: Room) -> u32 {
         let all = self.accumulators(r);
