@@ -206,7 +206,8 @@ def test_stubs_say_what_there_is():
 def check(node, function):
     """Asserts that a function has the same parameters as its stub."""
     a = node.args
-    described = [x.arg for x in a.args + a.kwonlyargs]
+    stars = [x for x in (a.vararg, a.kwarg) if x]
+    described = [x.arg for x in a.args + a.kwonlyargs + stars]
     there = list(inspect.signature(function).parameters)
     assert [d for d in described if d != "self"] == [t for t in there if t != "self"], node.name
 
