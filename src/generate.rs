@@ -25,6 +25,7 @@
 #[cfg(any(feature = "chat", feature = "tokenizers"))]
 mod apart;
 mod batch;
+mod build;
 mod chat;
 mod choose;
 mod constraint;
@@ -33,6 +34,7 @@ mod fits;
 mod fixed;
 mod head;
 mod logprobs;
+mod options;
 mod penalties;
 mod perplexity;
 mod programs;
@@ -50,6 +52,7 @@ pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
 pub use constraint::{Constraint, Forms};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
 pub use logprobs::{LogProbs, MOST_LOGPROBS};
+pub use options::{GeneratorOptions, Request};
 pub use perplexity::{Perplexity, Scorer, Windows};
 pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
@@ -59,153 +62,22 @@ pub use text::{ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, TOKENIZER, TO
 pub use tokens::{Continuation, Tokens};
 
 use crate::model::device_error;
-use crate::value_info::{ValueInfo, program_values};
-use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
+use crate::value_info::ValueInfo;
+use crate::{Error, Options, Problem, Program, Tensor};
 use choose::{Choice, Limits};
-use fits::Sizes;
-use programs::{Compilations, Verifier, compilations, compile, ids_type, limited, share_weights, vocabulary};
+use programs::{ids_type, limited};
 use roles::Input;
 use speculate::Speculation;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::OnceLock;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use wgfc_compiler::DeviceProfile;
-use wgfc_compiler::device::Speeds;
-use wgfc_compiler::schedule::cost::Expected;
-use wgfc_compiler::{Errors, Precision, Technique, WeightBits};
-use wgfc_ir::{Graph, TensorType};
+use std::time::Duration;
+use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions};
-use wgfc_runtime::{AdapterChoice, Gpu, Profile, RunError, Session};
+use wgfc_runtime::{Gpu, Profile, Session};
 
 /// The place of a token that is not known in a history.
 const UNKNOWN: i64 = -1;
-/// The number of positions that the cache has room for at first.
-const ROOM: usize = 64;
-/// The stack size in bytes of the thread that compiles the program for prompts.
-const STACK: usize = 64 << 20;
-
-/// How a [`Generator`] is set up.
-///
-/// ```
-/// use wgfc::GeneratorOptions;
-/// use wgfc::compiler::{Precision, WeightBits};
-/// let options = GeneratorOptions {
-///     capacity: 8192,
-///     precision: Precision::F16,
-///     weights: WeightBits::Q4,
-///     ..GeneratorOptions::default()
-/// };
-/// # drop(options);
-/// ```
-///
-/// ```
-/// # fn main() -> Result<(), wgfc::Error> {
-/// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
-/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
-/// use wgfc::{Decoder, Generator, GeneratorOptions, Request};
-/// let decoder = Decoder::open(&path)?;
-/// let mut generator = Generator::new(&decoder, &GeneratorOptions::default())?;
-/// let request = Request { max_new_tokens: 3, ..Request::default() };
-/// for token in generator.generate(&[3, 1, 36], &request)? {
-///     println!("{}", token?);
-/// }
-/// // What was generated stays in the cache, so that the next prompt continues.
-/// assert_eq!(generator.len(), 6);
-/// generator.reset()?;
-/// assert!(generator.is_empty());
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct GeneratorOptions {
-    /// The most positions that the cache may grow to, prompts and generated tokens together. The cache takes the memory of
-    /// the positions in use, or up to twice as much.
-    pub capacity: usize,
-    /// The most tokens of a prompt that one run of the model takes, at least 1. Larger chunks need more memory, smaller ones
-    /// more time. With 1 there is no program for prompts.
-    pub prompt_chunk: usize,
-    /// How much is fused.
-    pub fusion: Fusion,
-    /// Techniques of full fusion that are not applied.
-    pub without: BTreeSet<Technique>,
-    /// The adapter to run on.
-    pub adapter: AdapterChoice,
-    /// Schedules measured on that adapter.
-    pub tuning: Tuning,
-    /// The speeds of that adapter, from which schedules are chosen.
-    pub speeds: Speeds,
-    /// Expected values of symbolic dimensions, such as the positions in the cache; see [`Options::expect`](crate::Options).
-    pub expect: Expected,
-    /// The type in which f32 values are kept in memory, the cache among them.
-    pub precision: Precision,
-    /// Nodes of the model whose values stay f32 in memory.
-    pub keep_f32: Vec<String>,
-    /// The number of bits in which weights of matrix products are kept.
-    pub weights: WeightBits,
-    /// The most bytes of device memory that weights and cache may take; `None` for those that the device has, if they are known
-    /// ([`Gpu::memory`]). A decoder that needs more is refused before its weights are read.
-    pub device_memory: Option<u64>,
-    /// The most tokens that are proposed for a run of a [`Generator`], which verifies them together; 0 for no speculation. See
-    /// [`Proposer`]. 7 are a good number. A third program is compiled for such runs. Generators of several sequences, and those with
-    /// caches of fixed size, ignore it.
-    pub speculate: usize,
-    /// Values of further inputs of the model, by name, which are the same in all runs: such as `encoder_hidden_states` of the decoder of
-    /// an encoder-decoder, which its encoder made.
-    pub context: BTreeMap<String, Tensor>,
-}
-
-impl Default for GeneratorOptions {
-    /// A capacity of 2048 positions and chunks of 512 tokens, on the adapter that `WGFC_ADAPTER` names or else the best one.
-    fn default() -> GeneratorOptions {
-        GeneratorOptions {
-            capacity: 2048,
-            prompt_chunk: 512,
-            fusion: Fusion::default(),
-            without: BTreeSet::new(),
-            adapter: AdapterChoice::from_env(),
-            tuning: Tuning::default(),
-            speeds: Speeds::PORTABLE,
-            expect: Expected::default(),
-            precision: Precision::F32,
-            keep_f32: vec![],
-            weights: WeightBits::Own,
-            device_memory: None,
-            speculate: 0,
-            context: BTreeMap::new(),
-        }
-    }
-}
-
-/// The number of tokens to generate, and how they are chosen.
-///
-/// ```
-/// use wgfc::{Request, Sampling};
-/// let request = Request {
-///     max_new_tokens: 100,
-///     sampling: Some(Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() }),
-///     stop: vec![2],
-///     ..Request::default()
-/// };
-/// assert_eq!(Request::default().sampling, None, "greedy");
-/// # drop(request);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Request {
-    /// The most tokens to generate.
-    pub max_new_tokens: usize,
-    /// How the next token is chosen. `None` is greedy: the most likely token, the first one among equals.
-    pub sampling: Option<Sampling>,
-    /// Generation ends after any of these tokens.
-    pub stop: Vec<i64>,
-    /// The number of most likely tokens, at most [`MOST_LOGPROBS`], whose log-probabilities are reported with that of each chosen
-    /// token; `None` for no log-probabilities. A [`BatchGenerator`] reports none.
-    pub logprobs: Option<usize>,
-    /// The form to which the output is held. Generation ends when no token can follow, or at a token of `stop` where the form allows
-    /// an end. A [`BatchGenerator`] takes none.
-    pub constraint: Option<Constraint>,
-}
-
 /// A decoder on a device.
 ///
 /// ```no_run
@@ -301,143 +173,6 @@ impl Generator {
     /// [`Generator::new`] on a device that is already open; `options.adapter` is ignored.
     pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
         Ok(Generator::build(gpu, decoder, options, 1)?.0)
-    }
-
-    /// A generator for `batch` sequences, and how its cache is laid out.
-    fn build(
-        gpu: Gpu,
-        decoder: &Decoder,
-        options: &GeneratorOptions,
-        batch: usize,
-    ) -> Result<(Generator, Built), Error> {
-        let start = Instant::now();
-        if let Some(bundle) = decoder.compiled() {
-            if batch != 1 {
-                let message = format!("the decoder was compiled for one sequence at a time, not {batch}");
-                return Err(Error::usage(message, "give the model itself"));
-            }
-            let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
-            let long = long.filter(|_| options.prompt_chunk > 1);
-            let profile = DeviceProfile::default().with_limits(gpu.profile());
-            let programs = Programs { long, short, verifier: None, model: saved::fingerprint(&[]) };
-            // A compiled folder is not trusted.
-            let made =
-                Generator::of(&gpu, programs, options, profile, (Checks::default(), None, start), &|_| None);
-            let made = made.map_err(|e| crate::model::edited(decoder.path(), e))?;
-            return Ok((made, Built { own_ends: false, rows_lead: true }));
-        }
-        let file = decoder.model();
-        let all = compilations(&gpu, decoder, options, batch)?;
-        let verification = match options.speculate {
-            n if n > 0 && batch == 1 => Some(all.verification(n.saturating_add(1))?),
-            _ => None,
-        };
-        let Compilations { long: common, single, rows_lead, .. } = all;
-        let have = options.device_memory.into_iter().chain(gpu.memory()).min();
-        let least = options.capacity.min(ROOM);
-        let sizes = OnceLock::new();
-        let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph)).check(options, have, least);
-        let (long, short, verifier) = std::thread::scope(|scope| {
-            let compile = |common| compile(file, common, &options.context, &check);
-            let long = common.as_ref().map(|common| {
-                let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
-                (common, thread.spawn_scoped(scope, move || compile(common)))
-            });
-            let short = compile(&single);
-            // A cache of fixed size does not count its positions.
-            let grows = short.as_ref().is_ok_and(|(_, caches)| caches.fixed.is_none());
-            let verification = verification.as_ref().filter(|_| grows);
-            let verifier = verification.map(|v| programs::verifier(file, v, &options.context));
-            let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
-                Ok(Ok(program)) => program,
-                Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
-                Err(_) => compile(common),
-            });
-            (long.transpose(), short, verifier.transpose())
-        });
-        let (long, (mut short, caches), mut verifier) = (long?.map(|l| l.0), short?, verifier?);
-        if let Some(long) = &long {
-            share_weights(long, &mut short);
-        }
-        if let Some(v) = &mut verifier {
-            long.iter().chain([&short]).for_each(|p| share_weights(p, &mut v.program));
-        }
-        let model = saved::fingerprint(file.bytes());
-        let programs = Programs { long, short, verifier, model };
-        // The programs have just been compiled in this process.
-        let refused = |have| Some(sizes.get()?.refused(options, have, least));
-        let how = (Checks::Trusted, caches.fixed, start);
-        let mut made = Generator::of(&gpu, programs, options, single.profile, how, &refused)?;
-        made.warnings.extend(sizes.get().and_then(|s| s.warning(options, have)));
-        Ok((made, Built { own_ends: caches.own_ends, rows_lead }))
-    }
-
-    /// The generator that runs these programs, whose compilation began at `start`; `fixed` is the number of positions of a cache of fixed
-    /// size. `refused` is the error of programs that do not fit the device's memory.
-    fn of(
-        gpu: &Gpu,
-        programs: Programs,
-        options: &GeneratorOptions,
-        profile: DeviceProfile,
-        (checks, fixed, start): (Checks, Option<usize>, Instant),
-        refused: &dyn Fn(Option<u64>) -> Option<Error>,
-    ) -> Result<Generator, Error> {
-        let (compiled, before) = (Instant::now(), gpu.uploads());
-        let Programs { long, short, verifier, model } = programs;
-        let how = SessionOptions {
-            checks,
-            capacity: options.capacity.min(ROOM),
-            memory: options.device_memory,
-            ..SessionOptions::default()
-        };
-        let verified = verifier.as_ref().map(|v| &v.program);
-        let programs: Vec<&Program> = long.iter().chain([&short]).chain(verified).collect();
-        let sessions = Session::family_blocking(gpu, &programs, how).map_err(|e| {
-            let refused = match &e {
-                RunError::DoesNotFit { have, .. } => refused(*have),
-                _ => None,
-            };
-            refused.unwrap_or_else(|| device_error(e))
-        });
-        let mut sessions = sessions?.into_iter();
-        let prefill = long.as_ref().and_then(|_| sessions.next());
-        let decode =
-            sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
-        let verified = verifier.and_then(|v| Some((sessions.next()?, v.turns)));
-        let speculation = verified.map(|(s, turns)| Speculation::new(s, options.speculate + 1, turns));
-        let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
-        ports.retain(|p| p.name != head::CHOICE);
-        let vocabulary = vocabulary(&short)?;
-        let inputs = roles::inputs(&ports, None, &options.context);
-        let mut inputs = inputs.map_err(|problems| Error::from(Errors(problems)))?;
-        inputs.iter_mut().try_for_each(|i| i.upload(gpu)).map_err(device_error)?;
-        let uploads = gpu.uploads();
-        let setup = Setup {
-            compiling: compiled - start,
-            uploading: compiled.elapsed(),
-            copying: uploads.time.saturating_sub(before.time),
-            copied: uploads.bytes.saturating_sub(before.bytes),
-        };
-        Ok(Generator {
-            setup,
-            limited: HashMap::new(),
-            speculation: speculation.transpose()?,
-            logprobs: None,
-            options: Options { fusion: options.fusion, profile, ..Options::default() },
-            inputs,
-            vocabulary,
-            capacity: options.capacity.min(fixed.unwrap_or(usize::MAX)),
-            chunk: long.map_or(1, |long| programs::chunk(&long, options.prompt_chunk)),
-            kept: 0,
-            written: fixed.map(|_| 0),
-            pending: None,
-            history: vec![],
-            number: 0,
-            warnings: short.stats.warnings.clone(),
-            model,
-            prefill,
-            decode,
-        })
     }
 
     /// The number of tokens in the vocabulary. Token ids are less than it.
@@ -761,26 +496,6 @@ impl Generator {
         self.limited.insert(limits, session);
         Ok(())
     }
-}
-
-/// How the cache of a generator is laid out.
-struct Built {
-    /// Whether each sequence has its own end in the cache.
-    own_ends: bool,
-    /// Whether the first axis of the cache is that of the sequences.
-    rows_lead: bool,
-}
-
-/// The programs of a generator.
-struct Programs {
-    /// The one for prompts.
-    long: Option<Program>,
-    /// The one for a single token.
-    short: Program,
-    /// The one that verifies proposals.
-    verifier: Option<Verifier>,
-    /// The fingerprint of the model's file.
-    model: String,
 }
 
 /// The session of a program that samples within limits, which was compiled in this process.

@@ -5,9 +5,10 @@
 //! attention is causal. Position ids are counted for each sequence separately. Caches in which each sequence has its own end
 //! (GroupQueryAttention) derive it from the same mask.
 
+use super::build::Built;
 use super::choose::{self, Choice, Limits};
 use super::roles::Step;
-use super::{Built, Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
+use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
 use wgfc_runtime::session::{DeviceMemory, Started, Value};

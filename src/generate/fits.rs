@@ -30,7 +30,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Those of an imported graph with states.
+    /// The sizes of an imported graph with states.
     pub fn of(graph: &Graph) -> Sizes {
         let mut places = HashSet::new();
         let mut weights = vec![];

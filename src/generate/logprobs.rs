@@ -120,7 +120,7 @@ pub(super) fn read(started: Started) -> Result<Vec<LogProbs>, Error> {
 }
 
 impl LogProbs {
-    /// Those of the most likely tokens, this many.
+    /// The log-probabilities of the chosen token and of the `count` most likely ones.
     pub(super) fn most(mut self, count: usize) -> LogProbs {
         self.top.truncate(count);
         self

@@ -98,7 +98,7 @@ impl Recompute {
         Ok(Recompute {
             inputs: roles::inputs(&ports, None, &context).map_err(Errors)?,
             empty: empty.collect(),
-            vocabulary: super::vocabulary(&program)?,
+            vocabulary: super::programs::vocabulary(&program)?,
             session: session.map_err(device_error)?,
         })
     }

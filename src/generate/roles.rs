@@ -20,7 +20,7 @@ enum Role {
     Mask,
     /// Zeros, `[1, seq]`: all tokens are of one segment.
     Segments,
-    /// The same tensor in all runs, such as what an encoder made.
+    /// A tensor that is an input of all runs without a change, such as the output of an encoder.
     Context,
 }
 
@@ -36,7 +36,7 @@ pub struct Input {
     role: Role,
     /// The value of [`Role::Context`].
     context: Option<Tensor>,
-    /// The same value on the device.
+    /// A copy of `context` on the device.
     uploaded: Option<DeviceTensor>,
 }
 

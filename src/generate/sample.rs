@@ -28,8 +28,8 @@ pub struct Sampling {
     /// The least probability of a token to draw as a share of the largest probability, at least 0 and at most 1; `None` for
     /// all tokens. The probabilities are those at the temperature.
     pub min_p: Option<f32>,
-    /// Of each token that occurs in the prompt or has been generated, a positive logit is divided by this number, and another
-    /// one multiplied by it. It is greater than 0; 1 changes nothing, and more makes repetitions less likely.
+    /// The repetition penalty, greater than 0, for tokens that occur in the prompt or have been generated: a positive logit is divided by
+    /// it, and another one multiplied by it. 1 changes nothing, and more makes repetitions less likely.
     pub repetition_penalty: f32,
     /// The number that is subtracted from the logit of each token that has been generated for this request.
     pub presence_penalty: f32,
@@ -59,7 +59,7 @@ impl Default for Sampling {
 }
 
 impl Request {
-    /// What cannot be met of how tokens are chosen.
+    /// The faults of the sampling parameters and of the number of log-probabilities.
     pub(super) fn problems(&self, vocabulary: usize) -> Vec<Problem> {
         let mut problems: Vec<Problem> = self.sampling.iter().flat_map(|s| s.problems(vocabulary)).collect();
         if let Some(n) = self.logprobs.filter(|n| *n > MOST_LOGPROBS) {
@@ -73,8 +73,8 @@ impl Request {
 }
 
 impl Sampling {
-    /// The same for greedy decoding: the token with the largest logit, after penalties and biases, is chosen. `None` if there are
-    /// none of these, which a [`Request`](super::Request) takes for greedy decoding.
+    /// Greedy decoding with these penalties and biases: the token with the largest logit is chosen after they have been applied. `None` if
+    /// there are none, which a [`Request`](super::Request) takes for greedy decoding.
     ///
     /// ```
     /// use wgfc::Sampling;

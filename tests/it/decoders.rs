@@ -209,7 +209,7 @@ fn static_caches_generate_what_transformers_does() {
                 assert_eq!((g.capacity(), g.is_empty()), (24, true));
                 let all: Vec<i64> = g.generate(&ids, &greedy(8)).unwrap().map(|t| t.unwrap()).collect();
                 assert_eq!((&all, g.len()), (&tokens, 20), "{name}");
-                // What later tokens left in the cache is neither seen nor in the way.
+                // Positions that were written by later tokens are hidden from queries, and written again.
                 for keep in [11, 5, 0] {
                     g.rewind(keep).unwrap();
                     let (logits, _) = g.logits(&ids[keep..12.min(keep + 4)]).unwrap();

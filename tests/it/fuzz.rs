@@ -21,7 +21,9 @@ use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Fusion, Options, Technique};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
-use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, random_loop, random_packed};
+use wgfc_ir::testing::{
+    Bounded, Config, Rng, bounded, random_chain, random_graph, random_loop, random_packed,
+};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 use wgfc_selftest::{Tolerance, equal};
@@ -53,6 +55,29 @@ const NUMBERS: [i64; 23] = [
     i64::MIN,
     i64::MIN + 1,
 ];
+
+/// The failures of `many` texts that are read or refused: `attempt` draws one and says why it was refused. A text fails with a panic, also
+/// one that a library's border caught, if its reader ends at the limit of its time, or takes more than 8 seconds.
+pub fn texts(what: &str, many: u64, mut attempt: impl FnMut(&mut Rng) -> Attempt) -> Vec<String> {
+    let (mut used, mut failures) = (0, vec![]);
+    for seed in first_seed()..first_seed() + many {
+        let start = Instant::now();
+        match attempt(&mut Rng::new(seed)) {
+            Ok(Ok(())) => used += 1,
+            Ok(Err(e)) if !e.contains("contradicts itself") && !e.contains("come to an end") => {}
+            Ok(Err(e)) => failures.push(format!("seed {seed}: {e}")),
+            Err(e) => failures.push(format!("seed {seed}: {}", e.message())),
+        }
+        if start.elapsed().as_secs() > 8 {
+            failures.push(format!("seed {seed}: took {:?}", start.elapsed()));
+        }
+    }
+    crate::say(format!("{many} mutated {what}, {used} of them used"));
+    failures
+}
+
+/// Whether a text was read, or the text of the error that refused it; or the failure of the attempt.
+type Attempt = Result<Result<(), String>, Failure>;
 
 /// The time that each test runs.
 pub fn duration() -> Duration {

@@ -90,7 +90,8 @@ fn product(graph: &mut Graph, sizes: &Sizes, n: NodeId, most: u64) -> Result<Opt
             let mut b = builder(graph, n);
             let (mut parts, mut from) = (vec![], 0);
             for len in lengths {
-                let Some(part) = sliced(&mut b, sizes, inputs[i], axis, (from, len), most)? else { break };
+                let mut slice = Slice { sizes, from, len, most, done: FxHashMap::default() };
+                let Some(part) = slice.of(&mut b, inputs[i], axis)? else { break };
                 let mut operands = inputs.clone();
                 operands[i] = part;
                 parts.push(b.push(Op::Contract(c.clone()), &operands)?);
@@ -128,7 +129,8 @@ fn lookup(graph: &mut Graph, sizes: &Sizes, n: NodeId, most: u64) -> Result<Opti
     let row_of = b.view(row, shape.clone(), at)?;
     let (mut out, mut from): (Option<Value>, usize) = (None, 0);
     for len in lengths {
-        let Some(part) = sliced(&mut b, sizes, inputs[0], axis, (from, len), most)? else { return Ok(None) };
+        let mut slice = Slice { sizes, from, len, most, done: FxHashMap::default() };
+        let Some(part) = slice.of(&mut b, inputs[0], axis)? else { return Ok(None) };
         let local = b.binary_scalar(BinaryOp::Sub, row, from as f64)?;
         let local = b.binary(BinaryOp::Max, local, zero)?;
         let mut operands = inputs.clone();
@@ -147,69 +149,83 @@ fn lookup(graph: &mut Graph, sizes: &Sizes, n: NodeId, most: u64) -> Result<Opti
     Ok(out)
 }
 
-/// The positions `from..from + len` along an axis of a weight, with large constants cut; `None` if one cannot be.
-fn sliced(
-    b: &mut Builder<'_>,
-    sizes: &Sizes,
-    v: Value,
-    axis: usize,
-    (from, len): (usize, usize),
+/// The positions `from..from + len` along an axis of values.
+struct Slice<'s> {
+    sizes: &'s Sizes,
+    from: usize,
+    len: usize,
+    /// The bytes of constants that are not cut.
     most: u64,
-) -> Result<Option<Value>, String> {
-    if sizes.get(&v.node).is_none_or(|bytes| *bytes <= most) {
-        return b.slice(v, axis, &Poly::constant(from as i64), 1, &Dim::from(len)).map(Some);
+    /// The slices of values along axes so far: values may be read many times.
+    done: FxHashMap<(Value, usize), Option<Value>>,
+}
+
+impl Slice<'_> {
+    /// The positions of a weight, with large constants cut; `None` if one cannot be.
+    fn of(&mut self, b: &mut Builder<'_>, v: Value, axis: usize) -> Result<Option<Value>, String> {
+        if let Some(done) = self.done.get(&(v, axis)) {
+            return Ok(*done);
+        }
+        let made = self.made(b, v, axis)?;
+        self.done.insert((v, axis), made);
+        Ok(made)
     }
-    let node = b.graph.node(v.node).clone();
-    match &node.op {
-        Op::Const(t) => {
-            if axis != 0 {
-                return Ok(None);
-            }
-            let row: usize = t.shape[1..].iter().product();
-            let mut shape = t.shape.clone();
-            shape[0] = len;
-            let part = t.flat_slice(from * row, len * row).reshaped(shape);
-            let new = b.shared_constant(Arc::new(part));
-            b.graph.node_mut(new.node).names = node.names;
-            Ok(Some(new))
+
+    fn made(&mut self, b: &mut Builder<'_>, v: Value, axis: usize) -> Result<Option<Value>, String> {
+        let (from, len) = (self.from, self.len);
+        if self.sizes.get(&v.node).is_none_or(|bytes| *bytes <= self.most) {
+            return b.slice(v, axis, &Poly::constant(from as i64), 1, &Dim::from(len)).map(Some);
         }
-        Op::View { shape, index, fill: None } => {
-            let whole = Poly::var(axis);
-            let uses = |p: &Poly| p.vars().contains(&axis);
-            let mut of = index.iter().enumerate().filter(|(_, p)| uses(p));
-            let (Some((inner, p)), None) = (of.next(), of.next()) else { return Ok(None) };
-            if *p != whole {
-                return Ok(None);
+        let node = b.graph.node(v.node).clone();
+        match &node.op {
+            Op::Const(t) => {
+                if axis != 0 {
+                    return Ok(None);
+                }
+                let row: usize = t.shape[1..].iter().product();
+                let mut shape = t.shape.clone();
+                shape[0] = len;
+                let part = t.flat_slice(from * row, len * row).reshaped(shape);
+                let new = b.shared_constant(Arc::new(part));
+                b.graph.node_mut(new.node).names = node.names;
+                Ok(Some(new))
             }
-            let Some(part) = sliced(b, sizes, node.inputs[0], inner, (from, len), most)? else {
-                return Ok(None);
-            };
-            let mut shape = shape.clone();
-            shape[axis] = Dim::from(len);
-            b.view(part, shape, index.clone()).map(Some)
+            Op::View { shape, index, fill: None } => {
+                let whole = Poly::var(axis);
+                let uses = |p: &Poly| p.vars().contains(&axis);
+                let mut of = index.iter().enumerate().filter(|(_, p)| uses(p));
+                let (Some((inner, p)), None) = (of.next(), of.next()) else { return Ok(None) };
+                if *p != whole {
+                    return Ok(None);
+                }
+                let Some(part) = self.of(b, node.inputs[0], inner)? else { return Ok(None) };
+                let mut shape = shape.clone();
+                shape[axis] = Dim::from(len);
+                b.view(part, shape, index.clone()).map(Some)
+            }
+            Op::Map { body, shape } => {
+                let at_axis = |n: &ScalarNode| matches!(n, ScalarNode::Index(p) if p.vars().contains(&axis));
+                if body.nodes.iter().any(at_axis) {
+                    return Ok(None);
+                }
+                let mut operands = vec![];
+                for v in &node.inputs {
+                    let own = b.shape(*v);
+                    let at = (axis + own.len()).checked_sub(shape.len()).filter(|at| !own[*at].is(1));
+                    operands.push(match at {
+                        None => *v,
+                        Some(at) => match self.of(b, *v, at)? {
+                            Some(part) => part,
+                            None => return Ok(None),
+                        },
+                    });
+                }
+                let mut shape = shape.clone();
+                shape[axis] = Dim::from(len);
+                b.push(Op::Map { body: body.clone(), shape }, &operands).map(Some)
+            }
+            _ => Ok(None),
         }
-        Op::Map { body, shape } => {
-            let at_axis = |n: &ScalarNode| matches!(n, ScalarNode::Index(p) if p.vars().contains(&axis));
-            if body.nodes.iter().any(at_axis) {
-                return Ok(None);
-            }
-            let mut operands = vec![];
-            for v in &node.inputs {
-                let own = b.shape(*v);
-                let at = (axis + own.len()).checked_sub(shape.len()).filter(|at| !own[*at].is(1));
-                operands.push(match at {
-                    None => *v,
-                    Some(at) => match sliced(b, sizes, *v, at, (from, len), most)? {
-                        Some(part) => part,
-                        None => return Ok(None),
-                    },
-                });
-            }
-            let mut shape = shape.clone();
-            shape[axis] = Dim::from(len);
-            b.push(Op::Map { body: body.clone(), shape }, &operands).map(Some)
-        }
-        _ => Ok(None),
     }
 }
 
@@ -241,6 +257,25 @@ mod tests {
             g.outputs.push(Border { name: name.into(), value });
         }
         g
+    }
+
+    #[test]
+    fn a_weight_that_is_read_twice_by_each_of_many_maps_is_cut_once() {
+        let mut g = Graph::new();
+        let x = g.add_input("x", TensorType::new(DType::F32, [1usize, 4].map(Dim::from).to_vec()));
+        let mut b = Builder::new(&mut g, "sums");
+        let mut w = b.constant(Tensor::from_f32(vec![64, 4], &[0.0; 256]));
+        for _ in 0..60 {
+            w = b.binary(BinaryOp::Add, w, w).unwrap();
+        }
+        let w = b.transpose(w, &[1, 0]).unwrap();
+        let value = b.matmul(x, w).unwrap();
+        g.outputs.push(Border { name: "product".into(), value });
+        let profile =
+            DeviceProfile { max_storage_buffers: 4, max_binding_bytes: 256, ..DeviceProfile::default() };
+        let before = g.node_ids().count();
+        assert_eq!(cut(&mut g, &profile).unwrap(), 1);
+        assert!(g.node_ids().count() < 6 * before);
     }
 
     #[test]
