@@ -156,9 +156,12 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
         }
     };
     std::thread::scope(|s| {
+        // The system may refuse some of the threads.
+        let mut started = 0;
         for _ in 0..threads {
-            let full = full.clone();
-            s.spawn(|| worker(full));
+            let (full, worker) = (full.clone(), &worker);
+            let thread = std::thread::Builder::new().spawn_scoped(s, move || worker(full));
+            started += usize::from(thread.is_ok());
         }
         drop(full);
         let mut left = loads.len();
@@ -183,7 +186,12 @@ pub(crate) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunE
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => {
-                        return Err(failed("a thread that copies panicked".to_owned()));
+                        let why = if started == 0 {
+                            "the system starts no thread"
+                        } else {
+                            "a thread that copies panicked"
+                        };
+                        return Err(failed(why.to_owned()));
                     }
                 };
                 let batch = [first].into_iter().chain(filled.try_iter()).collect::<Result<Vec<_>, _>>()?;
