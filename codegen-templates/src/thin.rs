@@ -52,19 +52,25 @@ pub struct Adding {
 /// of the sums beside the products, too: each thread what it stages.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// Floats of one element of `staged`: 1, 2 or 4.
-    pub width: u32,
+    /// The WGSL type of an element of `staged`.
+    pub element: String,
     /// Elements of the array.
     pub len: u32,
-    /// Statements that fill `staged`, indented by 4; they may use `t` and `batch`.
+    /// The array `scales` beside it, where rows are rounded.
+    pub scales: Option<Scales>,
+    /// Invocations of the subgroups in which neighbours stage together; 1 for none.
+    pub subgroup: u32,
+    /// Statements that fill the arrays, indented by 4; they may use `t` and `batch`.
     pub text: String,
 }
 
-impl Stage {
+/// The array `scales` of rows that are rounded to integers.
+#[derive(Clone, Debug)]
+pub struct Scales {
     /// The WGSL type of an element.
-    pub fn element(&self) -> String {
-        if self.width == 1 { "f32".into() } else { format!("vec{}<f32>", self.width) }
-    }
+    pub element: String,
+    /// Elements of the array.
+    pub len: u32,
 }
 
 /// Parameters of the product with very few rows.
@@ -121,6 +127,8 @@ struct ThinSlots {
     stage: String,
     stage_type: String,
     stage_len: u32,
+    scales_type: String,
+    scales_len: u32,
     before: String,
     first: String,
     body: String,
@@ -183,12 +191,16 @@ impl Thin {
             let first = format!("({} + row) * {across}", self.products * s.rows * s.cols + i * s.rows);
             if spread { format!("total_of({first})") } else { format!("totals[{first}]") }
         };
+        let scales = self.stage.as_ref().and_then(|s| s.scales.as_ref());
+        let staging = self.stage.as_ref().map_or(1, |s| s.subgroup);
         let slots = ThinSlots {
             preamble: self.preamble.clone(),
             setup: self.setup.clone(),
             stage: self.stage.as_ref().map(|s| s.text.clone()).unwrap_or_default(),
-            stage_type: self.stage.as_ref().map(Stage::element).unwrap_or_default(),
+            stage_type: self.stage.as_ref().map(|s| s.element.clone()).unwrap_or_default(),
             stage_len: self.stage.as_ref().map_or(0, |s| s.len),
+            scales_type: scales.map(|s| s.element.clone()).unwrap_or_default(),
+            scales_len: scales.map_or(0, |s| s.len),
             before: self.before.clone(),
             first: self.first.clone(),
             body: self.body.clone(),
@@ -202,7 +214,7 @@ impl Thin {
             cols: self.extents.cols.clone(),
             depth: self.extents.depth.clone(),
             threads: across * lanes,
-            local: Local::new(if joined > 1 { subgroup } else { 1 }),
+            local: Local::new(if joined > 1 { subgroup } else { staging }),
             shuffles: (0..joined.ilog2()).map(|i| apart << i).collect(),
             joined_mask: (joined - 1) * apart,
             rows: s.rows,

@@ -478,7 +478,7 @@ pub fn flops(k: &Kernel) -> Dim {
             let step = each.iter().map(work).fold(Dim::ZERO, |n, d| &n + &d);
             &(&lanes * steps) * &step
         }
-        Family::Matmul(Matmul { batch, m, n, k: depth, a, b, sums }) => {
+        Family::Matmul(Matmul { batch, m, n, k: depth, a, b, sums, rounded: _ }) => {
             let mn = &(batch * m) * n;
             let products = &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores));
             // The elements of an operand that are computed in the kernel are recomputed for each tile of the other

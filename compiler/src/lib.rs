@@ -48,6 +48,6 @@ pub mod weights;
 
 pub use device::DeviceProfile;
 pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
-pub use options::{Fusion, Options, Precision, States, Technique, WeightBits};
+pub use options::{Activations, Fusion, Options, Precision, States, Technique, WeightBits};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;

@@ -292,6 +292,7 @@ impl CompileOptions {
             precision: self.precision.precision.of_compiler(),
             keep_f32: self.precision.keep_f32.clone(),
             weights: self.precision.weight_bits(),
+            activations: self.precision.activations(),
             memory_limit: self.memory_limit,
             iteration_limit: self.iteration_limit,
             ..Options::default()

@@ -17,7 +17,7 @@ use kernels::{Kernels, WrongKernel};
 use serde_json::json;
 use std::collections::BTreeMap;
 use wgfc::compiler::passes::{After, Section, State};
-use wgfc::compiler::{Precision, WeightBits, pipeline};
+use wgfc::compiler::pipeline;
 use wgfc::ir::eval::{EvalError, Limits, StateValues, evaluate_from_within};
 use wgfc::ir::{DType, Graph};
 use wgfc::value_info::graph_values;
@@ -108,7 +108,7 @@ fn run(a: &BisectArgs, t: &Terminal) -> Result<u8, Error> {
         options.profile.speeds = cache.speeds;
         options.profile = options.profile.with_limits(gpu.profile());
     }
-    let changed = options.precision != Precision::F32 || options.weights != WeightBits::Own;
+    let changed = options.changes_values();
     let tolerance = a.tolerance.unwrap_or(if changed { 5e-2 } else { 1e-3 });
     let (graph, stats) = file.imported(&options).map_err(|e| without_weights(e, &file))?;
     let open = |d: &wgfc::ir::Dim| d.as_const().is_none();

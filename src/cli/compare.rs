@@ -10,7 +10,7 @@ use super::terminal::Terminal;
 use super::{adapter, inputs, is_program, shown};
 use std::collections::BTreeMap;
 use wgfc::compiler::kernel::{Kernel, TensorKind};
-use wgfc::compiler::{Precision, WeightBits};
+use wgfc::compiler::{Activations, Precision, WeightBits};
 use wgfc::inspect::{nodes_of, table};
 use wgfc::ir::program::Quantised;
 use wgfc::runtime::Gpu;
@@ -94,7 +94,7 @@ fn run(a: &CompareArgs, t: &Terminal) -> Result<u8, Error> {
     options.tuning = std::mem::take(&mut cache.tuning);
     options.profile.speeds = cache.speeds;
     options.profile = options.profile.with_limits(gpu.profile());
-    let changed = options.precision != Precision::F32 || options.weights != WeightBits::Own;
+    let changed = options.changes_values();
     let what = a.reference.unwrap_or(if changed { ReferenceArg::F32 } else { ReferenceArg::Evaluator });
     let clear = |e| without_weights(e, &file);
 
@@ -306,6 +306,7 @@ fn reference(
         taps,
         precision: Precision::F32,
         weights: WeightBits::Own,
+        activations: Activations::Own,
         keep_f32: vec![],
         ..options.clone()
     };

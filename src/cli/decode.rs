@@ -286,6 +286,7 @@ fn options(a: &BenchDecodeArgs, cache: &DeviceCache) -> GeneratorOptions {
         precision: a.precision.precision.of_compiler(),
         keep_f32: a.precision.keep_f32.clone(),
         weights: a.precision.weight_bits(),
+        activations: a.precision.activations(),
         ..GeneratorOptions::default()
     }
 }

@@ -167,6 +167,7 @@ pub fn options(a: &DecoderArgs, cache: &mut DeviceCache, capacity: usize) -> Gen
         precision: a.precision.precision.of_compiler(),
         keep_f32: a.precision.keep_f32.clone(),
         weights: a.precision.weight_bits(),
+        activations: a.precision.activations(),
         tuning: std::mem::take(&mut cache.tuning),
         speeds: cache.speeds,
         ..GeneratorOptions::default()

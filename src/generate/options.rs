@@ -5,7 +5,7 @@ use crate::{Fusion, Tensor, Tuning};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
-use wgfc_compiler::{Precision, Technique, WeightBits};
+use wgfc_compiler::{Activations, Precision, Technique, WeightBits};
 use wgfc_runtime::AdapterChoice;
 
 /// How a [`Generator`](super::Generator) is set up.
@@ -65,6 +65,8 @@ pub struct GeneratorOptions {
     pub keep_f32: Vec<String>,
     /// The number of bits in which weights of matrix products are kept.
     pub weights: WeightBits,
+    /// The precision of what products multiply with quantised weights.
+    pub activations: Activations,
     /// The most bytes of device memory that weights and cache may take; `None` for those that the device has, if they are known
     /// ([`Gpu::memory`](wgfc_runtime::Gpu::memory)). A decoder that needs more is refused before its weights are read.
     pub device_memory: Option<u64>,
@@ -92,6 +94,7 @@ impl Default for GeneratorOptions {
             precision: Precision::F32,
             keep_f32: vec![],
             weights: WeightBits::Own,
+            activations: Activations::Own,
             device_memory: None,
             speculate: 0,
             context: BTreeMap::new(),

@@ -8,7 +8,7 @@ use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
+use wgfc_compiler::{Activations, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ScalarNode, TensorType};
@@ -72,6 +72,7 @@ pub(super) fn compilations(
         precision: options.precision,
         keep_f32: options.keep_f32.clone(),
         weights: options.weights,
+        activations: options.activations,
         memory_limit: decoder.memory_limit(),
         ..Options::default()
     };
@@ -144,11 +145,12 @@ pub(super) fn compiled(
     }
     if options.precision != Precision::F32
         || options.weights != WeightBits::Own
+        || options.activations != Activations::Own
         || !options.keep_f32.is_empty()
     {
         return Err(Error::usage(
-            "the decoder is compiled: its precision and the bits of its weights are fixed",
-            "give --precision, --weights and --keep-f32 to `wgfc compile --generate`, or give the model itself",
+            "the decoder is compiled: its precision and the bits of its weights and activations are fixed",
+            "give --precision, --weights, --activations and --keep-f32 to `wgfc compile --generate`, or give the model itself",
         ));
     }
     let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;

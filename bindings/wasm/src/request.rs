@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::import::ExternalData;
 use wgfc_compiler::schedule::table::Tuning;
-use wgfc_compiler::{Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
+use wgfc_compiler::{Activations, Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -30,6 +30,8 @@ pub struct Request {
     pub keep_f32: Vec<String>,
     /// The quantization of weights of matrix products.
     pub weights: WeightBits,
+    /// The precision of what products multiply with quantised weights.
+    pub activations: Activations,
     /// Tensors of the model to return as extra outputs.
     pub taps: Vec<String>,
     /// Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints.
@@ -78,6 +80,7 @@ impl Request {
                 precision: self.precision,
                 keep_f32: self.keep_f32.clone(),
                 weights: self.weights,
+                activations: self.activations,
                 ..Options::default()
             };
             if let Some(text) = &self.schedules {

@@ -15,6 +15,12 @@ fn field2(word: u32, i: i32) -> u32 {
     return (word >> ((u32(i) & 15u) * 2u)) & 0x3u;
 }
 
+// The four lowest fields of 4 bits, each in a byte.
+fn bytes_of_fields(fields: u32) -> u32 {
+    let pairs = (fields | (fields << 8u)) & 0x00ff00ffu;
+    return (pairs | (pairs << 4u)) & 0x0f0f0f0fu;
+}
+
 // The bits of a small float: `man` bits of mantissa, `max_code` the largest finite number, `over`
 // what lies beyond it, `nan` not a number, `sign` the sign's bit (0: unsigned). Ties to even. Without
 // branches: some drivers take minutes over a kernel with hundreds.

@@ -147,6 +147,26 @@ impl Module<'_> {
         Ok(Some(Element { vector, ty, lane, half: b.dtype == DType::F16 }))
     }
 
+    /// The word that holds the element that a load without a guard reads, and its number among the elements of the word; `None` where it is
+    /// no word of storage, or the number is not the same everywhere.
+    pub(super) fn word_of(&mut self, s: &mut Scope, id: ExprId) -> Result<Option<(Handle, u32)>, Diagnostic> {
+        let Expr::Load { tensor, offset, guard: None } = self.kernel.body.expr(id) else { return Ok(None) };
+        let (i, b) = self.binding(*tensor)?;
+        let per = per_word(b.dtype);
+        let words = match b.encoding {
+            Encoding::Vector(words) => words,
+            Encoding::Packed => 1,
+            _ => return Ok(None),
+        };
+        let Some((at, lane)) = component(offset, words * per) else { return Ok(None) };
+        let vector = self.vector(s, i, &at, None)?;
+        let word = match words {
+            1 => vector,
+            _ => vector.component(["x", "y", "z", "w"][(lane / per) as usize & 3]),
+        };
+        Ok(Some((word, lane % per)))
+    }
+
     /// The name of vector `at` of binding `i`.
     pub(super) fn vector(
         &mut self,

@@ -11,6 +11,7 @@ pub mod cooperative;
 mod halves;
 mod handle;
 pub mod index;
+mod integers;
 mod lanes;
 pub mod loops;
 pub mod matmul;

@@ -9,13 +9,15 @@
 //! An `x` that is more than a load is computed once for the workgroup and [staged](Stage) in its memory where that has room.
 //! Sums beside the products are then added up by the threads that stage them.
 
+use super::integers::Weights;
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
-use crate::schedule::products::problem::Operands;
+use crate::kernel::{Body, Expr, ExprId, Family, GROUP, Kernel, Matmul};
+use crate::schedule::products::integers::Integers;
+use crate::schedule::products::problem::{self, Operands};
 use crate::schedule::products::{self, Results, ThinShape};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
@@ -36,9 +38,15 @@ pub(super) fn emit(
     let (shape, room) = (schedule.shape, schedule.room());
     let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok());
-    let staged = match (schedule.staged, depth) {
+    let integers = match (schedule.integers, problem::problem(kernel).and_then(|p| p.integers)) {
         (false, _) => None,
-        (true, depth) => depth.and_then(|d| d.checked_mul(shape.rows * 4)),
+        (true, Some(i)) => Some(i.in_blocks(shape.k)),
+        (true, None) => return Err(Diagnostic::internal("weights are no integers")),
+    };
+    let staged = match (schedule.staged, depth, integers) {
+        (false, ..) => None,
+        (true, depth, None) => depth.and_then(|d| d.checked_mul(shape.rows * 4)),
+        (true, depth, Some(i)) => depth.map(|d| i.bytes(shape.rows, d)),
     };
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
@@ -48,7 +56,12 @@ pub(super) fn emit(
     {
         return Err(Diagnostic::internal(format!("{schedule:?} does not fit the product")));
     }
-    let blocks = Blocks::new(kernel, o, shape, staged.is_some())?;
+    let stage_width = match integers {
+        Some(_) if room.subgroup > 1 => GROUP / 2,
+        Some(_) => GROUP,
+        None => shape.k.min(4),
+    };
+    let blocks = Blocks::new(kernel, o, shape, staged.map(|_| stage_width), integers)?;
     let mut module = Module::new(&blocks.kernel, cx)?;
     let roots = blocks.roots();
     module.vectorise(&roots);
@@ -62,9 +75,12 @@ pub(super) fn emit(
         depth: module.extent(&mut top, &steps)?,
     };
     let mut before = top.inner(4);
-    let staging = match staged {
-        Some(bytes) => Some(blocks.staging(&mut module, &mut before, shape, bytes)?),
-        None => None,
+    let staging = match (staged, depth) {
+        (Some(_), Some(depth)) => {
+            let subgroup = if integers.is_some() { room.subgroup } else { 1 };
+            Some(blocks.staging(&mut module, &mut before, shape, (depth, stage_width, subgroup))?)
+        }
+        _ => None,
     };
     before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
@@ -111,7 +127,7 @@ pub(super) fn emit(
     let wgsl = text.render().map_err(template_error)?;
     let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
-    if joined > 1 {
+    if joined > 1 || integers.is_some() && room.subgroup > 1 {
         module.subgroup = Some(room.subgroup);
     }
     let bytes = shape.workgroup_bytes(results, room) + staged.unwrap_or(0);
@@ -134,10 +150,18 @@ struct Blocks {
     /// The values computed for the stage of each line, by neighbouring k: the rows of `x`, which are kept there, then those of
     /// each sum.
     staged: Vec<Vec<ExprId>>,
+    /// The weights where they are multiplied as integers.
+    integers: Option<Weights>,
 }
 
 impl Blocks {
-    fn new(kernel: &Kernel, o: &Operands, shape: ThinShape, stage: bool) -> Result<Blocks, Diagnostic> {
+    fn new(
+        kernel: &Kernel,
+        o: &Operands,
+        shape: ThinShape,
+        stage: Option<u32>,
+        integers: Option<Integers>,
+    ) -> Result<Blocks, Diagnostic> {
         let Family::Matmul(Matmul { batch, m, n, k, .. }) = &kernel.family else {
             return Err(Diagnostic::internal("not a matmul kernel"));
         };
@@ -177,18 +201,17 @@ impl Blocks {
         let lines: Vec<ExprId> = std::iter::once(o.x).chain(o.sums.iter().copied()).collect();
         let mut made: Vec<Vec<Vec<ExprId>>> = vec![];
         let mut staged = vec![];
-        for root in if stage { &lines[..1] } else { &lines[..] } {
+        for root in if stage.is_some() { &lines[..1] } else { &lines[..] } {
             let rows = (0..shape.rows).map(|r| {
                 let make = |i: u32| match stage {
-                    true => body.push(Expr::Acc(STAGED + r * shape.k + i), DType::F32),
-                    false => at(&mut body, *root, r, i, 0),
+                    Some(_) => body.push(Expr::Acc(STAGED + r * shape.k + i), DType::F32),
+                    None => at(&mut body, *root, r, i, 0),
                 };
                 (0..shape.k).map(make).collect::<Vec<ExprId>>()
             });
             made.push(rows.collect());
         }
-        if stage {
-            let width = stage_width(shape);
+        if let Some(width) = stage {
             let mut domain = whole.clone();
             domain[K] = k.div(&i64::from(width).into(), &[]);
             for root in &lines {
@@ -204,8 +227,9 @@ impl Blocks {
         let mut made = made.into_iter();
         let x = made.next().unwrap_or_default();
         let sums = made.collect();
+        let integers = integers.map(|i| Weights::of(&mut body, &y, i)).transpose()?;
 
-        let mut blocks = Blocks { kernel: moved_stores(kernel, body), x, y, sums, staged };
+        let mut blocks = Blocks { kernel: moved_stores(kernel, body), x, y, sums, staged, integers };
         let all = blocks.roots();
         if let Family::Matmul(Matmul { a, b, sums, .. }) = &mut blocks.kernel.family {
             *a = all.first().copied().unwrap_or(0);
@@ -217,9 +241,9 @@ impl Blocks {
 
     /// Everything that a block adds up, `y` first.
     fn roots(&self) -> Vec<ExprId> {
-        let y = self.y.iter().chain(&self.sums).flatten().flatten();
-        let staged = self.staged.iter().flatten();
-        let mut all: Vec<ExprId> = y.chain(self.x.iter().flatten()).chain(staged).copied().collect();
+        let words = self.integers.iter().flat_map(Weights::loads);
+        let staged = self.staged.iter().flatten().copied();
+        let mut all: Vec<ExprId> = self.block_roots().into_iter().chain(words).chain(staged).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -227,6 +251,9 @@ impl Blocks {
 
     /// The expressions that the loop needs.
     fn block_roots(&self) -> Vec<ExprId> {
+        if let Some(weights) = &self.integers {
+            return weights.floats();
+        }
         let y = self.y.iter().chain(&self.sums).flatten().flatten();
         y.chain(self.x.iter().flatten()).copied().collect()
     }
@@ -237,11 +264,9 @@ impl Blocks {
         m: &mut Module,
         s: &mut Scope,
         shape: ThinShape,
-        bytes: u32,
+        (depth, width, subgroup): (u32, u32, u32),
     ) -> Result<Staging, Diagnostic> {
-        let width = stage_width(shape);
-        let len = bytes / 4 / width;
-        let per_line = len / shape.rows;
+        let per_line = depth / width;
         let roots: Vec<ExprId> = self.staged.iter().flatten().copied().collect();
         let loads = self.loads(&roots);
         let threads = shape.threads();
@@ -260,7 +285,7 @@ impl Blocks {
             s.resume(&mut turn);
             turns.push(turn);
         }
-        Ok(Staging { turns, width, len, per_line })
+        Ok(Staging { turns, width, per_line, subgroup })
     }
 
     /// Fills the stage with what is made of those loads, and adds up what is summed beside the products.
@@ -272,7 +297,10 @@ impl Blocks {
         r: Results,
         staging: &Staging,
     ) -> Result<Stage, Diagnostic> {
-        let Staging { turns, width, len, per_line } = staging;
+        if let Some(weights) = &self.integers {
+            return weights.stage(m, s, shape, r, (&self.staged, staging));
+        }
+        let Staging { turns, width, per_line, .. } = staging;
         let threads = shape.threads();
         for (u, scope) in turns.iter().enumerate() {
             let partly = (u as u32 + 1) * threads > *per_line;
@@ -305,7 +333,9 @@ impl Blocks {
                 s.line("}");
             }
         }
-        Ok(Stage { width: *width, len: *len, text: std::mem::take(&mut s.text) })
+        let element = if *width == 1 { "f32".into() } else { format!("vec{width}<f32>") };
+        let (len, text) = (per_line * shape.rows, std::mem::take(&mut s.text));
+        Ok(Stage { element, len, scales: None, subgroup: 1, text })
     }
 
     /// The loads that some expressions need.
@@ -317,7 +347,10 @@ impl Blocks {
 
     /// Reads the staged elements of the block at `step`.
     fn bind_staged(&self, s: &mut Scope, shape: ThinShape, depth: u32, step: &str, u: u32) {
-        let width = stage_width(shape);
+        if let Some(weights) = &self.integers {
+            return weights.bind_staged(s, shape, depth / shape.k, step, u);
+        }
+        let width = shape.k.min(4);
         let per_block = shape.k / width;
         for line in 0..shape.rows {
             for q in 0..per_block {
@@ -364,6 +397,9 @@ impl Blocks {
                 (false, _) => s.line(&format!("let {name} = min({at}, steps - 1);")),
             }
             s.bind_var(K, &name);
+            if let Some(weights) = &self.integers {
+                weights.fetch(m, &mut s)?;
+            }
             for id in &loads {
                 m.fetch(&mut s, *id)?;
             }
@@ -395,13 +431,16 @@ impl Blocks {
                 text.resume(&mut block.scope);
             }
         }
-        for block in &blocks {
+        for (u, block) in blocks.iter().enumerate() {
             if let Some(condition) = &block.condition {
                 text.line(&format!("if ({condition}) {{"));
             }
             let mut s = block.scope.inner(text.indent() + if block.condition.is_some() { 4 } else { 0 });
             s.resume(text);
-            self.add(m, &mut s, shape, results)?;
+            match &self.integers {
+                Some(weights) => weights.add(m, &mut s, shape, results, u)?,
+                None => self.add(m, &mut s, shape, results)?,
+            }
             text.resume(&mut s);
             if block.condition.is_some() {
                 text.line("}");
@@ -445,20 +484,16 @@ impl Blocks {
     }
 }
 
-/// Floats that are staged at once.
-fn stage_width(shape: ThinShape) -> u32 {
-    shape.k.min(4)
-}
-
 /// The part of a thread in staging, for which the loads are written.
-struct Staging {
+pub(super) struct Staging {
     /// With the names of the loads.
-    turns: Vec<Scope>,
-    /// Floats that are staged at once.
-    width: u32,
-    /// How many of these there are, and how many of a line.
-    len: u32,
-    per_line: u32,
+    pub turns: Vec<Scope>,
+    /// Elements of a row that a thread stages at once.
+    pub width: u32,
+    /// How many of these a line has.
+    pub per_line: u32,
+    /// Invocations of the subgroups in which neighbours stage together; 1 for none.
+    pub subgroup: u32,
 }
 
 /// A block whose loads are written.

@@ -213,6 +213,7 @@ impl Conv {
                 fours: [vectors; 2],
                 eights: [vectors; 2],
                 windows: vec![],
+                integers: None,
             };
             let all = products::candidates(&p, device, expect).into_iter();
             all.map(|g| cost::cycles(&g, &p, device, expect)).fold(f64::INFINITY, f64::min)

@@ -273,7 +273,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
         at.push(product.at(&c.out, part));
     }
     let stores = epilogue(graph, unit, &mut p, &results, &at)?;
-    finish(graph, unit, p, Family::Matmul(Matmul { batch, m, n, k, a, b, sums }), stores)
+    finish(graph, unit, p, Family::Matmul(Matmul { batch, m, n, k, a, b, sums, rounded: false }), stores)
 }
 
 /// An operand of a product in f32, without a rounding that only storing it would require.

@@ -248,7 +248,12 @@ pub struct Matmul {
     pub b: Vec<ExprId>,
     /// Values summed over k beside the products, over `%0 %1 %3`; only if [`thin`] holds.
     pub sums: Vec<ExprId>,
+    /// Whether the operand beside quantised weights may be rounded to 8 bits, in groups of [`GROUP`] along k that share a scale.
+    pub rounded: bool,
 }
+
+/// Neighbouring k that share a scale where an operand of a [`Matmul`] is rounded: the greatest magnitude over 127.
+pub const GROUP: u32 = 32;
 
 /// Attention with online softmax, accumulated in f32.
 #[derive(Clone, Debug, PartialEq)]

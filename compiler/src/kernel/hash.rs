@@ -308,10 +308,13 @@ impl<'k> Structure<'k> {
                     self.store(meet);
                 }
             }
-            Family::Matmul(Matmul { batch: _, m: _, n: _, k: _, a, b, sums }) => {
+            Family::Matmul(Matmul { batch: _, m: _, n: _, k: _, a, b, sums, rounded }) => {
                 self.place(*a);
                 self.list(b, |h, e| h.place(*e));
                 self.list(sums, |h, e| h.place(*e));
+                if *rounded {
+                    self.bytes(b"rounded");
+                }
             }
             Family::Attention(Attention {
                 q,

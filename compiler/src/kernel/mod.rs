@@ -21,7 +21,7 @@
 //! | [`Sort`] | `sort [rows, len, places] sorted s part p keep k` | row, position, place | cuts each row into parts of `p` positions, of which each `s` neighbours are in order already, and of each keeps the `k` least keys in order: `acc0` is the key (u64) at a place; stores for each row and place. Of parts that are kept whole places are positions; what others lack is the greatest key |
 //! | [`Loop`] | `loop [lanes…] steps [n]` | one an axis of lanes, step | for each lane: `acc i` is what `init` gives; then for each step in order `step` stores, and all `acc` become what `next` gives of the old ones; stores after the last. `while`: a lane may stop before a step in which this is false, as no step changes anything from then on |
 //! | [`StagedLoop`] | `staged_loop [lanes…] steps [n]` | as `Loop`, then element, term | the same by a workgroup for each lane, through arrays `s0, s1, …` in its memory: the stages `first` once, the stages `each` in every step, the stages `last` once. A stage computes all its elements before it writes: `acc` combines its terms, arrays and tensors are written at its element. `meet` says where words are in which several workgroups meet that share a lane, its first one; nothing is stored there |
-//! | [`Matmul`] | `matmul [batch, m, n, k]` | batch, m, n, k | `acc i` is the sum over k of the first operand and the i-th second one, in f32; results behind those are sums of an expression over batch, m, k; then stores, for each batch, m, n |
+//! | [`Matmul`] | `matmul [batch, m, n, k]` | batch, m, n, k | `acc i` is the sum over k of the first operand and the i-th second one, in f32; results behind those are sums of an expression over batch, m, k; then stores, for each batch, m, n. `rounded`: the operand beside weights that are integers may be rounded to 8 bits, in groups of 32 along k |
 //! | [`Attention`] | `attention [batch, s, t, d, e] parts p` | batch, s, t, d, e, part | `acc0` is `Σₜ softmaxₜ(scale·Σ_d q·k + mask)·v` in f32, then stores, for each batch, s, e. Of several parts each has a range of keys: `acc0 = Σₜ exp(score − acc1)·v`, stores also for each part, and `part` stores once for each batch, s and part of `acc1`, the greatest score, and `acc2 = Σₜ exp(score − acc1)` |
 //!
 //! A loop `from e most p` is a part of one: it begins with the step that expression `e`, over nothing, gives, and does at
@@ -83,6 +83,7 @@ pub mod dependence;
 mod family;
 mod hash;
 pub mod in_place;
+pub mod integers;
 pub mod length;
 mod parse;
 pub mod passes;
@@ -96,8 +97,8 @@ pub mod window;
 
 pub use body::{Body, Expr, ExprId, renumbered};
 pub use family::{
-    Array, Attention, Carry, Combined, Family, Loop, Map, Matmul, Part, PrefixScan, ReduceKind, Reduction,
-    Row, Sort, Stage, StagedLoop, Write, thin,
+    Array, Attention, Carry, Combined, Family, GROUP, Loop, Map, Matmul, Part, PrefixScan, ReduceKind,
+    Reduction, Row, Sort, Stage, StagedLoop, Write, thin,
 };
 pub use hash::Capacity;
 pub use parse::parse;

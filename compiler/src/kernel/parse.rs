@@ -240,7 +240,10 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
             Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, meet, why })
         }
         "matmul" => match <[Dim; 4]>::try_from(extents.clone()) {
-            Ok([batch, m, n, k]) => Family::Matmul(Matmul { batch, m, n, k, a: 0, b: vec![], sums: vec![] }),
+            Ok([batch, m, n, k]) => {
+                let (b, sums, rounded) = (vec![], vec![], p.eat_word("rounded"));
+                Family::Matmul(Matmul { batch, m, n, k, a: 0, b, sums, rounded })
+            }
             Err(_) => return Err(wrong("batch, m, n, k")),
         },
         "attention" => {

@@ -97,7 +97,9 @@ impl fmt::Display for Family {
             Family::StagedLoop(StagedLoop { lanes, steps, why, .. }) => {
                 write!(f, "staged_loop [{}] steps [{steps}] as {}", list(lanes), quoted(why))
             }
-            Family::Matmul(Matmul { batch, m, n, k, .. }) => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
+            Family::Matmul(Matmul { batch, m, n, k, rounded, .. }) => {
+                write!(f, "matmul [{batch}, {m}, {n}, {k}]{}", flag(" rounded", *rounded))
+            }
             Family::Attention(Attention { batch, s, t, d, e, parts, .. }) => {
                 write!(f, "attention [{batch}, {s}, {t}, {d}, {e}] parts {parts}")
             }

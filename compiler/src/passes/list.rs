@@ -5,7 +5,7 @@ use super::{
 };
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::{few_channels, key_parts, scatter};
-use crate::options::{Fusion, Precision, Technique, WeightBits};
+use crate::options::{Activations, Fusion, Precision, Technique, WeightBits};
 use crate::rewrite::{
     canonical, flattened, long_rows, long_sums, parts, recognise, region, rules, sorts, winograd,
 };
@@ -334,6 +334,18 @@ pub static PASSES: &[Pass] = &[
         name: "forms",
         about: "Unrolls sums of few terms, and rounds the operands of products that matrix units then take.",
         run: Run::Kernels(forms::fit),
+        ..KERNELS
+    },
+    Pass {
+        name: "rounded",
+        about: "Lets products with quantised weights round the other operand to 8 bits (`--activations`).",
+        needed: Some("`--activations` asks for it: compile without that option"),
+        run: Run::Kernels(|kernels, cx| {
+            if cx.options.activations == Activations::Q8 {
+                crate::kernel::integers::allow(kernels);
+            }
+            Ok(())
+        }),
         ..KERNELS
     },
 ];

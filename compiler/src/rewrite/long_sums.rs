@@ -102,6 +102,7 @@ fn slices(
             fours,
             eights: [eights; 2],
             windows: vec![],
+            integers: None,
         };
         let tiled = products::candidates(&p, device, expect).into_iter();
         tiled.map(|g| cost::cycles(&g, &p, device, expect)).min_by(f64::total_cmp)
@@ -153,6 +154,7 @@ pub(super) fn least(sizes: Sizes, device: &DeviceProfile, expect: &Expected) -> 
         half: false,
         eights: [false; 2],
         windows: vec![],
+        integers: None,
     };
     let time = |p: &Problem| {
         let all = products::candidates(p, device, expect).into_iter();

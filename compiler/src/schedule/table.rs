@@ -226,6 +226,7 @@ mod tests {
                     7 => Schedule::Product(Product::Thin(products::Thin {
                         shape: few,
                         staged: r,
+                        integers: q,
                         bytes: g,
                         subgroup: h,
                     })),

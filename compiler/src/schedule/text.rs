@@ -86,7 +86,6 @@ fields! {
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }
     products::Tiled { shape, buffers, unroll, rows_first }
     products::Cooperative { shape, subgroup }
-    products::Thin { shape, staged, bytes, subgroup }
     products::window::Window { threads, rows, cols }
     products::Block { threads, rows, cols, width }
     products::Serial { threads, unrolled }
@@ -95,6 +94,25 @@ fields! {
     attention::Decode { threads, subgroup }
     Stream { threads, lanes, unroll, heads, run, subgroup }
     Matrices { queries, sub_queries, keys, ahead, subgroup }
+}
+
+/// The words before the fields say whether it computes in integers.
+impl Part for products::Thin {
+    fn write(&self, _: &'static str, out: &mut Vec<(&'static str, String)>) {
+        self.shape.write("shape", out);
+        self.staged.write("staged", out);
+        self.bytes.write("bytes", out);
+        self.subgroup.write("subgroup", out);
+    }
+    fn read(_: &str, given: &mut Given) -> Result<products::Thin, String> {
+        Ok(products::Thin {
+            shape: Part::read("shape", given)?,
+            staged: Part::read("staged", given)?,
+            integers: false,
+            bytes: Part::read("bytes", given)?,
+            subgroup: Part::read("subgroup", given)?,
+        })
+    }
 }
 
 impl Schedule {
@@ -132,7 +150,9 @@ impl Schedule {
             Schedule::SpreadLoop(s) => (s.write("", &mut out), "staged_loop spread"),
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
-            Schedule::Product(Product::Thin(s)) => (s.write("", &mut out), "product thin"),
+            Schedule::Product(Product::Thin(s)) => {
+                (s.write("", &mut out), if s.integers { "product integers" } else { "product thin" })
+            }
             Schedule::Product(Product::Window(s)) => (s.write("", &mut out), "product window"),
             Schedule::Product(Product::Block(s)) => (s.write("", &mut out), "product block"),
             Schedule::Product(Product::Serial(s)) => (s.write("", &mut out), "product serial"),
@@ -191,6 +211,10 @@ impl FromStr for Schedule {
             ["sort", "path"] => Schedule::Sort(sorts::Sort::Path(Part::read("", g)?)),
             ["sort", "merge"] => Schedule::Sort(sorts::Sort::Merge(Part::read("", g)?)),
             ["product", "thin"] => Schedule::Product(products::Product::Thin(Part::read("", g)?)),
+            ["product", "integers"] => {
+                let thin = products::Thin { integers: true, ..Part::read("", g)? };
+                Schedule::Product(products::Product::Thin(thin))
+            }
             ["product", "window"] => Schedule::Product(products::Product::Window(Part::read("", g)?)),
             ["product", "block"] => Schedule::Product(products::Product::Block(Part::read("", g)?)),
             ["product", "serial"] => Schedule::Product(products::Product::Serial(Part::read("", g)?)),
@@ -206,7 +230,7 @@ impl FromStr for Schedule {
             _ => {
                 return Err(format!(
                     "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop blocked, staged_loop spread, product (tiled, cooperative, \
-                     thin, window, block, serial), attention (tiled, decode, streamed, cooperative) and steps",
+                     thin, integers, window, block, serial), attention (tiled, decode, streamed, cooperative) and steps",
                     words.join(" ")
                 ));
             }

@@ -180,11 +180,15 @@ fn all_layouts_of_a_tile() {
 fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Shape> {
     let p = problem(kernel).unwrap();
     let shape = |s| match s {
+        Product::Thin(t) if t.integers => Some(Shape::Integers(t.shape)),
         Product::Thin(t) => Some(Shape::Thin(t.shape)),
         _ => None,
     };
-    let thin: Vec<Shape> =
+    let mut thin: Vec<Shape> =
         products::candidates(&p, &case.profile, &case.expect).into_iter().filter_map(shape).collect();
+    if p.integers.is_some() {
+        thin.retain(|s| matches!(s, Shape::Integers(_)));
+    }
     assert!(!thin.is_empty(), "{p:?}");
     let seed = thin.len() as u32 + p.cols.as_const().unwrap_or(0) as u32;
     let pick = |x: &f32| thin[((x + 1.0) / 2.0 * thin.len() as f32) as usize % thin.len()];
@@ -265,6 +269,17 @@ fn blocks_of_vectors() {
     check_product(&gpus, [b, m, n * 4, k], &[("b", 2), ("m", 9), ("n", 5), ("k", 6)], PLAIN, Some(block));
 }
 
+/// A row rounded to 8 bits: the multiple of each group's scale that is nearest, and of two the one that is even.
+fn rounded(row: &[f64]) -> Vec<f64> {
+    let group = |group: &[f64]| {
+        let greatest = group.iter().fold(0.0f32, |g, x| g.max(x.abs() as f32));
+        let inverse = if greatest < 1e-36 { 0.0 } else { 127.0 / greatest };
+        let scale = f64::from(greatest / 127.0);
+        group.iter().map(|x| f64::from((*x as f32 * inverse).round_ties_even()) * scale).collect::<Vec<f64>>()
+    };
+    row.chunks(GROUP as usize).flat_map(group).collect()
+}
+
 /// Checks a product with few rows with the chosen geometry and some others.
 fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
     let mut case = Case::new(&[]);
@@ -287,6 +302,7 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
         let row = &x[m * depth..][..depth];
         let mean = row.iter().map(|x| x * x).sum::<f64>() / depth as f64;
         let norm = if g.norm { 1.0 / (mean + 1e-6).sqrt() } else { 1.0 };
+        let row = &if g.rounded { rounded(row) } else { row.to_vec() };
         for n in 0..cols {
             let mut value = 1.0;
             for (i, w) in weights.iter().enumerate() {
@@ -301,7 +317,8 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
         }
     }
     let candidates = thin_candidates(&case, &kernel, others).into_iter().map(Some);
-    for forced in [None].into_iter().chain(candidates) {
+    let chosen = (!g.rounded).then_some(None);
+    for forced in chosen.into_iter().chain(candidates) {
         let emit = |cx: &Cx| {
             let e = emit_as(&kernel, cx, forced).unwrap();
             e.check().unwrap();
@@ -309,8 +326,9 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
         };
         // SwiftShader takes seconds to compile one of these, so it runs only some of those with the chosen
         // geometry.
-        let some =
-            forced.is_none() && g.rows <= 2 && matches!(g.weights, DType::F32 | DType::F16 | DType::U4);
+        let some = (forced.is_none() || g.rounded)
+            && g.rows <= 2
+            && matches!(g.weights, DType::F32 | DType::F16 | DType::U4);
         let slow = |gpu: &Gpu, e: &EmittedKernel| {
             gpu.name.contains("SwiftShader") && !(some && e.subgroup_size == gpu.subgroup && gpu.takes_case())
         };
@@ -362,6 +380,22 @@ fn thin_products_of_narrow_types() {
         // As many sums as fit the registers, so that loads are narrower than 16 bytes.
         let g = Gemv { weights: F16, rows: 8, products: 3, norm: true, ..Gemv::plain(64, 32, by_column) };
         check_gemv(&gpus, g, 1);
+    }
+}
+
+/// Products of rows that are rounded to 8 bits, in integers.
+#[test]
+fn thin_products_in_integers() {
+    let gpus = gpus();
+    use DType::*;
+    for weights in [U8, I8, U4, I4, U2, I2] {
+        let g = |rows, depth, cols| Gemv { weights, rounded: true, rows, ..Gemv::plain(depth, cols, false) };
+        check_gemv(&gpus, Gemv { products: 2, norm: true, split: Some(5), ..g(1, 1120, 35) }, 1);
+        if matches!(weights, U8 | U4) {
+            check_gemv(&gpus, Gemv { input: F16, ..g(1, 192, 64) }, 1);
+            check_gemv(&gpus, Gemv { norm: true, ..g(3, 96, 33) }, 1);
+            check_gemv(&gpus, g(8, 448, 20), 1);
+        }
     }
 }
 
@@ -520,6 +554,7 @@ fn choices() {
             making: Default::default(),
             half: false,
             windows: vec![],
+            integers: None,
             fours: [true, y == Depth || what != "first convolution"],
             eights: [false; 2],
         };

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use wgfc::Error;
-use wgfc::compiler::{Precision, WeightBits};
+use wgfc::compiler::{Activations, Precision, WeightBits};
 
 /// The type of values of f32 in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -33,6 +33,13 @@ pub enum WeightArg {
     Q4,
 }
 
+/// Bits of what products multiply with quantised weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ActivationArg {
+    /// 8 bits
+    Q8,
+}
+
 /// In which type values are kept.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PrecisionArgs {
@@ -42,6 +49,9 @@ pub struct PrecisionArgs {
     /// Round the weights of products to so many bits, to the nearest in blocks of 32 with a scale
     #[arg(long, value_enum, value_name = "BITS")]
     pub weights: Option<WeightArg>,
+    /// Let products with quantised weights round what they multiply to so many bits, in groups of 32 with a scale, and multiply integers
+    #[arg(long, value_enum, value_name = "BITS")]
+    pub activations: Option<ActivationArg>,
     /// Keep what this node of the model computes, and the weights that only it reads, in f32; may be repeated
     #[arg(long, value_name = "NODE")]
     pub keep_f32: Vec<String>,
@@ -57,6 +67,14 @@ impl PrecisionArgs {
             ));
         }
         Ok(())
+    }
+
+    /// The bits of activations, as the compiler takes them.
+    pub fn activations(&self) -> Activations {
+        match self.activations {
+            None => Activations::Own,
+            Some(ActivationArg::Q8) => Activations::Q8,
+        }
     }
 
     /// The bits of weights, as the compiler takes them.

@@ -285,6 +285,12 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const FOLD: f64 = 8.0;
     /// Operations around a block of a single element.
     const NARROW: f64 = 6.0;
+    /// Operations that put a field of less than 8 bits into a byte: a mask and half a shift for four.
+    const UNPACKED: f64 = 0.375;
+    /// Operations that scale the dot product of a unit.
+    const SCALED: f64 = 4.0;
+    /// Operations that round an element of a row.
+    const ROUNDED: f64 = 4.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
@@ -307,7 +313,24 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     // Sums are written, and added up in turns; many of them one part after another.
     let parts = (sums / f64::from(t.round(p.results, g.room())).max(1.0)).ceil();
     let folds = if lanes > 1.0 { parts * (1.0 + (lanes / joined).log(FOLD).ceil()) } else { 1.0 };
-    let staged_bytes = stage(SUM * rows * s.depth, 0.0);
+    let integers = p.integers.filter(|_| g.integers).map(|i| i.in_blocks(t.k));
+    let staged_bytes = match integers {
+        Some(i) => f64::from(i.bytes(t.rows, s.depth as u32)),
+        None => stage(SUM * rows * s.depth, 0.0),
+    };
+    // A dot product is one instruction for four terms; of a unit, a conversion, the scales, and what makes them.
+    let (dots, unit) = match integers {
+        Some(i) => (4.0, f64::from(i.unit)),
+        None => (1.0, 1.0),
+    };
+    let made = match integers {
+        Some(i) => {
+            let fields = if i.pairs { UNPACKED } else { 0.0 };
+            fields + (p.making[1].value + rows * SCALED) / unit
+        }
+        None => p.making[1].element(wide),
+    };
+    let rounding = if integers.is_some() { ROUNDED } else { 0.0 };
     Launch {
         workgroups: s.batch * (s.cols / f64::from(t.tile_cols())).ceil(),
         threads,
@@ -315,12 +338,15 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(t.workgroup_bytes(p.results, g.room())) + staged_bytes,
         memory: s.columns * spread + s.results,
-        multiply_adds: blocks * k * cols * products * rows,
-        operations: blocks * (k * cols * products * p.making[1].element(wide) + narrow)
-            + stage(rows * s.depth * p.making[0].element(1.0), blocks * rows * k * p.making[0].term()),
+        multiply_adds: blocks * k * cols * products * rows / dots,
+        operations: blocks * (k * cols * products * made + narrow)
+            + stage(
+                rows * s.depth * (p.making[0].element(1.0) + rounding),
+                blocks * rows * k * p.making[0].term(),
+            ),
         loads: blocks * (k * cols * products * y / width + stage(0.0, row_loads)),
         turns: steps * threads,
-        shared: SUM * (blocks * stage(rows * k, 0.0) + 2.0 * sums * threads / joined),
+        shared: SUM * (blocks * stage(rows * k, 0.0) / dots + 2.0 * sums * threads / joined),
         cached: blocks * (k * cols * p.bits / 8.0 + stage(0.0, rows * k * SUM)),
         fetched: f64::from(t.tile_cols()) * s.depth * p.bits / 8.0 * spread + rows * s.depth * element,
         stored: rows * f64::from(t.tile_cols()) * SUM,

@@ -4,6 +4,7 @@
 //! [`candidates`].
 
 pub mod cost;
+pub mod integers;
 pub mod problem;
 mod shapes;
 mod steps;
@@ -74,6 +75,8 @@ pub struct Thin {
     pub shape: ThinShape,
     /// Whether the rows are computed once for the workgroup, in its memory.
     pub staged: bool,
+    /// Whether they are rounded there to 8 bits, and multiplied with weights as integers.
+    pub integers: bool,
     /// Bytes of workgroup memory in which sums are added up.
     pub bytes: u32,
     /// Invocations of the subgroups in which sums are added up first; 1 for none.
@@ -231,7 +234,10 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
     }
-    out.extend(thin_shapes(p, device).into_iter().map(|shape| Product::Thin(thin(shape, p, device))));
+    for shape in thin_shapes(p, device) {
+        out.extend(integers::thin(shape, p, device).map(Product::Thin));
+        out.push(Product::Thin(thin(shape, p, device)));
+    }
     for w in p.windows.iter().filter(|_| single) {
         let threads = device.max_invocations.clamp(1, 128);
         out.push(Product::Window(Window { threads, rows: w.rows, cols: w.cols }));
@@ -268,7 +274,7 @@ pub fn thin(shape: ThinShape, p: &Problem, device: &DeviceProfile) -> Thin {
     let stage = stage_bytes(shape, p)
         .filter(|b| shape.round(p.results, beside(*b)) >= shape.accumulators(p.results).min(8));
     let Room { bytes, subgroup } = beside(stage.unwrap_or(0));
-    Thin { shape, staged: stage.is_some(), bytes, subgroup }
+    Thin { shape, staged: stage.is_some(), integers: false, bytes, subgroup }
 }
 
 /// Bytes that staging the rows takes, where it is worth it.

@@ -1,5 +1,6 @@
 //! The properties of a product of matrices that are looked at before it is cut up.
 
+use super::integers::{Integers, integers};
 use super::window::{self, Work};
 use super::{Contiguous, EIGHT, FEW_ROWS, Results, SINGLE, TileShape};
 use crate::cost::ASSUMED;
@@ -48,6 +49,8 @@ pub struct Problem {
     pub eights: [bool; 2],
     /// The blocks in which it can be written out.
     pub windows: Vec<Work>,
+    /// How the weights are integers, where the rows may be rounded.
+    pub integers: Option<Integers>,
 }
 
 /// The instructions that make an element of an operand beside the load of one element.
@@ -136,7 +139,10 @@ impl fmt::Display for Problem {
             [false, true] => ", y by fours",
             [true, true] => ", both by fours",
         })?;
-        if self.half { f.write_str(", f16 by eights") } else { Ok(()) }
+        if self.half {
+            f.write_str(", f16 by eights")?;
+        }
+        if self.integers.is_some() { f.write_str(", in integers") } else { Ok(()) }
     }
 }
 
@@ -253,6 +259,8 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
     windows.retain(|w| !stores_are_long(kernel, w.rows * w.cols));
+    let rounded = matches!(&kernel.family, Family::Matmul(m) if m.rounded && m.batch.is(1));
+    let integers = (rounded && y.order == Contiguous::Depth).then(|| integers(kernel, &o)).flatten();
     let (x, y) = (x.order, y.order);
     Some(Problem {
         batch,
@@ -270,6 +278,7 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
         fours,
         eights,
         windows,
+        integers,
     })
 }
 

@@ -20,6 +20,8 @@ pub struct Gemv {
     pub norm: bool,
     /// The first column that goes to a second tensor.
     pub split: Option<i64>,
+    /// Whether rows may be rounded to 8 bits.
+    pub rounded: bool,
 }
 
 /// The number of k in a block of quantised weights.
@@ -47,6 +49,7 @@ impl Gemv {
             products: 1,
             norm: false,
             split: None,
+            rounded: false,
         }
     }
     pub fn blocks(self) -> i64 {
@@ -133,7 +136,7 @@ impl Gemv {
             }
         }
         let [batch, m, n, k] = domain;
-        let family = Family::Matmul(Matmul { batch, m, n, k, a, b, sums });
+        let family = Family::Matmul(Matmul { batch, m, n, k, a, b, sums, rounded: self.rounded });
         (Kernel { family, body, stores, nodes: vec![] }, t)
     }
 }

@@ -154,6 +154,7 @@ pub enum Shape {
     Exactly(Product),
     Cooperative(CooperativeShape),
     Thin(ThinShape),
+    Integers(ThinShape),
     Serial,
     Queries(Tiles),
     Matrices(Matrices),
@@ -179,6 +180,10 @@ impl Shape {
                 Schedule::Product(Product::Cooperative(products::Cooperative { shape, subgroup }))
             }
             Shape::Thin(shape) => Schedule::Product(Product::Thin(products::thin(shape, &p(), device))),
+            Shape::Integers(shape) => {
+                let thin = products::integers::thin(shape, &p(), device).expect("room for the rows");
+                Schedule::Product(Product::Thin(thin))
+            }
             Shape::Serial => Schedule::Product(Product::Serial(products::serial(&p(), device))),
             Shape::Queries(tiles) => {
                 let subgroup =
@@ -436,7 +441,7 @@ pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -
     let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);
     let stores =
         vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None, combine: None }];
-    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] });
+    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![], rounded: false });
     (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
 }
 
@@ -510,6 +515,6 @@ pub fn convolution(case: &mut Case, s: Conv) -> (Kernel, [TensorId; 3]) {
     let stores =
         vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None, combine: None }];
     let [batch, m, n, k] = [batch, m, n, k].map(c);
-    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] });
+    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![], rounded: false });
     (Kernel { family, body, stores, nodes: vec![] }, [tx, tw, to])
 }
