@@ -5,6 +5,7 @@
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use wgfc::compiler::Activations;
 use wgfc::compiler::import::gguf;
 use wgfc::generate::{Scorer, Windows, compile_decoder};
 use wgfc::{
@@ -135,6 +136,35 @@ fn devices_compute_the_logits_of_transformers() {
             let d = difference(&got[0].to_f32s().unwrap(), &tensor(&at.join(logits_of)));
             assert!(d < 5e-5, "{name} on {}: {d:e}", gpu.summary().name);
         }
+    }
+}
+
+/// Products of one token with quantised weights, in integers: within what rounding the rows to 8 bits does.
+#[test]
+fn rounded_activations_compute_nearly_the_same_logits() {
+    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
+    // Its matrices have blocks of Q2_K to Q6_K: scales with factors, minima, elements in two fields.
+    let at = folder().join("llama-tied");
+    let dims = [("batch", 1), ("past", 0), ("seq", 1)].map(|(k, v)| (k.to_owned(), v)).into();
+    let options = Options { dims, activations: Activations::Q8, ..Options::default() };
+    let program = ModelFile::open(&at.join("model.gguf")).unwrap().compile(&options).unwrap();
+    let integers = program.kernels.iter().filter(|k| k.wgsl.contains("dot4I8Packed")).count();
+    assert_eq!(integers, 8, "of {} kernels", program.kernels.len());
+    let given = program.inputs.iter().map(|i| match &*i.name {
+        "input_ids" => (i.name.clone(), Tensor::from_i64(vec![1, 1], &ids[..1])),
+        name => {
+            let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+            (name.to_owned(), Tensor::from_f32(shape, &[]))
+        }
+    });
+    let given: BTreeMap<String, Tensor> = given.collect();
+    let want = tensor(&at.join("gguf_logits.npy"));
+    let vocabulary = *want.shape.last().unwrap();
+    let want = Tensor::from_f32(vec![vocabulary], &want.to_f32s().unwrap()[..vocabulary]);
+    for gpu in Backend::adapters() {
+        let got = run_session(&mut session(&gpu, &program).unwrap(), &given).unwrap();
+        let d = difference(&got[0].to_f32s().unwrap(), &want);
+        assert!((1e-4..2e-2).contains(&d), "on {}: {d:e}", gpu.summary().name);
     }
 }
 

@@ -239,3 +239,93 @@ impl Affine {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::Poly;
+
+    /// Sixteen neighbours of what `element` makes of the number of each.
+    fn sixteen(body: &mut Body, element: impl Fn(&mut Body, i64) -> ExprId) -> Vec<ExprId> {
+        (0..16).map(|i| element(body, i)).collect()
+    }
+
+    fn load(body: &mut Body, tensor: usize, dtype: DType, offset: Poly) -> ExprId {
+        let l = body.push(Expr::Load { tensor, offset, guard: None }, dtype);
+        body.push(Expr::Cast(DType::F32, l), DType::F32)
+    }
+
+    fn number(body: &mut Body, x: f64) -> ExprId {
+        body.push(Expr::Const(Scalar::from_f64(DType::F32, x)), DType::F32)
+    }
+
+    fn op(body: &mut Body, op: BinaryOp, p: ExprId, q: ExprId) -> ExprId {
+        body.push(Expr::Binary(op, p, q), DType::F32)
+    }
+
+    /// `%3` counts blocks of 16 elements.
+    fn at(i: i64) -> Poly {
+        &(&Poly::var(3) * 16) + &i.into()
+    }
+
+    #[test]
+    fn blocks_with_a_zero_and_a_scale() {
+        let mut b = Body::default();
+        let elements = sixteen(&mut b, |b, i| {
+            let (q, s, eight) =
+                (load(b, 0, DType::U4, at(i)), load(b, 1, DType::F16, Poly::var(3)), number(b, 8.0));
+            let q = op(b, BinaryOp::Sub, q, eight);
+            op(b, BinaryOp::Mul, q, s)
+        });
+        let form = affine(&mut b, &elements).unwrap();
+        assert_eq!((form.zero, form.offset, form.terms.len()), (-8, None, 1));
+        assert_eq!(form.scale, Some(load(&mut b, 1, DType::F16, Poly::var(3))));
+        assert_eq!(unit(&mut b, &elements), Some(16));
+    }
+
+    #[test]
+    fn six_bits_in_two_fields_with_a_minimum() {
+        let mut b = Body::default();
+        let elements = sixteen(&mut b, |b, i| {
+            let (low, high) = (load(b, 0, DType::U4, at(i)), load(b, 1, DType::U2, at(i)));
+            let (sixteen, s, m) =
+                (number(b, 16.0), load(b, 2, DType::F16, Poly::var(3)), load(b, 3, DType::U8, Poly::var(3)));
+            let high = op(b, BinaryOp::Mul, high, sixteen);
+            let q = op(b, BinaryOp::Add, low, high);
+            let q = op(b, BinaryOp::Mul, s, q);
+            op(b, BinaryOp::Sub, q, m)
+        });
+        let form = affine(&mut b, &elements).unwrap();
+        let factors: Vec<i64> = form.terms.iter().map(|t| t.factor).collect();
+        assert_eq!((factors, form.zero, form.offset.is_some()), (vec![1, 16], 0, true));
+    }
+
+    #[test]
+    fn ranges_are_those_of_bytes() {
+        for (dtype, zero) in [(DType::I8, 0), (DType::U8, 128), (DType::I4, -8), (DType::U4, 0)] {
+            let mut b = Body::default();
+            let elements = sixteen(&mut b, |b, i| load(b, 0, dtype, at(i)));
+            let form = affine(&mut b, &elements).unwrap();
+            assert_eq!((form.zero, form.scale, form.offset), (zero, None, None), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn others_have_no_form() {
+        let mut b = Body::default();
+        let apart = sixteen(&mut b, |b, i| load(b, 0, DType::I8, at(2 * i)));
+        let floats = sixteen(&mut b, |b, i| load(b, 1, DType::F8E4M3, at(i)));
+        let wide = sixteen(&mut b, |b, i| load(b, 2, DType::I16, at(i)));
+        let large = sixteen(&mut b, |b, i| {
+            let (x, factor) = (load(b, 3, DType::U4, at(i)), number(b, 16.0));
+            op(b, BinaryOp::Mul, x, factor)
+        });
+        let own_scales = sixteen(&mut b, |b, i| {
+            let (x, s) = (load(b, 4, DType::U4, at(i)), load(b, 5, DType::F16, at(i)));
+            op(b, BinaryOp::Mul, x, s)
+        });
+        for elements in [apart, floats, wide, large, own_scales] {
+            assert_eq!(affine(&mut b, &elements), None);
+        }
+    }
+}
