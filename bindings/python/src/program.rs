@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use wgfc::compiler::options::States;
 use wgfc::compiler::schedule::cost::Expected;
-use wgfc::compiler::{DeviceProfile, Precision, WeightBits};
+use wgfc::compiler::{Activations, DeviceProfile, Precision, WeightBits};
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Dim;
 use wgfc::{Cache, Error, ModelFile, Options, SaveOptions, speeds};
@@ -280,6 +280,15 @@ pub(crate) fn word<T: serde::de::DeserializeOwned>(option: &str, text: &str, kno
         .map_err(|_| PyValueError::new_err(format!("{option}: unknown value \"{text}\"; known are {known}")))
 }
 
+/// The bits of activations that the option `activations` asks for.
+pub(crate) fn activation_bits(activations: Option<&str>) -> PyResult<Activations> {
+    match activations {
+        None => Ok(Activations::Own),
+        Some("q8") => Ok(Activations::Q8),
+        Some(a) => Err(PyValueError::new_err(format!("activations: unknown value \"{a}\"; known is \"q8\""))),
+    }
+}
+
 /// The bits of weights that the option `weights` asks for.
 pub(crate) fn weight_bits(weights: Option<&str>) -> PyResult<WeightBits> {
     match weights {
@@ -328,7 +337,7 @@ fn source(py: Python<'_>, model: &Bound<'_, PyAny>) -> PyResult<(ModelFile, Stri
 
 /// Compiles a model from a path or from `bytes`. See `wgfc.compile`.
 #[pyfunction]
-#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, precision, keep_f32, weights, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
+#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, precision, keep_f32, weights, activations, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
 #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
 pub fn compile(
     py: Python<'_>,
@@ -344,6 +353,7 @@ pub fn compile(
     precision: &str,
     keep_f32: Vec<String>,
     weights: Option<&str>,
+    activations: Option<&str>,
     fusion: &str,
     without: Vec<String>,
     adapter: Option<&Bound<'_, PyAny>>,
@@ -355,7 +365,7 @@ pub fn compile(
 ) -> PyResult<Program> {
     let levels = "\"none\", \"elementwise\", \"full\"";
     let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\", \"layouts\"";
-    let weights = weight_bits(weights)?;
+    let (weights, activations) = (weight_bits(weights)?, activation_bits(activations)?);
     let precision = word("precision", precision, "\"f32\", \"f16\"")?;
     if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {
         return Err(PyValueError::new_err(
@@ -367,6 +377,7 @@ pub fn compile(
         precision,
         keep_f32,
         weights,
+        activations,
         dims,
         states: wanted_states(states, state_capacity)?,
         without: without.iter().map(|w| word("without", w, parts)).collect::<PyResult<_>>()?,

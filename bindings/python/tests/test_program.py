@@ -94,7 +94,7 @@ def test_how_much_is_fused(small):
             wgfc.compile(small("mlp"), **wrong)
     with pytest.raises(TypeError, match="states"):
         wgfc.compile(small("mlp"), states=3)
-    for wrong in [dict(precision="f8"), dict(weights="q2"), dict(keep_f32=["Gemm"])]:
+    for wrong in [dict(precision="f8"), dict(weights="q2"), dict(activations="q4"), dict(keep_f32=["Gemm"])]:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             wgfc.compile(small("mlp"), **wrong)
 

@@ -16,8 +16,8 @@ use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, GROUP, Kernel, Matmul};
-use crate::schedule::products::integers::Integers;
-use crate::schedule::products::problem::{self, Operands};
+use crate::schedule::products::integers::{self, Integers};
+use crate::schedule::products::problem::Operands;
 use crate::schedule::products::{self, Results, ThinShape};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
@@ -38,10 +38,12 @@ pub(super) fn emit(
     let (shape, room) = (schedule.shape, schedule.room());
     let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok());
-    let integers = match (schedule.integers, problem::problem(kernel).and_then(|p| p.integers)) {
-        (false, _) => None,
-        (true, Some(i)) => Some(i.in_blocks(shape.k)),
-        (true, None) => return Err(Diagnostic::internal("weights are no integers")),
+    let integers = match schedule.integers {
+        false => None,
+        true => {
+            let found = integers::integers(kernel, o).map(|i| i.in_blocks(shape.k));
+            Some(found.ok_or_else(|| Diagnostic::internal("weights are no integers"))?)
+        }
     };
     let staged = match (schedule.staged, depth, integers) {
         (false, ..) => None,

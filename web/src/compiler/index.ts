@@ -37,6 +37,8 @@ export interface CompileSettings {
   readonly keepF32?: readonly string[];
   /** Quantizes the weights of matrix products to 8 or 4 bits, with one scale per block of 32. */
   readonly weights?: "q8" | "q4";
+  /** Lets products with quantized weights round the other operand to 8 bits, in groups of 32 with one scale, and multiply integers. */
+  readonly activations?: "q8";
   /** Disables fusion, so that every operator has its own kernel. */
   readonly unfused?: boolean;
   /** Tensors of the model to return as extra outputs. */
@@ -218,9 +220,11 @@ function requestOf(o: CompileOptions): object {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights } = o;
+  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, activations } = o;
   // JSON omits undefined fields.
-  return { profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights };
+  return {
+    profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights, activations,
+  };
 }
 
 function compiled(

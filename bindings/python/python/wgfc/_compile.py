@@ -37,6 +37,7 @@ def compile(
     precision: Literal["f32", "f16"] = "f32",
     keep_f32: Collection[str] = (),
     weights: Optional[Literal["q8", "q4"]] = None,
+    activations: Optional[Literal["q8"]] = None,
     fusion: Literal["none", "elementwise", "full"] = "full",
     without: Collection[str] = (),
     adapter: Union[None, str, int, Adapter] = None,
@@ -74,6 +75,9 @@ def compile(
         ``Program.inspect`` lists them. A run whose outputs are not all finite then gives a ``RuntimeWarning``.
     ``weights``
         ``"q8"`` or ``"q4"`` quantizes the weights of matrix products to 8 or 4 bits, with one scale per block of 32.
+    ``activations``
+        ``"q8"`` lets products with quantized weights round the other operand to 8 bits, in groups of 32 with one scale, and multiply
+        integers.
     ``keep_f32``
         Nodes of the model whose values and weights ``precision`` and ``weights`` leave in f32.
     ``fusion``, ``without``
@@ -111,6 +115,7 @@ def compile(
         precision=precision,
         keep_f32=list(keep_f32),
         weights=weights,
+        activations=activations,
         fusion=fusion,
         without=list(without),
         adapter=adapter,

@@ -28,6 +28,7 @@ def compile(
     precision: str,
     keep_f32: list[str],
     weights: Optional[str],
+    activations: Optional[str],
     fusion: str,
     without: list[str],
     adapter: _Adapter,

@@ -44,7 +44,7 @@ impl Integers {
 }
 
 /// How the weights of a product whose rows may be rounded are integers, if all are.
-pub(super) fn integers(kernel: &Kernel, o: &Operands) -> Option<Integers> {
+pub fn integers(kernel: &Kernel, o: &Operands) -> Option<Integers> {
     let group = Poly::constant(GROUP.into());
     if !o.depth.modulo(&group, &[]).is(0) || o.depth.as_const().is_none() {
         return None;
