@@ -276,8 +276,8 @@ pub fn group_query(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) ->
                 None => cache::angles(cx, *t, &offset, &batch, &s)?,
             };
         }
-        q = rotary::rotate(cx, q, cos, sin, p.interleaved)?;
-        k = rotary::rotate(cx, k, cos, sin, p.interleaved)?;
+        q = rotary::rotate(cx, q, cos, sin, rotary::Pairs::of(p.interleaved))?;
+        k = rotary::rotate(cx, k, cos, sin, rotary::Pairs::of(p.interleaved))?;
     }
     let (k, v) = match (&held, o.past) {
         (Cache::Grows(_), Some((pk, pv))) => (append(cx, pk, k)?, append(cx, pv, v)?),

@@ -23,10 +23,28 @@ fn turned(cx: &mut Lowering, sign: B, [a, c, b, d]: [Value; 4]) -> Result {
     Ok(cx.map_to(f, &[a, c, b, d], shape)?)
 }
 
+/// Which elements of a head are rotated together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairs {
+    /// `(i, i + r)`.
+    Halves,
+    /// `(2i, 2i + 1)`.
+    Neighbours,
+    /// `(2i, 2i + 1)`, which become elements `(i, i + r)` of the result: enough where queries and keys are reordered alike, as their
+    /// dot products stay the same.
+    NeighboursToHalves,
+}
+
+impl Pairs {
+    /// Neighbours if `interleaved`, else halves.
+    pub fn of(interleaved: bool) -> Pairs {
+        if interleaved { Pairs::Neighbours } else { Pairs::Halves }
+    }
+}
+
 /// Rotates the first `2 · r` elements of each head of `x`, `[batch, heads, s, d]`, by angles whose
-/// cosine and sine broadcast to `[batch, heads, s, r]`. The pairs are `(i, i + r)`, or `(2i, 2i + 1)`
-/// when interleaved.
-pub fn rotate(cx: &mut Lowering, x: Value, cos: Value, sin: Value, interleaved: bool) -> Result {
+/// cosine and sine broadcast to `[batch, heads, s, r]`.
+pub fn rotate(cx: &mut Lowering, x: Value, cos: Value, sin: Value, pairs: Pairs) -> Result {
     let shape = cx.shape(x);
     let (r, d) = (cx.shape(cos)[3].clone(), shape[3].clone());
     match (r.as_const(), d.as_const()) {
@@ -37,12 +55,12 @@ pub fn rotate(cx: &mut Lowering, x: Value, cos: Value, sin: Value, interleaved: 
         }
     }
     let (first, second, step) =
-        if interleaved { (Poly::ZERO, Poly::ONE, 2) } else { (Poly::ZERO, r.clone(), 1) };
+        if pairs == Pairs::Halves { (Poly::ZERO, r.clone(), 1) } else { (Poly::ZERO, Poly::ONE, 2) };
     let a = cx.slice(x, 3, &first, step, &r)?;
     let b = cx.slice(x, 3, &second, step, &r)?;
     let real = turned(cx, B::Sub, [a, cos, b, sin])?;
     let imaginary = turned(cx, B::Add, [b, cos, a, sin])?;
-    let turned = if interleaved {
+    let turned = if pairs == Pairs::Neighbours {
         let pair = [cx.unsqueeze(real, &[4])?, cx.unsqueeze(imaginary, &[4])?];
         let both = cx.concat(&pair, 4)?;
         let mut flat = shape.clone();

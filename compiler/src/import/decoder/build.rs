@@ -427,8 +427,12 @@ impl Build<'_> {
         if let Some(r) = positions.rotary {
             let [cos, sin] =
                 *shared.angles.get(r).ok_or_else(|| OpError::internal("no such rotary embedding"))?;
-            q = rotary::rotate(cx, q, cos, sin, d.rotary[r].interleaved)?;
-            k = rotary::rotate(cx, k, cos, sin, d.rotary[r].interleaved)?;
+            let pairs = match d.rotary[r].interleaved {
+                true => rotary::Pairs::NeighboursToHalves,
+                false => rotary::Pairs::Halves,
+            };
+            q = rotary::rotate(cx, q, cos, sin, pairs)?;
+            k = rotary::rotate(cx, k, cos, sin, pairs)?;
         }
         let shape = vec![self.batch.clone(), d.heads.1.into(), self.past.clone(), d.head.into()];
         let mut caches = [("key", k), ("value", v)].map(|(what, new)| {

@@ -51,7 +51,7 @@ fn onnx(cx: &mut Cx) -> Lowered {
         };
     }
     let interleaved = cx.flag("interleaved", false)?;
-    let y = rotary::rotate(cx, h, cos, sin, interleaved)?;
+    let y = rotary::rotate(cx, h, cos, sin, rotary::Pairs::of(interleaved))?;
     Ok(vec![if rank == 3 { heads::join(cx, y)? } else { y }])
 }
 
@@ -78,7 +78,7 @@ fn microsoft(cx: &mut Cx) -> Lowered {
     };
     let (cos, sin) = (rotary::rows(cx, cos, at)?, rotary::rows(cx, sin, at)?);
     let interleaved = cx.flag("interleaved", false)?;
-    let y = rotary::rotate(cx, h, cos, sin, interleaved)?;
+    let y = rotary::rotate(cx, h, cos, sin, rotary::Pairs::of(interleaved))?;
     Ok(vec![if rank == 3 { heads::join(cx, y)? } else { y }])
 }
 
