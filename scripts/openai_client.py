@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Drive `wgfc api` with the package `openai`: completions whole and streamed, several clients, errors, clients that go away.
+"""Drive `wgfc api` with the package `openai`: completions whole and streamed, embeddings, several clients, errors, clients that
+go away.
 
     python3 scripts/openai_client.py [WGFC]      the program; without it target/debug/wgfc
 
@@ -75,6 +76,31 @@ def check_forms(client):
             raise AssertionError(f"{bad} is accepted")
         except openai.BadRequestError as e:
             assert e.param == "response_format", e
+
+
+def check_embeddings(client):
+    """Vectors of several texts, by themselves and together; the client asks for base64 unless it is told otherwise."""
+
+    def vectors(**asked):
+        return [d.embedding for d in client.embeddings.create(model="model", **asked).data]
+
+    def near(a, b):
+        return len(a) == len(b) and all(abs(x - y) < 1e-5 for x, y in zip(a, b))
+
+    texts = ["the sea", "a", "the sea the sea", "salt"]
+    together = vectors(input=texts)
+    with concurrent.futures.ThreadPoolExecutor(8) as clients:
+        alone = list(clients.map(lambda t: vectors(input=t, encoding_format="float")[0], texts * 4))
+    assert all(near(a, b) for a, b in zip(alone, together * 4))
+    assert all(abs(sum(x * x for x in v) - 1) < 1e-5 for v in together) and not near(together[0], together[1])
+    answer = client.embeddings.create(model="model", input=[[3, 1], [5]], dimensions=4)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == 3 and len(answer.data[1].embedding) == 4
+    for bad in ({"input": []}, {"input": [[99]]}, {"input": "a", "dimensions": 9999}, {"input": ["a"] * 2049}):
+        try:
+            vectors(**bad)
+            raise AssertionError(f"{bad} is accepted")
+        except openai.BadRequestError as e:
+            assert e.param in bad, e
 
 
 def fails(kind, **arguments):
@@ -170,6 +196,12 @@ with tempfile.TemporaryDirectory() as folder:
         words[2] = "json"
         server = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
         check_forms(openai.OpenAI(base_url=server.stdout.readline().strip(), api_key=KEY, max_retries=0))
+        server.terminate()
+        server.wait()
+
+        words = [program, "api", "model", "--embeddings"]
+        server = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+        check_embeddings(openai.OpenAI(base_url=server.stdout.readline().strip(), api_key=KEY, max_retries=0))
     finally:
         server.terminate()
         server.wait()

@@ -5,7 +5,7 @@
 //! share weights and cache. [`Generator::generate`] returns an iterator of tokens. The generated tokens stay in the cache,
 //! so that the next prompt continues the sequence. A [`BatchGenerator`] generates several sequences at once, and a
 //! [`ContinuousGenerator`] several that begin and end at any time. With [`GeneratorOptions::speculate`] tokens are guessed by a
-//! [`Proposer`] and several verified in one run. A [`Scorer`] computes how likely given tokens are. [`Generator::chat`] answers
+//! [`Proposer`] and several verified in one run. A [`Scorer`] computes how likely given tokens are, an [`Embedder`] one vector for each text. [`Generator::chat`] answers
 //! [`Message`]s, of which a model's
 //! [`ChatTemplate`] makes the prompt.
 //!
@@ -30,6 +30,7 @@ mod chat;
 mod choose;
 mod constraint;
 mod continuous;
+mod embed;
 mod fits;
 mod fixed;
 mod head;
@@ -51,6 +52,7 @@ pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
 pub use constraint::{Constraint, Forms};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
+pub use embed::{Accepts, Embedder, Pooling, normalised};
 pub use logprobs::{LogProbs, MOST_LOGPROBS};
 pub use options::{GeneratorOptions, Request};
 pub use perplexity::{Perplexity, Scorer, Windows};
@@ -58,7 +60,9 @@ pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
 pub use saved::cached_tokens;
 pub use speculate::{Draft, Lookup, Proposer, Speculated};
-pub use text::{ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, TOKENIZER, TOKENIZER_CONFIG, TextStream};
+pub use text::{
+    ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, POOLING, TOKENIZER, TOKENIZER_CONFIG, TextStream,
+};
 pub use tokens::{Continuation, Tokens};
 
 use crate::model::device_error;

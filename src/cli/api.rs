@@ -1,6 +1,7 @@
 //! `wgfc api`: a server of a decoder by OpenAI's protocol.
 
 mod answers;
+mod embeddings;
 mod engine;
 mod forms;
 mod likely;
@@ -9,11 +10,12 @@ mod protocol;
 mod routes;
 mod text;
 
-use super::args::ApiArgs;
+use super::args::{ApiArgs, PoolingArg};
 use super::connections::{self, Limits};
 use super::device_cache::DeviceCache;
 use super::terminal::Terminal;
 use super::{adapter, generate, shown};
+use embeddings::Embeddings;
 use engine::Engine;
 use hyper_util::service::TowerToHyperService;
 use metrics::Metrics;
@@ -22,13 +24,16 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use wgfc::generate::ContinuousGenerator;
+use wgfc::generate::{ContinuousGenerator, Embedder};
 use wgfc::{Decoder, Error, GeneratorOptions};
 
 /// The environment variable with the key that requests must have.
 const KEY: &str = "WGFC_API_KEY";
 /// The sequences at a time unless an option says otherwise.
 const BATCH: usize = 8;
+/// The tokens of a prompt that are processed at a time, and those of texts for embeddings, unless an option says otherwise.
+const CHUNK: usize = 128;
+const EMBEDDED: usize = 1024;
 /// The most bytes of a refused request that are read, so that its client receives the answer.
 const DRAIN: usize = 64 << 20;
 
@@ -48,16 +53,24 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     let address = listener.local_addr().map_err(taken)?;
     let decoder = super::generate::open(&a.model, &a.decoder, t)?;
     let decoder = generate::weighted(decoder, &a.decoder, t)?;
-    let generator = generator(a, &decoder, t)?;
-    t.warnings(generator.warnings());
-    t.note(&format!("{} sequences at a time, {} may wait", generator.batch(), a.queue));
     let metrics = Arc::new(Metrics::default());
-    let engine = Engine::start(generator, a.queue.into(), metrics.clone())
-        .map_err(|e| Error::Internal(format!("no thread for the engine: {e}")))?;
+    let thread = |e| Error::Internal(format!("no thread for the engine: {e}"));
+    let (mut engine, mut embeddings) = (None, None);
+    if a.embeddings {
+        let embedder = embedder(a, &decoder, t)?;
+        t.warnings(embedder.warnings());
+        embeddings = Some(Embeddings::start(embedder, a.queue.into()).map_err(thread)?);
+    } else {
+        let generator = generator(a, &decoder, t)?;
+        t.warnings(generator.warnings());
+        t.note(&format!("{} sequences at a time, {} may wait", generator.batch(), a.queue));
+        engine = Some(Engine::start(generator, a.queue.into(), metrics.clone()).map_err(thread)?);
+    }
     let server = Arc::new(Server {
         decoder: Arc::new(decoder),
         forms: Arc::default(),
         engine,
+        embeddings,
         metrics,
         model: name(a),
         created: routes::now(),
@@ -88,7 +101,7 @@ fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<ContinuousG
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
     let options = GeneratorOptions {
-        prompt_chunk: a.prompt_chunk.max(1),
+        prompt_chunk: a.prompt_chunk.unwrap_or(CHUNK).max(1),
         ..generate::options(&a.decoder, &mut cache, a.capacity)
     };
     let what = format!("compiling {} and loading its weights", shown(&a.model));
@@ -102,6 +115,23 @@ fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<ContinuousG
             made => made,
         },
     };
+    let made = made.map_err(|e| super::load::without_weights(e, decoder.model()))?;
+    cache.save(t);
+    Ok(made)
+}
+
+/// Compiles the model for embeddings.
+fn embedder(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<Embedder, Error> {
+    let gpu = adapter::open(&a.decoder.adapter, t)?;
+    let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
+    let options = GeneratorOptions {
+        prompt_chunk: a.prompt_chunk.unwrap_or(EMBEDDED).max(1),
+        ..generate::options(&a.decoder, &mut cache, a.capacity)
+    };
+    let pooling = a.pooling.map(PoolingArg::of_library).or(decoder.pooling()).unwrap_or_default();
+    let what = format!("compiling {} and loading its weights", shown(&a.model));
+    let _progress = super::load::compiling_as(&gpu, what, t);
+    let made = Embedder::on_device(&gpu, decoder, pooling, &options);
     let made = made.map_err(|e| super::load::without_weights(e, decoder.model()))?;
     cache.save(t);
     Ok(made)

@@ -14,7 +14,7 @@ mod train;
 mod variant;
 
 #[cfg(feature = "api")]
-pub use api::ApiArgs;
+pub use api::{ApiArgs, PoolingArg};
 pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
     BenchPerplexityArgs, BenchRegretArgs, BenchTransfersArgs, LoopForm,

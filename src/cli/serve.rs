@@ -3,8 +3,8 @@
 mod http;
 
 use super::args::ServeArgs;
-use super::is_program;
 use super::terminal::Terminal;
+use super::{base64, is_program};
 use http::{Answer, Content, Limits, Request};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ fn policy(page: &str) -> String {
     let inline = page.split("<script").skip(1).filter_map(|s| {
         let (attributes, rest) = s.split_once('>')?;
         let (text, _) = rest.split_once("</script>")?;
-        (!attributes.contains("src=")).then(|| format!(" 'sha256-{}'", base64(&Sha256::digest(text))))
+        (!attributes.contains("src=")).then(|| format!(" 'sha256-{}'", base64::encode(&Sha256::digest(text))))
     });
     let scripts: String = inline.collect();
     format!(
@@ -110,20 +110,6 @@ fn policy(page: &str) -> String {
          connect-src 'self' http: https: data: blob:; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; \
          object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-}
-
-/// Base64 of RFC 4648, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for part in bytes.chunks(3) {
-        let word = (0..3).fold(0, |w, i| w << 8 | usize::from(part.get(i).copied().unwrap_or(0)));
-        for i in 0..4 {
-            let digit = char::from(DIGITS[word >> (18 - 6 * i) & 63]);
-            text.push(if i <= part.len() { digit } else { '=' });
-        }
-    }
-    text
 }
 
 /// The files of a model, and its address relative to their folder. The address of a compiled folder ends in `/` or is empty.
@@ -263,7 +249,7 @@ mod tests {
     fn scripts_in_the_page_are_known_by_their_hashes() {
         for (text, code) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {
-            assert_eq!(base64(text.as_bytes()), code);
+            assert_eq!(base64::encode(text.as_bytes()), code);
         }
         let all = policy("<script type=\"importmap\">{}</script><script src=\"./main.js\"></script>");
         let hash = "'sha256-RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o='";

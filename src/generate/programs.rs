@@ -61,8 +61,16 @@ pub(super) fn compilations(
     options: &GeneratorOptions,
     batch: usize,
 ) -> Result<Compilations, Error> {
+    let common = common(gpu, decoder, options)?;
+    let mut all = both(decoder.source()?, common, batch, options.prompt_chunk)?;
+    all.long = all.long.filter(|_| options.prompt_chunk > 1);
+    Ok(all)
+}
+
+/// The options that all programs of a decoder have in common.
+pub(super) fn common(gpu: &Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Options, Error> {
     check_capacity(options)?;
-    let common = Options {
+    Ok(Options {
         fusion: options.fusion,
         without: options.without.clone(),
         profile: DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() }
@@ -75,10 +83,7 @@ pub(super) fn compilations(
         activations: options.activations,
         memory_limit: decoder.memory_limit(),
         ..Options::default()
-    };
-    let mut all = both(decoder.source()?, common, batch, options.prompt_chunk)?;
-    all.long = all.long.filter(|_| options.prompt_chunk > 1);
-    Ok(all)
+    })
 }
 
 fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {

@@ -12,8 +12,8 @@ mod pieces;
 #[cfg(feature = "tokenizers")]
 mod vocabulary;
 
-use super::Sampling;
 use super::chat::{ChatOptions, ChatTemplate, Message};
+use super::{Pooling, Sampling};
 use crate::artefact::{PLAN, ReadOptions, is_program};
 use crate::{Bundle, Error, ModelFile};
 use chat::Chat;
@@ -50,6 +50,7 @@ pub struct Decoder {
     tokenizer: Option<Result<Arc<Guarded>, Error>>,
     defaults: Defaults,
     chat: Chat,
+    pooling: Option<Pooling>,
     path: PathBuf,
     memory_limit: Option<u64>,
 }
@@ -149,7 +150,9 @@ impl Decoder {
         };
         let files = Files { folder, budget: Budget::of_data(memory_limit) };
         let (tokenizer, defaults, chat) = (files.tokenizer()?, files.defaults()?, files.chat()?);
+        let pooling = files.pooling()?;
         let decoder = Decoder {
+            pooling,
             model,
             compiled,
             tokenizer: tokenizer.map(|t| Ok(Arc::new(t))),
@@ -195,6 +198,7 @@ impl Decoder {
         if self.defaults == Defaults::default() {
             self.defaults = gguf::defaults(&header);
         }
+        self.pooling = self.pooling.or_else(|| gguf::pooling(&header));
         if cfg!(feature = "chat") && !self.chat.is_there() {
             self.chat = Chat::of_gguf(&header, &self.path);
         }
@@ -210,6 +214,10 @@ impl Decoder {
     /// The model's file; empty if the decoder was opened in compiled form.
     pub fn model(&self) -> &ModelFile {
         &self.model
+    }
+    /// How the model's publisher makes embeddings of hidden states, if the file [`POOLING`] or the metadata of a GGUF file says it.
+    pub fn pooling(&self) -> Option<Pooling> {
+        self.pooling
     }
     /// The compiled plans, if the decoder was opened in compiled form.
     pub fn compiled(&self) -> Option<&Bundle> {
@@ -481,6 +489,8 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const CONFIG: &str = "generation_config.json";
 /// The name of the file with the tokenizer's special tokens and the chat template beside a model.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The file in which sentence-transformers keeps how hidden states become embeddings.
+pub const POOLING: &str = "1_Pooling/config.json";
 /// The name of the chat template's own file beside a model.
 pub const ADDED_TEMPLATE: &str = "chat_template.jinja";
 
@@ -544,6 +554,12 @@ impl Files {
     fn defaults(&self) -> Result<Option<Defaults>, Error> {
         let Some((path, bytes)) = self.read(CONFIG, 1)? else { return Ok(None) };
         Defaults::parse(&bytes).map(Some).map_err(|e| Error::file_help(&path, e, NOT_CONFIG))
+    }
+
+    fn pooling(&self) -> Result<Option<Pooling>, Error> {
+        let Some((path, bytes)) = self.read(POOLING, 1)? else { return Ok(None) };
+        let help = "give the file as sentence-transformers writes it, or remove it";
+        Pooling::parse(&bytes).map_err(|e| Error::file_help(&path, e, help))
     }
 
     fn chat(&self) -> Result<Chat, Error> {

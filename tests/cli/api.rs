@@ -681,3 +681,64 @@ fn servers_that_cannot_start_say_why() {
     let port = taken.local_addr().unwrap().port();
     wgfc(d.path(), &format!("api|model|--port|{port}")).exits(1).says("cannot be listened to");
 }
+
+#[test]
+fn embeddings_are_served() {
+    let d = folder();
+    let dir = d.path();
+    model(dir);
+    let server = serve(dir, "|model|--embeddings|--pooling|last|--capacity|40|--queue|4");
+    let ask = |fields: Value| {
+        let mut body = json!({ "model": "model" });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        server.post("/v1/embeddings", &body.to_string())
+    };
+    let vectors = |fields: Value| {
+        let (status, answer) = ask(fields);
+        assert_eq!((status, &answer["object"]), (200, &json!("list")), "{answer}");
+        let all = answer["data"].as_array().unwrap();
+        assert!(all.iter().enumerate().all(|(i, d)| d["index"] == i && d["object"] == "embedding"));
+        let floats = |d: &Value| {
+            let all = d["embedding"].as_array().unwrap();
+            all.iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<f32>>()
+        };
+        (all.iter().map(floats).collect::<Vec<_>>(), answer["usage"]["prompt_tokens"].clone())
+    };
+    let same =
+        |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
+    let (three, tokens) = vectors(json!({ "input": ["the sea", "a", "the sea the sea"] }));
+    assert!(three.len() == 3 && tokens.as_u64().unwrap() > 20 && !same(&three[0], &three[1]));
+    let (one, _) = vectors(json!({ "input": "a", "encoding_format": "float", "user": "u" }));
+    assert!(same(&one[0], &three[1]));
+    let (ids, tokens) = vectors(json!({ "input": [[3, 1, 36], [5]] }));
+    assert!(tokens == 4 && same(&vectors(json!({ "input": [3, 1, 36] })).0[0], &ids[0]));
+    let (short, _) = vectors(json!({ "input": "a", "dimensions": 3 }));
+    let length: f32 = short[0].iter().map(|x| x * x).sum();
+    assert!(short[0].len() == 3 && (length - 1.0).abs() < 1e-5);
+    let (_, answer) = ask(json!({ "input": "a", "encoding_format": "base64" }));
+    // Four bytes of each element, in digits of six bits.
+    let text = answer["data"][0]["embedding"].as_str().unwrap();
+    assert_eq!(text.len(), (one[0].len() * 4).div_ceil(3) * 4);
+
+    for (fields, code, param) in [
+        (json!({ "input": [[37]] }), "invalid_value", json!("input")),
+        (json!({ "input": [[]] }), "invalid_value", json!("input")),
+        (json!({ "input": [vec![1; 41]] }), "context_length_exceeded", json!("input")),
+        (json!({ "input": "a", "dimensions": 5000 }), "invalid_value", json!("dimensions")),
+        (json!({ "input": "a", "colour": "red" }), "unknown_parameter", json!("colour")),
+    ] {
+        let (status, answer) = ask(fields);
+        assert_eq!(
+            (status, &answer["error"]["code"], &answer["error"]["param"]),
+            (400, &json!(code), &param)
+        );
+    }
+    let (status, answer) = server.post("/v1/completions", r#"{"model": "model", "prompt": "a"}"#);
+    assert!(status == 404 && answer["error"]["code"] == "unsupported_endpoint", "{answer}");
+    let models = server.get("/v1/models", "").1;
+    assert_eq!(models["data"][0]["max_model_len"], 40);
+
+    let generating = serve(dir, "|model|--batch|1");
+    let (status, answer) = generating.post("/v1/embeddings", r#"{"model": "model", "input": "a"}"#);
+    assert!(status == 404 && answer["error"]["code"] == "unsupported_endpoint", "{answer}");
+}

@@ -32,6 +32,7 @@ mod data;
 mod decoders;
 mod dispatches;
 mod draws;
+mod embeddings;
 mod exact;
 mod examples;
 mod extremes;

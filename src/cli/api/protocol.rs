@@ -151,17 +151,13 @@ impl Call {
     /// # Errors
     /// JSON that is not valid, fields of the wrong type or value, unknown fields, fields that are not supported.
     pub fn read(body: &[u8], chat: bool, defaults: &Defaults) -> Result<Call, Refusal> {
-        let fields: Value = serde_json::from_slice(body).map_err(|e| {
-            Refusal::new(400, format!("the body of the request is not valid JSON: {e}"), Some("invalid_json"))
-        })?;
-        let Value::Object(fields) = fields else {
-            let message = format!("the body of the request is {}, not an object", kind(&fields));
-            return Err(Refusal::new(400, message, Some("invalid_json")));
-        };
-        let mut f = Fields(fields);
+        let mut f = fields(body)?;
         let model = f.text("model")?.ok_or_else(|| missing("model"))?;
-        let mut prompts =
-            if chat { vec![messages(f.0.remove("messages"), body)?] } else { prompts(f.0.remove("prompt"))? };
+        let mut prompts = if chat {
+            vec![messages(f.0.remove("messages"), body)?]
+        } else {
+            prompts(f.0.remove("prompt"), "prompt")?
+        };
         let tools = match chat {
             true => {
                 let tools = Tools::read(f.take("tools").as_ref(), f.take("tool_choice"))?;
@@ -243,16 +239,31 @@ impl Call {
     }
 }
 
+/// The fields of a request's body.
+///
+/// # Errors
+/// JSON that is not valid, or no object.
+pub fn fields(body: &[u8]) -> Result<Fields, Refusal> {
+    let fields: Value = serde_json::from_slice(body).map_err(|e| {
+        Refusal::new(400, format!("the body of the request is not valid JSON: {e}"), Some("invalid_json"))
+    })?;
+    let Value::Object(fields) = fields else {
+        let message = format!("the body of the request is {}, not an object", kind(&fields));
+        return Err(Refusal::new(400, message, Some("invalid_json")));
+    };
+    Ok(Fields(fields))
+}
+
 /// The fields of an object that have not been read yet.
-struct Fields(Map<String, Value>);
+pub struct Fields(Map<String, Value>);
 
 impl Fields {
     /// A value that is present and not null.
-    fn take(&mut self, name: &str) -> Option<Value> {
+    pub fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
-    fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(s)) => Ok(Some(s)),
@@ -288,7 +299,7 @@ impl Fields {
     }
 
     /// A count of at least 1. A field that is not `known` is left.
-    fn count(&mut self, name: &str, known: bool) -> Result<Option<usize>, Refusal> {
+    pub fn count(&mut self, name: &str, known: bool) -> Result<Option<usize>, Refusal> {
         let Some(n) = (if known { self.integer(name)? } else { None }) else { return Ok(None) };
         let count = usize::try_from(n).ok().filter(|n| *n > 0);
         let few = || Refusal::param(name, format!("'{name}' is {n}, which is less than 1"), "invalid_value");
@@ -296,7 +307,7 @@ impl Fields {
     }
 
     /// Refuses fields that have not been read.
-    fn finish(self, within: &str) -> Result<(), Refusal> {
+    pub fn finish(self, within: &str) -> Result<(), Refusal> {
         let Some(name) = self.0.keys().next() else { return Ok(()) };
         let name: String = format!("{within}{name}").chars().take(200).collect();
         let message = format!("Unrecognized request argument supplied: {name}");
@@ -349,32 +360,32 @@ pub fn missing(name: &str) -> Refusal {
     Refusal::param(name, format!("Missing required parameter: '{name}'."), "missing_required_parameter")
 }
 
-/// The prompts of a completion: a text, token ids, or an array of either.
-fn prompts(value: Option<Value>) -> Result<Vec<Prompt>, Refusal> {
+/// The texts of the field `name`: a text, token ids, or an array of either.
+pub fn prompts(value: Option<Value>, name: &str) -> Result<Vec<Prompt>, Refusal> {
     const WANT: &str = "a string, an array of strings, an array of token ids or an array of such arrays";
-    let empty = || Refusal::param("prompt", "'prompt' is an empty array", "invalid_value");
+    let empty = || Refusal::param(name, format!("'{name}' is an empty array"), "invalid_value");
     match value {
-        None | Some(Value::Null) => Err(missing("prompt")),
+        None | Some(Value::Null) => Err(missing(name)),
         Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(all)) => match all.first() {
             None => Err(empty()),
-            Some(Value::Number(_)) => Ok(vec![Prompt::Tokens(tokens(&all)?)]),
+            Some(Value::Number(_)) => Ok(vec![Prompt::Tokens(tokens(&all, name)?)]),
             Some(Value::String(_) | Value::Array(_)) => all
                 .into_iter()
                 .map(|one| match one {
                     Value::String(text) => Ok(Prompt::Text(text)),
-                    Value::Array(ids) => Ok(Prompt::Tokens(tokens(&ids)?)),
-                    other => Err(wrong("prompt", WANT, &other)),
+                    Value::Array(ids) => Ok(Prompt::Tokens(tokens(&ids, name)?)),
+                    other => Err(wrong(name, WANT, &other)),
                 })
                 .collect(),
-            Some(other) => Err(wrong("prompt", WANT, other)),
+            Some(other) => Err(wrong(name, WANT, other)),
         },
-        Some(other) => Err(wrong("prompt", WANT, &other)),
+        Some(other) => Err(wrong(name, WANT, &other)),
     }
 }
 
-fn tokens(all: &[Value]) -> Result<Vec<i64>, Refusal> {
-    all.iter().map(|id| id.as_i64().ok_or_else(|| wrong("prompt", "token ids (integers)", id))).collect()
+fn tokens(all: &[Value], name: &str) -> Result<Vec<i64>, Refusal> {
+    all.iter().map(|id| id.as_i64().ok_or_else(|| wrong(name, "token ids (integers)", id))).collect()
 }
 
 /// The messages of a chat: objects with a `role`. `value` is that of the field, and `body` the whole request.
@@ -526,6 +537,27 @@ fn unsupported(f: &mut Fields, chat: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Calls `check` with a body in which some bytes are changed, many times.
+#[cfg(test)]
+pub fn changed(body: &[u8], times: usize, check: impl Fn(&[u8])) {
+    let mut rng = wgfc::random::Rng::new(1, "bodies");
+    let signs = b"{}[]\",:0-9.eE+ntf\\u\xff\x00 ";
+    for _ in 0..times {
+        let mut body = body.to_vec();
+        for _ in 0..1 + rng.bits() % 4 {
+            let at = rng.bits() as usize % body.len();
+            let sign = signs[rng.bits() as usize % signs.len()];
+            match rng.bits() % 4 {
+                0 => body.insert(at, sign),
+                1 if body.len() > 1 => drop(body.remove(at)),
+                2 => body.truncate(at.max(1)),
+                _ => body[at] = sign,
+            }
+        }
+        check(&body);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -590,25 +622,14 @@ mod tests {
             r#"{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "stream": true,
                 "stream_options": {"include_usage": false}, "tools": [], "response_format": {"type": "text"}, "n": 1}"#,
         ];
-        let mut rng = wgfc::random::Rng::new(1, "bodies");
-        let signs = b"{}[]\",:0-9.eE+ntf\\u\xff\x00 ";
-        for i in 0..20_000 {
-            let mut body = bodies[i % 2].as_bytes().to_vec();
-            for _ in 0..1 + rng.bits() % 4 {
-                let at = rng.bits() as usize % body.len();
-                let sign = signs[rng.bits() as usize % signs.len()];
-                match rng.bits() % 4 {
-                    0 => body.insert(at, sign),
-                    1 if body.len() > 1 => drop(body.remove(at)),
-                    2 => body.truncate(at.max(1)),
-                    _ => body[at] = sign,
+        for body in bodies {
+            changed(body.as_bytes(), 10_000, |body| {
+                for chat in [false, true] {
+                    if let Err(refusal) = Call::read(body, chat, &Defaults::default()) {
+                        assert!((400..500).contains(&refusal.status) && !refusal.message.is_empty());
+                    }
                 }
-            }
-            for chat in [false, true] {
-                if let Err(refusal) = Call::read(&body, chat, &Defaults::default()) {
-                    assert!((400..500).contains(&refusal.status) && !refusal.message.is_empty());
-                }
-            }
+            });
         }
     }
 

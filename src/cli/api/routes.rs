@@ -1,6 +1,7 @@
 //! The paths of the server, and what guards them.
 
 use super::answers::Asked;
+use super::embeddings::{self, Embeddings};
 use super::engine::{Engine, Job};
 use super::metrics::Metrics;
 use super::protocol::{Call, Prompt, Refusal};
@@ -22,8 +23,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use wgfc::generate::{Constraint, Forms};
 use wgfc::{Decoder, Error};
@@ -38,7 +39,10 @@ pub struct Server {
     pub decoder: Arc<Decoder>,
     /// The forms of answers, which are made when first needed.
     pub forms: Arc<OnceLock<Result<Forms, Error>>>,
-    pub engine: Engine,
+    /// The thread that generates, unless the server makes embeddings.
+    pub engine: Option<Engine>,
+    /// The thread that makes embeddings, if the server does.
+    pub embeddings: Option<Embeddings>,
     pub metrics: Arc<Metrics>,
     /// The name of the model.
     pub model: String,
@@ -83,7 +87,12 @@ impl IntoResponse for Refusal {
 }
 
 fn object(status: u16, value: &Value) -> Response {
-    let mut response = Response::new(Body::from(value.to_string()));
+    text(status, value.to_string())
+}
+
+/// An answer of this JSON.
+pub fn text(status: u16, json: String) -> Response {
+    let mut response = Response::new(Body::from(json));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -97,6 +106,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{name}", get(model))
         .route("/v1/completions", post(|s, r| generate(s, r, false)))
+        .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/chat/completions", post(|s, r| generate(s, r, true)))
         .fallback(async |r: Request| {
             let message = format!("there is no {}", shortened(r.uri().path()));
@@ -118,7 +128,8 @@ fn shortened(text: &str) -> String {
 
 /// The path under which an answer is counted.
 fn counted(path: &str) -> &'static str {
-    let known = ["/health", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"];
+    let known =
+        ["/health", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/embeddings"];
     match known.iter().find(|k| **k == path) {
         Some(known) => known,
         None if path.starts_with("/v1/models/") => "/v1/models/{name}",
@@ -138,7 +149,8 @@ async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) 
 }
 
 async fn health(State(server): State<Arc<Server>>) -> Response {
-    match server.engine.is_healthy() {
+    let engine = server.engine.as_ref().is_none_or(Engine::is_healthy);
+    match engine && server.embeddings.as_ref().is_none_or(Embeddings::is_healthy) {
         true => object(200, &json!({ "status": "ok" })),
         false => Refusal::new(503, "the device has failed", Some("device_failed")).into_response(),
     }
@@ -204,12 +216,13 @@ impl Server {
     }
 
     fn described(&self) -> Value {
-        let length = self.engine.bounds().capacity;
+        let engine = self.engine.as_ref().map(|e| e.bounds().capacity);
+        let length = engine.or(self.embeddings.as_ref().map(|e| e.accepts().capacity));
         json!({ "id": self.model, "object": "model", "created": self.created, "owned_by": "wgfc", "max_model_len": length })
     }
 
     /// Refuses the name of another model.
-    fn knows(&self, name: &str) -> Result<(), Refusal> {
+    pub fn knows(&self, name: &str) -> Result<(), Refusal> {
         if name == self.model {
             return Ok(());
         }
@@ -218,9 +231,8 @@ impl Server {
         Err(Refusal { status: 404, ..Refusal::param("model", message, "model_not_found") })
     }
 
-    /// Reads a request and hands its sequences to the engine.
-    async fn ask(&self, request: Request, chat: bool) -> Result<Asked, Refusal> {
-        let arrived = Instant::now();
+    /// The body of a request of JSON, and the permit to turn it into tokens.
+    pub async fn read(&self, request: Request) -> Result<(Vec<u8>, OwnedSemaphorePermit), Refusal> {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
         // Web pages of others can send JSON with another type only.
         if !kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case("application/json")) {
@@ -230,8 +242,20 @@ impl Server {
         let read = timeout(BODY_TIME, body(request.into_body(), self.max_body)).await;
         let slow = |_| Refusal::new(408, "the body of the request did not arrive in time", Some("timeout"));
         let body = read.map_err(slow)??;
+        let gone = |_| Refusal::new(500, "the server ends", Some("internal_error"));
+        Ok((body, self.readers.clone().acquire_owned().await.map_err(gone)?))
+    }
+
+    /// Reads a request and hands its sequences to the engine.
+    async fn ask(&self, request: Request, chat: bool) -> Result<Asked, Refusal> {
+        let arrived = Instant::now();
+        let (body, permit) = self.read(request).await?;
         let gone = || Refusal::new(500, "the server ends", Some("internal_error"));
-        let permit = self.readers.clone().acquire_owned().await.map_err(|_| gone())?;
+        let Some(engine) = &self.engine else {
+            let message =
+                "this server makes embeddings: one that is started without --embeddings generates text";
+            return Err(Refusal::new(404, message, Some("unsupported_endpoint")));
+        };
         let mut call = Call::read(&body, chat, self.decoder.defaults())?;
         drop(body);
         self.knows(&call.model)?;
@@ -243,12 +267,12 @@ impl Server {
                 "the model comes without a tokenizer: give /v1/completions token ids, and no stop strings";
             return Err(Refusal::param(if text { param } else { "stop" }, message, "unsupported_value"));
         }
-        if count > self.engine.most() {
+        if count > engine.most() {
             let message =
-                format!("there are {count} sequences, and at most {} can run or wait", self.engine.most());
+                format!("there are {count} sequences, and at most {} can run or wait", engine.most());
             return Err(Refusal::param(param, message, "invalid_value"));
         }
-        let places = self.engine.places(count).ok_or_else(|| {
+        let places = engine.places(count).ok_or_else(|| {
             let message = "The server is at its limit: as many sequences wait as may. Try again later.";
             Refusal::new(429, message, Some("queue_full"))
         })?;
@@ -260,7 +284,7 @@ impl Server {
         // Turning text into tokens takes its time, in which other requests are answered. A client that goes away does not end
         // it, so the permit is kept until it ends.
         let encoded = tokio::task::spawn_blocking(move || {
-            let tokens = prompts.iter().map(|p| encode(p, &decoder));
+            let tokens = prompts.iter().map(|p| encode(p, &decoder, "prompt"));
             let tokens = tokens.collect::<Result<Vec<_>, Refusal>>();
             let constraint = form.map(|form| {
                 let forms = forms.get_or_init(|| decoder.forms());
@@ -271,7 +295,7 @@ impl Server {
             Ok::<_, Refusal>((tokens?, constraint.transpose()?))
         });
         let (tokens, constraint): (_, Option<Constraint>) = encoded.await.map_err(|_| gone())??;
-        let bounds = self.engine.bounds();
+        let bounds = engine.bounds();
         let stop = match (call.ignore_eos, chat) {
             (true, _) => vec![],
             (false, true) => self.decoder.stop_tokens(),
@@ -314,18 +338,18 @@ impl Server {
             jobs.push(Job { prompt, request, sink: send.clone(), index, enough, arrived, place });
         }
         let enough = jobs.iter().map(|j| j.enough.clone()).collect();
-        jobs.into_iter().for_each(|job| self.engine.submit(job));
+        jobs.into_iter().for_each(|job| engine.submit(job));
         let id = format!("{}-{:016x}{:016x}", if chat { "chatcmpl" } else { "cmpl" }, random(), random());
         let (decoder, created) = (self.decoder.clone(), now());
         Ok(Asked { call, chat, param, count, id, created, prompt_tokens, decoder, enough, events })
     }
 }
 
-/// The tokens of a prompt.
-fn encode(prompt: &Prompt, decoder: &Decoder) -> Result<Vec<i64>, Refusal> {
+/// The tokens of a prompt, which is in the field `name`.
+pub fn encode(prompt: &Prompt, decoder: &Decoder, name: &str) -> Result<Vec<i64>, Refusal> {
     match prompt {
         Prompt::Tokens(ids) => Ok(ids.clone()),
-        Prompt::Text(text) => decoder.encode(text).map_err(|e| Refusal::of(&e, "prompt")),
+        Prompt::Text(text) => decoder.encode(text).map_err(|e| Refusal::of(&e, name)),
         Prompt::Chat(_) if !decoder.has_chat_template() => {
             let message = "the model has no chat template: use /v1/completions";
             Err(Refusal::param("messages", message, "unsupported_value"))

@@ -1,7 +1,7 @@
 //! The tokenizer and the settings in the metadata of a GGUF file.
 
 use super::vocabulary::{Vocabulary, tokenizer_json};
-use crate::generate::Defaults;
+use crate::generate::{Defaults, Pooling};
 use wgfc_compiler::import::gguf::{Header, Item};
 
 /// The text of the `tokenizer.json` that a file's metadata describes; `None` if it has no tokenizer.
@@ -48,4 +48,15 @@ pub fn defaults(header: &Header<'_>) -> Defaults {
     let mut stop: Vec<i64> = ends.iter().filter_map(|k| header.int(&format!("tokenizer.ggml.{k}"))).collect();
     stop.dedup();
     Defaults { stop, ..Defaults::default() }
+}
+
+/// How the metadata makes embeddings of hidden states, by llama.cpp's numbers.
+pub fn pooling(header: &Header<'_>) -> Option<Pooling> {
+    let architecture = header.text("general.architecture")?;
+    match header.int(&format!("{architecture}.pooling_type"))? {
+        1 => Some(Pooling::Mean),
+        2 => Some(Pooling::Cls),
+        3 => Some(Pooling::Last),
+        _ => None,
+    }
 }
