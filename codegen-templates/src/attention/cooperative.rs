@@ -25,7 +25,7 @@ pub struct Matrices {
     pub subgroup: u32,
     /// Elements of f16 between the lines of a tile, which keep them in different banks; a multiple of 4.
     pub pad: u32,
-    /// Quads of f16 in the tile.
+    /// Quads of f16 in the tile: at least those of 16 elements of each query.
     pub tile_len: u32,
     /// Quads of f32 from one row of the strip to the next. Results of as many columns of values as keys pass through it at once.
     pub strip_pitch: u32,
@@ -56,6 +56,17 @@ struct Eight {
     line: String,
     eight: String,
     at: String,
+    /// `keys + ` for what is loaded for the next step.
+    ahead: String,
+}
+
+/// Parts of the width of queries that are in the tile at once.
+#[derive(Serialize)]
+struct Slice {
+    /// The eights before it.
+    first: u32,
+    /// Its blocks of 16.
+    blocks: Vec<u32>,
 }
 
 /// Columns whose results are in workgroup memory at once.
@@ -81,6 +92,10 @@ struct CooperativeSlots<'a> {
     ahead: bool,
     blocks: Vec<u32>,
     depth_blocks: Vec<u32>,
+    query_slices: Vec<Slice>,
+    /// The width of a slice.
+    query_depth: u32,
+    query_pitch: u32,
     key_blocks: Vec<u32>,
     score_quads: Vec<u32>,
     /// Blocks of 16 columns of values.
@@ -122,9 +137,18 @@ impl Cooperative {
                 let (line, eight) =
                     (format!("{element} / {}", width / 8), format!("{element} % {}", width / 8));
                 let at = format!("{start} + {line} * {pitch} + {eight} * 2");
-                loads.push(Eight { name: format!("{operand}{i}"), operand, line, eight, at });
+                let ahead = if operand == "k" { format!("{keys} + ") } else { String::new() };
+                loads.push(Eight { name: format!("{operand}{i}"), operand, line, eight, at, ahead });
             }
         }
+        // The widest slices of queries for which the tile has room.
+        let edges = d / EDGE;
+        let fits = |n: &u32| edges.is_multiple_of(*n) && queries * (n * EDGE + pad) / 4 <= tile_len;
+        let slice = (1..=edges).rev().find(fits).unwrap_or(1);
+        let query_slices = (0..edges / slice).map(|i| Slice {
+            first: i * slice * EDGE / 8,
+            blocks: (i * slice..(i + 1) * slice).collect(),
+        });
         let (mut chunks, mut first) = (vec![], 0);
         while first < e {
             let columns = keys.min(e - first);
@@ -141,7 +165,10 @@ impl Cooperative {
             threads,
             ahead,
             blocks: (0..sub_queries / EDGE).collect(),
-            depth_blocks: (0..d / EDGE).collect(),
+            depth_blocks: (0..edges).collect(),
+            query_slices: query_slices.collect(),
+            query_depth: slice * EDGE,
+            query_pitch: (slice * EDGE + pad) / 4,
             key_blocks: (0..keys / EDGE).collect(),
             score_quads: (0..keys / 8).collect(),
             columns: (0..e / EDGE).collect(),

@@ -157,6 +157,9 @@ fn attention_on_matrix_units() {
         ((32, 16, 32), [40, 37, 16, 48], MaskOf::Tensor, false),
         ((32, 16, 64), [40, 84, 32, 32], MaskOf::Tensor, true),
         ((64, 16, 64), [130, 200, 64, 64], MaskOf::Positions(3, 43), true),
+        // Queries pass through the tile in parts of their width.
+        ((64, 16, 32), [150, 84, 64, 32], MaskOf::Tensor, false),
+        ((96, 32, 32), [140, 200, 48, 48], MaskOf::Positions(3, 43), true),
     ] {
         let matrices = Matrices { queries, sub_queries, keys, ahead, subgroup: 32 };
         let dims: [i64; 5] = [2, s, t, d, e];

@@ -136,7 +136,7 @@ pub(super) fn matrices(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Co
         shared: 0.0,
         loaded: 8.0 * loads,
         matrix: queries * keys * width,
-        barriers: 5.0,
+        barriers: 2.0,
         waits: if g.ahead { 0.0 } else { 1.0 },
     };
     let query_loads = queries * x.d / 8.0 / threads;

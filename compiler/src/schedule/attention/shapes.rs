@@ -134,9 +134,9 @@ impl Matrices {
     pub const fn loads(self, d: u32, e: u32) -> u32 {
         self.keys * (d + e) / 8 / self.threads()
     }
-    /// Quads of f16 in the tile.
+    /// Quads of f16 in the tile, which has all keys and values of a step, and parts of the width of queries before.
     pub const fn tile_len(self, d: u32, e: u32) -> u32 {
-        let (queries, both) = (self.queries * (d + PAD), self.keys * (d + e + 2 * PAD));
+        let (queries, both) = (self.queries * (EDGE + PAD), self.keys * (d + e + 2 * PAD));
         if queries > both { queries / 4 } else { both / 4 }
     }
     /// Quads of f32 from one row of the strip to the next. Results of as many columns of values as keys pass through it at once.
