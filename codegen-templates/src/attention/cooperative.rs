@@ -145,10 +145,8 @@ impl Cooperative {
         let edges = d / EDGE;
         let fits = |n: &u32| edges.is_multiple_of(*n) && queries * (n * EDGE + pad) / 4 <= tile_len;
         let slice = (1..=edges).rev().find(fits).unwrap_or(1);
-        let query_slices = (0..edges / slice).map(|i| Slice {
-            first: i * slice * EDGE / 8,
-            blocks: (i * slice..(i + 1) * slice).collect(),
-        });
+        let query_slices = (0..edges / slice)
+            .map(|i| Slice { first: i * slice * EDGE / 8, blocks: (i * slice..(i + 1) * slice).collect() });
         let (mut chunks, mut first) = (vec![], 0);
         while first < e {
             let columns = keys.min(e - first);

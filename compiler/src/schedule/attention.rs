@@ -230,7 +230,7 @@ fn streamed(
 
 /// Queries of a workgroup and of a subgroup, and keys of a step, on matrix units.
 const MATRICES: &[(u32, u32, u32)] =
-    &[(64, 16, 64), (64, 32, 64), (64, 16, 32), (64, 32, 32), (128, 16, 32), (128, 32, 32), (32, 16, 64), (32, 16, 32)];
+    &[(64, 16, 64), (64, 32, 64), (64, 16, 32), (64, 32, 32), (128, 16, 32), (32, 16, 64), (32, 16, 32)];
 /// Loads that an invocation may have under way for the next step.
 const MOST_AHEAD: u32 = 16;
 
