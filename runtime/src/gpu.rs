@@ -176,9 +176,11 @@ fn is_software(info: &wgpu::AdapterInfo) -> bool {
         || ["llvmpipe", "softpipe", "swiftshader", "swrast"].iter().any(|s| name.contains(s))
 }
 
-fn rank(a: &AdapterSummary) -> usize {
+fn rank(a: &AdapterSummary) -> (usize, bool) {
     let kinds = ["discrete", "integrated", "virtual", "other", "software"];
-    kinds.iter().position(|k| *k == a.kind).unwrap_or(kinds.len())
+    let kind = kinds.iter().position(|k| *k == a.kind).unwrap_or(kinds.len());
+    // SwiftShader takes up to thirty times as long as lavapipe to compile a kernel.
+    (kind, a.name.contains("SwiftShader"))
 }
 
 pub(crate) fn instance(backends: wgpu::Backends) -> wgpu::Instance {

@@ -5,6 +5,7 @@
 //! threads can run while a model is compiled and while a device works.
 
 mod command_line;
+mod decoder;
 mod device;
 mod dlpack;
 mod dtype;
@@ -15,8 +16,10 @@ mod host;
 mod input;
 mod program;
 mod progress;
+mod request;
 mod session;
 mod stream;
+mod tokens;
 
 use pyo3::prelude::*;
 
@@ -26,11 +29,13 @@ mod _wgfc {
     #[pymodule_export]
     use super::command_line::command_line;
     #[pymodule_export]
+    use super::decoder::Decoder;
+    #[pymodule_export]
     use super::device::{Adapter, Tensor, adapters, wait_for_devices};
     #[pymodule_export]
     use super::fingerprint::fingerprint;
     #[pymodule_export]
-    use super::generator::{Decoder, Generator, Pieces, Tokens};
+    use super::generator::Generator;
     #[pymodule_export]
     use super::host::HostArray;
     #[pymodule_export]
@@ -39,6 +44,8 @@ mod _wgfc {
     use super::session::Session;
     #[pymodule_export]
     use super::stream::Stream;
+    #[pymodule_export]
+    use super::tokens::{LogProbs, Pieces, Tokens};
 
     /// The version of wgfc.
     #[pymodule_export]

@@ -1,6 +1,7 @@
 """Language models in Python: files, prompts, tokens, chat."""
 
 import json
+import re
 import shutil
 import threading
 
@@ -20,6 +21,12 @@ def folder(tmp_path):
     for name in ["tokenizer.json", "tokenizer_config.json"]:
         shutil.copy(CHAT / "decoder" / name, tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A small decoder that tests leave without tokens."""
+    return wgfc.Generator(ROOT / "fixtures" / "small" / "decoder" / "model.onnx", capacity=128)
 
 
 @pytest.fixture
@@ -128,6 +135,133 @@ def test_sampling(generator):
         with pytest.raises(wgfc.ModelError):
             draw(**bad)
 
+
+
+def test_each_parameter_changes_what_is_drawn(generator):
+    draw = lambda **options: list(generator.complete([1, 3], max_new_tokens=20, stop=[], **options))
+    greedy, free = draw(), draw(temperature=3.0, seed=1)
+    # Of the largest probability, only the most likely token has the whole.
+    assert draw(temperature=3.0, seed=1, min_p=1.0) == greedy != free
+    assert draw(temperature=3.0, seed=1, min_p=0.0) == free
+    # A bias decides, whatever the logits are; one against a token excludes it.
+    assert draw(logit_bias={7: 1e6}) == [7] * 20
+    assert greedy[0] not in draw(logit_bias={greedy[0]: -1e6})
+    # A large penalty lets no token come twice.
+    for name in ["presence_penalty", "frequency_penalty"]:
+        assert len(set(draw(**{name: 1e4}))) == 20
+    # The repetition penalty alone counts tokens of the prompt: less than 1, it makes the most likely of them certain.
+    vocabulary = range(generator.vocabulary)
+    for prompt in [list(vocabulary[::2]), list(vocabulary[1::2])]:
+        first = lambda **options: next(generator.complete(prompt, max_new_tokens=1, stop=[], **options))
+        likely = first(logit_bias={t: -1e6 for t in vocabulary if t not in prompt})
+        assert first(repetition_penalty=1e-6) == likely in prompt
+        assert first(presence_penalty=-1e6) == first(frequency_penalty=-1e6) == first()
+    assert draw(repetition_penalty=1.0, presence_penalty=0.0, logit_bias={}, min_p=None) == greedy
+
+
+def test_log_probabilities_are_those_of_the_model(generator):
+    vocabulary = generator.vocabulary
+    tokens = generator.complete([1, 3], max_new_tokens=4, stop=[], logprobs=20)
+    assert tokens.logprobs is None
+    seen = []
+    for token in tokens:
+        got = tokens.logprobs
+        values = [p for _, p in got.top]
+        assert len(got.top) == 20 == len({t for t, _ in got.top}) and values == sorted(values, reverse=True)
+        # A greedy choice is the most likely token, and probabilities add up to no more than 1.
+        assert got.top[0] == (token, got.chosen) and sum(np.exp(values)) <= 1 + 1e-5
+        seen.append((token, got.chosen))
+    # A bias changes the choice, and not the log-probabilities.
+    other = next(t for t, _ in got.top[1:])
+    tokens = generator.complete([1, 3], max_new_tokens=1, stop=[], logprobs=2, logit_bias={other: 1e6})
+    assert list(tokens) == [other] and tokens.logprobs.top[0] == pytest.approx(seen[0], abs=1e-5)
+    assert tokens.logprobs.chosen < seen[0][1] and "chosen=" in repr(tokens.logprobs)
+    # Each token's probability, asked for one by one, is a distribution over the vocabulary.
+    chosen = []
+    for token in range(vocabulary):
+        tokens = generator.complete([1, 3], max_new_tokens=1, stop=[], logprobs=0, logit_bias={token: 1e6})
+        assert list(tokens) == [token] and tokens.logprobs.top == []
+        chosen.append(tokens.logprobs.chosen)
+    assert np.exp(np.array(chosen, np.float64)).sum() == pytest.approx(1, abs=1e-5)
+    tokens = generator.complete([1, 3], max_new_tokens=1)
+    assert next(tokens) >= 0 and tokens.logprobs is None
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}, "e": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["a", "e"],
+    "additionalProperties": False,
+}
+
+
+def test_output_has_the_form_that_is_asked_for(folder):
+    # Tokens that spell JSON.
+    tokenizer = json.loads((ROOT / "fixtures" / "tokenizers" / "bpe.json").read_text())
+    words = ["<s>", "</s>", *"{}\":,[]", "Ġ", *"0123456789truefalsn"]
+    words = [*dict.fromkeys(words), "true", "false", '":', '{"', "null", "\\", "-", "Ċ"]
+    tokenizer["model"] |= {"vocab": {word: i for i, word in enumerate(words)}, "merges": []}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+    generator = wgfc.Generator(folder, capacity=256)
+
+    def drawn(seed, **form):
+        # A high temperature and a bias against the end would break every form.
+        options = {"temperature": 3.0, "seed": seed, "logit_bias": {1: -3.0}}
+        return generator.complete([20, 3], max_new_tokens=150, **options, **form).text()
+
+    for seed in range(3):
+        for schema in [SCHEMA, json.dumps(SCHEMA)]:
+            made = json.loads(drawn(seed, json_schema=schema))
+            assert isinstance(made["a"], bool) and 0 <= made["e"] <= 99 and len(made) == 2
+        assert re.fullmatch("(true|false|9{2,3}):[etr]{3}", drawn(seed, regex="(true|false|9{2,3}):[etr]{3}"))
+        text = drawn(seed, grammar='start: list\nlist: "[" (list ("," list)?)? "]" | /[0-9]/')
+        assert re.fullmatch(r"[\[\],0-9]+", text) and text.count("[") == text.count("]")
+    assert drawn(0, regex="a{3}") == drawn(1, regex="a{3}") == "aaa"
+
+    for form, told in [
+        ({"json_schema": {"type": "strange"}}, "JSON schema"),
+        ({"json_schema": "{"}, "JSON schema"),
+        ({"regex": "("}, "regular expression"),
+        ({"grammar": "begin: /a/"}, "grammar"),
+    ]:
+        with pytest.raises(wgfc.ModelError, match=told):
+            drawn(0, **form)
+    # A refused form leaves the sequence as it was.
+    assert drawn(0, regex="a{3}") == "aaa"
+
+
+def test_forms_need_a_tokenizer(small):
+    generator = wgfc.Generator(small("decoder"), capacity=32)
+    with pytest.raises(wgfc.ModelError, match="tokenizer"):
+        generator.generate([1], regex="a")
+
+
+@pytest.mark.parametrize(
+    "error, options, told",
+    [
+        (TypeError, {"temperature": "hot"}, "temperature: give a number, not 'hot'"),
+        (TypeError, {"top_k": 1.5}, "top_k: give a whole number"),
+        (ValueError, {"top_k": -1}, "top_k: give a whole number, at least 0, not -1"),
+        (TypeError, {"logit_bias": [(1, 2.0)]}, "logit_bias: give a dict from token ids to numbers"),
+        (TypeError, {"logit_bias": {"a": 1.0}}, "logit_bias: give a dict"),
+        (TypeError, {"regex": b"a"}, "regex: give a text"),
+        (TypeError, {"json_schema": {1, 2}}, "json_schema: give a dict"),
+        (TypeError, {"regex": "a", "grammar": "b"}, "json_schema, regex and grammar: give one"),
+        (TypeError, {"temprature": 1.0}, "generate.* unexpected keyword argument 'temprature'"),
+        (wgfc.ModelError, {"min_p": 1.5, "temperature": 1.0}, "min-p is 1.5"),
+        (wgfc.ModelError, {"repetition_penalty": 0.0}, "repetition penalty is 0"),
+        (wgfc.ModelError, {"presence_penalty": float("nan")}, "presence penalty"),
+        (wgfc.ModelError, {"frequency_penalty": float("inf")}, "frequency penalty"),
+        (wgfc.ModelError, {"logit_bias": {10**6: 1.0}}, "logit bias of token 1000000"),
+        (wgfc.ModelError, {"logprobs": 21}, "log-probabilities of 21 tokens"),
+    ],
+)
+def test_errors_name_the_parameter(shared, error, options, told):
+    with pytest.raises(error, match=told):
+        shared.generate([1, 3], **options)
+    assert len(shared) == 0
 
 def test_a_conversation(generator):
     decoder = generator.decoder

@@ -331,8 +331,17 @@ class Generator:
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repetition_penalty: Optional[float] = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Optional[dict[int, float]] = None,
         seed: int = 0,
         stop: Optional[Sequence[int]] = None,
+        logprobs: Optional[int] = None,
+        json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
     ) -> Tokens: ...
     def complete(
         self,
@@ -342,8 +351,17 @@ class Generator:
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repetition_penalty: Optional[float] = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Optional[dict[int, float]] = None,
         seed: int = 0,
         stop: Optional[Sequence[int]] = None,
+        logprobs: Optional[int] = None,
+        json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
     ) -> Tokens: ...
     def chat(
         self,
@@ -354,8 +372,17 @@ class Generator:
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repetition_penalty: Optional[float] = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Optional[dict[int, float]] = None,
         seed: int = 0,
         stop: Optional[Sequence[int]] = None,
+        logprobs: Optional[int] = None,
+        json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
         **variables: Any,
     ) -> Tokens: ...
     def reset(self) -> None: ...
@@ -375,6 +402,8 @@ class Generator:
 class Tokens:
     def __iter__(self) -> Tokens: ...
     def __next__(self) -> int: ...
+    @property
+    def logprobs(self) -> Optional[LogProbs]: ...
     def pieces(self) -> Pieces: ...
     def text(self) -> str: ...
 
@@ -382,3 +411,10 @@ class Tokens:
 class Pieces:
     def __iter__(self) -> Pieces: ...
     def __next__(self) -> str: ...
+
+@final
+class LogProbs:
+    @property
+    def chosen(self) -> float: ...
+    @property
+    def top(self) -> list[tuple[int, float]]: ...
