@@ -305,7 +305,7 @@ def test_errors_of_generators(generator, folder):
     with pytest.raises(wgfc.ModelError):
         generator.rewind(1000)
     assert len(generator) == 0
-    for options in [{"precision": "f8"}, {"weights": "q3"}, {"keep_f32": ["a"]}]:
+    for options in [{"precision": "f8"}, {"weights": "q3"}, {"activations": "q4"}, {"keep_f32": ["a"]}]:
         with pytest.raises(ValueError):
             wgfc.Generator(folder, **options)
     with pytest.raises(wgfc.ModelError):

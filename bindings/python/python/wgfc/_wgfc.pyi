@@ -318,6 +318,7 @@ class Generator:
         prompt_chunk: int = 512,
         precision: Literal["f32", "f16"] = "f32",
         weights: Optional[Literal["q8", "q4"]] = None,
+        activations: Optional[Literal["q8"]] = None,
         keep_f32: Sequence[str] = (),
         context: Optional[Mapping[str, Any]] = None,
         cache: bool = True,
