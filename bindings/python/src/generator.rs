@@ -167,8 +167,9 @@ impl Generator {
                 tuning: user.and_then(|c| c.tuning(gpu.summary()).ok()).unwrap_or_default(),
                 ..GeneratorOptions::default()
             };
-            let generator =
-                watched(&gpu, &mut progress, || wgfc::Generator::on_device(gpu.clone(), &files.decoder, &options))?;
+            let generator = watched(&gpu, &mut progress, || {
+                wgfc::Generator::on_device(gpu.clone(), &files.decoder, &options)
+            })?;
             if cache {
                 let _ = save_pipelines(&gpu);
             }

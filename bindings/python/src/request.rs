@@ -128,7 +128,8 @@ impl Asked {
         let (asked, rest) = Asked::read(py, options)?;
         match rest.keys().iter().next() {
             Some(name) => {
-                let message = format!("Generator.{method}() got an unexpected keyword argument {}", name.repr()?);
+                let message =
+                    format!("Generator.{method}() got an unexpected keyword argument {}", name.repr()?);
                 Err(PyTypeError::new_err(message))
             }
             None => Ok(asked),
