@@ -67,13 +67,15 @@ impl Pooling {
 /// The model is a decoder, or an encoder with an output `last_hidden_state`.
 ///
 /// ```
-/// use wgfc::generate::{Embedder, Pooling};
+/// use wgfc::generate::{Accepts, Embedder, Pooling};
 /// use wgfc::{Decoder, GeneratorOptions};
 /// # fn main() -> Result<(), wgfc::Error> {
 /// # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
 /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder-batch/model.onnx");
 /// let decoder = Decoder::open(&path)?;
 /// let mut embedder = Embedder::new(&decoder, Pooling::Mean, &GeneratorOptions::default())?;
+/// let accepts: Accepts = embedder.accepts();
+/// assert!(accepts.check(&[3, 1, 36]).is_ok() && accepts.check(&[]).is_err());
 /// let vectors = embedder.embed(&[vec![3, 1, 36], vec![5]])?;
 /// let squares: f32 = vectors[0].iter().map(|x| x * x).sum();
 /// assert!(vectors[1].len() == embedder.width() && (squares - 1.0).abs() < 1e-5);
@@ -302,6 +304,12 @@ fn runs(lengths: &[usize], tokens: usize, rows: usize, equal: bool) -> Vec<Range
 }
 
 /// A vector of the same direction and of length 1; `None` if it has no direction.
+///
+/// ```
+/// use wgfc::generate::normalised;
+/// assert_eq!(normalised(&[3.0, 4.0]), Some(vec![0.6, 0.8]));
+/// assert_eq!(normalised(&[0.0]), None);
+/// ```
 pub fn normalised(v: &[f32]) -> Option<Vec<f32>> {
     let length = v.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
     let has = length.is_finite() && length > 0.0;
