@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import torch
 import transformers
 
@@ -55,6 +56,18 @@ def write_encoder(folder):
         external_data=False,
         dynamo=True,
     )
+    without_notes(folder / "model.onnx")
+
+
+def without_notes(path):
+    """Removes what the exporter notes of each node, such as the lines of Python that made it."""
+    model = onnx.load(path)
+    functions = [node for f in model.functions for node in f.node]
+    graph = model.graph
+    for part in [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, *functions]:
+        part.ClearField("doc_string")
+        del part.metadata_props[:]
+    onnx.save(model, path)
 
 
 def main():

@@ -50,7 +50,7 @@ mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
-pub use constraint::{Constraint, Forms};
+pub use constraint::{Constraint, Form, Forms};
 pub use continuous::{Bounds, ContinuousGenerator, End, Generated, SequenceId};
 pub use embed::{Accepts, Embedder, Pooling, normalised};
 pub use logprobs::{LogProbs, MOST_LOGPROBS};

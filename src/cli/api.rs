@@ -19,12 +19,13 @@ use embeddings::Embeddings;
 use engine::Engine;
 use hyper_util::service::TowerToHyperService;
 use metrics::Metrics;
-use routes::Server;
+use routes::{Server, Work};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use wgfc::generate::{ContinuousGenerator, Embedder};
+use wgfc::runtime::Gpu;
 use wgfc::{Decoder, Error, GeneratorOptions};
 
 /// The environment variable with the key that requests must have.
@@ -55,22 +56,20 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     let decoder = generate::weighted(decoder, &a.decoder, t)?;
     let metrics = Arc::new(Metrics::default());
     let thread = |e| Error::Internal(format!("no thread for the engine: {e}"));
-    let (mut engine, mut embeddings) = (None, None);
-    if a.embeddings {
+    let work = if a.embeddings {
         let embedder = embedder(a, &decoder, t)?;
         t.warnings(embedder.warnings());
-        embeddings = Some(Embeddings::start(embedder, a.queue.into()).map_err(thread)?);
+        Work::Embed(Embeddings::start(embedder, a.queue.into()).map_err(thread)?)
     } else {
         let generator = generator(a, &decoder, t)?;
         t.warnings(generator.warnings());
         t.note(&format!("{} sequences at a time, {} may wait", generator.batch(), a.queue));
-        engine = Some(Engine::start(generator, a.queue.into(), metrics.clone()).map_err(thread)?);
-    }
+        Work::Generate(Engine::start(generator, a.queue.into(), metrics.clone()).map_err(thread)?)
+    };
     let server = Arc::new(Server {
         decoder: Arc::new(decoder),
         forms: Arc::default(),
-        engine,
-        embeddings,
+        work,
         metrics,
         model: name(a),
         created: routes::now(),
@@ -98,41 +97,43 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
 
 /// Compiles the decoder.
 fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<ContinuousGenerator, Error> {
-    let gpu = adapter::open(&a.decoder.adapter, t)?;
-    let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
-    let options = GeneratorOptions {
-        prompt_chunk: a.prompt_chunk.unwrap_or(CHUNK).max(1),
-        ..generate::options(&a.decoder, &mut cache, a.capacity)
-    };
-    let what = format!("compiling {} and loading its weights", shown(&a.model));
-    let _progress = super::load::compiling_as(&gpu, what, t);
-    let make = |batch| ContinuousGenerator::on_device(gpu.clone(), decoder, batch, &options);
-    let made = match a.batch {
-        Some(batch) => make(batch.into()),
-        None => match make(BATCH) {
-            // The model takes one sequence at a time, or does not tell sequences of different lengths apart.
-            Err(Error::Usage(_)) => make(1),
-            made => made,
-        },
-    };
-    let made = made.map_err(|e| super::load::without_weights(e, decoder.model()))?;
-    cache.save(t);
-    Ok(made)
+    compiled(a, decoder, t, CHUNK, |gpu, options| {
+        let make = |batch| ContinuousGenerator::on_device(gpu.clone(), decoder, batch, options);
+        match a.batch {
+            Some(batch) => make(batch.into()),
+            None => match make(BATCH) {
+                // The model takes one sequence at a time, or does not tell sequences of different lengths apart.
+                Err(Error::Usage(_)) => make(1),
+                made => made,
+            },
+        }
+    })
 }
 
 /// Compiles the model for embeddings.
 fn embedder(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<Embedder, Error> {
+    let pooling = a.pooling.map(PoolingArg::of_library).or(decoder.pooling()).unwrap_or_default();
+    let make = |gpu: &Gpu, options: &_| Embedder::on_device(gpu, decoder, pooling, options);
+    compiled(a, decoder, t, EMBEDDED, make)
+}
+
+/// Makes what runs the model on the device, with `chunk` tokens of a prompt in a run unless the options say otherwise.
+fn compiled<T>(
+    a: &ApiArgs,
+    decoder: &Decoder,
+    t: &Terminal,
+    chunk: usize,
+    make: impl FnOnce(&Gpu, &GeneratorOptions) -> Result<T, Error>,
+) -> Result<T, Error> {
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
     let options = GeneratorOptions {
-        prompt_chunk: a.prompt_chunk.unwrap_or(EMBEDDED).max(1),
+        prompt_chunk: a.prompt_chunk.unwrap_or(chunk).max(1),
         ..generate::options(&a.decoder, &mut cache, a.capacity)
     };
-    let pooling = a.pooling.map(PoolingArg::of_library).or(decoder.pooling()).unwrap_or_default();
     let what = format!("compiling {} and loading its weights", shown(&a.model));
     let _progress = super::load::compiling_as(&gpu, what, t);
-    let made = Embedder::on_device(&gpu, decoder, pooling, &options);
-    let made = made.map_err(|e| super::load::without_weights(e, decoder.model()))?;
+    let made = make(&gpu, &options).map_err(|e| super::load::without_weights(e, decoder.model()))?;
     cache.save(t);
     Ok(made)
 }

@@ -43,6 +43,38 @@ const DEEPEST: usize = 200;
 #[derive(Clone)]
 pub struct Forms(Arc<Factory>);
 
+/// The description of a form of the output, as text; [`Form::constraint`] compiles it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A JSON schema.
+    JsonSchema(String),
+    /// A regular expression.
+    Regex(String),
+    /// A grammar in llguidance's dialect of Lark.
+    Grammar(String),
+}
+
+impl Form {
+    /// The constraint that holds output to the form.
+    ///
+    /// # Errors
+    /// As for [`Forms::json_schema`], [`Forms::regex`] and [`Forms::grammar`].
+    ///
+    /// ```
+    /// use wgfc::generate::{Constraint, Form, Forms};
+    /// fn words(forms: &Forms) -> Result<Constraint, wgfc::Error> {
+    ///     Form::Regex("(sea|the| )+".into()).constraint(forms)
+    /// }
+    /// ```
+    pub fn constraint(&self, forms: &Forms) -> Result<Constraint, Error> {
+        match self {
+            Form::JsonSchema(schema) => forms.json_schema(schema),
+            Form::Regex(expression) => forms.regex(expression),
+            Form::Grammar(lark) => forms.grammar(lark),
+        }
+    }
+}
+
 /// A form of the output of a decoder, for its [`Request`](super::Request). See the example of [`Forms`]. Clones are equal; others are not.
 #[derive(Clone)]
 pub struct Constraint(Arc<matching::Start>);

@@ -1,14 +1,13 @@
 //! The files of language models, and the prompts of conversations.
 
 use crate::error::Raise;
-use crate::request::Form;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wgfc::Error;
-use wgfc::generate::{ChatOptions, Constraint, Forms, Json, Message};
+use wgfc::generate::{ChatOptions, Constraint, Form, Forms, Json, Message};
 
 /// The files of a language model: weights, tokenizer, chat template, and what its publisher recommends.
 ///

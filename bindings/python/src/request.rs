@@ -7,27 +7,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::collections::BTreeMap;
-use wgfc::generate::{Choices, Constraint, Forms};
-use wgfc::{Error, Request};
-
-/// A form that the output is held to.
-#[derive(Clone, PartialEq)]
-pub enum Form {
-    JsonSchema(String),
-    Regex(String),
-    Grammar(String),
-}
-
-impl Form {
-    /// The constraint, for the tokens that `forms` knows.
-    pub fn constraint(&self, forms: &Forms) -> Result<Constraint, Error> {
-        match self {
-            Form::JsonSchema(schema) => forms.json_schema(schema),
-            Form::Regex(expression) => forms.regex(expression),
-            Form::Grammar(lark) => forms.grammar(lark),
-        }
-    }
-}
+use wgfc::Request;
+use wgfc::generate::{Choices, Form};
 
 /// The number of tokens that are asked for, how they are chosen, and when they end.
 pub struct Asked {

@@ -140,7 +140,7 @@ def test_sampling(generator):
 def test_each_parameter_changes_what_is_drawn(generator):
     draw = lambda **options: list(generator.complete([1, 3], max_new_tokens=20, stop=[], **options))
     greedy, free = draw(), draw(temperature=3.0, seed=1)
-    # Of the largest probability, only the most likely token has the whole.
+    # Only the most likely token has the whole of the largest probability.
     assert draw(temperature=3.0, seed=1, min_p=1.0) == greedy != free
     assert draw(temperature=3.0, seed=1, min_p=0.0) == free
     # A bias decides, whatever the logits are; one against a token excludes it.

@@ -30,7 +30,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Of the elements of a block, by product, column and k.
+    /// The weights that elements of a block, by product, column and k, are.
     pub fn of(body: &mut Body, ys: &[Vec<Vec<ExprId>>], integers: Integers) -> Result<Weights, Diagnostic> {
         let mut units = |elements: &Vec<ExprId>| {
             let units = elements.chunks(integers.unit as usize);

@@ -34,8 +34,9 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     }
     let expect = &g.analysis.expect;
     let out = elements(facts.ty.as_ref()?, expect);
-    // Concatenated constants are not copied.
-    if facts.konst && (out <= MAX_FOLDED || term.head == Head::Join) {
+    // Concatenated constants are not copied, and of constants that are too large to be folded readers evaluate the views: joined weights cost
+    // no more than their parts, which may be small enough.
+    if facts.konst && (out <= MAX_FOLDED || matches!(term.head, Head::Join | Head::View)) {
         return Some(1e-3);
     }
     let (op, inputs) = decode(&g.analysis, term, &|id| &g[id].data)?;

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::lower::Lowering;
+use wgfc_compiler::lower::dequantize::{Zero, dequantized, per_element};
 use wgfc_compiler::passes::rewrite;
 use wgfc_compiler::rewrite::RewriteReport;
 use wgfc_compiler::{Options, Technique};
-use wgfc_ir::{Graph, NormKind, Op};
+use wgfc_ir::{BinaryOp, Border, Builder, DType, Graph, NormKind, Op, Tensor, TensorType};
 
 fn imported(model: &str, options: &Options) -> Graph {
     let path = format!("{}/../fixtures/{model}.onnx", env!("CARGO_MANIFEST_DIR"));
@@ -81,4 +83,27 @@ fn convolutions_survive() {
         let (g, r) = rewritten(model, Options::default());
         assert!(count(&g, |op| matches!(op, Op::Contract(_))) >= 50, "{r:?}");
     }
+}
+
+/// Weights of 4 bits whose elements are too many together to be folded, and few enough alone.
+#[test]
+fn products_with_large_weights_are_merged() {
+    const ROWS: usize = 10_240;
+    const COLUMNS: usize = 4096;
+    let mut g = Graph::new();
+    let x = g.add_input("x", TensorType::new(DType::F32, [1, COLUMNS].map(Into::into)));
+    let mut cx = Lowering::new(&mut g);
+    let products = [0, 1].map(|_| {
+        let elements = cx.constant(Tensor::absent(DType::U4, vec![ROWS, COLUMNS]));
+        let scales = cx.constant(Tensor::absent(DType::F16, vec![ROWS, COLUMNS / 32]));
+        let shape = [ROWS, COLUMNS].map(Into::into);
+        let scale = per_element(&mut cx, scales, 1, 32, &shape).unwrap();
+        let w = dequantized(&mut cx, elements, scale, &Zero::Is(8), DType::F32).unwrap();
+        let w = Builder::transpose(&mut cx, w, &[1, 0]).unwrap();
+        cx.matmul(x, w).unwrap()
+    });
+    let y = cx.binary(BinaryOp::Mul, products[0], products[1]).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: y });
+    let report = rewrite(&mut g, &Options { graph_only: true, ..Options::default() }).unwrap();
+    assert_eq!((report.merged, count(&g, |op| matches!(op, Op::Contract(_)))), (vec![2], 1));
 }

@@ -1,7 +1,7 @@
 //! `/v1/embeddings`: requests, the thread that makes vectors, and answers.
 
 use super::protocol::{Fields, Prompt, Refusal, fields, missing, prompts};
-use super::routes::{Server, encode, text};
+use super::routes::{Server, Work, encode, text};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::Serialize;
@@ -108,7 +108,7 @@ impl Embeddings {
         self.accepts
     }
 
-    /// Whether the last run succeeded.
+    /// Whether the device can run the model.
     pub fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Acquire)
     }
@@ -157,7 +157,6 @@ fn run(embedder: &mut Embedder, jobs: Vec<Job>, healthy: &AtomicBool) {
     let all: Vec<Vec<i64>> = jobs.iter().flat_map(|j| &j.sequences).cloned().collect();
     match embedder.embed(&all) {
         Ok(vectors) => {
-            healthy.store(true, Ordering::Release);
             let mut vectors = vectors.into_iter();
             for job in jobs {
                 let own = vectors.by_ref().take(job.sequences.len()).collect();
@@ -168,7 +167,7 @@ fn run(embedder: &mut Embedder, jobs: Vec<Job>, healthy: &AtomicBool) {
         Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| run(embedder, vec![job], healthy)),
         Err(e) => {
             tracing::error!("{e}");
-            healthy.store(false, Ordering::Release);
+            healthy.store(!embedder.session().gpu().is_lost(), Ordering::Release);
             jobs.into_iter().for_each(|job| job.end(Err(e.clone())));
         }
     }
@@ -180,7 +179,7 @@ pub async fn embed(State(server): State<Arc<Server>>, request: Request) -> Resul
     let asked = Asked::read(&body)?;
     drop(body);
     server.knows(&asked.model)?;
-    let Some(embeddings) = &server.embeddings else {
+    let Work::Embed(embeddings) = &server.work else {
         let message = "this server generates text: one that is started with --embeddings makes embeddings";
         return Err(Refusal::new(404, message, Some("unsupported_endpoint")));
     };
@@ -233,12 +232,12 @@ struct Answer {
 struct One {
     object: &'static str,
     index: usize,
-    embedding: Form,
+    embedding: Vector,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Form {
+enum Vector {
     Floats(Vec<f32>),
     /// The bytes of the floats, the least significant first.
     Base64(String),
@@ -266,10 +265,10 @@ fn answer(
             })?;
         }
         let embedding = match base64 {
-            false => Form::Floats(vector),
+            false => Vector::Floats(vector),
             true => {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                Form::Base64(crate::cli::base64::encode(&bytes))
+                Vector::Base64(crate::cli::base64::encode(&bytes))
             }
         };
         Ok(One { object: "embedding", index, embedding })

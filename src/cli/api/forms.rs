@@ -2,33 +2,10 @@
 
 use super::protocol::{Refusal, kind, missing, wrong};
 use serde_json::{Map, Value, json};
-use wgfc::Error;
-use wgfc::generate::{Constraint, Forms};
+use wgfc::generate::Form;
 
 /// The most functions of a request.
 const TOOLS: usize = 128;
-
-/// The form of an answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Form {
-    JsonSchema(String),
-    Regex(String),
-    Grammar(String),
-}
-
-impl Form {
-    /// The constraint of an answer.
-    ///
-    /// # Errors
-    /// A description that cannot be used.
-    pub fn constraint(&self, forms: &Forms) -> Result<Constraint, Error> {
-        match self {
-            Form::JsonSchema(schema) => forms.json_schema(schema),
-            Form::Regex(expression) => forms.regex(expression),
-            Form::Grammar(grammar) => forms.grammar(grammar),
-        }
-    }
-}
 
 fn object(name: &str, value: Value) -> Result<Map<String, Value>, Refusal> {
     match value {

@@ -1,10 +1,10 @@
 //! Requests and errors of OpenAI's protocol.
 
-use super::forms::{Form, Tools, response_format, structured_outputs};
+use super::forms::{Tools, response_format, structured_outputs};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value, json};
-use wgfc::generate::{ChatOptions, Defaults, Json, MOST_LOGPROBS, Message};
+use wgfc::generate::{ChatOptions, Defaults, Form, Json, MOST_LOGPROBS, Message};
 use wgfc::{Error, ErrorClass, Sampling};
 
 /// The most stop strings of a request, as in OpenAI's protocol, and the most bytes of each.

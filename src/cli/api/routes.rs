@@ -34,15 +34,20 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 /// The number of requests that are read and turned into tokens at a time.
 pub const READERS: usize = 4;
 
-/// The decoder, the engine and the limits of a server.
+/// The thread that runs the model.
+pub enum Work {
+    /// It generates text.
+    Generate(Engine),
+    /// It makes embeddings.
+    Embed(Embeddings),
+}
+
+/// The decoder, the thread that runs it, and the limits of a server.
 pub struct Server {
     pub decoder: Arc<Decoder>,
     /// The forms of answers, which are made when first needed.
     pub forms: Arc<OnceLock<Result<Forms, Error>>>,
-    /// The thread that generates, unless the server makes embeddings.
-    pub engine: Option<Engine>,
-    /// The thread that makes embeddings, if the server does.
-    pub embeddings: Option<Embeddings>,
+    pub work: Work,
     pub metrics: Arc<Metrics>,
     /// The name of the model.
     pub model: String,
@@ -149,8 +154,11 @@ async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) 
 }
 
 async fn health(State(server): State<Arc<Server>>) -> Response {
-    let engine = server.engine.as_ref().is_none_or(Engine::is_healthy);
-    match engine && server.embeddings.as_ref().is_none_or(Embeddings::is_healthy) {
+    let healthy = match &server.work {
+        Work::Generate(engine) => engine.is_healthy(),
+        Work::Embed(embeddings) => embeddings.is_healthy(),
+    };
+    match healthy {
         true => object(200, &json!({ "status": "ok" })),
         false => Refusal::new(503, "the device has failed", Some("device_failed")).into_response(),
     }
@@ -216,8 +224,10 @@ impl Server {
     }
 
     fn described(&self) -> Value {
-        let engine = self.engine.as_ref().map(|e| e.bounds().capacity);
-        let length = engine.or(self.embeddings.as_ref().map(|e| e.accepts().capacity));
+        let length = match &self.work {
+            Work::Generate(engine) => engine.bounds().capacity,
+            Work::Embed(embeddings) => embeddings.accepts().capacity,
+        };
         json!({ "id": self.model, "object": "model", "created": self.created, "owned_by": "wgfc", "max_model_len": length })
     }
 
@@ -251,7 +261,7 @@ impl Server {
         let arrived = Instant::now();
         let (body, permit) = self.read(request).await?;
         let gone = || Refusal::new(500, "the server ends", Some("internal_error"));
-        let Some(engine) = &self.engine else {
+        let Work::Generate(engine) = &self.work else {
             let message =
                 "this server makes embeddings: one that is started without --embeddings generates text";
             return Err(Refusal::new(404, message, Some("unsupported_endpoint")));

@@ -63,7 +63,7 @@ fn named(graph: &Graph) -> Option<Value> {
         let (name, ty) = (o.name.to_lowercase(), graph.ty(o.value));
         ty.dtype.is_float() && ty.shape.len() == 3 && NAMES.iter().any(|n| name.contains(n))
     };
-    // Of several, such as those of all layers, the first is the last layer's.
+    // A model with such outputs of all layers has that of the last layer first.
     Some(graph.outputs.iter().find(fits)?.value)
 }
 
