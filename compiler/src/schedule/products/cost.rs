@@ -28,7 +28,7 @@ fn launch(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -
     let sizes = Sizes::of(p, expect);
     Some(match g {
         Product::Tiled(t) => tiled(t, p, &sizes),
-        Product::Cooperative(c) => cooperative(c, p, &sizes),
+        Product::Cooperative(c) => cooperative(c, p, &sizes, device),
         Product::Thin(t) => thin(t, p, &sizes),
         Product::Window(w) => window(w, p, &sizes, device)?,
         Product::Block(b) if b.width == 4 => vectors(b, p, &sizes, device),
@@ -120,7 +120,12 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
     }
 }
 
-fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s: &Sizes) -> Launch {
+fn cooperative(
+    Cooperative { shape: c, subgroup }: &Cooperative,
+    p: &Problem,
+    s: &Sizes,
+    device: &DeviceProfile,
+) -> Launch {
     /// Bytes of an element in the tiles.
     const HALF: f64 = 2.0;
     /// Elements of a matrix, and its depth.
@@ -129,6 +134,11 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
     /// The time of a multiplication that waits for its operands from workgroup memory and is waited for by the next one, in loads of memory
     /// that wait for each other. A fit to products timed on an H100.
     const MULTIPLIED: f64 = 0.1;
+    /// Registers of an element that is computed from what is read, until it is in the tile.
+    const UNPACKED: f64 = 2.0;
+    /// How many times as long a step takes whose loads are not under way during the one before, since the registers do not suffice: a fit
+    /// to products with weights of 4 and 6 bits timed on an H100.
+    const BEHIND: f64 = 2.0;
     /// How many times as long a gathered element takes that is packed with another one: a fit to products in f16 of 20 × 60 × 17 and 119 × 224 × 51 timed on an H100.
     const PACKED: f64 = 3.0;
     let [rows, cols, k, sub_rows, sub_cols] = [c.rows, c.cols, c.k, c.sub_rows, c.sub_cols].map(f64::from);
@@ -141,13 +151,19 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
     let made = |i: usize| if p.eights[i] { p.making[i].element(8.0) } else { p.making[i].value };
     let fetched = terms * (rows * HALF + cols * s.bytes[1]);
     let sums = sub_rows * sub_cols;
+    let registers = sums / f64::from(*subgroup)
+        + (sub_rows + sub_cols) / 4.0
+        + (rows + cols) * k / 2.0 / threads
+        + f64::from(OTHER_REGISTERS);
+    let computed =
+        [(rows, p.making[0].value), (cols, p.making[1].value)].into_iter().filter(|(_, v)| *v > 0.0);
+    let unpacked = computed.map(|(lines, _)| UNPACKED * lines * k / threads).sum::<f64>();
+    let behind = registers + unpacked > f64::from(device.invocation_registers);
+    let steps = if behind { BEHIND * steps } else { steps };
     Launch {
         workgroups: s.blocks(rows, cols),
         threads,
-        registers: sums / f64::from(*subgroup)
-            + (sub_rows + sub_cols) / 4.0
-            + (rows + cols) * k / 2.0 / threads
-            + f64::from(OTHER_REGISTERS),
+        registers,
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(c.workgroup_bytes(p.x, p.y)),
         memory: s.memory(p),
@@ -159,7 +175,7 @@ fn cooperative(Cooperative { shape: c, subgroup }: &Cooperative, p: &Problem, s:
         cached: fetched,
         fetched,
         stored: rows * cols * SUM,
-        barriers: 2.0 * steps + 2.0 * sums / MATRIX,
+        barriers: 2.0 * (s.depth / k).ceil() + 2.0 * sums / MATRIX,
         steps: steps + MULTIPLIED * terms / DEPTH,
         ..Launch::default()
     }
