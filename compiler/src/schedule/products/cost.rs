@@ -305,8 +305,8 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const UNPACKED: f64 = 0.375;
     /// Operations that scale the dot product of a unit.
     const SCALED: f64 = 4.0;
-    /// Operations that round an element of a row.
-    const ROUNDED: f64 = 4.0;
+    /// Operations that round an element of a row: its magnitude, a share of the greatest, a product, two conversions, a word of four, their sum.
+    const ROUNDED: f64 = 8.0;
     let t = g.shape;
     let [rows, k, cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
