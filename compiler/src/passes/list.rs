@@ -7,7 +7,7 @@ use crate::error::{Diagnostic, Errors};
 use crate::fuse::{few_channels, key_parts, scatter};
 use crate::options::{Activations, Fusion, Precision, Technique, WeightBits};
 use crate::rewrite::{
-    canonical, flattened, long_rows, long_sums, parts, recognise, region, rules, sorts, winograd,
+    canonical, flattened, grouped, long_rows, long_sums, parts, recognise, region, rules, sorts, winograd,
 };
 
 /// A pass on the graph of the model that always runs.
@@ -143,6 +143,16 @@ pub static PASSES: &[Pass] = &[
             cx.report.merged =
                 region::saturate_products(g, &rules, &cx.options.expect).map_err(internal)?.merged;
             all(canonical::clean(g))
+        }),
+        ..REWRITE
+    },
+    Pass {
+        name: "grouped",
+        about: "Groups the rows of products whose weights are looked up, as of experts, by weight.",
+        fusion: Fusion::Full,
+        run: Run::Graph(|g, cx| match grouped::group(g, &cx.options.expect).map_err(internal)? {
+            0 => Ok(()),
+            _ => all(canonical::clean(g)),
         }),
         ..REWRITE
     },

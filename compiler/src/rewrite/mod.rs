@@ -12,6 +12,7 @@ pub mod empty;
 pub mod extract;
 pub mod flattened;
 pub mod fold;
+pub mod grouped;
 pub mod guards;
 pub mod long_rows;
 pub mod long_sums;
