@@ -172,6 +172,21 @@ impl Body {
             Expr::Select(a, b, c) => vec![*a, *b, *c],
         }
     }
+    /// Everything from which the roots' values are computed, themselves included, in evaluation order: [`Body::reachable`] without the
+    /// positions of loads.
+    pub fn values(&self, roots: &[ExprId]) -> Vec<ExprId> {
+        let mut seen = vec![false; self.exprs.len()];
+        let mut stack = roots.to_vec();
+        while let Some(id) = stack.pop() {
+            if !std::mem::replace(&mut seen[id as usize], true) {
+                match self.expr(id) {
+                    Expr::Load { guard, .. } | Expr::Shared { guard, .. } => stack.extend(*guard),
+                    _ => stack.extend(self.operands(id)),
+                }
+            }
+        }
+        (0..self.exprs.len() as ExprId).filter(|i| seen[*i as usize]).collect()
+    }
     /// Everything the roots depend on, themselves included, in evaluation order.
     pub fn reachable(&self, roots: &[ExprId]) -> Vec<ExprId> {
         let mut seen = vec![false; self.exprs.len()];

@@ -33,7 +33,7 @@ pub struct Value {
     pub unit: Range,
     /// It is a whole number.
     pub whole: bool,
-    /// It contains a square or an exponential of something.
+    /// It contains a square or an unbounded exponential of something.
     pub square: bool,
     /// It is a reinterpretation of other bits.
     pub bits: bool,
@@ -209,6 +209,16 @@ impl<'g> Values<'g> {
             Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
             Expr::Shared { .. } => Value::of_type(dtype),
             Expr::Unary(op, a) => unary(*op, at(*a), dtype),
+            // The parts of a softmax: what is less the maximum of itself, and a share of the sum of itself.
+            Expr::Binary(BinaryOp::Sub, a, b) if reduces(k, *b, ReduceKind::Max, *a) => {
+                let below = |(low, _): Range, (_, high): Range| (low - high, 0.0);
+                at(*a).with(at(*b), below)
+            }
+            Expr::Binary(BinaryOp::Div | BinaryOp::Quot, a, b)
+                if dtype.is_float() && reduces(k, *b, ReduceKind::Sum, *a) && at(*a).proven.0 >= 0.0 =>
+            {
+                Value::within(0.0, 1.0)
+            }
             Expr::Binary(op, a, b) => {
                 let same = a == b;
                 let power = match k.body.expr(*b) {
@@ -266,6 +276,12 @@ impl<'g> Values<'g> {
     }
 }
 
+/// Whether `e` is the result of a reduction of the values of `of`.
+fn reduces(k: &Kernel, e: ExprId, kind: ReduceKind, of: ExprId) -> bool {
+    let (Expr::Acc(i), Family::Row(row)) = (k.body.expr(e), &k.family) else { return false };
+    row.reductions.get(*i as usize).is_some_and(|r| r.kind == kind && r.value == of)
+}
+
 /// The expression that is padded by a constant: a window of a maximum contains more than padding.
 fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
     let Expr::Select(c, a, b) = *body.expr(e) else { return None };
@@ -314,7 +330,7 @@ fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
         }
         Exp => {
             let e = a.map(|(l, h)| (l.exp(), h.exp()));
-            Value { whole: false, square: true, ..e }
+            Value { whole: false, square: e.proven.1 > MOST, ..e }
         }
         Sinh | Cosh => {
             let e = a.map(|(l, h)| (-l.abs().max(h.abs()).exp(), l.abs().max(h.abs()).exp()));

@@ -172,7 +172,7 @@ pub fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
     let Family::Matmul(Matmul { m, n, a, b, .. }) = &kernel.family else { return None };
     let side = |root: ExprId, var: usize, extent| {
         let (mut along_line, mut along_k) = (0.0, 0.0);
-        for id in kernel.body.reachable(&[root]) {
+        for id in kernel.body.values(&[root]) {
             if let Expr::Load { offset, .. } = kernel.body.expr(id) {
                 along_line += adjacency(&kernel.body, offset, var);
                 along_k += adjacency(&kernel.body, offset, K);
@@ -296,10 +296,10 @@ fn columns_are_m(kernel: &Kernel) -> bool {
 }
 
 /// How close in memory neighbours along a variable are: 1 for every step of at most one element, less
-/// for wider ones, averaged over the first steps.
+/// for wider ones, averaged over the first steps; 0 where the position is looked up for each.
 fn adjacency(body: &Body, offset: &Poly, var: usize) -> f64 {
     const STEPS: i64 = 24;
-    if !depends(body, offset, var) {
+    if !depends(body, offset, var) || looked_up(body, offset, var) {
         return 0.0;
     }
     let at = |i: i64| value(body, offset, var, i, 0);
@@ -323,6 +323,16 @@ fn depends(body: &Body, p: &Poly, var: usize) -> bool {
                 _ => false,
             })
         })
+}
+
+/// Whether a position is computed from loads at positions that depend on a variable.
+fn looked_up(body: &Body, p: &Poly, var: usize) -> bool {
+    p.data().into_iter().any(|d| {
+        body.reachable(&[d]).into_iter().any(|e| match body.expr(e) {
+            Expr::Load { offset, .. } => depends(body, offset, var),
+            _ => false,
+        })
+    })
 }
 
 /// An offset's value where variable `var` is `i` and the others are 0; what is read from memory counts as 0. Symbols are
@@ -613,7 +623,7 @@ pub fn half(body: &Body, root: ExprId) -> bool {
     }
     let narrow = |d: DType| !d.is_float() && d.bits() <= 8;
     let mut quantised = false;
-    let plain = body.reachable(&[root]).into_iter().all(|id| match body.expr(id) {
+    let plain = body.values(&[root]).into_iter().all(|id| match body.expr(id) {
         Expr::Load { .. } => {
             quantised |= narrow(body.dtype(id));
             narrow(body.dtype(id)) || body.dtype(id) == DType::F16
