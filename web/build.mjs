@@ -37,7 +37,7 @@ for (const name of ["index", ...later]) {
 // An entry of its own, which shares index.js with the page.
 await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
-  external: ["./index.js", "@huggingface/tokenizers"],
+  external: ["./index.js", "@huggingface/jinja", "@huggingface/tokenizers"],
 });
 const modules = { "compiler.wasm": wasm, "validator.wasm": join(dirname(wasm), "validator.wasm") };
 for (const [name, from] of Object.entries(modules)) {

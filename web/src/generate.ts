@@ -3,12 +3,15 @@
  *
  *     const generator = await Generator.load("models/qwen/");
  *     for await (const piece of generator.generate("The sea is")) output.append(piece);
+ *     for await (const piece of generator.chat([{ role: "user", content: "Why is the sky blue?" }])) output.append(piece);
  */
 
 import { type LoadOptions, Model, type ModelSource, type PortInfo, Tensor, type TensorLike, WgfcError, load } from "./index.js";
+import { ChatTemplates, type Message, type TemplateOptions, readChatFiles } from "./chat.js";
 import { Choice, type Sampling } from "./sampling.js";
 import { type Defaults, StopWords, TextStream, type Tokenizer, beside, openTokenizer, readDefaults } from "./text.js";
 
+export type { Message, MessagePart, TemplateOptions } from "./chat.js";
 export type { Tokenizer } from "./text.js";
 
 export interface GenerateOptions {
@@ -20,6 +23,16 @@ export interface GenerateOptions {
   readonly topK?: number;
   /** Draws from the most likely tokens whose probabilities add up to this share. */
   readonly topP?: number;
+  /** Draws from the tokens of at least this share of the largest probability. */
+  readonly minP?: number;
+  /** Positive logits of tokens that occur already, in the prompt too, are divided by it, and others multiplied. */
+  readonly repetitionPenalty?: number;
+  /** Subtracted from the logits of tokens that have been generated. */
+  readonly presencePenalty?: number;
+  /** Subtracted from the logits of tokens as many times as they have been generated. */
+  readonly frequencyPenalty?: number;
+  /** Numbers that are added to the logits of tokens. */
+  readonly logitBias?: Readonly<Record<number, number>>;
   /** The seed of the random generator: equal seeds draw equal tokens. */
   readonly seed?: number | bigint;
   /** Additional stop tokens and stop texts. The output ends after a stop token and before a stop text. */
@@ -27,10 +40,18 @@ export interface GenerateOptions {
   readonly signal?: AbortSignal;
 }
 
+/** Options of {@link Generator.chat}. */
+export interface ChatOptions extends GenerateOptions, TemplateOptions {}
+
 export interface GeneratorOptions extends LoadOptions {
   /** A tokenizer, or the text of a `tokenizer.json`. The default is the file beside the model. */
   readonly tokenizer?: Tokenizer | string;
+  /** A chat template in Jinja. The default is that of `chat_template.jinja` or `tokenizer_config.json` beside the model. */
+  readonly chatTemplate?: string;
 }
+
+/** The place of a prompt: behind the tokens so far, or instead of them. */
+type Place = "behind" | "instead";
 
 /** The purpose of a decoder's input. */
 type Role = "ids" | "positions" | "mask" | "segments";
@@ -47,42 +68,60 @@ interface Step {
   readonly after: number;
 }
 
-/** A decoder on a device. Its cache keeps all tokens, so the next prompt continues the text, until {@link reset}. */
+/**
+ * A decoder on a device. Its cache keeps all tokens, so the next prompt continues the text, until {@link reset}. A conversation and a
+ * text of {@link complete} take the place of the tokens so far; what both have in common stays in the cache.
+ */
 export class Generator {
   readonly model: Model;
   readonly tokenizer: Tokenizer | undefined;
   readonly #defaults: Defaults;
+  readonly #openChat: () => Promise<ChatTemplates>;
+  #chat: Promise<ChatTemplates> | undefined;
   readonly #roles: readonly (readonly [PortInfo, Role])[];
   readonly #ids: PortInfo;
   readonly #vocabulary: number;
   readonly #tokens: readonly [GPUBuffer, GPUBuffer];
   /** The number of valid positions in the cache. */
   #kept = 0;
+  /** All tokens: those in the cache, and the pending one. */
+  #history: number[] = [];
   /** The last token, which has not been an input of the model yet. */
   #pending: number | undefined;
   #busy = false;
 
   /** Loads a folder or file that `wgfc compile --generate` wrote, and the tokenizer and `generation_config.json` beside it. */
   static async load(source: ModelSource, options: GeneratorOptions = {}): Promise<Generator> {
-    const { tokenizer, signal } = options;
+    const { tokenizer, chatTemplate, signal } = options;
     const files = Promise.all([
       tokenizer ?? beside(source, "tokenizer.json", signal),
       beside(source, "generation_config.json", signal),
     ]).then(async ([t, config]) => [typeof t === "string" ? await openTokenizer(t) : t, readDefaults(config)] as const);
     files.catch(() => {});
     const model = await load(source, options);
+    // The files of a chat template are read when a conversation begins.
+    const chat = async () => {
+      const own = chatTemplate ?? beside(source, "chat_template.jinja");
+      return new ChatTemplates(readChatFiles(await beside(source, "tokenizer_config.json"), await own));
+    };
     try {
-      return new Generator(model, ...(await files));
+      return new Generator(model, ...(await files), chat);
     } catch (e) {
       model.dispose();
       throw e;
     }
   }
 
-  constructor(model: Model, tokenizer?: Tokenizer, defaults: Defaults = readDefaults(undefined)) {
+  constructor(
+    model: Model,
+    tokenizer?: Tokenizer,
+    defaults: Defaults = readDefaults(undefined),
+    chat: () => Promise<ChatTemplates> = async () => new ChatTemplates(readChatFiles(undefined, undefined)),
+  ) {
     this.model = model;
     this.tokenizer = tokenizer;
     this.#defaults = defaults;
+    this.#openChat = chat;
     const logits = model.outputs.find((o) => o.name === "logits")?.shape.at(-1);
     const given = model.inputs.filter((i) => i.name !== CHOICE && !i.optional);
     if (typeof logits !== "number" || given.length === model.inputs.length || !model.outputs.some((o) => o.name === "token"))
@@ -101,11 +140,55 @@ export class Generator {
 
   /** The text that follows a prompt, in pieces as they are generated. */
   async *generate(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void, undefined> {
+    yield* this.#pieces(() => this.#encode(prompt), "behind", options);
+  }
+
+  /**
+   * The text that follows a prompt, which is the whole text: it takes the place of the tokens so far. The tokens that both begin with
+   * stay in the cache, and only the others are processed.
+   */
+  async *complete(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void, undefined> {
+    yield* this.#pieces(() => this.#encode(prompt), "instead", options);
+  }
+
+  /**
+   * The assistant's next message, in pieces as they are generated. The model's chat template makes a prompt of the messages; those
+   * that are in the cache are not processed again. The answer ends at the model's end tokens.
+   */
+  async *chat(messages: readonly Message[], options: ChatOptions = {}): AsyncGenerator<string, void, undefined> {
+    const prompt = await this.chatPrompt(messages, options);
+    const { special } = await this.#templates();
+    const end = special["eos_token"] === undefined ? [] : this.#encode(special["eos_token"], false);
+    const stop = [...(options.stop ?? []), ...(end.length === 1 ? end : [])];
+    // A template writes the special tokens itself.
+    yield* this.#pieces(() => this.#encode(prompt, false), "instead", { ...options, stop });
+  }
+
+  /** The prompt that the model's chat template makes of messages. */
+  async chatPrompt(messages: readonly Message[], options: TemplateOptions = {}): Promise<string> {
+    return (await this.#templates()).render(messages, options);
+  }
+
+  #templates(): Promise<ChatTemplates> {
+    this.#chat ??= this.#openChat();
+    this.#chat.catch(() => (this.#chat = undefined));
+    return this.#chat;
+  }
+
+  #encode(text: string, special = true): readonly number[] {
     const { tokenizer } = this;
     if (!tokenizer) throw new WgfcError("shape", "text needs a tokenizer, and there is no tokenizer.json beside the model: give one, or use `tokens`");
-    const stream = new TextStream(tokenizer);
+    return tokenizer.encode(text, special);
+  }
+
+  async *#pieces(prompt: () => readonly number[], place: Place, options: GenerateOptions): AsyncGenerator<string, void, undefined> {
+    const ids = prompt();
+    const stream = new TextStream(this.tokenizer!);
     const words = new StopWords((options.stop ?? []).filter((s) => typeof s === "string"));
-    for await (const id of this.tokens(tokenizer.encode(prompt), options)) {
+    const stop = this.#stop(options);
+    for await (const id of this.#run(ids, place, options)) {
+      // A stop token has no text.
+      if (stop.includes(id)) break;
       const piece = words.push(stream.push(id));
       if (piece) yield piece;
       if (words.found) return;
@@ -115,27 +198,37 @@ export class Generator {
   }
 
   /** The tokens that follow a prompt, including the stop token if there is one. */
-  async *tokens(prompt: readonly number[], options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
+  tokens(prompt: readonly number[], options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
+    return this.#run(prompt, "behind", options);
+  }
+
+  async *#run(prompt: readonly number[], place: Place, options: GenerateOptions): AsyncGenerator<number, void, undefined> {
     const { signal, maxTokens = 256 } = options;
     const choice = new Choice(this.#sampling(options), this.#vocabulary);
-    const stop = [...this.#defaults.stop, ...(options.stop ?? [])];
-    this.#check(prompt);
+    const stop = this.#stop(options);
+    this.#check(prompt, place);
     if (this.#busy) throw new WgfcError("shape", "the generator is at work: a text begins when the one before it has ended");
     this.#busy = true;
     let next: Promise<Step> | undefined;
     try {
-      let feed = [...(this.#pending === undefined ? [] : [this.#pending]), ...prompt];
+      let fresh = place === "instead" ? await this.#keepCommon(prompt) : prompt;
+      choice.follow(this.#history);
+      choice.follow(fresh);
+      let feed = [...(this.#pending === undefined ? [] : [this.#pending]), ...fresh];
       for (let left = maxTokens; left > 0; left--) {
         if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
         const step: Step = await (next ?? this.#start(feed, choice));
         // The next run executes while this token is read. It is undone if no further token is wanted.
-        next = left > 1 && step.token && this.#room() ? this.#run(step.token, 1, choice) : undefined;
+        next = left > 1 && step.token && this.#room() ? this.#step(step.token, 1, choice) : undefined;
         next?.catch(() => {});
         const id = await step.id;
         if (!(id >= 0 && id < this.#vocabulary))
           throw new WgfcError("validation", "the logits are not numbers: the model overflows, or its weights are damaged");
+        for (const token of fresh) this.#history.push(token);
+        this.#history.push(id);
+        choice.add(id);
         [this.#kept, this.#pending] = [step.after, id];
-        feed = [id];
+        [feed, fresh] = [[id], []];
         yield id;
         if (stop.includes(id)) return;
       }
@@ -150,10 +243,51 @@ export class Generator {
     }
   }
 
+  #stop(options: GenerateOptions): (string | number)[] {
+    return [...this.#defaults.stop, ...(options.stop ?? [])];
+  }
+
+  /**
+   * Forgets all tokens but the longest beginning that they have in common with a prompt, and returns the tokens of the prompt that
+   * are to be processed: at least the last one.
+   */
+  async #keepCommon(prompt: readonly number[]): Promise<readonly number[]> {
+    // The next token depends on the logits of the last one, so that one is processed again.
+    const most = Math.min(this.#history.length, prompt.length - 1);
+    let common = 0;
+    while (common < most && this.#history[common] === prompt[common]) common++;
+    try {
+      await this.#rewind(common);
+    } catch (e) {
+      // States whose earlier values were overwritten begin anew.
+      if (!(e instanceof WgfcError) || e.kind !== "limits") throw e;
+      await this.#clear();
+      common = 0;
+    }
+    return prompt.slice(common);
+  }
+
+  async #rewind(length: number): Promise<void> {
+    if (length < this.#kept) await this.model.rewind(length);
+    if (length <= this.#kept) [this.#kept, this.#pending] = [length, undefined];
+    this.#history.length = length;
+  }
+
   /** Forgets all tokens. */
   async reset(): Promise<void> {
+    await this.#clear();
+  }
+  /** Forgets all tokens but the first `length`. */
+  async rewind(length: number): Promise<void> {
+    if (!(Number.isInteger(length) && length >= 0 && length <= this.length))
+      throw new WgfcError("shape", `there are ${this.length} tokens: they cannot be rewound to ${length}`);
+    if (this.#busy) throw new WgfcError("shape", "the generator is at work: rewind it when the text has ended");
+    await this.#rewind(length);
+  }
+
+  async #clear(): Promise<void> {
     await this.model.reset();
-    [this.#kept, this.#pending] = [0, undefined];
+    [this.#kept, this.#pending, this.#history] = [0, undefined, []];
   }
 
   dispose(): void {
@@ -163,26 +297,41 @@ export class Generator {
 
   #sampling(o: GenerateOptions): Sampling {
     const d = this.#defaults;
-    const drawn = o.temperature !== undefined ? o.temperature !== 0 : d.sample || o.topK !== undefined || o.topP !== undefined;
+    const drawn = o.temperature !== undefined ? o.temperature !== 0 : d.sample || (o.topK ?? o.topP ?? o.minP) !== undefined;
     const sampling: Sampling = {
       temperature: drawn ? (o.temperature ?? d.temperature ?? 1) : 0,
       topK: o.topK ?? d.topK,
       topP: o.topP ?? d.topP,
+      minP: o.minP ?? d.minP,
+      repetitionPenalty: o.repetitionPenalty ?? d.repetitionPenalty,
+      presencePenalty: o.presencePenalty,
+      frequencyPenalty: o.frequencyPenalty,
+      logitBias: Object.entries(o.logitBias ?? {}).map(([token, bias]) => [Number(token), bias] as const),
       seed: o.seed ?? BigInt(crypto.getRandomValues(new Uint32Array(1))[0]!),
     };
-    const { temperature, topK = 1, topP = 1 } = sampling;
+    const { temperature, topK = 1, topP = 1, minP = 0, repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0, logitBias = [] } = sampling;
     const refuse = (what: string): never => {
       throw new WgfcError("shape", what);
     };
     if (!(temperature >= 0 && temperature < Infinity)) refuse(`the temperature is ${temperature}: it is a number from 0 on`);
     if (!(Number.isInteger(topK) && topK > 0)) refuse(`topK is ${topK}: it is a whole number from 1 on`);
     if (!(topP > 0 && topP <= 1)) refuse(`topP is ${topP}: it is a share, above 0 and at most 1`);
+    if (!(minP >= 0 && minP <= 1)) refuse(`minP is ${minP}: it is a share of the largest probability, from 0 to 1`);
+    if (!(repetitionPenalty > 0 && repetitionPenalty < Infinity)) refuse(`the repetition penalty is ${repetitionPenalty}: it is a number above 0, and 1 changes nothing`);
+    for (const [name, n] of Object.entries({ presence: presencePenalty, frequency: frequencyPenalty }))
+      if (!Number.isFinite(n)) refuse(`the ${name} penalty is ${n}: numbers between -2 and 2 are usual, and 0 changes nothing`);
+    for (const [token, bias] of logitBias)
+      if (!(this.#known(token) && Number.isFinite(bias))) refuse(`the logit bias of token ${token} is ${bias}: give finite numbers for tokens 0 to ${this.#vocabulary - 1}`);
     return sampling;
   }
 
-  #check(prompt: readonly number[]): void {
-    if (prompt.length === 0 && this.#pending === undefined) throw new WgfcError("shape", "the prompt has no tokens: give at least one");
-    const strange = prompt.find((id) => !(Number.isInteger(id) && id >= 0 && id < this.#vocabulary));
+  #known(id: number): boolean {
+    return Number.isInteger(id) && id >= 0 && id < this.#vocabulary;
+  }
+
+  #check(prompt: readonly number[], place: Place): void {
+    if (prompt.length === 0 && (place === "instead" || this.#pending === undefined)) throw new WgfcError("shape", "the prompt has no tokens: give at least one");
+    const strange = prompt.find((id) => !this.#known(id));
     if (strange !== undefined)
       throw new WgfcError("shape", `token ${strange} is outside the model's vocabulary, which is 0 to ${this.#vocabulary - 1}`);
   }
@@ -205,11 +354,11 @@ export class Generator {
       const inputs = this.#inputs(ids.slice(at, at + chunk), this.#held());
       await this.model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: {} });
     }
-    return this.#run(ids.slice(at), ids.length - at, choice);
+    return this.#step(ids.slice(at), ids.length - at, choice);
   }
 
   /** Starts a run on these ids, or on the id on the device, which chooses the next token. */
-  async #run(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice): Promise<Step> {
+  async #step(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice): Promise<Step> {
     const { model } = this;
     const past = this.#held();
     const inputs = this.#inputs(ids instanceof Tensor ? [0] : ids, past);

@@ -3,8 +3,8 @@
 import { type ModelSource, WgfcError } from "./index.js";
 
 export interface Tokenizer {
-  /** The tokens of a text, with the special tokens that the model expects around it. */
-  encode(text: string): readonly number[];
+  /** The tokens of a text, with the special tokens that the model expects around it unless `special` is false, as for texts that have them. */
+  encode(text: string, special?: boolean): readonly number[];
   /** The text of tokens, without special tokens. */
   decode(ids: readonly number[]): string;
 }
@@ -16,6 +16,8 @@ export interface Defaults {
   readonly temperature: number | undefined;
   readonly topK: number | undefined;
   readonly topP: number | undefined;
+  readonly minP: number | undefined;
+  readonly repetitionPenalty: number | undefined;
 }
 
 /** Decodes tokens to text as they arrive. A character may consist of several tokens. */
@@ -102,7 +104,8 @@ export async function openTokenizer(json: string): Promise<Tokenizer> {
     const unknown = tokenizer.token_to_id(parsed.model?.unk_token ?? "");
     return {
       // The package returns undefined for an unknown token, or omits it.
-      encode: (text) => tokenizer.encode(text).ids.map((id: number | undefined) => id ?? unknown).filter((id) => id !== undefined),
+      encode: (text, special = true) =>
+        tokenizer.encode(text, { add_special_tokens: special }).ids.map((id: number | undefined) => id ?? unknown).filter((id) => id !== undefined),
       decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
     };
   } catch (cause) {
@@ -114,8 +117,12 @@ export function readDefaults(json: string | undefined): Defaults {
   const config = (json === undefined ? {} : JSON.parse(json)) as Record<string, unknown>;
   const number = (key: string) => (typeof config[key] === "number" ? config[key] : undefined);
   const stop = [config.eos_token_id ?? []].flat().filter((id) => typeof id === "number");
-  if (config.do_sample !== true) return { stop, sample: false, temperature: undefined, topK: undefined, topP: undefined };
-  return { stop, sample: true, temperature: number("temperature"), topK: number("top_k") || undefined, topP: number("top_p") };
+  const sample = config.do_sample === true;
+  const drawn = (key: string) => (sample ? number(key) : undefined);
+  return {
+    stop, sample, temperature: drawn("temperature"), topK: drawn("top_k") || undefined, topP: drawn("top_p"), minP: drawn("min_p"),
+    repetitionPenalty: number("repetition_penalty"),
+  };
 }
 
 /** A file beside the model, if there is one. */

@@ -320,6 +320,12 @@ export async function pictures_become_tensors() {
   device.destroy();
 }
 
+const collect = async (all) => {
+  const out = [];
+  for await (const x of all) out.push(x);
+  return out;
+};
+
 export async function texts_are_generated() {
   const { Generator } = await import("/dist/generate.js");
   const { requests } = await (await fetch("/test/generate.json")).json();
@@ -328,11 +334,6 @@ export async function texts_are_generated() {
     decode: (ids) => ids.map((id) => `<${id}>`).join(""),
   };
   const generator = await Generator.load("/program/generate/decoder", { tokenizer, capacity: 8 });
-  const collect = async (all) => {
-    const out = [];
-    for await (const x of all) out.push(x);
-    return out;
-  };
   try {
     for (const { prompt, tokens, ...options } of requests) {
       equal(await collect(generator.tokens(prompt, options)), tokens, JSON.stringify(options));
@@ -351,6 +352,10 @@ export async function texts_are_generated() {
     equal(text, `<${tokens[0]}><${tokens[1]}><`, "a text that ends it");
     await refused(collect(generator.tokens([37])), "shape", /token 37 is outside/);
     await refused(collect(generator.tokens([1], { topP: 0 })), "shape", /topP is 0/);
+    await refused(collect(generator.tokens([1], { minP: 2 })), "shape", /minP is 2/);
+    await refused(collect(generator.tokens([1], { repetitionPenalty: 0 })), "shape", /repetition penalty is 0/);
+    await refused(collect(generator.tokens([1], { logitBias: { 37: 1 } })), "shape", /bias of token 37/);
+    await refused(collect(generator.chat([{ role: "user", content: "?" }])), "shape", /no chat template/);
     await refused(collect(generator.tokens([1], { signal: AbortSignal.abort() })), "aborted", /signal/);
     const running = generator.tokens([1]);
     await running.next();
@@ -360,4 +365,43 @@ export async function texts_are_generated() {
     generator.dispose();
   }
   await using("/program/small/mlp", {}, async (model) => refused((async () => new Generator(model))(), "shape", /--generate/));
+}
+
+export async function conversations_stay_in_the_cache(readCase) {
+  const { Generator } = await import("/dist/generate.js");
+  const { chats } = await (await fetch("/test/generate.json")).json();
+  const text = async (name) => (await fetch(`/fixtures/chat/decoder/${name}`)).text();
+  const { files } = await readCase("generate/decoder");
+  files["tokenizer.json"] = await text("tokenizer.json");
+  files["tokenizer_config.json"] = await text("tokenizer_config.json");
+  const generator = await Generator.load(files, { capacity: 64 });
+  // The numbers of tokens of the runs.
+  let runs = [];
+  const { run } = generator.model;
+  generator.model.run = function (inputs, ...rest) {
+    runs.push(Object.values(inputs).find((t) => t.dtype === "i64").shape.at(-1));
+    return run.call(this, inputs, ...rest);
+  };
+  const processed = async (all) => {
+    runs = [];
+    return [(await collect(all)).join(""), runs[0]];
+  };
+  try {
+    const { tokenizer } = generator;
+    const [first, second, tools] = chats;
+    equal(await generator.chatPrompt(second.messages), second.prompt, "the prompt");
+    const prompts = [first, second].map(({ prompt }) => tokenizer.encode(prompt, false));
+    equal(await processed(generator.chat(first.messages, { maxTokens: 6 })), [first.text, prompts[0].length], "the first answer");
+    equal(generator.length, prompts[0].length + first.tokens.length, "tokens so far");
+    equal(await processed(generator.chat(second.messages, { maxTokens: 6 })), [second.text, prompts[1].length - prompts[0].length], "the second answer");
+    // The same prompt again is its last token, and what was said goes on.
+    equal(await processed(generator.complete(second.prompt.slice("<s>".length), { maxTokens: 6 })), [second.text, 1], "again");
+    equal(await processed(generator.chat(tools.messages, { tools: tools.tools, maxTokens: 6 })), [tools.text, tokenizer.encode(tools.prompt, false).length - 2], "another conversation");
+    await generator.rewind(2);
+    equal(generator.length, 2, "rewound");
+    await refused(generator.rewind(3), "shape", /there are 2 tokens/);
+    await refused(collect(generator.chat([{ content: "no role" }])), "shape", /message 1 has no `role`/);
+  } finally {
+    generator.dispose();
+  }
 }

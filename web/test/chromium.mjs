@@ -7,7 +7,7 @@ import { chromium } from "playwright-core";
 const web = new URL("..", import.meta.url).pathname;
 const FOLDERS = {
   "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/playground/": join(web, "playground/dist/"),
-  "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/"),
+  "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/"), "/modules/": join(web, "node_modules/"),
 };
 const TYPES = {
   ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm",
