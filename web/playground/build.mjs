@@ -18,7 +18,7 @@ for (const file of ["index.html", "style.css"]) copyFileSync(here + file, out + 
 const common = { absWorkingDir: here, bundle: true, format: "esm", target: "es2022", minify: true, logLevel: "warning", legalComments: "linked" };
 const external = ["wgfc", "wgfc/generate", "wgfc/compiler"];
 await build({ ...common, entryPoints: ["src/main.ts"], outfile: "dist/main.js", external });
-await build({ ...common, entryPoints: ["@huggingface/tokenizers"], outfile: "dist/vendor/tokenizers.js" });
+for (const name of ["jinja", "tokenizers"]) await build({ ...common, entryPoints: [`@huggingface/${name}`], outfile: `dist/vendor/${name}.js` });
 // The package as it is: its modules find each other.
 cpSync(`${web}dist`, `${out}wgfc`, { recursive: true, filter: (f) => !f.endsWith(".d.ts") });
 

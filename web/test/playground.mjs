@@ -173,6 +173,43 @@ test("a model is compiled in the page", async () => {
   assert.match(await text(".cm-content"), /@workgroup_size\(32\)/);
 });
 
+test("a chat streams, stops and begins anew", async () => {
+  await open("#chat");
+  await page.waitForSelector(".chat .primary");
+  const done = async (messages) => page.waitForSelector(`.chat .status[data-done="${messages}"]`);
+  const said = () => page.locator(".messages .assistant").allTextContents();
+  assert.equal(await text(".choose b"), "stories");
+  await page.click(".chat .primary");
+  await page.waitForFunction(() => /[1-9]\d tokens, \d+ a second/.test(document.querySelector(".chat .status").textContent));
+  await page.click('.chat .primary:has-text("Stop")');
+  await done(2);
+  const [first] = await said();
+  assert.match(first, /^ \w/);
+  // The conversation goes on with a second story.
+  await page.fill(".tell input", "Lily was a");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelectorAll(".messages .assistant").length === 2);
+  await page.waitForFunction(() => /[1-9]\d tokens/.test(document.querySelector(".chat .status").textContent));
+  await page.click('.chat .primary:has-text("Stop")');
+  await done(4);
+  assert.match((await said())[1], /^ \w/);
+  await shot("chat");
+  await fitsAPhone("chat");
+  await page.click('[data-action="reset"]');
+  await page.waitForFunction(() => document.querySelectorAll(".messages li").length === 0);
+  // Files that have no chat template answer with the error, and an address that is wrong, too.
+  const names = ["tokenizer.json", "stories.wgfc"].map((n) => `${dist}models/${n}`);
+  await page.setInputFiles('.choose input[type="file"]', names);
+  await page.waitForFunction(() => document.querySelector(".choose b").textContent === "stories.wgfc");
+  await page.fill(".tell input", "Tom");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".chat .status.error");
+  assert.match(await text(".chat .status"), /no chat template/);
+  await page.fill('.choose input[type="text"]', "./models/nothing.wgfc");
+  await page.click('.choose button[type="submit"]');
+  await page.waitForFunction(() => /404/.test(document.querySelector(".chat .status").textContent));
+});
+
 test("digits, carts and stories", async () => {
   await open("#digits");
   for (const digit of ["3", "7"]) {

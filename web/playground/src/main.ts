@@ -1,6 +1,7 @@
 /** The playground: a workbench for models, and demos. The address encodes the current view, so that it can be linked to. */
 
 import { cartpole } from "./demos/cartpole.js";
+import { chat } from "./demos/chat.js";
 import type { Demo } from "./demos/demo.js";
 import { digits } from "./demos/digits.js";
 import { stories } from "./demos/stories.js";
@@ -10,10 +11,10 @@ import { filesOf, openAddress, openDropped } from "./open.js";
 import type { Opened } from "./program.js";
 import { Workbench } from "./workbench.js";
 
-const DEMOS = { digits, cartpole, stories } as const;
+const DEMOS = { digits, cartpole, stories, chat } as const;
 type DemoName = keyof typeof DEMOS;
-const TITLES: Record<string, string> = { model: "Model", digits: "Digits", cartpole: "CartPole", stories: "Stories" };
-const EXAMPLES = { digits: "./models/digits.onnx", cartpole: "./models/cartpole.onnx", stories: "./models/stories.onnx" } as const;
+const TITLES: Record<string, string> = { model: "Model", digits: "Digits", cartpole: "CartPole", stories: "Stories", chat: "Chat" };
+const EXAMPLES = { digits: "./models/digits.onnx", cartpole: "./models/cartpole.onnx", stories: "./models/stories.onnx", chat: "./models/stories.onnx" } as const;
 
 const main = h("main", { id: "main", tabindex: -1 });
 const tabs = Object.entries(TITLES).map(([view, title]) => h("a", { href: `#${view}`, "data-view": view }, title));
@@ -92,6 +93,12 @@ async function open(from: string): Promise<void> {
   void keepAddress();
 }
 
+/** Gives dropped files to the demo, if it takes any, or opens them in the workbench. */
+async function taken(files: readonly File[]): Promise<void> {
+  if (demo?.drop) demo.drop(files);
+  else await drop(files);
+}
+
 async function drop(files: readonly File[]): Promise<void> {
   const mine = ++showing;
   demo?.stop();
@@ -167,7 +174,7 @@ addEventListener("dragleave", (e) => e.relatedTarget === null && document.body.c
 addEventListener("drop", (e) => {
   e.preventDefault();
   document.body.classList.remove("dragging");
-  if (e.dataTransfer) void filesOf(e.dataTransfer).then((files) => (files.length ? drop(files) : undefined), failed);
+  if (e.dataTransfer) void filesOf(e.dataTransfer).then((files) => (files.length ? taken(files) : undefined), failed);
 });
 addEventListener("hashchange", () => void begin());
 

@@ -41,8 +41,12 @@ export async function openDropped(files: readonly File[], say: (text: string) =>
   const bundle = files.find((f) => /\.wgfc$/i.test(f.name));
   if (bundle) return openFiles(bundle.name, { [bundle.name]: bundle });
   if (!files.some((f) => f.name === "plan.json")) throw new Error(`${files[0]?.name ?? "this"} is no .onnx, .pt2 or .wgfc file, and no folder with a plan.json`);
-  const named = files.map((f) => [f.name.endsWith(".wgsl") ? `kernels/${f.name}` : f.name, f] as const);
-  return openFiles("program", Object.fromEntries(named));
+  return openFiles("program", filesByName(files));
+}
+
+/** The files of a program's folder by their names in it. */
+export function filesByName(files: readonly File[]): Record<string, File> {
+  return Object.fromEntries(files.map((f) => [f.name.endsWith(".wgsl") ? `kernels/${f.name}` : f.name, f] as const));
 }
 
 /** The files of a drop, including those in folders. */

@@ -4,6 +4,8 @@ import { h } from "../dom.js";
 
 export interface Demo {
   readonly element: HTMLElement;
+  /** Takes files that are dropped on the page; without it they are opened in the workbench. */
+  drop?(files: readonly File[]): void;
   /** Stops everything that runs in the background. */
   stop(): void;
 }
