@@ -3,6 +3,7 @@
 import type { Gpu } from "./device.js";
 import { WgfcError } from "./errors.js";
 import { messageOf, throwIfAborted } from "./fail.js";
+import { PACKED_PRODUCTS, lacksPackedProducts } from "./language.js";
 import { type Kernel, type Plan, nodesOf } from "./plan.js";
 import type { Program } from "./program.js";
 import { COMPUTE_STAGE } from "./usage.js";
@@ -71,6 +72,8 @@ async function make(
   const nodes = plan.dispatches.find((d) => plan.kernels[d.kernel] === kernel)?.nodes ?? [];
   const origin = { kernel: kernel.name, node: nodes[0] };
   const what = `kernel ${kernel.name} of ${nodesOf(nodes)}`;
+  if (/\bdot4[IU]8Packed\b/.test(code) && lacksPackedProducts())
+    throw new WgfcError("feature", `${what} needs ${PACKED_PRODUCTS}, which this browser's WGSL lacks: compile the model without activations of 8 bits`, origin);
   device.pushErrorScope("validation");
   const module = device.createShaderModule({ label: kernel.name, code });
   const pipeline = device.createComputePipelineAsync({

@@ -141,6 +141,33 @@ export async function precision_and_devices_are_held() {
   await refused(compile(inside(), { expect: { nobody: 3 } }), "model", /nobody/);
 }
 
+export async function integers_are_multiplied_where_the_browser_can() {
+  const options = { dims: { batch: 1 }, weights: "q4", activations: "q8" };
+  const uses = ({ kernels }) => Object.values(kernels).some((k) => k.includes("dot4I8Packed"));
+  const plain = await compile(inside(), { ...options, activations: undefined });
+  const packed = await compile(inside(), options);
+  equal([uses(plain), uses(packed)], [false, true], "where there is the language feature");
+  const features = Object.getOwnPropertyDescriptor(GPU.prototype, "wgslLanguageFeatures");
+  const { warn } = console;
+  const warnings = [];
+  Object.defineProperty(GPU.prototype, "wgslLanguageFeatures", { configurable: true, get: () => new Set() });
+  console.warn = (text) => warnings.push(text);
+  try {
+    const made = await compile(inside(), options);
+    equal([made.kernels, warnings.length, warnings[0]?.includes("packed_4x8_integer_dot_product")], [plain.kernels, 1, true], "where there is none");
+    const e = await refused(load(packed.source), "feature", /needs packed_4x8_integer_dot_product.*without activations of 8 bits/);
+    equal(e.node, "product", "the node");
+    (await load(made.source)).dispose();
+  } finally {
+    console.warn = warn;
+    Object.defineProperty(GPU.prototype, "wgslLanguageFeatures", features);
+  }
+  const run = ({ source }) => using(source, {}, async (model) => (await model.run({ x: Tensor.from("f32", [1, K], x.data.subarray(0, K)) })).y.toNumbers());
+  const [got, want] = [await run(packed), await run(plain)];
+  const largest = Math.max(...want.map(Math.abs));
+  for (let i = 0; i < N; i++) if (!(Math.abs(got[i] - want[i]) < 0.02 * largest)) throw new Error(`${i}: ${got[i]}, not ${want[i]}`);
+}
+
 export async function without_an_adapter_it_says_why() {
   const { requestAdapter } = GPU.prototype;
   GPU.prototype.requestAdapter = async () => null;

@@ -3,6 +3,7 @@
 import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
+import { PACKED_PRODUCTS, lacksPackedProducts } from "../language.js";
 import { type Files, type ModelSource, readAll } from "../source.js";
 import { type Key, placeOf } from "./kept.js";
 import { type Graph, graphOf } from "./onnx.js";
@@ -37,7 +38,10 @@ export interface CompileSettings {
   readonly keepF32?: readonly string[];
   /** Quantizes the weights of matrix products to 8 or 4 bits, with one scale per block of 32. */
   readonly weights?: "q8" | "q4";
-  /** Lets products with quantized weights round the other operand to 8 bits, in groups of 32 with one scale, and multiply integers. */
+  /**
+   * Lets products with quantized weights round the other operand to 8 bits, in groups of 32 with one scale, and multiply integers. A
+   * browser whose WGSL lacks `packed_4x8_integer_dot_product` warns and leaves the option out.
+   */
   readonly activations?: "q8";
   /** Disables fusion, so that every operator has its own kernel. */
   readonly unfused?: boolean;
@@ -220,7 +224,10 @@ function requestOf(o: CompileOptions): object {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, activations } = o;
+  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights } = o;
+  const activations = o.activations && lacksPackedProducts() ? undefined : o.activations;
+  if (o.activations && !activations)
+    console.warn(`wgfc: this browser's WGSL lacks ${PACKED_PRODUCTS}: the model is compiled without activations of 8 bits`);
   // JSON omits undefined fields.
   return {
     profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights, activations,
