@@ -24,6 +24,7 @@
 pub mod assemble;
 pub mod budget;
 pub mod cost;
+pub mod decoding;
 pub mod device;
 pub mod emit;
 pub mod error;

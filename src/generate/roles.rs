@@ -4,25 +4,12 @@ use super::described;
 use crate::value_info::{ValueInfo, graph_values};
 use crate::{Error, ModelFile, Options, Tensor};
 use std::collections::BTreeMap;
+pub use wgfc_compiler::decoding::roles::Symbols;
+use wgfc_compiler::decoding::roles::{self, Role};
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::{DType, Dim, Scalar};
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{DeviceTensor, Gpu, RunError};
-
-/// The role of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// Token ids, `[1, seq]`.
-    Ids,
-    /// The positions `past..past + seq`, `[1, seq]` or `[seq]`.
-    Positions,
-    /// Ones for all positions, `[1, past + seq]`.
-    Mask,
-    /// Zeros, `[1, seq]`: all tokens are of one segment.
-    Segments,
-    /// A tensor that is an input of all runs without a change, such as the output of an encoder.
-    Context,
-}
 
 /// Inputs that have the same value in all runs, by name.
 pub type Context = BTreeMap<String, Tensor>;
@@ -133,23 +120,7 @@ impl Input {
 }
 
 fn role(p: &ValueInfo) -> Option<Role> {
-    let name = p.name.to_lowercase();
-    let rank = p.shape.len();
-    let row = rank == 1 || rank == 2;
-    let integer = matches!(p.dtype, DType::I64 | DType::I32);
-    match name.as_str() {
-        n if n.contains("mask") && rank == 2 && row && p.dtype != DType::F64 => Some(Role::Mask),
-        n if n.contains("position") && row && integer => Some(Role::Positions),
-        n if (n.contains("token_type") || n.contains("segment")) && row && integer => Some(Role::Segments),
-        n if (n.contains("input_id") || n.contains("token") || n == "ids" || n == "input")
-            && rank == 2
-            && row
-            && integer =>
-        {
-            Some(Role::Ids)
-        }
-        _ => None,
-    }
+    roles::role(&p.name, p.dtype, p.shape.len())
 }
 
 /// Whether a tensor can be the value of an input, as far as the extents are known.
@@ -214,52 +185,14 @@ pub fn ids(ports: &[ValueInfo]) -> Option<&ValueInfo> {
     ports.iter().find(|p| p.broadcast.is_none() && role(p) == Some(Role::Ids))
 }
 
-/// The symbolic extents of a decoder's token ids.
-pub struct Symbols {
-    /// The symbol for the number of sequences; `None` if it is 1.
-    pub batch: Option<String>,
-    /// The symbol for the number of tokens of a run; `None` if it is 1.
-    pub seq: Option<String>,
-}
-
 /// Finds the symbols in the shape of the token ids.
 pub fn symbols(file: &ModelFile, memory_limit: Option<u64>) -> Result<Symbols, Error> {
     let whole = Options { memory_limit, ..Options::default() };
     let plan = Options { graph_only: true, ..whole.clone() };
     // Shapes may depend on external data; in that case the import is repeated with the weights.
     let graph = file.import(&plan).or_else(|_| file.import(&whole))?.graph;
-    let ports = graph_values(&graph, &graph.inputs);
-    let unsupported =
-        |d: Diagnostic| Error::Compile { path: Some(file.path().to_owned()), errors: Errors(vec![d]) };
-    let Some(ids) = ports.iter().find(|p| role(p) == Some(Role::Ids)) else {
-        let all: Vec<String> = ports.iter().map(described).collect();
-        return Err(unsupported(
-            Diagnostic::unsupported(format!(
-                "the model is not a decoder that wgfc understands: none of its inputs holds token ids; there is {}",
-                if all.is_empty() { "none".to_owned() } else { all.join(", ") }
-            ))
-            .help("token ids are integers [1, seq] in an input called input_ids or alike"),
-        ));
-    };
-    let symbol = |d: &Dim| match (d.as_const(), d.symbols().into_iter().next()) {
-        (Some(1), _) => Ok(None),
-        (None, Some(s)) if *d == Dim::sym(&s) => Ok(Some(s.to_string())),
-        _ => Err(unsupported(
-            Diagnostic::unsupported(format!(
-                "the model takes {}: tokens cannot be given one at a time",
-                described(ids)
-            ))
-            .help("export it with a symbolic sequence length, or for one token a run"),
-        )),
-    };
-    match ids.shape.as_slice() {
-        [batch, seq] => {
-            let (batch, seq) = (symbol(batch)?, symbol(seq)?);
-            let seq = if seq == batch { None } else { seq };
-            Ok(Symbols { batch, seq })
-        }
-        _ => Err(Error::Internal("token ids of another rank".into())),
-    }
+    let errors = |d| Error::Compile { path: Some(file.path().to_owned()), errors: Errors(vec![d]) };
+    roles::symbols(&graph).map_err(errors)
 }
 
 /// The inputs with past keys and values.

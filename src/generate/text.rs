@@ -9,8 +9,6 @@ mod gguf;
 mod guarded;
 #[cfg(feature = "constraints")]
 mod pieces;
-#[cfg(feature = "tokenizers")]
-mod vocabulary;
 
 use super::chat::{ChatOptions, ChatTemplate, Message};
 use super::{Pooling, Sampling};

@@ -50,6 +50,12 @@ pub trait ExternalData {
         None
     }
 
+    /// The size of the model's own file, if the importer is given only its beginning. [`ExternalData::remote`] then reads ranges of it at
+    /// [`OWN_FILE`].
+    fn bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// The bytes of the model itself, if tensors may share them. The tensors of an archive are in these bytes.
     fn model(&self) -> Option<Arc<dyn ByteOwner>> {
         None
@@ -60,6 +66,9 @@ pub trait ExternalData {
         None
     }
 }
+
+/// The location of the model's own file.
+pub const OWN_FILE: &str = "";
 
 /// No external data: a model that refers to some is refused.
 pub struct NoExternalData;

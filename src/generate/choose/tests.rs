@@ -1,6 +1,8 @@
 use super::*;
 use crate::generate::head;
+use wgfc_compiler::decoding::choose::{adjusted, masked};
 use wgfc_ir::TensorType;
+use wgfc_ir::{Builder, Dim};
 use wgfc_runtime::{Session, testing::gpus};
 
 /// The reference: the probability of each token.

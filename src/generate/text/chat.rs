@@ -5,7 +5,7 @@ use crate::Error;
 use crate::generate::chat::{ChatOptions, ChatTemplate, Json};
 use std::path::Path;
 #[cfg(feature = "tokenizers")]
-use wgfc_compiler::import::gguf::Header;
+use wgfc_compiler::import::gguf::{Header, special_tokens};
 
 /// The chat templates and special tokens of a decoder's files.
 #[derive(Clone, Debug, Default)]
@@ -75,18 +75,7 @@ impl Chat {
     /// The template and the special tokens in the metadata of a GGUF file.
     #[cfg(feature = "tokenizers")]
     pub fn of_gguf(header: &Header<'_>, path: &Path) -> Chat {
-        let tokens = header.list("tokenizer.ggml.tokens");
-        let special = ["bos", "eos", "unk", "pad"].into_iter().filter_map(|name| {
-            let key = match name {
-                "unk" => "unknown",
-                "pad" => "padding",
-                name => name,
-            };
-            let id = usize::try_from(header.int(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
-            let text = tokens?.items().nth(id)?.as_text()?.to_owned();
-            Some((format!("{name}_token"), text))
-        });
-        let special: Vec<(String, String)> = special.collect();
+        let special = special_tokens(header);
         let text = header.text("tokenizer.chat_template");
         let made = text.map(|t| ChatTemplate::parse(t, special.clone()).map_err(|e| of_file(path, e)));
         Chat { templates: made.into_iter().map(|t| (DEFAULT.to_owned(), t)).collect(), special }

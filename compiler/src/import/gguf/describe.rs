@@ -97,20 +97,23 @@ impl Keys<'_> {
     }
 
     /// The values of a small tensor of f32.
-    fn values(&self, bytes: &[u8], name: &str, count: usize) -> Option<Vec<f64>> {
+    fn values(&self, read: Read<'_>, name: &str, count: usize) -> Option<Vec<f64>> {
         let t = self.header.tensors.get(name).filter(|t| t.code == 0)?;
         let n = checked_numel(&t.shape).filter(|n| *n >= count)?;
-        let bytes = bytes.get(t.offset..t.offset.checked_add(n.checked_mul(4)?)?)?;
+        let bytes = read(t.offset, n.checked_mul(4)?)?;
         let values = bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
         Some(values.take(count).collect())
     }
 }
 
+/// Reads bytes of the file: so many from an offset. `None` if the file has fewer.
+pub type Read<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
+
 /// The parameters of the model in a file.
 ///
 /// # Errors
 /// An unknown architecture; parameters that are missing, of another type, or not supported.
-pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors> {
+pub fn describe(header: &Header<'_>, read: Read<'_>) -> Result<Description, Errors> {
     let name = header.text("general.architecture").ok_or_else(|| {
         Errors(vec![Diagnostic::model("the file's metadata has no `general.architecture`").help(HELP)])
     })?;
@@ -147,7 +150,7 @@ pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors
     let epsilon = k.number("attention.layer_norm_rms_epsilon").unwrap_or(1e-5);
     let pairs = k.given("rope.dimension_count", head).unwrap_or(head) / 2;
     let base = k.number("rope.freq_base").filter(|b| *b > 0.0).unwrap_or(10000.0);
-    let stretch = stretch(&mut k, bytes, pairs);
+    let stretch = stretch(&mut k, read, pairs);
     let magnitude = magnitude(&mut k, &stretch);
     let global = Rotary { base, pairs, interleaved: architecture.interleaved, stretch, magnitude };
     let window = k.given("attention.sliding_window", i32::MAX as usize);
@@ -199,12 +202,12 @@ pub fn describe(header: &Header<'_>, bytes: &[u8]) -> Result<Description, Errors
 }
 
 /// The divisors of the frequencies.
-fn stretch(k: &mut Keys<'_>, bytes: &[u8], pairs: usize) -> Stretch {
-    if let Some(each) = k.values(bytes, "rope_freqs.weight", pairs) {
+fn stretch(k: &mut Keys<'_>, read: Read<'_>, pairs: usize) -> Stretch {
+    if let Some(each) = k.values(read, "rope_freqs.weight", pairs) {
         return Stretch::Each(each);
     }
-    let long = k.values(bytes, "rope_factors_long.weight", pairs);
-    let short = k.values(bytes, "rope_factors_short.weight", pairs);
+    let long = k.values(read, "rope_factors_long.weight", pairs);
+    let short = k.values(read, "rope_factors_short.weight", pairs);
     if let (Some(long), Some(short)) = (long, short) {
         let key = "rope.scaling.original_context_length";
         let original = k.count(key, i32::MAX as usize) as i64;

@@ -44,7 +44,7 @@ pub struct Entry {
     /// The code of the type of its blocks.
     pub code: u32,
     /// The offset of its first byte in the file.
-    pub offset: usize,
+    pub offset: u64,
 }
 
 /// The header of a file.
@@ -214,7 +214,6 @@ impl<'m> Header<'m> {
             let far = |what: &str| format!("the tensor `{name}` has {what} that no file holds");
             let extents = extents.into_iter().rev().map(usize::try_from).collect::<Result<Vec<_>, _>>();
             let shape = extents.map_err(|_| far("an extent"))?;
-            let offset = usize::try_from(offset).map_err(|_| far("an offset"))?;
             if header.tensors.insert(name, Entry { shape, code, offset }).is_some() {
                 return Err(format!("two tensors are named `{name}`"));
             }
@@ -224,7 +223,7 @@ impl<'m> Header<'m> {
             Some(_) => return Err("`general.alignment` is no positive integer".into()),
             None => ALIGNMENT,
         };
-        let data = (r.at as u64).checked_next_multiple_of(alignment).and_then(|d| usize::try_from(d).ok());
+        let data = (r.at as u64).checked_next_multiple_of(alignment);
         for (name, t) in &mut header.tensors {
             let offset = data.and_then(|d| d.checked_add(t.offset));
             t.offset =
@@ -302,7 +301,7 @@ mod tests {
         assert_eq!(h.text("general.architecture"), Some("llama"));
         let tokens: Vec<Item> = h.list("tokens").unwrap().items().collect();
         assert_eq!(tokens, [Item::Text("a"), Item::Text("é")]);
-        assert_eq!(h.tensors["w"], Entry { shape: vec![1, 2], code: 0, offset: f.len() - 8 });
+        assert_eq!(h.tensors["w"], Entry { shape: vec![1, 2], code: 0, offset: f.len() as u64 - 8 });
         assert_eq!((h.int("tokens"), h.float("nothing"), h.truth("tokens")), (None, None, None));
     }
 

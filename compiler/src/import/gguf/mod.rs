@@ -3,16 +3,19 @@
 //! `header` reads metadata and the places of tensors, `blocks` their types, and `describe` the parameters of the architecture, from which
 //! [`decoder`] makes the graph. Weights keep the blocks that they have in the file.
 
+mod beside;
 mod blocks;
 mod describe;
 mod header;
 #[cfg(test)]
 mod tests;
+pub mod vocabulary;
 
+pub use beside::{beside, end_tokens, special_tokens, tokenizer};
 pub use header::{Header, Item, List, MAGIC};
 
 use super::decoder::{self, LayerPart, Part, Weights};
-use super::{ExternalData, Imported};
+use super::{ExternalData, Imported, OWN_FILE};
 use crate::lower::{self, Lowering, OpError};
 use crate::{Diagnostic, Errors, Options};
 use blocks::Kind;
@@ -36,7 +39,14 @@ pub fn is_gguf(bytes: &[u8]) -> bool {
 /// The faults of the file, or the parts that are not supported.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
     let header = open(bytes)?;
-    let description = describe::describe(&header, bytes)?;
+    let read = |offset: u64, len: usize| match external.remote(OWN_FILE, offset, len as u64) {
+        Some(remote) => Some(remote.ok()?.bytes()?.to_vec()),
+        None => {
+            let from = usize::try_from(offset).ok()?;
+            bytes.get(from..from.checked_add(len)?).map(<[u8]>::to_vec)
+        }
+    };
+    let description = describe::describe(&header, &read)?;
     let mut weights = File::new(bytes, &header, external, options.graph_only)?;
     decoder::build(&description, &mut weights, options, HELP)
 }
@@ -61,7 +71,9 @@ pub fn tensor(cx: &mut Lowering, bytes: &[u8], header: &Header<'_>, name: &str) 
 /// The tensors of a file.
 struct File<'m> {
     tensors: &'m BTreeMap<&'m str, Entry>,
+    /// The bytes of the file, or those at its beginning where the others are read on demand.
     owner: Arc<dyn ByteOwner>,
+    external: &'m dyn ExternalData,
     /// Whether the values are left out.
     graph_only: bool,
 }
@@ -70,7 +82,7 @@ impl<'m> File<'m> {
     fn new(
         bytes: &[u8],
         header: &'m Header<'m>,
-        external: &dyn ExternalData,
+        external: &'m dyn ExternalData,
         graph_only: bool,
     ) -> Result<File<'m>, Errors> {
         let mut errors = vec![];
@@ -85,8 +97,9 @@ impl<'m> File<'m> {
                     Some(Diagnostic::unsupported(message).help(format!("supported are {}", kinds.join(", "))))
                 }
                 Some(kind) => {
-                    let e = kind.size(&t.shape).and_then(|n| match t.offset.checked_add(n) {
-                        Some(end) if end <= bytes.len() => Ok(()),
+                    let whole = external.bytes().unwrap_or(bytes.len() as u64);
+                    let e = kind.size(&t.shape).and_then(|n| match t.offset.checked_add(n as u64) {
+                        Some(end) if end <= whole => Ok(()),
                         _ => Err("the file ends before its last byte".into()),
                     });
                     e.err().map(|m| Diagnostic::model(format!("the tensor `{name}`: {m}")).help(HELP))
@@ -101,7 +114,7 @@ impl<'m> File<'m> {
             .model()
             .filter(|o| std::ptr::eq((**o).as_ref(), bytes))
             .unwrap_or_else(|| Arc::new(bytes.to_vec()));
-        Ok(File { tensors: &header.tensors, owner, graph_only })
+        Ok(File { tensors: &header.tensors, owner, external, graph_only })
     }
 }
 
@@ -152,7 +165,13 @@ impl File<'_> {
         let len = kind.size(&t.shape)?;
         let bytes = match self.graph_only {
             true => Tensor::absent(DType::U8, vec![len]),
-            false => Tensor::shared(DType::U8, vec![len], self.owner.clone(), t.offset, len)?,
+            false => match self.external.remote(OWN_FILE, t.offset, len as u64) {
+                Some(remote) => Tensor::remote(DType::U8, vec![len], Arc::new(remote?))?,
+                None => {
+                    let offset = usize::try_from(t.offset).map_err(|_| "a file beyond memory".to_owned())?;
+                    Tensor::shared(DType::U8, vec![len], self.owner.clone(), offset, len)?
+                }
+            },
         };
         kind.values(cx, name, &bytes, &t.shape)
     }

@@ -11,7 +11,7 @@
 //! | `t5` | SentencePiece's unigram model: the words of the highest sum of scores |
 
 mod merges;
-mod splits;
+pub mod splits;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -449,4 +449,15 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_written() {
+        for (bytes, text) in [("", ""), ("h", "aA=="), ("hi", "aGk="), ("hi!", "aGkh"), ("hi!?", "aGkhPw==")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[255, 255, 254]), "///+");
+    }
+}

@@ -1,8 +1,8 @@
 //! The last nodes of a decoder: the logits of the last position, and the choice of a token.
 
 use super::choose::{self, Limits};
+use crate::{Diagnostic, Errors};
 use std::collections::HashMap;
-use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::graph::Value;
 use wgfc_ir::op::Op;
 use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ScalarNode, TensorType};

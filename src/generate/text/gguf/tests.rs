@@ -1,5 +1,7 @@
 use super::super::guarded::{Guarded, Stream};
-use super::*;
+use serde_json::Value;
+use std::collections::HashMap;
+use wgfc_compiler::import::gguf::vocabulary::{Vocabulary, splits, tokenizer_json};
 
 /// Vocabularies read from GGUF files, with the ids that the tokenizers they were made of give (`scripts/vocabularies.py`).
 #[derive(serde::Deserialize)]
@@ -373,12 +375,4 @@ fn phi3s_tokens_take_the_white_space_behind_them() {
     v.types.extend([3; 3]);
     v.scores.extend([0.0; 3]);
     assert_eq!(read(&v).encode("<|assistant|>\n ab<|endoftext|>\n", true).unwrap(), [1, 11, 9, 13, 5, 3]);
-}
-
-#[test]
-fn base64_is_written() {
-    for (bytes, text) in [("", ""), ("h", "aA=="), ("hi", "aGk="), ("hi!", "aGkh"), ("hi!?", "aGkhPw==")] {
-        assert_eq!(base64(bytes.as_bytes()), text);
-    }
-    assert_eq!(base64(&[255, 255, 254]), "///+");
 }

@@ -14,7 +14,7 @@ pub fn mask_words(vocabulary: i64) -> i64 {
 }
 
 /// The logits `[rows, vocabulary]` as f32, those of the tokens in `list` (i32 `[rows, n, 3]`: a token, and the bits of a factor and an
-/// amount) changed: see [`Entry`](super::Entry). Tokens outside the vocabulary are ignored, and a token of a row occurs once. Logits that are
+/// amount) changed: to `x · factor + amount` if the logit `x` is negative, otherwise to `x / factor + amount`. Tokens outside the vocabulary are ignored, and a token of a row occurs once. Logits that are
 /// not finite stay as they are, and others become at most the largest f32.
 pub fn adjusted(b: &mut Builder<'_>, logits: Value, list: Value) -> Built {
     let logits = b.cast(logits, DType::F32)?;

@@ -158,7 +158,6 @@ pub fn named(name: Option<&str>) -> Result<Splits, String> {
 }
 
 /// All names.
-#[cfg(test)]
 pub const NAMES: &[&str] = &[
     "default",
     "gpt-2",
