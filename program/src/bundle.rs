@@ -256,8 +256,8 @@ fn glance(t: &Tensor) -> u64 {
     if let Data::Halved(h) = &t.data {
         return build.hash_one((t.dtype, glance(h.of())));
     }
-    if let Data::Derived(d) = &t.data {
-        return build.hash_one((t.dtype, d.name(), glance(d.of())));
+    if let Some((how, of)) = t.underived() {
+        return build.hash_one((t.dtype, how.name, glance(&of)));
     }
     if t.is_remote() {
         let stretches: Vec<Stretch<'_>> = t.stretches(0..len.unwrap_or(0).min(BYTES)).collect();

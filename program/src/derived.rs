@@ -44,6 +44,20 @@ fn each_block<const B: usize, const M: usize>(
 impl Derivation {
     /// The most bytes that a block may make.
     pub const MOST: usize = 1024;
+
+    /// The derivation of this name, of blocks of GGUF files or of floats that are quantised.
+    ///
+    /// ```
+    /// use wgfc_program::derived::Derivation;
+    /// let scales = Derivation::named("q8_0_scales").unwrap();
+    /// assert_eq!((scales.block, scales.makes), (34, 2));
+    /// assert!(Derivation::named("no such").is_none());
+    /// ```
+    pub fn named(name: &str) -> Option<Derivation> {
+        let quantised = [DType::F32, DType::F16, DType::BF16].into_iter();
+        let quantised = quantised.flat_map(|d| [true, false].map(|q4| quantise::derivations(d, q4)));
+        planes::ALL.iter().copied().chain(quantised.flatten().flatten()).find(|d| d.name == name)
+    }
 }
 
 /// The bytes that a derivation makes of a tensor.
@@ -79,9 +93,9 @@ impl Derived {
         &self.of
     }
 
-    /// The name of the derivation.
-    pub fn name(&self) -> &'static str {
-        self.how.name
+    /// How the bytes are made.
+    pub fn how(&self) -> Derivation {
+        self.how
     }
 
     /// The number of bytes.

@@ -1,5 +1,6 @@
 //! Tensors concatenated along an axis without a copy.
 
+use crate::derived::Derivation;
 use crate::remote::Stretch;
 use crate::tensor::{Data, checked_numel};
 use crate::{DType, Tensor};
@@ -132,6 +133,18 @@ impl Tensor {
             Data::Joined(j) if j.outer > 1 => (j.outer, j.parts.iter().collect()),
             _ => (1, vec![self]),
         }
+    }
+
+    /// [`Tensor::underived`] of tensors that are joined one behind the other.
+    pub(crate) fn joined_underived(&self) -> Option<(Derivation, Tensor)> {
+        let Data::Joined(j) = &self.data else { return None };
+        let all: Vec<(Derivation, Tensor)> = j.parts.iter().map(Tensor::underived).collect::<Option<_>>()?;
+        let how = all.first()?.0;
+        let same = all.iter().all(|(other, _)| other.name == how.name);
+        let bytes = all.iter().map(|(_, of)| of.byte_len()).sum::<Option<usize>>()?;
+        let of =
+            Tensor::of_pieces(DType::U8, vec![bytes], all.into_iter().map(|(_, of)| of).collect()).ok()?;
+        same.then_some((how, of))
     }
 
     /// Joins tensors of one type side by side, each with `rows` rows, as returned by [`Tensor::columns`]. Nothing is

@@ -1,6 +1,7 @@
 //! Recipes by which weights are assembled from ranges of files.
 
 use crate::DType;
+use crate::derived::Derivation;
 use crate::remote::Stretch;
 use crate::tensor::{Data, Tensor, checked_numel};
 use serde::{Deserialize, Serialize};
@@ -57,11 +58,44 @@ pub struct Recipe {
     /// The type of the elements in the files, if it differs: f32, which is rounded to the nearest f16, ties to even.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<DType>,
+    /// How the bytes are made of those of the parts, if they are not the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derived: Option<Blocks>,
     /// The number of rows of each column.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rows: u64,
     /// The parts, column by column.
     pub parts: Vec<Part>,
+}
+
+/// A [`Derivation`], as a recipe names it. The parts consist of whole blocks, in one row.
+/// See the example of [`Recipe::of_blocks`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocks {
+    /// The name of the derivation.
+    pub name: String,
+    /// The number of bytes of a block in the parts.
+    pub block: u64,
+    /// The number of bytes that a block makes.
+    pub makes: u64,
+}
+
+impl Blocks {
+    fn of(d: &Derivation) -> Blocks {
+        Blocks { name: d.name.to_owned(), block: d.block as u64, makes: d.makes as u64 }
+    }
+
+    /// The derivation.
+    ///
+    /// # Errors
+    /// It is not known, or has blocks of other sizes.
+    pub fn derivation(&self) -> Result<Derivation, String> {
+        let known = Derivation::named(&self.name).filter(|d| Blocks::of(d) == *self);
+        known.ok_or_else(|| {
+            let Blocks { name, block, makes } = self;
+            format!("how `{name}` makes {makes} bytes of blocks of {block} is not known here")
+        })
+    }
 }
 
 /// A range of a file that holds whole rows of a column. See the example of [`Recipe`].
@@ -103,7 +137,14 @@ impl Recipe {
     pub fn whole(t: &Tensor, file: usize, offset: u64) -> Recipe {
         let bytes = t.byte_len().unwrap_or(0) as u64;
         let part = Part { column: 0, file, offset, bytes, sha256: None };
-        Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: 1, parts: part.cut(1).collect() }
+        Recipe {
+            dtype: t.dtype,
+            shape: t.shape.clone(),
+            from: None,
+            derived: None,
+            rows: 1,
+            parts: part.cut(1).collect(),
+        }
     }
 
     /// The recipe of a tensor made of stretches whose file and offset `place` knows. `None` if `place` does not know
@@ -124,7 +165,7 @@ impl Recipe {
         least: usize,
         place: impl Fn(Stretch<'t>) -> Option<(usize, u64)>,
     ) -> Option<Recipe> {
-        // A recipe has no means to derive bytes.
+        // Bytes that are made of blocks are for `of_blocks`.
         if t.is_derived() {
             return None;
         }
@@ -147,28 +188,35 @@ impl Recipe {
             if rows > 1 && (row < LEAST_ROW || !row.is_multiple_of(4) || row as u64 > PART_BYTES) {
                 return None;
             }
-            let mut parts: Vec<Part> = vec![];
-            for s in c.stretches(0..len).filter(|s| !s.is_empty()) {
-                let bytes = s.len() as u64;
-                let (file, offset) = place(s)?;
-                match parts.last_mut() {
-                    Some(p) if p.file == file && p.offset + p.bytes == offset => p.bytes += bytes,
-                    _ => parts.push(Part { column, file, offset, bytes, sha256: None }),
-                }
-                if parts.len() > len / least + 1 {
-                    return None;
-                }
-            }
             // Each part must consist of whole rows.
-            if parts.iter().map(|p| p.bytes).sum::<u64>() != len as u64
-                || rows > 1 && parts.iter().any(|p| !p.bytes.is_multiple_of(row as u64))
-            {
-                return None;
-            }
             let unit = if rows > 1 { row as u64 } else { 1 };
-            all.extend(parts.into_iter().flat_map(|p| p.cut(unit)));
+            all.extend(parts(c, column, least, unit, &place)?);
         }
-        Some(Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: rows as u64, parts: all })
+        let (dtype, shape) = (t.dtype, t.shape.clone());
+        Some(Recipe { dtype, shape, from: None, derived: None, rows: rows as u64, parts: all })
+    }
+
+    /// The recipe of a tensor whose bytes one derivation makes of stretches whose file and offset `place` knows, as for [`Recipe::find`].
+    ///
+    /// ```
+    /// use wgfc_program::derived::Derivation;
+    /// use wgfc_program::{DType, Tensor, recipe::Recipe};
+    /// // The scales of 64 blocks of Q8_0, which are in file 0 from byte 4096 on.
+    /// let blocks = Tensor::zeros(DType::U8, vec![64 * 34]);
+    /// let scales = blocks.derived(Derivation::named("q8_0_scales").unwrap(), DType::F16, vec![64])?;
+    /// let recipe = Recipe::of_blocks(&scales, 512, |_| Some((0, 4096))).unwrap();
+    /// assert_eq!((recipe.derived.unwrap().block, recipe.parts[0].bytes), (34, 64 * 34));
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn of_blocks(
+        t: &Tensor,
+        least: usize,
+        place: impl Fn(Stretch<'_>) -> Option<(usize, u64)>,
+    ) -> Option<Recipe> {
+        let (how, of) = t.underived()?;
+        let parts = parts(&of, 0, least, how.block as u64, &place)?;
+        let (dtype, shape, derived) = (t.dtype, t.shape.clone(), Some(Blocks::of(&how)));
+        Some(Recipe { dtype, shape, from: None, derived, rows: 1, parts })
     }
 
     /// For each column, the range of its parts.
@@ -182,7 +230,20 @@ impl Recipe {
             return Err(format!("elements of {from} are not made into {}, only f32 into f16", self.dtype));
         }
         let stored = self.stored();
-        let need = stored.bytes_for(n) as u64;
+        let mut need = stored.bytes_for(n) as u64;
+        if let Some(blocks) = &self.derived {
+            let how = blocks.derivation()?;
+            if self.from.is_some() || self.rows != 1 || !need.is_multiple_of(how.makes as u64) {
+                return Err(format!(
+                    "{stored}{:?} cannot be made of blocks as `{}` does",
+                    self.shape, how.name
+                ));
+            }
+            if let Some(p) = self.parts.iter().find(|p| !p.bytes.is_multiple_of(how.block as u64)) {
+                return Err(format!("a part of {} bytes has no whole blocks of {}", p.bytes, how.block));
+            }
+            need = (need / how.makes as u64).saturating_mul(how.block as u64);
+        }
         let all = files.iter().fold(0u64, |n, f| n.saturating_add(f.bytes));
         if need > all {
             return Err(format!("it has {need} bytes, and all files together {all}"));
@@ -219,6 +280,32 @@ impl Recipe {
         }
         Ok(columns)
     }
+}
+
+/// The parts of a column, of whole units of bytes.
+fn parts<'t>(
+    t: &'t Tensor,
+    column: usize,
+    least: usize,
+    unit: u64,
+    place: &impl Fn(Stretch<'t>) -> Option<(usize, u64)>,
+) -> Option<Vec<Part>> {
+    let len = t.byte_len()?;
+    let mut parts: Vec<Part> = vec![];
+    for s in t.stretches(0..len).filter(|s| !s.is_empty()) {
+        let bytes = s.len() as u64;
+        let (file, offset) = place(s)?;
+        match parts.last_mut() {
+            Some(p) if p.file == file && p.offset + p.bytes == offset => p.bytes += bytes,
+            _ => parts.push(Part { column, file, offset, bytes, sha256: None }),
+        }
+        if parts.len() > len / least + 1 {
+            return None;
+        }
+    }
+    let whole = parts.iter().all(|p| p.bytes.is_multiple_of(unit));
+    let all = whole && parts.iter().map(|p| p.bytes).sum::<u64>() == len as u64;
+    all.then(|| parts.into_iter().flat_map(|p| p.cut(unit)).collect())
 }
 
 impl Part {
@@ -333,6 +420,40 @@ mod tests {
     }
 
     #[test]
+    fn planes_of_blocks_refer_to_the_blocks() {
+        let (all, of) = file(1 << 16);
+        let how = Derivation::named("q8_0_elements").unwrap();
+        let plane = |t: &Tensor| {
+            let rows = t.byte_len().unwrap() / how.block;
+            t.derived(how, DType::I8, vec![rows, 32]).unwrap()
+        };
+        let (a, b) = (plane(&of(64, 40, 34)), plane(&of(20000, 64, 34)));
+        let joined = Tensor::joined(&[&a, &b], 0).unwrap();
+        let place = |s: Stretch<'_>| match s {
+            Stretch::Here(b) => Some((0, (b.as_ptr() as usize - all.as_ptr() as usize) as u64)),
+            Stretch::There { .. } => None,
+        };
+        for (t, parts) in [(&a, 1), (&joined, 2), (&a.flat_slice(32 * 8, 32 * 20), 1)] {
+            let r = Recipe::of_blocks(t, 1 << 9, place).unwrap();
+            assert_eq!((found(t, &all), r.parts.len(), r.rows), (None, parts, 1));
+            let columns = r.columns(&files(1 << 16)).unwrap();
+            assert_eq!(columns.len(), 1);
+            let source: Vec<u8> =
+                r.parts.iter().flat_map(|p| &all[p.offset as usize..][..p.bytes as usize]).copied().collect();
+            let mut made = vec![0; source.len() / 34 * 32];
+            (r.derived.as_ref().unwrap().derivation().unwrap().make)(&source, &mut made);
+            assert_eq!(made, t.bytes().unwrap());
+        }
+        assert!(Recipe::of_blocks(&of(0, 1, 64), 1 << 9, place).is_none());
+        let mut other = Recipe::of_blocks(&a, 1 << 9, place).unwrap();
+        other.derived.as_mut().unwrap().makes = 31;
+        assert!(other.columns(&files(1 << 16)).unwrap_err().contains("is not known here"));
+        let mut short = Recipe::of_blocks(&a, 1 << 9, place).unwrap();
+        short.parts[0].bytes -= 1;
+        assert!(short.columns(&files(1 << 16)).unwrap_err().contains("no whole blocks"));
+    }
+
+    #[test]
     fn many_small_rows_and_other_memory_are_copied() {
         let (all, of) = file(1 << 16);
         let (a, b) = (of(0, 16, 1024), of(30000, 16, 256));
@@ -354,7 +475,14 @@ mod tests {
     #[test]
     fn bad_recipes_are_refused() {
         let part = |column, bytes| Part { column, file: 0, offset: 0, bytes, sha256: None };
-        let recipe = |rows, parts| Recipe { dtype: DType::U8, shape: vec![4, 6], from: None, rows, parts };
+        let recipe = |rows, parts| Recipe {
+            dtype: DType::U8,
+            shape: vec![4, 6],
+            from: None,
+            derived: None,
+            rows,
+            parts,
+        };
         for (rows, parts, said) in [
             (4, vec![part(0, 16), part(1, 8)], ""),
             (1, vec![part(0, 16), part(0, 8)], ""),
@@ -371,7 +499,14 @@ mod tests {
             assert_eq!(columns.as_ref().err().is_none(), said.is_empty(), "{columns:?}");
             assert!(columns.as_ref().err().is_none_or(|e| e.contains(said)), "{columns:?}");
         }
-        let cast = |dtype, from, parts| Recipe { dtype, shape: vec![2, 3], from: Some(from), rows: 1, parts };
+        let cast = |dtype, from, parts| Recipe {
+            dtype,
+            shape: vec![2, 3],
+            from: Some(from),
+            derived: None,
+            rows: 1,
+            parts,
+        };
         use DType::{F16, F32, I32};
         for (recipe, said) in [
             (cast(F16, F32, vec![part(0, 8), part(0, 16)]), ""),

@@ -1,6 +1,6 @@
 //! Tensors in host memory.
 
-use crate::derived::Derived;
+use crate::derived::{Derivation, Derived};
 use crate::dtype::{Class, DType};
 use crate::halved::Halved;
 use crate::joined::Joined;
@@ -354,6 +354,14 @@ impl Tensor {
             _ => false,
         }
     }
+    /// The derivation of the bytes and its source, if one makes all of them.
+    pub fn underived(&self) -> Option<(Derivation, Tensor)> {
+        match &self.data {
+            Data::Derived(d) => Some((d.how(), d.of().clone())),
+            Data::Joined(_) if self.columns().0 == 1 => self.joined_underived(),
+            _ => None,
+        }
+    }
     /// Whether both are certainly the same memory, without comparing bytes.
     pub fn shares_bytes(&self, o: &Tensor) -> bool {
         match (&self.data, &o.data) {
@@ -382,7 +390,7 @@ impl Tensor {
             Data::Joined(j) => j.hash_place(state),
             Data::Halved(h) => h.of().hash_place(state),
             Data::Derived(d) => {
-                d.name().hash(state);
+                d.how().name.hash(state);
                 d.of().hash_place(state);
             }
             Data::Remote { stretch, offset, len } => {

@@ -521,6 +521,11 @@ impl Mapped {
 /// has in the files.
 fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> Result<Tensor, String> {
     let pieces = |r: &Range<usize>| one_behind_the_other(parts.get(r.clone()).unwrap_or_default());
+    if let Some(blocks) = &recipe.derived {
+        let bytes = parts.iter().filter_map(Tensor::byte_len).sum();
+        let blocks_of = Tensor::of_pieces(DType::U8, vec![bytes], pieces(&(0..parts.len())))?;
+        return blocks_of.derived(blocks.derivation()?, recipe.dtype, recipe.shape.clone());
+    }
     if columns.len() <= 1 {
         return Tensor::of_pieces(recipe.stored(), recipe.shape.clone(), pieces(&(0..parts.len())));
     }

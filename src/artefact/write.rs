@@ -247,7 +247,14 @@ impl<'b> Weights<'b> {
                         ..p
                     };
                     let parts = self.own_parts(source).into_iter().map(part).collect();
-                    Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), from: None, rows: 1, parts }
+                    Recipe {
+                        dtype: tensor.dtype,
+                        shape: tensor.shape.clone(),
+                        from: None,
+                        derived: None,
+                        rows: 1,
+                        parts,
+                    }
                 }
             };
             tensors.insert((*name).to_owned(), recipe);

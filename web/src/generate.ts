@@ -90,22 +90,25 @@ export class Generator {
   #pending: number | undefined;
   #busy = false;
 
-  /** Loads a folder or file that `wgfc compile --generate` wrote, and the tokenizer and `generation_config.json` beside it. */
+  /**
+   * Loads a folder or file that `wgfc compile --generate` wrote, or compiles a decoder (`.gguf`, `.onnx`) in the page, and reads the
+   * tokenizer and `generation_config.json` beside it.
+   */
   static async load(source: ModelSource, options: GeneratorOptions = {}): Promise<Generator> {
     const { tokenizer, chatTemplate, signal } = options;
-    const files = Promise.all([
-      tokenizer ?? beside(source, "tokenizer.json", signal),
-      beside(source, "generation_config.json", signal),
-    ]).then(async ([t, config]) => [typeof t === "string" ? await openTokenizer(t) : t, readDefaults(config)] as const);
+    const files = Promise.all([tokenizer ?? beside(source, "tokenizer.json", signal), beside(source, "generation_config.json", signal)]);
     files.catch(() => {});
-    const model = await load(source, options);
+    const model = await load(source, { ...options, generate: true });
     // The files of a chat template are read when a conversation begins.
     const chat = async () => {
       const own = chatTemplate ?? beside(source, "chat_template.jinja");
-      return new ChatTemplates(readChatFiles(await beside(source, "tokenizer_config.json"), await own));
+      return new ChatTemplates(readChatFiles((await beside(source, "tokenizer_config.json")) ?? model.beside["tokenizer_config.json"], await own));
     };
     try {
-      return new Generator(model, ...(await files), chat);
+      const [given, config] = await files;
+      const text = given ?? model.beside["tokenizer.json"];
+      const defaults = readDefaults(config ?? model.beside["generation_config.json"]);
+      return new Generator(model, typeof text === "string" ? await openTokenizer(text) : text, defaults, chat);
     } catch (e) {
       model.dispose();
       throw e;

@@ -178,6 +178,10 @@ export class Model {
     this.#sessions = await gpu.scoped("making buffers", () => this.#plans.map((p) => new Session(p, pipelines, shared)));
   }
 
+  /** @internal The texts of files that the model's own file holds. */
+  get beside(): Compiled["beside"] {
+    return this.#compiled?.beside ?? {};
+  }
   /** The device, for tensors and other models. */
   get device(): GPUDevice {
     return this.#gpu.device;

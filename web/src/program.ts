@@ -16,13 +16,13 @@ export interface Program extends Plans {
 
 const WEIGHTS = "weights.safetensors";
 const BUNDLE = /\.wgfc$/i;
-const MODEL = /\.(onnx|pt2)$/i;
+const MODEL = /\.(onnx|pt2|gguf)$/i;
 
 /** Whether the source is a model that must be compiled first. */
 export async function isModel(from: ModelSource): Promise<boolean> {
   if (typeof from === "string" || from instanceof URL) return MODEL.test(new URL(from, globalThis.location?.href).pathname);
   // The header of a bundle is JSON and begins with a brace.
-  if (from instanceof Blob) return (await from.slice(8, 9).text()) !== "{";
+  if (from instanceof Blob) return (await from.slice(8, 9).text()) !== "{" || (await from.slice(0, 4).text()) === "GGUF";
   return !Object.keys(from).some((n) => n === "plan.json" || BUNDLE.test(n));
 }
 

@@ -16,17 +16,34 @@ export interface WeightPart {
   readonly row: number;
   readonly at: number;
   readonly pitch: number;
-  /** Whether its elements are f32 in the file and f16 in the tensor. */
-  readonly halved: boolean;
+  /** How bytes of the tensor are made of those in the file, if they differ. `row`, `at` and `pitch` are in bytes of the tensor. */
+  readonly how: Blocks | undefined;
 }
+
+/** A computation of bytes from whole blocks of bytes: each makes as many. */
+export interface Blocks {
+  readonly name: string;
+  readonly block: number;
+  readonly makes: number;
+}
+
+/** Elements that are f32 in the file and f16 in the tensor. */
+const HALVED: Blocks = { name: "halved", block: 4, makes: 2 };
+/** The number of bytes that some bytes of a file make. */
+const made = (bytes: number, how: Blocks | undefined) => (how ? (bytes / how.block) * how.makes : bytes);
 
 /** The parts of each weight, by name. */
 export type WeightParts = ReadonlyMap<string, readonly WeightPart[]>;
 
-/** A part to be uploaded. */
+/** A part of a weight to be uploaded. */
 interface Job extends WeightPart {
   readonly name: string;
   readonly buffer: GPUBuffer;
+}
+
+/** A range of a file, and the parts of weights that are made of it. */
+interface Range extends Job {
+  readonly all: Job[];
 }
 
 export type Progress = (loaded: number, total: number) => void;
@@ -44,7 +61,7 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
     const parts: WeightPart[] = [];
     for (let at = 0; at < bytes; at += LARGEST_PART) {
       const row = Math.min(LARGEST_PART, bytes - at);
-      parts.push({ file, offset: offset + at, bytes: row, sha256: undefined, row, at, pitch: 0, halved: false });
+      parts.push({ file, offset: offset + at, bytes: row, sha256: undefined, row, at, pitch: 0, how: undefined });
     }
     return parts;
   };
@@ -65,11 +82,12 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
     return { file: name, column, ...part };
   };
   const tensor = (t: Json): WeightPart[] => {
-    const { rows = 1, parts, dtype, from } = t.object({
+    const { rows = 1, parts, dtype, from, derived } = t.object({
       rows: optional(count), parts: (p) => p.list(part), dtype: optional(string), from: optional(string),
+      derived: optional((d) => d.object<Blocks>({ name: string, block: count, makes: count })),
     });
-    const halved = from !== undefined;
-    if (halved && (from !== "f32" || dtype !== "f16")) t.fail(`elements of ${from} are not made into ${dtype}, only f32 into f16`);
+    const how = from === undefined ? derived : HALVED;
+    if (how === HALVED && (from !== "f32" || dtype !== "f16")) t.fail(`elements of ${from} are not made into ${dtype}, only f32 into f16`);
     const columns: number[] = [];
     for (const { column, bytes } of parts) {
       if (column > columns.length) t.fail(`column ${column} where column ${columns.length} is the next`);
@@ -84,9 +102,8 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
       const before = sum(columns.slice(0, column)) / rows;
       const at = before + (rows > 1 ? (done[column]! / row) * pitch : done[column]!);
       done[column]! += part.bytes;
-      if (!halved) return { ...part, row, at, pitch, halved };
-      if (row % 4 || at % 4 || part.bytes % 4) t.fail(`column ${column} has parts that are no whole elements of f32`);
-      return { ...part, row: row / 2, at: at / 2, pitch: pitch / 2, halved };
+      if (how && [row, at, part.bytes].some((n) => n % how.block)) t.fail(`column ${column} has parts that are not whole blocks of ${how.block} bytes`);
+      return { ...part, row: made(row, how), at: made(at, how), pitch: made(pitch, how), how };
     });
   };
   return new Map(weights.get("tensors").entries().map(([name, t]) => [name, tensor(t)]));
@@ -94,7 +111,7 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
 
 /** Throws if a weight is missing or has another size than in the plan. */
 export function checkParts(source: Source, parts: WeightParts, name: string, bytes: number): void {
-  const have = parts.get(name)?.reduce((n, p) => n + (p.halved ? p.bytes / 2 : p.bytes), 0);
+  const have = parts.get(name)?.reduce((n, p) => n + made(p.bytes, p.how), 0);
   if (have === undefined) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
   if (have !== bytes) throw corrupt(source.name, `the weight "${name}" has ${have} bytes, and the plan needs ${bytes}`);
 }
@@ -107,26 +124,41 @@ export async function upload(
   targets: ReadonlyMap<string, GPUBuffer>,
   options: { signal?: AbortSignal | undefined; progress?: Progress | undefined } = {},
 ): Promise<void> {
-  const jobs: Job[] = [];
-  for (const [name, buffer] of targets) for (const part of parts.get(name)!) jobs.push({ ...part, name, buffer });
+  // A range is read once, however many weights are made of it.
+  const ranges = new Map<string, Range>();
+  for (const [name, buffer] of targets)
+    for (const part of parts.get(name)!) {
+      const key = [part.file, part.offset, part.bytes, part.sha256].join("\n");
+      const job = { ...part, name, buffer };
+      const range = ranges.get(key) ?? { ...job, all: [] };
+      ranges.set(key, range);
+      range.all.push(job);
+    }
+  const jobs = [...ranges.values()];
   const total = jobs.reduce((n, j) => n + j.bytes, 0);
   const writer = new Writer(device);
   let loaded = 0;
   options.progress?.(loaded, total);
   for (const run of runs(jobs))
-    for await (const [job, bytes] of fetchRun(source, run, options.signal)) {
-      await writer.write(job, job.halved ? halves(job, bytes) : bytes);
-      loaded += job.bytes;
+    for await (const [range, bytes] of fetchRun(source, run, options.signal)) {
+      for (const job of range.all) await writer.write(job, await bytesOf(job, bytes));
+      loaded += range.bytes;
       options.progress?.(loaded, total);
     }
 }
 
-/** Groups parts into runs, each of which is read with one request. */
-function runs(jobs: Job[]): Job[][] {
+/** The bytes of a part of a weight, of those in the file. */
+async function bytesOf({ how, name }: Job, bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
+  if (!how) return bytes;
+  return how === HALVED ? halves(name, bytes) : (await import("./compiler/derive.js")).derive(how, bytes);
+}
+
+/** Groups ranges into runs, each of which is read with one request. */
+function runs(jobs: Range[]): Range[][] {
   const sorted = jobs.filter((j) => j.bytes > 0);
   sorted.sort((a, b) => (a.file === b.file ? a.offset - b.offset : a.file < b.file ? -1 : 1));
-  const out: Job[][] = [];
-  let last: Job | undefined;
+  const out: Range[][] = [];
+  let last: Range | undefined;
   for (const job of sorted) {
     const gap = last && last.file === job.file ? job.offset - (last.offset + last.bytes) : -1;
     if (gap >= 0 && gap <= GAP) out.at(-1)!.push(job);
@@ -140,7 +172,7 @@ function runs(jobs: Job[]): Job[][] {
  * The parts of a run with their bytes, whose hashes are checked. After a network error or a wrong hash, the rest of the run is
  * requested once more.
  */
-async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSignal): AsyncGenerator<[Job, Uint8Array<ArrayBuffer>]> {
+async function* fetchRun(source: Source, run: readonly Range[], signal?: AbortSignal): AsyncGenerator<[Range, Uint8Array<ArrayBuffer>]> {
   const end = run.at(-1)!.offset + run.at(-1)!.bytes;
   let next = 0;
   for (let retried = -1; next < run.length; ) {
@@ -164,9 +196,9 @@ async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSign
 /** Splits a stream, which begins at part number `next`, into the parts. */
 async function* cut(
   stream: AsyncIterable<Uint8Array>,
-  run: readonly Job[],
+  run: readonly Range[],
   next: number,
-): AsyncGenerator<[Job, Uint8Array<ArrayBuffer>]> {
+): AsyncGenerator<[Range, Uint8Array<ArrayBuffer>]> {
   let at = run[next]!.offset;
   let filled = 0;
   let bytes = new Uint8Array(run[next]!.bytes);
@@ -201,14 +233,14 @@ async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
 }
 
 /** Converts f32 elements to f16, rounding to nearest, ties to even. */
-function halves(job: Job, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
+function halves(name: string, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const out = new DataView(new ArrayBuffer(bytes.length / 2));
   for (let i = 0; i < bytes.length; i += 4) {
     const word = words.getUint32(i, true);
     const half = halfOf(word);
     if ((half & 0x7fff) === 0x7c00 && (word & 0x7fffffff) !== 0x7f800000)
-      throw new WgfcError("unsupported", `the weight "${job.name}" has ${words.getFloat32(i, true)}, which is beyond f16: compile the model with its node in keepF32`);
+      throw new WgfcError("unsupported", `the weight "${name}" has ${words.getFloat32(i, true)}, which is beyond f16: compile the model with its node in keepF32`);
     out.setUint16(i / 2, half, true);
   }
   return new Uint8Array(out.buffer);

@@ -1,6 +1,7 @@
 // Promises of the package about models that it compiles, in a browser.
 import { Tensor, clearCache, load } from "/dist/index.js";
 import { compile } from "/dist/compiler/index.js";
+import { endOf } from "/build/compiler/gguf.js";
 import { close, equal, refused, using } from "./expect.mjs";
 import { external, field, product } from "./protobuf.mjs";
 
@@ -47,7 +48,7 @@ export async function files_that_are_missing_or_cut_off_are_refused() {
   await refused(load({ "m.onnx": beside(), "data/w%20 #.bin": data.slice(0, 5000) }), "model", /outside the file \(5000 bytes\)/);
   await refused(load("/fixtures/nothing.onnx"), "network", /404/);
   await refused(load(new Blob([])), "model", /is empty/);
-  await refused(load({ "read me": "hello" }), "model", /no .onnx or .pt2 file/);
+  await refused(load({ "read me": "hello" }), "model", /no .onnx, .pt2 or .gguf file/);
   const whole = inside();
   for (const end of [5, 100, 30_000, whole.size - 1]) {
     const e = await refused(load(new File([whole.slice(0, end)], "m.onnx")), "model", /^error: /);
@@ -166,6 +167,109 @@ export async function integers_are_multiplied_where_the_browser_can() {
   const [got, want] = [await run(packed), await run(plain)];
   const largest = Math.max(...want.map(Math.abs));
   for (let i = 0; i < N; i++) if (!(Math.abs(got[i] - want[i]) < 0.02 * largest)) throw new Error(`${i}: ${got[i]}, not ${want[i]}`);
+}
+
+/** A GGUF file with more metadata, of texts and lists of texts. */
+function withMetadata(file, more) {
+  const end = endOf(file);
+  const text = (t) => {
+    const bytes = new TextEncoder().encode(t);
+    return [...new Uint8Array(BigUint64Array.of(BigInt(bytes.length)).buffer), ...bytes];
+  };
+  const u32 = (n) => [...new Uint8Array(Uint32Array.of(n).buffer)];
+  const u64 = (n) => [...new Uint8Array(BigUint64Array.of(BigInt(n)).buffer)];
+  const value = (v) => {
+    if (typeof v === "number") return [...u32(4), ...u32(v)];
+    if (typeof v === "string") return [...u32(8), ...text(v)];
+    return [...u32(9), ...u32(8), ...u64(v.length), ...v.flatMap(text)];
+  };
+  const items = Object.entries(more).flatMap(([k, v]) => [...text(k), ...value(v)]);
+  const head = [...file.slice(0, 16), ...u64(Number(new DataView(file.buffer).getBigUint64(16, true)) + Object.keys(more).length), ...items, ...file.slice(24, end)];
+  const pad = (n) => Math.ceil(n / 32) * 32;
+  return new Uint8Array([...head, ...new Array(pad(head.length) - head.length).fill(0), ...file.slice(pad(end))]);
+}
+
+export async function language_models_are_compiled_from_gguf() {
+  const { Generator } = await import("/dist/generate.js");
+  const numbers = async (path, type) => {
+    const bytes = await (await fetch(`/fixtures/decoders/${path}`)).arrayBuffer();
+    return new type(bytes.slice(10 + new DataView(bytes).getUint16(8, true)));
+  };
+  const ids = [...(await numbers("ids.npy", BigInt64Array))].map(Number);
+  // Blocks of 4 bits, read by ranges; blocks of 8 bits, from a server without ranges.
+  for (const [name, from, plans] of [["llama", "", ["decode", "prefill"]], ["qwen2", "/whole", ["decode"]]]) {
+    const logits = await numbers(`${name}/gguf_logits.npy`, Float32Array);
+    const vocabulary = logits.length / ids.length;
+    const want = Tensor.from("f32", [vocabulary], logits.slice(-vocabulary));
+    const generator = await Generator.load(`${from}/fixtures/decoders/${name}/model.gguf`, { cache: false, plans });
+    try {
+      const { model } = generator;
+      equal(model.plans, plans, "plans");
+      const choice = { dtype: "u32", shape: [5], data: new Uint32Array(5) };
+      const run = (some) => model.run({ input_ids: Tensor.from("i64", [1, some.length], some), "choice of the token": choice }, { outputs: { logits: "cpu" } });
+      // By the program for prompts, and by that for single tokens.
+      for (const count of plans.map((p) => (p === "prefill" ? ids.length : 1))) {
+        await model.reset();
+        let got;
+        for (let at = 0; at < ids.length; at += count) got = (await run(ids.slice(at, at + count))).logits;
+        close({ y: Tensor.from("f32", [vocabulary], got.toNumbers()) }, { y: want });
+      }
+    } finally {
+      generator.dispose();
+    }
+  }
+}
+
+export async function decoders_in_onnx_are_compiled_to_generate() {
+  const { Generator } = await import("/dist/generate.js");
+  const { requests: [{ prompt, tokens, maxTokens, temperature }] } = await (await fetch("/test/generate.json")).json();
+  const generator = await Generator.load("/fixtures/small/decoder/model.onnx", { plans: ["decode"] });
+  try {
+    const got = [];
+    for await (const token of generator.tokens(prompt, { maxTokens, temperature })) got.push(token);
+    equal(got, tokens, "tokens");
+  } finally {
+    generator.dispose();
+  }
+  await refused(Generator.load(mlp), "unsupported", /none of its inputs holds token ids/);
+}
+
+export async function blocks_stay_in_a_gguf_file() {
+  const { source, plan } = await compile("/fixtures/decoders/llama-tied/model.gguf", { generate: true });
+  const { files, tensors } = plan.weights;
+  equal([files.map((f) => f.name), source["model.gguf"] instanceof URL], [["model.gguf", ""], true], "files");
+  const kinds = new Set(Object.values(tensors).flatMap((t) => t.derived?.name ?? []));
+  for (const name of ["q2_k_elements", "q3_k_factors", "q4_k_scales", "q5_k_high", "q6_k_low"]) if (!kinds.has(name)) throw new Error(`no ${name} in ${[...kinds]}`);
+  // Small tensors that the compiler has read are in the plan's own file.
+  if (source[""].length > files[0].bytes / 20) throw new Error(`${source[""].length} of ${files[0].bytes} bytes`);
+}
+
+export async function a_gguf_file_brings_its_tokenizer_and_template() {
+  const { Generator } = await import("/dist/generate.js");
+  const file = new Uint8Array(await (await fetch("/fixtures/decoders/llama/model.gguf")).arrayBuffer());
+  const letters = [..."abcdefghijklmnopqrstuvwxyz"];
+  const tokens = ["<s>", "</s>", ...letters, "th", "the", "\u0120", ...Array.from({ length: 65 }, (_, i) => `[unused${i}]`)];
+  const metadata = {
+    "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default", "tokenizer.ggml.tokens": tokens.slice(0, 96), "tokenizer.ggml.merges": ["t h", "th e"],
+    "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1,
+    "tokenizer.chat_template": "{{ bos_token }}{% for m in messages %}{{ m.role }} {{ m.content }}{{ eos_token }}{% endfor %}",
+  };
+  const generator = await Generator.load(new Blob([withMetadata(file, metadata)]), { plans: ["decode"] });
+  try {
+    const messages = [{ role: "user", content: "the sea" }];
+    equal(await generator.chatPrompt(messages), "<s>user the sea</s>", "the prompt");
+    equal(generator.tokenizer.encode("the sea"), [29, 30, 20, 6, 2], "tokens");
+    let text = "";
+    for await (const piece of generator.chat(messages, { maxTokens: 4 })) text += piece;
+    equal(typeof text, "string", "an answer");
+    // <s> u s e r, a space, the, a space, s e a, </s>, and what was generated.
+    if (generator.length <= 12 || generator.length > 16) throw new Error(`${generator.length} tokens`);
+  } finally {
+    generator.dispose();
+  }
+  const cut = file.slice(0, file.length - 100);
+  await refused(Generator.load(new Blob([cut])), "model", /the file ends before its last byte/);
+  await refused(Generator.load(new Blob([file.slice(0, 300)])), "model", /ends within its header/);
 }
 
 export async function without_an_adapter_it_says_why() {

@@ -112,7 +112,7 @@ test("a model is found among files", () => {
   assert.deepEqual([origin.name, origin.place, origin.beside("weights/w.bin"), origin.beside("nowhere")], ["net.onnx", a, b, undefined]);
   assert.equal(originOf({ "y.onnx": a, "model.onnx": b }).place, b);
   assert.throws(() => originOf({ "y.onnx": a, "z.onnx": b }), { kind: "model", message: /several models.*y.onnx, z.onnx/ });
-  assert.throws(() => originOf({ "y.txt": a }), { kind: "model", message: /no .onnx or .pt2 file, but y.txt/ });
+  assert.throws(() => originOf({ "y.txt": a }), { kind: "model", message: /no .onnx, .pt2 or .gguf file, but y.txt/ });
   const remote = originOf("https://example.com/models/a%20b.onnx?x=1");
   assert.equal(remote.name, "a b.onnx");
   assert.equal(remote.beside("data #1.bin").href, "https://example.com/models/data%20%231.bin");

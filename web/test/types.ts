@@ -1,4 +1,5 @@
 // Uses of the public types. `npm run check` type-checks this file; nothing runs it.
+import { Generator, type Message } from "../src/generate.js";
 import { type Compiled, compile } from "../src/compiler/index.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 
@@ -11,6 +12,17 @@ export async function compiling(file: File, device: GPUDevice): Promise<void> {
   await compile({ "m.onnx": file, "m.onnx.data": new URL("https://example.com/data") }, { limits: device.limits as unknown as Record<string, number>, features: [] }).catch(
     (e) => e instanceof WgfcError && e.diagnostics.map((d) => d.help),
   );
+}
+
+export async function generating(file: File, device: GPUDevice): Promise<void> {
+  const generator = await Generator.load(file, { device, capacity: 1024, chatTemplate: "{{ messages }}" });
+  const messages: Message[] = [{ role: "user", content: [{ type: "text", text: "Hello!" }], name: "Ada" }, { role: "assistant", tool_calls: [{}] }];
+  const options = { tools: [{ type: "function" }], variables: { enable_thinking: false }, maxTokens: 9, minP: 0.1, repetitionPenalty: 1.1, logitBias: { 7: -1 } };
+  for await (const piece of generator.chat(messages, options)) console.log(piece.length, generator.length);
+  for await (const piece of generator.complete("text", { presencePenalty: 1 })) console.log(piece.trim());
+  for await (const token of generator.tokens([1, 2])) console.log(token + 1);
+  await generator.rewind(1);
+  console.log((await generator.chatPrompt(messages, { tools: [] })).length);
 }
 
 export async function types(device: GPUDevice, canvas: HTMLCanvasElement, file: File): Promise<void> {

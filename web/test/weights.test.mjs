@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 import { readPlans } from "../build/plan.js";
@@ -8,6 +9,7 @@ import { FileSource } from "../build/files.js";
 import { UrlSource, readAll } from "../build/source.js";
 import { checkParts, halfOf, partsOfRecipes, upload } from "../build/weights.js";
 import { Json } from "../build/json.js";
+import { endOf, headerOf } from "../build/compiler/gguf.js";
 import { buffer, bundle, plan } from "./plans.mjs";
 
 /** A device that keeps what is written to it. */
@@ -169,7 +171,38 @@ test("elements of f32 are rounded to f16", async () => {
   numbers[4] = 1e5;
   await assert.rejects(fetched(of(recipe), { w: 18 }), kind("unsupported", /the weight "w" has 100000, which is beyond f16/));
   assert.throws(() => of({ ...recipe, from: "i32" }), kind("corrupt", /elements of i32 are not made into f16/));
-  assert.throws(() => of({ ...recipe, parts: [at(0, 0, 18)], rows: 1 }), kind("corrupt", /no whole elements/));
+  assert.throws(() => of({ ...recipe, parts: [at(0, 0, 18)], rows: 1 }), kind("corrupt", /not whole blocks of 4 bytes/));
+});
+
+test("a range of which several weights are made is read once", async () => {
+  const one = { parts: [slice(0, 40_000), slice(40_000, 30_000)] };
+  const parts = recipes({ t: one, u: one, v: { parts: [slice(40_000, 30_000)] } });
+  asked.length = 0;
+  const { t, u, v } = await fetched(parts, { t: 70_000, u: 70_000, v: 30_000 });
+  assert.deepEqual([asked, t, u], [["/data bytes=0-69999"], files["/data"].subarray(0, 70_000), t]);
+  assert.deepEqual(v, t.subarray(40_000));
+});
+
+test("weights are made of whole blocks", () => {
+  const derived = { name: "q8_0_scales", block: 34, makes: 2 };
+  const recipe = { dtype: "f16", shape: [3], derived, parts: [{ file: 0, offset: 5, bytes: 68 }, { file: 0, offset: 200, bytes: 34 }] };
+  const parts = recipes({ w: recipe }, [{ name: "x" }]);
+  assert.deepEqual(parts.get("w").map(({ offset, bytes, at, row, how }) => [offset, bytes, at, row, how]), [[5, 68, 0, 4, derived], [200, 34, 4, 2, derived]]);
+  checkParts({ name: "x" }, parts, "w", 6);
+  const cut = { ...recipe, parts: [{ file: 0, offset: 5, bytes: 67 }] };
+  assert.throws(() => recipes({ w: cut }, [{ name: "x" }]), kind("corrupt", /not whole blocks of 34 bytes/));
+});
+
+test("the header of a GGUF file ends before its weights", async () => {
+  for (const name of ["llama", "phi3-long", "qwen3moe"]) {
+    const file = new Uint8Array(readFileSync(new URL(`../../fixtures/decoders/${name}/model.gguf`, import.meta.url)));
+    const end = endOf(file);
+    assert.ok(end > 500 && end < 6000, `${name}: ${end}`);
+    assert.deepEqual([endOf(file.subarray(0, end)), endOf(file.subarray(0, end - 1))], [end, undefined]);
+    assert.deepEqual(await headerOf(file.length, async (to) => file.subarray(0, to)), file.slice(0, end));
+    // Of a file that is cut off there is what there is.
+    assert.equal((await headerOf(400, async () => file.subarray(0, 400))).length, 400);
+  }
 });
 
 test("what breaks off goes on where it did, once", async () => {

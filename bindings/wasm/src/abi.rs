@@ -3,6 +3,7 @@
 //! [`release`] frees the answer.
 
 use crate::Answer;
+use wgfc_ir::derived::Derivation;
 use wgfc_ir::remote::Files;
 
 #[cfg(target_arch = "wasm32")]
@@ -79,6 +80,32 @@ pub unsafe extern "C" fn compile(
     Box::into_raw(Box::new(Given { places, answer }))
 }
 
+/// Writes the bytes that a derivation makes of whole blocks, which a plan's recipes name. All are bytes in memory from [`allocate`]; this frees the
+/// name and the blocks. Returns 1 on success: the derivation is known, and makes `made_len` bytes of them.
+///
+/// # Safety
+/// As for [`free`], for the name and the blocks; `made` has `made_len` bytes, which nothing else uses meanwhile.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub unsafe extern "C" fn derive(
+    name: *mut u8,
+    name_len: usize,
+    blocks: *mut u8,
+    blocks_len: usize,
+    made: *mut u8,
+    made_len: usize,
+) -> u32 {
+    // SAFETY: as the caller promises.
+    let (name, blocks) = unsafe { (taken(name, name_len), taken(blocks, blocks_len)) };
+    // SAFETY: as the caller promises.
+    let made = unsafe { std::slice::from_raw_parts_mut(made, made_len) };
+    let Some(how) = std::str::from_utf8(&name).ok().and_then(Derivation::named) else { return 0 };
+    if !blocks.len().is_multiple_of(how.block) || blocks.len() / how.block * how.makes != made.len() {
+        return 0;
+    }
+    (how.make)(&blocks, made);
+    1
+}
+
 /// Frees an answer.
 ///
 /// # Safety
@@ -119,5 +146,17 @@ mod tests {
         assert!(json.contains("\"kind\""), "{json}");
         // SAFETY: it comes from `compile`, and nothing refers to it.
         unsafe { release(answer) };
+    }
+
+    #[test]
+    fn blocks_are_made_into_planes() {
+        let blocks: Vec<u8> = (0..68).collect();
+        for (name, len, done) in [("q8_0_scales", 4, 1), ("q8_0_scales", 5, 0), ("no such", 4, 0)] {
+            let ((n, n_len), (b, b_len)) = (given(name.as_bytes()), given(&blocks));
+            let mut made = vec![0; len];
+            // SAFETY: name and blocks come from `allocate` with these lengths, and `made` has `len` bytes.
+            assert_eq!(unsafe { derive(n, n_len, b, b_len, made.as_mut_ptr(), len) }, done);
+            assert!(done == 0 || made == [0, 1, 34, 35]);
+        }
     }
 }

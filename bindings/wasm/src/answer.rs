@@ -4,11 +4,12 @@ use crate::Request;
 use crate::request::Elsewhere;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use wgfc_compiler::import::{Format, gguf, import};
 use wgfc_compiler::schedule::table::{self, Tuning};
-use wgfc_compiler::{Diagnostic, Errors, Kind, pipeline};
-use wgfc_ir::Bundle;
+use wgfc_compiler::{Diagnostic, Errors, Kind, Options, decoding, pipeline};
 use wgfc_ir::recipe::{Recipe, Recipes, SourceFile};
 use wgfc_ir::remote::{Files, Source, Stretch};
+use wgfc_ir::{Bundle, Graph};
 
 /// A tensor whose pieces in files are smaller than this many bytes on average is assembled here and becomes data of the answer.
 const LEAST_STRETCH: usize = 4 << 10;
@@ -17,7 +18,8 @@ const LEAST_STRETCH: usize = 4 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// `{"plan", "kernels", "read"}`: the bundle in the format of `docs/plan-format.md`, the texts of its kernels by name, and
-    /// the number of bytes read from files; `"schedules"` if they were requested. After an error: `{"errors", "text"}`.
+    /// the number of bytes read from files; `"schedules"` if they were requested; `"beside"`, for a GGUF file of a decoder that generates, the texts
+    /// of the files that would lie beside another model. After an error: `{"errors", "text"}`.
     pub json: String,
     /// The contents of the file without a name, which holds the parts of weights that were computed here.
     pub data: Vec<u8>,
@@ -32,17 +34,27 @@ pub fn compile(model: &[u8], request: &str, files: Box<dyn Files>) -> Answer {
 }
 
 fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answer, Errors> {
-    let options = request.options()?;
+    let mut options = request.options()?;
     let source = Source::new(files);
-    let elsewhere = Elsewhere { files: request.files, source: source.clone() };
+    let elsewhere = Elsewhere { files: request.files, own: request.begins, source: source.clone() };
+    if request.generate {
+        let [(_, common)] = <[_; 1]>::try_from(options).map_err(|_| {
+            Diagnostic::model("a decoder that generates has plans of its own").help("leave out `plans`")
+        })?;
+        let sketch = Options { graph_only: true, ..common.clone() };
+        let graph = import(model, &elsewhere, &sketch)?.graph;
+        options = decoding::plans(&decoding::roles::symbols(&graph)?, common);
+    }
+    let mut amend = |graph: &mut Graph| if request.generate { decoding::generate(graph) } else { Ok(()) };
     let mut programs = vec![];
     let mut schedules = Tuning::default();
     for (name, options) in options {
         if request.list_schedules {
-            let fused = pipeline::fuse_amended(model, &elsewhere, &options, &mut |_| Ok(()), &mut |_, _| {})?;
+            let fused = pipeline::fuse_amended(model, &elsewhere, &options, &mut amend, &mut |_, _| {})?;
             schedules.choices.extend(table::of(&pipeline::schedule(fused.kernels, &options)?).choices);
         }
-        programs.push((name, wgfc_compiler::compile(model, &elsewhere, &options)?));
+        let made = pipeline::compile_amended(model, &elsewhere, &options, &mut amend, &mut |_, _| {})?;
+        programs.push((name, made));
     }
     let bundle = Bundle::new(programs);
     let (recipes, data) = recipes(&bundle, &elsewhere);
@@ -54,11 +66,22 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
     let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
     let plan = Bundle { weights: Some(recipes), ..bundle.clone() };
     let mut json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
+    if request.generate && Format::of(model) == Format::Gguf {
+        json["beside"] = json!(gguf::beside(&gguf::open(model)?));
+    }
     if request.list_schedules {
         let text = schedules.to_json(None).map_err(|e| Errors(vec![Diagnostic::internal(e)]))?;
         json["schedules"] = text.into();
     }
     Ok(Answer { json: json.to_string(), data })
+}
+
+/// The place of a stretch of a file.
+fn there(s: Stretch<'_>) -> Option<(usize, u64)> {
+    match s {
+        Stretch::There { file, offset, .. } => Some((file, offset)),
+        Stretch::Here(_) => None,
+    }
 }
 
 /// The places of the bytes of all weights, and the bytes that were computed here.
@@ -67,15 +90,13 @@ fn recipes(bundle: &Bundle, elsewhere: &Elsewhere) -> (Recipes, Vec<u8>) {
     let mut data = vec![];
     let mut tensors = BTreeMap::new();
     for (name, tensor) in bundle.store() {
-        let recipe = Recipe::find(tensor, LEAST_STRETCH, |s| match s {
-            Stretch::There { file, offset, .. } => Some((file, offset)),
-            Stretch::Here(_) => None,
-        });
-        let recipe = recipe.unwrap_or_else(|| {
-            let offset = data.len() as u64;
-            tensor.read(0..tensor.byte_len().unwrap_or(0), &mut |p| data.extend_from_slice(p));
-            Recipe::whole(tensor, here, offset)
-        });
+        let recipe = Recipe::find(tensor, LEAST_STRETCH, there);
+        let recipe =
+            recipe.or_else(|| Recipe::of_blocks(tensor, LEAST_STRETCH, there)).unwrap_or_else(|| {
+                let offset = data.len() as u64;
+                tensor.read(0..tensor.byte_len().unwrap_or(0), &mut |p| data.extend_from_slice(p));
+                Recipe::whole(tensor, here, offset)
+            });
         tensors.insert(name.to_owned(), recipe);
     }
     let named =

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_compiler::DeviceProfile;
-use wgfc_compiler::import::ExternalData;
+use wgfc_compiler::import::{ExternalData, OWN_FILE};
 use wgfc_compiler::schedule::table::Tuning;
 use wgfc_compiler::{Activations, Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use wgfc_ir::remote::{Remote, Source};
@@ -16,6 +16,11 @@ use wgfc_ir::tensor::ByteOwner;
 pub struct Request {
     /// The model's files, to which external data refers by name.
     pub files: Vec<File>,
+    /// The name of the file of which the model is the beginning, if that is not the whole model.
+    pub begins: Option<String>,
+    /// Whether the model is a decoder that chooses tokens. Its plans are `decode` for a single token and `prefill` for prompts, and
+    /// [`Request::plans`] must be empty.
+    pub generate: bool,
     /// The device profile in the JSON format of [`wgfc_compiler::device::file`].
     pub profile: Option<serde_json::Value>,
     /// Values of symbolic dimensions to fix in all plans.
@@ -101,6 +106,8 @@ impl Request {
 /// The files of a request, whose bytes are read on demand.
 pub(crate) struct Elsewhere {
     pub files: Vec<File>,
+    /// The name of the model's own file.
+    pub own: Option<String>,
     pub source: Arc<Source>,
 }
 
@@ -109,7 +116,13 @@ impl ExternalData for Elsewhere {
         Err("whole files are not read here".into())
     }
 
+    fn bytes(&self) -> Option<u64> {
+        let own = self.own.as_ref()?;
+        Some(self.files.iter().find(|f| f.name == *own)?.bytes)
+    }
+
     fn remote(&self, location: &str, offset: u64, bytes: u64) -> Option<Result<Remote, String>> {
+        let location = if location == OWN_FILE { self.own.as_deref()? } else { location };
         let found = self.files.iter().enumerate().find(|(_, f)| f.name == location);
         let Some((i, f)) = found else { return Some(Err("there is no such file".into())) };
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= f.bytes);

@@ -2,12 +2,14 @@ use crate::compile;
 use prost::Message;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use wgfc_compiler::import::NoExternalData;
+use std::sync::Arc;
 use wgfc_compiler::import::onnx::*;
-use wgfc_compiler::{Options, compile as native};
+use wgfc_compiler::import::{ExternalData, NoExternalData, gguf, import};
+use wgfc_compiler::{Options, compile as native, decoding, pipeline};
 use wgfc_ir::Bundle;
 use wgfc_ir::recipe::Recipes;
 use wgfc_ir::remote::Files;
+use wgfc_ir::tensor::ByteOwner;
 
 /// One file.
 #[derive(Clone)]
@@ -76,6 +78,83 @@ fn what_is_elsewhere_is_compiled_as_what_is_here() {
         }
         assert_eq!(recipes.tensors.len(), want.store().len(), "{name}");
     }
+}
+
+/// A model in memory, whose bytes all its plans share.
+struct Whole(Arc<Vec<u8>>);
+
+impl ExternalData for Whole {
+    fn open(&self, _: &str) -> Result<Arc<dyn ByteOwner>, String> {
+        Err("there is none".into())
+    }
+    fn model(&self) -> Option<Arc<dyn ByteOwner>> {
+        Some(self.0.clone())
+    }
+}
+
+/// The plans of a decoder that generates, of a whole model.
+fn decoder(whole: &Whole) -> Bundle {
+    let model = &whole.0[..];
+    let common = Options::default();
+    let graph = import(model, whole, &common).unwrap().graph;
+    let plans = decoding::plans(&decoding::roles::symbols(&graph).unwrap(), common).into_iter();
+    let made = plans.map(|(name, options)| {
+        let made = pipeline::compile_amended(model, whole, &options, &mut decoding::generate, &mut |_, _| {});
+        (name, made.unwrap())
+    });
+    Bundle::new(made.collect())
+}
+
+#[test]
+fn gguf_files_are_compiled_from_their_headers() {
+    // Blocks of all K types, and factors of positions, which the compiler reads.
+    for (name, planes) in [("llama-tied", 20), ("phi3-long", 0)] {
+        let made = from_header(name);
+        assert!(made >= planes, "{name}: {made}");
+    }
+}
+
+/// Compiles a fixture from its header, compares the result with that of the whole file, and returns the number of weights that are
+/// planes of blocks in the file.
+fn from_header(name: &str) -> usize {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/decoders");
+    let whole = std::fs::read(path.join(name).join("model.gguf")).unwrap();
+    let header = gguf::open(&whole).unwrap();
+    let end = header.tensors.values().map(|t| t.offset).min().unwrap();
+    let ask = |bytes: usize| {
+        let file = json!({ "name": "m.gguf", "bytes": bytes });
+        let request = json!({ "files": [file], "begins": "m.gguf", "generate": true }).to_string();
+        let answer = compile(&whole[..end as usize], &request, Box::new(Bytes(whole.clone())));
+        (serde_json::from_str::<Value>(&answer.json).unwrap(), answer.data)
+    };
+    let (answer, data) = ask(whole.len());
+    assert!(answer["errors"].is_null(), "{}", answer["text"]);
+    assert_eq!(answer["beside"], json!({}));
+    let want = decoder(&Whole(Arc::new(whole.clone())));
+    for (kernel, k) in want.kernels() {
+        assert_eq!(answer["kernels"][kernel], *k.wgsl, "{kernel}");
+    }
+    let recipes: Recipes = serde_json::from_value(answer["plan"]["weights"].clone()).unwrap();
+    assert_eq!(recipes.tensors.len(), want.store().len());
+    let mut derived = 0;
+    for (weight, tensor) in want.store() {
+        let recipe = &recipes.tensors[weight];
+        recipe.columns(&recipes.files).unwrap();
+        let of = |file| if file == 0 { &whole } else { &data };
+        let parts =
+            recipe.parts.iter().map(|p| &of(p.file)[p.offset as usize..(p.offset + p.bytes) as usize]);
+        let mut bytes: Vec<u8> = parts.flatten().copied().collect();
+        if let Some(blocks) = &recipe.derived {
+            let how = blocks.derivation().unwrap();
+            let mut made = vec![0; bytes.len() / how.block * how.makes];
+            (how.make)(&bytes, &mut made);
+            (bytes, derived) = (made, derived + 1);
+        }
+        assert_eq!(bytes, tensor.bytes().unwrap(), "{weight}");
+    }
+    let (cut, _) = ask(whole.len() - 100);
+    assert!(cut["text"].as_str().unwrap().contains("the file ends before its last byte"), "{cut}");
+    derived
 }
 
 /// A matrix product with a weight in a file, followed by a sine.

@@ -1,10 +1,10 @@
 //! Planes of the block types of GGUF files: the elements of all blocks, their scales, their factors, each as a tensor of its own.
 //!
-//! A function takes whole blocks and writes what they make, as a [`Derivation`](super::Derivation) requires. Elements are spread over
+//! A function takes whole blocks and writes what they make, as a [`Derivation`] requires. Elements are spread over
 //! an array with a byte for each and then packed, both in loops of constant length that compilers turn into vector instructions once
 //! everything is inlined.
 
-use super::each_block;
+use super::{Derivation, each_block};
 
 /// Packs elements of 4 bits, which are the bytes of `e`.
 #[inline]
@@ -116,6 +116,11 @@ macro_rules! plane {
                 each_block(from, to, |$b: &[u8; $block], $to: &mut [u8; $makes]| $make);
             }
         )*
+
+        /// All of them, by their names.
+        pub const ALL: &[Derivation] = &[
+            $(Derivation { name: stringify!($name), block: $block, makes: $makes, make: $name }),*
+        ];
     };
 }
 

@@ -115,14 +115,14 @@ async function drop(files: readonly File[]): Promise<void> {
 
 function welcome(): void {
   bench = undefined;
-  const input = h("input", { type: "file", multiple: true, accept: ".onnx,.pt2,.wgfc,.data,.json,.wgsl,.safetensors", class: "hidden", onchange: () => void drop([...(input.files ?? [])]) });
+  const input = h("input", { type: "file", multiple: true, accept: ".onnx,.pt2,.gguf,.wgfc,.data,.json,.wgsl,.safetensors", class: "hidden", onchange: () => void drop([...(input.files ?? [])]) });
   const example = (name: DemoName, words: string) =>
     h("button", { type: "button", class: "example", "data-example": name, onclick: () => void open(EXAMPLES[name]) }, h("b", {}, `${name}.onnx`), h("small", {}, words));
   main.replaceChildren(
     h("div", { class: "welcome" },
       h("h1", {}, "See what a model becomes"),
       h("p", {}, "wgfc compiles ONNX models and PyTorch programs to a few fused WebGPU kernels. Drop one to see its graph, its kernels and their WGSL side by side, to time and to change them. Nothing leaves this page."),
-      h("button", { type: "button", class: "drop", "data-action": "choose", onclick: () => input.click() }, h("span", { class: "big" }, "Drop a model here, or choose a file"), h("small", {}, ".onnx, .pt2, or a .wgfc that was compiled before; with an ONNX model's external data, all its files")),
+      h("button", { type: "button", class: "drop", "data-action": "choose", onclick: () => input.click() }, h("span", { class: "big" }, "Drop a model here, or choose a file"), h("small", {}, ".onnx, .pt2, .gguf, or a .wgfc that was compiled before; with an ONNX model's external data, all its files")),
       input,
       h("div", { class: "examples" }, example("digits", "a classifier: 8 nodes, 5 kernels"), example("cartpole", "a simulation: a loop in one kernel"), example("stories", "a decoder: prompts and single tokens")),
     ),

@@ -12,7 +12,7 @@ export interface HowToCompile {
   readonly listSchedules?: boolean;
 }
 
-const isModel = (name: string) => /\.(onnx|pt2)$/i.test(name);
+const isModel = (name: string) => /\.(onnx|pt2|gguf)$/i.test(name);
 
 /** A model to compile: its files, or its address, relative to which its external data is found. */
 export type Source = readonly File[] | URL;
@@ -21,7 +21,7 @@ export type Source = readonly File[] | URL;
 export async function compiled(from: Source, how: HowToCompile, say: (text: string) => void): Promise<Opened> {
   const file = from instanceof URL ? undefined : from.find((f) => isModel(f.name));
   const name = from instanceof URL ? decodeURIComponent(from.pathname.split("/").pop()!) : file?.name;
-  if (name === undefined) throw new Error("there is no .onnx or .pt2 file among these");
+  if (name === undefined) throw new Error("there is no .onnx, .pt2 or .gguf file among these");
   say("Loading the compiler");
   const { compile } = await import("wgfc/compiler");
   const device = await deviceOf().catch(() => undefined);
@@ -40,7 +40,7 @@ export async function openDropped(files: readonly File[], say: (text: string) =>
   if (files.some((f) => isModel(f.name))) return compiled(files, {}, say);
   const bundle = files.find((f) => /\.wgfc$/i.test(f.name));
   if (bundle) return openFiles(bundle.name, { [bundle.name]: bundle });
-  if (!files.some((f) => f.name === "plan.json")) throw new Error(`${files[0]?.name ?? "this"} is no .onnx, .pt2 or .wgfc file, and no folder with a plan.json`);
+  if (!files.some((f) => f.name === "plan.json")) throw new Error(`${files[0]?.name ?? "this"} is no .onnx, .pt2, .gguf or .wgfc file, and no folder with a plan.json`);
   return openFiles("program", filesByName(files));
 }
 

@@ -4,10 +4,11 @@ import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
 import { PACKED_PRODUCTS, lacksPackedProducts } from "../language.js";
-import { type Files, type ModelSource, readAll } from "../source.js";
+import { type Files, type ModelSource, concat, readAll } from "../source.js";
+import { headerOf, isGguf } from "./gguf.js";
 import { type Key, placeOf } from "./kept.js";
 import { type Graph, graphOf } from "./onnx.js";
-import { Download, type Origin, type Place, RandomBytes, originOf, sizeOf, sourceAt } from "./origin.js";
+import { Download, type Origin, type Place, RandomBytes, hasRanges, originOf, sizeOf, sourceAt } from "./origin.js";
 import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
@@ -45,6 +46,11 @@ export interface CompileSettings {
   readonly activations?: "q8";
   /** Disables fusion, so that every operator has its own kernel. */
   readonly unfused?: boolean;
+  /**
+   * Whether the model is a decoder that chooses tokens, as `wgfc/generate` needs it. Its plans are `decode` for a single token and
+   * `prefill` for prompts.
+   */
+  readonly generate?: boolean;
   /** Tensors of the model to return as extra outputs. */
   readonly taps?: readonly string[];
   /** Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints. */
@@ -96,6 +102,8 @@ export interface Compiled {
   readonly read: number;
   /** The schedules of kernels, if they were requested, as JSON that can be edited and passed as `schedules`. */
   readonly schedules: string | undefined;
+  /** For a GGUF file and `generate`, the texts of the files that would lie beside another model: tokenizer and configuration. */
+  readonly beside: Readonly<Record<string, string>>;
   /** The duration of the compilation in milliseconds, without downloads. */
   readonly ms: number;
   /** Whether the plan came from the cache. */
@@ -103,8 +111,8 @@ export interface Compiled {
 }
 
 /**
- * Compiles a model: an `.onnx` file with its external data or an archive of torch.export (`.pt2`), given by address, as a `File`,
- * or as files by name. A model that is invalid or not supported rejects with a {@link WgfcError} of kind `model` or
+ * Compiles a model: an `.onnx` file with its external data, a `.gguf` file or an archive of torch.export (`.pt2`), given by address, as
+ * a `File`, or as files by name. A model that is invalid or not supported rejects with a {@link WgfcError} of kind `model` or
  * `unsupported`, which has `diagnostics`.
  */
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
@@ -114,7 +122,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const model = await read(originOf(source), options);
   throwIfAborted(signal);
   const files = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
-  const text = JSON.stringify({ ...request, files });
+  const text = JSON.stringify({ ...request, files, begins: model.begins });
   const versions = [...model.files.values()].map((f) => f.version);
   const own = model.whole ? [] : versions;
   // A plan is not cached if a file of the model has no known version.
@@ -134,7 +142,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
 }
 
 /** The compiler's answer: a plan, or errors. */
-type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string } | Refusal;
+type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string; beside?: Record<string, string> } | Refusal;
 interface Refusal {
   readonly errors: readonly Diagnostic[];
   readonly text: string;
@@ -158,6 +166,8 @@ interface Model {
   readonly bytes: Uint8Array<ArrayBuffer>;
   /** Whether these bytes are the whole model. */
   readonly whole: boolean;
+  /** The name of the file of which these bytes are the beginning, for GGUF files. */
+  readonly begins?: string;
   readonly files: ReadonlyMap<string, Located>;
 }
 
@@ -166,6 +176,8 @@ const LARGEST_UNKNOWN = 1 << 30;
 
 async function read(origin: Origin, options: CompileOptions): Promise<Model> {
   const { name } = origin;
+  const gguf = await openGguf(origin, options);
+  if (gguf) return gguf;
   const { graph, at, bytes, version, all } = await open(origin, options);
   if (bytes === 0) throw new WgfcError("model", `${name} is empty`);
   if (!graph) {
@@ -183,6 +195,35 @@ async function read(origin: Origin, options: CompileOptions): Promise<Model> {
     files.set(location, { place, bytes: found.bytes ?? least, version: found.version });
   }
   return { bytes: graph.bytes, whole: files.size === 0, files };
+}
+
+/** A GGUF file, of which the compiler gets the header. Undefined for other files. */
+async function openGguf({ name, place }: Origin, options: CompileOptions): Promise<Model | undefined> {
+  const { signal, onProgress, cache } = options;
+  const model = async (place: Place, size: number, version: string | undefined, read: (to: number) => Promise<Uint8Array>): Promise<Model> => {
+    const bytes = await headerOf(size, read);
+    onProgress?.({ stage: "model", loaded: bytes.length, total: bytes.length });
+    return { bytes, whole: false, begins: name, files: new Map([[name, { place, bytes: size, version }]]) };
+  };
+  const ofBlob = async (blob: Blob, version: string | undefined) => {
+    const read = async (to: number) => new Uint8Array(await blob.slice(0, to).arrayBuffer());
+    return isGguf(await read(4)) ? model(blob, blob.size, version, read) : undefined;
+  };
+  if (place instanceof Blob) return ofBlob(place, (await sizeOf(place)).version);
+  if (!/\.gguf$/i.test(place.pathname)) return undefined;
+  const { bytes, version } = await sizeOf(place, signal);
+  const source = await sourceAt(place, cache);
+  if (bytes !== undefined && (await hasRanges(place, signal)))
+    return model(place, bytes, version, async (to) => concat(await all(source.stream("", 0, to, signal))));
+  // A server without ranges sends the whole file each time, so it is downloaded once.
+  const whole = await new Download(source, "", signal, (loaded) => onProgress?.({ stage: "model", loaded, total: bytes ?? 0 })).whole();
+  return ofBlob(whole.blob, version ?? whole.version);
+}
+
+async function all(stream: AsyncIterable<Uint8Array>): Promise<Uint8Array[]> {
+  const pieces: Uint8Array[] = [];
+  for await (const piece of stream) pieces.push(piece);
+  return pieces;
 }
 
 interface Opened {
@@ -224,21 +265,21 @@ function requestOf(o: CompileOptions): object {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights } = o;
+  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, generate } = o;
   const activations = o.activations && lacksPackedProducts() ? undefined : o.activations;
   if (o.activations && !activations)
     console.warn(`wgfc: this browser's WGSL lacks ${PACKED_PRODUCTS}: the model is compiled without activations of 8 bits`);
   // JSON omits undefined fields.
   return {
-    profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights, activations,
+    profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate,
   };
 }
 
 function compiled(
-  { plan, kernels, read, schedules }: Exclude<Answer, Refusal>,
+  { plan, kernels, read, schedules, beside = {} }: Exclude<Answer, Refusal>,
   data: Uint8Array<ArrayBuffer>,
   files: Model["files"],
-): Pick<Compiled, "source" | "plan" | "kernels" | "read" | "schedules"> {
+): Omit<Compiled, "ms" | "cached"> {
   // Plans refer to files by encoded names, as in addresses.
   const weights = plan["weights"] as { files: { name: string }[] };
   const escape = (name: string) => name.split("/").map(encodeURIComponent).join("/");
@@ -246,7 +287,7 @@ function compiled(
   const texts = Object.entries(kernels).map(([name, text]) => [`kernels/${name}.wgsl`, text]);
   const places = [...files].map(([name, { place }]) => [escape(name), place]);
   const source = Object.fromEntries([...places, ...texts, ["plan.json", JSON.stringify(named)], ["", data]]) as Files;
-  return { source, plan: named, kernels, read, schedules };
+  return { source, plan: named, kernels, read, schedules, beside };
 }
 
 /** An idle worker, kept for the next model. */

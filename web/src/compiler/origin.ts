@@ -17,7 +17,7 @@ export interface Origin {
   beside(location: string): Place | undefined;
 }
 
-const MODEL = /\.(onnx|pt2)$/i;
+const MODEL = /\.(onnx|pt2|gguf)$/i;
 
 /** The model's files for a source that the page gives. */
 export function originOf(source: ModelSource): Origin {
@@ -38,7 +38,7 @@ export function originOf(source: ModelSource): Origin {
   const models = names.filter((n) => MODEL.test(n));
   const name = models.length === 1 ? models[0]! : models.find((n) => /(^|\/)model\.onnx$/i.test(n));
   if (name === undefined) {
-    const what = models.length ? `several models, of which none is called model.onnx: ${models.join(", ")}` : `no .onnx or .pt2 file, but ${names.join(", ") || "none"}`;
+    const what = models.length ? `several models, of which none is called model.onnx: ${models.join(", ")}` : `no .onnx, .pt2 or .gguf file, but ${names.join(", ") || "none"}`;
     throw new WgfcError("model", `among the files given there is ${what}`);
   }
   const folder = name.slice(0, name.lastIndexOf("/") + 1);
@@ -70,6 +70,14 @@ export async function sizeOf(at: Place, signal?: AbortSignal): Promise<Found> {
   const bytes = headers.has("content-encoding") ? 0 : Number(headers.get("content-length"));
   const version = headers.get("etag") ?? headers.get("last-modified") ?? undefined;
   return { bytes: bytes || undefined, version: version && `${at.href} ${version} ${bytes}` };
+}
+
+/** Whether a server sends parts of a file. */
+export async function hasRanges(at: URL, signal?: AbortSignal): Promise<boolean> {
+  const response = await fetch(at, { headers: { range: "bytes=0-3" }, signal: signal ?? null }).catch(() => undefined);
+  throwIfAborted(signal);
+  response?.body?.cancel().catch(() => {});
+  return response?.status === 206;
 }
 
 const STEP = 1 << 20;

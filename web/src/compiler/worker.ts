@@ -1,4 +1,6 @@
-/** The worker that compiles models. It reads the model's files when the compiler requests bytes of them. */
+/** The worker that compiles models. It reads the model's files when the compiler requests bytes of them, and makes weights of blocks. */
+
+import type { Blocks } from "../weights.js";
 
 /** A file of a model: its bytes, or its address. */
 export type WorkerFile = Blob | string;
@@ -17,6 +19,12 @@ export interface Job {
 export type Reply =
   | { readonly json: string; readonly data: Uint8Array<ArrayBuffer>; readonly ms: number }
   | Failure;
+/** Blocks of a file, of which a weight is made. */
+export interface DeriveJob {
+  readonly how: Blocks;
+  readonly bytes: Uint8Array<ArrayBuffer>;
+}
+export type DeriveReply = { readonly made: Uint8Array<ArrayBuffer> } | Failure;
 export interface Failure {
   readonly kind: "network" | "internal";
   readonly message: string;
@@ -28,6 +36,8 @@ interface Compiler {
   allocate(bytes: number): number;
   compile(model: number, modelBytes: number, request: number, requestBytes: number): number;
   release(answer: number): void;
+  derive(name: number, nameBytes: number, blocks: number, blocksBytes: number, made: number, madeBytes: number): number;
+  free(at: number, bytes: number): void;
 }
 
 /** The exports of naga's module, documented in `bindings/validator`. */
@@ -39,7 +49,7 @@ interface Validator {
 
 // TypeScript's types for workers conflict with those for pages, so this one is declared here.
 declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
-declare function postMessage(reply: Reply, transfer: Transferable[]): void;
+declare function postMessage(reply: Reply | DeriveReply, transfer: Transferable[]): void;
 
 /** A WebAssembly module of the package, which is loaded on first use. */
 class Module {
@@ -105,15 +115,17 @@ function fetchNow(file: string, offset: number, length: number): Uint8Array {
   return request.status === 206 ? bytes : new Uint8Array();
 }
 
+/** Copies bytes into a module's memory. */
+function put({ allocate, memory }: Compiler, bytes: Uint8Array): [at: number, bytes: number] {
+  const at = allocate(bytes.length) >>> 0;
+  new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
+  return [at, bytes.length];
+}
+
 function compile(compiler: Compiler, { model, request }: Job): Exclude<Reply, Failure> {
   const { memory } = compiler;
   const start = performance.now();
-  const put = (bytes: Uint8Array): [number, number] => {
-    const at = compiler.allocate(bytes.length) >>> 0;
-    new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
-    return [at, bytes.length];
-  };
-  const answer = compiler.compile(...put(model), ...put(new TextEncoder().encode(request))) >>> 0;
+  const answer = compiler.compile(...put(compiler, model), ...put(compiler, new TextEncoder().encode(request))) >>> 0;
   const [json, jsonBytes, data, dataBytes] = new Uint32Array(memory.buffer, answer, 4) as unknown as [number, number, number, number];
   const reply = {
     json: new TextDecoder().decode(new Uint8Array(memory.buffer, json, jsonBytes)),
@@ -174,6 +186,31 @@ async function answer(job: Job): Promise<Reply> {
   }
 }
 
-addEventListener("message", ({ data }: MessageEvent<Job>) => {
+/** The instance that makes weights. */
+let deriving: Promise<WebAssembly.Instance | Failure> | undefined;
+
+async function derive({ how, bytes }: DeriveJob): Promise<DeriveReply> {
+  deriving ??= compilerModule.instance({ wgfc: { read: () => 0 } });
+  const instance = await deriving;
+  if ("kind" in instance) {
+    deriving = undefined;
+    return instance;
+  }
+  const compiler = instance.exports as unknown as Compiler;
+  const length = (bytes.length / how.block) * how.makes;
+  try {
+    const into = compiler.allocate(length) >>> 0;
+    const done = compiler.derive(...put(compiler, new TextEncoder().encode(how.name)), ...put(compiler, bytes), into, length);
+    const made = new Uint8Array(compiler.memory.buffer, into, length).slice();
+    compiler.free(into, length);
+    return done ? { made } : { kind: "internal", message: `the compiler does not know how "${how.name}" makes ${length} bytes of ${bytes.length}` };
+  } catch (e) {
+    deriving = undefined;
+    return { kind: "internal", message: `weights could not be made, as where the page has no more memory: ${said(e)}` };
+  }
+}
+
+addEventListener("message", ({ data }: MessageEvent<Job | DeriveJob>) => {
+  if ("how" in data) return void derive(data).then((reply) => postMessage(reply, "made" in reply ? [reply.made.buffer] : []));
   void answer(data).then((reply) => postMessage(reply, "data" in reply ? [reply.data.buffer] : []));
 });

@@ -1,4 +1,4 @@
-/** Conversations with a language model that `wgfc compile --generate` compiled. */
+/** Conversations with a language model: a GGUF file, or what `wgfc compile --generate` compiled. */
 
 import { Generator, type Message } from "wgfc/generate";
 import { h, messageOf } from "../dom.js";
@@ -19,7 +19,7 @@ export async function chat(lookInside: () => void): Promise<Demo> {
   const list = h("ol", { class: "messages", "aria-live": "polite" });
   const status = h("output", { class: "status", role: "status" });
   const name = h("b", {});
-  const address = h("input", { type: "text", placeholder: "Address of a compiled model", "aria-label": "Address of a compiled model", autocomplete: "off" });
+  const address = h("input", { type: "text", placeholder: "Address of a .gguf or .wgfc file", "aria-label": "Address of a model", autocomplete: "off" });
   const files = h("input", { type: "file", multiple: true, class: "hidden", onchange: () => void use([...(files.files ?? [])]) });
   const input = h("input", { type: "text", value: "Once upon a time", maxlength: 20_000, "aria-label": "Your message", autocomplete: "off" });
   const send = h("button", { type: "submit", class: "primary" }, "Send");
@@ -53,7 +53,7 @@ export async function chat(lookInside: () => void): Promise<Demo> {
     }
   };
   const use = (given: readonly File[]) =>
-    open(given.find((f) => /\.wgfc$/i.test(f.name))?.name ?? "the files", () => Generator.load(filesByName(given), { device }));
+    open(given.find((f) => /\.(wgfc|gguf|onnx)$/i.test(f.name))?.name ?? "the files", () => Generator.load(filesByName(given), { device }));
 
   const answer = async () => {
     const using = generator;
@@ -97,7 +97,7 @@ export async function chat(lookInside: () => void): Promise<Demo> {
     h("button", { type: "button", "data-action": "files", onclick: () => files.click() }, "Files"), files,
     h("button", { type: "button", "data-action": "reset", onclick: () => void clear() }, "Reset"),
   );
-  const words = "Messages go through the model's own chat template, and the conversation stays in the cache on the device. Load what wgfc compile --generate wrote, from an address or from files, also dropped here; the small model that is loaded first goes on with the beginnings of stories.";
+  const words = "Messages go through the model's own chat template, and the conversation stays in the cache on the device. Load a GGUF file or what wgfc compile --generate wrote, from an address or from files, also dropped here; the small model that is loaded first goes on with the beginnings of stories.";
   await open("stories", () => Generator.load(STORIES, { device, chatTemplate: TEMPLATE }));
   return {
     element: frame("Chat", words, [h("div", { class: "chat" }, choose, list, form, status)], lookInside),
