@@ -130,6 +130,40 @@ pub enum Activations {
     Q8,
 }
 
+/// The type of the caches of decoders: of states that grow, and of those that are written at given positions.
+///
+/// ```
+/// use wgfc_compiler::{CacheType, Options, States};
+/// // A quarter of the memory of f32.
+/// let states = States::Auto { capacity: None };
+/// let options = Options { states, cache: CacheType::Q8, ..Options::default() };
+/// assert_eq!(options.cache.to_string(), "q8");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheType {
+    /// The type of the model, or f16 with [`Precision::F16`].
+    #[default]
+    Own,
+    /// The type of the model, also with [`Precision::F16`].
+    F32,
+    /// f16, also with [`Precision::F32`].
+    F16,
+    /// 8 bits, with a scale in f32 for each [`GROUP`](crate::states::GROUP) elements of a head.
+    Q8,
+}
+
+impl std::fmt::Display for CacheType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CacheType::Own => "own",
+            CacheType::F32 => "f32",
+            CacheType::F16 => "f16",
+            CacheType::Q8 => "q8",
+        })
+    }
+}
+
 /// The inputs and outputs that become states: tensors that are kept on the device from run to run.
 ///
 /// ```
@@ -215,6 +249,8 @@ pub struct Options {
     pub weights: WeightBits,
     /// The precision of what products multiply with quantised weights.
     pub activations: Activations,
+    /// The type of caches.
+    pub cache: CacheType,
     /// Nodes of the model whose values stay f32 in memory, and whose weights are not quantised. A name that the model
     /// does not have is an error.
     pub keep_f32: Vec<String>,
@@ -234,6 +270,7 @@ impl Options {
         self.precision != Precision::F32
             || self.weights != WeightBits::Own
             || self.activations != Activations::Own
+            || self.cache != CacheType::Own
     }
 
     /// Whether fusion is full and includes this technique.

@@ -109,6 +109,8 @@ pub fn imported(
     let mut symbols = free_symbols(&graph);
     crate::states::introduce(&mut graph, &options.states)?;
     amend(&mut graph)?;
+    let mut warnings = imported.warnings;
+    warnings.extend(crate::states::narrow(&mut graph, options.cache).map_err(Diagnostic::internal)?);
     verify(&graph, "states")?;
     symbols.extend(free_symbols(&graph));
     check_expected(options, &symbols)?;
@@ -116,7 +118,7 @@ pub fn imported(
     let stats = Stats {
         model_nodes: imported.model_nodes,
         bytes_unfused: imported.bytes_unfused,
-        warnings: imported.warnings,
+        warnings,
         operators: imported.operators,
         ..Stats::default()
     };

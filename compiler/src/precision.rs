@@ -27,7 +27,7 @@ use crate::kernel::{
     Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Matmul, PrefixScan, ReduceKind, Row,
     TensorId, TensorKind, renumbered, thin,
 };
-use crate::options::Options;
+use crate::options::{CacheType, Options};
 use crate::schedule::products::problem::{sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -218,6 +218,9 @@ fn decide(
         _ if graph.tensors[t].ty.dtype != DType::F32 => Choice::Other,
         TensorKind::Output(i) if *i >= taps && options.profile.f16 && !little(t) => Choice::Half,
         TensorKind::Input(_) | TensorKind::Output(_) | TensorKind::Withheld(_) => Choice::Other,
+        TensorKind::State { grows: true, .. } if options.cache != CacheType::Own => {
+            Choice::Keep(format!("--cache {}", options.cache))
+        }
         TensorKind::State { grows: true, .. } => Choice::Half,
         TensorKind::State { .. } => Choice::Keep("a state that is no cache".into()),
         TensorKind::Intermediate | TensorKind::Under(_) if !options.profile.f16 => {

@@ -18,7 +18,10 @@
 //! undone before the output. Readers of the past and the present read views of the state. The capacity is a constant,
 //! or a symbol whose value the session sets.
 
+mod narrow;
 mod trace;
+
+pub use narrow::{GROUP, narrow};
 
 use crate::options::States;
 use crate::rewrite::canonical;

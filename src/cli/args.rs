@@ -293,6 +293,7 @@ impl CompileOptions {
             keep_f32: self.precision.keep_f32.clone(),
             weights: self.precision.weight_bits(),
             activations: self.precision.activations(),
+            cache: self.precision.cache_type(),
             memory_limit: self.memory_limit,
             iteration_limit: self.iteration_limit,
             ..Options::default()

@@ -10,7 +10,7 @@ use super::terminal::Terminal;
 use super::{adapter, inputs, is_program, shown};
 use std::collections::BTreeMap;
 use wgfc::compiler::kernel::{Kernel, TensorKind};
-use wgfc::compiler::{Activations, Precision, WeightBits};
+use wgfc::compiler::{Activations, CacheType, Precision, WeightBits};
 use wgfc::inspect::{nodes_of, table};
 use wgfc::ir::program::Quantised;
 use wgfc::runtime::Gpu;
@@ -307,6 +307,7 @@ fn reference(
         precision: Precision::F32,
         weights: WeightBits::Own,
         activations: Activations::Own,
+        cache: CacheType::Own,
         keep_f32: vec![],
         ..options.clone()
     };

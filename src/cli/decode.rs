@@ -287,6 +287,7 @@ fn options(a: &BenchDecodeArgs, cache: &DeviceCache) -> GeneratorOptions {
         keep_f32: a.precision.keep_f32.clone(),
         weights: a.precision.weight_bits(),
         activations: a.precision.activations(),
+        cache: a.precision.cache_type(),
         ..GeneratorOptions::default()
     }
 }

@@ -168,6 +168,7 @@ pub fn options(a: &DecoderArgs, cache: &mut DeviceCache, capacity: usize) -> Gen
         keep_f32: a.precision.keep_f32.clone(),
         weights: a.precision.weight_bits(),
         activations: a.precision.activations(),
+        cache: a.precision.cache_type(),
         tuning: std::mem::take(&mut cache.tuning),
         speeds: cache.speeds,
         ..GeneratorOptions::default()

@@ -5,7 +5,7 @@ use crate::{Fusion, Tensor, Tuning};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
-use wgfc_compiler::{Activations, Precision, Technique, WeightBits};
+use wgfc_compiler::{Activations, CacheType, Precision, Technique, WeightBits};
 use wgfc_runtime::AdapterChoice;
 
 /// How a [`Generator`](super::Generator) is set up.
@@ -67,6 +67,8 @@ pub struct GeneratorOptions {
     pub weights: WeightBits,
     /// The precision of what products multiply with quantised weights.
     pub activations: Activations,
+    /// The type of the cache.
+    pub cache: CacheType,
     /// The most bytes of device memory that weights and cache may take; `None` for those that the device has, if they are known
     /// ([`Gpu::memory`](wgfc_runtime::Gpu::memory)). A decoder that needs more is refused before its weights are read.
     pub device_memory: Option<u64>,
@@ -95,6 +97,7 @@ impl Default for GeneratorOptions {
             keep_f32: vec![],
             weights: WeightBits::Own,
             activations: Activations::Own,
+            cache: CacheType::Own,
             device_memory: None,
             speculate: 0,
             context: BTreeMap::new(),

@@ -8,7 +8,7 @@ use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{Activations, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
+use wgfc_compiler::{Activations, CacheType, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ScalarNode, TensorType};
@@ -81,6 +81,7 @@ pub(super) fn common(gpu: &Gpu, decoder: &Decoder, options: &GeneratorOptions) -
         keep_f32: options.keep_f32.clone(),
         weights: options.weights,
         activations: options.activations,
+        cache: options.cache,
         memory_limit: decoder.memory_limit(),
         ..Options::default()
     })
@@ -151,11 +152,12 @@ pub(super) fn compiled(
     if options.precision != Precision::F32
         || options.weights != WeightBits::Own
         || options.activations != Activations::Own
+        || options.cache != CacheType::Own
         || !options.keep_f32.is_empty()
     {
         return Err(Error::usage(
-            "the decoder is compiled: its precision and the bits of its weights and activations are fixed",
-            "give --precision, --weights, --activations and --keep-f32 to `wgfc compile --generate`, or give the model itself",
+            "the decoder is compiled: its precision and the bits of its weights, activations and cache are fixed",
+            "give --precision, --weights, --activations, --cache and --keep-f32 to `wgfc compile --generate`, or give the model itself",
         ));
     }
     let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use wgfc::Error;
-use wgfc::compiler::{Activations, Precision, WeightBits};
+use wgfc::compiler::{Activations, CacheType, Precision, WeightBits};
 
 /// The type of values of f32 in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -40,6 +40,17 @@ pub enum ActivationArg {
     Q8,
 }
 
+/// The type of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheArg {
+    /// As the model says, also with `--precision f16`
+    F32,
+    /// f16
+    F16,
+    /// 8 bits, with a scale for each 32 elements
+    Q8,
+}
+
 /// In which type values are kept.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PrecisionArgs {
@@ -52,6 +63,9 @@ pub struct PrecisionArgs {
     /// Let products with quantised weights round what they multiply to so many bits, in groups of 32 with a scale, and multiply integers
     #[arg(long, value_enum, value_name = "BITS")]
     pub activations: Option<ActivationArg>,
+    /// Keep the keys and values of a decoder's cache in this type [default: that of the activations]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub cache: Option<CacheArg>,
     /// Keep what this node of the model computes, and the weights that only it reads, in f32; may be repeated
     #[arg(long, value_name = "NODE")]
     pub keep_f32: Vec<String>,
@@ -74,6 +88,16 @@ impl PrecisionArgs {
         match self.activations {
             None => Activations::Own,
             Some(ActivationArg::Q8) => Activations::Q8,
+        }
+    }
+
+    /// The type of caches, as the compiler takes it.
+    pub fn cache_type(&self) -> CacheType {
+        match self.cache {
+            None => CacheType::Own,
+            Some(CacheArg::F32) => CacheType::F32,
+            Some(CacheArg::F16) => CacheType::F16,
+            Some(CacheArg::Q8) => CacheType::Q8,
         }
     }
 
