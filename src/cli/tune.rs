@@ -107,7 +107,8 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<Part>, Error>
         a.model.as_deref().ok_or_else(|| Error::usage("nothing to tune", "give a model, or --kernels"))?;
     if a.generate {
         let common = a.compile.options()?;
-        let Options { fusion, without, expect, precision, keep_f32, weights, activations, cache, .. } = common;
+        let Options { fusion, without, expect, precision, keep_f32, weights, activations, cache, .. } =
+            common;
         let options = GeneratorOptions {
             fusion,
             without,

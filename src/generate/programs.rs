@@ -8,7 +8,9 @@ use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{Activations, CacheType, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
+use wgfc_compiler::{
+    Activations, CacheType, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits,
+};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, ScalarNode, TensorType};

@@ -94,7 +94,9 @@ impl Form {
         }
         let mut moved = vec![];
         if !follow(graph, state.before, state.after, last, &mut moved) {
-            return Err("its new contents are not its old ones with elements written, appended or moved".into());
+            return Err(
+                "its new contents are not its old ones with elements written, appended or moved".into()
+            );
         }
         if moved.iter().any(|(v, axis)| *v == state.before && *axis != last) {
             return Err("its axes change places".into());
@@ -134,7 +136,9 @@ impl Form {
             }
         }
         let (before, after) = (planes.get(&state.before), planes.get(&state.after));
-        let (Some(before), Some(after)) = (before, after) else { return Err("a state without its planes".into()) };
+        let (Some(before), Some(after)) = (before, after) else {
+            return Err("a state without its planes".into());
+        };
         let each = names.into_iter().zip(before.iter().zip(after));
         let growth = |g: &Growth| Growth { axis: g.axis, length: g.length.clone(), by: g.by.clone() };
         Ok(each

@@ -78,7 +78,9 @@ impl Grouper<'_> {
         let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
         let mut frontier: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
         while let Some(v) = frontier.pop() {
-            if self.bans.materialise.contains(&v) {
+            // Of a state that is written in place only some elements are results of the unit.
+            let partly = self.graph.written_in_place(v.node).is_some();
+            if partly || self.bans.materialise.contains(&v) {
                 continue;
             }
             for (c, _) in self.graph.uses(v) {
