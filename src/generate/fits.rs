@@ -5,8 +5,9 @@ use crate::inspect::bytes_text;
 use crate::{Error, Problem};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
+use wgfc_compiler::states::GROUP;
 use wgfc_compiler::weights::BLOCK;
-use wgfc_compiler::{Precision, WeightBits};
+use wgfc_compiler::{CacheType, Precision, WeightBits};
 use wgfc_ir::{DType, Dim, Graph, Op};
 
 /// The fewest rows and columns of a weight that is quantised.
@@ -67,8 +68,14 @@ impl Sizes {
     }
 
     /// The bytes of a cache.
-    fn cache(&self, precision: Precision, positions: usize) -> u64 {
-        let one = self.position.iter().map(|e| bytes(e, precision)).fold(0, u64::saturating_add);
+    fn cache(&self, precision: Precision, cache: CacheType, positions: usize) -> u64 {
+        let of = |e: &Elements| match cache {
+            CacheType::Own => bytes(e, precision),
+            CacheType::F32 => bytes(e, Precision::F32),
+            CacheType::F16 => bytes(e, Precision::F16),
+            CacheType::Q8 => e.number.saturating_add(4 * e.number.div_ceil(GROUP as u64)),
+        };
+        let one = self.position.iter().map(of).fold(0, u64::saturating_add);
         one.saturating_mul(positions as u64)
     }
 
@@ -76,14 +83,14 @@ impl Sizes {
     pub fn check(&self, options: &GeneratorOptions, have: Option<u64>, least: usize) -> Result<(), Error> {
         let Some(have) = have else { return Ok(()) };
         let (precision, bits) = (options.precision, options.weights);
-        let need = self.weights(precision, bits).saturating_add(self.cache(precision, least));
+        let need = self.weights(precision, bits).saturating_add(self.cache(precision, options.cache, least));
         if need > have { Err(self.refused(options, Some(have), least)) } else { Ok(()) }
     }
 
     /// A warning if the whole cache does not fit beside the weights.
     pub fn warning(&self, options: &GeneratorOptions, have: Option<u64>) -> Option<String> {
         let left = have?.saturating_sub(self.weights(options.precision, options.weights));
-        let fits = left / self.cache(options.precision, 1).max(1);
+        let fits = left / self.cache(options.precision, options.cache, 1).max(1);
         (fits < options.capacity as u64).then(|| {
             format!(
                 "the cache may grow to {} positions, of which the device's memory holds about {fits} beside the weights",
@@ -94,8 +101,9 @@ impl Sizes {
 
     /// The error that a decoder does not fit, with what would. The memory of the device is unknown if it refused to reserve what is needed.
     pub fn refused(&self, options: &GeneratorOptions, have: Option<u64>, least: usize) -> Error {
-        let needs = |precision, bits| (self.weights(precision, bits), self.cache(precision, least));
-        let (weights, cache) = needs(options.precision, options.weights);
+        let needs =
+            |precision, bits, cache| (self.weights(precision, bits), self.cache(precision, cache, least));
+        let (weights, cache) = needs(options.precision, options.weights, options.cache);
         let has =
             have.map_or_else(|| "refused to reserve it".to_owned(), |b| format!("has {}", bytes_text(b)));
         let message = format!(
@@ -104,15 +112,16 @@ impl Sizes {
             bytes_text(cache)
         );
         let forms = [
-            ("--precision f16", Precision::F16, options.weights),
-            ("--weights q8", options.precision, WeightBits::Q8),
-            ("--weights q4", options.precision, WeightBits::Q4),
-            ("--weights q4 --precision f16", Precision::F16, WeightBits::Q4),
+            ("--precision f16", Precision::F16, options.weights, options.cache),
+            ("--weights q8", options.precision, WeightBits::Q8, options.cache),
+            ("--weights q4", options.precision, WeightBits::Q4, options.cache),
+            ("--weights q4 --precision f16", Precision::F16, WeightBits::Q4, options.cache),
+            ("--weights q4 --precision f16 --cache q8", Precision::F16, WeightBits::Q4, CacheType::Q8),
         ];
         let mut smallest = weights + cache;
         let mut fitting = vec![];
-        for (flags, precision, bits) in forms {
-            let (weights, cache) = needs(precision, bits);
+        for (flags, precision, bits, cache) in forms {
+            let (weights, cache) = needs(precision, bits, cache);
             let need = weights + cache;
             if need < smallest {
                 smallest = need;
@@ -181,6 +190,8 @@ mod tests {
         assert_eq!(of(Precision::F16, WeightBits::Own), 2 * 6400 + 2 * 3200 + 20);
         assert_eq!(of(Precision::F32, WeightBits::Q8), 300 * 34 + 40);
         assert_eq!(of(Precision::F16, WeightBits::Q4), 300 * 18 + 20);
-        assert_eq!((sizes.cache(Precision::F32, 3), sizes.cache(Precision::F16, 3)), (60, 30));
+        let of = |precision, cache| sizes.cache(precision, cache, 3);
+        assert_eq!((of(Precision::F32, CacheType::Own), of(Precision::F16, CacheType::Own)), (60, 30));
+        assert_eq!((of(Precision::F16, CacheType::F32), of(Precision::F32, CacheType::Q8)), (60, 27));
     }
 }

@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 const PIECES: (usize, usize) = (64, 4096);
 
 const HELP: &str =
-    "load it with the model and the options (--precision) with which it was saved, or compute it again";
+    "load it with the model and the options (--precision, --cache) with which it was saved, or compute it again";
 
 /// The metadata of a file.
 #[derive(Serialize, Deserialize)]

@@ -50,6 +50,7 @@ mod long;
 mod loops;
 mod models;
 mod mutations;
+mod narrow_caches;
 mod operators;
 mod parity;
 mod parts;

@@ -4,7 +4,7 @@ use crate::decoder::{Decoder, Files, conversation};
 use crate::device::{Adapter, adapter, choice, keep_pipelines, not_forked, open, save_pipelines};
 use crate::error::Raise;
 use crate::input;
-use crate::program::{activation_bits, weight_bits, word};
+use crate::program::{activation_bits, cache_type as type_of_cache, weight_bits, word};
 use crate::progress::Progress;
 use crate::request::Asked;
 use crate::session::watched;
@@ -23,11 +23,11 @@ use wgfc::{Cache, Error, GeneratorOptions, speeds};
 
 /// A language model on a device, with the cache of one sequence.
 ///
-/// `Generator(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, keep_f32=(), context=None,
+/// `Generator(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=(), context=None,
 /// cache=True, progress=None)`
 ///
 /// `model` is a `Decoder`, or the path of one. `adapter` is as for `Session`. The cache may grow to `capacity` positions; a run
-/// takes at most `prompt_chunk` tokens of a prompt. `precision`, `weights`, `activations` and `keep_f32` are as for `wgfc.compile`.
+/// takes at most `prompt_chunk` tokens of a prompt. `precision`, `weights`, `activations`, `cache_type` and `keep_f32` are as for `wgfc.compile`.
 /// `context` is a dict with the values of further inputs of the model, which are the same in all runs, such as what an encoder made. Compiled
 /// kernels are kept in the user's cache folder unless `cache` is false, and `progress` is called with `("kernels", compiled, all)`.
 ///
@@ -110,9 +110,9 @@ impl Generator {
 #[pymethods]
 impl Generator {
     #[new]
-    #[pyo3(signature = (model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, keep_f32=vec![], context=None, cache=true, progress=None))]
+    #[pyo3(signature = (model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=vec![], context=None, cache=true, progress=None))]
     #[pyo3(
-        text_signature = "(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision=\"f32\", weights=None, activations=None, keep_f32=(), context=None, cache=True, progress=None)"
+        text_signature = "(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision=\"f32\", weights=None, activations=None, cache_type=None, keep_f32=(), context=None, cache=True, progress=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
     fn create(
@@ -124,6 +124,7 @@ impl Generator {
         precision: &str,
         weights: Option<&str>,
         activations: Option<&str>,
+        cache_type: Option<&str>,
         keep_f32: Vec<String>,
         context: Option<BTreeMap<String, Bound<'_, PyAny>>>,
         cache: bool,
@@ -136,6 +137,7 @@ impl Generator {
         };
         let precision = word("precision", precision, "\"f32\", \"f16\"")?;
         let (weights, activations) = (weight_bits(weights)?, activation_bits(activations)?);
+        let of_cache = type_of_cache(cache_type)?;
         if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {
             return Err(PyValueError::new_err(
                 "keep_f32 has no effect where everything is f32: give it with precision=\"f16\" or weights",
@@ -161,6 +163,7 @@ impl Generator {
                 precision,
                 weights,
                 activations,
+                cache: of_cache,
                 keep_f32,
                 context,
                 speeds,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use wgfc::compiler::options::States;
 use wgfc::compiler::schedule::cost::Expected;
-use wgfc::compiler::{Activations, DeviceProfile, Precision, WeightBits};
+use wgfc::compiler::{Activations, CacheType, DeviceProfile, Precision, WeightBits};
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Dim;
 use wgfc::{Cache, Error, ModelFile, Options, SaveOptions, speeds};
@@ -289,6 +289,11 @@ pub(crate) fn activation_bits(activations: Option<&str>) -> PyResult<Activations
     }
 }
 
+/// The type of caches that the option `cache_type` asks for.
+pub(crate) fn cache_type(cache_type: Option<&str>) -> PyResult<CacheType> {
+    cache_type.map_or(Ok(CacheType::Own), |t| word("cache_type", t, "\"f32\", \"f16\", \"q8\""))
+}
+
 /// The bits of weights that the option `weights` asks for.
 pub(crate) fn weight_bits(weights: Option<&str>) -> PyResult<WeightBits> {
     match weights {
@@ -337,7 +342,7 @@ fn source(py: Python<'_>, model: &Bound<'_, PyAny>) -> PyResult<(ModelFile, Stri
 
 /// Compiles a model from a path or from `bytes`. See `wgfc.compile`.
 #[pyfunction]
-#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, precision, keep_f32, weights, activations, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
+#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, precision, keep_f32, weights, activations, cache_type, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
 #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
 pub fn compile(
     py: Python<'_>,
@@ -354,6 +359,7 @@ pub fn compile(
     keep_f32: Vec<String>,
     weights: Option<&str>,
     activations: Option<&str>,
+    cache_type: Option<&str>,
     fusion: &str,
     without: Vec<String>,
     adapter: Option<&Bound<'_, PyAny>>,
@@ -378,6 +384,7 @@ pub fn compile(
         keep_f32,
         weights,
         activations,
+        cache: self::cache_type(cache_type)?,
         dims,
         states: wanted_states(states, state_capacity)?,
         without: without.iter().map(|w| word("without", w, parts)).collect::<PyResult<_>>()?,

@@ -15,7 +15,7 @@ pub struct Stream {
     pub unroll: u32,
     /// Heads of a workgroup, which share keys and values; no more than `lanes`, as each thread has the scores of one.
     pub heads: u32,
-    /// Elements of a load of keys and values: 4, or 8 of f16.
+    /// Elements of a load of keys and values: 4, 8 of f16, or 16 of 8 bits.
     pub run: u32,
     /// Invocations of a subgroup.
     pub subgroup: u32,
@@ -132,8 +132,12 @@ impl Streamed {
             let per = run / 4;
             let half = |i: u32| match (per, i % per) {
                 (1, _) => "",
-                (_, 0) => ".low",
-                _ => ".high",
+                (2, 0) => ".low",
+                (2, _) => ".high",
+                (_, 0) => ".first",
+                (_, 1) => ".second",
+                (_, 2) => ".third",
+                _ => ".fourth",
             };
             (0..runs(width) * per)
                 .map(|i| Quad { number: i, run: i / per, quad: i % per, half: half(i) })

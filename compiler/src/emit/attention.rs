@@ -77,6 +77,9 @@ pub(super) fn emit(
         let of = if module.uses_cooperative { "f16" } else { "f32" };
         let _ = writeln!(functions, "struct Eight {{ low: vec4<{of}>, high: vec4<{of}> }}");
     }
+    if roots.iter().any(|r| r.len() == 16) {
+        functions.push_str("struct Sixteen { first: vec4<f32>, second: vec4<f32>, third: vec4<f32>, fourth: vec4<f32> }\n");
+    }
     let library = if on_units { &["attention_total"][..] } else { &["attention_score", "attention_weight"] };
     for function in library {
         module.lib(function)?;

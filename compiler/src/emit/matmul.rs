@@ -330,7 +330,7 @@ fn blocked_operand(
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for an operand over variables `line` and `step`: what depends
 /// only on one of them is made by the first two. Of four roots the last gives a vector, of eight two in an `Eight`, of f16 for
-/// matrix units.
+/// matrix units, of sixteen four in a `Sixteen`.
 pub(super) fn operand(
     m: &mut Module,
     out: &mut String,
@@ -403,6 +403,10 @@ pub(super) fn operand(
                 false => format!("vec4<f32>({})", q.join(", ")),
             };
             ("Eight", format!("Eight({}, {})", quad(low), quad(high)))
+        }
+        sixteen if sixteen.len() == 16 => {
+            let quads = sixteen.chunks(4).map(|q| format!("vec4<f32>({})", q.join(", ")));
+            ("Sixteen", format!("Sixteen({})", quads.collect::<Vec<_>>().join(", ")))
         }
         several => ("vec4<f32>", format!("vec4<f32>({})", several.join(", "))),
     };

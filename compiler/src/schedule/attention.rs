@@ -206,7 +206,7 @@ fn streamed(
             .into_iter()
             .all(|(root, along)| run_of(kernel, root, along, *run, &mut body).is_some())
     };
-    let Some(run) = [8, 4].into_iter().find(fits) else { return vec![] };
+    let Some(run) = [16, 8, 4].into_iter().find(fits) else { return vec![] };
     let most = (1..=MOST_HEADS.min(shared)).rev().find(|h| shared.is_multiple_of(*h)).unwrap_or(1);
     let mut out = vec![];
     for heads in if most > 1 { vec![most, 1] } else { vec![1] } {

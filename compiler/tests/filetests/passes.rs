@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use wgfc_compiler::passes::{Context, PASSES, Run, rewrite};
 use wgfc_compiler::rewrite::{canonical, flattened, recognise, region, rules};
-use wgfc_compiler::{Options, States, states};
+use wgfc_compiler::{CacheType, Options, States, states};
+use wgfc_ir::graph::State;
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph};
 
@@ -27,6 +28,8 @@ fn run(pass: &str, graph: &mut Graph) {
         "merge" => region::saturate_products(graph, &rules::share(1 << 20), &Default::default()).map(|_| ()),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
         "states" => states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string()),
+        "cache-q8" => cache(graph, CacheType::Q8),
+        "cache-f16" => cache(graph, CacheType::F16),
         other => {
             let named = PASSES.iter().find(|p| p.name == other);
             let pass = named.unwrap_or_else(|| panic!("no pass `{other}`"));
@@ -39,9 +42,15 @@ fn run(pass: &str, graph: &mut Graph) {
     done.unwrap_or_else(|e| panic!("{e}"));
 }
 
+/// States in fewer bits.
+fn cache(graph: &mut Graph, to: CacheType) -> Result<(), String> {
+    states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string())?;
+    states::narrow(graph, to).map(|_| ())
+}
+
 /// The outputs of three successive runs, in pairs: of the model, whose returned states are fed back, and of
 /// the graph with states. The n-th output of the model that the graph with states lacks belongs to the n-th
-/// state.
+/// state of a name that an input has.
 fn three_runs(
     before: &Graph,
     after: &Graph,
@@ -50,8 +59,9 @@ fn three_runs(
     let mut given = inputs.clone();
     let mut values = wgfc_ir::eval::StateValues::default();
     let is_kept = |name: &str| after.outputs.iter().any(|o| *o.name == *name);
+    let border = |s: &State| before.inputs.iter().find(|b| b.name == s.name);
     for s in &after.states {
-        let b = before.inputs.iter().find(|b| b.name == s.name).unwrap();
+        let Some(b) = border(s) else { continue };
         let zero = |symbol: &str| s.growth.as_ref().is_some_and(|g| *g.length == *symbol).then_some(0);
         let shape = before.ty(b.value).shape.iter().map(|d| d.eval_syms(&zero).unwrap() as usize);
         given.insert(s.name.to_string(), Tensor::zeros(before.ty(b.value).dtype, shape.collect()));
@@ -68,7 +78,7 @@ fn three_runs(
         let (kept, carried): (Vec<_>, Vec<_>) =
             before.outputs.iter().zip(a).partition(|(o, _)| is_kept(&o.name));
         pairs.extend(kept.into_iter().map(|(_, t)| t).zip(b));
-        for (s, (_, t)) in after.states.iter().zip(carried) {
+        for (s, (_, t)) in after.states.iter().filter(|s| border(s).is_some()).zip(carried) {
             given.insert(s.name.to_string(), t);
         }
     }
@@ -94,7 +104,12 @@ pub fn check(pass: &str, file: &Path) -> Result<Option<String>, String> {
         three_runs(&before, &after, &inputs).map_err(|e| format!("{e}\n{after}"))?
     };
     for (a, b) in &compared {
-        let tolerance = if a.dtype == DType::F16 { 4e-3 } else { 1e-5 };
+        let tolerance = match pass {
+            "cache-q8" => 2e-2,
+            "cache-f16" => 2e-3,
+            _ if a.dtype == DType::F16 => 4e-3,
+            _ => 1e-5,
+        };
         let (x, y) = (a.to_f32s().unwrap_or_default(), b.to_f32s().unwrap_or_default());
         let close = |(x, y): (&f32, &f32)| x == y || (x - y).abs() <= tolerance * (1.0 + x.abs());
         if a.shape != b.shape || a.dtype != b.dtype || !x.iter().zip(&y).all(close) {

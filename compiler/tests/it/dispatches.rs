@@ -3,7 +3,7 @@
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::kernel::{Family, KernelGraph};
 use wgfc_compiler::options::States;
-use wgfc_compiler::{Fusion, Options, Technique};
+use wgfc_compiler::{CacheType, Fusion, Options, Technique};
 use wgfc_ir::DType;
 
 fn kernels(model: &str, fusion: Fusion) -> KernelGraph {
@@ -16,6 +16,7 @@ fn kernels_with(model: &str, options: Options) -> KernelGraph {
     let options = Options { graph_only: true, ..options };
     let mut graph = import(&bytes, &NoExternalData, &options).unwrap_or_else(|e| panic!("{e}")).graph;
     wgfc_compiler::states::introduce(&mut graph, &options.states).unwrap_or_else(|e| panic!("{e}"));
+    wgfc_compiler::states::narrow(&mut graph, options.cache).unwrap();
     wgfc_compiler::passes::rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
     wgfc_compiler::passes::fuse(&graph, &options).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -70,6 +71,26 @@ fn decoding_options() -> Options {
     };
     options.profile.max_binding_bytes = 1 << 31;
     options
+}
+
+/// A cache in f16 takes no further dispatch. One in 8 bits takes a dispatch of each layer, which rounds keys and values; attention reads the
+/// integers.
+#[test]
+fn decoding_with_a_narrow_cache() {
+    for (model, layers) in [("qwen2-2l", 2), ("qwen2.5-0.5b", 24)] {
+        let count = |cache| kernels_with(model, Options { cache, ..decoding_options() }).kernels.len();
+        let own = count(CacheType::Own);
+        assert_eq!(count(CacheType::F16), own, "{model}");
+        let k = kernels_with(model, Options { cache: CacheType::Q8, ..decoding_options() });
+        assert!(k.kernels.len() <= own + layers, "{model}: {} after {own}\n{k}", k.kernels.len());
+        let attention: Vec<_> =
+            k.kernels.iter().filter(|k| matches!(k.family, Family::Attention(_))).collect();
+        assert_eq!(attention.len(), layers);
+        for a in attention {
+            let integers = a.reads().into_iter().filter(|t| k.tensors[*t].ty.dtype == DType::I8).count();
+            assert_eq!(integers, 2, "{model}: {:?}", a.nodes);
+        }
+    }
 }
 
 /// Decoding one token takes five dispatches per layer, and the output head.

@@ -38,6 +38,7 @@ def compile(
     keep_f32: Collection[str] = (),
     weights: Optional[Literal["q8", "q4"]] = None,
     activations: Optional[Literal["q8"]] = None,
+    cache_type: Optional[Literal["f32", "f16", "q8"]] = None,
     fusion: Literal["none", "elementwise", "full"] = "full",
     without: Collection[str] = (),
     adapter: Union[None, str, int, Adapter] = None,
@@ -78,6 +79,9 @@ def compile(
     ``activations``
         ``"q8"`` lets products with quantized weights round the other operand to 8 bits, in groups of 32 with one scale, and multiply
         integers.
+    ``cache_type``
+        The type of key-value caches among the states: ``"f32"`` (the model's, also with ``precision="f16"``), ``"f16"``, or ``"q8"``: 8
+        bits, with one scale per 32 elements of a head. By default that of ``precision``.
     ``keep_f32``
         Nodes of the model whose values and weights ``precision`` and ``weights`` leave in f32.
     ``fusion``, ``without``
@@ -116,6 +120,7 @@ def compile(
         keep_f32=list(keep_f32),
         weights=weights,
         activations=activations,
+        cache_type=cache_type,
         fusion=fusion,
         without=list(without),
         adapter=adapter,

@@ -26,9 +26,19 @@ impl Grouper<'_> {
         let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
         for (split, partial) in ways {
             // A split that does not divide the columns evenly is impossible.
-            let Some(members) = self.grow(u, split, partial) else { continue };
-            let stored = self.stored(anchor, &members);
-            for m in &members {
+            let Some(all) = self.grow(u, split, partial) else { continue };
+            self.units[u].members.clone_from(&all);
+            self.drop_trailing_views(u);
+            let mut members = std::mem::take(&mut self.units[u].members);
+            let mut stored = self.stored(anchor, &members);
+            // A slice that others read is stored in place of the whole value, if no other member needs that.
+            if members.len() < all.len() {
+                let with_views = self.stored(anchor, &all);
+                if with_views < stored {
+                    (members, stored) = (all.clone(), with_views);
+                }
+            }
+            for m in &all {
                 self.unit_of.remove(m);
             }
             let better = |(least, _, most): &(i64, Split, Vec<NodeId>)| {
@@ -111,7 +121,6 @@ impl Grouper<'_> {
                 }
             }
         }
-        self.drop_trailing_views(u);
         Some(std::mem::take(&mut self.units[u].members))
     }
 

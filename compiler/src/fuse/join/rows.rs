@@ -51,6 +51,7 @@ pub fn join(
             order.put(*b, a);
         }
     }
+    unread(&mut kernels, tensors, kept);
     for (i, b) in candidates.iter().enumerate() {
         let found = candidates[..i].iter().copied().find_map(|a| {
             let joined = beside(kernels[a].as_ref()?, kernels[*b].as_ref()?).filter(&fits)?;
@@ -62,9 +63,7 @@ pub fn join(
             order.put(*b, a);
         }
     }
-    let mut kernels: Vec<Kernel> = kernels.into_iter().flatten().collect();
-    unread(&mut kernels, tensors, kept);
-    kernels
+    kernels.into_iter().flatten().collect()
 }
 
 /// A map behind the reduction whose results it reads, as one kernel, and the tensors that it then does not load. The loads of each must be of
@@ -138,14 +137,14 @@ fn nodes(to: &mut Kernel, from: &Kernel) {
 }
 
 /// Removes stores of rows' results that nothing reads.
-fn unread(kernels: &mut [Kernel], tensors: &[KernelTensor], kept: &FxHashSet<TensorId>) {
-    let mut read: FxHashSet<TensorId> = kernels.iter().flat_map(Kernel::reads).collect();
+fn unread(kernels: &mut [Option<Kernel>], tensors: &[KernelTensor], kept: &FxHashSet<TensorId>) {
+    let mut read: FxHashSet<TensorId> = kernels.iter().flatten().flat_map(Kernel::reads).collect();
     read.extend(kept);
     read.extend(tensors.iter().filter_map(|t| match t.kind {
         TensorKind::Under(over) => Some(over),
         _ => None,
     }));
-    for k in kernels {
+    for k in kernels.iter_mut().flatten() {
         let stores = k.stores.len();
         let Family::Row(row) = &mut k.family else { continue };
         let needed = |s: &Store| {

@@ -160,7 +160,7 @@ pub struct Stream {
     pub unroll: u32,
     /// Heads of a workgroup, which share keys and values; no more than `lanes`, as each thread has the scores of one.
     pub heads: u32,
-    /// Elements of a load of keys and values: 4, or 8 of f16.
+    /// Elements of a load of keys and values: 4, 8 of f16, or 16 of 8 bits.
     pub run: u32,
     /// Invocations of a subgroup.
     pub subgroup: u32,
@@ -179,7 +179,7 @@ impl Stream {
             && matches!(unroll, 1..=8)
             && matches!(heads, 1..=16)
             && heads.next_power_of_two() <= lanes
-            && matches!(run, 4 | 8)
+            && matches!(run, 4 | 8 | 16)
             && d > 0
             && e > 0
             && d.is_multiple_of(line)
