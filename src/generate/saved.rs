@@ -21,8 +21,7 @@ const VERSION: u32 = 1;
 /// A model's file is compared by this many pieces of this many bytes, at equal distances, of which the last one ends the file.
 const PIECES: (usize, usize) = (64, 4096);
 
-const HELP: &str =
-    "load it with the model and the options (--precision, --cache) with which it was saved, or compute it again";
+const HELP: &str = "load it with the model and the options (--precision, --cache) with which it was saved, or compute it again";
 
 /// The metadata of a file.
 #[derive(Serialize, Deserialize)]

@@ -78,7 +78,9 @@ pub(super) fn emit(
         let _ = writeln!(functions, "struct Eight {{ low: vec4<{of}>, high: vec4<{of}> }}");
     }
     if roots.iter().any(|r| r.len() == 16) {
-        functions.push_str("struct Sixteen { first: vec4<f32>, second: vec4<f32>, third: vec4<f32>, fourth: vec4<f32> }\n");
+        functions.push_str(
+            "struct Sixteen { first: vec4<f32>, second: vec4<f32>, third: vec4<f32>, fourth: vec4<f32> }\n",
+        );
     }
     let library = if on_units { &["attention_total"][..] } else { &["attention_score", "attention_weight"] };
     for function in library {

@@ -101,8 +101,7 @@ impl Form {
         if moved.iter().any(|(v, axis)| *v == state.before && *axis != last) {
             return Err("its axes change places".into());
         }
-        let g: i64 = std::env::var("WGFC_G").ok().and_then(|g| g.parse().ok()).unwrap_or(GROUP);
-        let group = if width % g == 0 { g } else { width };
+        let group = if width % GROUP == 0 { GROUP } else { width };
         Ok(Form { to, own: ty.dtype, group, moved })
     }
 

@@ -3,11 +3,11 @@
 //! A map over the elements of rows that reads a result of each row follows in the kernel that reduces them: it loads no result then, and
 //! an element that both read is loaded by the same invocation. Reductions over equally many rows of one length become one kernel.
 
-use super::Order;
 use crate::kernel::in_place::conflicts;
 use crate::kernel::substitute::{moved, substitute_results};
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelTensor, Map, Row, Store, TensorId, TensorKind};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::{Dim, Poly};
 
@@ -20,21 +20,22 @@ pub fn join(
     apart: &dyn Fn(&Kernel) -> bool,
     (max_buffers, little): (usize, i64),
 ) -> Vec<Kernel> {
+    // A kernel that reads the old contents of a state must run before another one that overwrites them.
+    let old = |t: &TensorId| matches!(tensors[*t].kind, TensorKind::State { after: false, .. });
     let small = |k: &Kernel| {
         let elements = match &k.family {
             Family::Map(Map { elements }) => elements.clone(),
             Family::Row(Row { rows, len, .. }) => rows * len,
             _ => return false,
         };
-        elements.as_const().is_some_and(|n| n <= little) && !apart(k)
+        elements.as_const().is_some_and(|n| n <= little) && !apart(k) && !k.reads().iter().any(old)
     };
     let candidates: Vec<usize> = (0..kernels.len()).filter(|i| small(&kernels[*i])).collect();
     let is_row = |k: &Kernel| matches!(k.family, Family::Row(_));
     if !candidates.iter().any(|i| is_row(&kernels[*i])) {
         return kernels;
     }
-    let mut order = Order::of(&kernels, tensors, computed, apart);
-    (0..kernels.len()).for_each(|i| order.begin(i, i));
+    let depths = Depths::of(&kernels, tensors, computed);
     let mut kernels: Vec<Option<Kernel>> = kernels.into_iter().map(Some).collect();
     let fits =
         |k: &Kernel| super::super::count_bindings(k) <= max_buffers && conflicts(k, tensors).is_empty();
@@ -43,27 +44,79 @@ pub fn join(
         let found = candidates.iter().copied().find_map(|a| {
             let row = kernels[a].as_ref().filter(|k| is_row(k))?;
             let (joined, read) = behind(row, &map)?;
-            let others: Vec<TensorId> = map.reads().into_iter().filter(|t| !read.contains(t)).collect();
-            (fits(&joined) && !order.may_depend(&others, a)).then_some((a, joined))
+            let others = depths.needed(&map, &|t| !read.contains(&t));
+            (fits(&joined) && others < depths.kernels[a]).then_some((a, joined))
         });
         if let Some((a, joined)) = found {
             (kernels[a], kernels[*b]) = (Some(joined), None);
-            order.put(*b, a);
         }
     }
     unread(&mut kernels, tensors, kept);
     for (i, b) in candidates.iter().enumerate() {
         let found = candidates[..i].iter().copied().find_map(|a| {
+            let same = depths.kernels[a] == depths.kernels[*b] && depths.kernels[a] < usize::MAX;
             let joined = beside(kernels[a].as_ref()?, kernels[*b].as_ref()?).filter(&fits)?;
-            let (first, second) = (order.reads_at(a), order.reads_at(*b));
-            (!order.may_depend(&second, a) && !order.may_depend(&first, *b)).then_some((a, joined))
+            same.then_some((a, joined))
         });
         if let Some((a, joined)) = found {
             (kernels[a], kernels[*b]) = (Some(joined), None);
-            order.put(*b, a);
         }
     }
     kernels.into_iter().flatten().collect()
+}
+
+/// The depths of kernels: each is deeper than those whose results it reads. A kernel that joins one of less depth, and needs nothing that is
+/// as deep, leaves this true.
+struct Depths<'a> {
+    kernels: Vec<usize>,
+    /// Those of the deepest writer of each tensor.
+    writers: FxHashMap<TensorId, usize>,
+    tensors: &'a [KernelTensor],
+    computed: &'a [(Arc<str>, TensorId)],
+}
+
+impl<'a> Depths<'a> {
+    fn of(
+        kernels: &[Kernel],
+        tensors: &'a [KernelTensor],
+        computed: &'a [(Arc<str>, TensorId)],
+    ) -> Depths<'a> {
+        let writers = kernels.iter().flat_map(Kernel::writes).map(|t| (t, 1)).collect();
+        let mut depths = Depths { kernels: vec![1; kernels.len()], writers, tensors, computed };
+        // Kernels are nearly in order.
+        for _ in 0..kernels.len() {
+            let mut changed = false;
+            for (i, k) in kernels.iter().enumerate() {
+                let depth = depths.needed(k, &|_| true).saturating_add(1);
+                if depth > depths.kernels[i] {
+                    depths.kernels[i] = depth;
+                    changed = true;
+                }
+                for t in k.writes() {
+                    let of = depths.writers.entry(t).or_default();
+                    *of = depth.max(*of);
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        depths
+    }
+
+    /// The depth of the deepest kernel whose results a kernel needs, of tensors that count; 0 if it needs none.
+    fn needed(&self, kernel: &Kernel, counts: &dyn Fn(TensorId) -> bool) -> usize {
+        let used = if self.computed.is_empty() { BTreeSet::new() } else { kernel.symbols() };
+        let symbols = self.computed.iter().filter(|(s, _)| used.contains(s)).map(|(_, t)| *t);
+        let depth = |t: TensorId| match self.tensors[t].kind {
+            _ if self.writers.contains_key(&t) => self.writers[&t],
+            TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => 0,
+            TensorKind::State { after: false, .. } => 0,
+            // Results of a split loop.
+            _ => usize::MAX,
+        };
+        kernel.reads().into_iter().chain(symbols).filter(|t| counts(*t)).map(depth).max().unwrap_or(0)
+    }
 }
 
 /// A map behind the reduction whose results it reads, as one kernel, and the tensors that it then does not load. The loads of each must be of
