@@ -32,6 +32,24 @@ const WORD: i64 = 4;
 ///
 /// # Errors
 /// Operators whose types do not fit, which is a bug.
+///
+/// ```
+/// use wgfc_compiler::{CacheType, States, states};
+/// let model = r#"
+/// graph (k: %0, x: %1) -> (k_out: %2) {
+///   %0 = input : f32[2, past, 64] as "k"
+///   %1 = input : f32[2, seq, 64] as "x"
+///   %2 = concat axis 1 (%0, %1) : f32[2, past + seq, 64] as "k_out" @ "join"
+/// }
+/// "#;
+/// let mut graph = wgfc_ir::text::parse(model)?;
+/// states::introduce(&mut graph, &States::Auto { capacity: None })?;
+/// let left = states::narrow(&mut graph, CacheType::Q8)?;
+/// assert!(left.is_empty());
+/// let names: Vec<&str> = graph.states.iter().map(|s| &*s.name).collect();
+/// assert_eq!(names, ["k", "k.scale"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn narrow(graph: &mut Graph, to: CacheType) -> Result<Vec<String>, String> {
     let mut left = vec![];
     if !matches!(to, CacheType::F16 | CacheType::Q8) {
