@@ -207,7 +207,7 @@ def measure(folder, wgfc):
         ("checkpoint, `--weights q8`", "checkpoint", ["--weights", "q8"]),
         ("checkpoint, `--weights q4`", "checkpoint", ["--weights", "q4"]),
         *((f"GGUF, {n.upper()}", f"{n}.gguf", []) for n in ("f32", "f16", "q8_0", "q4_0", "q4_k")),
-        *((f"GGUF, {n.upper()}, `--activations q8`", f"{n}.gguf", ["--activations", "q8"]) for n in ("q4_0", "q4_k")),
+        *((f"GGUF, {n.upper()}, `--activations q8`", f"{n}.gguf", ["--activations", "q8", "--prompt-chunk", "1"]) for n in ("q4_0", "q4_k")),
         ("GGUF, Q4_K, `--cache q8`", "q4_k.gguf", ["--cache", "q8"]),
     ]
     first = None
