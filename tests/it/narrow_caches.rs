@@ -45,9 +45,12 @@ fn every_kind_of_cache_can_be_narrow() {
             let mut graph = import(&bytes, &NoExternalData, &options).unwrap().graph;
             states::introduce(&mut graph, &options.states).unwrap();
             let left = states::narrow(&mut graph, cache).unwrap();
-            // Six elements of 8 bits are no whole words. A window of one size is made anew in every run.
-            let kept = !left.is_empty() || cache == CacheType::Own || kind == "cache-window";
-            assert_eq!(!left.is_empty(), kind == "decoder" && cache == CacheType::Q8, "{kind}: {left:?}");
+            // Six elements of 8 bits are no whole words. A window of one size is made anew in every run. The values of a static cache are written
+            // element by element here, its keys by rows.
+            let words = kind == "decoder" && cache == CacheType::Q8;
+            let kept = words || cache == CacheType::Own || kind == "cache-window";
+            let partly = kind == "cache-static" && cache != CacheType::Own;
+            assert_eq!(!left.is_empty(), words || partly, "{kind}: {left:?}");
             let program = wgfc_compiler::compile(&bytes, &NoExternalData, &options).unwrap();
             let narrow = |d: DType| d == DType::I8 || d == DType::F16;
             assert_eq!(program.states.iter().any(|s| narrow(s.dtype)), !kept, "{kind}");
@@ -71,11 +74,15 @@ fn every_kind_of_cache_can_be_narrow() {
                     }
                 }
             }
+            // New positions of a sliding window are read as they are.
+            let mut rounded = false;
             for (got, want) in wanted.iter().zip(&own) {
                 let d = difference(got, want);
                 let most = if cache == CacheType::F16 { 1e-3 } else { 1e-2 };
-                assert!(d < most && (d > 0.0) == !kept, "{kind}, {cache}: {d:e}");
+                assert!(d < most, "{kind}, {cache}: {d:e}");
+                rounded |= d > 0.0;
             }
+            assert_eq!(rounded, !kept, "{kind}, {cache}");
             if cache == CacheType::Own {
                 own = wanted;
             }

@@ -54,7 +54,7 @@ pub(super) fn emit(
         || !divides(k, shape.k)
         || !divides(o.cols, shape.cols)
         || shape.round(results, room) == 0
-        || schedule.staged && (staged.is_none() || !batch.is(1))
+        || schedule.staged && staged.is_none()
     {
         return Err(Diagnostic::internal(format!("{schedule:?} does not fit the product")));
     }
@@ -77,6 +77,7 @@ pub(super) fn emit(
         depth: module.extent(&mut top, &steps)?,
     };
     let mut before = top.inner(4);
+    before.bind_var(0, "batch");
     let staging = match (staged, depth) {
         (Some(_), Some(depth)) => {
             let subgroup = if integers.is_some() { room.subgroup } else { 1 };
@@ -84,7 +85,6 @@ pub(super) fn emit(
         }
         _ => None,
     };
-    before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
     module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
     // The staged values are waited for with the loads of the first round under way.

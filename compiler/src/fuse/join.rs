@@ -4,8 +4,6 @@
 //! mostly that of the dispatch, are also joined if one reads more than the other, provided that these further reads do not depend on the
 //! other.
 
-mod rows;
-
 use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Map, TensorId, TensorKind, renumbered};
 use petgraph::visit::{Dfs, GraphBase, IntoNeighbors};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -19,12 +17,11 @@ const MOST_LOOKED_AT: usize = 64;
 const MOST_CANDIDATES: usize = 8;
 
 /// Joins kernels as long as the result binds no more than `max_buffers` storage buffers; a kernel of at most `little` elements is small.
-/// A kernel that writes a state whose old contents are `read` is not joined: it must run late, and its partner may have to run early. Tensors
-/// that are `kept` are read elsewhere.
+/// A kernel that writes a state whose old contents are `read` is not joined: it must run late, and its partner may have to run early.
 pub fn join(
     kernels: Vec<Kernel>,
     tensors: &[KernelTensor],
-    (read, kept): (&FxHashSet<usize>, &FxHashSet<TensorId>),
+    read: &FxHashSet<usize>,
     computed: &[(Arc<str>, TensorId)],
     max_buffers: usize,
     little: i64,
@@ -40,7 +37,6 @@ pub fn join(
     let overwrites =
         |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
     let apart = |k: &Kernel| k.writes().iter().any(|w| shared.contains(w) || overwrites(*w));
-    let kernels = rows::join(kernels, tensors, (computed, kept), &apart, (max_buffers, little));
     let mut order = Order::of(&kernels, tensors, computed, &apart);
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();

@@ -355,13 +355,10 @@ fn build(
     if options.fusion == Extent::Full {
         let read = in_place::read_before(&kernels, &blocks, &tensors.list);
         let most = options.profile.max_storage_buffers as usize;
-        // Tensors that are read elsewhere.
-        let kept =
-            blocks.iter().flat_map(split::Block::reads).chain(computed.iter().map(|(_, t)| *t)).collect();
         kernels = join::join(
             kernels,
             &tensors.list,
-            (&read, &kept),
+            &read,
             &computed,
             most,
             options.profile.speeds.little_bytes() / 4,

@@ -418,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_a_softmax_are_at_most_one() {
+        let softmax = "t0: f32[30, 300] input 0 as \"x\"\nt1: f32[30, 300] output 0 as \"y\"\n\nkernel 0 row [30, 300] @ \"n\"\n  \
+            e0: f32 = t0[300*%0 + %1]\n  e1: f32 = acc0\n  e2: f32 = acc1\n  e3: f32 = sub(e0, e1)\n  e4: f32 = exp(e3)\n  \
+            e5: f32 = div(e4, e2)\n  acc0 = max(e0): f32\n  acc1 = sum(e4): f32\n  t1[300*%0 + %1] = e5\n";
+        let v = last(softmax);
+        assert_eq!((v.proven, v.square), ((0.0, 1.0), false));
+        // The exponential of anything else may be huge.
+        let v = last(&softmax.replace("sub(e0, e1)", "sub(e1, e0)"));
+        assert!(v.square && v.proven.1 > MOST);
+    }
+
+    #[test]
     fn values_have_ranges() {
         let v = map(
             "e0: f32 = t0[%0]\ne1: f32 = sigmoid(e0)\ne2: f32 = 3.0:f32\ne3: f32 = mul(e1, e2)\nt1[%0] = e3",

@@ -110,12 +110,8 @@ impl Form {
         if width < 1 || bytes % WORD != 0 {
             return Err(format!("{width} elements are no whole words of {to}"));
         }
-        let mut moved = vec![];
-        if !follow(graph, state.before, state.after, last, &mut moved) {
-            return Err(
-                "its new contents are not its old ones with elements written, appended or moved".into()
-            );
-        }
+        let moved = follow(graph, state.before, state.after, last)
+            .ok_or("its new contents are not its old ones with elements written, appended or moved")?;
         if moved.iter().any(|(v, axis)| *v == state.before && *axis != last) {
             return Err("its axes change places".into());
         }
@@ -296,21 +292,42 @@ fn builder<'g>(graph: &'g mut Graph, v: Value, name: &str) -> Builder<'g> {
     b
 }
 
-/// Appends the values on the way from `before` to `v`, operands first, if operators that only move elements lead from one to the other;
-/// `axis` is the axis of the elements of a head in `v`.
-fn follow(graph: &Graph, before: Value, v: Value, axis: usize, to: &mut Vec<(Value, usize)>) -> bool {
-    if to.iter().any(|(seen, at)| *seen == v && *at == axis) {
-        return true;
+/// The most operators between the old and the new contents of a state.
+const MOST_MOVES: usize = 64;
+
+/// The values on the way from `before` to `after`, operands first, each with the axis of the elements of a head, if operators that only move
+/// elements lead from one to the other; `axis` is that axis in `after`.
+fn follow(graph: &Graph, before: Value, after: Value, axis: usize) -> Option<Vec<(Value, usize)>> {
+    /// Whether `v` is made of `before`; `None` after too many operators.
+    fn leads(
+        graph: &Graph,
+        before: Value,
+        v: (Value, usize),
+        seen: &mut FxHashMap<(Value, usize), bool>,
+        to: &mut Vec<(Value, usize)>,
+    ) -> Option<bool> {
+        if let Some(found) = seen.get(&v) {
+            return Some(*found);
+        }
+        if seen.len() >= MOST_MOVES {
+            return None;
+        }
+        seen.insert(v, false);
+        let mut found = v.0 == before;
+        if !found {
+            for o in operands(graph, v.0, v.1).unwrap_or_default() {
+                found |= leads(graph, before, o, seen, to)?;
+            }
+        }
+        if found {
+            seen.insert(v, true);
+            to.push(v);
+        }
+        Some(found)
     }
-    let found = match operands(graph, v, axis) {
-        _ if v == before => true,
-        Some(all) => all.into_iter().fold(false, |found, (o, at)| follow(graph, before, o, at, to) || found),
-        None => false,
-    };
-    if found {
-        to.push((v, axis));
-    }
-    found
+    let mut to = vec![];
+    let found = leads(graph, before, (after, axis), &mut FxHashMap::default(), &mut to)?;
+    found.then_some(to)
 }
 
 /// The operands whose elements a value holds, each with the axis of the elements of a head, of which none is left out or repeated;

@@ -7,9 +7,6 @@ use petgraph::visit::{Dfs, GraphBase, GraphRef, IntoNeighbors};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, Dim, NodeId, NormKind, Op, ScalarNode, Value};
 
-/// The most members of a unit for which it is tried to store fewer elements.
-const MOST_SHORTENED: usize = 64;
-
 /// A value and its points.
 type Followed = (Value, Vec<Point>);
 
@@ -29,16 +26,9 @@ impl Grouper<'_> {
         let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
         for (split, partial) in ways {
             // A split that does not divide the columns evenly is impossible.
-            let Some(all) = self.grow(u, split, partial) else { continue };
-            self.units[u].members.clone_from(&all);
-            self.drop_trailing_views(u);
-            let mut members = std::mem::take(&mut self.units[u].members);
-            let mut stored = self.stored(anchor, &members);
-            let (fewest, kept) = self.without_stores(anchor, all.clone());
-            if fewest < stored {
-                (members, stored) = (kept, fewest);
-            }
-            for m in &all {
+            let Some(members) = self.grow(u, split, partial) else { continue };
+            let stored = self.stored(anchor, &members);
+            for m in &members {
                 self.unit_of.remove(m);
             }
             let better = |(least, _, most): &(i64, Split, Vec<NodeId>)| {
@@ -54,34 +44,6 @@ impl Grouper<'_> {
             self.units[u].members = members;
             self.extend_reach(u);
         }
-    }
-
-    /// The members without those at the end of the unit that move elements, or change each by an operation, and without which it stores no
-    /// more; and the elements that it stores then. A slice that others read stays where the whole value would be stored in its place.
-    fn without_stores(&self, anchor: NodeId, mut members: Vec<NodeId>) -> (i64, Vec<NodeId>) {
-        let mut stored = self.stored(anchor, &members);
-        let cheap = |m: NodeId| match &self.graph.node(m).op {
-            Op::View { .. } | Op::Concat { .. } => true,
-            Op::Map { .. } => self.graph.node(m).inputs.len() == 1 && self.weight(m) <= 1,
-            _ => false,
-        };
-        let mut i = members.len();
-        while i > 0 && members.len() <= MOST_SHORTENED {
-            i -= 1;
-            let (m, v) = (members[i], Value::from(members[i]));
-            let last = self.graph.uses(v).iter().all(|(c, _)| !members.contains(c));
-            if !cheap(m) || !last || self.graph.is_output(v) {
-                continue;
-            }
-            members.remove(i);
-            let without = self.stored(anchor, &members);
-            if without <= stored {
-                stored = without;
-            } else {
-                members.insert(i, m);
-            }
-        }
-        (stored, members)
     }
 
     /// Elements that a unit of these nodes writes.
@@ -149,6 +111,7 @@ impl Grouper<'_> {
                 }
             }
         }
+        self.drop_trailing_views(u);
         Some(std::mem::take(&mut self.units[u].members))
     }
 

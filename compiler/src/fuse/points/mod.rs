@@ -327,7 +327,7 @@ pub fn follow<'p>(
             Some(out)
         }
         // The updates go to known positions.
-        Op::Scatter { index, .. } if in_place => {
+        Op::Scatter { index, .. } if partial && in_place => {
             let mut out = vec![];
             for (i, p) in of(node.inputs[1])?.iter().enumerate() {
                 let affine = |ax: &GatherAxis| match ax {

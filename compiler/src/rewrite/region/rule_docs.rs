@@ -39,6 +39,11 @@ const PASSES: &[(&str, &str, &str)] = &[
         "No operator is raised: fusion follows points of the product's result through slices and concatenations (`fuse/points`), whatever they combine.",
     ),
     (
+        "`grouped.rs`",
+        "products with weights that are looked up → products of blocks of rows with one weight each",
+        "Sorts rows by their weight, which takes operators that no term of the pattern has, and pays by numbers of rows that are expected.",
+    ),
+    (
         "`long_rows.rs`, `parts.rs`, `sorts.rs`, `long_sums.rs`, `winograd.rs`",
         "the sum of one long row → sums of parts, then their sum",
         "Equal, but chosen by the estimated time on one device, of which the cost of a term knows nothing: a model is rewritten by rules the same way for all.",

@@ -280,7 +280,7 @@ pub fn thin(shape: ThinShape, p: &Problem, device: &DeviceProfile) -> Thin {
 /// Bytes that staging the rows takes, where it is worth it.
 pub fn stage_bytes(shape: ThinShape, p: &Problem) -> Option<u32> {
     let depth = p.depth.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
-    (p.staged > 0.0 && p.batch.is(1)).then_some(depth * shape.rows * 4)
+    (p.staged > 0.0).then_some(depth * shape.rows * 4)
 }
 
 /// Whether the device's matrix units can run it.

@@ -259,7 +259,7 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
     windows.retain(|w| !stores_are_long(kernel, w.rows * w.cols));
-    let rounded = matches!(&kernel.family, Family::Matmul(m) if m.rounded && m.batch.is(1));
+    let rounded = matches!(&kernel.family, Family::Matmul(m) if m.rounded);
     let integers = (rounded && y.order == Contiguous::Depth).then(|| integers(kernel, &o)).flatten();
     let (x, y) = (x.order, y.order);
     Some(Problem {
