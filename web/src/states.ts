@@ -60,9 +60,11 @@ export class States {
   async after(plan: Plan, values: () => Values): Promise<Map<string, number>> {
     const lengths = this.#lengthsAfter(plan, values());
     if (lengths instanceof Map) return lengths;
-    const { state, needs } = lengths;
+    const { needs } = lengths;
+    // Plans number their symbols in orders of their own.
+    const state = this.#plan.states.find((s) => s.name === lengths.state.name)!;
     const { length, capacity } = this.positions(state)!;
-    if (capacitySymbol(plan, state) === undefined || isWindow(plan, state))
+    if (capacitySymbol(this.#plan, state) === undefined || isWindow(this.#plan, state))
       throw new WgfcError("limits", `state "${state.name}" holds ${length} of at most ${capacity} positions: ${needs - length} more do not fit`);
     await this.grow(Math.max(needs, 2 * capacity));
     return this.#lengthsAfter(plan, values()) as Map<string, number>;
