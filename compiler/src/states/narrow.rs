@@ -212,8 +212,10 @@ impl Form {
         }
         let mut b = builder(graph, v, "cache");
         let mut out = vec![];
-        for plane in 0..planes[&operands[0].0].len() {
-            let mut inputs: Vec<Value> = operands.iter().map(|(o, _)| planes[o][plane]).collect();
+        let each: Vec<&Vec<Value>> = operands.iter().map(|(o, _)| &planes[o]).collect();
+        let count = each.first().map_or(0, |p| p.len());
+        for plane in 0..count {
+            let mut inputs: Vec<Value> = each.iter().map(|p| p[plane]).collect();
             let op = match &node.op {
                 Op::View { shape, index, fill } => {
                     let mut shape = shape.clone();
