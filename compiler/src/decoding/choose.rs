@@ -12,7 +12,7 @@
 //! `t`; top-p after top-k takes four more. **Min-p** is a distance that the host computes.
 //!
 //! **Penalties and biases** change the logits of the tokens in a short list, and a **mask** of one bit a token excludes others: both
-//! come before all else ([`adjust`]).
+//! come before all else (`adjust`).
 
 mod adjust;
 mod body;

@@ -5,7 +5,7 @@
 //!                                                       y[p, n] = g[block[p], row[p], n]
 //! ```
 //!
-//! The rows `p` are sorted by slab into blocks of [`Grouping::length`] rows, so that a block reads one slab, once. The last block of a slab
+//! The rows `p` are sorted by slab into blocks of equally many rows, so that a block reads one slab, once. The last block of a slab
 //! is filled up with copies of row 0, whose results are not read. At most one block a slab is partly empty, and as many blocks may be
 //! wholly empty, since the number of blocks must not depend on the indices. Elementwise functions of grouped results are computed in
 //! blocks where only another grouped product reads them.
