@@ -7,6 +7,7 @@ use super::{Decoder, GeneratorOptions, fixed, head};
 use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
+use wgfc_compiler::decoding;
 use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{
     Activations, CacheType, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits,
@@ -19,8 +20,6 @@ use wgfc_runtime::Gpu;
 /// The number of cached positions for which attention over several sequences is optimised unless the caller expects another.
 /// With few positions attention costs little; with many, the caches are most of the bytes that a step reads.
 const PAST_OF_SEVERAL: i64 = 1024;
-/// The number of tokens of a run for prompts that a compiled decoder is optimised for unless the caller expects another.
-const PROMPT: usize = 512;
 /// The most tokens of a run that verifies a proposal.
 const MOST_VERIFIED: i64 = 64;
 
@@ -120,12 +119,12 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 /// ```
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
-    let Compilations { long, single, .. } = both(file, options.clone(), 1, PROMPT)?;
-    let named = [Some(("decode", single)), long.map(|l| ("prefill", l))];
-    let one = |(name, options): (&str, Options)| {
+    let symbols = roles::symbols(file, options.memory_limit)?;
+    let plans = decoding::plans(&symbols, Options { dims: Default::default(), ..options.clone() });
+    let one = |(name, options): (String, Options)| {
         let (program, caches) = compile(file, &options, &Context::new(), &|_| Ok(()))?;
         match caches.fixed {
-            None => Ok((name.to_owned(), program)),
+            None => Ok((name, program)),
             Some(_) => Err(Error::file_help(
                 decoder.path(),
                 "has a cache of fixed size, whose positions a compiled folder does not tell",
@@ -133,7 +132,7 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
             )),
         }
     };
-    let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
+    let programs = plans.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?;
     Ok(Bundle::new(programs))
 }
 

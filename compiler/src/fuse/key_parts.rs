@@ -48,9 +48,7 @@ impl Shared {
         let width = |v: Value| graph.ty(v).shape.last()?.as_const();
         let key_bytes = (width(keys)?.max(1) + width(node.inputs[2])?.max(1)).saturating_mul(4);
         let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
-        while let Op::View { .. } = graph.node(keys.node).op {
-            keys = graph.node(keys.node).inputs[0];
-        }
+        keys = in_memory(graph, keys);
         let shape = &graph.ty(keys).shape;
         let mut states = graph.states.iter().filter(|s| s.after == keys || s.before == keys);
         let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
@@ -81,6 +79,25 @@ impl Shared {
         let keys = (options.profile.speeds.little_bytes() / self.key_bytes).max(1);
         self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
     }
+}
+
+/// The value behind views of which keys are read; behind elementwise functions, too, where it is a state, whose elements they widen.
+fn in_memory(graph: &Graph, keys: Value) -> Value {
+    let behind = |mut v: Value, maps: bool| loop {
+        let node = graph.node(v.node);
+        let same = |x: &&Value| graph.ty(**x).shape == graph.ty(v).shape;
+        v = match &node.op {
+            Op::View { .. } => node.inputs[0],
+            Op::Map { .. } if maps => match node.inputs.iter().find(same) {
+                Some(x) => *x,
+                None => break v,
+            },
+            _ => break v,
+        };
+    };
+    let state = behind(keys, true);
+    let is_state = graph.states.iter().any(|s| s.after == state || s.before == state);
+    if is_state { state } else { behind(keys, false) }
 }
 
 /// The number of parts the keys are split into. `banned` says which values must be in memory as they are.

@@ -209,7 +209,8 @@ impl<'g> Values<'g> {
             Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
             Expr::Shared { .. } => Value::of_type(dtype),
             Expr::Unary(op, a) => unary(*op, at(*a), dtype),
-            // The parts of a softmax: what is less the maximum of itself, and a share of the sum of itself.
+            // The terms of a softmax: a value minus the maximum of its row is at most 0, and a value that is not negative divided by the sum
+            // of its row at most 1.
             Expr::Binary(BinaryOp::Sub, a, b) if reduces(k, *b, ReduceKind::Max, *a) => {
                 let below = |(low, _): Range, (_, high): Range| (low - high, 0.0);
                 at(*a).with(at(*b), below)

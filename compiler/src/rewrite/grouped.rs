@@ -34,10 +34,10 @@ pub fn group(graph: &mut Graph, expect: &Expected) -> Result<usize, String> {
         let Some(product) = Looked::of(graph, n, expect) else { continue };
         let node = graph.node(n).clone();
         let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
-        let new = state.product(&mut b, &product)?;
+        let (new, in_blocks) = state.product(&mut b, &product)?;
         graph.node_mut(new.node).names = node.names.clone();
         graph.replace_uses(n.into(), new);
-        state.results.insert((new, product.grouping), state.last.take().ok_or("no grouped product")?);
+        state.results.insert((new, product.grouping), in_blocks);
         count += 1;
     }
     graph.remove_dead();
@@ -113,7 +113,10 @@ impl Looked {
             let alone = x_labels.iter().zip(shape_x).filter(|(l, _)| c.out.contains(l) && !rows.contains(l));
             let enough = alone.map(|(_, d)| expect.extent(d)).product::<f64>() >= ROWS;
             let mean = pairs / slabs as f64;
-            if enough || mean < LEAST || slabs < 2 || graph.ty(index).dtype.bits() < 32 {
+            // The counting sort has an element for each row and slab, which must be no more than the results of the product.
+            let own_results = own.iter().filter(|a| c.out.contains(&w_labels[**a]));
+            let few = slabs as f64 <= own_results.map(|a| expect.extent(&shape[*a])).product::<f64>();
+            if enough || !few || mean < LEAST || slabs < 2 || graph.ty(index).dtype.bits() < 32 {
                 return None;
             }
             let length = (1_i64 << (mean as i64).ilog2()).min(MOST);
@@ -160,12 +163,11 @@ struct State {
     blocks: FxHashMap<Grouping, Blocks>,
     /// Values whose elements are those of a value in blocks.
     results: FxHashMap<(Value, Grouping), InBlocks>,
-    last: Option<InBlocks>,
 }
 
 impl State {
-    /// The value of a product, computed in blocks.
-    fn product(&mut self, b: &mut Builder<'_>, p: &Looked) -> Built {
+    /// The value of a product, and the product in blocks from whose elements it is made.
+    fn product(&mut self, b: &mut Builder<'_>, p: &Looked) -> Built<(Value, InBlocks)> {
         let blocks = self.blocks(b, p.grouping)?;
         let axis_in = |labels: &[u8]| -> Vec<Option<usize>> {
             p.rows.iter().map(|l| labels.iter().position(|x| x == l)).collect()
@@ -201,8 +203,7 @@ impl State {
         let own = (0..shape.len()).filter(|a| !axes.contains(&Some(*a)));
         index.extend(own.map(|a| GatherAxis::Affine(Poly::var(a))));
         let y = b.push(Op::Gather { shape, index }, &[value, blocks.block, blocks.row])?;
-        self.last = Some(InBlocks { value, axes });
-        Ok(y)
+        Ok((y, InBlocks { value, axes }))
     }
 
     /// `v` in blocks, of which `axes` are the axes along those of the index operand.

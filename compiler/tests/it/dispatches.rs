@@ -90,6 +90,17 @@ fn decoding_with_a_narrow_cache() {
             let integers = a.reads().into_iter().filter(|t| k.tensors[*t].ty.dtype == DType::I8).count();
             assert_eq!(integers, 2, "{model}: {:?}", a.nodes);
         }
+        // Keys are split over as many workgroups as without the option.
+        let parts = |k: &KernelGraph| -> Vec<u32> {
+            let of = |k: &wgfc_compiler::kernel::Kernel| match &k.family {
+                Family::Attention(a) => Some(a.parts),
+                _ => None,
+            };
+            k.kernels.iter().filter_map(of).collect()
+        };
+        let own = parts(&kernels_with(model, decoding_options()));
+        assert!(own.iter().all(|n| *n > 1), "{own:?}");
+        assert_eq!(parts(&k), own, "{model}");
     }
 }
 

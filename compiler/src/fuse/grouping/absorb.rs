@@ -78,7 +78,7 @@ impl Grouper<'_> {
         let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
         let mut frontier: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
         while let Some(v) = frontier.pop() {
-            // Of a state that is written in place only some elements are results of the unit.
+            // A unit computes only some elements of a state that is written in place, and nothing can follow the others in it.
             let partly = self.graph.written_in_place(v.node).is_some();
             if partly || self.bans.materialise.contains(&v) {
                 continue;
