@@ -92,6 +92,69 @@ impl DeviceTensor {
         let have = self.dtype.bytes_for(self.shape.iter().product());
         (dtype.bytes_for(n) == have).then(|| DeviceTensor { dtype, shape, ..self.clone() })
     }
+    /// Copies rows, which are the elements with one index along the first axis, of other tensors into this one: each from a row of a tensor
+    /// to a row of this one.
+    ///
+    /// # Errors
+    /// [`RunError::Gpu`] for tensors of other types, of rows of other sizes, or on another device; for rows that do not exist or are not
+    /// whole words; and for errors of the device. Nothing is copied then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc_runtime::RunError> { pollster::block_on(async {
+    /// # let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return Ok(()) };
+    /// use wgfc_program::Tensor;
+    /// let a = gpu.upload(&Tensor::from_f32(vec![3, 1], &[1.0, 2.0, 3.0])).await?;
+    /// let b = gpu.upload(&Tensor::from_f32(vec![2, 1], &[4.0, 5.0])).await?;
+    /// b.copy_rows(&[(&a, 2, 0)]).await?;
+    /// assert_eq!(b.read().await?.to_f32s(), Some(vec![3.0, 5.0]));
+    /// assert!(b.copy_rows(&[(&a, 3, 0)]).await.is_err());
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn copy_rows(&self, rows: &[(&DeviceTensor, usize, usize)]) -> Result<(), RunError> {
+        let refused = |why: &str| {
+            let message = format!("rows cannot be copied into {}{:?}: {why}", self.dtype, self.shape);
+            RunError::Gpu { what: "copying rows".to_owned(), message }
+        };
+        let size = |t: &DeviceTensor| {
+            let elements = wgfc_program::tensor::checked_numel(t.shape.get(1..)?)?;
+            let bytes = t.dtype.bytes_of(elements as u64);
+            (bytes % wgpu::COPY_BUFFER_ALIGNMENT == 0).then_some(bytes)
+        };
+        let bytes = size(self).ok_or_else(|| refused("they are not whole words"))?;
+        let has = |t: &DeviceTensor, row: usize| t.shape.first().is_some_and(|n| row < *n);
+        for (from, row, to) in rows {
+            if !from.gpu.is(&self.gpu) {
+                return Err(refused("a tensor is on another device"));
+            }
+            if from.dtype != self.dtype || size(from) != Some(bytes) {
+                return Err(refused(&format!("those of {}{:?} are others", from.dtype, from.shape)));
+            }
+            if !has(from, *row) || !has(self, *to) {
+                return Err(refused(&format!("there is no row {row} to copy to {to}")));
+            }
+            if from.memory.buffer == self.memory.buffer {
+                return Err(refused("they are its own"));
+            }
+        }
+        let gpu = &self.gpu;
+        gpu.scoped("copying rows", || {
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            for (from, row, to) in rows {
+                let at = |t: &DeviceTensor, row: usize| t.memory.offset + row as u64 * bytes;
+                let (source, target) = (at(from, *row), at(self, *to));
+                encoder.copy_buffer_to_buffer(
+                    &from.memory.buffer,
+                    source,
+                    &self.memory.buffer,
+                    target,
+                    bytes,
+                );
+            }
+            gpu.queue().submit([encoder.finish()]);
+        })
+        .await
+    }
+
     /// Copies it to the host.
     pub async fn read(&self) -> Result<Tensor, RunError> {
         Ok(read_apart(&self.gpu, std::slice::from_ref(self)).await?.swap_remove(0))

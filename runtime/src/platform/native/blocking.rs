@@ -42,6 +42,10 @@ impl DeviceTensor {
     pub fn read_blocking(&self) -> Result<Tensor, RunError> {
         pollster::block_on(self.read())
     }
+    /// [`DeviceTensor::copy_rows`] for callers without an executor.
+    pub fn copy_rows_blocking(&self, rows: &[(&DeviceTensor, usize, usize)]) -> Result<(), RunError> {
+        pollster::block_on(self.copy_rows(rows))
+    }
 }
 
 impl Started {

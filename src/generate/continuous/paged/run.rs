@@ -18,13 +18,12 @@ struct Rows {
     layout: Layout,
     /// The sequences whose next token the run chooses.
     choosing: Vec<SequenceId>,
-    /// Tokens on the device: those that the run before chose. Without them, the rows take their pending ones.
+    /// The tokens on the device, if some of them are not known on the host. Without them, the rows take their pending ones.
     device: Option<DeviceTensor>,
 }
 
 impl Paged {
-    /// Starts the next run, if it needs no token that has not been read; otherwise nothing, and returns false. Tokens that had to be read
-    /// meanwhile, and sequences that end because no token can follow, are added to `all`.
+    /// Starts the next run, and returns whether there is one. Tokens that had to be read meanwhile, and sequences that end because no token can follow, are added to `all`.
     pub(super) fn start(&mut self, all: &mut Vec<Generated>) -> Result<bool, Error> {
         let parted = |s: &&Sequence| s.pending().len() > 1;
         let prompt = self.prompts.as_ref().and_then(|_| self.sequences.iter().find(parted)).map(|s| s.id);
@@ -125,24 +124,12 @@ impl Paged {
 
     /// Starts the run of one token of each sequence that has or will have one.
     fn start_tokens(&mut self, all: &mut Vec<Generated>) -> Result<bool, Error> {
-        let taking: Vec<&Sequence> = self.sequences.iter().filter(|s| self.takes_a_token(s)).collect();
-        let unread = taking.iter().filter(|s| s.pending().is_empty()).count();
-        let choosing = taking.iter().filter(|s| s.pending().len() <= 1).map(|s| s.id).collect();
-        let taking: Vec<SequenceId> = taking.iter().map(|s| s.id).collect();
-        let (layout, device) = if unread == 0 {
-            let mut layout: Layout = taking.iter().copied().map(Some).collect();
-            layout.resize(self.rows_for(taking.len()), None);
-            (layout, None)
-        } else {
-            let Some(last) = self.flights.back().filter(|_| unread == taking.len()) else { return Ok(false) };
-            let together = taking.iter().all(|id| last.rows.contains(&Some(*id)));
-            // A run of fewer rows is worth waiting for.
-            if !together || self.rows_for(taking.len()) < last.rows.len() {
-                return Ok(false);
-            }
-            let layout = last.rows.iter().map(|id| id.filter(|id| taking.contains(id))).collect();
-            (layout, Some(last.started.output(head::TOKEN).ok_or_else(no_output)?.clone()))
-        };
+        let taking = self.sequences.iter().filter(|s| self.takes_a_token(s));
+        let choosing = taking.clone().filter(|s| s.pending().len() <= 1).map(|s| s.id).collect();
+        let taking: Vec<SequenceId> = taking.map(|s| s.id).collect();
+        let mut layout: Layout = taking.iter().copied().map(Some).collect();
+        layout.resize(self.rows_for(taking.len()), None);
+        let device = self.tokens_on_device(&layout)?;
         for id in &taking {
             if !self.has_room(*id, 1)? {
                 return Ok(false);
@@ -150,6 +137,35 @@ impl Paged {
         }
         self.launch(&Rows { layout, choosing, device }, 1, all)?;
         Ok(true)
+    }
+
+    /// The tokens of rows, if some of them are those that runs choose which have not been read.
+    fn tokens_on_device(&self, layout: &Layout) -> Result<Option<DeviceTensor>, Error> {
+        let chosen = |f: &Flight| f.started.output(head::TOKEN).cloned().ok_or_else(no_output);
+        if let Some(last) = self.flights.back().filter(|f| f.rows == *layout) {
+            return chosen(last).map(Some);
+        }
+        let (mut known, mut unread) = (vec![], vec![]);
+        for (to, id) in layout.iter().enumerate() {
+            let s = id.map(|id| self.sequence(id)).transpose()?;
+            let pending = s.and_then(|s| s.pending().first());
+            known.push(pending.copied().unwrap_or(0));
+            if s.is_none() || pending.is_some() {
+                continue;
+            }
+            let found =
+                self.flights.iter().rev().find_map(|f| Some((f, f.rows.iter().position(|r| r == id)?)));
+            let (flight, row) = found.ok_or_else(no_output)?;
+            unread.push((chosen(flight)?, row, to));
+        }
+        if unread.is_empty() {
+            return Ok(None);
+        }
+        let tokens = Tensor::from_i64(vec![known.len(), 1], &known);
+        let tokens = self.widest().session.gpu().upload_blocking(&tokens).map_err(device_error)?;
+        let rows: Vec<_> = unread.iter().map(|(from, row, to)| (from, *row, *to)).collect();
+        tokens.copy_rows_blocking(&rows).map_err(device_error)?;
+        Ok(Some(tokens))
     }
 
     /// The rows of the smallest program for this many sequences.
