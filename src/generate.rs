@@ -7,7 +7,7 @@
 //! [`ContinuousGenerator`] several that begin and end at any time. With [`GeneratorOptions::speculate`] tokens are guessed by a
 //! [`Proposer`] and several verified in one run. A [`Scorer`] computes how likely given tokens are, an [`Embedder`] one vector for each text. [`Generator::chat`] answers
 //! [`Message`]s, of which a model's
-//! [`ChatTemplate`] makes the prompt.
+//! [`ChatTemplate`] makes the prompt. An [`ImageEncoder`] makes features of pictures, for which tokens of a vision-language model's prompt stand.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -46,6 +46,7 @@ mod speculate;
 mod stepwise;
 mod text;
 mod tokens;
+mod vision;
 
 pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
@@ -63,6 +64,7 @@ pub use text::{
     ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, POOLING, TOKENIZER, TOKENIZER_CONFIG, TextStream,
 };
 pub use tokens::{Continuation, Tokens};
+pub use vision::{ImageEncoder, ImageFeatures};
 
 use crate::model::device_error;
 use crate::value_info::ValueInfo;
@@ -74,6 +76,7 @@ use speculate::Speculation;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use vision::Pictures;
 use wgfc_compiler::decoding::head;
 use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
@@ -115,6 +118,8 @@ pub struct Generator {
     vocabulary: usize,
     capacity: usize,
     chunk: usize,
+    /// The features for which tokens of the prompt stand.
+    pictures: Pictures,
     /// The number of positions of the cache that are valid. A run that was started ahead of need may have written beyond
     /// them.
     kept: usize,
@@ -377,7 +382,8 @@ impl Generator {
     }
 
     /// The tokens of the assistant's next message. The prompt is that of [`Decoder::chat_prompt`]; of the messages, those that
-    /// are new are processed, the others are in the cache ([`Generator::complete`]). The answer ends at a token of
+    /// are new are processed, the others are in the cache ([`Generator::complete`]). Parts `{"type": "image"}` stand for the pictures of the
+    /// request in their order. The answer ends at a token of
     /// `request.stop` or [`Decoder::stop_tokens`].
     ///
     /// # Errors
@@ -407,7 +413,7 @@ impl Generator {
         options: &ChatOptions,
         request: &Request,
     ) -> Result<Tokens<'_>, Error> {
-        let prompt = decoder.chat_prompt(messages, options)?;
+        let prompt = decoder.chat_prompt_with_images(messages, options, &request.images)?;
         let mut request = request.clone();
         request.stop.extend(decoder.stop_tokens());
         self.complete(&prompt, &request)
@@ -442,7 +448,10 @@ impl Generator {
     /// As for [`Generator::generate`].
     pub fn begin(&mut self, prompt: &[i64], request: &Request) -> Result<Continuation, Error> {
         self.settle()?;
-        let mut problems = problems_of(self.vocabulary, prompt, self.pending.is_some(), "");
+        let words: Vec<i64> = prompt.iter().copied().filter(|t| !vision::stands_for_feature(*t)).collect();
+        let begun = self.pending.is_some() || words.len() < prompt.len();
+        let mut problems = problems_of(self.vocabulary, &words, begun, "");
+        problems.extend(self.pictures.problems(prompt, &request.images));
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
         if total > self.capacity {
             let before =
@@ -467,6 +476,7 @@ impl Generator {
         choice.follow(prompt);
         self.prepare(choice.limits())?;
         self.prepare_verification(choice.limits())?;
+        self.pictures.take(self.decode.gpu(), prompt, &request.images)?;
         self.number = next_number();
         Ok(Continuation::new(self.number, feed, request, choice))
     }
@@ -517,6 +527,12 @@ fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> 
             format!("{at}the prompt has no tokens"),
             "give at least one token to begin with",
         ));
+    }
+    if prompt.iter().any(|t| vision::stands_for_feature(*t)) {
+        let message =
+            format!("{at}the prompt has a picture, which generators of several sequences do not take");
+        problems.push(Problem::with_help(message, "give it to a Generator, which has one sequence"));
+        return problems;
     }
     let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
     if let Some(first) = strange.first() {

@@ -99,17 +99,18 @@ pub fn imported(
     amend: Amend<'_>,
     observe: Observe<'_>,
 ) -> Result<(Graph, Stats), Errors> {
-    introduced(crate::import::import(model, external, options)?, options, amend, observe)
+    imported_by(&|| crate::import::import(model, external, options), options, amend, observe)
 }
 
-/// [`imported`] for a model that has been imported already.
-pub fn introduced(
-    imported: Imported,
+/// [`imported`] for a model that `import` imports.
+pub fn imported_by(
+    import: &dyn Fn() -> Result<Imported, Errors>,
     options: &Options,
     amend: Amend<'_>,
     observe: Observe<'_>,
 ) -> Result<(Graph, Stats), Errors> {
     let stage = Stage::new("import");
+    let imported = import()?;
     let mut graph = imported.graph;
     stage.done(imported.model_nodes, &graph);
     verify(&graph, "import")?;

@@ -212,6 +212,7 @@ fn request(a: &GenerateArgs, decoder: &Decoder) -> Result<Request, Error> {
         stop: if a.ignore_end { vec![] } else { decoder.stop_tokens() },
         logprobs: a.logprobs,
         constraint: constraint(&a.form, decoder)?,
+        images: vec![],
     })
 }
 

@@ -24,8 +24,8 @@ impl Generator {
         for ids in ids[..last].chunks(self.chunk) {
             let past = self.positions();
             self.reserve(past + ids.len())?;
-            let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
-            let session = session(&mut self.prefill, &mut self.decode, ids.len());
+            let (given, n) = self.pictures.given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
+            let session = session(&mut self.prefill, &mut self.decode, n);
             session.run_on_device_blocking(&given).map_err(device_error)?;
             self.wrote(ids.len());
         }
@@ -44,8 +44,8 @@ impl Generator {
         self.reserve(past + ids.count())?;
         let limited = self.limited.get_mut(&choice.limits());
         let own = if limited.is_some() { choose::greedy() } else { words.clone() };
-        let given = given(&self.inputs, ids, past, own);
-        let session = session(&mut self.prefill, &mut self.decode, ids.count());
+        let (given, n) = self.pictures.given(&self.inputs, ids, past, own);
+        let session = session(&mut self.prefill, &mut self.decode, n);
         let started = match limited {
             None => session.start_blocking(&given, Some(outputs)).map_err(device_error)?,
             Some(limited) => chosen(session, limited, &given, words, outputs)?,

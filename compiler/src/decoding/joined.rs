@@ -13,7 +13,7 @@ use wgfc_ir::{BinaryOp, Body, Border, Builder, DType, Dim, Graph, TensorType};
 /// The name of the embeddings of tokens, which the model in front makes, `[batch, seq, width]`.
 pub const EMBEDDINGS: &str = "inputs_embeds";
 /// The input with the features that tokens stand for: f32 `[rows, width]`. The token −1 − r stands for row r.
-pub const FEATURES: &str = "features";
+pub const FEATURES: &str = "features of tokens";
 /// The symbol for the number of features.
 const ROWS: &str = "feature_rows";
 

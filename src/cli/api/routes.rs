@@ -342,6 +342,7 @@ impl Server {
                 stop: stop.clone(),
                 logprobs: call.logprobs,
                 constraint: constraint.clone(),
+                images: vec![],
             };
             bounds.check(&prompt, &request).map_err(|e| Refusal::of(&e, param))?;
             let enough = Arc::default();

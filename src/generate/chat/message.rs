@@ -50,6 +50,26 @@ impl Message {
     pub fn user(text: impl Into<String>) -> Message {
         Message::new("user", text)
     }
+    /// A message of the user with this many pictures before the text: parts `{"type": "image"}`.
+    ///
+    /// ```
+    /// use wgfc::generate::Message;
+    /// let message = Message::user_with_images(1, "What is this?");
+    /// let json = r#"{"role":"user","content":[{"type":"image"},{"type":"text","text":"What is this?"}]}"#;
+    /// assert_eq!(serde_json::to_string(&message).unwrap(), json);
+    /// assert!(message.has_images());
+    /// ```
+    pub fn user_with_images(images: usize, text: impl Into<String>) -> Message {
+        let part = |kind: &str| ("type".to_owned(), Json::Text(kind.to_owned()));
+        let mut parts = vec![Json::Object(vec![part("image")]); images];
+        parts.push(Json::Object(vec![part("text"), ("text".to_owned(), Json::Text(text.into()))]));
+        Message { content: Some(Content::Parts(parts)), ..Message::new("user", "") }
+    }
+    /// Whether a part of the content is a picture.
+    pub fn has_images(&self) -> bool {
+        let is_image = |p: &Json| p.get("type").and_then(Json::as_str) == Some("image");
+        matches!(&self.content, Some(Content::Parts(parts)) if parts.iter().any(is_image))
+    }
     /// An answer of the model.
     pub fn assistant(text: impl Into<String>) -> Message {
         Message::new("assistant", text)
