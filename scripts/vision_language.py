@@ -152,15 +152,19 @@ def export(model, inputs, folder):
     names = ["pixel_values", "pixel_attention_mask"][: len(pixels)]
     with torch.no_grad():
         features = Vision(model)(*pixels)
+    # The exporter makes floats of a tensor that is filled with an integer and has no type.
+    full = torch.full
+    torch.full = lambda *size, **named: full(*size, **({"dtype": torch.int64} | named))
     torch.onnx.export(
         Vision(model),
         pixels,
         folder / "vision_encoder.onnx",
         input_names=names,
         output_names=["image_features"],
-        dynamic_axes={n: {0: "batch_size"} for n in names},
+        dynamic_axes={n: {0: "batch_size"} | ({1: "num_images"} if len(names) > 1 else {}) for n in names},
         **options,
     )
+    torch.full = full
     torch.onnx.export(
         Embedding(model),
         (torch.tensor([[1, 5, 7]]),),
@@ -193,7 +197,7 @@ def export(model, inputs, folder):
     return features
 
 
-def generated(model, inputs):
+def generated(model, inputs, **how):
     with torch.no_grad():
         out = model.generate(
             **inputs,
@@ -202,6 +206,7 @@ def generated(model, inputs):
             output_logits=True,
             return_dict_in_generate=True,
             eos_token_id=VOCABULARY,
+            **how,
         )
     start = inputs["input_ids"].shape[1]
     return out.sequences[0, start:].tolist(), torch.stack(out.logits)[:, 0]
@@ -242,6 +247,7 @@ def main():
         tokens, logits = generated(model, inputs)
         words = processor(text="<s> the sea is", return_tensors="pt")
         two = processor(images=[image, image.rotate(180)], text="<s> compare <image> and <image> :", return_tensors="pt")
+        same = processor(images=[image, image], text="<s> compare <image> and <image> :", return_tensors="pt")
         expected = {
             "prompt": prompt,
             "input_ids": inputs["input_ids"][0].tolist(),
@@ -250,6 +256,8 @@ def main():
             "text_tokens": generated(model, words)[0],
             "two_ids": two["input_ids"][0].tolist(),
             "two_tokens": generated(model, two)[0],
+            "penalised_tokens": generated(model, two, repetition_penalty=1.3)[0],
+            "same_tokens": generated(model, same)[0],
         }
         (own / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
         np.save(own / "pixel_values.npy", inputs["pixel_values"].numpy())

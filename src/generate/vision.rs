@@ -10,6 +10,8 @@ mod encoder;
 mod pixels;
 mod processor;
 mod prompt;
+#[cfg(all(test, feature = "chat", feature = "image", feature = "tokenizers"))]
+mod tests;
 
 pub use encoder::ImageEncoder;
 
@@ -18,6 +20,7 @@ use super::roles::Input;
 use super::tokens::{Ids, given};
 use crate::model::device_error;
 use crate::{Error, Problem, Program, Tensor};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_compiler::decoding::joined::FEATURES;
@@ -113,8 +116,8 @@ fn place(token: i64) -> Option<(i64, usize)> {
 pub(super) struct Pictures {
     /// The number of elements of a row; `None` if the program for prompts takes none.
     width: Option<usize>,
-    /// The row of all features with which each picture's begin, and the number of its rows.
-    places: BTreeMap<i64, (usize, usize)>,
+    /// The row of all features with which each picture's begin.
+    places: BTreeMap<i64, usize>,
     /// All features.
     rows: Option<DeviceTensor>,
 }
@@ -164,7 +167,8 @@ impl Pictures {
         self.places.clear();
         let (mut all, mut rows) = (vec![], 0);
         for image in images.iter().filter(|i| asked.contains(&i.number)) {
-            if self.places.insert(image.number, (rows, image.len())).is_none() {
+            if let Entry::Vacant(place) = self.places.entry(image.number) {
+                place.insert(rows);
                 all.extend(image.tensor().to_f32s().unwrap_or_default());
                 rows += image.len();
             }
@@ -205,13 +209,13 @@ impl Pictures {
 
     /// The token that the program takes for one of a prompt.
     fn row(&self, token: i64) -> i64 {
-        let of = |(number, row): (i64, usize)| Some((self.places.get(&number)?.0 + row) as i64);
+        let of = |(number, row): (i64, usize)| Some((self.places.get(&number)? + row) as i64);
         place(token).and_then(of).map_or(token, |row| -1 - row)
     }
 }
 
 #[cfg(test)]
-mod tests {
+mod numbers {
     use super::*;
     use wgfc_ir::DType;
 

@@ -132,6 +132,9 @@ pub struct GenerateArgs {
     /// The token ids to continue, as in `1,2,3`
     #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
     pub tokens: Option<Vec<i64>>,
+    /// A picture (PNG, JPEG) for a vision-language model, where `<image>` stands in the prompt, or in front of it; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
     /// Generate at most this many tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_new_tokens: usize,
@@ -251,7 +254,8 @@ Examples:
   echo \"Why is the sky blue?\" | wgfc chat qwen2.5-0.5b-instruct/ --quiet
   wgfc chat qwen2.5-0.5b-instruct/ --json < questions.txt
 
-Each line is a message; /reset begins a new conversation and /exit ends, as the end of the input does.
+Each line is a message; /image FILE adds a picture in front of the next one, for models that take pictures,
+/reset begins a new conversation, and /exit ends, as the end of the input does.
 The prompt is made by the chat template of the model: `chat_template` of tokenizer_config.json, or
 chat_template.jinja. The cache stays on the device, and of each turn only the new tokens are processed.
 An answer ends at the end tokens of generation_config.json and tokenizer_config.json.")]
@@ -262,6 +266,9 @@ pub struct ChatArgs {
     /// Instructions to the model, before the first message
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// A picture (PNG, JPEG) for a vision-language model, in front of the first message; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
     /// Generate at most this many tokens for an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_new_tokens: usize,

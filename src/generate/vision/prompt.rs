@@ -47,6 +47,19 @@ impl Decoder {
         Ok(self.marks()?.map(|m| m.token))
     }
 
+    /// Whether the encoder of pictures lies beside the model, as in the folder of a vision-language model.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), wgfc::Error> {
+    /// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/vision-language/llava");
+    /// // A folder with onnx/vision_encoder.onnx.
+    /// assert!(wgfc::Decoder::open(&path)?.has_image_encoder());
+    /// # Ok(()) }
+    /// ```
+    pub fn has_image_encoder(&self) -> bool {
+        crate::files::part_beside(self.model().path(), crate::files::VISION).is_some()
+    }
+
     fn marks(&self) -> Result<Option<Marks>, Error> {
         let config = self.json_beside(CONFIG)?.map(|(_, value)| value).unwrap_or_default();
         let given = ["image_token_id", "image_token_index"].iter().find_map(|k| config.get(k)?.as_i64());
@@ -87,6 +100,10 @@ impl Decoder {
     /// # Ok(()) }
     /// ```
     pub fn encode_with_images(&self, text: &str, images: &[ImageFeatures]) -> Result<Vec<i64>, Error> {
+        // In a model of words the mark is a word.
+        if images.is_empty() && !self.has_image_encoder() {
+            return self.encode(text);
+        }
         let Some(marks) = self.marks()? else {
             return if images.is_empty() { self.encode(text) } else { Err(self.no_images()) };
         };
