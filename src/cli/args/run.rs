@@ -117,10 +117,12 @@ Examples:
   wgfc generate qwen2.5-7b/ --prompt \"The sea is\" --draft qwen2.5-0.5b/
   wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt)\" --max-new-tokens 1 --save-cache book.cache
   wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt) In short:\" --load-cache book.cache
+  wgfc generate smolvlm-256m/ --prompt \"<image> The picture shows\" --image cat.png
 
 A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
 tokens and its sampling apply unless options say otherwise. The model takes token ids and past keys and
-values, as exported for text generation; the cache stays on the device.
+values, as exported for text generation; the cache stays on the device. A vision-language model is a folder with
+onnx/decoder_model_merged.onnx, embed_tokens.onnx and vision_encoder.onnx.
 With --prompt text comes out, with --tokens token ids.")]
 pub struct GenerateArgs {
     /// A folder with model.onnx and tokenizer.json, a model's file, or what `wgfc compile --generate` wrote

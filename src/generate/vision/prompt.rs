@@ -154,14 +154,14 @@ impl Decoder {
     ) -> Result<Vec<i64>, Error> {
         let places = text.matches(mark).count();
         if places != images.len() {
-            let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+            let place = if places == 1 { "place for a picture" } else { "places for pictures" };
+            let given = match images.len() {
+                0 => "no picture is given".to_owned(),
+                1 => "one picture is given".to_owned(),
+                n => format!("{n} pictures are given"),
+            };
             return Err(Error::usage(
-                format!(
-                    "the prompt has {} (`{mark}`), and there are {}",
-                    count(places, "place for a picture")
-                        .replace("place for a pictures", "places for pictures"),
-                    count(images.len(), "picture")
-                ),
+                format!("the prompt has {places} {place} (`{mark}`), and {given}"),
                 "give a picture for each place, or no place, so that the pictures come first",
             ));
         }

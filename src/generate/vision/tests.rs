@@ -154,7 +154,7 @@ fn what_does_not_fit_is_refused_in_words() {
     let good = [good];
     says(
         d.encode_with_images("a <image> <image>", &good).unwrap_err(),
-        "has 2 places for pictures (`<image>`), and there are 1 picture",
+        "has 2 places for pictures (`<image>`), and one picture is given",
     );
     says(d.encode_with_images("a <image>", &[]).unwrap_err(), "1 place for a picture");
     says(d.place_images(&[1, 4, 4], &good).unwrap_err(), "2 tokens of the prompt stand for parts");
