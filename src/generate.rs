@@ -28,6 +28,7 @@ mod batch;
 mod build;
 mod chat;
 mod choose;
+mod chooser;
 mod constraint;
 mod continuous;
 mod embed;
@@ -68,19 +69,17 @@ pub use vision::{ImageEncoder, ImageFeatures};
 
 use crate::model::device_error;
 use crate::value_info::ValueInfo;
-use crate::{Error, Options, Problem, Program, Tensor};
-use choose::{Choice, Limits};
-use programs::{ids_type, limited};
+use crate::{Error, Problem, Tensor};
+use choose::Choice;
+use chooser::Chooser;
 use roles::Input;
 use speculate::Speculation;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use vision::Pictures;
 use wgfc_compiler::decoding::head;
-use wgfc_ir::TensorType;
-use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{DeviceMemory, SessionOptions};
+use wgfc_runtime::session::DeviceMemory;
 use wgfc_runtime::{Gpu, Profile, Session};
 
 /// The place of a token that is not known in a history.
@@ -106,14 +105,10 @@ pub struct Generator {
     prefill: Option<Session>,
     /// The session that takes one token.
     decode: Session,
-    /// The sessions that compute a token from the logits within top-k and top-p limits, created when first needed.
-    limited: HashMap<Limits, Session>,
+    /// The choice of tokens from the logits.
+    chooser: Chooser,
     /// The part that verifies proposals, if there is speculation.
     speculation: Option<Speculation>,
-    /// The session that computes log-probabilities, created when first needed.
-    logprobs: Option<Session>,
-    /// The options with which the programs of `limited` and `logprobs` are compiled.
-    options: Options,
     inputs: Vec<Input>,
     vocabulary: usize,
     capacity: usize,
@@ -210,7 +205,7 @@ impl Generator {
     }
     /// The memory that the generator holds on the device.
     pub fn device_memory(&self) -> DeviceMemory {
-        let choosing = self.limited.values().chain(&self.logprobs).chain(self.speculation_sessions());
+        let choosing = self.chooser.sessions().chain(self.speculation_sessions());
         DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(choosing))
     }
     /// The session that runs a single token.
@@ -474,7 +469,7 @@ impl Generator {
         let mut choice = Choice::of(request, self.vocabulary)?;
         choice.follow(&self.history);
         choice.follow(prompt);
-        self.prepare(choice.limits())?;
+        self.chooser.prepare(choice.limits())?;
         self.prepare_verification(choice.limits())?;
         self.pictures.take(self.decode.gpu(), prompt, &request.images)?;
         self.number = next_number();
@@ -496,26 +491,6 @@ impl Generator {
         let grown = self.decode.grow_blocking(more);
         grown.or_else(|_| self.decode.grow_blocking(positions)).map_err(device_error)
     }
-
-    /// Creates the session that samples within these limits, if it does not exist.
-    fn prepare(&mut self, limits: Limits) -> Result<(), Error> {
-        if limits == Limits::default() || self.limited.contains_key(&limits) {
-            return Ok(());
-        }
-        let outputs = &self.decode.program().outputs;
-        let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
-        let logits = TensorType::new(logits.dtype, logits.shape.clone());
-        let program = limited(logits, limits, ids_type(&self.inputs), &self.options)?;
-        let session = sampler(self.decode.gpu(), &program)?;
-        self.limited.insert(limits, session);
-        Ok(())
-    }
-}
-
-/// The session of a program that samples within limits, which was compiled in this process.
-fn sampler(gpu: &Gpu, program: &Program) -> Result<Session, Error> {
-    let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
-    Session::with_options_blocking(gpu, program, options).map_err(device_error)
 }
 
 /// The faults of a prompt; each message begins with `at`, which names the prompt.

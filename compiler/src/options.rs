@@ -251,6 +251,9 @@ pub struct Options {
     pub activations: Activations,
     /// The type of caches.
     pub cache: CacheType,
+    /// The positions of a page, if the caches of a decoder are to be pools of pages, which sequences of any length share:
+    /// [`import::decoder`](crate::import::decoder). Only models whose files hold no graph can be compiled so.
+    pub page: Option<i64>,
     /// Nodes of the model whose values stay f32 in memory, and whose weights are not quantised. A name that the model
     /// does not have is an error.
     pub keep_f32: Vec<String>,

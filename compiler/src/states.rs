@@ -5,6 +5,7 @@
 //! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
 //! present = scatter(padded past, new) at starts  →  after = scatter(cache, new) at starts;  present as above
 //! updated = scatter(cache, …)  →  after = scatter(cache, …)
+//! updated = scatter(pool, …)  →  after = scatter(pool, …), whose open extent is the capacity
 //! updated = select(…, new, cache)  →  after = updated
 //! updated = concat(cache, new)[seq..]  →  after = updated
 //! present = concat(past, new)[max(0, past + seq - window)..]  →  after = present, as long as the window
@@ -12,7 +13,8 @@
 //!
 //! The first form is that of exported decoders whose cache grows; the state has the capacity as its extent where
 //! `past` had the number of previous positions, which remains a symbol of the graph. In the second form sequences have
-//! individual lengths, and `past` is that of the longest. The third and the fourth form have a cache of fixed size.
+//! individual lengths, and `past` is that of the longest. The third and the fifth form have a cache of fixed size. In the
+//! fourth an extent is open that only positions from data index: a run adds nothing to it.
 //! The last two keep a window of the latest positions; each run writes the whole state anew in the order of positions,
 //! so that masks by position stay valid. Transpositions between the input and the concat are recognised if they are
 //! undone before the output. Readers of the past and the present read views of the state. The capacity is a constant,
@@ -47,7 +49,12 @@ enum How {
     /// `node` writes new elements into the input, which has been padded along an axis.
     Insert { node: NodeId, growth: Growth },
     /// `nodes`, the last one first, write into the input; axis `d` of the input is axis `axes[d]` of theirs.
-    Write { nodes: Vec<NodeId>, axes: Vec<usize> },
+    Write {
+        nodes: Vec<NodeId>,
+        axes: Vec<usize>,
+        /// The axis of open extent of a pool.
+        pool: Option<Growth>,
+    },
     /// The output is the end of the concatenation of the input and new elements, at most `size` positions.
     Window { growth: Growth, size: i64 },
     /// The output has the type of the input.
@@ -60,7 +67,8 @@ impl How {
             How::Append { growth, .. } | How::Insert { growth, .. } | How::Window { growth, .. } => {
                 Some(growth)
             }
-            How::Write { .. } | How::Replace => None,
+            How::Write { pool, .. } => pool.as_ref(),
+            How::Replace => None,
         }
     }
 }
@@ -214,7 +222,14 @@ fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     graph.inputs.retain(|b| b.value != p.input);
     let (after, growth) = match &p.how {
         How::Replace => (output.value, None),
-        How::Write { nodes, axes } => (write(graph, p.input, output.value, nodes, axes)?, None),
+        How::Write { nodes, axes, pool } => {
+            if let Some(g) = pool {
+                let along = axes[g.axis];
+                graph.node_mut(p.input.node).outputs[0].shape[g.axis] = capacity.clone();
+                nodes.iter().for_each(|n| graph.node_mut(*n).outputs[0].shape[along] = capacity.clone());
+            }
+            (write(graph, p.input, output.value, nodes, axes)?, pool.clone())
+        }
         How::Window { growth, size } => {
             (window(graph, p.input, output.value, growth, *size)?, Some(growth.clone()))
         }

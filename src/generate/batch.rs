@@ -264,7 +264,7 @@ impl BatchGenerator {
             return Err(Error::Usage(problems));
         }
         let choice = Choice::new(request.sampling.as_ref(), self.vocabulary());
-        self.generator.prepare(choice.limits())?;
+        self.generator.chooser.prepare(choice.limits())?;
         Ok(BatchTokens {
             choice,
             left: request.max_new_tokens,
@@ -390,16 +390,13 @@ impl BatchGenerator {
         given.push((head::CHOICE, own.into()));
         let session = tokens::session(&mut g.prefill, &mut g.decode, n);
         let mut logits = None;
-        let started = match (wanted, g.limited.get_mut(&limits)) {
-            (None, _) => {
+        let started = match wanted {
+            None => {
                 let made = session.run_on_device_blocking(&given).map_err(device_error)?;
                 logits = made.into_iter().find(|(n, _)| n == head::LOGITS).map(|(_, logits)| logits);
                 None
             }
-            (Some(outputs), Some(limited)) => Some(tokens::chosen(session, limited, &given, words, outputs)?),
-            (Some(outputs), None) => {
-                Some(session.start_blocking(&given, Some(outputs)).map_err(device_error)?)
-            }
+            Some(outputs) => Some(g.chooser.chosen(session, limits, &given, words, outputs)?),
         };
         g.wrote(n);
         for (i, row) in self.rows.iter_mut().enumerate() {

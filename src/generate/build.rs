@@ -1,5 +1,6 @@
 //! The creation of a generator: its programs are compiled side by side, checked against the device's memory, and uploaded.
 
+use super::chooser::Chooser;
 use super::fits::Sizes;
 use super::programs::{
     self, Compilations, Features, Verifier, compilations, compile, share_weights, vocabulary,
@@ -10,7 +11,6 @@ use super::{Decoder, Generator, GeneratorOptions, Setup, head, roles, saved};
 use crate::model::device_error;
 use crate::value_info::program_values;
 use crate::{Error, Options, Program};
-use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Instant;
 use wgfc_compiler::decoding::joined::FEATURES;
@@ -79,7 +79,7 @@ impl Generator {
         let have = options.device_memory.into_iter().chain(gpu.memory()).min();
         let least = options.capacity.min(ROOM);
         let sizes = OnceLock::new();
-        let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph)).check(options, have, least);
+        let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph, 1)).check(options, have, least);
         let (long, short, verifier) = std::thread::scope(|scope| {
             let compile = |common, features| compile(file, common, &options.context, features, &check);
             let features = if batch == 1 { Features::Taken } else { Features::None };
@@ -148,14 +148,22 @@ impl Generator {
         let decode =
             sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
         let verified = verifier.and_then(|v| Some((sessions.next()?, v.turns)));
-        let speculation = verified.map(|(s, turns)| Speculation::new(s, options.speculate + 1, turns));
+        let speculation = verified.map(|(s, turns)| (s, options.speculate + 1, turns));
         let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE && p.name != FEATURES);
         let vocabulary = vocabulary(&short)?;
         let inputs = roles::inputs(&ports, None, &options.context);
         let mut inputs = inputs.map_err(|problems| Error::from(Errors(problems)))?;
         inputs.iter_mut().try_for_each(|i| i.upload(gpu)).map_err(device_error)?;
+        let compile = Options { fusion: options.fusion, profile, ..Options::default() };
+        let ids = programs::ids_type(&inputs);
+        let chooser = Chooser::new(&decode, ids, compile)?;
         let uploads = gpu.uploads();
+        let speculation = speculation.map(|(session, positions, turns)| {
+            let chooser = Chooser::new(&session, ids, chooser.options().clone())?;
+            Speculation::new(session, chooser, positions, turns)
+        });
+        let speculation = speculation.transpose()?;
         let setup = Setup {
             compiling: compiled - start,
             uploading: compiled.elapsed(),
@@ -164,10 +172,8 @@ impl Generator {
         };
         Ok(Generator {
             setup,
-            limited: HashMap::new(),
-            speculation: speculation.transpose()?,
-            logprobs: None,
-            options: Options { fusion: options.fusion, profile, ..Options::default() },
+            speculation,
+            chooser,
             inputs,
             vocabulary,
             capacity: options.capacity.min(fixed.unwrap_or(usize::MAX)),

@@ -31,8 +31,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of an imported graph with states.
-    pub fn of(graph: &Graph) -> Sizes {
+    /// The sizes of an imported graph with states, which grow by `positions` positions at a time.
+    pub fn of(graph: &Graph, positions: usize) -> Sizes {
         let mut places = HashSet::new();
         let mut weights = vec![];
         for n in graph.node_ids() {
@@ -51,7 +51,7 @@ impl Sizes {
             let (ty, axis) = (graph.ty(s.before), s.growth.as_ref()?.axis);
             let others = ty.shape.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, d)| d.clone());
             let number = u64::try_from(others.product::<Dim>().as_const()?).ok()?;
-            Some(Elements { dtype: ty.dtype, number, matrix: false })
+            Some(Elements { dtype: ty.dtype, number: number / positions.max(1) as u64, matrix: false })
         });
         Sizes { position: position.collect(), weights }
     }

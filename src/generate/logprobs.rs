@@ -1,16 +1,14 @@
 //! Log-probabilities of tokens, computed on the device from the logits of a step.
 
-use super::{Generator, head, no_output};
+use super::{head, no_output};
 use crate::model::device_error;
-use crate::{Error, Tensor};
+use crate::{Error, Options, Program, Tensor};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{BinaryOp, Body, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, TensorType, UnaryOp};
-use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{SessionOptions, Started};
-use wgfc_runtime::{DeviceTensor, Session};
+use wgfc_runtime::session::Started;
 
 /// The most tokens of a step whose log-probabilities are reported beside that of the chosen one.
 pub const MOST_LOGPROBS: usize = 20;
@@ -79,27 +77,10 @@ fn graph(logits: TensorType, ids: DType) -> Result<Graph, String> {
     Ok(graph)
 }
 
-impl Generator {
-    /// Starts the computation of the log-probabilities of each row's token.
-    pub(super) fn start_logprobs(
-        &mut self,
-        logits: DeviceTensor,
-        token: DeviceTensor,
-    ) -> Result<Started, Error> {
-        if self.logprobs.is_none() {
-            let outputs = &self.decode.program().outputs;
-            let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
-            let logits = TensorType::new(logits.dtype, logits.shape.clone());
-            let graph = graph(logits, token.dtype()).map_err(|m| Errors::from(Diagnostic::internal(m)))?;
-            let program = compile_graph(graph, Stats::default(), &self.options, &mut |_, _| {})?;
-            let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
-            let session = Session::with_options_blocking(self.decode.gpu(), &program, options);
-            self.logprobs = Some(session.map_err(device_error)?);
-        }
-        let session = self.logprobs.as_mut().ok_or_else(no_output)?;
-        let given = [(head::LOGITS, logits.into()), (head::TOKEN, token.into())];
-        session.start_blocking(&given, None).map_err(device_error)
-    }
+/// The program that computes the log-probabilities of each row's token, of type `ids`, from logits of this type.
+pub(super) fn program(logits: TensorType, ids: DType, options: &Options) -> Result<Program, Error> {
+    let graph = graph(logits, ids).map_err(|m| Errors::from(Diagnostic::internal(m)))?;
+    Ok(compile_graph(graph, Stats::default(), options, &mut |_, _| {})?)
 }
 
 /// The log-probabilities of each row, with all [`MOST_LOGPROBS`] tokens.
@@ -130,6 +111,7 @@ impl LogProbs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wgfc_runtime::Session;
     use wgfc_runtime::testing::gpus;
 
     #[test]

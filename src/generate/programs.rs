@@ -68,6 +68,46 @@ pub(super) fn compilations(
     Ok(all)
 }
 
+/// The options of the programs of a decoder whose cache is in pages.
+pub(super) struct PagedCompilations {
+    /// The program for parts of prompts; absent if prompts are to be processed token by token.
+    pub prompts: Option<Options>,
+    /// The programs for a single token of each of several sequences.
+    pub each: Vec<Options>,
+}
+
+/// The options of the programs for the given numbers of sequences, in pages of `page` positions.
+pub(super) fn paged(
+    gpu: &Gpu,
+    decoder: &Decoder,
+    options: &GeneratorOptions,
+    rows: &[usize],
+    page: usize,
+) -> Result<PagedCompilations, Error> {
+    let extent = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let mut common = common(gpu, decoder, options)?;
+    common.page = Some(extent(page));
+    // Expectations of positions are those of a cache that grows.
+    let past = common.expect.0.remove("past").unwrap_or(PAST_OF_SEVERAL);
+    common.expect.0.entry("blocks".into()).or_insert(past / extent(page) + 1);
+    let of = |batch: usize| {
+        let mut one = common.clone();
+        one.dims.insert("batch".into(), extent(batch));
+        one
+    };
+    let single = |batch: usize| {
+        let mut one = of(batch);
+        one.dims.insert("seq".into(), 1);
+        one
+    };
+    let prompts = (options.prompt_chunk > 1).then(|| {
+        let mut long = of(1);
+        long.expect.0.entry("seq".into()).or_insert(extent(options.prompt_chunk));
+        long
+    });
+    Ok(PagedCompilations { prompts, each: rows.iter().copied().map(single).collect() })
+}
+
 /// The options that all programs of a decoder have in common.
 pub(super) fn common(gpu: &Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Options, Error> {
     check_capacity(options)?;

@@ -3,8 +3,9 @@
 //! It is a reference for measurements: papers that measure the cost of a dispatch decode in this way.
 
 use super::head;
+use super::programs::ids_type;
 use super::roles::{self, Input};
-use super::{Decoder, GeneratorOptions, choose, ids_type};
+use super::{Decoder, GeneratorOptions, choose};
 use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Error, Options, Tensor};

@@ -98,7 +98,7 @@ impl Input {
             Role::Ids => &step.ids,
             Role::Positions => &step.positions,
             Role::Mask => &step.mask,
-            Role::Segments | Role::Context => {
+            Role::Segments | Role::Pages | Role::Context => {
                 zeros = vec![0; step.ids.len()];
                 &zeros
             }

@@ -126,14 +126,10 @@ impl Generator {
         self.settle()?;
         let decode = self.decode.fork_blocking().map_err(device_error)?;
         let prefill = self.prefill.as_ref().map(|s| s.on_states_of_blocking(&decode)).transpose();
-        // Sessions that sample have no states.
-        let limited = self.limited.iter().map(|(l, s)| Ok((*l, s.fork_blocking().map_err(device_error)?)));
         Ok(Generator {
             prefill: prefill.map_err(device_error)?,
-            limited: limited.collect::<Result<_, Error>>()?,
+            chooser: self.chooser.fork()?,
             speculation: self.speculation.as_ref().map(|s| s.fork(&decode)).transpose()?,
-            logprobs: self.logprobs.as_ref().map(|s| s.fork_blocking()).transpose().map_err(device_error)?,
-            options: self.options.clone(),
             inputs: self.inputs.clone(),
             history: self.history.clone(),
             pictures: self.pictures.clone(),

@@ -19,13 +19,14 @@ pub use draft::Draft;
 pub use lookup::Lookup;
 
 use super::choose::{self, Choice, Limits, Words, word};
-use super::tokens::{Ids, chosen, given};
-use super::{Generator, head, no_output, programs};
+use super::chooser::Chooser;
+use super::tokens::{Ids, given};
+use super::{Generator, head, no_output};
 use crate::Error;
 use crate::model::device_error;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
-use wgfc_ir::{Poly, TensorType};
+use wgfc_ir::Poly;
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{Profile, Session};
 
@@ -161,8 +162,8 @@ pub(super) struct Speculation {
     /// The session that takes `positions` tokens and chooses the token behind each.
     session: Session,
     positions: usize,
-    /// The sessions that choose within limits from the logits of all positions.
-    limited: HashMap<Limits, Session>,
+    /// The choice from the logits of all positions.
+    chooser: Chooser,
     /// See [`programs::Verifier`].
     turns: Vec<Poly>,
     proposer: Box<dyn Proposer>,
@@ -177,7 +178,12 @@ impl Speculation {
     ///
     /// # Errors
     /// States from which positions cannot be removed.
-    pub fn new(session: Session, positions: usize, turns: Vec<Poly>) -> Result<Speculation, Error> {
+    pub fn new(
+        session: Session,
+        chooser: Chooser,
+        positions: usize,
+        turns: Vec<Poly>,
+    ) -> Result<Speculation, Error> {
         let fixed = |s: &&wgfc_ir::program::State| s.growth.is_none() || s.is_window();
         if let Some(s) = session.program().states.iter().find(fixed) {
             let message = format!("rejected tokens cannot be removed from state \"{}\" of the model", s.name);
@@ -186,7 +192,7 @@ impl Speculation {
         Ok(Speculation {
             session,
             positions,
-            limited: HashMap::new(),
+            chooser,
             turns,
             proposer: Box::new(Lookup::default()),
             warm: HashSet::new(),
@@ -198,15 +204,12 @@ impl Speculation {
     /// A copy that works on the states of another session, with proposals of [`Lookup`].
     pub fn fork(&self, states: &Session) -> Result<Speculation, Error> {
         let session = self.session.on_states_of_blocking(states).map_err(device_error)?;
-        // The other sessions have no states.
-        let limited = self.limited.iter().map(|(l, s)| Ok((*l, s.fork_blocking().map_err(device_error)?)));
-        let limited = limited.collect::<Result<_, Error>>()?;
-        Ok(Speculation { limited, ..Speculation::new(session, self.positions, self.turns.clone())? })
+        Speculation::new(session, self.chooser.fork()?, self.positions, self.turns.clone())
     }
 
     /// The sessions, for their memory.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
-        std::iter::once(&self.session).chain(self.limited.values())
+        std::iter::once(&self.session).chain(self.chooser.sessions())
     }
 
     /// Whether values that depend on the number of tokens so far, such as the factors of a rotary embedding for long contexts,
@@ -304,21 +307,11 @@ impl Generator {
 
     /// Creates the session that verifies within these limits, if it does not exist.
     pub(super) fn prepare_verification(&mut self, limits: Limits) -> Result<(), Error> {
-        let (ids, options) = (programs::ids_type(&self.inputs), &self.options);
         let Some(s) = &mut self.speculation else { return Ok(()) };
         // A choice that depends on the tokens before is made token by token.
         let stepwise = limits.list || limits.mask;
         let limits = Limits { each: true, ..limits };
-        if stepwise || !limits.are_some() || s.limited.contains_key(&limits) {
-            return Ok(());
-        }
-        let outputs = &s.session.program().outputs;
-        let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
-        let logits = TensorType::new(logits.dtype, logits.shape.clone());
-        let program = programs::limited(logits, limits, ids, options)?;
-        let session = super::sampler(self.decode.gpu(), &program)?;
-        s.limited.insert(limits, session);
-        Ok(())
+        if stepwise || !limits.are_some() { Ok(()) } else { s.chooser.prepare(limits) }
     }
 
     /// Asks for a proposal and verifies it: the tokens that follow the last one, at most `most` of them, each with the number of
@@ -357,10 +350,7 @@ impl Generator {
         let given = given(&self.inputs, &Ids::Host(&ids), past, words.clone());
         let Some(s) = &mut self.speculation else { return Ok(None) };
         let limits = Limits { each: true, ..choice.limits() };
-        let started = match s.limited.get_mut(&limits) {
-            None => s.session.start_blocking(&given, Some(&[head::TOKEN])).map_err(device_error)?,
-            Some(limited) => chosen(&mut s.session, limited, &given, words, &[head::TOKEN])?,
-        };
+        let started = s.chooser.chosen(&mut s.session, limits, &given, words, &[head::TOKEN])?;
         let read = started.read_blocking().map_err(device_error)?;
         let tokens = read.iter().find(|(n, _)| n == head::TOKEN).and_then(|(_, t)| t.scalars());
         let tokens = tokens.filter(|t| t.len() == positions).ok_or_else(no_output)?;

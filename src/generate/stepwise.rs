@@ -10,7 +10,7 @@ use crate::model::device_error;
 use crate::{Error, Tensor};
 use wgfc_ir::{DType, Scalar};
 use wgfc_runtime::DeviceTensor;
-use wgfc_runtime::session::{Started, Value};
+use wgfc_runtime::session::Value;
 
 /// Logits from which no token has been chosen yet.
 pub(super) struct Logits {
@@ -50,15 +50,6 @@ impl Pick {
 }
 
 impl Generator {
-    /// Starts the choice of tokens from logits.
-    pub(super) fn pick(&mut self, logits: Value, pick: Pick, outputs: &[&str]) -> Result<Started, Error> {
-        self.prepare(pick.limits)?;
-        let session = self.limited.get_mut(&pick.limits).ok_or_else(no_output)?;
-        let mut given: Vec<(&str, Value)> = pick.given.into_iter().map(|(n, t)| (n, t.into())).collect();
-        given.push((head::LOGITS, logits));
-        session.start_blocking(&given, Some(outputs)).map_err(device_error)
-    }
-
     /// Starts the run that processes these tokens.
     fn forward(&mut self, ids: &Ids<'_>) -> Result<Logits, Error> {
         let past = self.positions();
@@ -94,10 +85,10 @@ impl Continuation {
         };
         let limits = self.choice.limits();
         let pick = Pick::of(&mut [Some(&mut self.choice)], limits)?;
-        let started = generator.pick(logits, pick, &[head::TOKEN])?;
+        let started = generator.chooser.pick(logits, pick, &[head::TOKEN])?;
         let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
         let likely = match self.logprobs {
-            Some(_) => Some(generator.start_logprobs(ahead.logits, token.clone())?),
+            Some(_) => Some(generator.chooser.start_logprobs(ahead.logits, token.clone())?),
             None => None,
         };
         if self.left > 0 {

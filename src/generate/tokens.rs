@@ -42,14 +42,12 @@ impl Generator {
         let words = choice.words();
         let past = self.positions();
         self.reserve(past + ids.count())?;
-        let limited = self.limited.get_mut(&choice.limits());
-        let own = if limited.is_some() { choose::greedy() } else { words.clone() };
+        let limits = choice.limits();
+        let limited = self.chooser.limited(limits).is_some();
+        let own = if limited { choose::greedy() } else { words.clone() };
         let (given, n) = self.pictures.given(&self.inputs, ids, past, own);
         let session = session(&mut self.prefill, &mut self.decode, n);
-        let started = match limited {
-            None => session.start_blocking(&given, Some(outputs)).map_err(device_error)?,
-            Some(limited) => chosen(session, limited, &given, words, outputs)?,
-        };
+        let started = self.chooser.chosen(session, limits, &given, words, outputs)?;
         self.wrote(ids.count());
         Ok(Run { started, after: self.positions() })
     }
@@ -77,20 +75,6 @@ pub(super) fn session<'s>(
         Some(s) if n > 1 => s,
         _ => decode,
     }
-}
-
-/// Starts a run, and a run of `limited` that samples from its logits.
-pub(super) fn chosen(
-    session: &mut Session,
-    limited: &mut Session,
-    given: &[(&str, Value)],
-    words: Tensor,
-    outputs: &[&str],
-) -> Result<Started, Error> {
-    let made = session.run_on_device_blocking(given).map_err(device_error)?;
-    let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
-    let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
-    limited.start_blocking(&given, Some(outputs)).map_err(device_error)
 }
 
 /// The token ids that a run processes.

@@ -14,21 +14,17 @@ fn a_picture_is_continued_as_transformers_does() {
         let model = at(name);
         let expected = std::fs::read(at(&format!("{name}/expected.json"))).unwrap();
         let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
-        let common = format!("generate|{model}|--adapter|software|--max-new-tokens|10|--ignore-end|--json");
-        let run = |words: &str| wgfc(d.path(), &format!("{common}|{words}"));
+        let common = "--adapter|software|--max-new-tokens|10|--ignore-end";
+        let run = |words: &str| wgfc(d.path(), &format!("generate|{model}|{common}|{words}"));
         let prompt = "--prompt|<s> compare <image> and <image> :";
-        let got = run(&format!("{prompt}|--image|{one}|--image|{other}")).exits(0).json();
+        let got = run(&format!("--json|{prompt}|--image|{one}|--image|{other}")).exits(0).json();
         assert_eq!((&got["tokens"], &got["prompt"]), (&expected["two_tokens"], &expected["two_ids"]));
-        let got = run("--prompt|<s> the sea is").exits(0).json();
+        let text = "--json|--prompt|<s> the sea is";
+        let got = run(text).exits(0).json();
         assert_eq!(got["tokens"], expected["text_tokens"]);
         // The decoder's file stands for the folder above.
         let decoder = format!("{model}/onnx/decoder_model_merged.onnx");
-        let same = wgfc(
-            d.path(),
-            &format!(
-                "generate|{decoder}|--adapter|software|--max-new-tokens|10|--ignore-end|--json|--prompt|<s> the sea is"
-            ),
-        );
+        let same = wgfc(d.path(), &format!("generate|{decoder}|{common}|{text}"));
         assert_eq!(same.exits(0).json()["tokens"], expected["text_tokens"]);
         run(&format!("{prompt}|--image|{one}")).exits(1).says("has 2 places for pictures");
         run("--prompt|<image>").exits(1).says("no picture is given");

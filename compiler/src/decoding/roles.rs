@@ -14,6 +14,8 @@ pub enum Role {
     Mask,
     /// Zeros, `[1, seq]`: all tokens are of one segment.
     Segments,
+    /// The pages of each sequence, `[batch, blocks]`.
+    Pages,
     /// A tensor that is an input of all runs without a change, such as the output of an encoder.
     Context,
 }
@@ -27,6 +29,7 @@ pub fn role(name: &str, dtype: DType, rank: usize) -> Option<Role> {
         n if n.contains("mask") && rank == 2 && row && dtype != DType::F64 => Some(Role::Mask),
         n if n.contains("position") && row && integer => Some(Role::Positions),
         n if (n.contains("token_type") || n.contains("segment")) && row && integer => Some(Role::Segments),
+        "block_table" if rank == 2 && dtype == DType::I32 => Some(Role::Pages),
         n if (n.contains("input_id") || n.contains("token") || n == "ids" || n == "input")
             && rank == 2
             && row

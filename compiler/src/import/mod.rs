@@ -157,6 +157,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// Whether files of this format hold weights and parameters, and no graph: [`decoder`] builds it.
+    pub fn is_built(self) -> bool {
+        matches!(self, Format::Gguf | Format::Checkpoint)
+    }
+
     /// The format of a model with these bytes.
     pub fn of(bytes: &[u8]) -> Format {
         match () {

@@ -2,7 +2,7 @@
 
 use super::{How, Pair};
 use std::collections::BTreeSet;
-use wgfc_ir::{Atom, Border, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, Value};
+use wgfc_ir::{Atom, Border, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, ScalarNode, Value};
 
 /// The input that `output` carries on, and how.
 pub(super) fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
@@ -44,7 +44,34 @@ fn written(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let (input, axes) = moved(graph, v);
     let back = axes.iter().map(|a| to_output[*a]).eq(0..axes.len());
     let fits = !nodes.is_empty() && back && is_input(graph, input) && graph.ty(input) == graph.ty(output);
-    fits.then_some((input, How::Write { nodes, axes }))
+    let pool = if fits { pool(graph, input, &nodes, &axes) } else { None };
+    fits.then_some((input, How::Write { nodes, axes, pool }))
+}
+
+/// The axis of an input along which all elements are written and read at positions that are data, if its extent is a symbol that
+/// nothing else depends on: the input is a pool, of which a session decides the size.
+fn pool(graph: &Graph, input: Value, nodes: &[NodeId], axes: &[usize]) -> Option<Growth> {
+    let shape = &graph.ty(input).shape;
+    let mut open = shape.iter().enumerate().filter(|(_, d)| d.as_const().is_none());
+    let (axis, Some(Atom::Sym(length)), None) = open.next().map(|(i, d)| (i, d.as_atom(), open.next()))?
+    else {
+        return None;
+    };
+    let by_data = |at: &[GatherAxis]| matches!(at.get(axes[axis]), Some(GatherAxis::Data { .. }));
+    let written = nodes.iter().all(|n| match &graph.node(*n).op {
+        Op::Scatter { index, .. } => by_data(index),
+        _ => false,
+    });
+    let moves = |n: NodeId| matches!(graph.node(n).op, Op::Scatter { .. } | Op::Gather { .. });
+    let alone = graph.node_ids().all(|n| {
+        let node = graph.node(n);
+        let depends = node.outputs.iter().any(|t| t.shape.iter().any(|d| d.symbols().contains(length)));
+        let stored = matches!(node.op, Op::Input | Op::Scatter { .. });
+        let readers = || graph.uses(n.into());
+        !depends || stored && node.outputs.len() == 1 && readers().iter().all(|(r, i)| *i == 0 && moves(*r))
+    });
+    let growth = Growth { axis, length: length.clone(), by: Dim::ZERO };
+    (written && alone).then_some(growth)
 }
 
 /// An output of an input's type that keeps some of its elements: selected by a condition, or shifted and joined with new values.

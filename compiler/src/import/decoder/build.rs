@@ -1,5 +1,6 @@
 //! The graph of a decoder.
 
+use super::pages::Paging;
 use super::{Activation, Description, LayerPart, Part, Weights};
 use crate::assemble::packed;
 use crate::import::{Imported, close_names};
@@ -14,8 +15,14 @@ use wgfc_ir::{
     UnaryOp as U, Value,
 };
 
-/// The symbolic dimensions.
+/// The symbolic dimensions of a decoder whose caches grow, and of one whose caches are pools of pages.
 const SYMBOLS: [&str; 3] = ["batch", "seq", "past"];
+const SYMBOLS_OF_PAGES: [&str; 4] = ["batch", "seq", "blocks", "pages"];
+
+/// The names of the symbolic dimensions.
+fn symbols(options: &Options) -> &'static [&'static str] {
+    if options.page.is_some() { &SYMBOLS_OF_PAGES } else { &SYMBOLS }
+}
 
 impl Activation {
     /// Its value.
@@ -58,6 +65,9 @@ pub fn build(
         batch: dim("batch"),
         seq: dim("seq"),
         past: dim("past"),
+        page: options.page,
+        blocks: dim("blocks"),
+        pages: dim("pages"),
         moved: Dim::ZERO,
     };
     if b.errors.is_empty() {
@@ -84,10 +94,11 @@ pub fn build(
 
 /// Errors of options that fix dimensions.
 fn wrong_dims(options: &Options) -> Vec<Diagnostic> {
-    let unknown = options.dims.keys().filter(|n| !SYMBOLS.contains(&n.as_str())).map(|name| {
+    let unknown = options.dims.keys().filter(|n| !symbols(options).contains(&n.as_str())).map(|name| {
         let d = Diagnostic::model(format!("the model has no symbolic dimension `{name}`"));
-        let close = close_names(name, SYMBOLS.into_iter());
-        let all = if close.is_empty() { SYMBOLS.join(", ") } else { close.join(", ") };
+        let known = symbols(options);
+        let close = close_names(name, known.iter().copied());
+        let all = if close.is_empty() { known.join(", ") } else { close.join(", ") };
         d.help(format!("its dimensions are {all}"))
     });
     let wrong = options.dims.iter().filter(|(_, n)| **n < 0 || **n > i64::from(i32::MAX)).map(|(name, n)| {
@@ -111,6 +122,11 @@ struct Build<'a> {
     batch: Dim,
     seq: Dim,
     past: Dim,
+    /// The positions of a page, if caches are pools of pages.
+    page: Option<i64>,
+    /// The pages of the longest sequence, and those of a pool.
+    blocks: Dim,
+    pages: Dim,
     /// Bytes moved if every operator were a kernel of its own.
     moved: Dim,
 }
@@ -121,6 +137,12 @@ struct Shared {
     visible: Option<Value>,
     /// Cosines and sines of each rotary embedding.
     angles: Vec<[Value; 2]>,
+    /// The number of positions that queries may see, new ones included.
+    total: Dim,
+    /// The position of the first query.
+    offset: Offset,
+    /// The places of positions, if caches are pools of pages.
+    paging: Option<Paging>,
 }
 
 impl Build<'_> {
@@ -241,23 +263,25 @@ impl Build<'_> {
 
     fn all(&mut self, cx: &mut Lowering) -> Result<()> {
         let d = self.d;
-        let (batch, seq, past) = (self.batch.clone(), self.seq.clone(), self.past.clone());
-        let total = &past + &seq;
+        let (batch, seq) = (self.batch.clone(), self.seq.clone());
+        let total = match self.page {
+            Some(page) => &self.blocks * page,
+            None => &self.past + &seq,
+        };
         let ids = self.input(cx, "input_ids", DType::I64, vec![batch.clone(), seq.clone()])?;
-        let one = batch.is(1);
-        let positions = match one {
-            true => {
-                let all = cx.iota(&[batch.clone(), seq.clone()], &Poly::var(1) + &past, DType::I32)?;
-                cx.cast(all, DType::F32)?
-            }
+        let appended = self.page.is_none();
+        let alone = batch.is(1) && appended;
+        let (positions, given) = match alone {
+            true => (cx.iota(&[batch.clone(), seq.clone()], &Poly::var(1) + &self.past, DType::I32)?, None),
             false => {
                 let all = self.input(cx, "position_ids", DType::I64, vec![batch.clone(), seq.clone()])?;
-                cx.cast(all, DType::F32)?
+                (all, Some(all))
             }
         };
-        let visible = match one {
-            true => None,
-            false => {
+        let positions = cx.cast(positions, DType::F32)?;
+        let visible = match appended && !alone {
+            false => None,
+            true => {
                 let mask =
                     self.input(cx, "attention_mask", DType::I64, vec![batch.clone(), total.clone()])?;
                 let zero = cx.int(DType::I64, 0);
@@ -265,8 +289,20 @@ impl Build<'_> {
                 Some(cx.unsqueeze(visible, &[1, 2])?)
             }
         };
+        let paging = match (self.page, given) {
+            (Some(page), Some(positions)) => {
+                let table = vec![batch, self.blocks.clone()];
+                let table = self.input(cx, "block_table", DType::I32, table)?;
+                Some(Paging::new(cx, page, positions, table)?)
+            }
+            _ => None,
+        };
+        let offset = match &paging {
+            Some(p) => Offset::Of(p.start),
+            None => Offset::Is(self.past.clone()),
+        };
         let angles = d.rotary.iter().map(|r| r.angles(cx, positions, &total)).collect::<Result<Vec<_>>>()?;
-        let shared = Shared { visible, angles };
+        let shared = Shared { visible, angles, total, offset, paging };
 
         let name = self.operator(Part::Embedding);
         let embedding = self.weights.load(cx, Part::Embedding)?;
@@ -321,7 +357,7 @@ impl Build<'_> {
         x: Value,
         layer: usize,
         shared: &Shared,
-    ) -> Result<(Value, [Border; 2])> {
+    ) -> Result<(Value, Vec<Border>)> {
         use LayerPart as P;
         let d = self.d;
         let part = |p: P| Part::Layer(layer, p);
@@ -419,7 +455,7 @@ impl Build<'_> {
         x: Value,
         layer: usize,
         shared: &Shared,
-    ) -> Result<(Value, [Border; 2])> {
+    ) -> Result<(Value, Vec<Border>)> {
         let d = self.d;
         let [mut q, mut k, v] = self.projections(cx, x, layer)?;
         let positions =
@@ -434,23 +470,32 @@ impl Build<'_> {
             q = rotary::rotate(cx, q, cos, sin, pairs)?;
             k = rotary::rotate(cx, k, cos, sin, pairs)?;
         }
-        let shape = vec![self.batch.clone(), d.heads.1.into(), self.past.clone(), d.head.into()];
-        let mut caches = [("key", k), ("value", v)].map(|(what, new)| {
+        let (heads, head) = (d.heads.1.into(), d.head.into());
+        let shape = match &shared.paging {
+            Some(p) => vec![self.pages.clone(), heads, p.size.into(), head],
+            None => vec![self.batch.clone(), heads, self.past.clone(), head],
+        };
+        let (mut caches, mut seen) = (vec![], vec![]);
+        for (what, new) in [("key", k), ("value", v)] {
             let past =
                 self.input(cx, &format!("past_key_values.{layer}.{what}"), DType::F32, shape.clone())?;
-            let all = append(cx, past, new)?;
             let name = format!("present.{layer}.{what}");
+            let all = match &shared.paging {
+                Some(p) => p.written(cx, past, new)?,
+                None => append(cx, past, new)?,
+            };
             let all = cx.named(&name, all);
             self.names.push(name.clone());
-            Ok(Border { name: name.into(), value: all })
-        });
-        let [k, v] =
-            caches.each_mut().map(|c: &mut Result<Border>| c.as_ref().map(|b| b.value).map_err(Clone::clone));
-        let (k, v) = (k?, v?);
-        let total = &self.past + &self.seq;
+            seen.push(match &shared.paging {
+                Some(p) => p.read(cx, all, &shared.total)?,
+                None => all,
+            });
+            caches.push(Border { name: name.into(), value: all });
+        }
+        let [k, v] = seen[..] else { return Err(OpError::internal("keys and values")) };
         let mut mask = Mask::default();
         let left = positions.window.map(|w| w as i64 - 1);
-        mask.window(cx, (&self.seq, &total), &Offset::Is(self.past.clone()), left, Some(0))?;
+        mask.window(cx, (&self.seq, &shared.total), &shared.offset, left, Some(0))?;
         mask.allowed.extend(shared.visible);
         let name = format!("layers.{layer}.attention");
         let y = self.at(cx, &name, "Attention", |b, cx| {
@@ -461,8 +506,7 @@ impl Build<'_> {
             b.count(cx, &[y]);
             join(cx, y)
         })?;
-        let [k, v] = caches;
-        Ok((y, [k?, v?]))
+        Ok((y, caches))
     }
 }
 

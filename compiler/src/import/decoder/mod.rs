@@ -11,9 +11,21 @@
 //! ```
 //!
 //! With a batch of 1 there are no `position_ids` and no `attention_mask`: tokens follow those of the past, and all are visible.
+//!
+//! With [`Options::page`](crate::Options::page) caches are pools of pages, which sequences share (Kwon et al., *Efficient Memory Management
+//! for Large Language Model Serving with PagedAttention*, 2023). Each sequence begins at position 0, and page `i` of sequence `b` is
+//! `block_table[b, i]`:
+//!
+//! ```text
+//! input_ids i64[batch, seq]                  logits f32[batch, seq, vocabulary]
+//! position_ids i64[batch, seq]               present.N.key, present.N.value f32[pages, kv heads, page, head]
+//! block_table i32[batch, blocks]
+//! past_key_values.N.key, past_key_values.N.value f32[pages, kv heads, page, head]
+//! ```
 
 mod build;
 mod experts;
+mod pages;
 mod rotary;
 
 pub use build::build;

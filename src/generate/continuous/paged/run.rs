@@ -1,0 +1,285 @@
+//! The runs of sequences in pages.
+
+use super::super::{Generated, SequenceId, limits_of};
+use super::pages::{Page, UNUSED};
+use super::{Flight, Layout, PAGE, Paged, Sequence};
+use crate::generate::choose::{self, Choice, Limits};
+use crate::generate::{head, no_output, stepwise};
+use crate::model::device_error;
+use crate::{Error, Problem, Tensor};
+use std::collections::BTreeSet;
+use wgfc_ir::DType;
+use wgfc_runtime::session::Value;
+use wgfc_runtime::{DeviceTensor, Session};
+
+/// The rows of a run, and their tokens.
+struct Rows {
+    /// The sequence of each row.
+    layout: Layout,
+    /// The sequences whose next token the run chooses.
+    choosing: Vec<SequenceId>,
+    /// Tokens on the device: those that the run before chose. Without them, the rows take their pending ones.
+    device: Option<DeviceTensor>,
+}
+
+impl Paged {
+    /// Starts the next run, if it needs no token that has not been read; otherwise nothing, and returns false. Tokens that had to be read
+    /// meanwhile, and sequences that end because no token can follow, are added to `all`.
+    pub(super) fn start(&mut self, all: &mut Vec<Generated>) -> Result<bool, Error> {
+        let parted = |s: &&Sequence| s.pending().len() > 1;
+        let prompt = self.prompts.as_ref().and_then(|_| self.sequences.iter().find(parted)).map(|s| s.id);
+        let generate = self.sequences.iter().any(|s| self.takes_a_token(s));
+        if let Some(id) = prompt.filter(|_| !(self.after_prompt && generate)) {
+            self.after_prompt = true;
+            if self.start_prompt(id, all)? {
+                return Ok(true);
+            }
+        }
+        self.after_prompt = false;
+        if generate { self.start_tokens(all) } else { Ok(false) }
+    }
+
+    /// Whether a sequence takes part in a run of one token of each.
+    fn takes_a_token(&self, s: &Sequence) -> bool {
+        match s.pending().len() {
+            // The token that it takes is being chosen, and is not its last one.
+            0 => s.left > 1,
+            1 => true,
+            _ => self.prompts.is_none(),
+        }
+    }
+
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence, Error> {
+        let found = self.sequences.iter().find(|s| s.id == id);
+        found.ok_or_else(|| Error::Internal("a sequence that has ended".into()))
+    }
+
+    /// Makes sure that a sequence has pages for `tokens` more tokens, and returns false if it has to wait. If there are no pages, and no
+    /// run is to be read, the sequence that joined last gives its pages back.
+    fn has_room(&mut self, id: SequenceId, tokens: usize) -> Result<bool, Error> {
+        loop {
+            let s = self.sequence(id)?;
+            if s.held.pages.len() * PAGE >= s.fed + tokens {
+                return Ok(true);
+            }
+            let Some(page) = self.page()? else { break };
+            let s = self.sequences.iter_mut().find(|s| s.id == id);
+            s.into_iter().for_each(|s| s.held.pages.push(page));
+        }
+        if !self.flights.is_empty() {
+            return Ok(false);
+        }
+        let holding = || self.sequences.iter().filter(|s| !s.held.pages.is_empty() || s.id == id);
+        if holding().count() < 2 {
+            let positions = self.pages.count() * PAGE;
+            return Err(Error::Device(Problem::with_help(
+                format!("the device has no memory for more than {positions} positions of the cache"),
+                "give shorter prompts, ask for fewer tokens, or keep the cache in fewer bits (--cache q8)",
+            )));
+        }
+        if let Some(last) = holding().next_back().map(|s| s.id)
+            && let Some(s) = self.sequences.iter_mut().find(|s| s.id == last)
+        {
+            self.pages.release(&mut s.held);
+            self.recomputed += u64::from(s.fed > 0);
+            s.fed = 0;
+        }
+        Ok(false)
+    }
+
+    /// A page that no sequence holds. The pool grows while most of its pages are held.
+    fn page(&mut self) -> Result<Option<Page>, Error> {
+        let count = self.pages.count();
+        if 2 * (self.pages.held() + 1) >= count && count < self.limit {
+            let more = (2 * count).min(self.limit);
+            self.all_in_use(count)?;
+            match self.widths[0].session.grow_blocking(more) {
+                Ok(()) => self.pages.grow(more),
+                // What there is has to do.
+                Err(_) => self.limit = count,
+            }
+        }
+        Ok(self.pages.take())
+    }
+
+    /// Tells the states that they have `count` pages, which are copied when they grow.
+    fn all_in_use(&mut self, count: usize) -> Result<(), Error> {
+        let session = &mut self.widths[0].session;
+        let growths = session.program().states.iter().filter_map(|s| s.growth.as_ref());
+        let lengths: BTreeSet<String> = growths.map(|g| g.length.clone()).collect();
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        lengths.iter().try_for_each(|length| session.set_symbol(length, count).map_err(device_error))
+    }
+
+    /// Starts the run of the next part of a prompt.
+    fn start_prompt(&mut self, id: SequenceId, all: &mut Vec<Generated>) -> Result<bool, Error> {
+        let pending = self.sequence(id)?.pending().len();
+        let n = pending.min(self.chunk);
+        if !self.has_room(id, n)? {
+            return Ok(false);
+        }
+        let choosing = if n == pending { vec![id] } else { vec![] };
+        self.launch(&Rows { layout: vec![Some(id)], choosing, device: None }, n, all)?;
+        Ok(true)
+    }
+
+    /// Starts the run of one token of each sequence that has or will have one.
+    fn start_tokens(&mut self, all: &mut Vec<Generated>) -> Result<bool, Error> {
+        let taking: Vec<&Sequence> = self.sequences.iter().filter(|s| self.takes_a_token(s)).collect();
+        let unread = taking.iter().filter(|s| s.pending().is_empty()).count();
+        let choosing = taking.iter().filter(|s| s.pending().len() <= 1).map(|s| s.id).collect();
+        let taking: Vec<SequenceId> = taking.iter().map(|s| s.id).collect();
+        let (layout, device) = if unread == 0 {
+            let mut layout: Layout = taking.iter().copied().map(Some).collect();
+            layout.resize(self.rows_for(taking.len()), None);
+            (layout, None)
+        } else {
+            let Some(last) = self.flights.back().filter(|_| unread == taking.len()) else { return Ok(false) };
+            let together = taking.iter().all(|id| last.rows.contains(&Some(*id)));
+            // A run of fewer rows is worth waiting for.
+            if !together || self.rows_for(taking.len()) < last.rows.len() {
+                return Ok(false);
+            }
+            let layout = last.rows.iter().map(|id| id.filter(|id| taking.contains(id))).collect();
+            (layout, Some(last.started.output(head::TOKEN).ok_or_else(no_output)?.clone()))
+        };
+        for id in &taking {
+            if !self.has_room(*id, 1)? {
+                return Ok(false);
+            }
+        }
+        self.launch(&Rows { layout, choosing, device }, 1, all)?;
+        Ok(true)
+    }
+
+    /// The rows of the smallest program for this many sequences.
+    fn rows_for(&self, sequences: usize) -> usize {
+        let fits = self.widths.iter().find(|w| w.rows >= sequences);
+        fits.unwrap_or(self.widest()).rows
+    }
+
+    /// Starts a run of `n` tokens of each row, and the choice of the next tokens.
+    fn launch(&mut self, rows: &Rows, n: usize, all: &mut Vec<Generated>) -> Result<(), Error> {
+        let mut given: Vec<(&str, Value)> = self.inputs(rows, n)?.into();
+        let choosing = || self.sequences.iter().filter(|s| rows.choosing.contains(&s.id));
+        let limits = limits_of(choosing().map(|s| &s.choice));
+        let needs_tokens = choosing().any(|s| s.choice.needs_tokens());
+        let mut words = vec![];
+        for id in &rows.layout {
+            let Some(s) = self.sequences.iter_mut().find(|s| Some(s.id) == *id) else {
+                words.push(Default::default());
+                continue;
+            };
+            s.fed += n;
+            let known = s.fed.min(s.tokens.len());
+            self.pages.keep(&mut s.held, &s.tokens[..known]);
+            let chooses = rows.choosing.contains(&s.id) && limits.is_some() && !needs_tokens;
+            words.push(if chooses { s.choice.row() } else { Default::default() });
+        }
+        let width = self.widths.iter_mut().find(|w| w.rows >= rows.layout.len()).ok_or_else(no_output)?;
+        let session = match &mut self.prompts {
+            Some(s) if n > 1 => s,
+            _ => &mut width.session,
+        };
+        if needs_tokens {
+            given.push((head::CHOICE, choose::greedy().into()));
+            let logits = logits(session, &given)?;
+            // The choice depends on the tokens before.
+            while let Some(flight) = self.flights.pop_front() {
+                all.extend(self.read(flight)?);
+            }
+            return self.pick(logits, rows, all);
+        }
+        if rows.choosing.is_empty() {
+            given.push((head::CHOICE, choose::greedy().into()));
+            session.run_on_device_blocking(&given).map_err(device_error)?;
+            return Ok(());
+        }
+        let (words, limits) = match limits {
+            None => (choose::greedy(), Limits::default()),
+            Some(limits) => (choose::rows(&words), limits),
+        };
+        width.chooser.prepare(limits)?;
+        let own = if limits == Limits::default() { words.clone() } else { choose::greedy() };
+        given.push((head::CHOICE, own.into()));
+        let started = width.chooser.chosen(session, limits, &given, words, &[head::TOKEN])?;
+        let rows = rows.layout.iter().map(|id| id.filter(|id| rows.choosing.contains(id))).collect();
+        self.flights.push_back(Flight { started, rows, logprobs: None });
+        Ok(())
+    }
+
+    /// The inputs of a run of `n` tokens of each row.
+    fn inputs(&self, rows: &Rows, n: usize) -> Result<[(&'static str, Value); 3], Error> {
+        let (mut ids, mut positions, mut tables) = (vec![], vec![], vec![]);
+        for id in &rows.layout {
+            let Some(id) = id else {
+                ids.resize(ids.len() + n, 0);
+                positions.extend(0..n as i64);
+                tables.push(&[][..]);
+                continue;
+            };
+            let s = self.sequence(*id)?;
+            ids.extend(s.pending().iter().copied().chain(std::iter::repeat(0)).take(n));
+            positions.extend((s.fed..s.fed + n).map(|p| p as i64));
+            tables.push(&s.held.pages[..(s.fed + n).div_ceil(PAGE)]);
+        }
+        let count = rows.layout.len();
+        let blocks = tables.iter().map(|t| t.len()).max().unwrap_or(0).max(1);
+        // Blocks beyond the end of a sequence are read and hidden: they are its own, which hold numbers.
+        let table = tables.iter().flat_map(|t| {
+            let own = t.first().copied().unwrap_or(UNUSED);
+            t.iter().copied().chain(std::iter::repeat(own)).take(blocks)
+        });
+        let table: Vec<u8> = table.flat_map(|page| page.to_le_bytes()).collect();
+        let table = Tensor::new(DType::I32, vec![count, blocks], table).map_err(Error::Internal)?;
+        let ids = match &rows.device {
+            Some(token) => token.clone().into(),
+            None => Tensor::from_i64(vec![count, n], &ids).into(),
+        };
+        let positions = Tensor::from_i64(vec![count, n], &positions);
+        Ok([("input_ids", ids), ("position_ids", positions.into()), ("block_table", table.into())])
+    }
+
+    /// Starts the choice of the next tokens from logits. All tokens so far are known.
+    fn pick(&mut self, logits: DeviceTensor, rows: &Rows, all: &mut Vec<Generated>) -> Result<(), Error> {
+        for id in &rows.choosing {
+            let Some(s) = self.sequences.iter_mut().find(|s| s.id == *id) else { continue };
+            if let Err(e) = s.choice.prepare() {
+                all.push(Generated { sequence: s.id, token: Err(e), logprobs: None, end: None });
+                self.end(*id, true);
+            }
+        }
+        let choosing = || self.sequences.iter().filter(|s| rows.choosing.contains(&s.id));
+        if choosing().next().is_none() {
+            return Ok(());
+        }
+        let limits = limits_of(choosing().map(|s| &s.choice)).unwrap_or_else(Limits::rows);
+        let reports = choosing().any(|s| s.logprobs.is_some());
+        let mut choices: Vec<Option<&mut Choice>> = rows.layout.iter().map(|_| None).collect();
+        let mut layout: Layout = vec![None; choices.len()];
+        for s in self.sequences.iter_mut().filter(|s| rows.choosing.contains(&s.id)) {
+            let Some(row) = rows.layout.iter().position(|id| *id == Some(s.id)) else { continue };
+            layout[row] = Some(s.id);
+            choices[row] = Some(&mut s.choice);
+        }
+        let pick = stepwise::Pick::of(&mut choices, limits)?;
+        let width = self.widths.iter_mut().find(|w| w.rows >= layout.len()).ok_or_else(no_output)?;
+        let started = width.chooser.pick(logits.clone().into(), pick, &[head::TOKEN])?;
+        let logprobs = match reports {
+            true => {
+                let token = started.output(head::TOKEN).ok_or_else(no_output)?.clone();
+                Some(width.chooser.start_logprobs(logits, token)?)
+            }
+            false => None,
+        };
+        self.flights.push_back(Flight { started, rows: layout, logprobs });
+        Ok(())
+    }
+}
+
+/// Starts a run, and returns its logits.
+fn logits(session: &mut Session, given: &[(&str, Value)]) -> Result<DeviceTensor, Error> {
+    let made = session.run_on_device_blocking(given).map_err(device_error)?;
+    let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?;
+    Ok(logits.1)
+}
