@@ -443,10 +443,8 @@ impl Generator {
     /// As for [`Generator::generate`].
     pub fn begin(&mut self, prompt: &[i64], request: &Request) -> Result<Continuation, Error> {
         self.settle()?;
-        let words: Vec<i64> = prompt.iter().copied().filter(|t| !vision::stands_for_feature(*t)).collect();
-        let begun = self.pending.is_some() || words.len() < prompt.len();
-        let mut problems = problems_of(self.vocabulary, &words, begun, "");
-        problems.extend(self.pictures.problems(prompt, &request.images));
+        let mut problems = problems_of(self.vocabulary, prompt, self.pending.is_some(), "");
+        problems.extend(vision::problems(self.pictures.width(), prompt, &request.images));
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
         if total > self.capacity {
             let before =
@@ -493,7 +491,7 @@ impl Generator {
     }
 }
 
-/// The faults of a prompt; each message begins with `at`, which names the prompt.
+/// The faults of a prompt, apart from those of its pictures ([`vision::problems`]); each message begins with `at`, which names the prompt.
 fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
     let mut problems = vec![];
     let known = 0..vocabulary as i64;
@@ -503,13 +501,8 @@ fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> 
             "give at least one token to begin with",
         ));
     }
-    if prompt.iter().any(|t| vision::stands_for_feature(*t)) {
-        let message =
-            format!("{at}the prompt has a picture, which generators of several sequences do not take");
-        problems.push(Problem::with_help(message, "give it to a Generator, which has one sequence"));
-        return problems;
-    }
-    let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
+    let known = |t: &i64| known.contains(t) || vision::stands_for_feature(*t);
+    let strange: Vec<&i64> = prompt.iter().filter(|t| !known(t)).collect();
     if let Some(first) = strange.first() {
         let more =
             if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };

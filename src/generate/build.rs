@@ -82,10 +82,9 @@ impl Generator {
         let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph, 1)).check(options, have, least);
         let (long, short, verifier) = std::thread::scope(|scope| {
             let compile = |common, features| compile(file, common, &options.context, features, &check);
-            let features = if batch == 1 { Features::Taken } else { Features::None };
             let long = common.as_ref().map(|common| {
                 let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
-                (common, thread.spawn_scoped(scope, move || compile(common, features)))
+                (common, thread.spawn_scoped(scope, move || compile(common, Features::Taken)))
             });
             let short = compile(&single, Features::None);
             // A cache of fixed size does not count its positions.
@@ -95,7 +94,7 @@ impl Generator {
             let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
-                Err(_) => compile(common, features),
+                Err(_) => compile(common, Features::Taken),
             });
             (long.transpose(), short, verifier.transpose())
         });

@@ -133,6 +133,6 @@ pub struct Request {
     /// an end. A [`BatchGenerator`](super::BatchGenerator) takes none.
     pub constraint: Option<Constraint>,
     /// The pictures for whose features tokens of the prompt stand, as [`Decoder::encode_with_images`](super::Decoder::encode_with_images) and
-    /// [`Decoder::chat_prompt_with_images`](super::Decoder::chat_prompt_with_images) make it. Generators of several sequences take none.
+    /// [`Decoder::chat_prompt_with_images`](super::Decoder::chat_prompt_with_images) make it.
     pub images: Vec<ImageFeatures>,
 }

@@ -111,6 +111,35 @@ fn place(token: i64) -> Option<(i64, usize)> {
     Some((at >> ROW, usize::try_from(at & ((1 << ROW) - 1)).ok()?))
 }
 
+/// The faults of the pictures of a prompt, where rows of features have so many elements.
+pub(super) fn problems(width: Option<usize>, prompt: &[i64], images: &[ImageFeatures]) -> Vec<Problem> {
+    let mut problems = vec![];
+    let places: BTreeSet<(i64, usize)> = prompt.iter().filter_map(|t| place(*t)).collect();
+    let known = |(number, row): &(i64, usize)| images.iter().any(|i| i.number == *number && *row < i.len());
+    match width {
+        _ if places.is_empty() => {}
+        None => problems.push(Problem::with_help(
+            "the prompt has a picture, and the model has no program for prompts that takes one",
+            "take a vision-language model: a folder with onnx/decoder_model_merged.onnx, onnx/embed_tokens.onnx and onnx/vision_encoder.onnx, which is not compiled yet, and prompts of more than one token a run",
+        )),
+        Some(width) => {
+            for other in images.iter().map(|i| i.tensor().shape[1]).filter(|w| *w != width) {
+                problems.push(Problem::with_help(
+                    format!("a row of the picture's features has {other} numbers, and an embedding of the model {width}"),
+                    "take the vision encoder of the same model",
+                ));
+            }
+        }
+    }
+    if !places.iter().all(known) {
+        problems.push(Problem::with_help(
+            "the prompt has a picture that is not among the pictures of the request",
+            "give Request::images the pictures with which the prompt was made",
+        ));
+    }
+    problems
+}
+
 /// The features for which tokens of a generator's prompt stand.
 #[derive(Clone)]
 pub(super) struct Pictures {
@@ -130,34 +159,9 @@ impl Pictures {
         Pictures { width, places: BTreeMap::new(), rows: None }
     }
 
-    /// The faults of a prompt whose tokens stand for features of these pictures.
-    pub fn problems(&self, prompt: &[i64], images: &[ImageFeatures]) -> Vec<Problem> {
-        let mut problems = vec![];
-        let places: BTreeSet<(i64, usize)> = prompt.iter().filter_map(|t| place(*t)).collect();
-        let known =
-            |(number, row): &(i64, usize)| images.iter().any(|i| i.number == *number && *row < i.len());
-        match self.width {
-            _ if places.is_empty() => {}
-            None => problems.push(Problem::with_help(
-                "the prompt has a picture, and the model has no program for prompts that takes one",
-                "take a vision-language model: a folder with onnx/decoder_model_merged.onnx, onnx/embed_tokens.onnx and onnx/vision_encoder.onnx, which is not compiled yet, and prompts of more than one token a run",
-            )),
-            Some(width) => {
-                for other in images.iter().map(|i| i.tensor().shape[1]).filter(|w| *w != width) {
-                    problems.push(Problem::with_help(
-                        format!("a row of the picture's features has {other} numbers, and an embedding of the model {width}"),
-                        "take the vision encoder of the same model",
-                    ));
-                }
-            }
-        }
-        if !places.iter().all(known) {
-            problems.push(Problem::with_help(
-                "the prompt has a picture that is not among the pictures of the request",
-                "give Request::images the pictures with which the prompt was made",
-            ));
-        }
-        problems
+    /// The number of elements of a row of features; `None` if prompts can have no pictures.
+    pub fn width(&self) -> Option<usize> {
+        self.width
     }
 
     /// Copies the features of the pictures that occur in the prompt to the device.
@@ -178,8 +182,8 @@ impl Pictures {
         Ok(())
     }
 
-    /// The inputs of a run of these tokens after `past` others, which chooses as the words say, and the number of tokens by which the
-    /// program is taken: features are taken by the one for prompts alone.
+    /// The inputs of a run of these tokens after `past` others, which chooses as the words say, and the number of tokens that says
+    /// which program runs.
     pub fn given<'i>(
         &self,
         inputs: &'i [Input],
@@ -187,24 +191,30 @@ impl Pictures {
         past: usize,
         words: Tensor,
     ) -> (Vec<(&'i str, Value)>, usize) {
-        let Some(width) = self.width else { return (given(inputs, ids, past, words), ids.count()) };
-        let pictured = match ids {
-            Ids::Host(ids) if ids.iter().any(|t| stands_for_feature(*t)) => true,
-            _ if ids.count() < 2 => return (given(inputs, ids, past, words), ids.count()),
-            _ => false,
+        let mut placed = vec![];
+        if let Ids::Host(ids) = ids {
+            placed.extend_from_slice(ids);
+        }
+        let (features, n) = self.place(&mut placed, ids.count());
+        let mut given = match ids {
+            Ids::Host(_) => given(inputs, &Ids::Host(&placed), past, words),
+            Ids::Device(_) => given(inputs, ids, past, words),
         };
-        let rows = match (&self.rows, pictured) {
-            (Some(rows), true) => rows.clone().into(),
-            _ => Tensor::from_f32(vec![1, width], &vec![0.0; width]).into(),
-        };
-        let placed: Vec<i64> = match ids {
-            Ids::Host(ids) => ids.iter().map(|t| self.row(*t)).collect(),
-            Ids::Device(_) => vec![],
-        };
-        let ids = if pictured { &Ids::Host(&placed) } else { ids };
-        let mut given = given(inputs, ids, past, words);
-        given.push((FEATURES, rows));
-        (given, ids.count().max(2))
+        given.extend(features.map(|f| (FEATURES, f)));
+        (given, n)
+    }
+
+    /// Places the tokens of a run of `n` positions that stand for features: they become those that the program for prompts takes. Returns
+    /// its input of features if it is to run, and the number of positions that says which program runs.
+    pub fn place(&self, ids: &mut [i64], n: usize) -> (Option<Value>, usize) {
+        let Some(width) = self.width else { return (None, n) };
+        let pictured = ids.iter().any(|t| stands_for_feature(*t));
+        ids.iter_mut().for_each(|t| *t = self.row(*t));
+        match (&self.rows, pictured) {
+            (Some(rows), true) => (Some(rows.clone().into()), n.max(2)),
+            _ if n > 1 => (Some(Tensor::from_f32(vec![1, width], &vec![0.0; width]).into()), n),
+            _ => (None, n),
+        }
     }
 
     /// The token that the program takes for one of a prompt.

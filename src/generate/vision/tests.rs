@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::generate::{
-    ChatOptions, Decoder, Generator, GeneratorOptions, ImageEncoder, Message, Request, Sampling,
+    BatchGenerator, ChatOptions, ContinuousGenerator, Decoder, Generator, GeneratorOptions, ImageEncoder,
+    Message, Request, Sampling,
 };
 use crate::npy;
 use std::path::{Path, PathBuf};
@@ -113,6 +114,64 @@ fn pictures_and_texts_give_the_tokens_of_transformers() {
             let sampling = Sampling { repetition_penalty: 1.3, ..Sampling::default() }.without_chance();
             let penalised = Request { sampling, ..two.clone() };
             assert_eq!(tokens(&mut g, &prompt, &penalised), model.ids("penalised_tokens"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn sequences_with_pictures_run_side_by_side() {
+    for name in ["idefics3"] {
+        let model = Expected::open(name);
+        let d = &model.decoder;
+        for gpu in wgfc_runtime::testing::gpus().iter().take(1) {
+            let options = GeneratorOptions { capacity: 64, prompt_chunk: 8, ..Default::default() };
+            let mut encoder = ImageEncoder::on_device(gpu.clone(), d, &options).unwrap();
+            let given = npy::read(&model.folder.join("pixel_values.npy")).unwrap();
+            let one = encoder.encode_pixels(&given).unwrap();
+            let other = encoder.encode(&picture("other.png")).unwrap();
+            let prompt = "<s> compare <image> and <image> :";
+            let requests = [
+                (prompt, vec![one.clone(), other], "two_tokens"),
+                ("<s> the sea is", vec![], "text_tokens"),
+                (prompt, vec![one.clone(), one], "same_tokens"),
+            ];
+            let requests = requests.map(|(text, images, want)| {
+                let prompt = d.encode_with_images(text, &images).unwrap();
+                (prompt, Request { max_new_tokens: 10, images, ..Request::default() }, model.ids(want))
+            });
+            let mut all = ContinuousGenerator::on_device(gpu.clone(), d, 2, &options).unwrap();
+            let mut got = BTreeMap::new();
+            let mut step = |all: &mut ContinuousGenerator| {
+                for g in all.step().unwrap() {
+                    got.entry(g.sequence).or_insert_with(Vec::new).push(g.token.unwrap());
+                }
+            };
+            let mut ids = vec![];
+            for (i, (prompt, request, _)) in requests.iter().enumerate() {
+                while all.running() == 2 {
+                    step(&mut all);
+                }
+                ids.push(all.join(prompt, request).unwrap());
+                (0..2 * i).for_each(|_| step(&mut all));
+            }
+            while all.running() > 0 {
+                step(&mut all);
+            }
+            for (id, (_, _, want)) in ids.iter().zip(&requests) {
+                assert_eq!(got[id], *want, "{name}");
+            }
+            let none = Request { images: vec![], ..requests[0].1.clone() };
+            assert!(all.join(&requests[0].0, &none).is_err());
+            // Prompts of one length, in step.
+            let mut batch = BatchGenerator::on_device(gpu.clone(), d, 2, &options).unwrap();
+            let request =
+                Request { max_new_tokens: 10, images: requests[0].1.images.clone(), ..Request::default() };
+            let prompts = [&requests[0].0[..], &requests[2].0];
+            let rows: Vec<_> = batch.generate(&prompts, &request).unwrap().collect::<Result<_, _>>().unwrap();
+            for (row, want) in [&requests[0].2, &requests[2].2].into_iter().enumerate() {
+                let got: Vec<i64> = rows.iter().filter_map(|r| r[row]).collect();
+                assert_eq!(got, *want, "{name}");
+            }
         }
     }
 }
