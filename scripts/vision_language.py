@@ -5,9 +5,10 @@
 
 Needs: pip install torch torchvision transformers onnx pillow. One folder for each of the architectures Idefics3 (SmolVLM) and LLaVA, with `onnx/vision_encoder.onnx`,
 `onnx/embed_tokens.onnx` and `onnx/decoder_model_merged.onnx` as optimum names their inputs and outputs, and the files of the processor. Weights are random.
-`picture.png` is read by both. `expected.json` holds greedy tokens, `*.npy` the pixels and features.
+`picture.png` is read by both, `picture.url` is the same as a URL. `expected.json` holds greedy tokens, `*.npy` the pixels and features.
 """
 
+import base64
 import json
 import sys
 import warnings
@@ -227,6 +228,7 @@ def main():
     torch.set_num_threads(1)
     image = picture()
     image.save(folder / "picture.png")
+    (folder / "picture.url").write_text("data:image/png;base64," + base64.b64encode((folder / "picture.png").read_bytes()).decode())
     image.rotate(180).save(folder / "other.png")
     for make in (idefics3, llava):
         torch.manual_seed(0)

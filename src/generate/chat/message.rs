@@ -60,10 +60,14 @@ impl Message {
     /// assert!(message.has_images());
     /// ```
     pub fn user_with_images(images: usize, text: impl Into<String>) -> Message {
-        let part = |kind: &str| ("type".to_owned(), Json::Text(kind.to_owned()));
-        let mut parts = vec![Json::Object(vec![part("image")]); images];
-        parts.push(Json::Object(vec![part("text"), ("text".to_owned(), Json::Text(text.into()))]));
+        let mut parts = vec![Message::image_part(); images];
+        let text = [("type", "text".to_owned()), ("text", text.into())];
+        parts.push(Json::Object(text.map(|(key, text)| (key.to_owned(), Json::Text(text))).to_vec()));
         Message { content: Some(Content::Parts(parts)), ..Message::new("user", "") }
+    }
+    /// The part of a content that stands for a picture.
+    pub(crate) fn image_part() -> Json {
+        Json::Object(vec![("type".to_owned(), Json::Text("image".to_owned()))])
     }
     /// Whether a part of the content is a picture.
     pub fn has_images(&self) -> bool {
