@@ -240,7 +240,7 @@ fn what_does_not_fit_is_refused_in_words() {
     };
     let of = |image: &ImageFeatures| image.tokens().collect::<Vec<i64>>();
     says(g.begin(&of(&good[0]), &ask(&[])).err().unwrap(), "not among the pictures of the request");
-    says(g.begin(&of(&wide), &ask(&[wide.clone()])).err().unwrap(), "has 33 numbers");
+    says(g.begin(&of(&wide), &ask(std::slice::from_ref(&wide))).err().unwrap(), "has 33 numbers");
     let mut one =
         Generator::on_device(gpu.clone(), d, &GeneratorOptions { prompt_chunk: 1, ..options.clone() })
             .unwrap();
