@@ -276,7 +276,7 @@ impl Decoder {
         self.tokenizer().ok()?.id(text).map(i64::from)
     }
 
-    fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
+    pub(super) fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
         let given = self.tokenizer.as_ref().map(|t| t.as_ref().map_err(Clone::clone));
         given.unwrap_or_else(|| Err(self.no_tokenizer()))
     }

@@ -132,6 +132,7 @@ impl Decoder {
         options: &ChatOptions,
         images: &[ImageFeatures],
     ) -> Result<Vec<i64>, Error> {
+        self.tokenizer()?;
         let text = self.chat_text(messages, options)?;
         match self.marks()? {
             // Without pictures a text may have the mark as a word.
