@@ -117,8 +117,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     };
     if t.json {
         let text = if text { Some(decoder.decode(&tokens)?) } else { None };
-        let image = decoder.image_token()?.unwrap_or_default();
-        let prompt: Vec<i64> = prompt.iter().map(|t| if *t < 0 { image } else { *t }).collect();
+        let image = if a.image.is_empty() { None } else { decoder.image_token()? };
+        let token = |t: &i64| image.filter(|_| *t < 0).unwrap_or(*t);
+        let prompt: Vec<i64> = prompt.iter().map(token).collect();
         let mut printed = serde_json::json!({
             "ran_on": stats.place,
             "random_weights": a.decoder.random_weights,

@@ -266,16 +266,6 @@ impl Decoder {
         read.map(|value| Some((path, value)))
     }
 
-    /// The text of a token, as the vocabulary has it.
-    pub(super) fn token_text(&self, id: i64) -> Option<String> {
-        self.tokenizer().ok()?.token(u32::try_from(id).ok()?)
-    }
-
-    /// The id of the token with this text, if the vocabulary has it.
-    pub(super) fn token_id(&self, text: &str) -> Option<i64> {
-        self.tokenizer().ok()?.id(text).map(i64::from)
-    }
-
     pub(super) fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
         let given = self.tokenizer.as_ref().map(|t| t.as_ref().map_err(Clone::clone));
         given.unwrap_or_else(|| Err(self.no_tokenizer()))

@@ -15,7 +15,7 @@ pub enum Picture {
     File(PathBuf),
     /// The bytes of one.
     Bytes(Vec<u8>),
-    /// What a processor made of it: floats `[3, height, width]`.
+    /// The pixel values that a processor made: floats `[3, height, width]`.
     Pixels(Tensor),
 }
 

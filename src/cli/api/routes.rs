@@ -48,7 +48,7 @@ pub struct Server {
     pub decoder: Arc<Decoder>,
     /// The forms of answers, which are made when first needed.
     pub forms: Arc<OnceLock<Result<Forms, Error>>>,
-    /// What makes features of pictures.
+    /// The vision encoder for pictures in messages.
     pub images: Arc<Images>,
     pub work: Work,
     pub metrics: Arc<Metrics>,

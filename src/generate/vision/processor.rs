@@ -1,4 +1,4 @@
-//! What a model's publisher says about how a picture becomes numbers: `preprocessor_config.json`.
+//! The steps by which a picture becomes numbers, as the model's publisher says in `preprocessor_config.json`.
 
 use crate::Error;
 use crate::generate::Decoder;
@@ -32,7 +32,7 @@ pub enum Size {
     Longest(u32),
 }
 
-/// How a picture becomes numbers. A picture is one tile.
+/// The steps by which a picture becomes numbers. A picture is one tile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
     pub filter: Filter,
@@ -47,7 +47,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Reads what lies beside a model.
+    /// Reads the settings beside a model.
     pub fn of(decoder: &Decoder) -> Result<Processor, Error> {
         for name in FILES {
             let Some((path, value)) = decoder.json_beside(name)? else { continue };

@@ -71,6 +71,16 @@ impl Decoder {
         Ok(Some(Marks { token, text, mark, around: family.map_or(["", ""], |f| f.2) }))
     }
 
+    /// The text of a token, as the vocabulary has it.
+    fn token_text(&self, id: i64) -> Option<String> {
+        self.tokenizer().ok()?.token(u32::try_from(id).ok()?)
+    }
+
+    /// The id of the token with this text, if the vocabulary has it.
+    fn token_id(&self, text: &str) -> Option<i64> {
+        self.tokenizer().ok()?.id(text).map(i64::from)
+    }
+
     fn no_images(&self) -> Error {
         Error::file_help(
             self.path(),
@@ -104,8 +114,10 @@ impl Decoder {
         if images.is_empty() && !self.has_image_encoder() {
             return self.encode(text);
         }
-        let Some(marks) = self.marks()? else {
-            return if images.is_empty() { self.encode(text) } else { Err(self.no_images()) };
+        let marks = match self.marks()? {
+            Some(marks) => marks,
+            None if images.is_empty() => return self.encode(text),
+            None => return Err(self.no_images()),
         };
         let mark = if text.contains(&marks.mark) { &marks.mark } else { MARK };
         let front = if text.contains(mark) { String::new() } else { mark.repeat(images.len()) };
@@ -134,14 +146,12 @@ impl Decoder {
     ) -> Result<Vec<i64>, Error> {
         self.tokenizer()?;
         let text = self.chat_text(messages, options)?;
-        match self.marks()? {
-            // Without pictures a text may have the mark as a word.
-            Some(marks) if !images.is_empty() || messages.iter().any(Message::has_images) => {
-                self.placed(&text, &marks.mark, &marks, images, false)
-            }
-            None if !images.is_empty() => Err(self.no_images()),
-            _ => self.tokens_of(&text, false),
+        // Without pictures a text may have the mark as a word.
+        if images.is_empty() && !messages.iter().any(Message::has_images) {
+            return self.tokens_of(&text, false);
         }
+        let marks = self.marks()?.ok_or_else(|| self.no_images())?;
+        self.placed(&text, &marks.mark, &marks, images, false)
     }
 
     /// The tokens of a text whose marks are replaced by pictures. `special`: with the special tokens that the tokenizer adds.
@@ -185,11 +195,10 @@ impl Decoder {
     /// # Errors
     /// Another number of such tokens than of rows; a model without a token for pictures.
     pub fn place_images(&self, tokens: &[i64], images: &[ImageFeatures]) -> Result<Vec<i64>, Error> {
-        match self.marks()? {
-            _ if images.is_empty() => Ok(tokens.to_vec()),
-            Some(marks) => placed(tokens, marks.token, images),
-            None => Err(self.no_images()),
+        if images.is_empty() {
+            return Ok(tokens.to_vec());
         }
+        placed(tokens, self.marks()?.ok_or_else(|| self.no_images())?.token, images)
     }
 }
 

@@ -60,7 +60,7 @@ fn pictures_and_texts_give_the_tokens_of_transformers() {
             let step = if name == "llava" { 1.0 / 255.0 / 0.26 } else { 2.0 / 255.0 };
             let far = distance(&pixels.to_f32s().unwrap(), &model.tensor("pixel_values.npy"));
             assert!(far < 1.1 * step, "{name}: {far}");
-            // The same numbers give the same features.
+            // Equal numbers give equal features.
             let given = npy::read(&model.folder.join("pixel_values.npy")).unwrap();
             let exact = encoder.encode_pixels(&given).unwrap();
             let far = distance(&exact.tensor().to_f32s().unwrap(), &model.tensor("image_features.npy"));
