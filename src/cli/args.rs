@@ -248,6 +248,10 @@ pub struct CompileOptions {
     /// structure; may be repeated
     #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
     pub states: Vec<(String, String)>,
+    /// Keep the caches of a GGUF file or of a checkpoint in pages of this many positions, which sequences share: the input `block_table`
+    /// names those of each
+    #[arg(long, value_name = "POSITIONS", value_parser = clap::value_parser!(i64).range(1..=65536))]
+    pub page: Option<i64>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
@@ -294,6 +298,7 @@ impl CompileOptions {
             weights: self.precision.weight_bits(),
             activations: self.precision.activations(),
             cache: self.precision.cache_type(),
+            page: self.page,
             memory_limit: self.memory_limit,
             iteration_limit: self.iteration_limit,
             ..Options::default()

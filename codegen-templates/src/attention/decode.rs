@@ -1,6 +1,6 @@
 //! Attention of few queries: a workgroup each.
 
-use super::Problem;
+use super::{Problem, Window};
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
@@ -18,6 +18,8 @@ pub struct Decode {
     pub parts: u32,
     /// Threads of a subgroup, a power of two; 1 where there are none.
     pub subgroup: u32,
+    /// The keys that query `s` sees, if the mask is 0 for them and hides all others.
+    pub window: Option<Window>,
 }
 
 /// A value of all threads made of one of each.
@@ -44,6 +46,7 @@ struct DecodeSlots<'a> {
     slices: u32,
     depth_max: u32,
     parts: u32,
+    window: Option<String>,
     unroll: u32,
     unroll_list: Vec<u32>,
     local: Local,
@@ -81,6 +84,7 @@ impl Decode {
             slices: self.slices(),
             depth_max: self.depth_max,
             parts: self.parts,
+            window: self.window.as_ref().map(Window::text),
             unroll: UNROLL,
             unroll_list: (0..UNROLL).collect(),
             local: Local::new(self.subgroup),

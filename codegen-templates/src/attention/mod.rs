@@ -89,7 +89,7 @@ impl Window {
             window: self.text(),
         }
     }
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let extreme = |of: &str, all: &[String], start: &str| {
             all.iter().fold(start.to_owned(), |r, next| format!("{of}({r}, {next})"))
         };

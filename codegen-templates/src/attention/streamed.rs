@@ -1,6 +1,6 @@
 //! Attention of few queries: keys and values are streamed through registers.
 
-use super::Problem;
+use super::{Problem, Window};
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
@@ -34,6 +34,8 @@ pub struct Streamed {
     pub query_fours: bool,
     /// Parts of the keys, as in [`Decode::parts`](super::Decode::parts).
     pub parts: u32,
+    /// The keys that query `s` sees, if the mask is 0 for them and hides all others.
+    pub window: Option<Window>,
 }
 
 /// Four elements of a line that a thread has.
@@ -64,6 +66,7 @@ struct StreamedSlots<'a> {
     value_quads: u32,
     query_fours: bool,
     parts: u32,
+    window: Option<String>,
     subgroups: u32,
     /// The heads, up to a power of two.
     turned: u32,
@@ -164,6 +167,7 @@ impl Streamed {
             value_quads: self.problem.e / 4,
             query_fours: self.query_fours,
             parts: self.parts,
+            window: self.window.as_ref().map(Window::text),
             subgroups: threads / subgroup,
             turned,
             turns,

@@ -29,7 +29,6 @@ pub(super) fn emit(
     schedule: &attention::Attention,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let window = Window::of(kernel);
     let decode = matches!(schedule, attention::Attention::Streamed(_) | attention::Attention::Decode(_));
     // So many neighbours are read at a time, where that is possible.
     let runs = match schedule {
@@ -67,6 +66,9 @@ pub(super) fn emit(
         }
     }
     module.uses_cooperative = on_units;
+    // Behind a bound that is not uniform there can be no barrier. Data are uniform in bindings that are only read.
+    let streams = matches!(schedule, attention::Attention::Streamed(_));
+    let window = Window::of(kernel, &|t| streams || module.bindings.is_read(t));
     let mut top = Scope::new(4);
     let batch_text = module.extent(&mut top, batch)?;
     let s_text = module.extent(&mut top, s)?;
@@ -90,12 +92,17 @@ pub(super) fn emit(
     operand(&mut module, &mut functions, "q", qs, 1, 3)?;
     operand(&mut module, &mut functions, "k", ks, 2, 3)?;
     operand(&mut module, &mut functions, "v", vs, 2, 4)?;
-    if let Some(mask) = mask {
-        if kernel.body.dtype(*mask).reg() != Reg::F32 {
+    let exact = if decode && window.is_bounded() && window.exact && !window.half {
+        Some(Seen { free: None, ..seen(&mut module, &top, &window, true, ["s", "s"])? })
+    } else {
+        None
+    };
+    if let Some(mask) = mask.filter(|_| exact.is_none()) {
+        if kernel.body.dtype(mask).reg() != Reg::F32 {
             return Err(Diagnostic::internal("an attention mask is not a float"));
         }
         functions.push_str(&match masks.is_empty() {
-            true => module.function("load_mask", &[0, 1, 2], *mask)?,
+            true => module.function("load_mask", &[0, 1, 2], mask)?,
             false => load_masks(&mut module, &masks)?,
         });
         functions.push('\n');
@@ -142,7 +149,7 @@ pub(super) fn emit(
             if tiles.kept && depth.is_none() {
                 return Err(Diagnostic::internal("queries of an unknown width are not kept"));
             }
-            let window = seen(&mut module, &top, &window, *empty_is_zero)?;
+            let window = seen(&mut module, &top, &window, *empty_is_zero, ["first", "last"])?;
             module.subgroup = (subgroup > 1).then_some(subgroup);
             let fours = roots.each_ref().map(|ids| ids.len() > 1);
             let (problem, bytes) = (problem(&module), tiles.workgroup_bytes(depth, width, subgroup));
@@ -156,7 +163,7 @@ pub(super) fn emit(
             if !matrices.fits(depth, width) || roots.iter().any(|r| r.len() != 8) {
                 return Err(Diagnostic::internal(format!("{matrices:?} does not fit the queries and keys")));
             }
-            let window = seen(&mut module, &top, &window, *empty_is_zero)?;
+            let window = seen(&mut module, &top, &window, *empty_is_zero, ["first", "last"])?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
             let (problem, mask_run) = (problem(&module), masks.len() as u32);
@@ -181,9 +188,9 @@ pub(super) fn emit(
             module.subgroup = Some(stream.subgroup);
             let query_fours = qs.len() == 4;
             let attention::Stream { threads, lanes, unroll, heads, run, subgroup } = stream;
-            let (problem, parts) = (problem(&module), *parts);
+            let (problem, parts, window) = (problem(&module), *parts, exact);
             let own = template::Stream { threads, lanes, unroll, heads, run, subgroup };
-            let a = Streamed { problem, stream: own, depth, query_fours, parts };
+            let a = Streamed { problem, stream: own, depth, query_fours, parts, window };
             let problems = batch.div(&i64::from(stream.heads).into(), &[]);
             let groups = &(s * &problems) * i64::from(parts);
             (a.render(), stream.threads, stream.workgroup_bytes(width), groups)
@@ -191,8 +198,9 @@ pub(super) fn emit(
         attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             module.subgroup = (subgroup > 1).then_some(subgroup);
-            let a = Decode { problem: problem(&module), threads, depth_max, parts: *parts, subgroup };
-            (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(*parts))
+            let (problem, parts, window) = (problem(&module), *parts, exact);
+            let a = Decode { problem, threads, depth_max, parts, subgroup, window };
+            (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(parts))
         }
     };
     let wgsl = wgsl.map_err(template_error)?;
@@ -295,19 +303,30 @@ fn operands(
     Ok((new, roots, masks))
 }
 
-/// Which keys a block of queries may see.
-fn seen(module: &mut Module, top: &Scope, window: &Window, empty_is_zero: bool) -> Result<Seen, Diagnostic> {
+/// Which keys the queries between two may see.
+fn seen(
+    module: &mut Module,
+    top: &Scope,
+    window: &Window,
+    empty_is_zero: bool,
+    ends: [&str; 2],
+) -> Result<Seen, Diagnostic> {
     let mut s = top.inner(4);
     s.bind_var(0, "batch");
-    s.bind_var(1, "first");
-    s.bind_var(2, "last");
+    s.bind_var(1, ends[0]);
+    s.bind_var(2, ends[1]);
+    let one_query = ends[0] == ends[1];
     let last = |a: &Atom| matches!(a, Atom::Var(1)).then(|| Poly::var(2));
     // The least, or the greatest, of the block: bounds are linear.
     let mut ends = |all: &[Poly], of: &str| {
         let one = |p: &Poly| {
             let first = module.index(&mut s, p)?;
             let end = p.subst(&last, &[]);
-            Ok(if end == *p { first } else { format!("{of}({first}, {})", module.index(&mut s, &end)?) })
+            Ok(if end == *p || one_query {
+                first
+            } else {
+                format!("{of}({first}, {})", module.index(&mut s, &end)?)
+            })
         };
         all.iter().map(one).collect::<Result<Vec<_>, Diagnostic>>()
     };

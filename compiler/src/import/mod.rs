@@ -79,6 +79,9 @@ impl ExternalData for NoExternalData {
     }
 }
 
+/// The most positions of a page ([`Options::page`]).
+const MOST_OF_A_PAGE: i64 = 65536;
+
 /// Imports a model of any format, which its first bytes identify. All errors are collected.
 ///
 /// # Errors
@@ -90,7 +93,24 @@ impl ExternalData for NoExternalData {
 /// assert_eq!(errors.0.len(), 1);
 /// ```
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    match Format::of(bytes) {
+    let format = Format::of(bytes);
+    if let Some(page) = options.page {
+        let problem = match format.is_built() {
+            true if (1..=MOST_OF_A_PAGE).contains(&page) => None,
+            true => Some((
+                format!("a page of a cache cannot have {page} positions"),
+                format!("give a number from 1 to {MOST_OF_A_PAGE}"),
+            )),
+            false => Some((
+                "the model's graph says how its caches are laid out, which cannot become pages".to_owned(),
+                "leave out --page, or give a GGUF file or a checkpoint of the model".to_owned(),
+            )),
+        };
+        if let Some((message, help)) = problem {
+            return Err(Diagnostic::unsupported(message).help(help).into());
+        }
+    }
+    match format {
         Format::Onnx => onnx::import(bytes, external, options),
         Format::Archive => fx::import(bytes, external, options),
         Format::Gguf => gguf::import(bytes, external, options),

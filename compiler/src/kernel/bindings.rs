@@ -146,6 +146,11 @@ impl Bindings {
             .ok_or_else(|| Diagnostic::internal(format!("tensor {tensor} is not bound")))
     }
 
+    /// Whether a tensor is in a binding that the kernel only reads.
+    pub fn is_read(&self, tensor: TensorId) -> bool {
+        self.find(tensor).is_ok_and(|(_, b)| b.access == Access::Read)
+    }
+
     /// Declares a tensor as an array of vectors of `elements`; it must be only read, or only written in whole vectors. False if that is
     /// not possible.
     pub fn declare_vectors(&mut self, graph: &KernelGraph, tensor: TensorId, elements: u32) -> bool {

@@ -4,10 +4,11 @@
 //! scores of a query that sees a key.
 
 use super::bounds::compared;
-use super::{Attention, Body, Expr, ExprId, Family, Kernel};
+use super::{Attention, Body, Expr, ExprId, Family, Kernel, TensorId};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly, UnaryOp};
 
-/// The keys visible to query `%1` of problem `%0`: none before `from` or after `to`. Each bound is linear in `%1` and contains no data.
+/// The keys visible to query `%1` of problem `%0`: none before `from` or after `to`. Each bound is linear in `%1`, and data in it depend on
+/// `%0` alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Lower bounds of the visible keys, all of which hold.
@@ -24,16 +25,17 @@ pub struct Window {
 const LEAST_HALF: f64 = -65504.0;
 
 impl Window {
-    /// The window of an attention kernel.
-    pub fn of(kernel: &Kernel) -> Window {
+    /// The window of an attention kernel. Elements of tensors that are `usable` may be data in the bounds.
+    pub fn of(kernel: &Kernel, usable: &dyn Fn(TensorId) -> bool) -> Window {
         let Family::Attention(Attention { mask: Some(mask), .. }) = &kernel.family else {
             return Window::default();
         };
         let mut window = Window::default();
         let (conditions, zero) = seen(&kernel.body, *mask, 0, &mut window.half);
         window.exact = zero;
+        let usable = |e: ExprId| depends_on_problem(&kernel.body, e, usable);
         for (e, truth) in conditions {
-            window.exact &= holds_only_if(&kernel.body, e, truth, &mut window);
+            window.exact &= holds_only_if(&kernel.body, e, truth, &mut window, &usable);
         }
         let Window { from, to, .. } = &mut window;
         for all in [from, to] {
@@ -103,19 +105,25 @@ fn constant(body: &Body, e: ExprId) -> Option<f64> {
 }
 
 /// Adds the bounds that hold where `e` is `truth`. Returns whether the bounds also imply that.
-fn holds_only_if(body: &Body, e: ExprId, truth: bool, window: &mut Window) -> bool {
+fn holds_only_if(
+    body: &Body,
+    e: ExprId,
+    truth: bool,
+    window: &mut Window,
+    usable: &dyn Fn(ExprId) -> bool,
+) -> bool {
+    let mut both = |a: ExprId, b: ExprId| {
+        let first = holds_only_if(body, a, truth, window, usable);
+        holds_only_if(body, b, truth, window, usable) && first
+    };
     match body.expr(e) {
         Expr::Const(s) => (s.bits != 0) == truth,
-        Expr::Unary(UnaryOp::Not, a) => holds_only_if(body, *a, !truth, window),
-        Expr::Binary(BinaryOp::And, a, b) if truth && body.dtype(e) == DType::Bool => {
-            holds_only_if(body, *a, true, window) & holds_only_if(body, *b, true, window)
-        }
-        Expr::Binary(BinaryOp::Or, a, b) if !truth && body.dtype(e) == DType::Bool => {
-            holds_only_if(body, *a, false, window) & holds_only_if(body, *b, false, window)
-        }
+        Expr::Unary(UnaryOp::Not, a) => holds_only_if(body, *a, !truth, window, usable),
+        Expr::Binary(BinaryOp::And, a, b) if truth && body.dtype(e) == DType::Bool => both(*a, *b),
+        Expr::Binary(BinaryOp::Or, a, b) if !truth && body.dtype(e) == DType::Bool => both(*a, *b),
         _ => {
             let known = compared(body, e, truth);
-            let whole = known.iter().all(|(small, large)| window.add(&(large - small)));
+            let whole = known.iter().all(|(small, large)| window.add(&(large - small), usable));
             whole && !known.is_empty()
         }
     }
@@ -123,7 +131,7 @@ fn holds_only_if(body: &Body, e: ExprId, truth: bool, window: &mut Window) -> bo
 
 impl Window {
     /// Adds the bound that `p`, over the query and the key, is non-negative. False if it cannot be expressed as one.
-    fn add(&mut self, p: &Poly) -> bool {
+    fn add(&mut self, p: &Poly, usable: &dyn Fn(ExprId) -> bool) -> bool {
         let (mut rest, mut factor) = (Poly::ZERO, 0);
         for (m, c) in p.terms() {
             match m.as_slice() {
@@ -133,9 +141,18 @@ impl Window {
                 }
             }
         }
-        if !rest.data().is_empty() || rest.vars().iter().any(|v| *v > 1) || !linear(&rest) {
+        if !rest.data().iter().all(|e| usable(*e)) || rest.vars().iter().any(|v| *v > 1) || !linear(&rest) {
             return false;
         }
+        // Numbers of keys are far smaller, and sums with these do not wrap.
+        let within = |a: &Atom| match a {
+            Atom::Data(_) => {
+                let p = Poly::atom(a.clone()).max_of(&Poly::constant(-MOST), &[]);
+                Some(p.min_of(&Poly::constant(MOST), &[]))
+            }
+            _ => None,
+        };
+        let rest = rest.subst(&within, &[]);
         match factor {
             1 => self.from.push(-&rest),
             -1 => self.to.push(rest),
@@ -143,6 +160,21 @@ impl Window {
         }
         true
     }
+}
+
+/// The greatest magnitude of data in a bound.
+const MOST: i64 = 1 << 30;
+
+/// Whether an expression depends on the problem `%0` alone, and reads usable tensors only.
+fn depends_on_problem(body: &Body, e: ExprId, usable: &dyn Fn(TensorId) -> bool) -> bool {
+    body.reachable(&[e]).into_iter().all(|e| {
+        let known = match body.expr(e) {
+            Expr::Load { tensor, .. } => usable(*tensor),
+            Expr::Acc(_) | Expr::Shared { .. } => false,
+            _ => true,
+        };
+        known && body.expr(e).index().into_iter().all(|p| p.vars().iter().all(|v| *v == 0))
+    })
 }
 
 /// Whether `%1` occurs only in the first power and not inside quotients or extremes.
@@ -174,7 +206,7 @@ mod tests {
              t3[8*s*%0 + 8*%1 + %4] = e{result}\n"
         );
         let graph = parse(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
-        let w = Window::of(&graph.kernels[0]);
+        let w = Window::of(&graph.kernels[0], &|_| true);
         let list = |all: &[Poly]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (exact, half) = (if w.exact { " exact" } else { "" }, if w.half { " half" } else { "" });
         format!("from [{}] to [{}]{exact}{half}", list(&w.from), list(&w.to))

@@ -109,21 +109,29 @@ impl Mask {
         }
         let mut f = ScalarFn::default();
         let (mut args, mut shape) = (vec![], vec![s.clone(), t.clone()]);
-        let distance = match offset {
-            Offset::Is(d) => f.push(N::Index(&(Poly::var(1) - Poly::var(0)) - d)),
+        // The distance of a key from the query without the offset, and the offset.
+        let (distance, offset) = match offset {
+            Offset::Is(d) => (&(Poly::var(1) - Poly::var(0)) - d, None),
             Offset::Of(v) => {
                 args.push(*v);
                 shape = vec![cx.shape(*v)[0].clone(), Dim::ONE, s.clone(), t.clone()];
-                let start = f.push(N::Arg(0));
-                let d = f.push(N::Index(Poly::var(3) - Poly::var(2)));
-                f.push(N::Binary(B::Sub, d, start))
+                (Poly::var(3) - Poly::var(2), Some(f.push(N::Arg(0))))
             }
         };
         let mut all = None;
         for (bound, op) in bounds {
             if let Some(b) = bound {
-                let c = f.push(N::Const(Scalar::from_i64(DType::I32, b)));
-                let inside = f.push(N::Binary(op, distance, c));
+                let inside = match offset {
+                    Some(start) => {
+                        let d = f.push(N::Index(&distance - b));
+                        f.push(N::Binary(op, d, start))
+                    }
+                    None => {
+                        let d = f.push(N::Index(distance.clone()));
+                        let c = f.push(N::Const(Scalar::from_i64(DType::I32, b)));
+                        f.push(N::Binary(op, d, c))
+                    }
+                };
                 all = Some(match all {
                     Some(a) => f.push(N::Binary(B::And, a, inside)),
                     None => inside,

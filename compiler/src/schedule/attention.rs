@@ -87,7 +87,7 @@ struct Problem {
 
 impl Problem {
     fn of(kernel: &Kernel, k: &kernel::Attention) -> Problem {
-        let window = Window::of(kernel);
+        let window = Window::of(kernel, &|_| true);
         let width = |d: &Dim| d.as_const().and_then(|d| u32::try_from(d).ok()).filter(|d| *d > 0);
         Problem { d: width(&k.d), e: width(&k.e).unwrap_or(1), bounded: window.is_bounded() }
     }
