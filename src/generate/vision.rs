@@ -8,6 +8,10 @@
 mod encoder;
 #[cfg_attr(not(feature = "image"), path = "vision/without.rs")]
 mod pixels;
+#[cfg_attr(
+    not(any(feature = "image", test)),
+    expect(dead_code, reason = "without the feature `image` pictures are not read")
+)]
 mod processor;
 mod prompt;
 #[cfg(all(test, feature = "chat", feature = "image", feature = "tokenizers"))]
