@@ -146,6 +146,37 @@ pub(crate) fn in_words(e: &std::io::Error) -> String {
     }
 }
 
+/// The names of the files into which vision-language models are cut, without what says the type of their weights, as in `_q4f16`: the
+/// decoder, the embedding of tokens, and the encoder of pictures.
+const DECODER: &str = "decoder_model_merged";
+pub(crate) const EMBEDDING: &str = "embed_tokens";
+pub(crate) const VISION: &str = "vision_encoder";
+
+/// The files of a part in a folder, one for each type of weights.
+fn kinds(folder: &Path, part: &str) -> Vec<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let is_kind = |p: &PathBuf| {
+        let stem = p.file_stem().and_then(|s| s.to_str()).and_then(|s| s.strip_prefix(part));
+        p.extension().is_some_and(|x| x == "onnx") && stem.is_some_and(|k| k.is_empty() || k.starts_with('_'))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut all: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(is_kind).collect();
+    all.sort();
+    all
+}
+
+/// The file of a part beside a decoder: the one with the decoder's type of weights, otherwise the plain one or the only one.
+pub(crate) fn part_beside(decoder: &Path, part: &str) -> Option<PathBuf> {
+    let kind = decoder.file_stem()?.to_str()?.strip_prefix(DECODER)?;
+    let folder = decoder.parent()?;
+    let named = [kind, ""].map(|k| folder.join(format!("{part}{k}.onnx")));
+    if let Some(found) = named.into_iter().find(|p| p.is_file()) {
+        return Some(found);
+    }
+    let mut all = kinds(folder, part).into_iter();
+    all.next().filter(|_| all.next().is_none())
+}
+
 /// The model in a folder, as published ones are laid out.
 pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, Error> {
     let inner = folder.join("onnx");
@@ -155,6 +186,14 @@ pub(crate) fn model_in(folder: &Path) -> Result<PathBuf, Error> {
         }
     }
     let mut models = vec![];
+    for of in [folder, &inner] {
+        if !kinds(of, EMBEDDING).is_empty() && models.is_empty() {
+            models = kinds(of, DECODER);
+        }
+    }
+    if let Some(plain) = models.iter().find(|m| m.file_stem().is_some_and(|s| s == DECODER)) {
+        return Ok(plain.clone());
+    }
     for (of, extension) in [(folder, "onnx"), (&inner, "onnx"), (folder, "gguf")] {
         if models.is_empty() && of.is_dir() {
             let entries = std::fs::read_dir(of).map_err(|e| unreadable(of, in_words(&e)))?;

@@ -7,7 +7,7 @@
 //! [`ContinuousGenerator`] several that begin and end at any time. With [`GeneratorOptions::speculate`] tokens are guessed by a
 //! [`Proposer`] and several verified in one run. A [`Scorer`] computes how likely given tokens are, an [`Embedder`] one vector for each text. [`Generator::chat`] answers
 //! [`Message`]s, of which a model's
-//! [`ChatTemplate`] makes the prompt.
+//! [`ChatTemplate`] makes the prompt. An [`ImageEncoder`] makes features of pictures, for which tokens of a vision-language model's prompt stand.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -47,6 +47,7 @@ mod speculate;
 mod stepwise;
 mod text;
 mod tokens;
+mod vision;
 
 pub use batch::{BatchGenerator, BatchTokens};
 pub use chat::{ChatOptions, ChatTemplate, Content, Json, Message};
@@ -64,6 +65,7 @@ pub use text::{
     ADDED_TEMPLATE, CONFIG, Choices, Decoder, Defaults, POOLING, TOKENIZER, TOKENIZER_CONFIG, TextStream,
 };
 pub use tokens::{Continuation, Tokens};
+pub use vision::{ImageEncoder, ImageFeatures};
 
 use crate::model::device_error;
 use crate::value_info::ValueInfo;
@@ -75,6 +77,7 @@ use speculate::Speculation;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use vision::Pictures;
 use wgfc_compiler::decoding::head;
 use wgfc_runtime::session::DeviceMemory;
 use wgfc_runtime::{Gpu, Profile, Session};
@@ -110,6 +113,8 @@ pub struct Generator {
     vocabulary: usize,
     capacity: usize,
     chunk: usize,
+    /// The features for which tokens of the prompt stand.
+    pictures: Pictures,
     /// The number of positions of the cache that are valid. A run that was started ahead of need may have written beyond
     /// them.
     kept: usize,
@@ -372,7 +377,8 @@ impl Generator {
     }
 
     /// The tokens of the assistant's next message. The prompt is that of [`Decoder::chat_prompt`]; of the messages, those that
-    /// are new are processed, the others are in the cache ([`Generator::complete`]). The answer ends at a token of
+    /// are new are processed, the others are in the cache ([`Generator::complete`]). Parts `{"type": "image"}` stand for the pictures of the
+    /// request in their order. The answer ends at a token of
     /// `request.stop` or [`Decoder::stop_tokens`].
     ///
     /// # Errors
@@ -402,7 +408,7 @@ impl Generator {
         options: &ChatOptions,
         request: &Request,
     ) -> Result<Tokens<'_>, Error> {
-        let prompt = decoder.chat_prompt(messages, options)?;
+        let prompt = decoder.chat_prompt_with_images(messages, options, &request.images)?;
         let mut request = request.clone();
         request.stop.extend(decoder.stop_tokens());
         self.complete(&prompt, &request)
@@ -438,6 +444,7 @@ impl Generator {
     pub fn begin(&mut self, prompt: &[i64], request: &Request) -> Result<Continuation, Error> {
         self.settle()?;
         let mut problems = problems_of(self.vocabulary, prompt, self.pending.is_some(), "");
+        problems.extend(vision::problems(self.pictures.width(), prompt, &request.images));
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
         if total > self.capacity {
             let before =
@@ -462,6 +469,7 @@ impl Generator {
         choice.follow(prompt);
         self.chooser.prepare(choice.limits())?;
         self.prepare_verification(choice.limits())?;
+        self.pictures.take(self.decode.gpu(), prompt, &request.images)?;
         self.number = next_number();
         Ok(Continuation::new(self.number, feed, request, choice))
     }
@@ -483,7 +491,7 @@ impl Generator {
     }
 }
 
-/// The faults of a prompt; each message begins with `at`, which names the prompt.
+/// The faults of a prompt, apart from those of its pictures ([`vision::problems`]); each message begins with `at`, which names the prompt.
 fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
     let mut problems = vec![];
     let known = 0..vocabulary as i64;
@@ -493,7 +501,8 @@ fn problems_of(vocabulary: usize, prompt: &[i64], continues: bool, at: &str) -> 
             "give at least one token to begin with",
         ));
     }
-    let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
+    let known = |t: &i64| known.contains(t) || vision::stands_for_feature(*t);
+    let strange: Vec<&i64> = prompt.iter().filter(|t| !known(t)).collect();
     if let Some(first) = strange.first() {
         let more =
             if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };

@@ -4,16 +4,17 @@ use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;
 use crate::{Error, Options, Program};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use wgfc_compiler::import::{ExternalData, Format, Imported, NoExternalData, fx, onnx};
+use wgfc_compiler::decoding::joined;
+use wgfc_compiler::import::{ExternalData, Format, Imported, NoExternalData, declared_inputs, fx, onnx};
 use wgfc_compiler::passes::{After, State, Watch};
 use wgfc_compiler::pipeline::{self, Amend, Fused, Observe};
 use wgfc_compiler::{Diagnostic, Errors, Location};
-use wgfc_ir::Graph;
 use wgfc_ir::program::Stats;
 use wgfc_ir::tensor::ByteOwner;
+use wgfc_ir::{Dim, Graph};
 
 /// A model's file, memory-mapped, and the source of its external data.
 ///
@@ -33,6 +34,8 @@ pub struct ModelFile {
     bytes: Arc<dyn ByteOwner>,
     folder: Option<ModelFolder>,
     random: Option<RandomWeights>,
+    /// The model in front of it, such as the embedding of tokens of a decoder that takes embeddings.
+    front: Option<Box<ModelFile>>,
 }
 
 impl ExternalData for ModelFile {
@@ -57,7 +60,9 @@ impl ExternalData for ModelFile {
 
 impl ModelFile {
     /// Opens a model. Its external data is read from its folder when it is compiled. Of a folder the model in it is opened:
-    /// `model.onnx` or `onnx/model.onnx`, or the only `.onnx` or `.gguf` file, or `config.json` with weights in safetensors.
+    /// `model.onnx` or `onnx/model.onnx`, or the only `.onnx` or `.gguf` file, or `config.json` with weights in safetensors. The decoder of a
+    /// vision-language model (`decoder_model_merged.onnx`, or one with the type of its weights behind that) has the model `embed_tokens`
+    /// beside it joined in front, so that it takes token ids.
     ///
     /// # Errors
     /// A file that cannot be read or is empty; a folder with no model or several.
@@ -68,7 +73,9 @@ impl ModelFile {
             return Err(Error::file_help(path, "is empty", "copy or export the model again"));
         }
         let folder = ModelFolder::of(path)?;
-        Ok(ModelFile { path: path.to_owned(), bytes, folder: Some(folder), random: None })
+        let front = crate::files::part_beside(path, crate::files::EMBEDDING);
+        let front = front.map(|path| ModelFile::open(&path).map(Box::new)).transpose()?;
+        Ok(ModelFile { path: path.to_owned(), bytes, folder: Some(folder), random: None, front })
     }
 
     /// A model that is already in memory. It has no folder, so the bytes must contain all of its data.
@@ -84,7 +91,7 @@ impl ModelFile {
     /// # Ok(()) }
     /// ```
     pub fn of_bytes(bytes: Arc<dyn ByteOwner>) -> ModelFile {
-        ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
+        ModelFile { path: PathBuf::new(), bytes, folder: None, random: None, front: None }
     }
 
     /// Generates all external weights of an ONNX model at random instead of reading them, or the weights that an archive of
@@ -99,6 +106,8 @@ impl ModelFile {
     /// ```
     pub fn with_random_weights(mut self) -> Result<ModelFile, Error> {
         self.random = Some(RandomWeights::of(self.bytes(), &self).map_err(|e| self.located(e))?);
+        let front = self.front.take().map(|f| f.with_random_weights().map(Box::new));
+        self.front = front.transpose()?;
         Ok(self)
     }
 
@@ -147,6 +156,7 @@ impl ModelFile {
             all.push((self.path.clone(), self.bytes.clone()));
         }
         all.extend(self.folder.iter().flat_map(ModelFolder::opened));
+        all.extend(self.front.iter().flat_map(|f| f.originals().0));
         crate::artefact::Originals(all)
     }
 
@@ -215,7 +225,7 @@ impl ModelFile {
         observe: Observe<'_>,
         watch: Watch<'_>,
     ) -> Result<Fused, Errors> {
-        let (graph, stats) = pipeline::imported(self.bytes(), self, options, amend, observe)?;
+        let (graph, stats) = pipeline::imported_by(&|| self.read(options), options, amend, observe)?;
         pipeline::fuse_watched(graph, stats, options, observe, watch)
     }
 
@@ -229,7 +239,7 @@ impl ModelFile {
     /// # Ok(()) }
     /// ```
     pub fn imported(&self, options: &Options) -> Result<(Graph, Stats), Error> {
-        pipeline::imported(self.bytes(), self, options, &mut |_| Ok(()), &mut |_, _| {})
+        pipeline::imported_by(&|| self.read(options), options, &mut |_| Ok(()), &mut |_, _| {})
             .map_err(|e| self.located(e.into()))
     }
 
@@ -274,7 +284,42 @@ impl ModelFile {
 
     /// Imports the model into a graph of core operators, as the reference evaluator takes it.
     pub fn import(&self, options: &Options) -> Result<Imported, Error> {
-        wgfc_compiler::import::import(self.bytes(), self, options).map_err(|e| self.located(e.into()))
+        self.read(options).map_err(|e| self.located(e.into()))
+    }
+
+    /// The graph of the model, and of the one in front of it.
+    fn read(&self, options: &Options) -> Result<Imported, Errors> {
+        let mut imported = wgfc_compiler::import::import(self.bytes(), self, options)?;
+        if let Some(front) = &self.front {
+            front.join(&mut imported, options).map_err(|e| front.named(e))?;
+        }
+        Ok(imported)
+    }
+
+    /// Joins this model in front of one that has been imported, if that takes what this one makes.
+    fn join(&self, imported: &mut Imported, options: &Options) -> Result<(), Errors> {
+        let open = Options { dims: BTreeMap::new(), taps: vec![], ..options.clone() };
+        let inputs = declared_inputs(self.bytes(), self, &open)?;
+        let symbols: BTreeSet<_> = inputs.iter().flat_map(|(_, t)| &t.shape).flat_map(Dim::symbols).collect();
+        let dims = options.dims.iter().filter(|(s, _)| symbols.contains(s.as_str()));
+        let own = Options { dims: dims.map(|(s, n)| (s.clone(), *n)).collect(), ..open };
+        let front = wgfc_compiler::import::import(self.bytes(), self, &own)?;
+        if !joined::are_joinable(&front.graph, &imported.graph) {
+            return Ok(());
+        }
+        joined::join(&front.graph, &mut imported.graph)?;
+        imported.model_nodes += front.model_nodes;
+        imported.bytes_unfused = &imported.bytes_unfused + &front.bytes_unfused;
+        imported.warnings.extend(front.warnings);
+        imported.operators.extend(front.operators);
+        Ok(())
+    }
+
+    /// Errors that name this model, which is in front of another.
+    fn named(&self, mut errors: Errors) -> Errors {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        errors.0.iter_mut().for_each(|d| d.message = format!("{name}: {}", d.message));
+        errors
     }
 
     fn located(&self, e: Error) -> Error {
@@ -346,7 +391,9 @@ impl ModelFile {
             return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());
         }
         let all = self.locations()?.into_iter();
-        Ok(all.filter(|(name, _)| self.open(name).is_err()).collect())
+        let own = all.filter(|(name, _)| self.open(name).is_err());
+        let front = self.front.as_ref().map(|f| f.missing_weights()).transpose()?;
+        Ok(own.chain(front.into_iter().flatten()).collect())
     }
 }
 

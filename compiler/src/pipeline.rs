@@ -2,7 +2,7 @@
 
 use crate::error::{Diagnostic, Errors};
 use crate::fuse::Fusion;
-use crate::import::ExternalData;
+use crate::import::{ExternalData, Imported};
 use crate::kernel::{KernelGraph, TensorId};
 use crate::layout::Arranged;
 use crate::options::{Options, Precision};
@@ -99,8 +99,18 @@ pub fn imported(
     amend: Amend<'_>,
     observe: Observe<'_>,
 ) -> Result<(Graph, Stats), Errors> {
+    imported_by(&|| crate::import::import(model, external, options), options, amend, observe)
+}
+
+/// [`imported`] for a model that `import` imports.
+pub fn imported_by(
+    import: &dyn Fn() -> Result<Imported, Errors>,
+    options: &Options,
+    amend: Amend<'_>,
+    observe: Observe<'_>,
+) -> Result<(Graph, Stats), Errors> {
     let stage = Stage::new("import");
-    let imported = crate::import::import(model, external, options)?;
+    let imported = import()?;
     let mut graph = imported.graph;
     stage.done(imported.model_nodes, &graph);
     verify(&graph, "import")?;

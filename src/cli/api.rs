@@ -4,6 +4,7 @@ mod answers;
 mod embeddings;
 mod engine;
 mod forms;
+mod images;
 mod likely;
 mod metrics;
 mod protocol;
@@ -18,6 +19,7 @@ use super::{adapter, generate, shown};
 use embeddings::Embeddings;
 use engine::Engine;
 use hyper_util::service::TowerToHyperService;
+use images::Images;
 use metrics::Metrics;
 use routes::{Server, Work};
 use std::net::{SocketAddr, TcpListener};
@@ -56,12 +58,14 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     let decoder = generate::weighted(decoder, &a.decoder, t)?;
     let metrics = Arc::new(Metrics::default());
     let thread = |e| Error::Internal(format!("no thread for the engine: {e}"));
+    let mut images = Images::none();
     let work = if a.embeddings {
         let embedder = embedder(a, &decoder, t)?;
         t.warnings(embedder.warnings());
         Work::Embed(Embeddings::start(embedder, a.queue.into()).map_err(thread)?)
     } else {
-        let generator = generator(a, &decoder, t)?;
+        let (generator, encoder) = generator(a, &decoder, t)?;
+        images = encoder;
         t.warnings(generator.warnings());
         t.note(&format!("{} sequences at a time, {} may wait", generator.batch(), a.queue));
         Work::Generate(Engine::start(generator, a.queue.into(), metrics.clone()).map_err(thread)?)
@@ -69,6 +73,7 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     let server = Arc::new(Server {
         decoder: Arc::new(decoder),
         forms: Arc::default(),
+        images: Arc::new(images),
         work,
         metrics,
         model: name(a),
@@ -95,18 +100,19 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
     connections::serve(listener, limits, move |_| TowerToHyperService::new(router.clone())).map_err(taken)
 }
 
-/// Compiles the decoder.
-fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<ContinuousGenerator, Error> {
+/// Compiles the decoder. Its vision encoder, if it has one, is compiled for the first picture.
+fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<(ContinuousGenerator, Images), Error> {
     compiled(a, decoder, t, CHUNK, |gpu, options| {
         let make = |batch| ContinuousGenerator::on_device(gpu.clone(), decoder, batch, options);
-        match a.batch {
+        let made = match a.batch {
             Some(batch) => make(batch.into()),
             None => match make(BATCH) {
                 // The model takes one sequence at a time, or does not tell sequences of different lengths apart.
                 Err(Error::Usage(_)) => make(1),
                 made => made,
             },
-        }
+        };
+        Ok((made?, Images::on_device(gpu, decoder, options)?))
     })
 }
 

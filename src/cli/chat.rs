@@ -3,15 +3,18 @@
 use super::adapter;
 use super::args::ChatArgs;
 use super::generate::{constraint, sampling, set_up, weighted};
+use super::pictures::Pictures;
 use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Instant;
-use wgfc::generate::{ChatOptions, Message};
+use wgfc::generate::{ChatOptions, ImageFeatures, Message};
 use wgfc::{Decoder, Error, Generator, Request};
 
 /// The most bytes of a line.
 const LINE: u64 = 1 << 20;
+/// The line that adds a picture to the next message begins so.
+const PICTURE: &str = "/image ";
 
 /// Answers the lines of stdin. On a terminal an error of a turn is printed and the next line is read; otherwise it ends the
 /// command.
@@ -25,6 +28,10 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
     decoder.chat_prompt(&first, &chat.options)?;
     let decoder = weighted(decoder, &a.decoder, t)?;
     let gpu = adapter::open(&a.decoder.adapter, t)?;
+    let mut pictures = Pictures::new(&gpu, &a.decoder);
+    for path in &a.image {
+        chat.waiting.push(pictures.read(path, &decoder, t)?);
+    }
     let (mut generator, cache) =
         set_up(&gpu, &decoder, (a.capacity, BTreeMap::new()), (&a.decoder, &a.speculation), &a.model, t)?;
     chat.request.sampling = sampling(&a.sampling, &decoder);
@@ -32,7 +39,8 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
 
     let asks = std::io::stdin().is_terminal() && !t.json;
     if asks {
-        t.note("each line is a message; /reset begins a new conversation, /exit ends");
+        let image = if decoder.has_image_encoder() { "/image FILE adds a picture, " } else { "" };
+        t.note(&format!("each line is a message; {image}/reset begins a new conversation, /exit ends"));
     }
     let mut lines = std::io::stdin().lock();
     let ended = loop {
@@ -52,6 +60,17 @@ pub fn main(a: &ChatArgs, t: &Terminal) -> Result<(), Error> {
                     break Err(e);
                 }
                 t.note("a new conversation begins");
+            }
+            text if text.starts_with(PICTURE) => {
+                let path = text[PICTURE.len()..].trim();
+                match pictures.read(path.as_ref(), &decoder, t) {
+                    Ok(features) => {
+                        chat.waiting.push(features);
+                        t.note(&format!("{path} is in front of the next message"));
+                    }
+                    Err(e) if asks => t.error(&e),
+                    Err(e) => break Err(e),
+                }
             }
             text => match chat.answer(text, &mut generator, &decoder, t) {
                 Ok(true) => {}
@@ -94,6 +113,8 @@ fn line(from: &mut impl BufRead) -> Result<Option<String>, Error> {
 struct Conversation {
     system: Option<Message>,
     messages: Vec<Message>,
+    /// The pictures in front of the next message.
+    waiting: Vec<ImageFeatures>,
     options: ChatOptions,
     request: Request,
     capacity: usize,
@@ -107,6 +128,7 @@ impl Conversation {
         Conversation {
             messages: system.iter().cloned().collect(),
             system,
+            waiting: vec![],
             options: ChatOptions::default(),
             request: Request { max_new_tokens: a.max_new_tokens, ..Request::default() },
             capacity: a.capacity,
@@ -117,6 +139,7 @@ impl Conversation {
     /// Removes all messages but the instructions.
     fn reset(&mut self, generator: &mut Generator) -> Result<(), Error> {
         self.messages = self.system.iter().cloned().collect();
+        self.request.images.clear();
         generator.reset()
     }
 
@@ -129,18 +152,26 @@ impl Conversation {
         decoder: &Decoder,
         t: &Terminal,
     ) -> Result<bool, Error> {
-        let before = self.messages.len();
-        self.messages.push(Message::user(text));
+        let (before, pictures) = (self.messages.len(), self.request.images.len());
+        self.messages.push(match self.waiting.len() {
+            0 => Message::user(text),
+            n => Message::user_with_images(n, text),
+        });
+        self.request.images.extend(self.waiting.iter().cloned());
         let done = self.turn(generator, decoder, t);
         if done.is_err() {
             self.messages.truncate(before);
+            self.request.images.truncate(pictures);
+        } else {
+            self.waiting.clear();
         }
         done
     }
 
     fn turn(&mut self, generator: &mut Generator, decoder: &Decoder, t: &Terminal) -> Result<bool, Error> {
         let started = Instant::now();
-        let prompt = decoder.chat_prompt(&self.messages, &self.options)?;
+        let images = &self.request.images;
+        let prompt = decoder.chat_prompt_with_images(&self.messages, &self.options, images)?;
         let room = self.capacity.saturating_sub(prompt.len());
         if room == 0 {
             return Err(Error::usage(

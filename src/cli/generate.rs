@@ -4,13 +4,14 @@ use super::adapter;
 use super::args::{DecoderArgs, FormArgs, GenerateArgs, SamplingArgs, SpeculationArgs};
 use super::compile::say_random_weights;
 use super::device_cache::DeviceCache;
+use super::pictures::Pictures;
 use super::terminal::Terminal;
 use super::{shown, speculation};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wgfc::compiler::budget::Budget;
-use wgfc::generate::{Choices, Constraint, Setup, Speculated, cached_tokens};
+use wgfc::generate::{Choices, Constraint, ImageFeatures, Setup, Speculated, cached_tokens};
 use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::Gpu;
@@ -28,17 +29,29 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let started = Instant::now();
     let mut decoder = open(&a.model, &a.decoder, t)?;
     let text = a.prompt.is_some();
-    let prompt = match (&a.prompt, &a.tokens) {
-        (Some(text), _) => decoder.encode(text)?,
-        (None, Some(ids)) => ids.clone(),
-        (None, None) => vec![],
+    let encoded = |decoder: &Decoder, images: &[ImageFeatures]| match (&a.prompt, &a.tokens) {
+        (Some(text), _) => decoder.encode_with_images(text, images),
+        (None, Some(ids)) => decoder.place_images(ids, images),
+        (None, None) => Ok(vec![]),
     };
+    // Without pictures, faults of the prompt are errors before a device is opened.
+    let words = if a.image.is_empty() { Some(encoded(&decoder, &[])?) } else { None };
     decoder = weighted(decoder, &a.decoder, t)?;
-    let request = request(a, &decoder)?;
+    let mut request = request(a, &decoder)?;
+    let mut gpu = None;
+    let prompt = match words {
+        Some(prompt) => prompt,
+        None => {
+            let mut pictures = Pictures::new(gpu.insert(adapter::open(&a.decoder.adapter, t)?), &a.decoder);
+            let images = a.image.iter().map(|path| pictures.read(path, &decoder, t));
+            request.images = images.collect::<Result<_, _>>()?;
+            encoded(&decoder, &request.images)?
+        }
+    };
     let saved = a.load_cache.as_deref().map(cached_tokens).transpose()?;
     let need = prompt.len().saturating_add(a.max_new_tokens).max(saved.map_or(0, |s| s.len()));
     let capacity = a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need));
-    let gpu = adapter::open(&a.decoder.adapter, t)?;
+    let gpu = gpu.map_or_else(|| adapter::open(&a.decoder.adapter, t), Ok)?;
     let read = started.elapsed().as_secs_f64();
     let budget = Budget::of_data(a.decoder.memory_limit);
     let context = a.context.iter().map(|c| super::inputs::given(c, "--context", &budget));
@@ -104,6 +117,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     };
     if t.json {
         let text = if text { Some(decoder.decode(&tokens)?) } else { None };
+        let image = if a.image.is_empty() { None } else { decoder.image_token()? };
+        let token = |t: &i64| image.filter(|_| *t < 0).unwrap_or(*t);
+        let prompt: Vec<i64> = prompt.iter().map(token).collect();
         let mut printed = serde_json::json!({
             "ran_on": stats.place,
             "random_weights": a.decoder.random_weights,
@@ -212,6 +228,7 @@ fn request(a: &GenerateArgs, decoder: &Decoder) -> Result<Request, Error> {
         stop: if a.ignore_end { vec![] } else { decoder.stop_tokens() },
         logprobs: a.logprobs,
         constraint: constraint(&a.form, decoder)?,
+        images: vec![],
     })
 }
 

@@ -34,6 +34,7 @@ mod load;
 mod loops;
 mod passes;
 mod perplexity;
+mod pictures;
 mod profile;
 mod reduce;
 mod regret;

@@ -8,9 +8,10 @@
 use super::build::Built;
 use super::choose::{self, Choice, Limits};
 use super::roles::Step;
-use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
+use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens, vision};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
+use wgfc_compiler::decoding::joined::FEATURES;
 use wgfc_runtime::session::{DeviceMemory, Started, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Profile, Session};
 
@@ -226,6 +227,7 @@ impl BatchGenerator {
         for (i, (prompt, row)) in prompts.iter().zip(&self.rows).enumerate() {
             let at = format!("prompt {i}: ");
             problems.extend(super::problems_of(self.vocabulary(), prompt, row.pending.is_some(), &at));
+            problems.extend(vision::problems(self.generator.pictures.width(), prompt, &request.images));
         }
         let feeds: Vec<Vec<i64>> = prompts
             .iter()
@@ -265,6 +267,8 @@ impl BatchGenerator {
         }
         let choice = Choice::new(request.sampling.as_ref(), self.vocabulary());
         self.generator.chooser.prepare(choice.limits())?;
+        let g = &mut self.generator;
+        g.pictures.take(g.decode.gpu(), &prompts.concat(), &request.images)?;
         Ok(BatchTokens {
             choice,
             left: request.max_new_tokens,
@@ -374,8 +378,9 @@ impl BatchGenerator {
             Feed::Host(columns, n) => (*columns, *n),
             Feed::Device(..) => (&empty[..], 1),
         };
-        let step = self.inputs_of(columns, n);
+        let mut step = self.inputs_of(columns, n);
         let g = &mut self.generator;
+        let (features, long) = g.pictures.place(&mut step.ids, n);
         g.reserve(g.positions() + n)?;
         let (words, limits, wanted) = match pick {
             None => (choose::greedy(), Limits::default(), None),
@@ -388,7 +393,8 @@ impl BatchGenerator {
         let mut given: Vec<(&str, Value)> = g.inputs.iter().map(|i| (i.name.as_str(), value(i))).collect();
         let own = if limits == Limits::default() { words.clone() } else { choose::greedy() };
         given.push((head::CHOICE, own.into()));
-        let session = tokens::session(&mut g.prefill, &mut g.decode, n);
+        given.extend(features.map(|f| (FEATURES, f)));
+        let session = tokens::session(&mut g.prefill, &mut g.decode, long);
         let mut logits = None;
         let started = match wanted {
             None => {

@@ -2,14 +2,18 @@
 
 use super::chooser::Chooser;
 use super::fits::Sizes;
-use super::programs::{self, Compilations, Verifier, compilations, compile, share_weights, vocabulary};
+use super::programs::{
+    self, Compilations, Features, Verifier, compilations, compile, share_weights, vocabulary,
+};
 use super::speculate::Speculation;
+use super::vision::Pictures;
 use super::{Decoder, Generator, GeneratorOptions, Setup, head, roles, saved};
 use crate::model::device_error;
 use crate::value_info::program_values;
 use crate::{Error, Options, Program};
 use std::sync::OnceLock;
 use std::time::Instant;
+use wgfc_compiler::decoding::joined::FEATURES;
 use wgfc_compiler::{DeviceProfile, Errors};
 use wgfc_ir::Graph;
 use wgfc_runtime::kernel::Checks;
@@ -77,12 +81,12 @@ impl Generator {
         let sizes = OnceLock::new();
         let check = |graph: &Graph| sizes.get_or_init(|| Sizes::of(graph, 1)).check(options, have, least);
         let (long, short, verifier) = std::thread::scope(|scope| {
-            let compile = |common| compile(file, common, &options.context, &check);
+            let compile = |common, features| compile(file, common, &options.context, features, &check);
             let long = common.as_ref().map(|common| {
                 let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
-                (common, thread.spawn_scoped(scope, move || compile(common)))
+                (common, thread.spawn_scoped(scope, move || compile(common, Features::Taken)))
             });
-            let short = compile(&single);
+            let short = compile(&single, Features::None);
             // A cache of fixed size does not count its positions.
             let grows = short.as_ref().is_ok_and(|(_, caches)| caches.fixed.is_none());
             let verification = verification.as_ref().filter(|_| grows);
@@ -90,7 +94,7 @@ impl Generator {
             let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
-                Err(_) => compile(common),
+                Err(_) => compile(common, Features::Taken),
             });
             (long.transpose(), short, verifier.transpose())
         });
@@ -145,7 +149,7 @@ impl Generator {
         let verified = verifier.and_then(|v| Some((sessions.next()?, v.turns)));
         let speculation = verified.map(|(s, turns)| (s, options.speculate + 1, turns));
         let mut ports = program_values(&long.as_ref().unwrap_or(&short).inputs);
-        ports.retain(|p| p.name != head::CHOICE);
+        ports.retain(|p| p.name != head::CHOICE && p.name != FEATURES);
         let vocabulary = vocabulary(&short)?;
         let inputs = roles::inputs(&ports, None, &options.context);
         let mut inputs = inputs.map_err(|problems| Error::from(Errors(problems)))?;
@@ -172,6 +176,7 @@ impl Generator {
             inputs,
             vocabulary,
             capacity: options.capacity.min(fixed.unwrap_or(usize::MAX)),
+            pictures: Pictures::new(long.as_ref()),
             chunk: long.map_or(1, |long| programs::chunk(&long, options.prompt_chunk)),
             kept: 0,
             written: fixed.map(|_| 0),

@@ -9,7 +9,7 @@ mod rows;
 mod tests;
 
 use super::choose::{Choice, Limits};
-use super::{Decoder, GeneratorOptions, LogProbs, Request, problems_of};
+use super::{Decoder, GeneratorOptions, LogProbs, Request, problems_of, vision};
 use crate::model::device_error;
 use crate::{Error, Problem};
 use paged::Paged;
@@ -67,6 +67,9 @@ pub struct Bounds {
     pub vocabulary: usize,
     /// The most tokens of a sequence, prompt and generated ones together.
     pub capacity: usize,
+    /// The number of elements of a row of the features of pictures ([`ImageFeatures`](super::ImageFeatures)); `None` if prompts can have no
+    /// pictures.
+    pub features: Option<usize>,
 }
 
 impl Bounds {
@@ -77,6 +80,7 @@ impl Bounds {
     /// sampling parameters.
     pub fn check(&self, prompt: &[i64], request: &Request) -> Result<(), Error> {
         let mut problems = problems_of(self.vocabulary, prompt, false, "");
+        problems.extend(vision::problems(self.features, prompt, &request.images));
         let total = prompt.len().saturating_add(request.max_new_tokens);
         if total > self.capacity {
             problems.push(Problem::with_help(

@@ -1,6 +1,6 @@
 //! How a generator is set up, and what is asked of it.
 
-use super::{Constraint, Sampling};
+use super::{Constraint, ImageFeatures, Sampling};
 use crate::{Fusion, Tensor, Tuning};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_compiler::device::Speeds;
@@ -132,4 +132,7 @@ pub struct Request {
     /// The form to which the output is held. Generation ends when no token can follow, or at a token of `stop` where the form allows
     /// an end. A [`BatchGenerator`](super::BatchGenerator) takes none.
     pub constraint: Option<Constraint>,
+    /// The pictures for whose features tokens of the prompt stand, as [`Decoder::encode_with_images`](super::Decoder::encode_with_images) and
+    /// [`Decoder::chat_prompt_with_images`](super::Decoder::chat_prompt_with_images) make it.
+    pub images: Vec<ImageFeatures>,
 }

@@ -7,7 +7,7 @@ use super::{Decoder, GeneratorOptions, fixed, head};
 use crate::model::device_error;
 use crate::value_info::{ValueInfo, graph_values, program_values};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
-use wgfc_compiler::decoding;
+use wgfc_compiler::decoding::{self, joined};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{
     Activations, CacheType, DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits,
@@ -162,7 +162,7 @@ pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, E
     let symbols = roles::symbols(file, options.memory_limit)?;
     let plans = decoding::plans(&symbols, Options { dims: Default::default(), ..options.clone() });
     let one = |(name, options): (String, Options)| {
-        let (program, caches) = compile(file, &options, &Context::new(), &|_| Ok(()))?;
+        let (program, caches) = compile(file, &options, &Context::new(), Features::None, &|_| Ok(()))?;
         match caches.fixed {
             None => Ok((name, program)),
             Some(_) => Err(Error::file_help(
@@ -297,13 +297,15 @@ pub fn fused(
         n => Some((all.verification(n.saturating_add(1))?, Chosen::All)),
     };
     let context = &options.context;
-    let fuse = |(o, chosen): (Options, Chosen)| {
-        let fused =
-            decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g, context, chosen).map(|_| ()))?;
+    let fuse = |(o, chosen, features): (Options, Chosen, Features)| {
+        let amend = &mut |g: &mut Graph| decoder_graph(g, context, chosen, features).map(|_| ());
+        let fused = decoder.source()?.fuse_amended(&o, amend)?;
         Ok((fused, o))
     };
-    let last = |o| (o, Chosen::Last);
-    [Some(last(all.single)), all.long.map(last), verified].into_iter().flatten().map(fuse).collect()
+    let single = (all.single, Chosen::Last, Features::None);
+    let long = all.long.map(|o| (o, Chosen::Last, Features::Taken));
+    let verified = verified.map(|(o, chosen)| (o, chosen, Features::None));
+    [Some(single), long, verified].into_iter().flatten().map(fuse).collect()
 }
 
 /// The cache of a program.
@@ -315,16 +317,26 @@ pub(super) struct Caches {
     pub fixed: Option<usize>,
 }
 
+/// Whether tokens of a program may stand for features of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Features {
+    /// They are tokens of the vocabulary.
+    None,
+    /// They may, if the model has the embeddings of its tokens from a model in front: see [`joined`].
+    Taken,
+}
+
 /// A decoder's program and its cache. `check` may refuse the graph before weights are read.
 pub(super) fn compile(
     file: &ModelFile,
     options: &Options,
     context: &Context,
+    features: Features,
     check: &dyn Fn(&Graph) -> Result<(), Error>,
 ) -> Result<(Program, Caches), Error> {
     let (mut caches, mut refused) = (Caches::default(), None);
     let program = file.compile_amended(options, &mut |graph| {
-        caches = decoder_graph(graph, context, Chosen::Last)?;
+        caches = decoder_graph(graph, context, Chosen::Last, features)?;
         check(graph).map_err(|e| {
             let words = Diagnostic::unsupported(e.to_string());
             refused = Some(e);
@@ -349,7 +361,7 @@ pub(super) struct Verifier {
 pub(super) fn verifier(file: &ModelFile, options: &Options, context: &Context) -> Result<Verifier, Error> {
     let mut turns = vec![];
     let program = file.compile_amended(options, &mut |graph| {
-        decoder_graph(graph, context, Chosen::All)?;
+        decoder_graph(graph, context, Chosen::All, Features::None)?;
         turns = conditions(graph);
         Ok(())
     })?;
@@ -424,8 +436,16 @@ pub(super) fn compile_scoring(
 }
 
 /// Turns the decoder's cache into states, and its outputs into the logits and the chosen token of the last position or of all.
-fn decoder_graph(graph: &mut Graph, context: &Context, chosen: Chosen) -> Result<Caches, Errors> {
+fn decoder_graph(
+    graph: &mut Graph,
+    context: &Context,
+    chosen: Chosen,
+    features: Features,
+) -> Result<Caches, Errors> {
     let inputs = cached(graph, context)?;
+    if features == Features::Taken && joined::width(graph).is_some() {
+        joined::take_features(graph).map_err(Diagnostic::internal)?;
+    }
     let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
     let fixed = fixed::positions(graph, &inputs)?;
     head::replace_outputs(graph, ids_type(&inputs), chosen)?;

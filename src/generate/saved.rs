@@ -3,7 +3,7 @@
 //! A file is in the format safetensors: a tensor for each state, with the positions in use, and [`TOKENS`]. Its metadata name
 //! the layout of the states and the model, so that a cache is not continued by a program that would read it differently.
 
-use super::{Generator, UNKNOWN, next_number};
+use super::{Generator, next_number};
 use crate::artefact::sha256;
 use crate::model::device_error;
 use crate::tensors::{self, TrueTypes, Unread};
@@ -14,7 +14,7 @@ use std::path::Path;
 use wgfc_compiler::budget::Budget;
 use wgfc_ir::{DType, Program, TensorType};
 
-/// The tensor with the token ids, i64 `[tokens]`; unknown ones are negative.
+/// The tensor with the token ids, i64 `[tokens]`; negative ones are unknown or stand for pictures.
 const TOKENS: &str = "tokens";
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -83,7 +83,7 @@ fn open(path: &Path) -> Result<(Saved, BTreeMap<String, Tensor>), Error> {
     Ok((saved, read.tensors))
 }
 
-/// The tokens of a cache that [`Generator::save_cache`] wrote; negative ones are unknown.
+/// The tokens of a cache that [`Generator::save_cache`] wrote; negative ones are unknown or stand for parts of pictures.
 ///
 /// # Errors
 /// A file that cannot be read or is no cache.
@@ -132,6 +132,7 @@ impl Generator {
             speculation: self.speculation.as_ref().map(|s| s.fork(&decode)).transpose()?,
             inputs: self.inputs.clone(),
             history: self.history.clone(),
+            pictures: self.pictures.clone(),
             warnings: self.warnings.clone(),
             model: self.model.clone(),
             decode,
@@ -190,10 +191,9 @@ impl Generator {
         states.remove(TOKENS);
         let kept = tokens.len().checked_sub(usize::from(saved.pending));
         let kept = kept.ok_or_else(|| wrong("has no tokens, and one that is pending".into()))?;
-        let known = UNKNOWN..self.vocabulary as i64;
-        if let Some(t) =
-            tokens.iter().find(|t| !known.contains(t)).or(tokens[kept..].iter().find(|t| **t < 0))
-        {
+        // Negative ones are unknown or stand for pictures.
+        let end = self.vocabulary as i64;
+        if let Some(t) = tokens.iter().find(|t| **t >= end).or(tokens[kept..].iter().find(|t| **t < 0)) {
             return Err(wrong(format!("holds token {t}, which is outside the model's vocabulary")));
         }
         if tokens.len() > self.capacity {

@@ -4,7 +4,7 @@
 //! finds out what the choice of the next one depends on, such as penalties; then the choice from the run's logits starts.
 
 use super::choose::{Choice, Limits};
-use super::tokens::{Continuation, Ids, given, session};
+use super::tokens::{Continuation, Ids, session};
 use super::{Generator, LogProbs, Tokens, choose, head, logprobs, no_output, penalties};
 use crate::model::device_error;
 use crate::{Error, Tensor};
@@ -54,8 +54,8 @@ impl Generator {
     fn forward(&mut self, ids: &Ids<'_>) -> Result<Logits, Error> {
         let past = self.positions();
         self.reserve(past + ids.count())?;
-        let given = given(&self.inputs, ids, past, choose::greedy());
-        let session = session(&mut self.prefill, &mut self.decode, ids.count());
+        let (given, n) = self.pictures.given(&self.inputs, ids, past, choose::greedy());
+        let session = session(&mut self.prefill, &mut self.decode, n);
         let made = session.run_on_device_blocking(&given).map_err(device_error)?;
         let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
         self.wrote(ids.count());
@@ -131,7 +131,7 @@ impl Continuation {
 }
 
 impl<'g> Tokens<'g> {
-    /// Gives `hook` the tokens so far (−1 where one is not known) and the logits of the next one, one for each token of the vocabulary, which it
+    /// Gives `hook` the tokens so far (a negative number where one is not known or stands for a part of a picture) and the logits of the next one, one for each token of the vocabulary, which it
     /// may change; sampling parameters and a constraint apply to what it leaves. The logits are read from the device and copied back at each
     /// step, so that this is slower than what [`Sampling`](super::Sampling) does. [`LogProbs`] are those of the model's own logits.
     ///

@@ -50,6 +50,8 @@ pub struct Decoder {
     chat: Chat,
     pooling: Option<Pooling>,
     path: PathBuf,
+    /// The folder with the files that belong to the model.
+    folder: Option<PathBuf>,
     memory_limit: Option<u64>,
 }
 
@@ -157,6 +159,7 @@ impl Decoder {
             defaults: defaults.unwrap_or_default(),
             chat,
             path: path.to_owned(),
+            folder: files.folder.clone(),
             memory_limit,
         };
         #[cfg(feature = "tokenizers")]
@@ -252,7 +255,18 @@ impl Decoder {
         self.tokenizer.is_some()
     }
 
-    fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
+    /// The value of a JSON file beside the model, and its path, if it is there.
+    pub(super) fn json_beside(&self, name: &str) -> Result<Option<(PathBuf, serde_json::Value)>, Error> {
+        let files = Files { folder: self.folder.clone(), budget: Budget::of_data(self.memory_limit) };
+        let Some((path, bytes)) = files.read(name, 1)? else { return Ok(None) };
+        let read = serde_json::from_slice(&bytes).map_err(|e| {
+            let message = format!("is not JSON: {}", wgfc_compiler::json_in_words(&e));
+            Error::file_help(&path, message, "fetch the file again")
+        });
+        read.map(|value| Some((path, value)))
+    }
+
+    pub(super) fn tokenizer(&self) -> Result<&Arc<Guarded>, Error> {
         let given = self.tokenizer.as_ref().map(|t| t.as_ref().map_err(Clone::clone));
         given.unwrap_or_else(|| Err(self.no_tokenizer()))
     }
@@ -320,7 +334,7 @@ impl Decoder {
         self.chat.template(options, &self.path)?.render(messages, options)
     }
 
-    /// The tokens of [`Decoder::chat_text`]. The template writes all special tokens, so the tokenizer adds none.
+    /// The tokens of [`Decoder::chat_text`], in which no pictures stand. The template writes all special tokens, so the tokenizer adds none.
     ///
     /// # Errors
     /// There is no template or no tokenizer; otherwise as for [`ChatTemplate::render`].
@@ -334,11 +348,10 @@ impl Decoder {
     /// # Ok(()) }
     /// ```
     pub fn chat_prompt(&self, messages: &[Message], options: &ChatOptions) -> Result<Vec<i64>, Error> {
-        self.tokenizer()?;
-        self.tokens_of(&self.chat_text(messages, options)?, false)
+        self.chat_prompt_with_images(messages, options, &[])
     }
 
-    fn tokens_of(&self, text: &str, special: bool) -> Result<Vec<i64>, Error> {
+    pub(super) fn tokens_of(&self, text: &str, special: bool) -> Result<Vec<i64>, Error> {
         let encoded = self.tokenizer()?.encode(text, special);
         let encoded = encoded.map_err(|e| {
             let help = "give another text, or token ids (--tokens 1,2,3)";
@@ -492,6 +505,9 @@ pub const POOLING: &str = "1_Pooling/config.json";
 /// The name of the chat template's own file beside a model.
 pub const ADDED_TEMPLATE: &str = "chat_template.jinja";
 
+/// The name of the file with the chat template that older processors of vision-language models wrote.
+const PROCESSOR_TEMPLATE: &str = "chat_template.json";
+
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
 const NOT_CONFIG: &str = "correct or remove the file: its settings can also be given as options";
 
@@ -567,6 +583,14 @@ impl Files {
         };
         let (config, template) = (self.read(TOKENIZER_CONFIG, 1)?, self.read(ADDED_TEMPLATE, 0)?);
         let [config, template] = [config, template].map(|f| f.map(|(_, bytes)| bytes));
+        let template = template.map_or_else(|| self.template_of_processor(), |t| Ok(Some(t)))?;
         Chat::read(folder, config.as_deref(), template.as_deref())
+    }
+
+    /// The template in the file that processors of transformers wrote before [`ADDED_TEMPLATE`].
+    fn template_of_processor(&self) -> Result<Option<Vec<u8>>, Error> {
+        let Some((_, bytes)) = self.read(PROCESSOR_TEMPLATE, 1)? else { return Ok(None) };
+        let value: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
+        Ok(value.and_then(|v| Some(v.get("chat_template")?.as_str()?.as_bytes().to_vec())))
     }
 }

@@ -24,8 +24,8 @@ impl Generator {
         for ids in ids[..last].chunks(self.chunk) {
             let past = self.positions();
             self.reserve(past + ids.len())?;
-            let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
-            let session = session(&mut self.prefill, &mut self.decode, ids.len());
+            let (given, n) = self.pictures.given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
+            let session = session(&mut self.prefill, &mut self.decode, n);
             session.run_on_device_blocking(&given).map_err(device_error)?;
             self.wrote(ids.len());
         }
@@ -45,8 +45,8 @@ impl Generator {
         let limits = choice.limits();
         let limited = self.chooser.limited(limits).is_some();
         let own = if limited { choose::greedy() } else { words.clone() };
-        let given = given(&self.inputs, ids, past, own);
-        let session = session(&mut self.prefill, &mut self.decode, ids.count());
+        let (given, n) = self.pictures.given(&self.inputs, ids, past, own);
+        let session = session(&mut self.prefill, &mut self.decode, n);
         let started = self.chooser.chosen(session, limits, &given, words, outputs)?;
         self.wrote(ids.count());
         Ok(Run { started, after: self.positions() })

@@ -282,6 +282,44 @@ fn chats_are_answered_by_the_template() {
     }
 }
 
+#[test]
+fn pictures_of_chats_are_seen() {
+    if crate::train::is_skipped("pictures_of_chats") {
+        return;
+    }
+    let d = folder();
+    let at = |name: &str| fixture(&format!("torch/vision-language/{name}"));
+    let url = std::fs::read_to_string(at("picture.url")).unwrap();
+    let expected = std::fs::read(at("llava/expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    let s = serve(d.path(), &format!("|{}|--batch|2|--capacity|64|--model-name|m", at("llava")));
+    let ask = |url: &str| {
+        let content = json!([
+            { "type": "image_url", "image_url": { "url": url } }, { "type": "text", "text": " what is this ?" },
+        ]);
+        let messages = json!([{ "role": "user", "content": content }]);
+        let body = json!({ "model": "m", "messages": messages, "temperature": 0, "max_tokens": 10, "ignore_eos": true,
+            "return_token_ids": true });
+        s.post("/v1/chat/completions", &body.to_string())
+    };
+    for _ in 0..2 {
+        let (status, answer) = ask(&url);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["choices"][0]["token_ids"], expected["tokens"]);
+        assert_eq!(answer["usage"]["prompt_tokens"], 26);
+    }
+    for (url, reason) in [
+        ("https://localhost/cat.png", "fetches nothing"),
+        ("data:image/png;base64,A-", "not valid base64"),
+        ("data:image/png;base64,AAAA", "is not a picture"),
+    ] {
+        let (status, answer) = ask(url);
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.contains(reason), "{answer}");
+        assert_eq!(answer["error"]["param"], "messages[0].content[0].image_url");
+    }
+}
+
 /// A folder `model` with a decoder whose 37 tokens spell JSON, and a template that writes the names of functions.
 fn model_of_json(dir: &Path) {
     model(dir);

@@ -15,6 +15,7 @@ mod hub;
 mod inside;
 mod measure;
 mod output;
+mod pictures;
 mod precision;
 mod profiles;
 mod report;

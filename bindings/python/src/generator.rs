@@ -3,6 +3,7 @@
 use crate::decoder::{Decoder, Files, conversation};
 use crate::device::{Adapter, adapter, choice, keep_pipelines, not_forked, open, save_pipelines};
 use crate::error::Raise;
+use crate::images::{Encoder, Picture};
 use crate::input;
 use crate::program::{activation_bits, cache_type as type_of_cache, weight_bits, word};
 use crate::progress::Progress;
@@ -17,6 +18,7 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgfc::compiler::{Precision, WeightBits};
+use wgfc::generate::ImageFeatures;
 use wgfc::runtime::Gpu;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Cache, Error, GeneratorOptions, speeds};
@@ -37,6 +39,7 @@ use wgfc::{Cache, Error, GeneratorOptions, speeds};
 pub struct Generator {
     files: Arc<Files>,
     generator: Mutex<wgfc::Generator>,
+    encoder: Mutex<Encoder>,
     index: usize,
     gpu: Gpu,
 }
@@ -81,18 +84,37 @@ impl Generator {
         .or_raise(py)
     }
 
-    /// The tokens of a prompt, which may be a text.
-    fn ids(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    /// The tokens of a prompt with pictures, which may be a text.
+    fn ids(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, images: &[ImageFeatures]) -> PyResult<Vec<i64>> {
         if let Ok(text) = prompt.extract::<String>() {
-            return py.detach(|| self.decoder().encode(&text)).or_raise(py);
+            return py.detach(|| self.decoder().encode_with_images(&text, images)).or_raise(py);
         }
-        prompt.extract().map_err(|_| PyTypeError::new_err("prompt: give a text, or a list of token ids"))
+        let ids: Vec<i64> = prompt
+            .extract()
+            .map_err(|_| PyTypeError::new_err("prompt: give a text, or a list of token ids"))?;
+        py.detach(|| self.decoder().place_images(&ids, images)).or_raise(py)
+    }
+
+    /// The features of pictures.
+    fn features(&self, py: Python<'_>, pictures: &[Picture]) -> PyResult<Vec<ImageFeatures>> {
+        py.detach(|| {
+            not_forked()?;
+            let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+            encoder.features(&self.gpu, self.decoder(), pictures)
+        })
+        .or_raise(py)
     }
 
     /// Begins the tokens behind a prompt.
-    fn begin(slf: &Bound<'_, Self>, prompt: &[i64], place: Place, asked: Asked) -> PyResult<Tokens> {
+    fn begin(
+        slf: &Bound<'_, Self>,
+        prompt: &[i64],
+        place: Place,
+        asked: Asked,
+        images: Vec<ImageFeatures>,
+    ) -> PyResult<Tokens> {
         let (py, this) = (slf.py(), slf.get());
-        let (fills, mut request) = (asked.max_new_tokens.is_none(), asked.request(py, &this.files)?);
+        let (fills, mut request) = (asked.max_new_tokens.is_none(), asked.request(py, &this.files, images)?);
         let stop = request.stop.clone();
         let continuation = this.with(py, move |g| {
             let before = if place == Place::Instead { 0 } else { g.len() };
@@ -176,12 +198,13 @@ impl Generator {
             if cache {
                 let _ = save_pipelines(&gpu);
             }
-            Ok((generator, index, gpu))
+            Ok((generator, options, index, gpu))
         });
-        let (generator, index, gpu) = made.or_raise(py)?;
+        let (generator, options, index, gpu) = made.or_raise(py)?;
         progress.end()?;
         warn(py, generator.warnings())?;
-        Ok(Generator { files, generator: Mutex::new(generator), index, gpu })
+        let (generator, encoder) = (Mutex::new(generator), Mutex::new(Encoder::new(options)));
+        Ok(Generator { files, generator, encoder, index, gpu })
     }
 
     /// The tokens that follow `prompt`, a text or token ids, which is appended to the sequence.
@@ -204,11 +227,15 @@ impl Generator {
     /// One of `json_schema` (a dict, or its text), `regex` and `grammar` (llguidance's dialect of Lark) holds the output to a form. It then
     /// ends when no token can follow, or at a token of `stop` where the form allows an end.
     ///
+    /// `images` is a list of pictures for a vision-language model: paths or the bytes of PNG or JPEG files, or the pixel values that a
+    /// processor made, floats `[3, height, width]`. `<image>` stands for each in a text, or they come first; in token ids the model's token
+    /// for a part of a picture stands for each row of features.
+    ///
     /// Raises `ModelError` for a prompt without tokens, tokens that the model does not have, more tokens than the cache has room
     /// for, limits that are not possible, and forms that are not supported.
     #[pyo3(signature = (prompt, **options))]
     #[pyo3(
-        text_signature = "($self, prompt, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None)"
+        text_signature = "($self, prompt, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None, images=())"
     )]
     fn generate(
         slf: &Bound<'_, Self>,
@@ -216,15 +243,16 @@ impl Generator {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Tokens> {
         let asked = Asked::read_all(slf.py(), "generate", options)?;
-        let ids = slf.get().ids(slf.py(), prompt)?;
-        Generator::begin(slf, &ids, Place::Behind, asked)
+        let images = slf.get().features(slf.py(), &asked.images)?;
+        let ids = slf.get().ids(slf.py(), prompt, &images)?;
+        Generator::begin(slf, &ids, Place::Behind, asked, images)
     }
 
     /// `generate` for a prompt that is the whole sequence: it takes the place of the tokens so far. The longest beginning that both
     /// have in common stays in the cache, and only the tokens behind it are processed.
     #[pyo3(signature = (prompt, **options))]
     #[pyo3(
-        text_signature = "($self, prompt, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None)"
+        text_signature = "($self, prompt, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None, images=())"
     )]
     fn complete(
         slf: &Bound<'_, Self>,
@@ -232,17 +260,18 @@ impl Generator {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Tokens> {
         let asked = Asked::read_all(slf.py(), "complete", options)?;
-        let ids = slf.get().ids(slf.py(), prompt)?;
-        Generator::begin(slf, &ids, Place::Instead, asked)
+        let images = slf.get().features(slf.py(), &asked.images)?;
+        let ids = slf.get().ids(slf.py(), prompt, &images)?;
+        Generator::begin(slf, &ids, Place::Instead, asked, images)
     }
 
     /// The tokens of the assistant's next message: `complete` with the prompt of `Decoder.apply_chat_template`.
     ///
     /// Only messages that are new are processed; the others are in the cache. The answer ends at the model's stop
-    /// tokens or a token of `stop`. Other arguments are as for `generate` and `Decoder.apply_chat_template`.
+    /// tokens or a token of `stop`. A part `{"type": "image"}` of a message stands for each picture of `images`. Other arguments are as for `generate` and `Decoder.apply_chat_template`.
     #[pyo3(signature = (messages, tools=None, **options))]
     #[pyo3(
-        text_signature = "($self, messages, tools=None, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None, **variables)"
+        text_signature = "($self, messages, tools=None, *, max_new_tokens=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None, logprobs=None, json_schema=None, regex=None, grammar=None, images=(), **variables)"
     )]
     fn chat(
         slf: &Bound<'_, Self>,
@@ -253,10 +282,12 @@ impl Generator {
         let (mut asked, variables) = Asked::read(slf.py(), options)?;
         let (messages, options) = conversation(messages, tools, true, Some(&variables))?;
         let decoder = slf.get().decoder();
-        let ids = slf.py().detach(|| decoder.chat_prompt(&messages, &options)).or_raise(slf.py())?;
+        let images = slf.get().features(slf.py(), &asked.images)?;
+        let ids = slf.py().detach(|| decoder.chat_prompt_with_images(&messages, &options, &images));
+        let ids = ids.or_raise(slf.py())?;
         let stop = asked.stop.into_iter().flatten().chain(decoder.stop_tokens()).collect();
         asked.stop = Some(stop);
-        Generator::begin(slf, &ids, Place::Instead, asked)
+        Generator::begin(slf, &ids, Place::Instead, asked, images)
     }
 
     /// Removes all tokens.

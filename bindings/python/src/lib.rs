@@ -13,6 +13,7 @@ mod error;
 mod fingerprint;
 mod generator;
 mod host;
+mod images;
 mod input;
 mod program;
 mod progress;

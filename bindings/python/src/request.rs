@@ -2,13 +2,14 @@
 
 use crate::decoder::{Files, json};
 use crate::error::Raise;
+use crate::images::Picture;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::collections::BTreeMap;
 use wgfc::Request;
-use wgfc::generate::{Choices, Form};
+use wgfc::generate::{Choices, Form, ImageFeatures};
 
 /// The number of tokens that are asked for, how they are chosen, and when they end.
 pub struct Asked {
@@ -19,6 +20,8 @@ pub struct Asked {
     choices: Choices,
     logprobs: Option<usize>,
     form: Option<Form>,
+    /// The pictures of the prompt.
+    pub images: Vec<Picture>,
 }
 
 /// Named arguments, from which those that are known are taken.
@@ -100,6 +103,7 @@ impl Asked {
             choices,
             logprobs: named.take("logprobs", count)?,
             form: named.form()?,
+            images: named.value("images")?.map_or_else(|| Ok(vec![]), |images| Picture::read(&images))?,
         };
         Ok((asked, named.0))
     }
@@ -117,8 +121,8 @@ impl Asked {
         }
     }
 
-    /// The request to a generator of this model; `max_new_tokens` of none is 0.
-    pub fn request(self, py: Python<'_>, files: &Files) -> PyResult<Request> {
+    /// The request to a generator of this model, with the features of the pictures; `max_new_tokens` of none is 0.
+    pub fn request(self, py: Python<'_>, files: &Files, images: Vec<ImageFeatures>) -> PyResult<Request> {
         let form = self.form;
         let constraint = py.detach(|| form.map(|f| files.constraint(f)).transpose()).or_raise(py)?;
         Ok(Request {
@@ -127,6 +131,7 @@ impl Asked {
             stop: self.stop.unwrap_or_else(|| files.decoder.stop_tokens()),
             logprobs: self.logprobs,
             constraint,
+            images,
         })
     }
 }

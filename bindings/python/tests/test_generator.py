@@ -350,6 +350,27 @@ def test_a_decoder_reads_what_an_encoder_made():
         wgfc.Generator(at / "decoder.onnx", context={"encoded": encoded, "encoder_hidden_states": encoded})
 
 
+@pytest.mark.parametrize("name", ["idefics3", "llava"])
+def test_pictures(name):
+    at = ROOT / "fixtures" / "torch" / "vision-language"
+    want = json.loads((at / name / "expected.json").read_text())
+    generator = wgfc.Generator(at / name, capacity=96)
+    pixels = np.load(at / name / "pixel_values.npy")
+    messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " what is this ?"}]}]
+    ten = {"max_new_tokens": 10, "stop": [9999], "temperature": 0}
+    assert list(generator.chat(messages, images=[pixels], **ten))[:8] == want["tokens"][:8]
+    assert list(generator.complete(want["input_ids"], images=[pixels], **ten)) == want["tokens"]
+    pictures = [at / "picture.png", (at / "other.png").read_bytes()]
+    assert list(generator.complete("<s> compare <image> and <image> :", images=pictures, **ten)) == want["two_tokens"]
+    assert list(generator.complete("<s> the sea is", **ten)) == want["text_tokens"]
+    with pytest.raises(wgfc.ModelError, match="2 places for pictures"):
+        generator.complete("<image> and <image>", images=pictures[:1])
+    with pytest.raises(TypeError, match="a list of pictures"):
+        generator.complete("<image>", images="picture.png")
+    with pytest.raises(wgfc.ModelError, match="not a picture"):
+        generator.complete("<image>", images=[b"text"])
+
+
 def test_static_caches_of_torch():
     at = ROOT / "fixtures" / "torch" / "static-cache"
     generator = wgfc.Generator(at / "llama.pt2")

@@ -1,7 +1,8 @@
-//! Decoders that generate text: [`roles`] of their inputs, and their last nodes ([`head`]), which [`choose`](mod@choose) the next token.
+//! Decoders that generate text: [`roles`] of their inputs, an embedding model that is [`joined`] in front, and their last nodes ([`head`]), which [`choose`](mod@choose) the next token.
 
 pub mod choose;
 pub mod head;
+pub mod joined;
 pub mod roles;
 
 use crate::{Diagnostic, Errors, Options, States, states};

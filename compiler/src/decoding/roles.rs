@@ -60,7 +60,10 @@ pub fn symbols(graph: &Graph) -> Result<Symbols, Diagnostic> {
             "the model is not a decoder that wgfc understands: none of its inputs holds token ids; there is {}",
             if all.is_empty() { "none".to_owned() } else { all.join(", ") }
         ))
-        .help("token ids are integers [1, seq] in an input called input_ids or alike"));
+        .help(match graph.inputs.iter().any(|b| *b.name == *super::joined::EMBEDDINGS) {
+            true => "it takes embeddings: put embed_tokens.onnx, which makes them of token ids, beside decoder_model_merged.onnx",
+            false => "token ids are integers [1, seq] in an input called input_ids or alike",
+        }));
     };
     let symbol = |d: &Dim| match (d.as_const(), d.symbols().into_iter().next()) {
         (Some(1), _) => Ok(None),

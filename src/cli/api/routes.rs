@@ -3,6 +3,7 @@
 use super::answers::Asked;
 use super::embeddings::{self, Embeddings};
 use super::engine::{Engine, Job};
+use super::images::Images;
 use super::metrics::Metrics;
 use super::protocol::{Call, Prompt, Refusal};
 use axum::Router;
@@ -47,6 +48,8 @@ pub struct Server {
     pub decoder: Arc<Decoder>,
     /// The forms of answers, which are made when first needed.
     pub forms: Arc<OnceLock<Result<Forms, Error>>>,
+    /// The vision encoder for pictures in messages.
+    pub images: Arc<Images>,
     pub work: Work,
     pub metrics: Arc<Metrics>,
     /// The name of the model.
@@ -287,6 +290,7 @@ impl Server {
             Refusal::new(429, message, Some("queue_full"))
         })?;
         let (decoder, forms, form) = (self.decoder.clone(), self.forms.clone(), call.form.clone());
+        let images = self.images.clone();
         let form_param =
             if call.tools.as_ref().is_some_and(|t| t.required) { "tools" } else { "response_format" };
         let form_param = if chat { form_param } else { "structured_outputs" };
@@ -294,7 +298,10 @@ impl Server {
         // Turning text into tokens takes its time, in which other requests are answered. A client that goes away does not end
         // it, so the permit is kept until it ends.
         let encoded = tokio::task::spawn_blocking(move || {
-            let tokens = prompts.iter().map(|p| encode(p, &decoder, "prompt"));
+            let tokens = prompts.iter().map(|p| match p {
+                Prompt::Chat(chat) if decoder.has_chat_template() => images.encode(chat, &decoder),
+                p => Ok((encode(p, &decoder, "prompt")?, vec![])),
+            });
             let tokens = tokens.collect::<Result<Vec<_>, Refusal>>();
             let constraint = form.map(|form| {
                 let forms = forms.get_or_init(|| decoder.forms());
@@ -304,7 +311,7 @@ impl Server {
             drop(permit);
             Ok::<_, Refusal>((tokens?, constraint.transpose()?))
         });
-        let (tokens, constraint): (_, Option<Constraint>) = encoded.await.map_err(|_| gone())??;
+        let (tokens, constraint): (Vec<_>, Option<Constraint>) = encoded.await.map_err(|_| gone())??;
         let bounds = engine.bounds();
         let stop = match (call.ignore_eos, chat) {
             (true, _) => vec![],
@@ -314,9 +321,9 @@ impl Server {
         let seed = if call.seeded { None } else { Some(random()) };
         let (send, events) = unbounded_channel();
         let mut jobs = vec![];
-        let prompt_tokens = tokens.iter().map(Vec::len).sum();
+        let prompt_tokens = tokens.iter().map(|(prompt, _)| prompt.len()).sum();
         let prompts = tokens.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.answers));
-        for (index, (prompt, place)) in prompts.cloned().zip(places).enumerate() {
+        for (index, ((prompt, images), place)) in prompts.cloned().zip(places).enumerate() {
             let left = bounds.capacity.saturating_sub(prompt.len());
             let most = call.max_tokens.unwrap_or(left.max(1));
             if most > left {
@@ -342,6 +349,7 @@ impl Server {
                 stop: stop.clone(),
                 logprobs: call.logprobs,
                 constraint: constraint.clone(),
+                images,
             };
             bounds.check(&prompt, &request).map_err(|e| Refusal::of(&e, param))?;
             let enough = Arc::default();

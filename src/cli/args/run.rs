@@ -117,10 +117,12 @@ Examples:
   wgfc generate qwen2.5-7b/ --prompt \"The sea is\" --draft qwen2.5-0.5b/
   wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt)\" --max-new-tokens 1 --save-cache book.cache
   wgfc generate qwen2.5-7b/ --prompt \"$(cat book.txt) In short:\" --load-cache book.cache
+  wgfc generate smolvlm-256m/ --prompt \"<image> The picture shows\" --image cat.png
 
 A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
 tokens and its sampling apply unless options say otherwise. The model takes token ids and past keys and
-values, as exported for text generation; the cache stays on the device.
+values, as exported for text generation; the cache stays on the device. A vision-language model is a folder with
+onnx/decoder_model_merged.onnx, embed_tokens.onnx and vision_encoder.onnx.
 With --prompt text comes out, with --tokens token ids.")]
 pub struct GenerateArgs {
     /// A folder with model.onnx and tokenizer.json, a model's file, or what `wgfc compile --generate` wrote
@@ -132,6 +134,9 @@ pub struct GenerateArgs {
     /// The token ids to continue, as in `1,2,3`
     #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
     pub tokens: Option<Vec<i64>>,
+    /// A picture (PNG, JPEG) for a vision-language model, where `<image>` stands in the prompt, or in front of it; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
     /// Generate at most this many tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_new_tokens: usize,
@@ -251,7 +256,8 @@ Examples:
   echo \"Why is the sky blue?\" | wgfc chat qwen2.5-0.5b-instruct/ --quiet
   wgfc chat qwen2.5-0.5b-instruct/ --json < questions.txt
 
-Each line is a message; /reset begins a new conversation and /exit ends, as the end of the input does.
+Each line is a message; /image FILE adds a picture in front of the next one, for models that take pictures,
+/reset begins a new conversation, and /exit ends, as the end of the input does.
 The prompt is made by the chat template of the model: `chat_template` of tokenizer_config.json, or
 chat_template.jinja. The cache stays on the device, and of each turn only the new tokens are processed.
 An answer ends at the end tokens of generation_config.json and tokenizer_config.json.")]
@@ -262,6 +268,9 @@ pub struct ChatArgs {
     /// Instructions to the model, before the first message
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// A picture (PNG, JPEG) for a vision-language model, in front of the first message; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
     /// Generate at most this many tokens for an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_new_tokens: usize,

@@ -50,6 +50,30 @@ impl Message {
     pub fn user(text: impl Into<String>) -> Message {
         Message::new("user", text)
     }
+    /// A message of the user with this many pictures before the text: parts `{"type": "image"}`.
+    ///
+    /// ```
+    /// use wgfc::generate::Message;
+    /// let message = Message::user_with_images(1, "What is this?");
+    /// let json = r#"{"role":"user","content":[{"type":"image"},{"type":"text","text":"What is this?"}]}"#;
+    /// assert_eq!(serde_json::to_string(&message).unwrap(), json);
+    /// assert!(message.has_images());
+    /// ```
+    pub fn user_with_images(images: usize, text: impl Into<String>) -> Message {
+        let mut parts = vec![Message::image_part(); images];
+        let text = [("type", "text".to_owned()), ("text", text.into())];
+        parts.push(Json::Object(text.map(|(key, text)| (key.to_owned(), Json::Text(text))).to_vec()));
+        Message { content: Some(Content::Parts(parts)), ..Message::new("user", "") }
+    }
+    /// The part of a content that stands for a picture.
+    pub(crate) fn image_part() -> Json {
+        Json::Object(vec![("type".to_owned(), Json::Text("image".to_owned()))])
+    }
+    /// Whether a part of the content is a picture.
+    pub fn has_images(&self) -> bool {
+        let is_image = |p: &Json| p.get("type").and_then(Json::as_str) == Some("image");
+        matches!(&self.content, Some(Content::Parts(parts)) if parts.iter().any(is_image))
+    }
     /// An answer of the model.
     pub fn assistant(text: impl Into<String>) -> Message {
         Message::new("assistant", text)

@@ -99,7 +99,7 @@ pub(super) struct Paged {
 impl Paged {
     /// See [`ContinuousGenerator::bounds`](super::ContinuousGenerator::bounds).
     pub fn bounds(&self) -> Bounds {
-        Bounds { vocabulary: self.vocabulary, capacity: self.capacity }
+        Bounds { vocabulary: self.vocabulary, capacity: self.capacity, features: None }
     }
     /// The most sequences at a time.
     pub fn batch(&self) -> usize {

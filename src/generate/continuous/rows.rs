@@ -21,7 +21,9 @@ use super::{Bounds, End, Generated, SequenceId, limits_of};
 use crate::Error;
 use crate::generate::batch::{BatchGenerator, Feed, Pick};
 use crate::generate::choose::{self, Choice, Limits};
-use crate::generate::{Decoder, GeneratorOptions, Request, head, logprobs, no_output, stepwise};
+use crate::generate::{
+    Decoder, GeneratorOptions, ImageFeatures, Request, head, logprobs, no_output, stepwise,
+};
 use crate::model::device_error;
 use prefix::Remembered;
 use wgfc_runtime::session::{DeviceMemory, Started};
@@ -43,6 +45,8 @@ struct Sequence {
     choice: Choice,
     /// The number of tokens whose log-probabilities are reported.
     logprobs: Option<usize>,
+    /// The pictures of the prompt.
+    images: Vec<ImageFeatures>,
 }
 
 impl Sequence {
@@ -115,7 +119,11 @@ impl Rows {
 
     /// The prompts that are accepted.
     pub fn bounds(&self) -> Bounds {
-        Bounds { vocabulary: self.batch.vocabulary(), capacity: self.batch.capacity() }
+        Bounds {
+            vocabulary: self.batch.vocabulary(),
+            capacity: self.batch.capacity(),
+            features: self.batch.generator.pictures.width(),
+        }
     }
     /// The most sequences at a time.
     pub fn batch(&self) -> usize {
@@ -191,8 +199,22 @@ impl Rows {
             stop: request.stop.clone(),
             choice,
             logprobs: request.logprobs,
+            images: request.images.clone(),
         });
+        self.take_pictures()?;
         Ok(id)
+    }
+
+    /// Copies the pictures of the sequences that run to the device.
+    fn take_pictures(&mut self) -> Result<(), Error> {
+        let running = || self.rows.iter().flatten();
+        if running().all(|s| s.images.is_empty()) {
+            return Ok(());
+        }
+        let tokens: Vec<i64> = running().flat_map(|s| s.tokens.iter().copied()).collect();
+        let images: Vec<ImageFeatures> = running().flat_map(|s| s.images.iter().cloned()).collect();
+        let g = &mut self.batch.generator;
+        g.pictures.take(g.decode.gpu(), &tokens, &images)
     }
 
     /// Ends a sequence, of which [`Rows::step`] then returns no more tokens. A sequence that has ended already is

@@ -63,6 +63,11 @@ impl Guarded {
         self.inner.token_to_id(token)
     }
 
+    /// The text of a token in the vocabulary.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// The text of tokens, without special ones.
     pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
         caught(|| self.inner.decode(ids, true).map_err(|e| e.to_string()))

@@ -24,6 +24,10 @@ impl Guarded {
     pub fn id(&self, _: &str) -> Option<u32> {
         match *self {}
     }
+    /// The text of a token in the vocabulary.
+    pub fn token(&self, _: u32) -> Option<String> {
+        match *self {}
+    }
     /// The text of tokens.
     pub fn decode(&self, _: &[u32]) -> Result<String, String> {
         match *self {}

@@ -8,6 +8,7 @@ __version__: str
 
 _Path = Union[str, "os.PathLike[str]"]
 _Progress = Callable[[str, int, int], object]
+_Picture = Union[str, "os.PathLike[str]", bytes, np.ndarray[Any, Any], "pytorch.Tensor"]
 _Adapter = Union[None, str, int, "Adapter"]
 
 def adapters() -> list[Adapter]: ...
@@ -345,6 +346,7 @@ class Generator:
         json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
         regex: Optional[str] = None,
         grammar: Optional[str] = None,
+        images: Sequence[_Picture] = (),
     ) -> Tokens: ...
     def complete(
         self,
@@ -365,6 +367,7 @@ class Generator:
         json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
         regex: Optional[str] = None,
         grammar: Optional[str] = None,
+        images: Sequence[_Picture] = (),
     ) -> Tokens: ...
     def chat(
         self,
@@ -386,6 +389,7 @@ class Generator:
         json_schema: Optional[Union[str, bool, Mapping[str, Any]]] = None,
         regex: Optional[str] = None,
         grammar: Optional[str] = None,
+        images: Sequence[_Picture] = (),
         **variables: Any,
     ) -> Tokens: ...
     def reset(self) -> None: ...

@@ -4,7 +4,7 @@ use super::pages::Pages;
 use super::{PAGE, Paged, Width};
 use crate::generate::chooser::Chooser;
 use crate::generate::fits::Sizes;
-use crate::generate::programs::{self, PagedCompilations, compile, share_weights, vocabulary};
+use crate::generate::programs::{self, Features, PagedCompilations, compile, share_weights, vocabulary};
 use crate::generate::{Decoder, GeneratorOptions};
 use crate::model::device_error;
 use crate::{Error, Options, Program};
@@ -45,8 +45,9 @@ impl Paged {
         let profile = each.first().map(|o| o.profile.clone()).unwrap_or_default();
         let all: Vec<&Options> = prompts.iter().chain(&each).collect();
         let programs: Result<Vec<Program>, Error> = std::thread::scope(|scope| {
-            let compile =
-                |o: &Options| compile(file, o, &options.context, &check).map(|(program, _)| program);
+            let compile = |o: &Options| {
+                compile(file, o, &options.context, Features::None, &check).map(|(program, _)| program)
+            };
             let threads = all.iter().map(|o| {
                 let thread = std::thread::Builder::new().name("programs".into()).stack_size(STACK);
                 thread.spawn_scoped(scope, move || compile(o)).map_err(|_| *o)
