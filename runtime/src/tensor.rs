@@ -118,7 +118,7 @@ impl DeviceTensor {
         let size = |t: &DeviceTensor| {
             let elements = wgfc_program::tensor::checked_numel(t.shape.get(1..)?)?;
             let bytes = t.dtype.bytes_of(elements as u64);
-            (bytes % wgpu::COPY_BUFFER_ALIGNMENT == 0).then_some(bytes)
+            bytes.is_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).then_some(bytes)
         };
         let bytes = size(self).ok_or_else(|| refused("they are not whole words"))?;
         let has = |t: &DeviceTensor, row: usize| t.shape.first().is_some_and(|n| row < *n);

@@ -151,7 +151,7 @@ impl ContinuousGenerator {
     /// Compiles the decoder for `batch` sequences at a time and uploads it.
     ///
     /// # Errors
-    /// As for [`BatchGenerator::new`]; also, with a `batch` of more than 1, a model whose sequences cannot differ in length.
+    /// As for [`BatchGenerator::new`](super::BatchGenerator::new); also, with a `batch` of more than 1, a model whose sequences cannot differ in length.
     pub fn new(
         decoder: &Decoder,
         batch: usize,

@@ -4,7 +4,8 @@
 //! together: a run takes one token of each that generates, or a part of one prompt. Between two parts of prompts all others generate a token.
 //! There are programs for a few numbers of sequences ([`widths`]), of which a run takes the smallest that has room.
 //!
-//! A run starts before the one before it is read if it needs nothing but the tokens that that one chooses.
+//! A run starts before the one before it is read: it takes the tokens that unread runs choose on the device. Only a choice that depends on
+//! the tokens before it waits for them.
 //!
 //! Whole pages of a prompt that another sequence has processed are shared. When no page is left, the sequence that joined last is
 //! processed again later.
@@ -153,7 +154,7 @@ impl Paged {
         let mut choice = Choice::of(request, self.vocabulary)?;
         choice.follow(prompt);
         // The last token of a prompt is always processed, as the next one depends on its logits.
-        let held = self.pages.prefix(prompt, prompt.len() - 1);
+        let held = self.pages.prefix(prompt, prompt.len().saturating_sub(1));
         let fed = held.pages.len() * PAGE;
         self.reused += fed as u64;
         let id = SequenceId(self.next);
@@ -219,10 +220,10 @@ impl Paged {
         let mut all = vec![];
         let started = self.flights.len() < 2 && self.start(&mut all)?;
         // A run that does not choose is followed by another one before a token is awaited.
-        if !started || self.flights.len() == 2 {
-            if let Some(flight) = self.flights.pop_front() {
-                all.extend(self.read(flight)?);
-            }
+        if (!started || self.flights.len() == 2)
+            && let Some(flight) = self.flights.pop_front()
+        {
+            all.extend(self.read(flight)?);
         }
         Ok(all)
     }
