@@ -34,8 +34,10 @@ use wgfc::{Decoder, Error, GeneratorOptions};
 const KEY: &str = "WGFC_API_KEY";
 /// The sequences at a time unless an option says otherwise.
 const BATCH: usize = 8;
-/// The tokens of a prompt that are processed at a time, and those of texts for embeddings, unless an option says otherwise.
+/// The tokens of prompts that are processed at a time, and those of texts for embeddings, unless an option says otherwise.
 const CHUNK: usize = 128;
+/// Those of prompts that are processed alone, as with caches in pages.
+const CHUNK_OF_ONE: usize = 512;
 const EMBEDDED: usize = 1024;
 /// The most bytes of a refused request that are read, so that its client receives the answer.
 const DRAIN: usize = 64 << 20;
@@ -102,7 +104,8 @@ pub fn main(a: &ApiArgs, t: &Terminal) -> Result<(), Error> {
 
 /// Compiles the decoder. Its vision encoder, if it has one, is compiled for the first picture.
 fn generator(a: &ApiArgs, decoder: &Decoder, t: &Terminal) -> Result<(ContinuousGenerator, Images), Error> {
-    compiled(a, decoder, t, CHUNK, |gpu, options| {
+    let one = decoder.model().format().is_built();
+    compiled(a, decoder, t, if one { CHUNK_OF_ONE } else { CHUNK }, |gpu, options| {
         let make = |batch| ContinuousGenerator::on_device(gpu.clone(), decoder, batch, options);
         let made = match a.batch {
             Some(batch) => make(batch.into()),

@@ -71,7 +71,8 @@ pub struct ApiArgs {
     /// The most tokens of a sequence, prompt and new ones, for which the cache has room
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub capacity: usize,
-    /// How many tokens of a prompt are processed at a time, without it 128; with --embeddings how many tokens of texts, without it 1024
+    /// How many tokens of a prompt are processed at a time, without it 512 for GGUF files and checkpoints and 128 for others; with --embeddings how
+    /// many tokens of texts, without it 1024
     #[arg(long, value_name = "N")]
     pub prompt_chunk: Option<usize>,
     /// Make embeddings of texts instead of generating
