@@ -36,7 +36,7 @@ const KEY: &str = "WGFC_API_KEY";
 const BATCH: usize = 8;
 /// The tokens of prompts that are processed at a time, and those of texts for embeddings, unless an option says otherwise.
 const CHUNK: usize = 128;
-/// Those of prompts that are processed alone, as with caches in pages.
+/// The tokens of a prompt that are processed at a time where each prompt has runs of its own, as with caches in pages.
 const CHUNK_OF_ONE: usize = 512;
 const EMBEDDED: usize = 1024;
 /// The most bytes of a refused request that are read, so that its client receives the answer.

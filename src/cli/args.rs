@@ -312,7 +312,7 @@ pub fn values(fixed: &[String], memory_limit: Option<u64>) -> Result<BTreeMap<St
     fixed.iter().map(|text| super::inputs::fixed(text, &budget)).collect()
 }
 
-/// Which adapter.
+/// The adapter to run on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AdapterArgs {
     /// The adapter: part of its name (`llvmpipe`, `H100`), its number in `wgfc device`, `best` or `software`

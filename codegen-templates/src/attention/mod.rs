@@ -51,7 +51,7 @@ pub struct Problem {
     pub empty_is_zero: bool,
 }
 
-/// Which keys the queries from `first` to `last` may see: statements over those, `batch` and `keys`.
+/// Bounds of the keys that the queries from `first` to `last` may see: statements over those, `batch` and `keys`.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// Statements, indented by 4, that the others need.

@@ -303,7 +303,7 @@ fn operands(
     Ok((new, roots, masks))
 }
 
-/// Which keys the queries between two may see.
+/// The keys that the queries between two may see.
 fn seen(
     module: &mut Module,
     top: &Scope,

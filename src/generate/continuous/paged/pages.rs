@@ -36,7 +36,7 @@ pub(super) struct Pages {
     next: u64,
 }
 
-/// What a sequence is known to hold: its pages, of which the first `known` keep prefixes.
+/// The pages of a sequence, of which the first `known` keep prefixes.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub pages: Vec<Page>,
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(c.pages, [first, second]);
         pages.release(&mut c);
         pages.release(&mut Held { pages: vec![first], ..Held::default() });
-        // Of a prefix that is not held its end is forgotten first.
+        // The end of a prefix that is not held is forgotten first.
         let taken: Vec<Page> = (0..4).map(|_| pages.take().unwrap()).collect();
         assert!(taken.contains(&second) && !taken.contains(&first), "{taken:?}");
         assert_eq!(pages.prefix(&[1, 2, 3, 4, 9], 4).pages, [first]);

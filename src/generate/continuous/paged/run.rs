@@ -94,7 +94,7 @@ impl Paged {
             self.all_in_use(count)?;
             match self.widths[0].session.grow_blocking(more) {
                 Ok(()) => self.pages.grow(more),
-                // What there is has to do.
+                // The pages that there are have to do.
                 Err(_) => self.limit = count,
             }
         }
