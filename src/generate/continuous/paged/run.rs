@@ -90,12 +90,13 @@ impl Paged {
     fn page(&mut self) -> Result<Option<Page>, Error> {
         let count = self.pages.count();
         if 2 * (self.pages.held() + 1) >= count && count < self.limit {
-            let more = (2 * count).min(self.limit);
             self.all_in_use(count)?;
-            match self.widths[0].session.grow_blocking(more) {
-                Ok(()) => self.pages.grow(more),
+            let session = &mut self.widths[0].session;
+            let sizes = [2 * count, count + count.div_ceil(8)].map(|n| n.min(self.limit));
+            match sizes.into_iter().find(|n| session.grow_blocking(*n).is_ok()) {
+                Some(n) => self.pages.grow(n),
                 // The pages that there are have to do.
-                Err(_) => self.limit = count,
+                None => self.limit = count,
             }
         }
         Ok(self.pages.take())
