@@ -74,6 +74,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("spread_loop.wgsl", include_str!("../templates/spread_loop.wgsl.tera")),
     ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.tera")),
     ("parts/attention_block.wgsl", include_str!("../templates/parts/attention_block.wgsl.tera")),
+    ("parts/attention_part.wgsl", include_str!("../templates/parts/attention_part.wgsl.tera")),
     ("parts/attention_results.wgsl", include_str!("../templates/parts/attention_results.wgsl.tera")),
     ("parts/sort.wgsl", include_str!("../templates/parts/sort.wgsl.tera")),
     ("parts/statements.wgsl", include_str!("../templates/parts/statements.wgsl.tera")),

@@ -62,6 +62,14 @@ enum How {
 }
 
 impl How {
+    /// What makes a pool of it.
+    fn pool(&mut self) -> Option<&mut Option<Growth>> {
+        match self {
+            How::Write { pool, .. } if pool.is_some() => Some(pool),
+            _ => None,
+        }
+    }
+
     fn growth(&self) -> Option<&Growth> {
         match self {
             How::Append { growth, .. } | How::Insert { growth, .. } | How::Window { growth, .. } => {
@@ -101,10 +109,15 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
         ),
     };
     canonical::clean(graph).map_err(Diagnostic::internal)?;
-    let pairs = match named {
+    let mut pairs: Vec<Pair> = match named {
         None => found(graph)?,
         Some(names) => names.iter().map(|(i, o)| by_name(graph, i, o)).collect::<Result<_, _>>()?,
     };
+    let mut pools: Vec<&mut Option<Growth>> = pairs.iter_mut().filter_map(|p| p.how.pool()).collect();
+    if !pools.is_empty() {
+        let sizes = trace::sizes(graph);
+        pools.iter_mut().for_each(|pool| **pool = pool.take().filter(|g| !sizes.contains(&g.length)));
+    }
     check(graph, &pairs)?;
     for p in &pairs {
         apply(graph, p, &capacity).map_err(Diagnostic::internal)?;

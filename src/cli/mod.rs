@@ -5,7 +5,6 @@ mod adapter;
 mod api;
 mod args;
 mod axes;
-mod base64;
 mod bench;
 mod bisect;
 mod chat;

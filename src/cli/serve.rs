@@ -3,8 +3,10 @@
 mod http;
 
 use super::args::ServeArgs;
+use super::is_program;
 use super::terminal::Terminal;
-use super::{base64, is_program};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::{Answer, Content, Limits, Request};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -102,7 +104,7 @@ fn policy(page: &str) -> String {
     let inline = page.split("<script").skip(1).filter_map(|s| {
         let (attributes, rest) = s.split_once('>')?;
         let (text, _) = rest.split_once("</script>")?;
-        (!attributes.contains("src=")).then(|| format!(" 'sha256-{}'", base64::encode(&Sha256::digest(text))))
+        (!attributes.contains("src=")).then(|| format!(" 'sha256-{}'", STANDARD.encode(Sha256::digest(text))))
     });
     let scripts: String = inline.collect();
     format!(
@@ -247,10 +249,6 @@ mod tests {
 
     #[test]
     fn scripts_in_the_page_are_known_by_their_hashes() {
-        for (text, code) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
-        {
-            assert_eq!(base64::encode(text.as_bytes()), code);
-        }
         let all = policy("<script type=\"importmap\">{}</script><script src=\"./main.js\"></script>");
         let hash = "'sha256-RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o='";
         assert!(all.contains(&format!("script-src 'self' 'wasm-unsafe-eval' {hash};")), "{all}");

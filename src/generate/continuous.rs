@@ -5,6 +5,7 @@
 
 mod paged;
 mod rows;
+mod sequence;
 #[cfg(test)]
 mod tests;
 

@@ -28,7 +28,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_compiler::decoding::joined::FEATURES;
-
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{DeviceTensor, Gpu};
 

@@ -2,6 +2,7 @@
 
 use super::{How, Pair};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use wgfc_ir::{Atom, Border, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, ScalarNode, Value};
 
 /// The input that `output` carries on, and how.
@@ -48,30 +49,35 @@ fn written(graph: &Graph, output: Value) -> Option<(Value, How)> {
     fits.then_some((input, How::Write { nodes, axes, pool }))
 }
 
-/// The axis of an input along which all elements are written and read at positions that are data, if its extent is a symbol that
-/// nothing else depends on: the input is a pool, of which a session decides the size.
+/// The axis of an input along which all elements are written at positions that are data, if its extent is a symbol and the only open one:
+/// the input may be a pool, of which a session decides the size. That nothing else may depend on the symbol is for [`sizes`] to tell.
 fn pool(graph: &Graph, input: Value, nodes: &[NodeId], axes: &[usize]) -> Option<Growth> {
     let shape = &graph.ty(input).shape;
     let mut open = shape.iter().enumerate().filter(|(_, d)| d.as_const().is_none());
-    let (axis, Some(Atom::Sym(length)), None) = open.next().map(|(i, d)| (i, d.as_atom(), open.next()))?
-    else {
-        return None;
-    };
-    let by_data = |at: &[GatherAxis]| matches!(at.get(axes[axis]), Some(GatherAxis::Data { .. }));
+    let (Some((axis, d)), None) = (open.next(), open.next()) else { return None };
+    let Some(Atom::Sym(length)) = d.as_atom() else { return None };
     let written = nodes.iter().all(|n| match &graph.node(*n).op {
-        Op::Scatter { index, .. } => by_data(index),
+        Op::Scatter { index, .. } => matches!(index.get(axes[axis]), Some(GatherAxis::Data { .. })),
         _ => false,
     });
-    let moves = |n: NodeId| matches!(graph.node(n).op, Op::Scatter { .. } | Op::Gather { .. });
-    let alone = graph.node_ids().all(|n| {
+    written.then(|| Growth { axis, length: length.clone(), by: Dim::ZERO })
+}
+
+/// The symbols on which anything depends but the extents of tensors that are only written into and looked up.
+pub(super) fn sizes(graph: &Graph) -> BTreeSet<Arc<str>> {
+    let mut all = BTreeSet::new();
+    for n in graph.node_ids() {
         let node = graph.node(n);
-        let depends = node.outputs.iter().any(|t| t.shape.iter().any(|d| d.symbols().contains(length)));
+        all.extend(node.op.polys().into_iter().flat_map(Poly::symbols));
+        let moved = |(reader, operand): (NodeId, usize)| {
+            operand == 0 && matches!(graph.node(reader).op, Op::Scatter { .. } | Op::Gather { .. })
+        };
         let stored = matches!(node.op, Op::Input | Op::Scatter { .. });
-        let readers = || graph.uses(n.into());
-        !depends || stored && node.outputs.len() == 1 && readers().iter().all(|(r, i)| *i == 0 && moves(*r))
-    });
-    let growth = Growth { axis, length: length.clone(), by: Dim::ZERO };
-    (written && alone).then_some(growth)
+        if !stored || !graph.uses(n.into()).into_iter().all(moved) {
+            all.extend(node.outputs.iter().flat_map(|t| t.shape.iter().flat_map(Dim::symbols)));
+        }
+    }
+    all
 }
 
 /// An output of an input's type that keeps some of its elements: selected by a condition, or shifted and joined with new values.
@@ -197,4 +203,39 @@ fn permutation(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<usize>> {
     let distinct: BTreeSet<usize> = axes.iter().copied().collect();
     (distinct.len() == axes.len() && axes.iter().zip(from).all(|(a, d)| to.get(*a) == Some(d)))
         .then_some(axes)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::options::States;
+
+    /// A graph in which rows of a pool are written and looked up; `mask` is its last result.
+    fn pool(mask: &str) -> String {
+        format!(
+            "graph (pool: %0, x: %1, at: %2) -> (after: %3, y: %4, mask: %5) {{
+              %0 = input : f32[pages, 4] as \"pool\"
+              %1 = input : f32[n, 4] as \"x\"
+              %2 = input : i32[n] as \"at\"
+              %3 = scatter set writes [$2[%0], %1] (%0, %1, %2) : f32[pages, 4] as \"after\"
+              %4 = gather [n, 4] reads [$1[%0], %1] (%3, %2) : f32[n, 4] as \"y\"
+              %5 = {mask} as \"mask\"
+            }}"
+        )
+    }
+
+    #[test]
+    fn a_session_decides_the_size_of_a_pool_alone() {
+        let auto = States::Auto { capacity: None };
+        let mut graph = wgfc_ir::text::parse(&pool("map [n, 4] { exp(a0) } (%1) : f32[n, 4]")).unwrap();
+        crate::states::introduce(&mut graph, &auto).unwrap();
+        let text = graph.to_string();
+        assert!(text.contains("state pool: %0 -> %3 axis 0 from pages by 0"), "{text}");
+        assert!(text.contains("%0 = input : f32[capacity, 4] as \"pool\""), "{text}");
+        // A size on which other values depend is the model's.
+        for mask in ["map [pages] { index(%0) } () : i32[pages]", "map [n] { index(pages) } () : i32[n]"] {
+            let mut graph = wgfc_ir::text::parse(&pool(mask)).unwrap();
+            let e = crate::states::introduce(&mut graph, &auto).unwrap_err().to_string();
+            assert!(e.contains("the states' sizes depend on `pages`"), "{mask}: {e}");
+        }
+    }
 }

@@ -4,6 +4,8 @@ use super::protocol::{Fields, Prompt, Refusal, fields, missing, prompts};
 use super::routes::{Server, Work, encode, text};
 use axum::extract::{Request, State};
 use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -268,7 +270,7 @@ fn answer(
             false => Vector::Floats(vector),
             true => {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                Vector::Base64(crate::cli::base64::encode(&bytes))
+                Vector::Base64(STANDARD.encode(&bytes))
             }
         };
         Ok(One { object: "embedding", index, embedding })

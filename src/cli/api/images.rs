@@ -1,7 +1,8 @@
 //! Pictures in the messages of requests: parts `image_url`, whose URL holds the picture.
 
 use super::protocol::{Chat, Refusal};
-use crate::cli::base64;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -40,8 +41,9 @@ impl Encoder {
         let data = url.and_then(|url| url.strip_prefix("data:")).and_then(|data| data.split_once(";base64,"));
         let other =
             || refused("is not a URL of the form data:image/png;base64,…: the server fetches nothing");
-        let picture = base64::decode(data.ok_or_else(other)?.1);
-        let picture = picture.ok_or_else(|| refused("is not valid base64"))?;
+        let text = data.ok_or_else(other)?.1.trim_end_matches('=');
+        let picture = STANDARD_NO_PAD.decode(text);
+        let picture = picture.map_err(|e| refused(&format!("is not valid base64: {e}")))?;
         self.features(&picture).map_err(|e| Refusal::of(&e, name))
     }
 }

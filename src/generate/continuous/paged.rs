@@ -14,16 +14,17 @@ mod build;
 mod pages;
 mod run;
 
-use super::{Bounds, End, Generated, SequenceId};
+use super::sequence::{self, Flight};
+use super::{Bounds, Generated, SequenceId};
 use crate::Error;
-use crate::generate::choose::{self, Choice};
+use crate::generate::Request;
+use crate::generate::choose::Choice;
 use crate::generate::chooser::Chooser;
-use crate::generate::{LogProbs, Request, head, logprobs, no_output};
 use crate::model::device_error;
-use pages::{Held, Pages};
+use pages::{Held, Page, Pages, UNUSED};
 use std::collections::VecDeque;
 use wgfc_runtime::Session;
-use wgfc_runtime::session::{DeviceMemory, Started};
+use wgfc_runtime::session::{DeviceMemory, Place};
 
 /// The positions of a page.
 const PAGE: usize = 16;
@@ -35,40 +36,7 @@ struct Width {
     chooser: Chooser,
 }
 
-/// A sequence.
-struct Sequence {
-    id: SequenceId,
-    /// All tokens that are known on the host, prompt and generated ones.
-    tokens: Vec<i64>,
-    /// The number of tokens that runs process which have been started. It exceeds `tokens` by one if the token that a run chooses
-    /// has been fed to the next one before it was read.
-    fed: usize,
-    held: Held,
-    /// The number of tokens that may still be generated.
-    left: usize,
-    stop: Vec<i64>,
-    choice: Choice,
-    /// The number of tokens whose log-probabilities are reported.
-    logprobs: Option<usize>,
-}
-
-impl Sequence {
-    /// The known tokens that no run has been given yet.
-    fn pending(&self) -> &[i64] {
-        self.tokens.get(self.fed..).unwrap_or_default()
-    }
-}
-
-/// The sequences of the rows of a run.
-type Layout = Vec<Option<SequenceId>>;
-
-/// A run that has been started, and the sequence of each row whose next token it chooses.
-struct Flight {
-    started: Started,
-    rows: Layout,
-    /// The log-probabilities, if a sequence needs them.
-    logprobs: Option<Started>,
-}
+type Sequence = sequence::Sequence<Held>;
 
 /// Sequences whose positions lie in pages.
 pub(super) struct Paged {
@@ -86,7 +54,7 @@ pub(super) struct Paged {
     pages: Pages,
     /// The most pages.
     limit: usize,
-    /// In the order in which they joined.
+    /// In the order in which they joined, which is that of their names.
     sequences: Vec<Sequence>,
     /// Runs that have been started and not been read, in order.
     flights: VecDeque<Flight>,
@@ -148,9 +116,6 @@ impl Paged {
             let message = format!("{} sequences are running, and there is room for no more", self.batch);
             return Err(Error::usage(message, "wait until one has ended"));
         }
-        if self.sequences.is_empty() && self.pages.are_spoiled() {
-            self.reset()?;
-        }
         let mut choice = Choice::of(request, self.vocabulary)?;
         choice.follow(prompt);
         // The last token of a prompt is always processed, as the next one depends on its logits.
@@ -159,34 +124,38 @@ impl Paged {
         self.reused += fed as u64;
         let id = SequenceId(self.next);
         self.next += 1;
-        self.sequences.push(Sequence {
-            id,
-            tokens: prompt.to_vec(),
-            fed,
-            held,
-            left: request.max_new_tokens,
-            stop: request.stop.clone(),
-            choice,
-            logprobs: request.logprobs,
-        });
+        self.sequences.push(Sequence::new(id, prompt, request, choice, fed, held));
         Ok(id)
     }
 
     /// Ends a sequence.
     pub fn leave(&mut self, sequence: SequenceId) {
-        self.end(sequence, true);
+        if let Some(mut s) = self.remove(sequence) {
+            let processed = s.processed();
+            self.pages.keep(&mut s.place, &s.tokens[..processed]);
+            self.pages.release(&mut s.place);
+        }
     }
 
-    /// Ends a sequence, whose pages hold numbers if it is `sound`.
-    fn end(&mut self, sequence: SequenceId, sound: bool) {
-        let Some(i) = self.sequences.iter().position(|s| s.id == sequence) else { return };
-        let mut s = self.sequences.remove(i);
-        if sound {
-            self.pages.keep(&mut s.held, &s.tokens[..s.fed.min(s.tokens.len())]);
-            self.pages.release(&mut s.held);
-        } else {
-            self.pages.spoil(&mut s.held);
+    /// Ends a sequence whose pages may hold what is no number: keys and values that a mask hides are multiplied, too.
+    fn spoil(&mut self, sequence: SequenceId) -> Result<(), Error> {
+        let Some(mut s) = self.remove(sequence) else { return Ok(()) };
+        self.all_in_use()?;
+        for page in self.pages.forget_all(&mut s.place) {
+            let at = |page: Page| Place { row: 0, position: page as usize };
+            let session = &mut self.widths[0].session;
+            session.copy_positions_blocking(1, at(UNUSED), at(page), 1).map_err(device_error)?;
+            self.pages.put_back(page);
         }
+        Ok(())
+    }
+
+    fn find(&self, id: SequenceId) -> Option<usize> {
+        self.sequences.binary_search_by_key(&id, |s| s.id).ok()
+    }
+
+    fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
+        self.find(id).map(|i| self.sequences.remove(i))
     }
 
     /// Ends all sequences and empties the pool.
@@ -197,17 +166,15 @@ impl Paged {
         self.sequences.clear();
         self.flights.clear();
         self.pages.clear();
-        self.widths[0].session.reset_blocking().map_err(device_error)?;
-        Ok(())
+        self.widths[0].session.reset_blocking().map_err(device_error)
     }
 
     /// See [`ContinuousGenerator::step`](super::ContinuousGenerator::step).
     pub fn step(&mut self) -> Result<Vec<Generated>, Error> {
         let done = self.advance();
         if done.is_err() {
-            self.flights.clear();
-            let ids: Vec<SequenceId> = self.sequences.iter().map(|s| s.id).collect();
-            ids.into_iter().for_each(|id| self.end(id, false));
+            // An error here comes again with the next run.
+            let _ = self.reset();
         }
         done
     }
@@ -230,34 +197,17 @@ impl Paged {
 
     /// The tokens that a run has chosen. Sequences that have ended since are passed over.
     fn read(&mut self, flight: Flight) -> Result<Vec<Generated>, Error> {
-        let read = flight.started.read_blocking().map_err(device_error)?;
-        let likely = flight.logprobs.map(logprobs::read).transpose()?.unwrap_or_default();
-        let out = read.iter().find(|(n, _)| n == head::TOKEN);
-        let out = out.and_then(|(_, t)| t.scalars()).unwrap_or_default();
-        let known = 0..self.vocabulary as i64;
+        let (rows, chosen) = flight.read(self.vocabulary)?;
         let mut all = vec![];
-        for (row, id) in flight.rows.iter().enumerate() {
-            let Some(s) = self.sequences.iter_mut().find(|s| Some(s.id) == *id) else { continue };
-            let token = match out.get(row).map(|t| t.as_i64()).ok_or_else(no_output)? {
-                choose::NONE => Err(choose::nothing_to_choose()),
-                t if known.contains(&t) => Ok(t),
-                t => Err(Error::Internal(format!("the device chose token {t}"))),
-            };
-            let token = token.and_then(|t| Ok((t, s.choice.add(t)?)));
-            s.left -= 1;
-            let end = match &token {
-                Ok((t, _)) if s.stop.contains(t) => Some(End::Stop),
-                Ok((_, true)) => Some(End::Complete),
-                Ok(_) if s.left == 0 => Some(End::Length),
-                _ => None,
-            };
-            let logprobs: Option<LogProbs> = s.logprobs.and_then(|n| Some(likely.get(row)?.clone().most(n)));
-            s.tokens.extend(token.as_ref().ok().map(|t| t.0));
-            let (sequence, ends, sound) = (s.id, end.is_some() || token.is_err(), token.is_ok());
-            all.push(Generated { sequence, token: token.map(|t| t.0), logprobs, end });
-            if ends {
-                self.end(sequence, sound);
+        for (row, id) in rows.iter().enumerate() {
+            let Some(i) = id.and_then(|id| self.find(id)) else { continue };
+            let generated = self.sequences[i].add(&chosen, row)?;
+            match &generated {
+                g if g.token.is_err() => self.spoil(g.sequence)?,
+                g if g.is_last() => self.leave(g.sequence),
+                _ => {}
             }
+            all.push(generated);
         }
         Ok(all)
     }
@@ -312,7 +262,7 @@ mod tests {
         all.join(&prompts[1], &longer).unwrap();
         let failed = (0..100).find_map(|_| all.step().err()).unwrap();
         assert!(failed.to_string().contains("more than 48 positions"), "{failed}");
-        assert_eq!((all.running(), all.pages.held()), (0, 2));
+        assert_eq!((all.running(), all.pages.held()), (0, 0));
         let id = all.join(&prompts[0], &Request { max_new_tokens: 3, ..Request::default() }).unwrap();
         let mut tokens = vec![];
         while all.running() > 0 {
@@ -320,5 +270,58 @@ mod tests {
         }
         let want = got[&ids[0]][..3].iter().map(|t| (id, *t));
         assert_eq!(tokens, want.collect::<Vec<_>>());
+    }
+
+    /// A sequence whose keys and values are no numbers ends alone, and its pages serve others.
+    #[test]
+    fn what_is_no_number_stays_with_its_sequence() {
+        let gpus = wgfc_runtime::testing::gpus();
+        let Some(gpu) = gpus.first() else { return };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders/llama/model.gguf");
+        let decoder = Decoder::open(&path).unwrap();
+        let options = GeneratorOptions { capacity: 64, ..GeneratorOptions::default() };
+        let mut one = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
+        let mut all = Paged::on_device(gpu.clone(), &decoder, 2, &options).unwrap();
+        let request = Request { max_new_tokens: 20, ..Request::default() };
+        let prompt = |n: i64| -> Vec<i64> { (0..20).map(|t| (t * n + 3) % 90).collect() };
+        let bad = all.join(&prompt(7), &request).unwrap();
+        let good = all.join(&prompt(11), &request).unwrap();
+        let mut tokens: BTreeMap<SequenceId, Vec<Result<i64, Error>>> = BTreeMap::new();
+        let mut step = |all: &mut Paged| {
+            for g in all.step().unwrap() {
+                tokens.entry(g.sequence).or_default().push(g.token);
+            }
+        };
+        (0..6).for_each(|_| step(&mut all));
+        let pages = all.sequences[all.find(bad).unwrap()].place.pages.clone();
+        all.all_in_use().unwrap();
+        let mut states = all.session().states_blocking().unwrap();
+        for state in states.values_mut() {
+            let size = state.numel() / state.shape[0];
+            let mut values = state.to_f32s().unwrap();
+            for page in &pages {
+                values[*page as usize * size..(*page as usize + 1) * size].fill(f32::NAN);
+            }
+            *state = wgfc_ir::Tensor::from_f32(state.shape.clone(), &values);
+        }
+        all.widths[0].session.update_states_blocking(&states).unwrap();
+        while all.find(bad).is_some() {
+            step(&mut all);
+        }
+        let next = all.join(&prompt(13), &request).unwrap();
+        step(&mut all);
+        let taken = &all.sequences[all.find(next).unwrap()].place.pages;
+        assert!(taken.iter().any(|page| pages.contains(page)), "pages that have been given back are taken");
+        while all.running() > 0 {
+            step(&mut all);
+        }
+        assert!(tokens[&bad].last().unwrap().is_err());
+        for (id, n) in [(good, 11), (next, 13)] {
+            one.reset().unwrap();
+            let want: Vec<i64> = one.generate(&prompt(n), &request).unwrap().map(Result::unwrap).collect();
+            let got: Vec<i64> = tokens.remove(&id).unwrap().into_iter().map(Result::unwrap).collect();
+            assert_eq!(got, want, "{n}");
+        }
+        assert_eq!(all.pages.held(), 0);
     }
 }

@@ -17,52 +17,25 @@
 
 mod prefix;
 
-use super::{Bounds, End, Generated, SequenceId, limits_of};
+use super::sequence::{self, Flight};
+use super::{Bounds, Generated, SequenceId, limits_of};
 use crate::Error;
 use crate::generate::batch::{BatchGenerator, Feed, Pick};
 use crate::generate::choose::{self, Choice, Limits};
-use crate::generate::{
-    Decoder, GeneratorOptions, ImageFeatures, Request, head, logprobs, no_output, stepwise,
-};
-use crate::model::device_error;
+use crate::generate::{Decoder, GeneratorOptions, ImageFeatures, Request, head, no_output, stepwise};
 use prefix::Remembered;
 use wgfc_runtime::session::{DeviceMemory, Started};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
-/// A sequence in a row.
-struct Sequence {
-    id: SequenceId,
-    /// All tokens that are known on the host, prompt and generated ones.
-    tokens: Vec<i64>,
-    /// The number of tokens that runs process which have been started. It may exceed `tokens` by one, the token that the
-    /// run before the last one chose.
-    fed: usize,
+/// The part of a sequence that its row needs.
+struct InRow {
     /// The number of positions that the other rows append before this one's first token.
     delay: usize,
-    /// The number of tokens that may still be generated.
-    left: usize,
-    stop: Vec<i64>,
-    choice: Choice,
-    /// The number of tokens whose log-probabilities are reported.
-    logprobs: Option<usize>,
     /// The pictures of the prompt.
     images: Vec<ImageFeatures>,
 }
 
-impl Sequence {
-    /// The tokens that no run has been given yet.
-    fn pending(&self) -> &[i64] {
-        self.tokens.get(self.fed..).unwrap_or_default()
-    }
-}
-
-/// A run that has been started, and the sequence of each row whose next token it chooses.
-struct Flight {
-    started: Started,
-    rows: Vec<Option<SequenceId>>,
-    /// The log-probabilities, if a sequence needs them.
-    logprobs: Option<Started>,
-}
+type Sequence = sequence::Sequence<InRow>;
 
 /// Sequences in the rows of one batch.
 pub(super) struct Rows {
@@ -190,17 +163,8 @@ impl Rows {
         }
         let id = SequenceId(self.next);
         self.next += 1;
-        self.rows[row] = Some(Sequence {
-            id,
-            tokens: prompt.to_vec(),
-            fed,
-            delay: 0,
-            left: request.max_new_tokens,
-            stop: request.stop.clone(),
-            choice,
-            logprobs: request.logprobs,
-            images: request.images.clone(),
-        });
+        let place = InRow { delay: 0, images: request.images.clone() };
+        self.rows[row] = Some(Sequence::new(id, prompt, request, choice, fed, place));
         self.take_pictures()?;
         Ok(id)
     }
@@ -208,11 +172,11 @@ impl Rows {
     /// Copies the pictures of the sequences that run to the device.
     fn take_pictures(&mut self) -> Result<(), Error> {
         let running = || self.rows.iter().flatten();
-        if running().all(|s| s.images.is_empty()) {
+        if running().all(|s| s.place.images.is_empty()) {
             return Ok(());
         }
         let tokens: Vec<i64> = running().flat_map(|s| s.tokens.iter().copied()).collect();
-        let images: Vec<ImageFeatures> = running().flat_map(|s| s.images.iter().cloned()).collect();
+        let images: Vec<ImageFeatures> = running().flat_map(|s| s.place.images.iter().cloned()).collect();
         let g = &mut self.batch.generator;
         g.pictures.take(g.decode.gpu(), &tokens, &images)
     }
@@ -307,7 +271,9 @@ impl Rows {
             let longest = running().map(|s| s.pending().len()).max().unwrap_or(0);
             if waiting { 1 } else { longest.saturating_sub(1) }
         } else {
-            let some = |s: &Sequence| if s.delay > 0 { s.delay } else { s.pending().len().saturating_sub(1) };
+            let some = |s: &Sequence| {
+                if s.place.delay > 0 { s.place.delay } else { s.pending().len().saturating_sub(1) }
+            };
             running().map(some).min().unwrap_or(0)
         };
         let n = n.min(chunk);
@@ -322,13 +288,13 @@ impl Rows {
             return;
         }
         let longest = self.rows.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0);
-        self.rows.iter_mut().flatten().for_each(|s| s.delay = longest - s.tokens.len());
+        self.rows.iter_mut().flatten().for_each(|s| s.place.delay = longest - s.tokens.len());
     }
 
     /// Empties the cache, so that all running sequences are processed again.
     fn restart(&mut self) -> Result<(), Error> {
         self.empty()?;
-        self.rows.iter_mut().flatten().for_each(|s| (s.fed, s.delay) = (0, 0));
+        self.rows.iter_mut().flatten().for_each(|s| (s.fed, s.place.delay) = (0, 0));
         (self.realign, self.fresh) = (false, true);
         self.recomputed += 1;
         Ok(())
@@ -338,7 +304,7 @@ impl Rows {
     /// token, of which the sequences that have no other choose the next.
     fn run_known(&mut self, n: usize, prompts: bool) -> Result<Vec<Generated>, Error> {
         let taken = |s: &Option<Sequence>| -> Vec<i64> {
-            let ready = s.as_ref().filter(|s| s.delay == 0);
+            let ready = s.as_ref().filter(|s| s.place.delay == 0);
             let pending = ready.map_or(&[][..], Sequence::pending);
             let most = if prompts { pending.len().saturating_sub(1) } else { pending.len() };
             pending[..n.min(most)].to_vec()
@@ -346,7 +312,7 @@ impl Rows {
         let columns: Vec<Vec<i64>> = self.rows.iter().map(taken).collect();
         let columns: Vec<&[i64]> = columns.iter().map(Vec::as_slice).collect();
         self.after_prompts = prompts;
-        let is_last = |s: &Sequence| !prompts && s.delay == 0 && s.pending().len() == 1;
+        let is_last = |s: &Sequence| !prompts && s.place.delay == 0 && s.pending().len() == 1;
         let live: Vec<bool> = self.rows.iter().map(|s| s.as_ref().is_some_and(is_last)).collect();
         let feed = Feed::Host(&columns, n);
         let mut failed = vec![];
@@ -360,7 +326,7 @@ impl Rows {
             self.batch.run(&feed, None)?;
             self.mark_fed(&feed);
         }
-        self.rows.iter_mut().flatten().for_each(|s| s.delay = s.delay.saturating_sub(n));
+        self.rows.iter_mut().flatten().for_each(|s| s.place.delay = s.place.delay.saturating_sub(n));
         Ok(failed)
     }
 
@@ -443,33 +409,14 @@ impl Rows {
 
     /// The tokens that a run has chosen. Sequences that have left since are passed over.
     fn read(&mut self, flight: Flight) -> Result<Vec<Generated>, Error> {
-        let read = flight.started.read_blocking().map_err(device_error)?;
-        let likely = flight.logprobs.map(logprobs::read).transpose()?.unwrap_or_default();
-        let out = read.iter().find(|(n, _)| n == head::TOKEN);
-        let out = out.and_then(|(_, t)| t.scalars()).unwrap_or_default();
-        let known = 0..self.batch.vocabulary() as i64;
+        let (rows, chosen) = flight.read(self.batch.vocabulary())?;
         let mut all = vec![];
-        for (row, id) in flight.rows.iter().enumerate() {
+        for (row, id) in rows.iter().enumerate() {
             let Some(s) = self.rows[row].as_mut().filter(|s| Some(s.id) == *id) else { continue };
-            let token = match out.get(row).map(|t| t.as_i64()).ok_or_else(no_output)? {
-                choose::NONE => Err(choose::nothing_to_choose()),
-                t if known.contains(&t) => Ok(t),
-                t => Err(Error::Internal(format!("the device chose token {t}"))),
-            };
-            let token = token.and_then(|t| Ok((t, s.choice.add(t)?)));
-            s.left -= 1;
+            let generated = s.add(&chosen, row)?;
             self.fresh = false;
-            let end = match &token {
-                Ok((t, _)) if s.stop.contains(t) => Some(End::Stop),
-                Ok((_, true)) => Some(End::Complete),
-                Ok(_) if s.left == 0 => Some(End::Length),
-                _ => None,
-            };
-            let token = token.map(|(t, _)| t);
-            s.tokens.extend(token.as_ref().ok());
-            let (ended, sound) = (end.is_some() || token.is_err(), token.is_ok());
-            let logprobs = s.logprobs.and_then(|n| Some(likely.get(row)?.clone().most(n)));
-            all.push(Generated { sequence: s.id, token, logprobs, end });
+            let (ended, sound) = (generated.is_last(), generated.token.is_ok());
+            all.push(generated);
             if ended {
                 self.free(row, sound);
             }

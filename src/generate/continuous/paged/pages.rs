@@ -31,8 +31,6 @@ pub(super) struct Pages {
     /// The pages that keep a prefix and that no sequence holds, by when they were released.
     idle: BTreeMap<u64, Page>,
     released: HashMap<Page, u64>,
-    /// The number of pages whose contents are not numbers.
-    spoiled: usize,
     next: u64,
 }
 
@@ -56,7 +54,6 @@ impl Pages {
             by_prefix: HashMap::new(),
             idle: BTreeMap::new(),
             released: HashMap::new(),
-            spoiled: 0,
             next: 0,
         }
     }
@@ -65,13 +62,9 @@ impl Pages {
     pub fn count(&self) -> usize {
         self.holders.len()
     }
-    /// The number of pages that sequences hold or that cannot be used.
+    /// The number of pages that sequences hold.
     pub fn held(&self) -> usize {
         self.count() - 1 - self.free.len() - self.idle.len()
-    }
-    /// Whether there are pages whose contents are not numbers.
-    pub fn are_spoiled(&self) -> bool {
-        self.spoiled > 0
     }
 
     /// Adds pages until there are `count`.
@@ -169,14 +162,25 @@ impl Pages {
         }
     }
 
-    /// Takes the pages of a sequence out of use, as their contents are not numbers: also positions that a mask hides are multiplied.
-    pub fn spoil(&mut self, held: &mut Held) {
-        for page in std::mem::take(held).pages {
+    /// Releases the pages of a sequence and forgets what they keep. Returns those that no other sequence holds; they are free behind
+    /// [`Pages::put_back`].
+    pub fn forget_all(&mut self, held: &mut Held) -> Vec<Page> {
+        let pages = std::mem::take(held).pages;
+        let mut alone = vec![];
+        for page in pages {
             self.forget(page);
             let holders = &mut self.holders[page as usize];
             *holders -= 1;
-            self.spoiled += usize::from(*holders == 0);
+            if *holders == 0 {
+                alone.push(page);
+            }
         }
+        alone
+    }
+
+    /// Makes a page free.
+    pub fn put_back(&mut self, page: Page) {
+        self.free.push(page);
     }
 }
 

@@ -1,13 +1,14 @@
 //! The runs of sequences in pages.
 
+use super::super::sequence::{Flight, Layout};
 use super::super::{Generated, SequenceId, limits_of};
 use super::pages::{Page, UNUSED};
-use super::{Flight, Layout, PAGE, Paged, Sequence};
+use super::{PAGE, Paged, Sequence};
 use crate::generate::choose::{self, Choice, Limits};
 use crate::generate::{head, no_output, stepwise};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use wgfc_ir::DType;
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{DeviceTensor, Session};
@@ -16,8 +17,8 @@ use wgfc_runtime::{DeviceTensor, Session};
 struct Rows {
     /// The sequence of each row.
     layout: Layout,
-    /// The sequences whose next token the run chooses.
-    choosing: Vec<SequenceId>,
+    /// The sequence of each row whose next token the run chooses.
+    choosing: Layout,
     /// The tokens on the device, if some of them are not known on the host. Without them, the rows take their pending ones.
     device: Option<DeviceTensor>,
 }
@@ -49,8 +50,7 @@ impl Paged {
     }
 
     fn sequence(&self, id: SequenceId) -> Result<&Sequence, Error> {
-        let found = self.sequences.iter().find(|s| s.id == id);
-        found.ok_or_else(|| Error::Internal("a sequence that has ended".into()))
+        self.find(id).map(|i| &self.sequences[i]).ok_or_else(gone)
     }
 
     /// Makes sure that a sequence has pages for `tokens` more tokens, and returns false if it has to wait. If there are no pages, and no
@@ -58,17 +58,17 @@ impl Paged {
     fn has_room(&mut self, id: SequenceId, tokens: usize) -> Result<bool, Error> {
         loop {
             let s = self.sequence(id)?;
-            if s.held.pages.len() * PAGE >= s.fed + tokens {
+            if s.place.pages.len() * PAGE >= s.fed + tokens {
                 return Ok(true);
             }
             let Some(page) = self.page()? else { break };
-            let s = self.sequences.iter_mut().find(|s| s.id == id);
-            s.into_iter().for_each(|s| s.held.pages.push(page));
+            let i = self.find(id).ok_or_else(gone)?;
+            self.sequences[i].place.pages.push(page);
         }
         if !self.flights.is_empty() {
             return Ok(false);
         }
-        let holding = || self.sequences.iter().filter(|s| !s.held.pages.is_empty() || s.id == id);
+        let holding = || self.sequences.iter().filter(|s| !s.place.pages.is_empty() || s.id == id);
         if holding().count() < 2 {
             let positions = self.pages.count() * PAGE;
             return Err(Error::Device(Problem::with_help(
@@ -76,10 +76,9 @@ impl Paged {
                 "give shorter prompts, ask for fewer tokens, or keep the cache in fewer bits (--cache q8)",
             )));
         }
-        if let Some(last) = holding().next_back().map(|s| s.id)
-            && let Some(s) = self.sequences.iter_mut().find(|s| s.id == last)
-        {
-            self.pages.release(&mut s.held);
+        let last = holding().next_back().and_then(|s| self.find(s.id));
+        if let Some(s) = last.map(|i| &mut self.sequences[i]) {
+            self.pages.release(&mut s.place);
             self.recomputed += u64::from(s.fed > 0);
             s.fed = 0;
         }
@@ -90,7 +89,7 @@ impl Paged {
     fn page(&mut self) -> Result<Option<Page>, Error> {
         let count = self.pages.count();
         if 2 * (self.pages.held() + 1) >= count && count < self.limit {
-            self.all_in_use(count)?;
+            self.all_in_use()?;
             let session = &mut self.widths[0].session;
             let sizes = [2 * count, count + count.div_ceil(8)].map(|n| n.min(self.limit));
             match sizes.into_iter().find(|n| session.grow_blocking(*n).is_ok()) {
@@ -102,12 +101,12 @@ impl Paged {
         Ok(self.pages.take())
     }
 
-    /// Tells the states that they have `count` pages, which are copied when they grow.
-    fn all_in_use(&mut self, count: usize) -> Result<(), Error> {
+    /// Tells the states that all pages are in use, so that they are copied when the pool grows.
+    pub(super) fn all_in_use(&mut self) -> Result<(), Error> {
         let session = &mut self.widths[0].session;
         let growths = session.program().states.iter().filter_map(|s| s.growth.as_ref());
         let lengths: BTreeSet<String> = growths.map(|g| g.length.clone()).collect();
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let count = i64::try_from(self.pages.count()).unwrap_or(i64::MAX);
         lengths.iter().try_for_each(|length| session.set_symbol(length, count).map_err(device_error))
     }
 
@@ -118,20 +117,21 @@ impl Paged {
         if !self.has_room(id, n)? {
             return Ok(false);
         }
-        let choosing = if n == pending { vec![id] } else { vec![] };
+        let choosing = vec![(n == pending).then_some(id)];
         self.launch(&Rows { layout: vec![Some(id)], choosing, device: None }, n, all)?;
         Ok(true)
     }
 
     /// Starts the run of one token of each sequence that has or will have one.
     fn start_tokens(&mut self, all: &mut Vec<Generated>) -> Result<bool, Error> {
-        let taking = self.sequences.iter().filter(|s| self.takes_a_token(s));
-        let choosing = taking.clone().filter(|s| s.pending().len() <= 1).map(|s| s.id).collect();
-        let taking: Vec<SequenceId> = taking.map(|s| s.id).collect();
-        let mut layout: Layout = taking.iter().copied().map(Some).collect();
-        layout.resize(self.rows_for(taking.len()), None);
+        let taking: Vec<&Sequence> = self.sequences.iter().filter(|s| self.takes_a_token(s)).collect();
+        let rows = self.rows_for(taking.len());
+        let mut layout: Layout = taking.iter().map(|s| Some(s.id)).collect();
+        let mut choosing: Layout = taking.iter().map(|s| (s.pending().len() <= 1).then_some(s.id)).collect();
+        layout.resize(rows, None);
+        choosing.resize(rows, None);
         let device = self.tokens_on_device(&layout)?;
-        for id in &taking {
+        for id in layout.iter().flatten() {
             if !self.has_room(*id, 1)? {
                 return Ok(false);
             }
@@ -146,18 +146,18 @@ impl Paged {
         if let Some(last) = self.flights.back().filter(|f| f.rows == *layout) {
             return chosen(last).map(Some);
         }
+        let places = self.flights.iter().flat_map(|f| f.rows.iter().enumerate().map(move |at| (f, at)));
+        let places: HashMap<SequenceId, (&Flight, usize)> =
+            places.filter_map(|(f, (row, id))| Some(((*id)?, (f, row)))).collect();
         let (mut known, mut unread) = (vec![], vec![]);
         for (to, id) in layout.iter().enumerate() {
             let s = id.map(|id| self.sequence(id)).transpose()?;
             let pending = s.and_then(|s| s.pending().first());
             known.push(pending.copied().unwrap_or(0));
-            if s.is_none() || pending.is_some() {
-                continue;
+            if let (Some(s), None) = (s, pending) {
+                let (flight, row) = places.get(&s.id).ok_or_else(no_output)?;
+                unread.push((chosen(flight)?, *row, to));
             }
-            let found =
-                self.flights.iter().rev().find_map(|f| Some((f, f.rows.iter().position(|r| r == id)?)));
-            let (flight, row) = found.ok_or_else(no_output)?;
-            unread.push((chosen(flight)?, row, to));
         }
         if unread.is_empty() {
             return Ok(None);
@@ -178,20 +178,20 @@ impl Paged {
     /// Starts a run of `n` tokens of each row, and the choice of the next tokens.
     fn launch(&mut self, rows: &Rows, n: usize, all: &mut Vec<Generated>) -> Result<(), Error> {
         let mut given: Vec<(&str, Value)> = self.inputs(rows, n)?.into();
-        let choosing = || self.sequences.iter().filter(|s| rows.choosing.contains(&s.id));
-        let limits = limits_of(choosing().map(|s| &s.choice));
-        let needs_tokens = choosing().any(|s| s.choice.needs_tokens());
+        let choices =
+            || rows.choosing.iter().flatten().filter_map(|id| Some(&self.sequence(*id).ok()?.choice));
+        let (limits, needs_tokens) = (limits_of(choices()), choices().any(Choice::needs_tokens));
         let mut words = vec![];
-        for id in &rows.layout {
-            let Some(s) = self.sequences.iter_mut().find(|s| Some(s.id) == *id) else {
+        for (id, chooses) in rows.layout.iter().zip(&rows.choosing) {
+            let Some(s) = id.and_then(|id| self.find(id)).map(|i| &mut self.sequences[i]) else {
                 words.push(Default::default());
                 continue;
             };
             s.fed += n;
-            let known = s.fed.min(s.tokens.len());
-            self.pages.keep(&mut s.held, &s.tokens[..known]);
-            let chooses = rows.choosing.contains(&s.id) && limits.is_some() && !needs_tokens;
-            words.push(if chooses { s.choice.row() } else { Default::default() });
+            let processed = s.processed();
+            self.pages.keep(&mut s.place, &s.tokens[..processed]);
+            let draws = chooses.is_some() && limits.is_some() && !needs_tokens;
+            words.push(if draws { s.choice.row() } else { Default::default() });
         }
         let width = self.widths.iter_mut().find(|w| w.rows >= rows.layout.len()).ok_or_else(no_output)?;
         let session = match &mut self.prompts {
@@ -207,7 +207,7 @@ impl Paged {
             }
             return self.pick(logits, rows, all);
         }
-        if rows.choosing.is_empty() {
+        if rows.choosing.iter().all(Option::is_none) {
             given.push((head::CHOICE, choose::greedy().into()));
             session.run_on_device_blocking(&given).map_err(device_error)?;
             return Ok(());
@@ -220,8 +220,7 @@ impl Paged {
         let own = if limits == Limits::default() { words.clone() } else { choose::greedy() };
         given.push((head::CHOICE, own.into()));
         let started = width.chooser.chosen(session, limits, &given, words, &[head::TOKEN])?;
-        let rows = rows.layout.iter().map(|id| id.filter(|id| rows.choosing.contains(id))).collect();
-        self.flights.push_back(Flight { started, rows, logprobs: None });
+        self.flights.push_back(Flight { started, rows: rows.choosing.clone(), logprobs: None });
         Ok(())
     }
 
@@ -238,7 +237,7 @@ impl Paged {
             let s = self.sequence(*id)?;
             ids.extend(s.pending().iter().copied().chain(std::iter::repeat(0)).take(n));
             positions.extend((s.fed..s.fed + n).map(|p| p as i64));
-            tables.push(&s.held.pages[..(s.fed + n).div_ceil(PAGE)]);
+            tables.push(&s.place.pages[..(s.fed + n).div_ceil(PAGE)]);
         }
         let count = rows.layout.len();
         let blocks = tables.iter().map(|t| t.len()).max().unwrap_or(0).max(1);
@@ -259,25 +258,34 @@ impl Paged {
 
     /// Starts the choice of the next tokens from logits. All tokens so far are known.
     fn pick(&mut self, logits: DeviceTensor, rows: &Rows, all: &mut Vec<Generated>) -> Result<(), Error> {
-        for id in &rows.choosing {
-            let Some(s) = self.sequences.iter_mut().find(|s| s.id == *id) else { continue };
+        // Some may have ended by the tokens that have just been read.
+        let mut layout = rows.choosing.clone();
+        for id in &mut layout {
+            let Some(i) = id.and_then(|id| self.find(id)) else {
+                *id = None;
+                continue;
+            };
+            let s = &mut self.sequences[i];
             if let Err(e) = s.choice.prepare() {
-                all.push(Generated { sequence: s.id, token: Err(e), logprobs: None, end: None });
-                self.end(*id, true);
+                let sequence = s.id;
+                all.push(Generated { sequence, token: Err(e), logprobs: None, end: None });
+                self.leave(sequence);
+                *id = None;
             }
         }
-        let choosing = || self.sequences.iter().filter(|s| rows.choosing.contains(&s.id));
-        if choosing().next().is_none() {
+        let rows: HashMap<SequenceId, usize> =
+            layout.iter().enumerate().filter_map(|(row, id)| Some(((*id)?, row))).collect();
+        let choosing = || self.sequences.iter().filter(|s| rows.contains_key(&s.id));
+        if rows.is_empty() {
             return Ok(());
         }
         let limits = limits_of(choosing().map(|s| &s.choice)).unwrap_or_else(Limits::rows);
         let reports = choosing().any(|s| s.logprobs.is_some());
-        let mut choices: Vec<Option<&mut Choice>> = rows.layout.iter().map(|_| None).collect();
-        let mut layout: Layout = vec![None; choices.len()];
-        for s in self.sequences.iter_mut().filter(|s| rows.choosing.contains(&s.id)) {
-            let Some(row) = rows.layout.iter().position(|id| *id == Some(s.id)) else { continue };
-            layout[row] = Some(s.id);
-            choices[row] = Some(&mut s.choice);
+        let mut choices: Vec<Option<&mut Choice>> = layout.iter().map(|_| None).collect();
+        for s in &mut self.sequences {
+            if let Some(row) = rows.get(&s.id) {
+                choices[*row] = Some(&mut s.choice);
+            }
         }
         let pick = stepwise::Pick::of(&mut choices, limits)?;
         let width = self.widths.iter_mut().find(|w| w.rows >= layout.len()).ok_or_else(no_output)?;
@@ -292,6 +300,10 @@ impl Paged {
         self.flights.push_back(Flight { started, rows: layout, logprobs });
         Ok(())
     }
+}
+
+fn gone() -> Error {
+    Error::Internal("a sequence that has ended".into())
 }
 
 /// Starts a run, and returns its logits.
