@@ -141,7 +141,7 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 /// Dimensions in `options` are ignored if they are the decoder's own.
 ///
 /// # Errors
-/// As for [`Generator::new`](super::Generator::new).
+/// As for [`Generator::new`](super::Generator::new), and [`Options::page`].
 ///
 /// ```
 /// # fn main() -> Result<(), wgfc::Error> {
@@ -159,6 +159,12 @@ fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
 /// ```
 pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
     let file = decoder.source()?;
+    if options.page.is_some() {
+        return Err(Error::usage(
+            "a folder that generates one sequence has a cache that grows, and no pages",
+            "leave out --page, or leave out --generate and give the program its block_table",
+        ));
+    }
     let symbols = roles::symbols(file, options.memory_limit)?;
     let plans = decoding::plans(&symbols, Options { dims: Default::default(), ..options.clone() });
     let one = |(name, options): (String, Options)| {

@@ -30,6 +30,7 @@ fn guessed_tokens_change_nothing_but_the_number_of_runs() {
     wgfc(d.path(), &format!("{words}|--speculate|lookup|--draft|{llama}")).exits(1).says("leave one");
     let other = fixture("small/decoder/model.onnx");
     wgfc(d.path(), &format!("{words}|--draft|{other}")).exits(1).says("same family");
+    wgfc(d.path(), &format!("compile|{llama}|-o|out|--generate|--page|16")).exits(1).says("--page");
     wgfc(d.path(), &format!("compile|{llama}|-o|out|--generate")).exits(0);
     let compiled = words.replace(&llama, "out");
     wgfc(d.path(), &format!("{compiled}|--speculate|lookup")).exits(1).says("no program that verifies");
