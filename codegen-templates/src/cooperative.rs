@@ -1,24 +1,30 @@
 //! The product of matrices on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
 //!
 //! Factors are f16 and sums f32: every block of 16 × 16 results is a matrix that a subgroup holds
-//! together. A step brings `k` of the tile's rows and columns into workgroup memory, eight neighbours a
-//! fetch, while the step before is multiplied. The template expects in the module
+//! together. A step brings `k` of the tile's rows and columns into workgroup memory, a run of neighbours a
+//! fetch. They are read while the step before is multiplied. The template expects in the module
 //!
 //! ```wgsl
-//! fn x_fetch(batch: i32, row: i32, k: i32) -> Eight    // or of the vec4<u32> that they are in memory; and y_fetch(batch, col, k)
-//! fn store(batch: i32, row: i32, col: i32, acc0: f32)  // or of four neighbouring columns, which `col` counts by
+//! fn x_fetch(batch: i32, row: i32, k: i32) -> T           // and y_fetch(batch, col, k)
+//! fn x_values(read: T, batch: i32, row: i32, k: i32) -> Run8   // or Run16 or Run32; and y_values
+//! fn store(batch: i32, row: i32, col: i32, acc0: f32)     // or of four neighbouring columns, which `col` counts by
 //! ```
 //!
-//! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts eights.
+//! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts runs. `RunN` has `N / 4` fields `q0, q1, …`
+//! of `vec4<f16>`.
 
 use crate::matmul::{Common, Extents};
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Edge of a matrix.
 const EDGE: u32 = 16;
-/// Elements of one fetch.
+/// Elements of one fetch, at least.
 pub const FETCH: u32 = 8;
+
+/// The type of eight neighbours in f16 as they are in memory.
+const WORDS: &str = "vec4<u32>";
 
 /// The sizes of the parts of a product on matrix units. All numbers are powers of two, but the pad.
 #[derive(Clone, Copy, Debug)]
@@ -71,16 +77,27 @@ pub struct Cooperative {
     pub whole_depth: bool,
     /// Rows and columns are known to be multiples of the tile's.
     pub whole_tiles: bool,
-    /// `x_fetch` and `y_fetch` give the words of eight neighbours.
-    pub words: [bool; 2],
-    /// The elements of `x` and `y` along their memory order are whole eights.
-    pub eights: [bool; 2],
+    /// How `x` and `y` are read.
+    pub operands: [Operand; 2],
     /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours.
     pub store_vectors: bool,
     /// The values that stores of vectors read, read before any of them, if they read anything.
     pub beside: Beside,
     /// Invocations of a subgroup.
     pub subgroup: u32,
+}
+
+/// How an operand is read.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// The neighbours of one fetch.
+    pub run: u32,
+    /// The elements along its memory order are whole runs.
+    pub whole: bool,
+    /// The type of what is read.
+    pub read: String,
+    /// Whether something is computed of what is read, which need not be zero where zeros are.
+    pub computed: bool,
 }
 
 /// The values that stores read beside their result: `beside(batch, row, col) -> Beside` and `across(batch, col) -> Across`, both of which `store`
@@ -99,15 +116,18 @@ struct Vector {
     line: String,
     /// Its first k within the step.
     k: String,
-    /// Where the first step's k is, and that of the step from `k0`.
+    /// Where the first step's k is, that of the step from `k0`, and that of step `step`.
     first: String,
-    step: String,
+    next: String,
+    own: String,
     at: String,
 }
 #[derive(Serialize)]
-struct Operand {
+struct Tile<'a> {
     name: &'static str,
-    words: bool,
+    read: &'a str,
+    run: u32,
+    computed: bool,
     tile_len: u32,
     vectors: Vec<Vector>,
 }
@@ -176,9 +196,11 @@ struct Slots<'a> {
     beside_cols: bool,
     strip_cols: u32,
     patch_len: u32,
-    /// The variant for one of them.
+    /// The sizes of runs.
+    runs: BTreeSet<u32>,
+    /// Whether the words of a run are read.
     words: bool,
-    operands: Vec<Operand>,
+    operands: Vec<Tile<'a>>,
     matrices: Vec<Matrix>,
     quarters: Vec<Quarter>,
     strips: Vec<Strip>,
@@ -189,10 +211,9 @@ impl Template for Slots<'_> {
 }
 
 /// One operand's tile.
-struct Side {
+struct Side<'a> {
     name: &'static str,
-    words: bool,
-    eights: bool,
+    operand: &'a Operand,
     lines: u32,
     /// Neighbouring `k` are neighbours in memory.
     by_depth: bool,
@@ -206,45 +227,56 @@ struct Side {
     sub_lines: u32,
 }
 
-impl Side {
+impl<'a> Side<'a> {
     /// From one line of the tile to the next, in vectors of four.
     fn pitch(&self, s: Blocks) -> u32 {
         (if self.by_depth { s.k } else { self.lines } + s.pad) / 4
     }
-    fn operand(&self, shape: Blocks, threads: u32) -> Operand {
-        let fast = if self.by_depth { shape.k } else { self.lines } / FETCH;
-        let count = self.lines * shape.k / FETCH / threads;
+    fn tile(&self, shape: Blocks, threads: u32) -> Tile<'a> {
+        let Operand { run, whole, .. } = *self.operand;
+        let fast = if self.by_depth { shape.k } else { self.lines } / run;
+        let count = self.lines * shape.k / run / threads;
         let vectors = (0..count).map(|i| {
             let e = if i == 0 { "t".to_owned() } else { format!("(t + {})", i * threads) };
-            let (f, s) = if i > 0 && threads.is_multiple_of(fast) {
+            let (f, s) = if fast == 1 {
+                ("0".to_owned(), e)
+            } else if i > 0 && threads.is_multiple_of(fast) {
                 // So that a thread's vectors share what depends on the first.
                 (format!("t % {fast}"), format!("(t / {fast} + {})", i * threads / fast))
             } else {
                 (format!("{e} % {fast}"), format!("{e} / {fast}"))
             };
-            let at = format!("{s} * {} + {f} * 2", self.pitch(shape));
+            let at = format!("{s} * {} + {f} * {}", self.pitch(shape), run / 4);
             let Side { origin, end, .. } = self;
             if self.by_depth {
-                let line = format!("min({origin} + {s}, {end} - 1)");
                 Vector {
-                    line,
-                    k: format!("{f} * {FETCH}"),
-                    step: format!("k0 / {FETCH} + {f}"),
+                    line: format!("min({origin} + {s}, {end} - 1)"),
+                    k: format!("{f} * {run}"),
+                    next: format!("k0 / {run} + {f}"),
+                    own: format!("step * {} + {f}", shape.k / run),
                     first: f,
                     at,
                 }
             } else {
-                let eights = match self.eights {
-                    true => format!("{end} / {FETCH}"),
-                    false => format!("({end} + {}) / {FETCH}", FETCH - 1),
+                let runs = match whole {
+                    true => format!("{end} / {run}"),
+                    false => format!("({end} + {}) / {run}", run - 1),
                 };
-                let line = format!("min({origin} / {FETCH} + {f}, {eights} - 1)");
-                Vector { line, step: format!("k0 + {s}"), first: s.clone(), k: s, at }
+                Vector {
+                    line: format!("min({origin} / {run} + {f}, {runs} - 1)"),
+                    next: format!("k0 + {s}"),
+                    own: format!("step * {} + {s}", shape.k),
+                    first: s.clone(),
+                    k: s,
+                    at,
+                }
             }
         });
-        Operand {
+        Tile {
             name: self.name,
-            words: self.words,
+            read: &self.operand.read,
+            run,
+            computed: self.operand.computed,
             tile_len: self.tile_len / 4,
             vectors: vectors.collect(),
         }
@@ -275,8 +307,7 @@ impl Cooperative {
         let threads = s.subgroups() * self.subgroup;
         let x = Side {
             name: "x",
-            words: self.words[0],
-            eights: self.eights[0],
+            operand: &self.operands[0],
             lines: s.rows,
             by_depth: self.along_depth[0],
             tile_len: self.tile_len[0],
@@ -287,8 +318,7 @@ impl Cooperative {
         };
         let y = Side {
             name: "y",
-            words: self.words[1],
-            eights: self.eights[1],
+            operand: &self.operands[1],
             lines: s.cols,
             by_depth: self.along_depth[1],
             tile_len: self.tile_len[1],
@@ -353,8 +383,9 @@ impl Cooperative {
             beside_cols: self.beside.cols,
             strip_cols: s.strip_cols,
             patch_len: s.patch(),
-            words: self.words.contains(&true),
-            operands: vec![x.operand(s, threads), y.operand(s, threads)],
+            runs: self.operands.iter().map(|o| o.run).collect(),
+            words: self.operands.iter().any(|o| o.read == WORDS),
+            operands: vec![x.tile(s, threads), y.tile(s, threads)],
             matrices: strips.iter().flat_map(|s| s.matrices.clone()).collect(),
             quarters: (0..s.k / EDGE).map(|q| quarter(q * EDGE)).collect(),
             strips,

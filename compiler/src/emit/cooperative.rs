@@ -1,20 +1,23 @@
 //! Products on matrix units: [`Cooperative`] instantiated.
 //!
 //! Both factors are f16 in the graph (of quantised weights: their scales are), sums are f32. Operands
-//! are written out for eight neighbours in memory, whose loads become one.
+//! are written out for a run of neighbours in memory, whose loads become few. They are read while the step before is multiplied, and
+//! computed when they are put into the tile.
 
-use super::handle::Handle;
+use super::held::Held;
 use super::matmul::{store_results, vector_stores};
-use super::wgsl::{Module, Scope, reg_type};
+use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
-use crate::schedule::products::problem::{Side, along, by_eights, stores_are_long, suits};
+use crate::schedule::products::problem::{
+    Side, along, by_eights, neighbours_of, run, stores_are_long, suits,
+};
 use crate::schedule::products::{self, Contiguous, CooperativeShape, EIGHT};
 use std::fmt::Write;
-use wgfc_codegen_templates::cooperative::{Beside, Blocks, Cooperative, FETCH};
+use wgfc_codegen_templates::cooperative::{Beside, Blocks, Cooperative, FETCH, Operand};
 use wgfc_codegen_templates::matmul::Extents;
 use wgfc_ir::{DType, Dim, Poly};
 
@@ -37,26 +40,17 @@ pub(super) fn emit(
     }
     let domain = [batch, m, n, k].map(Poly::clone);
     let mut body = Body::default();
-    let eight = i64::from(EIGHT);
-    let mut eights = |s: &Side<'_>| -> Vec<ExprId> {
-        let along = s.along();
-        if !by_eights(kernel, s) {
-            let vars = [0, 1, 2, 3].map(Poly::var);
-            let ids = substitute(&kernel.body, &mut body, &[s.root], &vars, &domain);
-            return vec![ids.get(s.root as usize).copied().flatten().unwrap_or(0)];
+    let runs = [(&x, shape.rows), (&y, shape.cols)]
+        .map(|(s, lines)| shape.run(lines, s.order, run(kernel, s), subgroup));
+    let mut neighbours = |s: &Side<'_>, run: u32| -> Vec<ExprId> {
+        if by_eights(kernel, s) {
+            return neighbours_of(kernel, s, run, &mut body);
         }
-        let mut domain = domain.clone();
-        domain[along] = domain[along].div(&eight.into(), &[]);
-        (0..eight)
-            .map(|i| {
-                let mut vars = [0, 1, 2, 3].map(Poly::var);
-                vars[along] = &(&vars[along] * eight) + &i.into();
-                let ids = substitute(&kernel.body, &mut body, &[s.root], &vars, &domain);
-                ids.get(s.root as usize).copied().flatten().unwrap_or(0)
-            })
-            .collect()
+        let vars = [0, 1, 2, 3].map(Poly::var);
+        let ids = substitute(&kernel.body, &mut body, &[s.root], &vars, &domain);
+        vec![ids.get(s.root as usize).copied().flatten().unwrap_or(0)]
     };
-    let (xs, ys) = (eights(&x), eights(&y));
+    let (xs, ys) = (neighbours(&x, runs[0]), neighbours(&y, runs[1]));
     let rolled = stores_are_long(kernel, products::Product::Cooperative(*schedule).results_of_invocation());
     let stores = if rolled { None } else { vector_stores(kernel, &y, &mut body, cx)? };
     let mut kernel = match &stores {
@@ -89,31 +83,8 @@ pub(super) fn emit(
         depth: module.extent(&mut top, k)?,
     };
     let mut functions = String::new();
-    let mut words = [false; 2];
-    for (i, (name, side, ids)) in [("x", &x, &xs), ("y", &y, &ys)].into_iter().enumerate() {
-        if let [one] = ids[..] {
-            one_by_one(&mut module, &mut functions, name, side, one)?;
-            continue;
-        }
-        let mut s = Scope::new(4);
-        let plain = module.plain_eight(ids);
-        words[i] = plain.is_some();
-        let ty = if words[i] { "vec4<u32>" } else { "Eight" };
-        match plain {
-            Some(eight) => module.return_words(&mut s, &eight)?,
-            None => {
-                let values = ids
-                    .iter()
-                    .map(|id| module.value(&mut s, unrounded(&kernel.body, *id)))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let (low, high) = values.split_at(4);
-                let quad = |q: &[Handle]| format!("vec4<f16>(vec4<f32>({}))", q.join(", "));
-                s.line(&format!("return Eight({}, {});", quad(low), quad(high)));
-            }
-        }
-        let (line, text) = (side.var, &s.text);
-        let _ = writeln!(functions, "fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> {ty} {{\n{text}}}");
-    }
+    let x_operand = operand(&mut module, &mut functions, "x", &x, &xs)?;
+    let y_operand = operand(&mut module, &mut functions, "y", &y, &ys)?;
     let mut store = Scope::new(4);
     let (mut beside, mut more) = (Beside::default(), String::new());
     if stores.is_some() && shape.shares_strips(subgroup) {
@@ -138,8 +109,7 @@ pub(super) fn emit(
         shares_strips: shape.shares_strips(subgroup),
         whole_depth: k.as_const().is_some_and(|k| k % i64::from(shape.k) == 0),
         whole_tiles: divides(x.extent, shape.rows) && divides(y.extent, shape.cols),
-        words,
-        eights: [&x, &y].map(|s| by_eights(&kernel, s)),
+        operands: [x_operand, y_operand],
         store_vectors: stores.is_some(),
         beside,
         subgroup,
@@ -149,6 +119,70 @@ pub(super) fn emit(
     let groups = fold_workgroups(&(&tiles * batch), cx.target.max_workgroups);
     let bytes = shape.workgroup_bytes(x.order, y.order);
     Ok(module.finish("matmul", wgsl, [shape.subgroups() * subgroup, 1, 1], bytes, groups))
+}
+
+/// Writes `<name>_fetch`, which reads a run of neighbours of an operand, and `<name>_values`, which computes them.
+fn operand(
+    m: &mut Module,
+    out: &mut String,
+    name: &'static str,
+    side: &Side<'_>,
+    ids: &[ExprId],
+) -> Result<Operand, Diagnostic> {
+    if let [one] = ids[..] {
+        one_by_one(m, out, name, side, one)?;
+        return Ok(Operand { run: EIGHT, whole: false, read: run_type(EIGHT), computed: false });
+    }
+    let run = ids.len() as u32;
+    let body = &m.kernel.body;
+    let params = format!("v0: i32, v{}: i32, v{K}: i32", side.var);
+    let ids: Vec<ExprId> = ids.iter().map(|id| unrounded(body, *id)).collect();
+    let plain = m.plain_eight(&ids);
+    let mut fetch = Scope::new(4);
+    if let Some(eight) = plain {
+        m.return_words(&mut fetch, &eight)?;
+        let _ = writeln!(out, "fn {name}_fetch({params}) -> vec4<u32> {{\n{}}}", fetch.text);
+        let _ = writeln!(
+            out,
+            "fn {name}_values(words: vec4<u32>, {params}) -> Run8 {{\n    return run_of_words(words);\n}}"
+        );
+        return Ok(Operand { run, whole: true, read: "vec4<u32>".into(), computed: false });
+    }
+    let loads: Vec<ExprId> =
+        body.values(&ids).into_iter().filter(|id| matches!(body.expr(*id), Expr::Load { .. })).collect();
+    let held = Held::read(m, &mut fetch, &loads)?;
+    // Words that are more than the numbers in f32 are rather computed with at once.
+    if held.words() > run {
+        let mut s = Scope::new(4);
+        values(m, &mut s, &ids)?;
+        let _ = writeln!(out, "fn {name}_fetch({params}) -> Run{run} {{\n{}}}", s.text);
+        let _ =
+            writeln!(out, "fn {name}_values(run: Run{run}, {params}) -> Run{run} {{\n    return run;\n}}");
+        return Ok(Operand { run, whole: true, read: run_type(run), computed: false });
+    }
+    let read = format!("{}Read", name.to_uppercase());
+    fetch.line(&format!("return {};", held.value(&read)));
+    let mut s = Scope::new(4);
+    held.bind(m, &mut s, "read")?;
+    values(m, &mut s, &ids)?;
+    let structure = held.structure(&read);
+    let _ = writeln!(out, "{structure}fn {name}_fetch({params}) -> {read} {{\n{}}}", fetch.text);
+    let _ = writeln!(out, "fn {name}_values(read: {read}, {params}) -> Run{run} {{\n{}}}", s.text);
+    Ok(Operand { run, whole: true, read, computed: true })
+}
+
+/// The type of a run of neighbours.
+fn run_type(run: u32) -> String {
+    format!("Run{run}")
+}
+
+/// Writes the end of a function whose result are these values, as fours of f16.
+fn values(m: &mut Module, s: &mut Scope, ids: &[ExprId]) -> Result<(), Diagnostic> {
+    let values = ids.iter().map(|id| m.value(s, *id)).collect::<Result<Vec<_>, _>>()?;
+    let fours: Vec<String> =
+        values.chunks(4).map(|four| format!("vec4<f16>(vec4<f32>({}))", four.join(", "))).collect();
+    s.line(&format!("return {}({});", run_type(ids.len() as u32), fours.join(", ")));
+    Ok(())
 }
 
 /// Writes `<name>_fetch` of an operand whose elements along its memory order are no whole eights: each is read by itself, those beyond the
@@ -175,10 +209,14 @@ fn one_by_one(
     let quad = |from: u32| (from..from + 4).map(element).collect::<Vec<_>>().join(", ");
     let _ = writeln!(
         out,
-        "{function}fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> Eight {{\n    let first = v{} * {EIGHT};\n    return Eight(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
+        "{function}fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> Run8 {{\n    let first = v{} * {EIGHT};\n    return Run8(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
         side.along(),
         quad(0),
         quad(4)
+    );
+    let _ = writeln!(
+        out,
+        "fn {name}_values(run: Run8, v0: i32, v{line}: i32, v{K}: i32) -> Run8 {{\n    return run;\n}}"
     );
     Ok(())
 }
@@ -201,28 +239,15 @@ fn read_beside(
         ("beside", &by_row, format!("v0: i32, v{row}: i32, v{col}: i32")),
         ("across", &by_col, format!("v0: i32, v{col}: i32")),
     ] {
-        let (mut s, mut fields, mut known) = (Scope::new(4), String::new(), Vec::<String>::new());
-        for id in ids {
-            // Vectors as they are; their elements are taken out where they are used.
-            let element = m.vector_of(&mut s, *id)?;
-            let (text, ty) = match &element {
-                Some(e) => (e.vector.to_string(), e.ty),
-                None => (m.value(&mut s, *id)?.to_string(), reg_type(m.kernel.body.dtype(*id).reg())),
-            };
-            let field = known.iter().position(|k| *k == text).unwrap_or_else(|| {
-                let _ = writeln!(fields, "    p{}: {ty},", known.len());
-                known.push(text);
-                known.len() - 1
-            });
-            let own = format!("{name}.p{field}");
-            store.bind(*id, Handle::inline(element.map_or_else(|| own.clone(), |e| e.of(&own))));
-        }
+        let mut s = Scope::new(4);
+        let held = Held::read(m, &mut s, ids)?;
+        held.bind(m, store, name)?;
         if ids.is_empty() {
             continue;
         }
         let ty = if name == "beside" { "Beside" } else { "Across" };
-        let _ = writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}({params}) -> {ty} {{");
-        let _ = writeln!(out, "{}    return {ty}({});\n}}", s.text, known.join(", "));
+        let _ = write!(out, "{}fn {name}({params}) -> {ty} {{\n", held.structure(ty));
+        let _ = writeln!(out, "{}    return {};\n}}", s.text, held.value(ty));
         let _ = write!(more, ", {name}: {ty}");
     }
     Ok((Beside { rows: !by_row.is_empty(), cols: !by_col.is_empty() }, more))

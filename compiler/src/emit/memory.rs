@@ -11,27 +11,6 @@ use std::fmt::Write;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Class, DType, Poly, ReduceOp};
 
-/// An element of a vector.
-pub(super) struct Element {
-    pub vector: Handle,
-    /// The vector's type.
-    pub ty: &'static str,
-    lane: u32,
-    /// Two to a word.
-    half: bool,
-}
-
-impl Element {
-    /// The element where the vector is called so.
-    pub fn of(&self, vector: &str) -> String {
-        let part = |i: u32| ["x", "y", "z", "w"][i as usize & 3];
-        match self.half {
-            true => format!("unpack2x16float({vector}.{}).{}", part(self.lane / 2), part(self.lane % 2)),
-            false => format!("{vector}.{}", part(self.lane)),
-        }
-    }
-}
-
 impl Module<'_> {
     pub(super) fn declarations(&self) -> String {
         let mut out = String::new();
@@ -101,10 +80,17 @@ impl Module<'_> {
                     let Some((at, _)) = component(o, per) else { return false };
                     *used.entry(at).or_default() += 1;
                 }
-                component(&numel, per).is_some_and(|(_, rest)| rest == 0)
-                    && used.values().any(|lanes| lanes * 2 >= per)
+                // A word alone is worth a declaration where it is read as one anyway, or twice.
+                let enough = |lanes: &u32| match (words, b.encoding) {
+                    (1, Encoding::Word) => false,
+                    (1, Encoding::Packed) => true,
+                    (1, _) => *lanes == per,
+                    _ => lanes * 2 >= per,
+                };
+                let whole = *words == 1 || component(&numel, per).is_some_and(|(_, rest)| rest == 0);
+                whole && used.values().any(enough)
             };
-            if let Some(words) = [4, 2].iter().find(|w| fits(w)) {
+            if let Some(words) = [4, 2, 1].iter().find(|w| fits(w)) {
                 self.bindings.list[i].encoding = Encoding::Vector(*words);
             }
         }
@@ -127,24 +113,6 @@ impl Module<'_> {
             return self.vector(s, i, &at, *guard).map(|_| ());
         }
         self.value(s, id).map(|_| ())
-    }
-
-    /// The vector that a load reads one element of, where its binding is one of vectors.
-    pub(super) fn vector_of(&mut self, s: &mut Scope, id: ExprId) -> Result<Option<Element>, Diagnostic> {
-        let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id) else { return Ok(None) };
-        let (i, b) = self.binding(*tensor)?;
-        let ty = match (b.encoding, b.dtype) {
-            (Encoding::Vector(4), DType::F32) => "vec4<f32>",
-            (Encoding::Vector(2), DType::F32) => "vec2<f32>",
-            (Encoding::Vector(4), DType::F16) => "vec4<u32>",
-            (Encoding::Vector(2), DType::F16) => "vec2<u32>",
-            _ => return Ok(None),
-        };
-        let Some((at, lane)) = b.vector().and_then(|elements| component(offset, elements)) else {
-            return Ok(None);
-        };
-        let vector = self.vector(s, i, &at, *guard)?;
-        Ok(Some(Element { vector, ty, lane, half: b.dtype == DType::F16 }))
     }
 
     /// The word that holds the element that a load without a guard reads, and its number among the elements of the word; `None` where it is
@@ -245,7 +213,7 @@ impl Module<'_> {
     }
 
     /// Element `lane` of those that the named word packs.
-    fn unpacked(
+    pub(super) fn unpacked(
         &mut self,
         s: &mut Scope,
         dtype: DType,

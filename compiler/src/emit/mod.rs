@@ -10,6 +10,7 @@ mod blocks;
 pub mod cooperative;
 mod halves;
 mod handle;
+mod held;
 pub mod index;
 mod integers;
 mod lanes;

@@ -37,13 +37,23 @@ pub struct Value {
     pub square: bool,
     /// It is a reinterpretation of other bits.
     pub bits: bool,
+    /// It is a level of a quantised constant: a number of few bits that a scale is multiplied with, or made of such and of constants.
+    pub level: bool,
 }
 
 impl Value {
     /// A value proven to be in this range.
     fn within(low: f64, high: f64) -> Value {
         let range = (low, high);
-        Value { proven: range, typical: range, unit: range, whole: false, square: false, bits: false }
+        Value {
+            proven: range,
+            typical: range,
+            unit: range,
+            whole: false,
+            square: false,
+            bits: false,
+            level: false,
+        }
     }
     /// An unknown value of typical size.
     fn unknown() -> Value {
@@ -78,6 +88,10 @@ impl Value {
         };
         Value { typical: within(self.typical, USUAL), unit: within(self.unit, UNIT), ..self }
     }
+    /// The value if it is of typical size.
+    fn usual(self) -> Value {
+        Value { typical: clip(self.typical, USUAL), unit: clip(self.unit, UNIT), ..self }
+    }
     /// The union of both values' ranges.
     fn or(self, o: Value) -> Value {
         Value {
@@ -87,6 +101,7 @@ impl Value {
             whole: self.whole && o.whole,
             square: self.square || o.square,
             bits: self.bits || o.bits,
+            level: self.level && o.level,
         }
     }
     /// The value with a function applied to each of its ranges.
@@ -99,7 +114,8 @@ impl Value {
         let typical = clip(ordered(f(self.typical, o.typical), USUAL), proven);
         let unit = clip(ordered(f(self.unit, o.unit), UNIT), proven);
         let (whole, square) = (self.whole && o.whole, self.square || o.square);
-        Value { proven, typical, unit, whole, square, bits: false }
+        let level = self.level && o.level;
+        Value { proven, typical, unit, whole, square, bits: false, level }
     }
 }
 
@@ -191,7 +207,7 @@ impl<'g> Values<'g> {
         match e {
             Expr::Const(s) if dtype.is_float() => {
                 let v = s.as_f64();
-                Value { whole: v.fract() == 0.0, ..Value::within(v, v) }
+                Value { whole: v.fract() == 0.0, level: true, ..Value::within(v, v) }
             }
             Expr::Const(s) => Value::whole(s.as_f64(), s.as_f64()),
             Expr::Index(p) => {
@@ -202,8 +218,10 @@ impl<'g> Values<'g> {
             Expr::Load { tensor, .. } => match self.known.get(tensor) {
                 Some(v) => v.stored(),
                 None => {
-                    let t = self.graph.tensors.get(*tensor).map_or(dtype, |t| t.ty.dtype);
-                    Value::of_type(t)
+                    let t = self.graph.tensors.get(*tensor);
+                    let constant = t.is_some_and(|t| matches!(t.kind, TensorKind::Const(_)));
+                    let t = t.map_or(dtype, |t| t.ty.dtype);
+                    Value { level: constant && !t.is_float() && t.bits() <= 8, ..Value::of_type(t) }
                 }
             },
             Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
@@ -226,7 +244,12 @@ impl<'g> Values<'g> {
                     Expr::Const(s) => Some(*s),
                     _ => None,
                 };
-                binary(*op, at(*a), at(*b), same, power, dtype)
+                let (x, y) = (at(*a), at(*b));
+                let value = binary(*op, x, y, same, power, dtype);
+                let constant = |e: ExprId| matches!(k.body.expr(e), Expr::Const(_));
+                let scaled = *op == BinaryOp::Mul && dtype.is_float() && x.level != y.level;
+                // A scale times a level is a weight, which is of typical size as other weights are, however large levels are.
+                if scaled && !constant(*a) && !constant(*b) { value.usual() } else { value }
             }
             Expr::Select(_, a, b) => at(*a).or(at(*b)),
             Expr::Cast(to, a) if to.is_float() => at(*a),

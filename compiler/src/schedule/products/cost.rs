@@ -134,8 +134,8 @@ fn cooperative(
     /// The time of a multiplication that waits for its operands from workgroup memory and is waited for by the next one, in loads of memory
     /// that wait for each other. A fit to products timed on an H100.
     const MULTIPLIED: f64 = 0.1;
-    /// Registers of an element that is computed from what is read, until it is in the tile.
-    const UNPACKED: f64 = 2.0;
+    /// Registers of an element of a run that is computed.
+    const COMPUTED: f64 = 1.0;
     /// How many times as long a step takes whose loads are not under way during the one before, since the registers do not suffice: a fit
     /// to products with weights of 4 and 6 bits timed on an H100.
     const BEHIND: f64 = 2.0;
@@ -146,18 +146,20 @@ fn cooperative(
     let threads = subgroups * f64::from(*subgroup);
     let steps = (s.depth / k).ceil();
     let terms = steps * k;
-    let loads = |eights: bool, lines: f64| if eights { lines / 8.0 } else { lines };
-    let gathered = |eights: bool, lines: f64| if eights { 0.0 } else { PACKED * lines };
-    let made = |i: usize| if p.eights[i] { p.making[i].element(8.0) } else { p.making[i].value };
+    // Elements that are not in runs are read one by one.
+    let run = |i: usize| p.eights[i].then_some(p.making[i].run);
+    let each = |i| run(i).map_or(1.0, |r| r.loads / r.elements);
+    let gathered = |i, lines: f64| run(i).map_or(PACKED * lines, |_| 0.0);
+    let made = |i| run(i).map_or(p.making[i].value, |r| r.instructions / r.elements);
+    let held = |i| run(i).map_or(0.5, |r| r.words / r.elements);
+    let computed = |i| run(i).filter(|r| r.instructions > 0.0).map_or(0.0, |r| COMPUTED * r.elements);
     let fetched = terms * (rows * HALF + cols * s.bytes[1]);
     let sums = sub_rows * sub_cols;
     let registers = sums / f64::from(*subgroup)
         + (sub_rows + sub_cols) / 4.0
-        + (rows + cols) * k / 2.0 / threads
+        + (rows * held(0) + cols * held(1)) * k / threads
         + f64::from(OTHER_REGISTERS);
-    let computed =
-        [(rows, p.making[0].value), (cols, p.making[1].value)].into_iter().filter(|(_, v)| *v > 0.0);
-    let unpacked = computed.map(|(lines, _)| UNPACKED * lines * k / threads).sum::<f64>();
+    let unpacked = f64::max(computed(0), computed(1));
     let behind = registers + unpacked > f64::from(device.invocation_registers);
     let steps = if behind { BEHIND * steps } else { steps };
     Launch {
@@ -169,8 +171,8 @@ fn cooperative(
         memory: s.memory(p),
         operations: terms * (rows * made(0) + cols * made(1)),
         matrix: terms * rows * cols,
-        loads: terms * (loads(p.eights[0], rows) + loads(p.eights[1], cols)),
-        gathered: terms * (gathered(p.eights[0], rows) + gathered(p.eights[1], cols)),
+        loads: terms * (rows * each(0) + cols * each(1)),
+        gathered: terms * (gathered(0, rows) + gathered(1, cols)),
         shared: terms * HALF * (subgroups * (sub_rows + sub_cols) + rows + cols) + 2.0 * rows * cols * SUM,
         cached: fetched,
         fetched,
@@ -289,11 +291,14 @@ impl Launch {
     }
 }
 
-/// Whether the sums of all threads of a workgroup, and an element of each operand, fit the registers of a core: what does not
-/// goes through memory, which takes ten times as long.
-pub fn in_registers(t: ThinShape, p: &Problem, device: &DeviceProfile) -> bool {
+/// Whether an invocation's sums and a block of each operand fit its registers, and those of all threads of a workgroup the registers of a
+/// core: what does not goes through memory, which takes ten times as long. Elements of a single row are each used once, and not kept.
+pub fn in_registers(t: ThinShape, p: &Problem, integers: bool, device: &DeviceProfile) -> bool {
     let least = t.accumulators(p.results) + t.rows + t.cols * p.results.products + OTHER_REGISTERS;
-    least * t.threads() <= device.core_registers
+    let row = if integers { 0.25 } else { 1.0 };
+    let block = f64::from(t.unroll * t.k) * (f64::from(t.cols) * p.bits / 32.0 + f64::from(t.rows) * row);
+    let fits = t.rows == 1 || f64::from(least) + block <= f64::from(device.invocation_registers);
+    fits && least * t.threads() <= device.core_registers
 }
 
 fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {

@@ -194,6 +194,7 @@ pub const FEW_ROWS: i64 = 8;
 pub const COOPERATIVE: &[CooperativeShape] = &[
     blocks(128, 128, 32, 64, 64),
     blocks(128, 256, 32, 64, 64),
+    blocks(256, 128, 32, 64, 64),
     blocks(128, 128, 64, 64, 32),
     blocks(128, 128, 32, 64, 32),
     blocks(64, 128, 32, 32, 64),
@@ -236,7 +237,9 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
     }
     for shape in thin_shapes(p, device) {
         out.extend(integers::thin(shape, p, device).map(Product::Thin));
-        out.push(Product::Thin(thin(shape, p, device)));
+        if cost::in_registers(shape, p, false, device) {
+            out.push(Product::Thin(thin(shape, p, device)));
+        }
     }
     for w in p.windows.iter().filter(|_| single) {
         let threads = device.max_invocations.clamp(1, 128);
@@ -338,7 +341,7 @@ fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u3
                     let products = k * cols * unroll * rows * p.results.products;
                     if unroll != last
                         && rows * cols * p.results.products <= MOST_SUMS
-                        && cost::in_registers(shape, p, profile)
+                        && cost::in_registers(shape, p, p.integers.is_some(), profile)
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
                         && shape.round(
                             p.results,

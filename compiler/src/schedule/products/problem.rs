@@ -8,8 +8,8 @@ use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::dependence::{Dependence, var_bit};
 use crate::kernel::length;
 use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
-use std::collections::BTreeSet;
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store, TensorId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly};
 
@@ -62,6 +62,21 @@ pub struct Making {
     pub index: f64,
     /// Instructions for the position that depend on the place in the sum. An invocation with fixed rows and columns computes the others once.
     pub along: f64,
+    /// The elements of one of the [runs](run) in which matrix units are given them, if they are read by eights.
+    pub run: Run,
+}
+
+/// A run of neighbours that an invocation reads at once and computes together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// Its elements.
+    pub elements: f64,
+    /// Its loads, a vector as one.
+    pub loads: f64,
+    /// The words that are read.
+    pub words: f64,
+    /// Its instructions.
+    pub instructions: f64,
 }
 
 impl Making {
@@ -73,6 +88,19 @@ impl Making {
     pub fn term(&self) -> f64 {
         self.value + self.along
     }
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run::HALVES
+    }
+}
+
+impl Run {
+    /// Eight neighbours in f16, which are taken as they are.
+    pub const HALVES: Run = Run { elements: 8.0, loads: 1.0, words: 4.0, instructions: 0.0 };
+    /// Thirty-two neighbours in fields of 4 to 6 bits with scales, as Q4_K and Q6_K have them.
+    pub const FIELDS: Run = Run { elements: 32.0, loads: 3.0, words: 6.0, instructions: 230.0 };
 }
 
 /// The instructions that take an element of less than 16 bits out of its word.
@@ -254,7 +282,10 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
     let deps = Dependence::of(kernel);
-    let making = [x.root, y.root].map(|root| making(kernel, &deps, root));
+    let making = [&x, &y].map(|s| Making {
+        run: if half && by_eights(kernel, s) { counted_run(kernel, s) } else { Run::default() },
+        ..making(kernel, &deps, s.root)
+    });
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
     let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let mut windows = if results == SINGLE { window::blocks(kernel, &x, &y, known) } else { vec![] };
@@ -608,6 +639,65 @@ pub fn by_eights(kernel: &Kernel, side: &Side<'_>) -> bool {
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
     let extent = if side.order == Contiguous::Depth { k } else { side.extent };
     extent.modulo(&i64::from(EIGHT).into(), &[]).is(0)
+}
+
+/// How many neighbours of an operand of matrix units may be read at once: of fields of few bits, which share the words and scales that
+/// they are read from, up to 32.
+pub fn run(kernel: &Kernel, side: &Side<'_>) -> u32 {
+    let body = &kernel.body;
+    let narrow = |id: &ExprId| matches!(body.expr(*id), Expr::Load { .. }) && body.dtype(*id).bits() < 16;
+    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return EIGHT };
+    let extent = if side.order == Contiguous::Depth { k } else { side.extent };
+    let whole = |run: &u32| extent.modulo(&i64::from(*run).into(), &[]).is(0);
+    let packed = body.values(&[side.root]).iter().any(narrow);
+    [32, 16].into_iter().filter(|_| packed).find(whole).unwrap_or(EIGHT)
+}
+
+/// A run of neighbours of an operand, counted.
+fn counted_run(kernel: &Kernel, side: &Side<'_>) -> Run {
+    let run = run(kernel, side);
+    let mut body = Body::default();
+    let roots = neighbours_of(kernel, side, run, &mut body);
+    // The bytes that each tensor is read in, and those of the elements that are read of it.
+    let mut read: BTreeMap<TensorId, (BTreeSet<&Poly>, usize)> = BTreeMap::new();
+    for id in body.values(&roots) {
+        if let Expr::Load { tensor, offset, .. } = body.expr(id) {
+            let (offsets, bits) = read.entry(*tensor).or_default();
+            offsets.insert(offset);
+            *bits = body.dtype(id).bits();
+        }
+    }
+    let bits = read.values().map(|(offsets, bits)| (offsets.len() * bits) as f64);
+    let computed = read.len() > 1 || body.values(&roots).len() > 2 * run as usize;
+    let instruction = |id: ExprId| match body.expr(id) {
+        Expr::Load { .. } if body.dtype(id).bits() < 16 => UNPACK,
+        Expr::Load { .. } => 0.0,
+        Expr::Cast(_, a) if matches!(body.expr(*a), Expr::Load { .. }) => 1.0,
+        _ => length::of_expr(&body, id) as f64,
+    };
+    let instructions = if computed { body.values(&roots).into_iter().map(instruction).sum() } else { 0.0 };
+    Run {
+        elements: f64::from(run),
+        loads: bits.clone().map(|b| (b / 128.0).ceil()).sum(),
+        words: bits.map(|b| (b / 32.0).ceil()).sum(),
+        instructions,
+    }
+}
+
+/// The expressions of a run of neighbours along the memory order of an operand, whose variable then counts runs: in another arena.
+pub fn neighbours_of(kernel: &Kernel, side: &Side<'_>, run: u32, to: &mut Body) -> Vec<ExprId> {
+    let (along, run) = (side.along(), i64::from(run));
+    let mut domain = kernel.domain();
+    let Some(extent) = domain.get_mut(along) else { return vec![] };
+    *extent = extent.div(&run.into(), &[]);
+    (0..run)
+        .map(|i| {
+            let mut vars = [0, 1, 2, 3].map(Poly::var);
+            vars[along] = &(&vars[along] * run) + &i.into();
+            let ids = substitute(&kernel.body, to, &[side.root], &vars, &domain);
+            ids.get(side.root as usize).copied().flatten().unwrap_or(0)
+        })
+        .collect()
 }
 
 /// How many elements an operand has along its memory order.

@@ -1,6 +1,6 @@
 //! The sizes by which products of matrices are cut up, and the workgroup memory that they take.
 
-/// Elements of an operand of matrix units that are read at once.
+/// Elements of an operand of matrix units that are read at once, at least.
 pub const EIGHT: u32 = 8;
 /// Edge of a matrix of matrix units.
 const EDGE: u32 = 16;
@@ -108,8 +108,17 @@ impl CooperativeShape {
     }
     /// Whether every invocation fetches equally many vectors.
     pub fn divides(self, subgroup: u32) -> bool {
-        let threads = self.subgroups() * subgroup;
-        [self.rows, self.cols].into_iter().all(|lines| (lines * self.k / EIGHT).is_multiple_of(threads))
+        [self.rows, self.cols].into_iter().all(|lines| self.shares(lines, EIGHT, subgroup))
+    }
+    /// The neighbours that an invocation fetches at once of an operand with so many rows or columns, at most `most`.
+    pub fn run(self, lines: u32, order: Contiguous, most: u32, subgroup: u32) -> u32 {
+        let along = if order == Contiguous::Depth { self.k } else { lines };
+        let fits = |run: &u32| along.is_multiple_of(*run) && self.shares(lines, *run, subgroup);
+        [32, 16].into_iter().filter(|run| *run <= most).find(fits).unwrap_or(EIGHT)
+    }
+    /// Whether every invocation fetches equally many runs of neighbours.
+    fn shares(self, lines: u32, run: u32, subgroup: u32) -> bool {
+        (lines * self.k / run).is_multiple_of(self.subgroups() * subgroup)
     }
 }
 
