@@ -18,7 +18,7 @@ use wgfc::runtime::transfers::{self, Transfer};
 use wgfc::{Error, Model, ModelFile, Place, Tensor, output};
 
 /// The seconds for which a device is kept busy before measurements, so that its clock rises.
-pub const WARM_UP: f64 = 0.3;
+pub const WARM_UP: f64 = 1.0;
 
 /// Measures a model, or runs the benchmark of a subcommand. Returns the exit code.
 pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {

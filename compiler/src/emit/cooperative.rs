@@ -246,7 +246,7 @@ fn read_beside(
             continue;
         }
         let ty = if name == "beside" { "Beside" } else { "Across" };
-        let _ = write!(out, "{}fn {name}({params}) -> {ty} {{\n", held.structure(ty));
+        let _ = writeln!(out, "{}fn {name}({params}) -> {ty} {{", held.structure(ty));
         let _ = writeln!(out, "{}    return {};\n}}", s.text, held.value(ty));
         let _ = write!(more, ", {name}: {ty}");
     }
