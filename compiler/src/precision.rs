@@ -28,6 +28,7 @@ use crate::kernel::{
     TensorId, TensorKind, renumbered, thin,
 };
 use crate::options::{CacheType, Options};
+use crate::schedule::products::FEW_ROWS;
 use crate::schedule::products::problem::{sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -483,13 +484,14 @@ fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bo
     b.len() == 1 && sums.is_empty() && !thin(batch, m) && fits(a) && b.iter().all(fits)
 }
 
-/// The product with operands rounded to f16, if matrix units then support it.
+/// The product with operands rounded to f16, if matrix units then support it and there are rows enough for them.
 pub fn for_units(k: Kernel) -> Kernel {
     let mut new = k.clone();
     if let Family::Matmul(m) = &mut new.family {
         m.a = rounded(&mut new.body, m.a);
         m.b.iter_mut().for_each(|b| *b = rounded(&mut new.body, *b));
     }
-    let taken = sides(&new).is_some_and(|(x, y)| suits(&new, &x, &y));
+    let taken = sides(&new)
+        .is_some_and(|(x, y)| x.extent.as_const().is_none_or(|rows| rows > FEW_ROWS) && suits(&new, &x, &y));
     if taken { new } else { k }
 }
