@@ -23,8 +23,8 @@ const EDGE: u32 = 16;
 /// Elements of one fetch, at least.
 pub const FETCH: u32 = 8;
 
-/// The type of eight neighbours in f16 as they are in memory.
-const WORDS: &str = "vec4<u32>";
+/// The type of eight neighbours in f16 as they are in memory: `run_of_words` makes a run of them.
+pub const WORDS: &str = "vec4<u32>";
 
 /// The sizes of the parts of a product on matrix units. All numbers are powers of two, but the pad.
 #[derive(Clone, Copy, Debug)]

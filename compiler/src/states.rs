@@ -62,7 +62,7 @@ enum How {
 }
 
 impl How {
-    /// What makes a pool of it.
+    /// The axis along which the state is a pool, where it is one.
     fn pool(&mut self) -> Option<&mut Option<Growth>> {
         match self {
             How::Write { pool, .. } if pool.is_some() => Some(pool),

@@ -17,7 +17,7 @@ use crate::schedule::products::problem::{
 };
 use crate::schedule::products::{self, Contiguous, CooperativeShape, EIGHT};
 use std::fmt::Write;
-use wgfc_codegen_templates::cooperative::{Beside, Blocks, Cooperative, FETCH, Operand};
+use wgfc_codegen_templates::cooperative::{Beside, Blocks, Cooperative, FETCH, Operand, WORDS};
 use wgfc_codegen_templates::matmul::Extents;
 use wgfc_ir::{DType, Dim, Poly};
 
@@ -141,18 +141,18 @@ fn operand(
     let mut fetch = Scope::new(4);
     if let Some(eight) = plain {
         m.return_words(&mut fetch, &eight)?;
-        let _ = writeln!(out, "fn {name}_fetch({params}) -> vec4<u32> {{\n{}}}", fetch.text);
+        let _ = writeln!(out, "fn {name}_fetch({params}) -> {WORDS} {{\n{}}}", fetch.text);
         let _ = writeln!(
             out,
-            "fn {name}_values(words: vec4<u32>, {params}) -> Run8 {{\n    return run_of_words(words);\n}}"
+            "fn {name}_values(words: {WORDS}, {params}) -> Run8 {{\n    return run_of_words(words);\n}}"
         );
-        return Ok(Operand { run, whole: true, read: "vec4<u32>".into(), computed: false });
+        return Ok(Operand { run, whole: true, read: WORDS.into(), computed: false });
     }
     let loads: Vec<ExprId> =
         body.values(&ids).into_iter().filter(|id| matches!(body.expr(*id), Expr::Load { .. })).collect();
     let held = Held::read(m, &mut fetch, &loads)?;
     // Words that are more than the numbers in f32 are rather computed with at once.
-    if held.words() > run {
+    if held.words > run {
         let mut s = Scope::new(4);
         values(m, &mut s, &ids)?;
         let _ = writeln!(out, "fn {name}_fetch({params}) -> Run{run} {{\n{}}}", s.text);

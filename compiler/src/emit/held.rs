@@ -9,14 +9,16 @@ use crate::Diagnostic;
 use crate::kernel::bindings::{Encoding, component, per_word};
 use crate::kernel::{Expr, ExprId};
 use std::fmt::Write;
-use wgfc_ir::{DType, Poly};
+use wgfc_ir::{DType, Poly, Reg};
 
 /// The memory that a load reads, and where in it the element is.
 pub(super) struct Stored {
-    /// What is read.
+    /// The name of the word, vector or number that is read.
     text: Handle,
     /// Its type.
     ty: &'static str,
+    /// The words of 32 bits that it takes.
+    words: u32,
     element: Element,
 }
 
@@ -35,33 +37,27 @@ enum Element {
 /// Loads in the fields of a structure.
 pub(super) struct Held {
     loads: Vec<(ExprId, usize, Element)>,
-    /// The text and the type of each field.
+    /// The name of what each field holds, and the field's type.
     fields: Vec<(Handle, &'static str)>,
+    /// The words of 32 bits that the fields take.
+    pub words: u32,
 }
 
 impl Held {
     /// Reads the loads in a scope.
     pub fn read(m: &mut Module, s: &mut Scope, ids: &[ExprId]) -> Result<Held, Diagnostic> {
-        let mut held = Held { loads: vec![], fields: vec![] };
+        let mut held = Held { loads: vec![], fields: vec![], words: 0 };
         for id in ids {
-            let Stored { text, ty, element } = m.stored(s, *id)?;
+            let Stored { text, ty, words, element } = m.stored(s, *id)?;
             let known = held.fields.iter().position(|(t, _)| **t == *text);
             let field = known.unwrap_or_else(|| {
                 held.fields.push((text, ty));
+                held.words += words;
                 held.fields.len() - 1
             });
             held.loads.push((*id, field, element));
         }
         Ok(held)
-    }
-
-    /// The words of 32 bits that the fields take.
-    pub fn words(&self) -> u32 {
-        let words = |ty: &str| match ty.as_bytes() {
-            [b'v', b'e', b'c', n, ..] => u32::from(n - b'0'),
-            _ => 1,
-        };
-        self.fields.iter().map(|(_, ty)| words(ty)).sum()
     }
 
     /// The declaration of the structure.
@@ -103,12 +99,12 @@ impl Module<'_> {
                     (component(offset, words * per), vector_type(words, dtype))
                 {
                     let text = self.vector(s, i, &at, *guard)?;
-                    return Ok(Stored { text, ty, element: Element::Lane { dtype, words, lane } });
+                    return Ok(Stored { text, ty, words, element: Element::Lane { dtype, words, lane } });
                 }
             }
             Encoding::Half => {
                 let text = self.vector(s, i, offset, *guard)?;
-                return Ok(Stored { text, ty: "f16", element: Element::Half });
+                return Ok(Stored { text, ty: "f16", words: 1, element: Element::Half });
             }
             Encoding::Packed if per > 1 => {
                 // Neighbours of which it is known which is which are in one word, whichever that is.
@@ -127,12 +123,18 @@ impl Module<'_> {
                 }
                 let shift = (per_word(dtype) / per).trailing_zeros();
                 let text = s.once(&format!("{}[{index} >> {shift}u]", self.names[i]));
-                return Ok(Stored { text, ty: "u32", element: Element::Field { dtype, at, per, lane } });
+                return Ok(Stored {
+                    text,
+                    ty: "u32",
+                    words: 1,
+                    element: Element::Field { dtype, at, per, lane },
+                });
             }
             _ => {}
         }
-        let ty = reg_type(self.kernel.body.dtype(id).reg());
-        Ok(Stored { text: self.value(s, id)?, ty, element: Element::All })
+        let reg = self.kernel.body.dtype(id).reg();
+        let words = if matches!(reg, Reg::I64 | Reg::U64) { 2 } else { 1 };
+        Ok(Stored { text: self.value(s, id)?, ty: reg_type(reg), words, element: Element::All })
     }
 
     /// The element in what was read, which has a name.

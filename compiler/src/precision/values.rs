@@ -37,7 +37,9 @@ pub struct Value {
     pub square: bool,
     /// It is a reinterpretation of other bits.
     pub bits: bool,
-    /// It is a level of a quantised constant: a number of few bits that a scale is multiplied with, or made of such and of constants.
+    /// It is computed of constants alone.
+    pub constant: bool,
+    /// It is a level of a quantised constant: a number of few bits that a scale is multiplied with, or a sum or product of such numbers.
     pub level: bool,
 }
 
@@ -52,6 +54,7 @@ impl Value {
             whole: false,
             square: false,
             bits: false,
+            constant: false,
             level: false,
         }
     }
@@ -88,6 +91,12 @@ impl Value {
         };
         Value { typical: within(self.typical, USUAL), unit: within(self.unit, UNIT), ..self }
     }
+    /// Whether it is the scale of a level, of which nothing is known: the product is a weight, and of typical size as other weights are,
+    /// however large levels are.
+    fn scales(&self, level: &Value) -> bool {
+        let known = self.proven.0.is_finite() && self.proven.1.is_finite();
+        self.constant && level.constant && level.level && !self.level && !known
+    }
     /// The value if it is of typical size.
     fn usual(self) -> Value {
         Value { typical: clip(self.typical, USUAL), unit: clip(self.unit, UNIT), ..self }
@@ -101,6 +110,7 @@ impl Value {
             whole: self.whole && o.whole,
             square: self.square || o.square,
             bits: self.bits || o.bits,
+            constant: self.constant && o.constant,
             level: self.level && o.level,
         }
     }
@@ -114,8 +124,8 @@ impl Value {
         let typical = clip(ordered(f(self.typical, o.typical), USUAL), proven);
         let unit = clip(ordered(f(self.unit, o.unit), UNIT), proven);
         let (whole, square) = (self.whole && o.whole, self.square || o.square);
-        let level = self.level && o.level;
-        Value { proven, typical, unit, whole, square, bits: false, level }
+        let (constant, level) = (self.constant && o.constant, self.level && o.level);
+        Value { proven, typical, unit, whole, square, bits: false, constant, level }
     }
 }
 
@@ -167,7 +177,7 @@ impl<'g> Values<'g> {
             let address = std::sync::Arc::as_ptr(data) as usize;
             if let Some(loss) = *looked_at.entry(address).or_insert_with(|| data.loss_in_half()) {
                 let v = Value::within(loss.range.0, loss.range.1);
-                known.insert(i, Value { whole: loss.whole, ..v });
+                known.insert(i, Value { whole: loss.whole, constant: true, ..v });
                 losses.insert(i, loss);
             } else if data.numel() <= MOST_INTEGERS
                 && let Some(all) = data.to_i64s().filter(|all| !all.is_empty())
@@ -207,9 +217,9 @@ impl<'g> Values<'g> {
         match e {
             Expr::Const(s) if dtype.is_float() => {
                 let v = s.as_f64();
-                Value { whole: v.fract() == 0.0, level: true, ..Value::within(v, v) }
+                Value { whole: v.fract() == 0.0, constant: true, level: true, ..Value::within(v, v) }
             }
-            Expr::Const(s) => Value::whole(s.as_f64(), s.as_f64()),
+            Expr::Const(s) => Value { constant: true, level: true, ..Value::whole(s.as_f64(), s.as_f64()) },
             Expr::Index(p) => {
                 let ends = [p.lower_bound(domain), p.upper_bound(domain)].map(|d| d?.as_const());
                 let [low, high] = ends.map(|d| d.map(|d| d as f64));
@@ -221,12 +231,16 @@ impl<'g> Values<'g> {
                     let t = self.graph.tensors.get(*tensor);
                     let constant = t.is_some_and(|t| matches!(t.kind, TensorKind::Const(_)));
                     let t = t.map_or(dtype, |t| t.ty.dtype);
-                    Value { level: constant && !t.is_float() && t.bits() <= 8, ..Value::of_type(t) }
+                    let number = matches!(t.class(), Class::Int | Class::Uint);
+                    Value { constant, level: constant && number && t.bits() <= 8, ..Value::of_type(t) }
                 }
             },
             Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
             Expr::Shared { .. } => Value::of_type(dtype),
-            Expr::Unary(op, a) => unary(*op, at(*a), dtype),
+            Expr::Unary(op, a) => {
+                let value = unary(*op, at(*a), dtype);
+                Value { level: value.level && *op == UnaryOp::Neg, ..value }
+            }
             // The terms of a softmax: a value minus the maximum of its row is at most 0, and a value that is not negative divided by the sum
             // of its row at most 1.
             Expr::Binary(BinaryOp::Sub, a, b) if reduces(k, *b, ReduceKind::Max, *a) => {
@@ -246,10 +260,11 @@ impl<'g> Values<'g> {
                 };
                 let (x, y) = (at(*a), at(*b));
                 let value = binary(*op, x, y, same, power, dtype);
-                let constant = |e: ExprId| matches!(k.body.expr(e), Expr::Const(_));
-                let scaled = *op == BinaryOp::Mul && dtype.is_float() && x.level != y.level;
-                // A scale times a level is a weight, which is of typical size as other weights are, however large levels are.
-                if scaled && !constant(*a) && !constant(*b) { value.usual() } else { value }
+                if *op == BinaryOp::Mul && dtype.is_float() && (x.scales(&y) || y.scales(&x)) {
+                    return value.usual();
+                }
+                let level = matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul);
+                Value { level: value.level && level, ..value }
             }
             Expr::Select(_, a, b) => at(*a).or(at(*b)),
             Expr::Cast(to, a) if to.is_float() => at(*a),
@@ -425,6 +440,8 @@ fn binary(op: BinaryOp, a: Value, b: Value, same: bool, power: Option<Scalar>, d
 mod tests {
     use super::*;
     use crate::kernel::parse;
+    use std::sync::Arc;
+    use wgfc_ir::Tensor;
 
     /// The last value stored by the last kernel of a text.
     fn last(text: &str) -> Value {
@@ -451,6 +468,33 @@ mod tests {
         // The exponential of anything else may be huge, and so may a quotient by the sum of something else.
         let v = last(&softmax.replace("sub(e0, e1)", "sub(e1, e0)").replace("sum(e4)", "sum(e0)"));
         assert!(v.square && v.proven.1 > MOST);
+    }
+
+    /// Levels of a constant times scales of a constant are weights, whatever their types allow; times anything else they are not.
+    #[test]
+    fn levels_times_scales_are_weights() {
+        let product = |body: &str| {
+            let text = format!(
+                "t0: i8[9000] input 0 as \"q\"\nt1: f16[9000] input 1 as \"s\"\nt2: f32[9000] input 2 as \"x\"\n\
+                 t3: f32[9000] output 0 as \"y\"\n\nkernel 0 map [9000] @ \"n\"\n  e0: i8 = t0[%0]\n  e1: f32 = cast(f32, e0)\n  \
+                 e2: f16 = t1[%0]\n  e3: f32 = cast(f32, e2)\n  e4: f32 = t2[%0]\n{body}"
+            );
+            let mut graph = parse(&text).unwrap();
+            for t in &mut graph.tensors[..2] {
+                t.kind = TensorKind::Const(Arc::new(Tensor::absent(t.ty.dtype, vec![9000])));
+            }
+            let mut values = Values::new(&graph);
+            let all = values.kernel(&graph.kernels[0]);
+            all[graph.kernels[0].stores[0].value as usize].typical
+        };
+        let weight = "  e5: f32 = mul(e3, e1)\n  e6: f32 = mul(e5, e1)\n";
+        assert_eq!(product(&format!("{weight}  t3[%0] = e6\n")), USUAL);
+        // A factor that is no constant may be large, and so may a function of levels that is no sum or product.
+        let large =
+            "  e5: f32 = 100000.0:f32\n  e6: f32 = mul(e4, e5)\n  e7: f32 = mul(e6, e1)\n  t3[%0] = e7\n";
+        assert!(product(large).1 > MOST);
+        let raised = "  e5: f32 = exp(e1)\n  e6: f32 = mul(e5, e3)\n  t3[%0] = e6\n";
+        assert!(product(raised).1 > MOST);
     }
 
     #[test]

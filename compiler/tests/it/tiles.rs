@@ -163,6 +163,54 @@ fn products_on_units_written_out() {
     }
 }
 
+/// Checks a product with quantised weights on adapters without matrix units, with the units' operations emulated. Weights are rounded to f16.
+fn check_quantised_on_units(gpus: &[Gpu], g: Gemv, shape: products::CooperativeShape) {
+    let mut case = Case::on_matrix_units();
+    let (kernel, t) = g.kernel(&mut case);
+    let mut emitted = case.with_context(|cx| emit_as(&kernel, cx, Some(Shape::Cooperative(shape))).unwrap());
+    emitted.check().unwrap();
+    emitted.wgsl = units::written_out(&emitted.wgsl);
+    let mut bytes = BTreeMap::new();
+    let [x, weights, scales, zeros] = [t.x, t.weights[0], t.scales[0], t.zeros[0]].map(|tensor| {
+        let (values, b) =
+            elements(case.graph.tensors[tensor].ty.dtype, case.numel(tensor), tensor as u32 + 3);
+        bytes.insert(tensor, b);
+        values
+    });
+    let [rows, depth, cols] = [g.rows, g.depth, g.cols].map(|d| d as usize);
+    let at = |k: usize, deep: usize, n: usize| if g.by_column { k * cols + n } else { n * deep + k };
+    let weight = |k: usize, n: usize| {
+        let block = at(k / BLOCK as usize, g.blocks() as usize, n);
+        half::f16::from_f64((weights[at(k, depth, n)] - zeros[block]) * scales[block]).to_f64()
+    };
+    let sum = |m: usize, n: usize| (0..depth).map(|k| x[m * depth + k] * weight(k, n)).sum::<f64>();
+    let want: Vec<f64> =
+        (0..rows).flat_map(|m| (0..cols).map(move |n| (m, n))).map(|(m, n)| sum(m, n)).collect();
+    for gpu in gpus.iter().filter(|g| g.takes_case()) {
+        let got = execute(gpu, &prepare_bytes(gpu, &case, &emitted, &bytes), t.outs[0]);
+        let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+        close(&format!("{g:?} {shape:?} on {}", gpu.name), &got.take(want.len()).collect::<Vec<_>>(), &want);
+    }
+}
+
+/// Weights of few bits in runs of 32, 16 and 8, in whole tiles along the depth and not.
+#[test]
+fn quantised_products_on_units_written_out() {
+    let half = |g: &Gpu| !g.multiplies_matrices && g.device.features().contains(wgpu::Features::SHADER_F16);
+    let gpus: Vec<Gpu> = gpus().into_iter().filter(half).collect();
+    let of = |k: u32, cols: u32| COOPERATIVE.iter().find(|s| s.k == k && s.cols == cols).copied().unwrap();
+    let plain = |depth, cols, by_column| Gemv { input: DType::F16, ..Gemv::plain(depth, cols, by_column) };
+    for (weights, rows, depth, cols, by_column, shape) in [
+        (DType::U4, 20, 96, 72, false, of(32, 128)),
+        (DType::U4, 20, 96, 72, false, of(64, 64)),
+        (DType::I8, 17, 224, 40, false, of(128, 32)),
+        (DType::U2, 12, 112, 33, false, of(64, 128)),
+        (DType::I4, 20, 40, 96, true, of(32, 64)),
+    ] {
+        check_quantised_on_units(&gpus, Gemv { weights, rows, ..plain(depth, cols, by_column) }, shape);
+    }
+}
+
 #[test]
 fn all_layouts_of_a_tile() {
     let gpus = gpus();

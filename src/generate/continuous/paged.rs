@@ -220,17 +220,22 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
+    /// A generator of one sequence, and one of several in pages, whose prompts are processed in parts of so many tokens.
+    fn generators(batch: usize, prompt_chunk: usize) -> Option<(Generator, Paged)> {
+        let gpus = wgfc_runtime::testing::gpus();
+        let gpu = gpus.first()?;
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders/llama/model.gguf");
+        let decoder = Decoder::open(&path).unwrap();
+        let options = GeneratorOptions { capacity: 64, prompt_chunk, ..GeneratorOptions::default() };
+        let one = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
+        Some((one, Paged::on_device(gpu.clone(), &decoder, batch, &options).unwrap()))
+    }
+
     /// Where pages are too few for all sequences, those that joined last wait and are processed again, and have the tokens that they have
     /// alone.
     #[test]
     fn sequences_wait_for_pages() {
-        let gpus = wgfc_runtime::testing::gpus();
-        let Some(gpu) = gpus.first() else { return };
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders/llama/model.gguf");
-        let decoder = Decoder::open(&path).unwrap();
-        let options = GeneratorOptions { capacity: 64, prompt_chunk: 8, ..GeneratorOptions::default() };
-        let mut one = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
-        let mut all = Paged::on_device(gpu.clone(), &decoder, 3, &options).unwrap();
+        let Some((mut one, mut all)) = generators(3, 8) else { return };
         all.pages = Pages::new(PAGE);
         all.pages.grow(6);
         all.limit = 6;
@@ -275,13 +280,7 @@ mod tests {
     /// A sequence whose keys and values are no numbers ends alone, and its pages serve others.
     #[test]
     fn what_is_no_number_stays_with_its_sequence() {
-        let gpus = wgfc_runtime::testing::gpus();
-        let Some(gpu) = gpus.first() else { return };
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders/llama/model.gguf");
-        let decoder = Decoder::open(&path).unwrap();
-        let options = GeneratorOptions { capacity: 64, ..GeneratorOptions::default() };
-        let mut one = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
-        let mut all = Paged::on_device(gpu.clone(), &decoder, 2, &options).unwrap();
+        let Some((mut one, mut all)) = generators(2, 128) else { return };
         let request = Request { max_new_tokens: 20, ..Request::default() };
         let prompt = |n: i64| -> Vec<i64> { (0..20).map(|t| (t * n + 3) % 90).collect() };
         let bad = all.join(&prompt(7), &request).unwrap();

@@ -134,8 +134,6 @@ fn cooperative(
     /// The time of a multiplication that waits for its operands from workgroup memory and is waited for by the next one, in loads of memory
     /// that wait for each other. A fit to products timed on an H100.
     const MULTIPLIED: f64 = 0.1;
-    /// Registers of an element of a run that is computed.
-    const COMPUTED: f64 = 1.0;
     /// The time that an invocation takes for an element that is computed, in loads that wait for each other: a fit to products of 16 and 64
     /// rows with weights of 4 and 6 bits timed on an H100.
     const COMPUTING: f64 = 0.05;
@@ -155,7 +153,8 @@ fn cooperative(
     let gathered = |i, lines: f64| run(i).map_or(PACKED * lines, |_| 0.0);
     let made = |i| run(i).map_or(p.making[i].value, |r| r.instructions / r.elements);
     let held = |i| run(i).map_or(0.5, |r| r.words / r.elements);
-    let computed = |i| run(i).filter(|r| r.instructions > 0.0).map_or(0.0, |r| COMPUTED * r.elements);
+    // A register holds each element of a run that is computed.
+    let computed = |i| run(i).filter(|r| r.instructions > 0.0).map_or(0.0, |r| r.elements);
     let fetched = terms * (rows * HALF + cols * s.bytes[1]);
     let sums = sub_rows * sub_cols;
     let registers = sums / f64::from(*subgroup)

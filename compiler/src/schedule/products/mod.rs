@@ -235,12 +235,11 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
     }
-    for shape in thin_shapes(p, device) {
-        out.extend(integers::thin(shape, p, device).map(Product::Thin));
-        if cost::in_registers(shape, p, false, device) {
-            out.push(Product::Thin(thin(shape, p, device)));
-        }
+    if p.integers.is_some() {
+        let shapes = thin_shapes(p, device, true).into_iter();
+        out.extend(shapes.filter_map(|shape| integers::thin(shape, p, device)).map(Product::Thin));
     }
+    out.extend(thin_shapes(p, device, false).into_iter().map(|shape| Product::Thin(thin(shape, p, device))));
     for w in p.windows.iter().filter(|_| single) {
         let threads = device.max_invocations.clamp(1, 128);
         out.push(Product::Window(Window { threads, rows: w.rows, cols: w.cols }));
@@ -296,24 +295,31 @@ fn fits_matrix_units(shape: CooperativeShape, p: &Problem, device: &DeviceProfil
         && shape.workgroup_bytes(p.x, p.y) <= device.max_workgroup_bytes
 }
 
-/// The shapes for few rows that a device can run.
-fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
+/// The shapes for few rows that a device can run, in integers or in floats.
+fn thin_shapes(p: &Problem, profile: &DeviceProfile, integers: bool) -> Vec<ThinShape> {
     let most = if p.vector > 1 { MOST_ROWS } else { MOST_ROWS / 2 };
     let Some(rows) = p.rows.as_const().filter(|r| (1..=most).contains(r)).map(|r| r as u32) else {
         return vec![];
     };
     // The widest loads, those of half the width, and narrower ones only where sums of all columns of these do not fit.
-    let mut wide = thin_shapes_of(p, profile, rows, &[p.vector, p.vector / 2]);
+    let of = |vectors: &[u32]| thin_shapes_of(p, profile, rows, vectors, integers);
+    let mut wide = of(&[p.vector, p.vector / 2]);
     let mut v = p.vector / 4;
     while wide.is_empty() && v > 0 {
-        wide = thin_shapes_of(p, profile, rows, &[v]);
+        wide = of(&[v]);
         v /= 2;
     }
     wide
 }
 
 /// The shapes that read vectors of so many elements.
-fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u32]) -> Vec<ThinShape> {
+fn thin_shapes_of(
+    p: &Problem,
+    profile: &DeviceProfile,
+    rows: u32,
+    vectors: &[u32],
+    integers: bool,
+) -> Vec<ThinShape> {
     let divides = |d: &Dim, by: u32| d.modulo(&Dim::constant(i64::from(by)), &[]).is(0);
     let depth_first = p.y == Contiguous::Depth;
     let mut blocks = vec![];
@@ -341,7 +347,7 @@ fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u3
                     let products = k * cols * unroll * rows * p.results.products;
                     if unroll != last
                         && rows * cols * p.results.products <= MOST_SUMS
-                        && cost::in_registers(shape, p, p.integers.is_some(), profile)
+                        && cost::in_registers(shape, p, integers, profile)
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
                         && shape.round(
                             p.results,

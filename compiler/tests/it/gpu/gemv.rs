@@ -12,7 +12,7 @@ pub struct Gemv {
     pub by_column: bool,
     /// The type of `x`.
     pub input: DType,
-    /// The type of the weights. Integers stand for `(w - zero) * scale` with a scale for each block of
+    /// The type of the weights. Integers stand for `(w - zero) * scale` with a scale, of the type of `x`, for each block of
     /// [`BLOCK`] k.
     pub weights: DType,
     pub products: usize,
@@ -87,7 +87,7 @@ impl Gemv {
             if !self.weights.is_float() {
                 let n = [c(self.blocks() * cols)];
                 let zero = case.typed(self.weights, &n, TensorKind::Input(2));
-                let scale = case.typed(DType::F32, &n, TensorKind::Input(3));
+                let scale = case.typed(self.input, &n, TensorKind::Input(3));
                 let at = self.at(&v(3).div(&c(BLOCK), &domain), self.blocks(), &v(2));
                 let z = load(&mut body, case, zero, at.clone());
                 let s = load(&mut body, case, scale, at);
