@@ -22,14 +22,15 @@
 
 pub mod values;
 
+use crate::device::DeviceProfile;
 use crate::error::{Diagnostic, Errors, close_names};
 use crate::kernel::{
     Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Matmul, PrefixScan, ReduceKind, Row,
-    TensorId, TensorKind, renumbered, thin,
+    TensorId, TensorKind, renumbered,
 };
 use crate::options::{CacheType, Options};
-use crate::schedule::products::FEW_ROWS;
-use crate::schedule::products::problem::{sides, suits};
+use crate::schedule::products::few_rows;
+use crate::schedule::products::problem::{half, sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -472,26 +473,40 @@ fn rounded(body: &mut Body, e: ExprId) -> ExprId {
     body.push(Expr::Cast(DType::F32, half), DType::F32)
 }
 
-/// Whether a kernel is a product of two operands that fit f16. Operands that read a tensor in `exact` do not fit.
+/// Whether a kernel is one product of two operands that fit f16. Operands that read a tensor in `exact` do not fit.
 fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bool {
-    let Family::Matmul(Matmul { batch, m, a, b, sums, .. }) = &k.family else { return false };
+    let Family::Matmul(Matmul { a, b, sums, .. }) = &k.family else { return false };
     let fits = |e: &ExprId| {
         let reads_exact =
             |e: &ExprId| matches!(k.body.expr(*e), Expr::Load { tensor, .. } if exact.contains(tensor));
         let unfit = values.get(*e as usize).is_none_or(|v| unfit(v).is_some());
         !unfit && !k.body.reachable(&[*e]).iter().any(reads_exact)
     };
-    b.len() == 1 && sums.is_empty() && !thin(batch, m) && fits(a) && b.iter().all(fits)
+    b.len() == 1 && sums.is_empty() && fits(a) && b.iter().all(fits)
 }
 
-/// The product with operands rounded to f16, if matrix units then support it and there are rows enough for them.
-pub fn for_units(k: Kernel) -> Kernel {
+/// The product with operands rounded to f16 where they are not, if the device's matrix units then support it and there are rows enough for
+/// them.
+pub fn for_units(k: Kernel, device: &DeviceProfile) -> Kernel {
     let mut new = k.clone();
+    let mut quantised = false;
     if let Family::Matmul(m) = &mut new.family {
-        m.a = rounded(&mut new.body, m.a);
-        m.b.iter_mut().for_each(|b| *b = rounded(&mut new.body, *b));
+        for operand in [&mut m.a].into_iter().chain(&mut m.b) {
+            quantised |= is_of_fields(&new.body, *operand);
+            if !half(&new.body, *operand) {
+                *operand = rounded(&mut new.body, *operand);
+            }
+        }
     }
+    let few = few_rows(quantised, device);
     let taken = sides(&new)
-        .is_some_and(|(x, y)| x.extent.as_const().is_none_or(|rows| rows > FEW_ROWS) && suits(&new, &x, &y));
+        .is_some_and(|(x, y)| x.extent.as_const().is_none_or(|rows| rows > few) && suits(&new, &x, &y));
     if taken { new } else { k }
+}
+
+/// Whether an operand is computed of fields of at most 8 bits.
+fn is_of_fields(body: &Body, operand: ExprId) -> bool {
+    body.values(&[operand])
+        .into_iter()
+        .any(|e| matches!(body.expr(e), Expr::Load { .. }) && body.dtype(e).bits() <= 8)
 }

@@ -3,6 +3,7 @@
 //! With one query a device is mostly idle unless the keys are split over several workgroups. Products with few rows combine a few parts
 //! while they read them; for many parts, and for other readers, a separate kernel does.
 
+use crate::device::DeviceProfile;
 use crate::fuse::points::is_thin;
 use crate::options::{Options, Technique};
 use wgfc_ir::build::Builder;
@@ -115,11 +116,15 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
         // Each workgroup of a product combines all rows: with many parts that costs more than splitting saves.
         let most = (FEW_OF_PRODUCTS / shared.sequences.pow(2)).max(1);
         let parts = (cores / shared.heads.max(1)).clamp(1, most);
-        return if readers_are_thin(graph, v) { shared.parts(options, parts, parts) } else { 1 };
+        return if readers_are_thin(graph, v, &options.profile) {
+            shared.parts(options, parts, parts)
+        } else {
+            1
+        };
     }
     let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
     let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
-    if readers_are_thin(graph, v) { shared.parts(options, most, few) } else { 1 }
+    if readers_are_thin(graph, v, &options.profile) { shared.parts(options, most, few) } else { 1 }
 }
 
 /// Adds a copy of the results of each attention whose readers cannot combine the parts; the copy's kernel combines them. Returns the
@@ -152,7 +157,8 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let bytes = shared.room.unwrap_or(0) as f64 * shared.key_bytes as f64;
     let saved = bytes / speeds.workgroup_bandwidth * (1.0 - 1.0 / f64::from(parts.max(1)));
     let pays = saved > speeds.dispatch();
-    pays && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
+    pays && parts > 1
+        && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v, &options.profile))
 }
 
 /// The copy that combines the parts of `v`, if it has one.
@@ -168,12 +174,12 @@ pub(super) fn is_copy(body: &ScalarFn) -> bool {
 }
 
 /// Whether all readers of a value are products with few rows, possibly through views.
-fn readers_are_thin(graph: &Graph, v: Value) -> bool {
+fn readers_are_thin(graph: &Graph, v: Value, device: &DeviceProfile) -> bool {
     let uses = graph.uses(v);
     !uses.is_empty()
         && uses.iter().all(|(c, _)| match &graph.node(*c).op {
-            Op::View { .. } => !graph.is_output((*c).into()) && readers_are_thin(graph, (*c).into()),
-            Op::Contract(_) => is_thin(graph, *c),
+            Op::View { .. } => !graph.is_output((*c).into()) && readers_are_thin(graph, (*c).into(), device),
+            Op::Contract(_) => is_thin(graph, *c, device),
             _ => false,
         })
 }

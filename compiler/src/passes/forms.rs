@@ -1,6 +1,7 @@
 //! The passes on kernels.
 
 use super::{Context, verify_kernels};
+use crate::device::DeviceProfile;
 use crate::error::Errors;
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorKind};
 use crate::layout::{behind, flattened};
@@ -28,9 +29,9 @@ pub(super) fn halve(kernels: &mut KernelGraph, cx: &mut Context<'_>) -> Result<(
 }
 
 /// The form of the kernel with this number, of those that fusion made.
-fn fitted(rounds: &[bool], i: usize, k: Kernel) -> Kernel {
+fn fitted(rounds: &[bool], i: usize, k: Kernel, device: &DeviceProfile) -> Kernel {
     match rounds.get(i) {
-        Some(true) => flattened(for_units(k)),
+        Some(true) => flattened(for_units(k, device)),
         _ => flattened(k),
     }
 }
@@ -38,8 +39,9 @@ fn fitted(rounds: &[bool], i: usize, k: Kernel) -> Kernel {
 /// Chooses the order in memory of the axes of tensors.
 pub(super) fn arrange(kernels: &mut KernelGraph, cx: &mut Context<'_>) -> Result<(), Errors> {
     let fits = !cx.options.without_passes.contains("forms");
-    let own = |i: usize, k: Kernel| if fits { fitted(&cx.rounds, i, k) } else { k };
-    cx.arranged = crate::layout::arrange(kernels, &cx.options.profile, &cx.options.expect, &own);
+    let device = &cx.options.profile;
+    let own = |i: usize, k: Kernel| if fits { fitted(&cx.rounds, i, k, device) } else { k };
+    cx.arranged = crate::layout::arrange(kernels, device, &cx.options.expect, &own);
     let (moved, copies) = (cx.arranged.moved.len(), cx.arranged.copies.len());
     tracing::debug!(stage = "layout", moved, copies, "done");
     match moved {
@@ -50,7 +52,7 @@ pub(super) fn arrange(kernels: &mut KernelGraph, cx: &mut Context<'_>) -> Result
 
 /// Gives each kernel its form.
 pub(super) fn fit(kernels: &mut KernelGraph, cx: &mut Context<'_>) -> Result<(), Errors> {
-    let own = behind(cx.arranged.copies.len(), |i, k| fitted(&cx.rounds, i, k));
+    let own = behind(cx.arranged.copies.len(), |i, k| fitted(&cx.rounds, i, k, &cx.options.profile));
     let all = std::mem::take(&mut kernels.kernels);
     kernels.kernels = all.into_iter().enumerate().map(|(i, k)| own(i, k)).collect();
     Ok(())

@@ -13,6 +13,7 @@ use crate::cost::{Expected, Work};
 use crate::device::DeviceProfile;
 use crate::schedule::products::problem::{Making, Problem, Run};
 use crate::schedule::products::{self, Contiguous, SINGLE, cost};
+use crate::weights::is_quantised;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 
@@ -76,12 +77,13 @@ fn slices(
     // a core.
     let tiles = |edge: f64| all * (rows / edge).ceil() * (cols / edge).ceil();
     let enough = if half { tiles(128.0) / 2.0 } else { tiles(64.0) };
-    if rows <= 8.0 || cols <= 8.0 || enough >= device.speeds.cores {
-        return None;
-    }
     // The elements of quantised weights are computed where they are read.
     let runs = [0, 1].map(|i| if is_quantised(graph, node.inputs[i]) { Run::FIELDS } else { Run::HALVES });
     let quantised = runs.contains(&Run::FIELDS);
+    let few = products::few_rows(quantised, device) as f64;
+    if rows <= few || cols <= few || enough >= device.speeds.cores {
+        return None;
+    }
     let label = c.k().into_iter().max_by_key(|l| extent(*l).as_const().unwrap_or(0))?;
     let whole = extent(label).as_const()?;
     let time = |slices: i64| {
@@ -123,25 +125,6 @@ fn slices(
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
     // A small estimated gain may be a loss.
     (least * 1.1 < time(1)?).then_some((label, best))
-}
-
-/// Whether a value is computed of a constant in fields of at most 8 bits.
-fn is_quantised(graph: &Graph, v: Value) -> bool {
-    /// Operators between a constant and the product that reads its weights.
-    const MOST_OPERATORS: usize = 32;
-    let (mut stack, mut seen) = (vec![v], 0);
-    while let Some(v) = stack.pop() {
-        let node = graph.node(v.node);
-        let t = graph.ty(v).dtype;
-        if matches!(node.op, Op::Const(_)) && t.bits() <= 8 && !t.is_float() {
-            return true;
-        }
-        seen += 1;
-        if seen < MOST_OPERATORS && !matches!(node.op, Op::Contract(_)) {
-            stack.extend(&node.inputs);
-        }
-    }
-    false
 }
 
 /// The cycles for writing slices of this many results, and reading them in another dispatch.

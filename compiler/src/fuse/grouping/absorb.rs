@@ -19,7 +19,7 @@ impl Grouper<'_> {
         if matches!(self.graph.node(anchor).op, Op::Contract(_) | Op::Scan { .. }) {
             ways.push((Split::NONE, true));
         }
-        if is_thin(self.graph, anchor) {
+        if is_thin(self.graph, anchor, &self.options.profile) {
             let strides = points::strides(self.graph, anchor).into_iter();
             ways.extend(strides.map(|stride| (Split { parts: 2, stride }, true)));
         }
@@ -169,7 +169,10 @@ impl Grouper<'_> {
                         let k: Vec<u8> = contract.k();
                         let at = contract.a.iter().enumerate().filter(|(_, l)| k.contains(l)).map(|(i, _)| i);
                         let own = node.inputs[0] == v && node.inputs[1] != v;
-                        if !own || !at.eq(axes.iter().copied()) || !is_thin(self.graph, c) {
+                        if !own
+                            || !at.eq(axes.iter().copied())
+                            || !is_thin(self.graph, c, &self.options.profile)
+                        {
                             return None;
                         }
                         products += 1;

@@ -380,7 +380,7 @@ impl Grouper<'_> {
             return false;
         }
         // Behind a product with few rows there is little to compute, and the product waits for memory anyway.
-        let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor));
+        let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor, &self.options.profile));
         if !often && thin && weight <= pass && loaded <= little {
             return true;
         }

@@ -11,9 +11,12 @@
 
 pub mod invert;
 
+use crate::device::DeviceProfile;
 use crate::fuse::points::invert::{invert, locate};
 use crate::fuse::pulling::{outside, unflatten};
 use crate::fuse::unit::Split;
+use crate::schedule::products::few_rows;
+use crate::weights::is_quantised;
 use wgfc_ir::{Atom, Contract, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// An element of a value, made at each position of a kernel's domain.
@@ -27,11 +30,15 @@ pub struct Point {
     pub from: Vec<Option<usize>>,
 }
 
-/// Whether the anchor is a product with [few rows](crate::kernel::thin).
-pub fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
-    graph.node(anchor).outputs[0].dtype.reg() == Reg::F32
-        && ProductDomain::of(graph, anchor, Split::NONE)
-            .is_some_and(|p| crate::kernel::thin(&p.domain[0], &p.domain[1]))
+/// Whether the anchor is a product with [few rows](crate::kernel::thin), for which the device does not use its matrix units.
+pub fn is_thin(graph: &Graph, anchor: NodeId, device: &DeviceProfile) -> bool {
+    let node = graph.node(anchor);
+    let few = || few_rows(node.inputs.iter().any(|v| is_quantised(graph, *v)), device);
+    node.outputs[0].dtype.reg() == Reg::F32
+        && ProductDomain::of(graph, anchor, Split::NONE).is_some_and(|p| {
+            let [batch, rows, ..] = &p.domain[..] else { return false };
+            crate::kernel::thin(batch, rows) && rows.as_const().is_some_and(|rows| rows <= few())
+        })
 }
 
 /// The extents of a product, and the positions at which its operands are read and its result is written.

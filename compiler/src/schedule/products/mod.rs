@@ -190,6 +190,13 @@ const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> C
 /// Rows of a product up to which reading the columns' operand is all there is to do: matrix units gain nothing.
 pub const FEW_ROWS: i64 = 8;
 
+/// Rows up to which a product's threads each make all of them, whatever else a device has. Taking quantised weights apart for the tiles of
+/// matrix units takes as long as multiplying them with four rows without: a step of an 8B decoder in Q4_K_M with 4, 8 and 16 rows takes
+/// 12, 21 and 14 ms on an H100.
+pub fn few_rows(quantised: bool, device: &DeviceProfile) -> i64 {
+    if quantised && device.f16 && device.cooperative_matrix { FEW_ROWS / 2 } else { FEW_ROWS }
+}
+
 /// Tiles for matrix units in order of preference.
 pub const COOPERATIVE: &[CooperativeShape] = &[
     blocks(128, 128, 32, 64, 64),
@@ -230,7 +237,8 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
             }
         }
     }
-    let rows = p.rows.as_const().is_none_or(|r| r > FEW_ROWS);
+    let quantised = p.making[1].run.instructions > 0.0;
+    let rows = p.rows.as_const().is_none_or(|r| r > few_rows(quantised, device));
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
