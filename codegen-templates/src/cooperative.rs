@@ -71,6 +71,8 @@ pub struct Cooperative {
     pub along_depth: [bool; 2],
     /// Elements in the tiles of `x` and of `y`, pads included.
     pub tile_len: [u32; 2],
+    /// Steps whose elements are held while others are multiplied; more than 1 only where their number is a multiple of it.
+    pub ahead: u32,
     /// Each invocation of a subgroup stores equally many vectors of each strip, all in one column.
     pub shares_strips: bool,
     /// `depth` is known to be a multiple of the shape's `k`.
@@ -116,8 +118,8 @@ struct Vector {
     line: String,
     /// Its first k within the step.
     k: String,
-    /// Where the first step's k is, that of the step from `k0`, and that of step `step`.
-    first: String,
+    /// Where the k of each of the first steps is, that of the step from `k0`, and that of step `step`.
+    first: Vec<String>,
     next: String,
     own: String,
     at: String,
@@ -196,6 +198,8 @@ struct Slots<'a> {
     beside_cols: bool,
     strip_cols: u32,
     patch_len: u32,
+    /// The steps of a turn of the loop.
+    ahead: u32,
     /// The sizes of runs.
     runs: BTreeSet<u32>,
     /// Whether the words of a run are read.
@@ -232,7 +236,7 @@ impl<'a> Side<'a> {
     fn pitch(&self, s: Blocks) -> u32 {
         (if self.by_depth { s.k } else { self.lines } + s.pad) / 4
     }
-    fn tile(&self, shape: Blocks, threads: u32) -> Tile<'a> {
+    fn tile(&self, shape: Blocks, threads: u32, ahead: u32) -> Tile<'a> {
         let Operand { run, whole, .. } = *self.operand;
         let fast = if self.by_depth { shape.k } else { self.lines } / run;
         let count = self.lines * shape.k / run / threads;
@@ -254,7 +258,7 @@ impl<'a> Side<'a> {
                     k: format!("{f} * {run}"),
                     next: format!("k0 / {run} + {f}"),
                     own: format!("step * {} + {f}", shape.k / run),
-                    first: f,
+                    first: (0..ahead).map(|a| format!("{} + {f}", a * shape.k / run)).collect(),
                     at,
                 }
             } else {
@@ -266,7 +270,7 @@ impl<'a> Side<'a> {
                     line: format!("min({origin} / {run} + {f}, {runs} - 1)"),
                     next: format!("k0 + {s}"),
                     own: format!("step * {} + {s}", shape.k),
-                    first: s.clone(),
+                    first: (0..ahead).map(|a| format!("{} + {s}", a * shape.k)).collect(),
                     k: s,
                     at,
                 }
@@ -383,9 +387,10 @@ impl Cooperative {
             beside_cols: self.beside.cols,
             strip_cols: s.strip_cols,
             patch_len: s.patch(),
+            ahead: self.ahead,
             runs: self.operands.iter().map(|o| o.run).collect(),
             words: self.operands.iter().any(|o| o.read == WORDS),
-            operands: vec![x.tile(s, threads), y.tile(s, threads)],
+            operands: vec![x.tile(s, threads, self.ahead), y.tile(s, threads, self.ahead)],
             matrices: strips.iter().flat_map(|s| s.matrices.clone()).collect(),
             quarters: (0..s.k / EDGE).map(|q| quarter(q * EDGE)).collect(),
             strips,

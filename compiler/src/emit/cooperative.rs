@@ -34,8 +34,8 @@ pub(super) fn emit(
     let Family::Matmul(Matmul { batch, m, n, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
-    let products::Cooperative { shape, subgroup } = *schedule;
-    if !suits(kernel, &x, &y) || !shape.divides(subgroup) {
+    let products::Cooperative { shape, ahead, subgroup } = *schedule;
+    if !suits(kernel, &x, &y) || !shape.divides(subgroup) || !schedule.suits(k) {
         return Err(Diagnostic::internal(format!("{shape:?} does not fit the product or the device")));
     }
     let domain = [batch, m, n, k].map(Poly::clone);
@@ -106,6 +106,7 @@ pub(super) fn emit(
         blocks: Blocks { rows, cols, k: depth, sub_rows, sub_cols, strip_cols, pad },
         along_depth: [&x, &y].map(|s| s.order == Contiguous::Depth),
         tile_len: [shape.tile(rows, x.order), shape.tile(cols, y.order)],
+        ahead,
         shares_strips: shape.shares_strips(subgroup),
         whole_depth: k.as_const().is_some_and(|k| k % i64::from(shape.k) == 0),
         whole_tiles: divides(x.extent, shape.rows) && divides(y.extent, shape.cols),

@@ -221,6 +221,7 @@ mod tests {
                     })),
                     6 => Schedule::Product(Product::Cooperative(products::Cooperative {
                         shape: blocks,
+                        ahead: h,
                         subgroup: g,
                     })),
                     7 => Schedule::Product(Product::Thin(products::Thin {

@@ -85,7 +85,6 @@ fields! {
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }
     products::Tiled { shape, buffers, unroll, rows_first }
-    products::Cooperative { shape, subgroup }
     products::window::Window { threads, rows, cols }
     products::Block { threads, rows, cols, width }
     products::Serial { threads, unrolled }
@@ -94,6 +93,22 @@ fields! {
     attention::Decode { threads, subgroup }
     Stream { threads, lanes, unroll, heads, run, subgroup }
     Matrices { queries, sub_queries, keys, ahead, subgroup }
+}
+
+/// Earlier texts, which have no `ahead`, are of one step.
+impl Part for products::Cooperative {
+    fn write(&self, _: &'static str, out: &mut Vec<(&'static str, String)>) {
+        self.shape.write("shape", out);
+        self.ahead.write("ahead", out);
+        self.subgroup.write("subgroup", out);
+    }
+    fn read(_: &str, given: &mut Given) -> Result<products::Cooperative, String> {
+        Ok(products::Cooperative {
+            shape: Part::read("shape", given)?,
+            ahead: if given.contains_key("ahead") { Part::read("ahead", given)? } else { 1 },
+            subgroup: Part::read("subgroup", given)?,
+        })
+    }
 }
 
 /// The words before the fields say whether it computes in integers.

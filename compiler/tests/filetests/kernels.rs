@@ -331,7 +331,9 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
             let (halved, rounds) =
                 halve(&mut kernels, &setup.options, &BTreeMap::new(), usize::MAX).map_err(words)?;
             let all = kernels.kernels.into_iter().zip(rounds);
-            kernels.kernels = all.map(|(k, rounds)| if rounds { for_units(k) } else { k }).collect();
+            kernels.kernels = all
+                .map(|(k, rounds)| if rounds { for_units(k, &setup.options.profile) } else { k })
+                .collect();
             kernel::verify(&kernels).map_err(|e| format!("{}\n{kernels}", e.join("\n")))?;
             kept.text = halved.kept.iter().fold(String::new(), |mut out, k| {
                 let _ = writeln!(out, "{} of {}: {}", k.tensor, k.nodes.join(", "), k.why);

@@ -121,7 +121,7 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
 }
 
 fn cooperative(
-    Cooperative { shape: c, subgroup }: &Cooperative,
+    Cooperative { shape: c, ahead, subgroup }: &Cooperative,
     p: &Problem,
     s: &Sizes,
     device: &DeviceProfile,
@@ -159,12 +159,12 @@ fn cooperative(
     let sums = sub_rows * sub_cols;
     let registers = sums / f64::from(*subgroup)
         + (sub_rows + sub_cols) / 4.0
-        + (rows * held(0) + cols * held(1)) * k / threads
+        + (rows * held(0) + cols * held(1)) * k / threads * f64::from(*ahead)
         + f64::from(OTHER_REGISTERS);
     let unpacked = f64::max(computed(0), computed(1));
     let computing = |i, lines: f64| if computed(i) > 0.0 { COMPUTING * terms * lines / threads } else { 0.0 };
     let behind = registers + unpacked > f64::from(device.invocation_registers);
-    let steps = if behind { BEHIND * steps } else { steps };
+    let steps = if behind { BEHIND * steps } else { steps } / f64::from(*ahead);
     Launch {
         workgroups: s.blocks(rows, cols),
         threads,

@@ -64,8 +64,18 @@ pub struct Tiled {
 pub struct Cooperative {
     /// Extents of the tiles.
     pub shape: CooperativeShape,
+    /// Steps whose elements an invocation has read or is reading while it multiplies those of another: 1 or 2.
+    pub ahead: u32,
     /// Invocations of a subgroup.
     pub subgroup: u32,
+}
+
+impl Cooperative {
+    /// Whether a depth has steps for it: an even number, if the elements of two are read ahead.
+    pub fn suits(&self, depth: &Dim) -> bool {
+        let steps = i64::from(self.ahead * self.shape.k);
+        self.ahead == 1 || depth.as_const().is_some_and(|depth| depth > 0 && depth % steps == 0)
+    }
 }
 
 /// Few rows.
@@ -241,7 +251,11 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
     let rows = p.rows.as_const().is_none_or(|r| r > few_rows(quantised, device));
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
-        out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
+        // Words of quantised weights take few registers.
+        let ahead = if quantised { 1..=2 } else { 1..=1 };
+        let forms = matrices.flat_map(|shape| ahead.clone().map(|ahead| (*shape, ahead)));
+        let forms = forms.map(|(shape, ahead)| Cooperative { shape, ahead, subgroup });
+        out.extend(forms.filter(|c| c.suits(&p.depth)).map(Product::Cooperative));
     }
     if p.integers.is_some() {
         let shapes = thin_shapes(p, device, true).into_iter();

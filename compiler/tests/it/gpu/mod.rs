@@ -177,7 +177,7 @@ impl Shape {
             }
             Shape::Exactly(p) => Schedule::Product(p),
             Shape::Cooperative(shape) => {
-                Schedule::Product(Product::Cooperative(products::Cooperative { shape, subgroup }))
+                Schedule::Product(Product::Cooperative(products::Cooperative { shape, ahead: 1, subgroup }))
             }
             Shape::Thin(shape) => Schedule::Product(Product::Thin(products::thin(shape, &p(), device))),
             Shape::Integers(shape) => {
