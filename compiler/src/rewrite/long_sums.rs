@@ -107,7 +107,11 @@ fn slices(
             },
             vector: 4,
             staged: 0.0,
-            making: runs.map(|run| Making { run, ..Making::default() }),
+            making: runs.map(|run| Making {
+                run,
+                four: (run == Run::FIELDS).then_some(Run::FOUR_FIELDS),
+                ..Making::default()
+            }),
             half: eights,
             fours,
             eights: [eights; 2],

@@ -88,10 +88,15 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
     let steps = (s.depth / (k * split)).ceil();
     let terms = steps * k * split;
     let fours = [p.fours[0] && t.x_by_fours(), p.fours[1]];
-    let loads = |fours: bool, lines: f64| if fours { lines / 4.0 } else { lines };
+    let four = |i: usize| p.making[i].four.filter(|_| fours[i]);
+    let each = |i: usize| if fours[i] { four(i).map_or(1.0, |r| r.loads) / 4.0 } else { 1.0 };
     let gathered = |fours: bool, lines: f64| if fours { 0.0 } else { lines };
     // The places of elements that are gathered are counted there.
-    let made = |i: usize| if fours[i] { p.making[i].element(4.0) } else { p.making[i].value };
+    let made = |i: usize| match four(i) {
+        Some(r) => (r.instructions + p.making[i].index) / r.elements,
+        None if fours[i] => p.making[i].element(4.0),
+        None => p.making[i].value,
+    };
     let fetched = terms * (rows * s.bytes[0] + cols * s.bytes[1]);
     // Each row of an invocation's results passes through workgroup memory, where slices are added up or neighbours store neighbours.
     let (passed, rounds) =
@@ -107,7 +112,7 @@ fn tiled(Tiled { shape: t, buffers, unroll, .. }: &Tiled, p: &Problem, s: &Sizes
         memory: s.memory(p),
         multiply_adds: terms * rows * cols,
         operations: terms * (rows * made(0) + cols * made(1)),
-        loads: terms * (loads(fours[0], rows) + loads(fours[1], cols)),
+        loads: terms * (rows * each(0) + cols * each(1)),
         gathered: terms * (gathered(fours[0], rows) + gathered(fours[1], cols)),
         turns,
         shared: SUM * (steps * k * threads * (mr + mc) + terms * (rows + cols) + passed),

@@ -64,6 +64,8 @@ pub struct Making {
     pub along: f64,
     /// The elements of one of the [runs](run) in which matrix units are given them, if they are read by eights.
     pub run: Run,
+    /// Four neighbours that tiles read at once, of elements in fields of a word; `None` for others.
+    pub four: Option<Run>,
 }
 
 /// A run of neighbours that an invocation reads at once and computes together.
@@ -101,6 +103,8 @@ impl Run {
     pub const HALVES: Run = Run { elements: 8.0, loads: 1.0, words: 4.0, instructions: 0.0 };
     /// Thirty-two neighbours in fields of 4 to 6 bits with scales, as Q4_K and Q6_K have them.
     pub const FIELDS: Run = Run { elements: 32.0, loads: 3.0, words: 6.0, instructions: 230.0 };
+    /// Four of them.
+    pub const FOUR_FIELDS: Run = Run { elements: 4.0, loads: 3.0, words: 3.0, instructions: 60.0 };
 }
 
 /// The instructions that take an element of less than 16 bits out of its word.
@@ -283,7 +287,11 @@ pub fn problem_with(kernel: &Kernel, known: &mut window::Known) -> Option<Proble
     let half = suits(kernel, &x, &y);
     let deps = Dependence::of(kernel);
     let making = [&x, &y].map(|s| Making {
-        run: if half && by_eights(kernel, s) { counted_run(kernel, s) } else { Run::default() },
+        run: match half && by_eights(kernel, s) {
+            true => counted_run(kernel, s, run(kernel, s)),
+            false => Run::default(),
+        },
+        four: (in_fields(&kernel.body, s.root) && by_fours(kernel, s)).then(|| counted_run(kernel, s, 4)),
         ..making(kernel, &deps, s.root)
     });
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
@@ -645,17 +653,21 @@ pub fn by_eights(kernel: &Kernel, side: &Side<'_>) -> bool {
 /// they are read from, up to 32.
 pub fn run(kernel: &Kernel, side: &Side<'_>) -> u32 {
     let body = &kernel.body;
-    let narrow = |id: &ExprId| matches!(body.expr(*id), Expr::Load { .. }) && body.dtype(*id).bits() < 16;
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return EIGHT };
     let extent = if side.order == Contiguous::Depth { k } else { side.extent };
     let whole = |run: &u32| extent.modulo(&i64::from(*run).into(), &[]).is(0);
-    let packed = body.values(&[side.root]).iter().any(narrow);
+    let packed = in_fields(body, side.root);
     [32, 16].into_iter().filter(|_| packed).find(whole).unwrap_or(EIGHT)
 }
 
+/// Whether elements of an operand are read from fields of words.
+fn in_fields(body: &Body, root: ExprId) -> bool {
+    let narrow = |id: &ExprId| matches!(body.expr(*id), Expr::Load { .. }) && body.dtype(*id).bits() < 16;
+    body.values(&[root]).iter().any(narrow)
+}
+
 /// A run of neighbours of an operand, counted.
-fn counted_run(kernel: &Kernel, side: &Side<'_>) -> Run {
-    let run = run(kernel, side);
+fn counted_run(kernel: &Kernel, side: &Side<'_>, run: u32) -> Run {
     let mut body = Body::default();
     let roots = neighbours_of(kernel, side, run, &mut body);
     // The bytes that each tensor is read in, and those of the elements that are read of it.
