@@ -231,6 +231,11 @@ struct Side<'a> {
     sub_lines: u32,
 }
 
+/// The place so far behind another one.
+fn after(by: u32, place: &str) -> String {
+    if by == 0 { place.to_owned() } else { format!("{by} + {place}") }
+}
+
 impl<'a> Side<'a> {
     /// From one line of the tile to the next, in vectors of four.
     fn pitch(&self, s: Blocks) -> u32 {
@@ -258,7 +263,7 @@ impl<'a> Side<'a> {
                     k: format!("{f} * {run}"),
                     next: format!("k0 / {run} + {f}"),
                     own: format!("step * {} + {f}", shape.k / run),
-                    first: (0..ahead).map(|a| format!("{} + {f}", a * shape.k / run)).collect(),
+                    first: (0..ahead).map(|a| after(a * shape.k / run, &f)).collect(),
                     at,
                 }
             } else {
@@ -270,7 +275,7 @@ impl<'a> Side<'a> {
                     line: format!("min({origin} / {run} + {f}, {runs} - 1)"),
                     next: format!("k0 + {s}"),
                     own: format!("step * {} + {s}", shape.k),
-                    first: (0..ahead).map(|a| format!("{} + {s}", a * shape.k)).collect(),
+                    first: (0..ahead).map(|a| after(a * shape.k, &s)).collect(),
                     k: s,
                     at,
                 }

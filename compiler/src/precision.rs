@@ -362,7 +362,7 @@ fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
         Family::PrefixScan(PrefixScan { .. }) => {
             k.stores.iter().for_each(|s| d.keep(s.tensor, || "sums of what comes before".into()));
         }
-        Family::Attention(Attention { parts, .. }) if *parts > 1 => {
+        Family::Attention(Attention { part_stores, .. }) if !part_stores.is_empty() => {
             k.all_stores().for_each(|s| d.keep(s.tensor, || "a part of attention".into()));
         }
         _ => {}

@@ -45,6 +45,7 @@ mod generated;
 mod hostile;
 mod inside;
 mod kernels;
+mod key_parts;
 mod levels;
 mod long;
 mod loops;

@@ -13,9 +13,9 @@ pub struct Decode {
     pub threads: u32,
     /// An upper bound of `d`, the size of the array that holds a query.
     pub depth_max: u32,
-    /// Parts of the keys, a workgroup each. Of more than one the sums are stored undivided, with the
-    /// part's highest score and the sum of its exponentials; readers put them together.
-    pub parts: u32,
+    /// The number of parts of the keys, a workgroup each, as WGSL. Their sums are stored undivided, with the part's highest score and
+    /// the sum of its exponentials; readers combine them. `None` for whole results.
+    pub parts: Option<String>,
     /// Threads of a subgroup, a power of two; 1 where there are none.
     pub subgroup: u32,
     /// The keys that query `s` sees, if the mask is 0 for them and hides all others.
@@ -45,7 +45,8 @@ struct DecodeSlots<'a> {
     columns: u32,
     slices: u32,
     depth_max: u32,
-    parts: u32,
+    parts: &'a str,
+    parted: bool,
     window: Option<String>,
     unroll: u32,
     unroll_list: Vec<u32>,
@@ -83,7 +84,8 @@ impl Decode {
             columns: self.problem.e.next_power_of_two(),
             slices: self.slices(),
             depth_max: self.depth_max,
-            parts: self.parts,
+            parts: self.parts.as_deref().unwrap_or("1"),
+            parted: self.parts.is_some(),
             window: self.window.as_ref().map(Window::text),
             unroll: UNROLL,
             unroll_list: (0..UNROLL).collect(),

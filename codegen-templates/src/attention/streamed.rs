@@ -32,8 +32,8 @@ pub struct Streamed {
     pub depth: u32,
     /// Whether queries are loaded by fours; keys and values are loaded by runs.
     pub query_fours: bool,
-    /// Parts of the keys, as in [`Decode::parts`](super::Decode::parts).
-    pub parts: u32,
+    /// The number of parts of the keys, as in [`Decode::parts`](super::Decode::parts); `None` for whole results.
+    pub parts: Option<String>,
     /// The keys that query `s` sees, if the mask is 0 for them and hides all others.
     pub window: Option<Window>,
 }
@@ -65,7 +65,8 @@ struct StreamedSlots<'a> {
     run_quads: u32,
     value_quads: u32,
     query_fours: bool,
-    parts: u32,
+    parts: &'a str,
+    parted: bool,
     window: Option<String>,
     subgroups: u32,
     /// The heads, up to a power of two.
@@ -166,7 +167,8 @@ impl Streamed {
             run_quads: run / 4,
             value_quads: self.problem.e / 4,
             query_fours: self.query_fours,
-            parts: self.parts,
+            parts: self.parts.as_deref().unwrap_or("1"),
+            parted: self.parts.is_some(),
             window: self.window.as_ref().map(Window::text),
             subgroups: threads / subgroup,
             turned,

@@ -44,7 +44,9 @@ pub(super) fn emit(
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
-    let kernel::Attention { batch, s, t, d, e, mask, scale, empty_is_zero, parts, part_stores, .. } = k;
+    let kernel::Attention {
+        batch, s, t, d, e, mask, scale, empty_is_zero, parts: count, part_stores, ..
+    } = k;
     let width = match e.as_const() {
         Some(e) if (1..=MAX_WIDTH).contains(&e) => e as u32,
         _ => {
@@ -74,6 +76,7 @@ pub(super) fn emit(
     let s_text = module.extent(&mut top, s)?;
     let t_text = module.extent(&mut top, t)?;
     let d_text = module.extent(&mut top, d)?;
+    let parts_text = module.extent(&mut top, count)?;
     let mut functions = String::new();
     if roots.iter().any(|r| r.len() == 8) {
         let of = if module.uses_cooperative { "f16" } else { "f32" };
@@ -113,12 +116,13 @@ pub(super) fn emit(
         true => format!("{scale:?}"),
         false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
     };
-    if *parts > 1 && !decode {
+    let parted = !part_stores.is_empty();
+    if parted && !decode {
         return Err(Diagnostic::internal("attention in parts takes workgroups for each query"));
     }
     let part = if decode { ", v5: i32" } else { "" };
     let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, {result}) {{\n{}}}", body.text);
-    if *parts > 1 {
+    if parted {
         let mut body = Scope::new(4);
         module.stores(&mut body, part_stores)?;
         let _ = writeln!(
@@ -188,19 +192,21 @@ pub(super) fn emit(
             module.subgroup = Some(stream.subgroup);
             let query_fours = qs.len() == 4;
             let attention::Stream { threads, lanes, unroll, heads, run, subgroup } = stream;
-            let (problem, parts, window) = (problem(&module), *parts, exact);
+            let (problem, window) = (problem(&module), exact);
+            let parts = parted.then_some(parts_text);
             let own = template::Stream { threads, lanes, unroll, heads, run, subgroup };
             let a = Streamed { problem, stream: own, depth, query_fours, parts, window };
             let problems = batch.div(&i64::from(stream.heads).into(), &[]);
-            let groups = &(s * &problems) * i64::from(parts);
+            let groups = &(s * &problems) * count;
             (a.render(), stream.threads, stream.workgroup_bytes(width), groups)
         }
         attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             module.subgroup = (subgroup > 1).then_some(subgroup);
-            let (problem, parts, window) = (problem(&module), *parts, exact);
+            let (problem, window) = (problem(&module), exact);
+            let parts = parted.then_some(parts_text);
             let a = Decode { problem, threads, depth_max, parts, subgroup, window };
-            (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(parts))
+            (a.render(), threads, a.workgroup_bytes(), &(s * batch) * count)
         }
     };
     let wgsl = wgsl.map_err(template_error)?;

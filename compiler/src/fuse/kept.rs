@@ -60,6 +60,7 @@ mod tests {
     use crate::fuse::build::Built;
     use crate::fuse::kernels::unit_kernel;
     use crate::fuse::loops::lanes::Loops;
+    use crate::fuse::unit::KeyParts;
     use crate::fuse::unit::Split;
     use crate::kernel::TensorKind;
     use wgfc_ir::{Graph, text};
@@ -95,7 +96,13 @@ mod tests {
         )
         .unwrap();
         let z = NodeId::new(3);
-        let unit = Unit { anchor: z, split: Split::NONE, parts: 1, members: vec![], outputs: vec![z.into()] };
+        let unit = Unit {
+            anchor: z,
+            split: Split::NONE,
+            parts: KeyParts::NONE,
+            members: vec![],
+            outputs: vec![z.into()],
+        };
         let mut kept = Kept::default();
         let mut first = tensors(&graph, 0, false);
         let made = build(&graph, &unit, &mut first).unwrap();

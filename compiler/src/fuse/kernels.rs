@@ -27,7 +27,11 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
     match &node.op {
         _ if is_small(graph, unit.anchor) => elementwise(graph, unit, tensors),
         Op::Map { body, .. } if is_copy(body) => match x.map(|x| tensors.source(x)) {
-            Some(Source::Parts(parts)) if parts.count > FEW_PARTS => join(graph, unit, &parts, tensors),
+            Some(Source::Parts(parts))
+                if parts.count > FEW_PARTS || !parts.len.is(i64::from(parts.count)) =>
+            {
+                join(graph, unit, &parts, tensors)
+            }
             _ => elementwise(graph, unit, tensors),
         },
         Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. } => {
@@ -91,7 +95,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
 fn join<'a>(graph: &'a Graph, unit: &Unit, parts: &Parts, tensors: &mut Tensors<'a>) -> Built {
     let v = Value::from(unit.anchor);
     let ty = graph.ty(v).clone();
-    let (rows, len) = (ty.numel(), Dim::from(i64::from(parts.count)));
+    let (rows, len) = (ty.numel(), parts.len.clone());
     let tensor = tensor_of(tensors, v)?;
     let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
@@ -333,15 +337,16 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Bu
         }
     };
     let result = acc(&mut p, 0, f);
-    let (mut stores, mut part_stores) = (vec![], vec![]);
+    let (mut stores, mut part_stores, mut parts_len) = (vec![], vec![], Dim::ONE);
     if let Source::Parts(parts) = p.resolver.tensors.source(unit.anchor.into()) {
         let count = i64::from(parts.count);
-        p.domain.push(count.into());
-        let element = &p.offset(&node.outputs[0], &at(1, 4)) * count;
-        let offset = &element + &Poly::var(5);
-        stores.push(Store { tensor: parts.sums, offset, value: result, guard: None, combine: None });
+        p.domain.push(parts.len.clone());
+        parts_len = parts.len;
         let row = flat_offset(&sq[..r - 1], &at(1, 4)[..r - 1], &p.domain);
-        let row = &(&(&row * count) + &Poly::var(5)) * 2;
+        let row = &(&row * count) + &Poly::var(5);
+        let offset = &(&row * &domain[4]) + &Poly::var(4);
+        stores.push(Store { tensor: parts.sums, offset, value: result, guard: None, combine: None });
+        let row = &row * 2;
         for i in 0..2 {
             let value = acc(&mut p, 1 + i, f);
             let offset = &row + &Poly::constant(i64::from(i));
@@ -354,7 +359,6 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Bu
     let Ok([batch, s, t, d, e]) = <[Dim; 5]>::try_from(domain) else {
         return Err("attention has five extents".into());
     };
-    let parts = unit.parts;
     let scale = f32::from_bits(scale);
     let family = Family::Attention(Attention {
         batch,
@@ -368,7 +372,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Bu
         mask,
         scale,
         empty_is_zero,
-        parts,
+        parts: parts_len,
         part_stores,
     });
     finish(graph, unit, p, family, stores)

@@ -1,35 +1,40 @@
 //! Attention whose keys are split: into how many parts, and which kernel combines the partial results.
 //!
 //! With one query a device is mostly idle unless the keys are split over several workgroups. Products with few rows combine a few parts
-//! while they read them; for many parts, and for other readers, a separate kernel does.
+//! while they read them, in each of their workgroups; for many parts, for many results, and for other readers, a separate kernel does.
 
-use crate::device::DeviceProfile;
+use crate::cost::Expected;
+use crate::device::{DeviceProfile, Speeds};
 use crate::fuse::points::is_thin;
+use crate::fuse::unit::{KeyParts, LEAST_KEYS};
 use crate::options::{Options, Technique};
+use crate::schedule::attention::OPEN_KEYS;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Dim, Graph, NodeId, Op, ScalarFn, ScalarNode, Value};
 
 /// The most parts that a product combines, in each of its invocations.
-const MOST_OF_PRODUCTS: i64 = 32;
-/// The most parts that a product combines where the heads, mostly eight or more, already occupy part of the device.
-const FEW_OF_PRODUCTS: i64 = 16;
+const MOST_OF_PRODUCTS: i64 = 16;
 /// The most parts that a separate kernel combines.
 const MOST: i64 = 64;
-/// From this number of parts on, the number is a multiple of four.
-const FOURS: i64 = 8;
+/// The workgroups of a core, at most, into which keys are split.
+const WORKGROUPS: i64 = 4;
+/// How many times as long as plain reading a workgroup takes to go through keys, and a product's workgroup to combine parts. Fitted to
+/// decoders of 0.5 to 8 B parameters timed on an H100.
+const STREAMED: f64 = 7.0;
+const COMBINED: f64 = 5.0;
+/// How many times as long as a tiny dispatch the separate kernel takes beside the bytes that it reads.
+const JOIN: f64 = 1.5;
 
 /// The properties of an attention by which its keys are split.
 struct Shared {
     /// Heads of the keys, of all sequences; several heads of queries may share one.
-    groups: i64,
-    /// Sequences of the batch: the product of all axes before the heads.
-    sequences: i64,
-    /// Heads of all sequences.
-    heads: i64,
+    groups: f64,
+    /// The number of results.
+    results: f64,
     /// Bytes of a key and a value of one head as they are in registers, in f32: an element of f16 takes as long.
-    key_bytes: i64,
-    /// The most keys there may be; `None` where it is known only at run time.
-    room: Option<i64>,
+    key_bytes: f64,
+    /// The expected number of keys.
+    keys: f64,
 }
 
 impl Shared {
@@ -39,47 +44,62 @@ impl Shared {
         let Op::Attention { .. } = node.op else { return None };
         let shape = &graph.ty(anchor.into()).shape;
         shape.len().checked_sub(2).and_then(|i| shape.get(i)).filter(|s| s.is(1))?;
-        let speeds = &options.profile.speeds;
-        // Each part has as many results as the attention, which must be few enough to cost next to nothing to read.
-        let results = shape.iter().cloned().product::<Dim>();
-        let results = results.as_const().filter(|n| *n <= speeds.little_bytes() / 4)?;
+        let results = shape.iter().cloned().product::<Dim>().as_const()?;
         let heads = results / shape.last().and_then(Dim::as_const)?.max(1);
-        let sequences = shape.iter().rev().skip(3).filter_map(Dim::as_const).product::<i64>().max(1);
-        let mut keys = node.inputs[1];
+        let (k, v) = (node.inputs[1], node.inputs[2]);
         let width = |v: Value| graph.ty(v).shape.last()?.as_const();
-        let key_bytes = (width(keys)?.max(1) + width(node.inputs[2])?.max(1)).saturating_mul(4);
-        let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
-        keys = in_memory(graph, keys);
-        let shape = &graph.ty(keys).shape;
-        let mut states = graph.states.iter().filter(|s| s.after == keys || s.before == keys);
-        let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
-        let known = shape.iter().filter_map(Dim::as_const).max().unwrap_or(0);
-        let room = known.max(expected.unwrap_or(0));
-        // All axes but those of the keys and of their elements.
-        let mut numbers: Vec<i64> = shape.iter().filter_map(Dim::as_const).collect();
-        numbers.pop();
-        if known == room && !open {
-            let longest = numbers.iter().position(|n| *n == known);
-            longest.map(|i| numbers.remove(i));
-        }
-        let groups = numbers.iter().product::<i64>().max(1);
-        let room = (!open || expected.is_some()).then_some(room);
-        Some(Shared { groups, sequences, heads, key_bytes, room })
+        let key_bytes = 4 * (width(k)?.max(1) + width(v)?.max(1));
+        let t = graph.ty(k).shape.iter().rev().nth(1)?;
+        let keys = options.expect.known(t).unwrap_or(OPEN_KEYS);
+        let groups = heads / shared_heads(graph, k, heads, &options.expect);
+        let [groups, results, key_bytes, keys] = [groups, results, key_bytes, keys].map(|n| n.max(1) as f64);
+        Some(Shared { groups, results, key_bytes, keys })
     }
 
-    /// The most parts that a separate kernel combines: one per core, in multiples of four, which are read as vectors.
-    fn most(&self, cores: i64) -> i64 {
-        match cores / self.groups {
-            few if few < FOURS => few.max(1),
-            n => ((n + 2) / 4 * 4).min(MOST),
-        }
+    /// The time in seconds of attention in so many parts, each of at least so many keys.
+    fn attention(&self, parts: i64, least: i64, speeds: &Speeds) -> f64 {
+        let bytes = self.keys * self.key_bytes;
+        let parts = (parts as f64).min((self.keys / least as f64).ceil());
+        let alone = bytes / parts * STREAMED / speeds.workgroup_bandwidth;
+        // Half of the bytes are in memory where keys are f16.
+        let all = self.groups * bytes / 2.0 / speeds.bandwidth;
+        let waves = (self.groups * parts / (speeds.cores * WORKGROUPS as f64)).max(1.0);
+        alone.max(all) * waves
     }
 
-    /// The number of parts where readers combine at most `most`; `few` where the number of keys is known only at run time.
-    fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
-        let keys = (options.profile.speeds.little_bytes() / self.key_bytes).max(1);
-        self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
+    /// The number of parts that products combine, and the time of both.
+    fn of_products(&self, speeds: &Speeds) -> (i64, f64) {
+        let time = |parts: i64| {
+            let read = if parts > 1 { parts as f64 * self.results * 4.0 } else { 0.0 };
+            self.attention(parts, 1, speeds) + read * COMBINED / speeds.workgroup_bandwidth
+        };
+        let all = (1..=MOST_OF_PRODUCTS).map(|p| (p, time(p)));
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((1, f64::INFINITY))
     }
+
+    /// The number of parts that a separate kernel combines, and the time of both.
+    fn of_a_kernel(&self, speeds: &Speeds) -> (i64, f64) {
+        let parts = (WORKGROUPS * speeds.cores as i64 / self.groups as i64).clamp(1, MOST);
+        let passed = parts as f64 * self.results * 8.0 / speeds.bandwidth;
+        (parts, self.attention(parts, LEAST_KEYS, speeds) + passed + JOIN * speeds.dispatch_cost)
+    }
+}
+
+/// How many neighbouring heads of queries have the same keys: views may repeat those in memory.
+fn shared_heads(graph: &Graph, keys: Value, heads: i64, expect: &Expected) -> i64 {
+    let memory = in_memory(graph, keys);
+    let shape = &graph.ty(keys).shape;
+    let state = graph.states.iter().find(|s| s.after == memory || s.before == memory);
+    let growth = state.and_then(|s| s.growth.as_ref());
+    // The positions of a state that grows are a size of their own.
+    let without = growth.map(|g| (shape.len().saturating_sub(2), g.axis));
+    let elements = |v: Value, without: Option<usize>| {
+        let all = graph.ty(v).shape.iter().enumerate().filter(|(i, _)| Some(*i) != without);
+        all.map(|(_, d)| expect.extent(d)).product::<f64>()
+    };
+    let ratio = elements(keys, without.map(|w| w.0)) / elements(memory, without.map(|w| w.1));
+    let away = |n: &i64| (*n as f64 - ratio).abs();
+    (1..=heads).filter(|n| heads % n == 0).min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or(1)
 }
 
 /// The value behind views of which keys are read; behind elementwise functions, too, where it is a state, whose elements they widen.
@@ -101,30 +121,26 @@ fn in_memory(graph: &Graph, keys: Value) -> Value {
     if is_state { state } else { behind(keys, false) }
 }
 
-/// The number of parts the keys are split into. `banned` says which values must be in memory as they are.
-pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &dyn Fn(Value) -> bool) -> u32 {
-    let Some(shared) = Shared::of(graph, anchor, options) else { return 1 };
+/// The parts the keys are split into. `banned` says which values must be in memory as they are.
+pub(super) fn of(
+    graph: &Graph,
+    anchor: NodeId,
+    options: &Options,
+    banned: &dyn Fn(Value) -> bool,
+) -> KeyParts {
+    let Some(shared) = Shared::of(graph, anchor, options) else { return KeyParts::NONE };
     let v = Value::from(anchor);
+    let speeds = &options.profile.speeds;
+    let parts = |n: i64, by_keys| KeyParts { most: n as u32, by_keys };
     if banned(v) || graph.is_output(v) {
-        return 1;
+        KeyParts::NONE
+    } else if joined(graph, v, banned).is_some() {
+        parts(shared.of_a_kernel(speeds).0, true)
+    } else if readers_are_thin(graph, v, &options.profile) {
+        parts(shared.of_products(speeds).0, false)
+    } else {
+        KeyParts::NONE
     }
-    let cores = options.profile.speeds.cores as i64;
-    if joined(graph, v, banned).is_some() {
-        return shared.parts(options, shared.most(cores), 1);
-    }
-    if shared.sequences > 1 {
-        // Each workgroup of a product combines all rows: with many parts that costs more than splitting saves.
-        let most = (FEW_OF_PRODUCTS / shared.sequences.pow(2)).max(1);
-        let parts = (cores / shared.heads.max(1)).clamp(1, most);
-        return if readers_are_thin(graph, v, &options.profile) {
-            shared.parts(options, parts, parts)
-        } else {
-            1
-        };
-    }
-    let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
-    let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
-    if readers_are_thin(graph, v, &options.profile) { shared.parts(options, most, few) } else { 1 }
 }
 
 /// Adds a copy of the results of each attention whose readers cannot combine the parts; the copy's kernel combines them. Returns the
@@ -150,15 +166,11 @@ pub(crate) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Val
 
 fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let Some(shared) = Shared::of(graph, n, options) else { return false };
-    let v = Value::from(n);
-    let speeds = &options.profile.speeds;
-    let parts = shared.parts(options, shared.most(speeds.cores as i64), 1);
-    // A workgroup reads the keys of a head, and where they are split, those of a part of it.
-    let bytes = shared.room.unwrap_or(0) as f64 * shared.key_bytes as f64;
-    let saved = bytes / speeds.workgroup_bandwidth * (1.0 - 1.0 / f64::from(parts.max(1)));
-    let pays = saved > speeds.dispatch();
-    pays && parts > 1
-        && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v, &options.profile))
+    let (v, speeds) = (Value::from(n), &options.profile.speeds);
+    let (parts, time) = shared.of_a_kernel(speeds);
+    let by_readers = !graph.is_output(v) && readers_are_thin(graph, v, &options.profile);
+    let otherwise = if by_readers { shared.of_products(speeds).1 } else { shared.attention(1, 1, speeds) };
+    parts > 1 && time < otherwise
 }
 
 /// The copy that combines the parts of `v`, if it has one.

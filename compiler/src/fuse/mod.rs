@@ -208,7 +208,7 @@ fn build(
         }
     }
     for u in &grouping.units {
-        if u.parts > 1 {
+        if u.parts.most > 1 {
             tensors.add_parts(u.anchor.into(), u.parts);
             continue;
         }

@@ -1,6 +1,7 @@
 //! The tensors that kernels read and write.
 
 use crate::fuse::pulling::{self, Resolver, Source};
+use crate::fuse::unit::KeyParts;
 use crate::kernel::{Body, ExprId, KernelTensor, TensorId, TensorKind};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -49,17 +50,20 @@ impl<'a> Tensors<'a> {
     }
 
     /// Adds the tensors of attention with split keys.
-    pub(super) fn add_parts(&mut self, v: Value, count: u32) {
+    pub(super) fn add_parts(&mut self, v: Value, parts: KeyParts) {
+        let keys =
+            self.graph.node(v.node).inputs.get(1).and_then(|k| self.graph.ty(*k).shape.iter().rev().nth(1));
+        let (count, len) = (parts.most, parts.count(keys.unwrap_or(&Dim::ONE)));
         let shape = &self.graph.ty(v).shape;
         let count_dim = Dim::from(i64::from(count));
         let mut sums = shape.clone();
-        sums.push(count_dim.clone());
+        sums.insert(shape.len().saturating_sub(1), count_dim.clone());
         let mut scales: Vec<Dim> = shape[..shape.len().saturating_sub(1)].to_vec();
         scales.extend([count_dim, Dim::from(2i64)]);
         let f = wgfc_ir::DType::F32;
         let sums = self.add(None, TensorType::new(f, sums), TensorKind::Intermediate);
         let scales = self.add(None, TensorType::new(f, scales), TensorKind::Intermediate);
-        self.parts.insert(v, pulling::Parts { count, sums, scales });
+        self.parts.insert(v, pulling::Parts { count, len, sums, scales });
     }
 }
 
@@ -67,7 +71,7 @@ impl Tensors<'_> {
     /// The source of a value of the graph.
     pub(super) fn source(&mut self, v: Value) -> Source {
         let source = match (self.parts.get(&v), &self.graph.node(v.node).op) {
-            (Some(parts), _) => Source::Parts(*parts),
+            (Some(parts), _) => Source::Parts(parts.clone()),
             (None, Op::Const(t)) if t.dtype.bytes_for(t.numel()) > self.max_binding_bytes => {
                 Source::Segments(self.segments(v, t))
             }

@@ -19,6 +19,32 @@ impl Split {
     pub const NONE: Split = Split { parts: 1, stride: 1 };
 }
 
+/// The minimum number of keys of a part that a separate kernel combines: those of a step of a workgroup.
+pub const LEAST_KEYS: i64 = 64;
+
+/// Into how many parts keys are split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyParts {
+    /// The maximum number of parts.
+    pub most: u32,
+    /// Whether few keys are split into fewer parts, each of at least a certain number of keys.
+    pub by_keys: bool,
+}
+
+impl KeyParts {
+    /// Keys that are not split.
+    pub const NONE: KeyParts = KeyParts { most: 1, by_keys: false };
+
+    /// The number of parts of so many keys.
+    pub fn count(self, keys: &Dim) -> Dim {
+        let most = Dim::from(i64::from(self.most));
+        if !self.by_keys {
+            return most;
+        }
+        keys.ceil_div(LEAST_KEYS).max_of(&Dim::ONE, &[]).min_of(&most, &[])
+    }
+}
+
 /// Index of a [`Unit`].
 pub type UnitId = usize;
 
@@ -29,8 +55,8 @@ pub struct Unit {
     pub anchor: NodeId,
     /// The split of a product's columns over positions.
     pub split: Split,
-    /// The number of parts of attention's keys; readers combine the parts.
-    pub parts: u32,
+    /// The parts of attention's keys, which readers combine.
+    pub parts: KeyParts,
     /// Nodes absorbed into the epilogue, producers first.
     pub members: Vec<NodeId>,
     /// The values it writes.

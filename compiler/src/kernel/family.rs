@@ -280,10 +280,10 @@ pub struct Attention {
     pub scale: f32,
     /// Whether keys whose score is at most the least finite number have no weight; a query without other keys gives 0.
     pub empty_is_zero: bool,
-    /// The number of equal parts of the keys; the last ones may be shorter. With several parts, which requires few queries, each part has
+    /// The number of equal parts of the keys; the last ones may be shorter. Several parts require few queries.
+    pub parts: Dim,
+    /// Stores once per query and part, of `Acc(1)`, the highest score, and `Acc(2)`, `Σₜ exp(score − Acc(1))`. If there are any, each part has
     /// its own results: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
-    pub parts: u32,
-    /// Stores once per query and part, of `Acc(1)`, the highest score, and `Acc(2)`, `Σₜ exp(score − Acc(1))`.
     pub part_stores: Vec<Store>,
 }
 
@@ -454,8 +454,7 @@ impl Family {
             }
             Family::Matmul(Matmul { batch, m, n, k, .. }) => [batch, m, n, k].map(Dim::clone).into(),
             Family::Attention(Attention { batch, s, t, d, e, parts, .. }) => {
-                let parts = Dim::from(i64::from(*parts));
-                vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone(), parts]
+                [batch, s, t, d, e, parts].map(Dim::clone).into()
             }
         }
     }

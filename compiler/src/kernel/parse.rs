@@ -251,7 +251,7 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
                 return Err(wrong("batch, s, t, d, e"));
             };
             p.expect_word("parts")?;
-            let parts = number(p)?;
+            let parts = p.poly("@\n")?;
             let (q, k, v, mask, scale, part_stores) = (0, 0, 0, None, 1.0, vec![]);
             let empty_is_zero = false;
             Family::Attention(Attention {

@@ -155,11 +155,11 @@ impl Kernel {
                     Place::new("a result", &d, &[0, 1, 2], &outer).with(&all).stores(stores),
                 ]
             }
-            Family::Attention(Attention { q, k, v, mask, parts, part_stores, .. }) => {
+            Family::Attention(Attention { q, k, v, mask, part_stores, .. }) => {
                 let acc = |acc| Result { acc, dtype: DType::F32, reduction: None };
                 let all = [acc(0), acc(1), acc(2)];
                 let outer = [0, 1, 5];
-                let own = if *parts > 1 { &all[..] } else { &all[..1] };
+                let own = if part_stores.is_empty() { &all[..1] } else { &all[..] };
                 vec![
                     Place::new("queries", &d, &[0, 1, 3], &outer).evaluates([(*q, f32)]),
                     Place::new("keys", &d, &[0, 2, 3], &outer).evaluates([(*k, f32)]),

@@ -313,9 +313,9 @@ impl Verifier<'_> {
                     self.error(format!("several products of {} × {} rows, which are not few", m.batch, m.m));
                 }
             }
-            Family::Attention(a) if a.parts == 0 => self.error("attention in no parts"),
-            Family::Attention(a) if a.parts == 1 && !a.part_stores.is_empty() => {
-                self.error("attention in one part has stores of parts");
+            Family::Attention(a) if a.parts.is(0) => self.error("attention in no parts"),
+            Family::Attention(a) if !a.parts.is(1) && a.part_stores.is_empty() => {
+                self.error("attention in parts stores no scales of them");
             }
             Family::StagedLoop(f) => self.stages(f),
             _ => {}

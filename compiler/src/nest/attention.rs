@@ -18,7 +18,7 @@ const GREATEST: f64 = f32::MAX as f64;
 pub(super) fn attention(b: &mut Builder, k: &Attention) -> Result<Vec<Stmt>, String> {
     let outer = [(0, "batch"), (1, "query"), (5, "part")].map(|(i, name)| b.open(i, name));
     // The keys of a part: all but the last parts have as many.
-    let size = k.t.ceil_div(i64::from(k.parts));
+    let size = (&(&k.t + &k.parts) - 1).div(&k.parts, &[]);
     let start = &Poly::var(outer[2]) * &size;
     let keys = (&k.t - &start).min_of(&size, &[]).max_of(&Poly::ZERO, &[]);
     let (best, total, acc) =
@@ -75,19 +75,19 @@ pub(super) fn attention(b: &mut Builder, k: &Attention) -> Result<Vec<Stmt>, Str
     let last = if own.is_some() { b.open(4, "e") } else { e };
     let at = own.map_or_else(Vec::new, |_| vec![Poly::var(last)]);
     let (sum, whole) = (Expr::load(sum, at), Expr::load(total, vec![]));
-    let result = match k.parts {
-        1 => {
+    let result = match k.part_stores.is_empty() {
+        true => {
             let none = Expr::binary(BinaryOp::Eq, whole.clone(), f32(0.0));
             Expr::select(none, f32(0.0), Expr::binary(BinaryOp::Div, sum, whole.clone()))
         }
-        _ => sum,
+        false => sum,
     };
     b.accs.extend([(0, result), (1, Expr::load(best, vec![])), (2, whole)]);
     b.stores(&b.kernel.stores, &mut element)?;
     inside.push(b.repeat(last, &k.e, element));
     b.stores(&k.part_stores, &mut inside)?;
 
-    let parts = b.parallel(outer[2], &Poly::from(i64::from(k.parts)), inside);
+    let parts = b.parallel(outer[2], &k.parts, inside);
     let queries = b.parallel(outer[1], &k.s, vec![parts]);
     Ok(vec![b.parallel(outer[0], &k.batch, vec![queries])])
 }

@@ -9,11 +9,11 @@
 //! sum. The order in which terms are added changes.
 
 use super::canonical::topo;
+use super::quantised::is_quantised;
 use crate::cost::{Expected, Work};
 use crate::device::DeviceProfile;
 use crate::schedule::products::problem::{Making, Problem, Run};
 use crate::schedule::products::{self, Contiguous, SINGLE, cost};
-use crate::weights::is_quantised;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 

@@ -19,6 +19,7 @@ pub mod long_sums;
 pub mod number;
 pub mod parts;
 pub mod products;
+pub mod quantised;
 pub mod recognise;
 pub mod region;
 pub mod rules;

@@ -16,6 +16,8 @@ use wgfc_ir::{Atom, Dim, Poly};
 
 /// The widest values a thread can hold the sums of, in the registers of any GPU.
 pub const MAX_WIDTH: i64 = 256;
+/// The number of keys for which attention with few queries is optimised where it is known only at run time, and nothing is expected.
+pub const OPEN_KEYS: i64 = 2048;
 /// Queries up to which a workgroup for each of them may be worth trying.
 const MOST_QUERIES: i64 = 16;
 
@@ -273,11 +275,11 @@ fn launches(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<(Attent
         let all = streamed(kernel, k, &p, shared, device).into_iter();
         out.extend(all.map(|g| (Attention::Streamed(g), cost::streamed(&g, k, &p, shared, cx))));
     }
-    if few && takes_decode(&k.d, device) || k.parts > 1 {
+    if few && takes_decode(&k.d, device) || !k.part_stores.is_empty() {
         let g = workgroup_for_each(device);
         out.push((Attention::Decode(g), cost::decode(&g, k, &p, cx)));
     }
-    if k.parts == 1 {
+    if k.part_stores.is_empty() {
         let all = cooperative(kernel, k, &p, device).into_iter();
         out.extend(all.map(|g| (Attention::Cooperative(g), cost::matrices(&g, k, &p, cx))));
         let all = p.tiled(device).into_iter();

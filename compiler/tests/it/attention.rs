@@ -64,7 +64,7 @@ fn attention_kernel(case: &mut Case, dtype: DType, dims: [Dim; 5], mask: MaskOf)
         mask: m,
         scale: 0.3,
         empty_is_zero: false,
-        parts: 1,
+        parts: c(1),
         part_stores: vec![],
     });
     let kernel = Kernel { family, body, stores, nodes: vec![] };
@@ -308,13 +308,22 @@ fn attention_beyond_numbers() {
 #[test]
 fn attention_in_parts() {
     let gpus = gpus();
-    for (t, parts) in [(1usize, 3usize), (7, 8), (300, 2), (1000, 3)] {
+    // Where a number of keys is given for a part, they are as many as there are at run time.
+    for (t, most, each) in
+        [(1usize, 3usize, 0), (7, 8, 0), (300, 2, 0), (1000, 3, 0), (1, 8, 64), (65, 8, 64), (1000, 8, 64)]
+    {
         let (batch, d, e) = (3, 20, 24);
-        let mut case = Case::new(&[]);
-        let dims = [batch, 1, t, d, e].map(|x| c(x as i64));
+        let mut case = Case::new(&[("t", t as i64)]);
+        let mut dims = [batch, 1, t, d, e].map(|x| c(x as i64));
+        let (mut parts, mut len) = (most, c(most as i64));
+        if each > 0 {
+            dims[2] = Dim::sym("t");
+            parts = t.div_ceil(each).min(most);
+            len = Dim::sym("t").ceil_div(each as i64).max_of(&Dim::ONE, &[]).min_of(&len, &[]);
+        }
         let (mut kernel, [tq, tk, tv, tm, to]) =
             attention_kernel(&mut case, DType::F32, dims, MaskOf::Tensor);
-        let count = c(parts as i64);
+        let count = c(most as i64);
         let sums = case.tensor(&[c(batch as i64), c(e as i64), count.clone()], TensorKind::Output(1));
         let tops = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(2));
         let totals = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(3));
@@ -328,7 +337,7 @@ fn attention_in_parts() {
             combine: None,
         });
         if let Family::Attention(Attention { parts: p, part_stores, .. }) = &mut kernel.family {
-            *p = parts as u32;
+            *p = len;
             part_stores.extend(stores);
         }
         let mut data: BTreeMap<_, _> =
@@ -360,11 +369,11 @@ fn attention_in_parts() {
             let [s, h, n] = [sums, tops, totals].map(|x| run(g, &case, &emitted, &data, x));
             let mut got = vec![];
             for b in 0..batch {
-                let top = (0..parts).map(|i| h[b * parts + i]).fold(f32::MIN, f32::max);
-                let weight = |i: usize| (h[b * parts + i] - top).max(-200.0).exp();
-                let total: f32 = (0..parts).map(|i| weight(i) * n[b * parts + i]).sum();
+                let top = (0..parts).map(|i| h[b * most + i]).fold(f32::MIN, f32::max);
+                let weight = |i: usize| (h[b * most + i] - top).max(-200.0).exp();
+                let total: f32 = (0..parts).map(|i| weight(i) * n[b * most + i]).sum();
                 for x in 0..e {
-                    let sum: f32 = (0..parts).map(|i| weight(i) * s[(b * e + x) * parts + i]).sum();
+                    let sum: f32 = (0..parts).map(|i| weight(i) * s[(b * e + x) * most + i]).sum();
                     got.push(sum / total);
                 }
             }
@@ -456,7 +465,7 @@ fn attention_too_wide_is_refused() {
         mask: None,
         scale: 1.0,
         empty_is_zero: false,
-        parts: 1,
+        parts: c(1),
         part_stores: vec![],
     });
     let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };

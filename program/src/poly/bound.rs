@@ -134,6 +134,17 @@ impl Poly {
         }
     }
 
+    /// The greatest value that it can have, with symbols at most [`MAX_EXTENT`]. `None` if it depends on anything but such symbols.
+    ///
+    /// ```
+    /// use wgfc_program::Poly;
+    /// assert_eq!(Poly::parse("min(64, n/16 + 1)")?.greatest(), Some(64));
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn greatest(&self) -> Option<i64> {
+        self.range().and_then(|(_, high)| i64::try_from(high).ok())
+    }
+
     /// The range of its values, with symbols at most [`MAX_EXTENT`]. `None` if it depends on anything but such
     /// symbols, or the range overflows.
     fn range(&self) -> Option<(i128, i128)> {

@@ -11,7 +11,7 @@ use crate::fuse::loops::lanes::Loops;
 use crate::fuse::points::{ProductDomain, is_thin};
 use crate::fuse::pulling::splat;
 use crate::fuse::unit::Split;
-use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
+use crate::fuse::unit::{Bans, Grouping, KeyParts, Unit, UnitId, is_anchor, is_linear, is_pointwise};
 use crate::kernel::length::short_division;
 use crate::options::{Fusion, Options, Precision, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -127,10 +127,10 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
         for u in 0..g.units.len() {
             if options.fuses(Technique::KeyParts) {
                 let banned = |v: Value| g.bans.materialise.contains(&v);
-                g.units[u].parts = key_parts::count(graph, g.units[u].anchor, options, &banned);
+                g.units[u].parts = key_parts::of(graph, g.units[u].anchor, options, &banned);
             }
             let whole = g.loops.get(&g.units[u].anchor).is_none_or(|l| l.part.is_none());
-            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == 1 && whole;
+            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == KeyParts::NONE && whole;
             if epilogue && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }
@@ -175,7 +175,13 @@ struct Grouper<'a> {
 impl Grouper<'_> {
     fn new_unit(&mut self, anchor: NodeId) -> UnitId {
         let id = self.units.len();
-        self.units.push(Unit { anchor, split: Split::NONE, parts: 1, members: vec![], outputs: vec![] });
+        self.units.push(Unit {
+            anchor,
+            split: Split::NONE,
+            parts: KeyParts::NONE,
+            members: vec![],
+            outputs: vec![],
+        });
         self.unit_of.insert(anchor, id);
         id
     }

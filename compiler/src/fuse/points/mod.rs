@@ -15,8 +15,8 @@ use crate::device::DeviceProfile;
 use crate::fuse::points::invert::{invert, locate};
 use crate::fuse::pulling::{outside, unflatten};
 use crate::fuse::unit::Split;
+use crate::rewrite::quantised::is_quantised;
 use crate::schedule::products::few_rows;
-use crate::weights::is_quantised;
 use wgfc_ir::{Atom, Contract, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// An element of a value, made at each position of a kernel's domain.

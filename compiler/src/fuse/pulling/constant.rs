@@ -24,7 +24,7 @@ const GROWTH: (usize, usize) = (16, 64 << 10);
 /// Replaces units' results that depend on constants alone. Returns whether there were any.
 pub(crate) fn fold(graph: &mut Graph, order: &[NodeId], grouping: &Grouping) -> Result<bool, String> {
     let fixed = fixed(graph, order);
-    let results = grouping.units.iter().filter(|u| u.parts <= 1).flat_map(|u| u.outputs.iter().copied());
+    let results = grouping.units.iter().filter(|u| u.parts.most <= 1).flat_map(|u| u.outputs.iter().copied());
     let mut chosen: Vec<Value> = vec![];
     let mut work = 0.0;
     for v in results {

@@ -2,14 +2,16 @@
 
 use super::{Puller, Resolver, flat_offset};
 use crate::kernel::{Expr, ExprId, TensorId};
-use wgfc_ir::{BinaryOp, DType, Poly, TensorType, UnaryOp};
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, TensorType, UnaryOp};
 
 /// The partial results of attention with split keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of parts.
+    /// The maximum number of parts, for which there is memory.
     pub count: u32,
-    /// `Σₜ exp(score − highest)·v`, with the parts along a new last axis.
+    /// The number of parts.
+    pub len: Dim,
+    /// `Σₜ exp(score − highest)·v`, shape `[…, s, parts, e]`.
     pub sums: TensorId,
     /// The highest score and `Σₜ exp(score − highest)`, shape `[…, s, parts, 2]`.
     pub scales: TensorId,
@@ -50,10 +52,13 @@ impl<R: Resolver> Puller<'_, R> {
         guard: Option<ExprId>,
     ) -> [ExprId; 3] {
         let count = i64::from(parts.count);
-        let element = &(&self.offset(ty, index) * count) + part;
         let outer = index.len().saturating_sub(1);
-        let row = &flat_offset(&ty.shape[..outer], &index[..outer], &self.domain) * (2 * count);
-        let row = &row + &(part * 2);
+        let row = &(&flat_offset(&ty.shape[..outer], &index[..outer], &self.domain) * count) + part;
+        let element = match (ty.shape.last(), index.last()) {
+            (Some(e), Some(i)) => &(&row * e) + i,
+            _ => row.clone(),
+        };
+        let row = &row * 2;
         let mut load = |tensor, offset| self.push(Expr::Load { tensor, offset, guard }, DType::F32);
         let sum = load(parts.sums, element);
         let highest = load(parts.scales, row.clone());

@@ -3,7 +3,7 @@
 //! The constants are operations of an invocation: those of the template's text and the arithmetic behind it (addresses, conversions,
 //! `exp`), rounded to what fits times on an H100.
 
-use super::{Decode, Matrices, Problem, Stream, Tiled};
+use super::{Decode, Matrices, OPEN_KEYS, Problem, Stream, Tiled};
 use crate::cost::{Launch, Stage};
 use crate::kernel;
 use crate::schedule::Context;
@@ -35,9 +35,13 @@ struct Extents {
 
 impl Extents {
     fn of(k: &kernel::Attention, p: &Problem, cx: &Context) -> Extents {
-        let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
+        let [batch, s] = [&k.batch, &k.s].map(|d| cx.expect.extent(d));
+        // Keys are split for the sake of many.
+        let least = if k.part_stores.is_empty() { 1.0 } else { OPEN_KEYS as f64 };
+        let [t, parts] = [&k.t, &k.parts].map(|d| cx.expect.extent_or(d, least));
+        let parts = parts.min(k.parts.greatest().map_or(t, |n| n as f64));
         let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
-        Extents { batch, s, t, d, e, parts: f64::from(k.parts) }
+        Extents { batch, s, t, d, e, parts }
     }
     /// Steps of so many keys of a workgroup with so many queries: on average, and at most. Half of a triangle is seen.
     fn steps(&self, p: &Problem, queries: f64, keys: f64) -> (f64, f64) {

@@ -100,7 +100,8 @@ impl Work {
         let once = kernel.body.reachable(&kernel.roots()).into_iter().filter(fixed);
         Some(Work {
             rows: expect.extent(&row.rows),
-            positions: expect.extent_or(&row.len, MANY),
+            positions: expect
+                .extent_or(&row.len, super::bound(&row.len).map_or(MANY, |n| MANY.min(n as f64))),
             passes: read,
             once: once.map(|id| length::of_expr(&kernel.body, id) as f64).sum(),
             kept: kept as f64,
