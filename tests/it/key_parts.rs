@@ -22,7 +22,7 @@ fn parts_grow_with_the_cache() {
     };
     for gpu in gpus() {
         let parts = |split| -> Vec<String> {
-            let all = fused(&gpu, &decoder, &options(split)).unwrap();
+            let all = fused(gpu, &decoder, &options(split)).unwrap();
             let of = |f: &Family| match f {
                 Family::Attention(a) => Some(a.parts.to_string()),
                 _ => None,

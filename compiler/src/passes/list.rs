@@ -282,7 +282,7 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "key-parts",
-        about: "Adds a copy behind attention with split keys whose readers cannot combine the parts.",
+        about: "Adds a copy behind attention whose split keys its readers cannot combine, or only more slowly than a kernel of its own.",
         on: &[Scope::Model],
         fusion: Fusion::Full,
         technique: Some(Technique::KeyParts),
