@@ -30,7 +30,7 @@ use crate::kernel::{
 };
 use crate::options::{CacheType, Options};
 use crate::schedule::products::few_rows;
-use crate::schedule::products::problem::{half, sides, suits};
+use crate::schedule::products::problem::{half, in_fields, sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -492,7 +492,7 @@ pub fn for_units(k: Kernel, device: &DeviceProfile) -> Kernel {
     let mut quantised = false;
     if let Family::Matmul(m) = &mut new.family {
         for operand in [&mut m.a].into_iter().chain(&mut m.b) {
-            quantised |= is_of_fields(&new.body, *operand);
+            quantised |= in_fields(&new.body, *operand);
             if !half(&new.body, *operand) {
                 *operand = rounded(&mut new.body, *operand);
             }
@@ -502,11 +502,4 @@ pub fn for_units(k: Kernel, device: &DeviceProfile) -> Kernel {
     let taken = sides(&new)
         .is_some_and(|(x, y)| x.extent.as_const().is_none_or(|rows| rows > few) && suits(&new, &x, &y));
     if taken { new } else { k }
-}
-
-/// Whether an operand is computed of fields of at most 8 bits.
-fn is_of_fields(body: &Body, operand: ExprId) -> bool {
-    body.values(&[operand])
-        .into_iter()
-        .any(|e| matches!(body.expr(e), Expr::Load { .. }) && body.dtype(e).bits() <= 8)
 }

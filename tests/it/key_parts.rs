@@ -29,6 +29,7 @@ fn parts_grow_with_the_cache() {
             };
             all[0].0.kernels.kernels.iter().filter_map(|k| of(&k.family)).collect()
         };
+        assert!(!parts(true).is_empty());
         assert!(parts(true).iter().all(|p| p.contains("min(64, ")), "{:?}", parts(true));
         assert!(parts(false).iter().all(|p| p == "1"), "{:?}", parts(false));
         let tokens = |split| -> Vec<i64> {

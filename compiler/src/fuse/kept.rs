@@ -60,8 +60,7 @@ mod tests {
     use crate::fuse::build::Built;
     use crate::fuse::kernels::unit_kernel;
     use crate::fuse::loops::lanes::Loops;
-    use crate::fuse::unit::KeyParts;
-    use crate::fuse::unit::Split;
+    use crate::fuse::unit::{KeyParts, Split};
     use crate::kernel::TensorKind;
     use wgfc_ir::{Graph, text};
 

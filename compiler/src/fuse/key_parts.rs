@@ -18,9 +18,10 @@ const MOST_OF_PRODUCTS: i64 = 16;
 const MOST: i64 = 64;
 /// The workgroups of a core, at most, into which keys are split.
 const WORKGROUPS: i64 = 4;
-/// How many times as long as plain reading a workgroup takes to go through keys, and a product's workgroup to combine parts. Fitted to
-/// decoders of 0.5 to 8 B parameters timed on an H100.
+/// How many times as long as plain reading a workgroup takes to go through keys: as the next two, fitted to decoders of 0.5 to 8 B
+/// parameters timed on an H100.
 const STREAMED: f64 = 7.0;
+/// How many times as long as plain reading a product's workgroup takes to combine parts.
 const COMBINED: f64 = 5.0;
 /// How many times as long as a tiny dispatch the separate kernel takes beside the bytes that it reads.
 const JOIN: f64 = 1.5;

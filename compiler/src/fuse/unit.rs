@@ -27,7 +27,7 @@ pub const LEAST_KEYS: i64 = 64;
 pub struct KeyParts {
     /// The maximum number of parts.
     pub most: u32,
-    /// Whether few keys are split into fewer parts, each of at least a certain number of keys.
+    /// Whether few keys are split into fewer parts, each of at least [`LEAST_KEYS`].
     pub by_keys: bool,
 }
 

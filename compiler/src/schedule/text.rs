@@ -58,14 +58,22 @@ impl Part for steps::Steps {
     }
 }
 
+/// Types as their fields in order: `field = value` is a field that texts may leave out, and `; field: value` one that no text has.
 macro_rules! fields {
-    ($($ty:ty { $($field:ident),+ })+) => {$(
+    ($($ty:ty { $($field:ident $(= $missing:literal)?),+ $(; $fixed:ident: $value:literal)? })+) => {$(
         impl Part for $ty {
             fn write(&self, _: &'static str, out: &mut Vec<(&'static str, String)>) {
                 $(self.$field.write(stringify!($field), out);)+
             }
             fn read(_: &str, given: &mut Given) -> Result<Self, String> {
-                Ok(Self { $($field: Part::read(stringify!($field), given)?),+ })
+                Ok(Self {
+                    $($field: {
+                        $(if !given.contains_key(stringify!($field)) { $missing } else)? {
+                            Part::read(stringify!($field), given)?
+                        }
+                    },)+
+                    $($fixed: $value)?
+                })
             }
         }
     )+};
@@ -85,6 +93,9 @@ fields! {
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }
     products::Tiled { shape, buffers, unroll, rows_first }
+    products::Cooperative { shape, ahead = 1, subgroup }
+    // The words before the fields say whether it computes in integers.
+    products::Thin { shape, staged, bytes, subgroup; integers: false }
     products::window::Window { threads, rows, cols }
     products::Block { threads, rows, cols, width }
     products::Serial { threads, unrolled }
@@ -93,41 +104,6 @@ fields! {
     attention::Decode { threads, subgroup }
     Stream { threads, lanes, unroll, heads, run, subgroup }
     Matrices { queries, sub_queries, keys, ahead, subgroup }
-}
-
-/// Earlier texts, which have no `ahead`, are of one step.
-impl Part for products::Cooperative {
-    fn write(&self, _: &'static str, out: &mut Vec<(&'static str, String)>) {
-        self.shape.write("shape", out);
-        self.ahead.write("ahead", out);
-        self.subgroup.write("subgroup", out);
-    }
-    fn read(_: &str, given: &mut Given) -> Result<products::Cooperative, String> {
-        Ok(products::Cooperative {
-            shape: Part::read("shape", given)?,
-            ahead: if given.contains_key("ahead") { Part::read("ahead", given)? } else { 1 },
-            subgroup: Part::read("subgroup", given)?,
-        })
-    }
-}
-
-/// The words before the fields say whether it computes in integers.
-impl Part for products::Thin {
-    fn write(&self, _: &'static str, out: &mut Vec<(&'static str, String)>) {
-        self.shape.write("shape", out);
-        self.staged.write("staged", out);
-        self.bytes.write("bytes", out);
-        self.subgroup.write("subgroup", out);
-    }
-    fn read(_: &str, given: &mut Given) -> Result<products::Thin, String> {
-        Ok(products::Thin {
-            shape: Part::read("shape", given)?,
-            staged: Part::read("staged", given)?,
-            integers: false,
-            bytes: Part::read("bytes", given)?,
-            subgroup: Part::read("subgroup", given)?,
-        })
-    }
 }
 
 impl Schedule {

@@ -308,7 +308,7 @@ fn attention_beyond_numbers() {
 #[test]
 fn attention_in_parts() {
     let gpus = gpus();
-    // Where a number of keys is given for a part, they are as many as there are at run time.
+    // With a number of keys for each part, the number of parts is known at run time only.
     for (t, most, each) in
         [(1usize, 3usize, 0), (7, 8, 0), (300, 2, 0), (1000, 3, 0), (1, 8, 64), (65, 8, 64), (1000, 8, 64)]
     {

@@ -164,10 +164,14 @@ fn products_on_units_written_out() {
 }
 
 /// Checks a product with quantised weights on adapters without matrix units, with the units' operations emulated. Weights are rounded to f16.
-fn check_quantised_on_units(gpus: &[Gpu], g: Gemv, shape: products::CooperativeShape) {
+fn check_quantised_on_units(gpus: &[Gpu], g: Gemv, shape: products::CooperativeShape, ahead: u32) {
     let mut case = Case::on_matrix_units();
     let (kernel, t) = g.kernel(&mut case);
-    let mut emitted = case.with_context(|cx| emit_as(&kernel, cx, Some(Shape::Cooperative(shape))).unwrap());
+    let shape_on = |cx: &Cx| {
+        let subgroup = cx.schedule.device.subgroup.unwrap_or(1);
+        Shape::Exactly(Product::Cooperative(products::Cooperative { shape, ahead, subgroup }))
+    };
+    let mut emitted = case.with_context(|cx| emit_as(&kernel, cx, Some(shape_on(cx))).unwrap());
     emitted.check().unwrap();
     emitted.wgsl = units::written_out(&emitted.wgsl);
     let mut bytes = BTreeMap::new();
@@ -189,25 +193,38 @@ fn check_quantised_on_units(gpus: &[Gpu], g: Gemv, shape: products::CooperativeS
     for gpu in gpus.iter().filter(|g| g.takes_case()) {
         let got = execute(gpu, &prepare_bytes(gpu, &case, &emitted, &bytes), t.outs[0]);
         let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-        close(&format!("{g:?} {shape:?} on {}", gpu.name), &got.take(want.len()).collect::<Vec<_>>(), &want);
+        close(
+            &format!("{g:?} {shape:?} {ahead} ahead on {}", gpu.name),
+            &got.take(want.len()).collect::<Vec<_>>(),
+            &want,
+        );
     }
 }
 
-/// Weights of few bits in runs of 32, 16 and 8, in whole tiles along the depth and not.
+/// Weights of few bits in runs of 32, 16 and 8, in whole tiles along the depth and not, with the words of one and of two steps held.
 #[test]
 fn quantised_products_on_units_written_out() {
     let half = |g: &Gpu| !g.multiplies_matrices && g.device.features().contains(wgpu::Features::SHADER_F16);
     let gpus: Vec<Gpu> = gpus().into_iter().filter(half).collect();
     let of = |k: u32, cols: u32| COOPERATIVE.iter().find(|s| s.k == k && s.cols == cols).copied().unwrap();
     let plain = |depth, cols, by_column| Gemv { input: DType::F16, ..Gemv::plain(depth, cols, by_column) };
-    for (weights, rows, depth, cols, by_column, shape) in [
-        (DType::U4, 20, 96, 72, false, of(32, 128)),
-        (DType::U4, 20, 96, 72, false, of(64, 64)),
-        (DType::I8, 17, 224, 40, false, of(128, 32)),
-        (DType::U2, 12, 112, 33, false, of(64, 128)),
-        (DType::I4, 20, 40, 96, true, of(32, 64)),
+    for (weights, rows, depth, cols, by_column, shape, ahead) in [
+        (DType::U4, 20, 96, 72, false, of(32, 128), 1),
+        (DType::U4, 20, 96, 72, false, of(64, 64), 1),
+        (DType::I8, 17, 224, 40, false, of(128, 32), 1),
+        (DType::U2, 12, 112, 33, false, of(64, 128), 1),
+        (DType::I4, 20, 40, 96, true, of(32, 64), 1),
+        (DType::U4, 20, 192, 72, false, of(32, 128), 2),
+        (DType::U4, 5, 64, 72, false, of(32, 64), 2),
+        (DType::I8, 17, 256, 40, false, of(128, 32), 2),
+        (DType::I4, 20, 256, 96, true, of(64, 64), 2),
     ] {
-        check_quantised_on_units(&gpus, Gemv { weights, rows, ..plain(depth, cols, by_column) }, shape);
+        check_quantised_on_units(
+            &gpus,
+            Gemv { weights, rows, ..plain(depth, cols, by_column) },
+            shape,
+            ahead,
+        );
     }
 }
 

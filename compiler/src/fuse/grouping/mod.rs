@@ -10,8 +10,7 @@ use crate::fuse::key_parts;
 use crate::fuse::loops::lanes::Loops;
 use crate::fuse::points::{ProductDomain, is_thin};
 use crate::fuse::pulling::splat;
-use crate::fuse::unit::Split;
-use crate::fuse::unit::{Bans, Grouping, KeyParts, Unit, UnitId, is_anchor, is_linear, is_pointwise};
+use crate::fuse::unit::{Bans, Grouping, KeyParts, Split, Unit, UnitId, is_anchor, is_linear, is_pointwise};
 use crate::kernel::length::short_division;
 use crate::options::{Fusion, Options, Precision, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -130,7 +129,7 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
                 g.units[u].parts = key_parts::of(graph, g.units[u].anchor, options, &banned);
             }
             let whole = g.loops.get(&g.units[u].anchor).is_none_or(|l| l.part.is_none());
-            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == KeyParts::NONE && whole;
+            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts.most == 1 && whole;
             if epilogue && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }

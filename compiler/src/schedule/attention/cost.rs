@@ -36,7 +36,7 @@ struct Extents {
 impl Extents {
     fn of(k: &kernel::Attention, p: &Problem, cx: &Context) -> Extents {
         let [batch, s] = [&k.batch, &k.s].map(|d| cx.expect.extent(d));
-        // Keys are split for the sake of many.
+        // Keys are split where there may be many.
         let least = if k.part_stores.is_empty() { 1.0 } else { OPEN_KEYS as f64 };
         let [t, parts] = [&k.t, &k.parts].map(|d| cx.expect.extent_or(d, least));
         let parts = parts.min(k.parts.greatest().map_or(t, |n| n as f64));

@@ -142,8 +142,8 @@ fn cooperative(
     /// The time of a multiplication that waits for its operands from workgroup memory and is waited for by the next one, in loads of memory
     /// that wait for each other. A fit to products timed on an H100.
     const MULTIPLIED: f64 = 0.1;
-    /// The time that an invocation takes for an element that is computed, in loads that wait for each other: a fit to products of 16 and 64
-    /// rows with weights of 4 and 6 bits timed on an H100.
+    /// The time that an invocation takes for an element that is computed, in loads that wait for each other: a fit to products of 4 to
+    /// 64 rows with weights of 4 and 6 bits timed on an H100.
     const COMPUTING: f64 = 0.02;
     /// How many times as long a step takes whose loads are not under way during the one before, since the registers do not suffice: a fit
     /// to products with weights of 4 and 6 bits timed on an H100.

@@ -661,7 +661,7 @@ pub fn run(kernel: &Kernel, side: &Side<'_>) -> u32 {
 }
 
 /// Whether elements of an operand are read from fields of words.
-fn in_fields(body: &Body, root: ExprId) -> bool {
+pub fn in_fields(body: &Body, root: ExprId) -> bool {
     let narrow = |id: &ExprId| matches!(body.expr(*id), Expr::Load { .. }) && body.dtype(*id).bits() < 16;
     body.values(&[root]).iter().any(narrow)
 }

@@ -100,8 +100,7 @@ impl Work {
         let once = kernel.body.reachable(&kernel.roots()).into_iter().filter(fixed);
         Some(Work {
             rows: expect.extent(&row.rows),
-            positions: expect
-                .extent_or(&row.len, super::bound(&row.len).map_or(MANY, |n| MANY.min(n as f64))),
+            positions: expect.extent_or(&row.len, row.len.greatest().map_or(MANY, |n| MANY.min(n as f64))),
             passes: read,
             once: once.map(|id| length::of_expr(&kernel.body, id) as f64).sum(),
             kept: kept as f64,

@@ -19,7 +19,7 @@ use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use unroll::Unrolled;
-use wgfc_ir::{Dim, Reg};
+use wgfc_ir::Reg;
 
 /// Neighbouring rows that a workgroup takes at least where they lie side by side: of 4 bytes, a sector of memory.
 const SIDE_BY_SIDE: u32 = 8;
@@ -150,7 +150,8 @@ impl<'a> Problem<'a> {
     /// All schedules that the device can run, those with the fewest lanes and invocations first.
     fn all(&self) -> Vec<Row> {
         let most = most_threads(self.device);
-        let longest = bound(&self.unrolled.len).map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
+        let longest =
+            self.unrolled.len.greatest().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
         let orders: &[bool] = if self.lies_across() { &[false, true] } else { &[false] };
         let mut out = vec![];
         for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
@@ -169,11 +170,6 @@ impl<'a> Problem<'a> {
         }
         out
     }
-}
-
-/// The maximum number of positions of a row, if it is known.
-fn bound(len: &Dim) -> Option<i64> {
-    len.greatest()
 }
 
 /// The preferred schedule of a row kernel.
