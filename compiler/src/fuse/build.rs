@@ -115,6 +115,7 @@ pub(super) fn follow_up(
             .ok_or_else(|| format!("`{}` does not follow its unit", node.op.name()))?;
         let mut values = vec![];
         for point in &found {
+            let exists = existence(p, point);
             let inside = |i: usize| {
                 let j = point.from.get(i).copied().flatten()?;
                 here.get(&node.inputs[i]).and_then(|(_, values)| values.get(j)).copied()
@@ -126,14 +127,17 @@ pub(super) fn follow_up(
                         args.push(match inside(i) {
                             Some(e) => e,
                             None => {
-                                let at = broadcast_index(graph.ty(*x), shape, &point.at);
-                                p.pull(*x, &at, None)?
+                                let ty = graph.ty(*x);
+                                let at = broadcast_index(ty, shape, &point.at);
+                                // Without a condition it is computed once for all points.
+                                let inside = at.iter().zip(&ty.shape).all(|(i, d)| i.in_range(d, &p.domain));
+                                p.pull(*x, &at, if inside { None } else { exists })?
                             }
                         });
                     }
                     p.scalar_fn(body, &args, &point.at)?
                 }
-                Op::Gather { index, .. } => p.gather(&node.inputs, index, &point.at, None, &inside)?,
+                Op::Gather { index, .. } => p.gather(&node.inputs, index, &point.at, exists, &inside)?,
                 _ => (0..node.inputs.len()).find_map(inside).ok_or("a point from nowhere")?,
             });
         }
@@ -163,7 +167,7 @@ pub(super) fn follow_up(
 }
 
 /// The condition under which a point exists; `None` if it always does.
-fn existence(p: &mut P, point: &Point) -> Option<ExprId> {
+pub(super) fn existence(p: &mut P, point: &Point) -> Option<ExprId> {
     let mut guard = None;
     for (i, d) in &point.when {
         let inside = p.inside(i, d);

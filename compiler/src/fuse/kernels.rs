@@ -1,7 +1,7 @@
 //! Builds the kernel of one unit: pulls the anchor's operands and applies the epilogue to its result.
 
 use super::scatter;
-use crate::fuse::build::{Built, P, acc, epilogue, finish, tensor_of};
+use crate::fuse::build::{Built, P, acc, epilogue, existence, finish, follow_up, tensor_of};
 use crate::fuse::key_parts::is_copy;
 use crate::fuse::loops::kernels::looped;
 use crate::fuse::loops::lanes::Loops;
@@ -121,15 +121,22 @@ fn row<'a>(
     unit: &Unit,
     axes: &[usize],
     tensors: &mut Tensors<'a>,
-    program: impl FnOnce(&mut P, ExprId, DType) -> (Vec<Reduction>, ExprId),
+    program: impl Fn(&mut P, ExprId, DType) -> (Vec<Reduction>, ExprId),
 ) -> Built {
     let x = graph.node(unit.anchor).inputs[0];
     let ty = graph.ty(x).clone();
     let (rows, len, index) = rows_of(&ty.shape, axes);
+    let (_, found) = points::row_points(&ty.shape, axes, unit.split).ok_or("rows that cannot be split")?;
     let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let e = p.pull(x, &index, None)?;
-    let (reductions, result) = program(&mut p, e, ty.dtype);
-    let stores = epilogue(graph, unit, &mut p, &[result], &[index])?;
+    let (reductions, _) = program(&mut p, e, ty.dtype);
+    let mut results = vec![];
+    for point in &found {
+        let exists = existence(&mut p, point);
+        let e = p.pull(x, &point.at, exists)?;
+        results.push(program(&mut p, e, ty.dtype).1);
+    }
+    let stores = follow_up(graph, unit, &mut p, vec![(unit.anchor.into(), found, results)])?;
     finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores: vec![] }), stores)
 }
 

@@ -355,14 +355,10 @@ fn build(
     if options.fusion == Extent::Full {
         let read = in_place::read_before(&kernels, &blocks, &tensors.list);
         let most = options.profile.max_storage_buffers as usize;
-        kernels = join::join(
-            kernels,
-            &tensors.list,
-            &read,
-            &computed,
-            most,
-            options.profile.speeds.little_bytes() / 4,
-        );
+        let little = options.profile.speeds.little_bytes() / 4;
+        kernels = join::join(kernels, &tensors.list, &read, &computed, most, little);
+        kernels = join::products::join(kernels, &tensors.list, &read, &computed, most);
+        kernels = join::stack::stack(kernels, &tensors.list, &read, &computed, most, little);
     }
     let values = tensors.of.into_iter().map(|(v, t)| (t, v)).collect();
     let tensors = tensors.list;

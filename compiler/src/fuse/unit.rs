@@ -110,18 +110,28 @@ pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
 
 /// The most elements that are combined by the reader itself: as many as a vector holds.
 const FEW: i64 = 4;
+/// The most elements of a row of a softmax that its reader computes, as of the experts of a token, and the most elements of all rows: each
+/// element evaluates its whole row.
+const FEW_SHARES: [i64; 2] = [8, 4096];
 
 /// Whether the node combines only a few elements, which needs no kernel of its own family.
 pub fn is_small(graph: &Graph, n: NodeId) -> bool {
     let node = graph.node(n);
-    let axes = match &node.op {
-        Op::Reduce { axes, .. } => &axes[..],
-        Op::ArgReduce { axis, .. } => std::slice::from_ref(axis),
+    let (axes, most) = match &node.op {
+        Op::Reduce { axes, .. } => (&axes[..], FEW),
+        Op::ArgReduce { axis, .. } => (std::slice::from_ref(axis), FEW),
+        Op::Softmax { axis, .. } => {
+            let [row, all] = FEW_SHARES;
+            if node.outputs[0].numel().as_const().is_none_or(|n| n > all) {
+                return false;
+            }
+            (std::slice::from_ref(axis), row)
+        }
         _ => return false,
     };
     let shape = &graph.ty(node.inputs[0]).shape;
     let count: Dim = axes.iter().map(|a| shape[*a].clone()).product();
-    count.as_const().is_some_and(|n| (1..=FEW).contains(&n))
+    count.as_const().is_some_and(|n| (1..=most).contains(&n))
 }
 
 /// Whether the node can be computed where it is read.

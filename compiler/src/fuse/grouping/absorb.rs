@@ -19,7 +19,8 @@ impl Grouper<'_> {
         if matches!(self.graph.node(anchor).op, Op::Contract(_) | Op::Scan { .. }) {
             ways.push((Split::NONE, true));
         }
-        if is_thin(self.graph, anchor, &self.options.profile) {
+        let norm = matches!(self.graph.node(anchor).op, Op::Norm { .. });
+        if norm || is_thin(self.graph, anchor, &self.options.profile) {
             let strides = points::strides(self.graph, anchor).into_iter();
             ways.extend(strides.map(|stride| (Split { parts: 2, stride }, true)));
         }

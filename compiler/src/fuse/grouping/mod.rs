@@ -539,6 +539,8 @@ fn cost(op: &Op) -> (usize, bool) {
         }
         Op::Gather { .. } => (3, false),
         Op::Concat { .. } | Op::Reduce { .. } | Op::ArgReduce { .. } => (4, false),
+        // Of a row of eight.
+        Op::Softmax { .. } => (96, true),
         _ => (0, false),
     }
 }

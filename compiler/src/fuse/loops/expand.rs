@@ -88,6 +88,34 @@ impl<R: Resolver> Puller<'_, R> {
                 }
                 Ok(self.cast(result, out))
             }
+            Op::Softmax { axis, log } => {
+                let mut elements = vec![];
+                for at in positions(graph.ty(node.inputs[0]), &[*axis])? {
+                    let mut from = index.to_vec();
+                    from[*axis] = at[0].clone();
+                    let e = self.pull(node.inputs[0], &from, guard)?;
+                    elements.push(self.cast(e, DType::F32));
+                }
+                let own = self.pull(node.inputs[0], index, guard)?;
+                let own = self.cast(own, DType::F32);
+                let top = self.all(ReduceOp::Max, &elements, DType::F32);
+                let shifted = |p: &mut Self, e| p.binary(BinaryOp::Sub, e, top);
+                let mut terms = vec![];
+                for e in elements {
+                    let e = shifted(self, e);
+                    terms.push(self.unary(UnaryOp::Exp, e));
+                }
+                let sum = self.all(ReduceOp::Sum, &terms, DType::F32);
+                let own = shifted(self, own);
+                let share = if *log {
+                    let sum = self.unary(UnaryOp::Log, sum);
+                    self.binary(BinaryOp::Sub, own, sum)
+                } else {
+                    let e = self.unary(UnaryOp::Exp, own);
+                    self.binary(BinaryOp::Div, e, sum)
+                };
+                Ok(self.cast(share, out))
+            }
             Op::Contract(c) => self.expand_contract(v, c, index, guard),
             Op::Scatter { reduce, index: to } => self.expand_scatter(v, *reduce, to, index, guard),
             Op::While { .. } | Op::Scan { .. } => Err("its body contains another loop".into()),

@@ -30,6 +30,19 @@ pub struct Point {
     pub from: Vec<Option<usize>>,
 }
 
+impl Point {
+    /// The part of a domain in which the point exists.
+    fn domain(&self, domain: &[Dim]) -> Vec<Dim> {
+        let mut out = domain.to_vec();
+        for (p, d) in &self.when {
+            if let Some(v) = p.as_var() {
+                out[v] = d.clone();
+            }
+        }
+        out
+    }
+}
+
 /// Whether the anchor is a product with [few rows](crate::kernel::thin), for which the device does not use its matrix units.
 pub fn is_thin(graph: &Graph, anchor: NodeId, device: &DeviceProfile) -> bool {
     let node = graph.node(anchor);
@@ -81,7 +94,8 @@ impl ProductDomain {
         let domain = vec![batch, m, columns, k];
         let positions = (0..split.parts)
             .map(|part| {
-                let flat = [Poly::var(0), Poly::var(1), split.column(part, &domain), Poly::var(3)];
+                let flat =
+                    [Poly::var(0), Poly::var(1), split.column(part, &Poly::var(2), &domain), Poly::var(3)];
                 let all = groups.iter().zip(&dims).zip(&flat);
                 all.flat_map(|((g, d), f)| g.iter().copied().zip(unflatten(f, d, &domain))).collect()
             })
@@ -129,10 +143,10 @@ fn windows_first(graph: &Graph, a: Value, c: &Contract, dims: &[Vec<Dim>; 4]) ->
 }
 
 impl Split {
-    fn column(self, part: i64, domain: &[Dim]) -> Poly {
-        let u = Poly::var(2);
+    /// The column of part `part` at position `u`.
+    fn column(self, part: i64, u: &Poly, domain: &[Dim]) -> Poly {
         if self.parts == 1 {
-            return u;
+            return u.clone();
         }
         let stride = Poly::constant(self.stride);
         let outer = &u.div(&stride, domain) * (self.parts * self.stride);
@@ -154,6 +168,26 @@ pub fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
         .map(Option::unwrap_or_default)
         .collect();
     (rows, len, index)
+}
+
+/// The domain of a kernel whose results have the shape of its operand, rows and their positions, and the points of its result. If rows
+/// are split, the first positions of a row have several points each and the others none.
+pub fn row_points(shape: &[Dim], axes: &[usize], split: Split) -> Option<(Vec<Dim>, Vec<Point>)> {
+    let (rows, len, at) = rows_of(shape, axes);
+    let point = |at, when| Point { at, when, from: vec![] };
+    if split == Split::NONE {
+        return Some((vec![rows, len], vec![point(at, vec![])]));
+    }
+    let columns = len.as_const().filter(|n| n % (split.parts * split.stride) == 0)?;
+    let first = Dim::from(columns / split.parts);
+    let narrow = [rows.clone(), first.clone()];
+    let points = (0..split.parts).map(|part| {
+        let to = [Poly::var(0), split.column(part, &Poly::var(1), &narrow)];
+        let at = at.iter().map(|p| p.subst_vars(&to, &[rows.clone(), len.clone()])).collect();
+        point(at, vec![(Poly::var(1), first.clone())])
+    });
+    let points = points.collect();
+    Some((vec![rows, len], points))
 }
 
 /// The domain of an [`Op::Sort`] (rows, positions, places) and the position in its result of row `%0`, place `%2`.
@@ -197,7 +231,7 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
             Some((a.domain, vec![point(at)]))
         }
         Op::Softmax { axis, .. } => rows(&[*axis], false),
-        Op::Norm { axes, .. } => rows(axes, false),
+        Op::Norm { axes, .. } => row_points(&graph.ty(node.inputs[0]).shape, axes, split),
         Op::PrefixScan { axis, .. } => rows(&[*axis], false),
         Op::Reduce { axes, .. } => rows(axes, true),
         Op::ArgReduce { axis, .. } => rows(&[*axis], true),
@@ -256,6 +290,7 @@ pub fn follow<'p>(
                 let at = match &back {
                     Some(back) => back.iter().map(|b| b.subst_vars(&p.at, domain)).collect(),
                     None if partial => {
+                        let domain = &p.domain(domain);
                         let (at, conditions) = locate(shape, index, &p.at, domain)?;
                         if !hold(conditions, &mut when, domain) {
                             continue;
@@ -344,7 +379,7 @@ pub fn follow<'p>(
                 let at = index.iter().map(affine).collect::<Option<Vec<Poly>>>()?;
                 let mut when = p.when.clone();
                 let inside = at.iter().cloned().zip(node.outputs[0].shape.iter().cloned());
-                if !hold(inside.collect(), &mut when, domain) {
+                if !hold(inside.collect(), &mut when, &p.domain(domain)) {
                     continue;
                 }
                 let mut from = vec![None; node.inputs.len()];
