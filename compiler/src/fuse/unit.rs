@@ -4,8 +4,8 @@ use crate::kernel::combines;
 use rustc_hash::FxHashSet;
 use wgfc_ir::{Dim, GatherAxis, Graph, NodeId, Op, Value};
 
-/// The split of a product's columns over positions: position `u` has the columns `u / stride · (parts · stride) + i · stride + u %
-/// stride` for `i` in `0..parts`.
+/// The split of columns over positions, of a product or of a row that is normalised: position `u` has the columns
+/// `u / stride · (parts · stride) + i · stride + u % stride` for `i` in `0..parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Columns of a position.
@@ -53,7 +53,7 @@ pub type UnitId = usize;
 pub struct Unit {
     /// The node that determines the kernel's family and domain.
     pub anchor: NodeId,
-    /// The split of a product's columns over positions.
+    /// The split of columns over positions.
     pub split: Split,
     /// The parts of attention's keys, which readers combine.
     pub parts: KeyParts,

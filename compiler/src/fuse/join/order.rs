@@ -77,6 +77,24 @@ impl<'a> Order<'a> {
         reads
     }
 
+    /// The number of tensors that the last kernel and those at `place` bind together, where it reads and writes the first two lists and they
+    /// write `made`. `None` if either may depend on the other, through anything but what one reads of the other's results.
+    pub(super) fn bound_together(
+        &self,
+        kernel: usize,
+        [reads, writes]: [&[TensorId]; 2],
+        place: usize,
+        made: &[TensorId],
+    ) -> Option<usize> {
+        let others = self.reads_at(place);
+        let beyond = |of: &[TensorId], known: &[TensorId], made: &[TensorId]| -> Vec<TensorId> {
+            of.iter().copied().filter(|t| !known.contains(t) && !made.contains(t)).collect()
+        };
+        let (own, other) = (beyond(reads, &others, made), beyond(&others, reads, writes));
+        let apart = self.may_depend(&own, place) || self.may_depend(&other, self.place_of(kernel));
+        (!apart).then_some(own.len() + others.len() + made.len() + writes.len())
+    }
+
     /// Whether one of these tensors may depend on the kernels at a position.
     pub(super) fn may_depend(&self, on: &[TensorId], place: usize) -> bool {
         let unknown = |t: &TensorId| match self.tensors[*t].kind {

@@ -19,6 +19,8 @@ use wgfc_ir::{DType, Dim, Poly};
 
 /// The most second operands of a product.
 const MOST_OPERANDS: usize = 2;
+/// The most products that are tried as partners for one.
+const MOST_CANDIDATES: usize = 8;
 
 /// Joins products with few rows as long as the result binds no more than `max_buffers` storage buffers. `read` are the states whose
 /// contents are read before they are written.
@@ -47,18 +49,10 @@ pub fn join(
         }
         let reads = k.reads();
         let found = candidates.get(&domain).and_then(|all| {
-            all.iter().rev().copied().find_map(|i| {
-                let (others, made, makes) = (order.reads_at(i), out[i].writes(), k.writes());
-                let beyond = |of: &[TensorId], [known, made]: [&[TensorId]; 2]| -> Vec<TensorId> {
-                    of.iter().copied().filter(|t| !known.contains(t) && !made.contains(t)).collect()
-                };
-                let (own, other) = (beyond(&reads, [&others, &made]), beyond(&others, [&reads, &makes]));
-                let buffers = own.len() + others.len() + made.len() + makes.len();
-                let apart = order.may_depend(&own, i) || order.may_depend(&other, order.place_of(number));
-                if apart || buffers > max_buffers {
-                    return None;
-                }
-                let is_first = others.iter().any(|t| makes.contains(t));
+            all.iter().rev().take(MOST_CANDIDATES).copied().find_map(|i| {
+                let (made, makes) = (out[i].writes(), k.writes());
+                order.bound_together(number, [&reads, &makes], i, &made).filter(|n| *n <= max_buffers)?;
+                let is_first = order.reads_at(i).iter().any(|t| makes.contains(t));
                 let (a, b) = if is_first { (&k, &out[i]) } else { (&out[i], &k) };
                 let reads = b.reads();
                 // Nothing else reads it.

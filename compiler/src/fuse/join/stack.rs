@@ -47,21 +47,12 @@ pub fn stack(
             continue;
         }
         let joined = candidates.iter().rev().take(MOST_CANDIDATES).find_map(|i| {
-            let others = order.reads_at(*i);
-            let beyond = |of: &[TensorId], known: &[TensorId]| -> Vec<TensorId> {
-                of.iter().copied().filter(|t| !known.contains(t)).collect()
-            };
-            let (own, other) = (beyond(&reads, &others), beyond(&others, &reads));
-            let buffers = own.len() + others.len() + out[*i].writes().len() + writes.len();
+            let (others, made) = (order.reads_at(*i), out[*i].writes());
             let reads_result = |reads: &[TensorId], of: &[TensorId]| reads.iter().any(|t| of.contains(t));
-            let mixed = reads_result(&reads, &out[*i].writes()) || reads_result(&others, &writes);
-            if mixed
-                || buffers > max_buffers
-                || order.may_depend(&own, *i)
-                || order.may_depend(&other, order.place_of(number))
-            {
+            if reads_result(&reads, &made) || reads_result(&others, &writes) {
                 return None;
             }
+            order.bound_together(number, [&reads, &writes], *i, &made).filter(|n| *n <= max_buffers)?;
             Some((*i, stacked(&out[*i], &k, tensors)?))
         });
         match joined {
