@@ -10,7 +10,7 @@
 use super::order::Order;
 use super::{absorb, apart};
 use crate::kernel::{
-    Body, Expr, ExprId, Family, Kernel, KernelTensor, Map, Reduction, Row, TensorId, renumbered,
+    Body, Expr, ExprId, Family, Kernel, KernelTensor, Map, ReduceKind, Reduction, Row, TensorId, renumbered,
 };
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -241,7 +241,10 @@ impl Joined<'_> {
         if a.is_empty() || b.is_empty() {
             return Some([a, b].concat());
         }
-        let alike = |(x, y): (&Reduction, &Reduction)| x.kind == y.kind && x.dtype == y.dtype;
+        // A maximum over rows of both would hide that a softmax is at most 1.
+        let alike = |(x, y): (&Reduction, &Reduction)| {
+            x.kind == y.kind && x.dtype == y.dtype && (x.value == y.value || x.kind == ReduceKind::Sum)
+        };
         if a.len() != b.len() || !a.iter().zip(&b).all(alike) {
             return None;
         }

@@ -111,7 +111,11 @@ impl<R: Resolver> Puller<'_, R> {
                     let sum = self.unary(UnaryOp::Log, sum);
                     self.binary(BinaryOp::Sub, own, sum)
                 } else {
+                    // Both bounds hold anyway; with them a share is known to be at most 1.
+                    let (zero, one) = (self.f32(0.0), self.f32(1.0));
+                    let own = self.binary(BinaryOp::Min, own, zero);
                     let e = self.unary(UnaryOp::Exp, own);
+                    let sum = self.binary(BinaryOp::Max, sum, one);
                     self.binary(BinaryOp::Div, e, sum)
                 };
                 Ok(self.cast(share, out))
