@@ -99,7 +99,12 @@ impl<R: Resolver> Puller<'_, R> {
                 let own = self.pull(node.inputs[0], index, guard)?;
                 let own = self.cast(own, DType::F32);
                 let top = self.all(ReduceOp::Max, &elements, DType::F32);
-                let shifted = |p: &mut Self, e| p.binary(BinaryOp::Sub, e, top);
+                // At most 0, and the sum of exponentials at least 1, anyway: a share is known to be at most 1 where both are said.
+                let (zero, one) = (self.f32(0.0), self.f32(1.0));
+                let shifted = |p: &mut Self, e| {
+                    let e = p.binary(BinaryOp::Sub, e, top);
+                    p.binary(BinaryOp::Min, e, zero)
+                };
                 let mut terms = vec![];
                 for e in elements {
                     let e = shifted(self, e);
@@ -111,9 +116,6 @@ impl<R: Resolver> Puller<'_, R> {
                     let sum = self.unary(UnaryOp::Log, sum);
                     self.binary(BinaryOp::Sub, own, sum)
                 } else {
-                    // Both bounds hold anyway; with them a share is known to be at most 1.
-                    let (zero, one) = (self.f32(0.0), self.f32(1.0));
-                    let own = self.binary(BinaryOp::Min, own, zero);
                     let e = self.unary(UnaryOp::Exp, own);
                     let sum = self.binary(BinaryOp::Max, sum, one);
                     self.binary(BinaryOp::Div, e, sum)
