@@ -139,11 +139,25 @@ fn devices_compute_the_logits_of_transformers() {
     }
 }
 
+/// The inputs of a program for the first token alone, with an empty cache, and the logits behind it that a model's folder has.
+fn first_token(program: &Program, at: &Path) -> (BTreeMap<String, Tensor>, Tensor) {
+    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
+    let given = program.inputs.iter().map(|i| match &*i.name {
+        "input_ids" => (i.name.clone(), Tensor::from_i64(vec![1, 1], &ids[..1])),
+        name => {
+            let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+            (name.to_owned(), Tensor::from_f32(shape, &[]))
+        }
+    });
+    let want = tensor(&at.join("gguf_logits.npy"));
+    let vocabulary = *want.shape.last().unwrap();
+    (given.collect(), Tensor::from_f32(vec![vocabulary], &want.to_f32s().unwrap()[..vocabulary]))
+}
+
 /// A step of one token: norms, rotary embeddings and the cache's update of all heads are one dispatch, as are a mixture's gates and ups where
 /// a kernel may bind so much.
 #[test]
 fn steps_of_one_token_are_few_dispatches() {
-    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
     for (name, buffers, most) in [("qwen3", 8, 13), ("qwen3moe", 8, 22), ("qwen3moe", 16, 20)] {
         let at = folder().join(name);
         let dims = [("batch", 1), ("past", 0), ("seq", 1)].map(|(k, v)| (k.to_owned(), v)).into();
@@ -151,17 +165,7 @@ fn steps_of_one_token_are_few_dispatches() {
         options.profile.max_storage_buffers = buffers;
         let program = ModelFile::open(&at.join("model.gguf")).unwrap().compile(&options).unwrap();
         assert!(program.dispatches.len() <= most, "{name}: {} dispatches", program.dispatches.len());
-        let given = program.inputs.iter().map(|i| match &*i.name {
-            "input_ids" => (i.name.clone(), Tensor::from_i64(vec![1, 1], &ids[..1])),
-            name => {
-                let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
-                (name.to_owned(), Tensor::from_f32(shape, &[]))
-            }
-        });
-        let given: BTreeMap<String, Tensor> = given.collect();
-        let want = tensor(&at.join("gguf_logits.npy"));
-        let vocabulary = *want.shape.last().unwrap();
-        let want = Tensor::from_f32(vec![vocabulary], &want.to_f32s().unwrap()[..vocabulary]);
+        let (given, want) = first_token(&program, &at);
         for gpu in Backend::adapters() {
             let got = run_session(&mut session(&gpu, &program).unwrap(), &given).unwrap();
             let d = difference(&got[0].to_f32s().unwrap(), &want);
@@ -173,7 +177,6 @@ fn steps_of_one_token_are_few_dispatches() {
 /// Products of one token with quantised weights, in integers: within what rounding the rows to 8 bits does.
 #[test]
 fn rounded_activations_compute_nearly_the_same_logits() {
-    let ids = tensor(&folder().join("ids.npy")).to_i64s().unwrap();
     // Its matrices have blocks of Q2_K to Q6_K: scales with factors, minima, elements in two fields.
     let at = folder().join("llama-tied");
     let dims = [("batch", 1), ("past", 0), ("seq", 1)].map(|(k, v)| (k.to_owned(), v)).into();
@@ -181,17 +184,7 @@ fn rounded_activations_compute_nearly_the_same_logits() {
     let program = ModelFile::open(&at.join("model.gguf")).unwrap().compile(&options).unwrap();
     let integers = program.kernels.iter().filter(|k| k.wgsl.contains("dot4I8Packed")).count();
     assert_eq!(integers, 8, "of {} kernels", program.kernels.len());
-    let given = program.inputs.iter().map(|i| match &*i.name {
-        "input_ids" => (i.name.clone(), Tensor::from_i64(vec![1, 1], &ids[..1])),
-        name => {
-            let shape = i.shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
-            (name.to_owned(), Tensor::from_f32(shape, &[]))
-        }
-    });
-    let given: BTreeMap<String, Tensor> = given.collect();
-    let want = tensor(&at.join("gguf_logits.npy"));
-    let vocabulary = *want.shape.last().unwrap();
-    let want = Tensor::from_f32(vec![vocabulary], &want.to_f32s().unwrap()[..vocabulary]);
+    let (given, want) = first_token(&program, &at);
     for gpu in Backend::adapters() {
         let got = run_session(&mut session(&gpu, &program).unwrap(), &given).unwrap();
         let d = difference(&got[0].to_f32s().unwrap(), &want);

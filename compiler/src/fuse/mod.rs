@@ -356,9 +356,10 @@ fn build(
         let read = in_place::read_before(&kernels, &blocks, &tensors.list);
         let most = options.profile.max_storage_buffers as usize;
         let little = options.profile.speeds.little_bytes() / 4;
-        kernels = join::join(kernels, &tensors.list, &read, &computed, most, little);
-        kernels = join::products::join(kernels, &tensors.list, &read, &computed, most);
-        kernels = join::stack::stack(kernels, &tensors.list, &read, &computed, most, little);
+        let joiner = join::Joiner::new(&tensors.list, &read, &computed, most);
+        kernels = join::elementwise(&joiner, kernels, little);
+        kernels = join::products::join(&joiner, kernels);
+        kernels = join::stack::stack(&joiner, kernels, little);
     }
     let values = tensors.of.into_iter().map(|(v, t)| (t, v)).collect();
     let tensors = tensors.list;

@@ -539,7 +539,7 @@ fn cost(op: &Op) -> (usize, bool) {
         }
         Op::Gather { .. } => (3, false),
         Op::Concat { .. } | Op::Reduce { .. } | Op::ArgReduce { .. } => (4, false),
-        // Of a row of eight.
+        // A row of eight elements takes eight exponentials, each of about eight operations, and their sum and maximum.
         Op::Softmax { .. } => (96, true),
         _ => (0, false),
     }

@@ -18,18 +18,55 @@ use wgfc_ir::Dim;
 /// The most small kernels that are tried as partners for one.
 const MOST_CANDIDATES: usize = 8;
 
-/// Joins kernels as long as the result binds no more than `max_buffers` storage buffers; a kernel of at most `little` elements is small.
-/// A kernel that writes a state whose old contents are `read` is not joined: it must run late, and its partner may have to run early.
-pub fn join(
-    kernels: Vec<Kernel>,
-    tensors: &[KernelTensor],
-    read: &FxHashSet<usize>,
-    computed: &[(Arc<str>, TensorId)],
+/// The program whose kernels are joined, and the limit of its device.
+pub struct Joiner<'t> {
+    tensors: &'t [KernelTensor],
+    read: &'t FxHashSet<usize>,
+    computed: &'t [(Arc<str>, TensorId)],
     max_buffers: usize,
-    little: i64,
-) -> Vec<Kernel> {
-    let apart = apart(tensors, read);
-    let mut order = Order::of(&kernels, tensors, computed, &apart);
+    /// The tensors that share their memory with another one.
+    shared: FxHashSet<TensorId>,
+}
+
+impl<'t> Joiner<'t> {
+    /// `read` are the states whose contents are read before they are written, `computed` the tensors of computed symbols; a kernel binds at
+    /// most `max_buffers` storage buffers.
+    pub fn new(
+        tensors: &'t [KernelTensor],
+        read: &'t FxHashSet<usize>,
+        computed: &'t [(Arc<str>, TensorId)],
+        max_buffers: usize,
+    ) -> Joiner<'t> {
+        let shared = (tensors.iter().enumerate())
+            .filter_map(|(i, t)| match t.kind {
+                TensorKind::Under(over) => Some([i, over]),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        Joiner { tensors, read, computed, max_buffers, shared }
+    }
+
+    /// The dependences of kernels.
+    fn order(&self, kernels: &[Kernel]) -> Order<'t> {
+        Order::of(kernels, self.tensors, self.computed, &|k| self.is_apart(k))
+    }
+
+    /// Whether a kernel is not joined: a copy and the kernel that overwrites it depend on each other through the memory they share, and a
+    /// kernel that writes a state whose old contents are read must run late, while its partner may have to run early.
+    fn is_apart(&self, k: &Kernel) -> bool {
+        let overwrites = |w: TensorId| match &self.tensors[w].kind {
+            TensorKind::State { state, .. } => self.read.contains(state),
+            _ => false,
+        };
+        k.writes().iter().any(|w| self.shared.contains(w) || overwrites(*w))
+    }
+}
+
+/// Joins elementwise kernels of one domain; a kernel of at most `little` elements is small.
+pub fn elementwise(joiner: &Joiner<'_>, kernels: Vec<Kernel>, little: i64) -> Vec<Kernel> {
+    let (computed, max_buffers) = (joiner.computed, joiner.max_buffers);
+    let mut order = joiner.order(&kernels);
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     let mut small: FxHashMap<(Dim, Vec<usize>), Vec<usize>> = FxHashMap::default();
@@ -43,7 +80,7 @@ pub fn join(
         reads.sort_unstable();
         reads.dedup();
         let writes = k.writes();
-        if reads.is_empty() || apart(&k) || writes.iter().any(|w| reads.contains(w)) {
+        if reads.is_empty() || joiner.is_apart(&k) || writes.iter().any(|w| reads.contains(w)) {
             out.push(k);
             continue;
         }
@@ -83,21 +120,6 @@ pub fn join(
         }
     }
     out
-}
-
-/// Whether a kernel must stay as it is: a copy and the kernel that overwrites it depend on each other through the memory they share, and
-/// the contents of a state are `read` before it is written.
-fn apart<'t>(tensors: &'t [KernelTensor], read: &'t FxHashSet<usize>) -> impl Fn(&Kernel) -> bool + 't {
-    let shared: FxHashSet<TensorId> = (tensors.iter().enumerate())
-        .filter_map(|(i, t)| match t.kind {
-            TensorKind::Under(over) => Some([i, over]),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    let overwrites =
-        |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
-    move |k| k.writes().iter().any(|w| shared.contains(w) || overwrites(*w))
 }
 
 /// Adds the stores of `other`, which must have the same domain.

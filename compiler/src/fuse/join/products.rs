@@ -8,13 +8,11 @@
 //!
 //! Products whose weights are alike were merged into one with wider weights before; these are lookups, or of different types.
 
-use super::apart;
-use super::order::Order;
+use super::Joiner;
 use crate::kernel::{
-    Body, Expr, ExprId, Family, Kernel, KernelTensor, Matmul, Store, TensorId, TensorKind, renumbered, thin,
+    Body, Expr, ExprId, Family, Kernel, Matmul, Store, TensorId, TensorKind, renumbered, thin,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::Arc;
+use rustc_hash::FxHashMap;
 use wgfc_ir::{DType, Dim, Poly};
 
 /// The most second operands of a product.
@@ -22,17 +20,10 @@ const MOST_OPERANDS: usize = 2;
 /// The most products that are tried as partners for one.
 const MOST_CANDIDATES: usize = 8;
 
-/// Joins products with few rows as long as the result binds no more than `max_buffers` storage buffers. `read` are the states whose
-/// contents are read before they are written.
-pub fn join(
-    kernels: Vec<Kernel>,
-    tensors: &[KernelTensor],
-    read: &FxHashSet<usize>,
-    computed: &[(Arc<str>, TensorId)],
-    max_buffers: usize,
-) -> Vec<Kernel> {
-    let apart = apart(tensors, read);
-    let mut order = Order::of(&kernels, tensors, computed, &apart);
+/// Joins products with few rows.
+pub fn join(joiner: &Joiner<'_>, kernels: Vec<Kernel>) -> Vec<Kernel> {
+    let (tensors, max_buffers) = (joiner.tensors, joiner.max_buffers);
+    let mut order = joiner.order(&kernels);
     let mut readers: FxHashMap<TensorId, usize> = FxHashMap::default();
     for k in &kernels {
         k.reads().into_iter().for_each(|t| *readers.entry(t).or_default() += 1);
@@ -43,7 +34,7 @@ pub fn join(
         order.begin(number, out.len());
         let domain = k.domain();
         let alone = !matches!(&k.family, Family::Matmul(m) if thin(&m.batch, &m.m));
-        if alone || apart(&k) || !computed.is_empty() {
+        if alone || joiner.is_apart(&k) || !joiner.computed.is_empty() {
             out.push(k);
             continue;
         }

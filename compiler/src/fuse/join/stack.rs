@@ -7,14 +7,12 @@
 //! row [8, 128]: k's norm   →                  %0 ≥ 32: k's norm, of row %0 − 32
 //! ```
 
-use super::order::Order;
-use super::{absorb, apart};
+use super::{Joiner, absorb};
 use crate::kernel::{
     Body, Expr, ExprId, Family, Kernel, KernelTensor, Map, ReduceKind, Reduction, Row, TensorId, renumbered,
 };
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar};
 
 /// The most kernels that are tried as partners for one.
@@ -22,18 +20,10 @@ const MOST_CANDIDATES: usize = 8;
 /// The most expressions of a joined kernel, as each invocation evaluates all of them.
 const MOST_EXPRESSIONS: usize = 128;
 
-/// Joins kernels of at most `little` points as long as the result binds no more than `max_buffers` storage buffers. `read` are the states
-/// whose contents are read before they are written.
-pub fn stack(
-    kernels: Vec<Kernel>,
-    tensors: &[KernelTensor],
-    read: &FxHashSet<usize>,
-    computed: &[(Arc<str>, TensorId)],
-    max_buffers: usize,
-    little: i64,
-) -> Vec<Kernel> {
-    let apart = apart(tensors, read);
-    let mut order = Order::of(&kernels, tensors, computed, &apart);
+/// Joins kernels of at most `little` points.
+pub fn stack(joiner: &Joiner<'_>, kernels: Vec<Kernel>, little: i64) -> Vec<Kernel> {
+    let (tensors, computed, max_buffers) = (joiner.tensors, joiner.computed, joiner.max_buffers);
+    let mut order = joiner.order(&kernels);
     let mut out: Vec<Kernel> = vec![];
     let mut candidates: Vec<usize> = vec![];
     for (number, k) in kernels.into_iter().enumerate() {
@@ -42,7 +32,7 @@ pub fn stack(
         let symbols = if computed.is_empty() { BTreeSet::new() } else { k.symbols() };
         let fixed = computed.iter().all(|(s, _)| !symbols.contains(s));
         let in_place = writes.iter().any(|w| reads.contains(w));
-        if reads.is_empty() || !fixed || apart(&k) || in_place || !is_small(&k, little) {
+        if reads.is_empty() || !fixed || joiner.is_apart(&k) || in_place || !is_small(&k, little) {
             out.push(k);
             continue;
         }
