@@ -1,4 +1,5 @@
-//! Joining elementwise kernels of one domain that read the same memory into one dispatch.
+//! Joining kernels into one dispatch: elementwise ones of one domain that read the same memory here, products of one operand in [`products`],
+//! and small kernels of different domains in [`mod@stack`].
 //!
 //! Two kernels are joined only if neither depends on the other, through tensors or through computed symbols. Small kernels, whose time is
 //! mostly that of the dispatch, are also joined if one reads more than the other, provided that these further reads do not depend on the
