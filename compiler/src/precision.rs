@@ -13,6 +13,8 @@
 //!   exponentials of unbounded values, and values that exceed the range of f16 for certain or as soon as the values
 //!   from which they are computed reach [`TYPICAL`] ([`values`]), among them masks of -3.4e38 or infinity; and
 //!   likewise values smaller than [`LEAST`];
+//! - sums of more than [`STREAM`] values that are normalised where they are read ([`normalised`]): the residual stream of a network, which
+//!   may grow from layer to layer, as nothing that reads it depends on its size;
 //! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
 //!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
 //! - values of nodes that the user [names](crate::Options::keep_f32).
@@ -51,6 +53,8 @@ pub const LEAST: f64 = 1.0 / 1024.0;
 pub const TYPICAL: f64 = 16.0;
 /// The maximum relative change of a weight's norm: twice the cost of rounding if no value is too small.
 pub const MOST_LOST: f64 = 1.0 / 1024.0;
+/// The maximum number of terms of a sum that is f16 although only its direction matters: a residual around one operator has two.
+const STREAM: u32 = 2;
 /// The minimum length of a long row, whose single stored values are a small share of its memory.
 const LONG_ROW: i64 = 32;
 /// The magnitude of angles from which on the error in f16 matters: here it is 0.03.
@@ -258,12 +262,18 @@ fn decide(
         }
     }
     let mut computed = vec![];
+    let normalised = normalised(graph);
     for k in &graph.kernels {
         let values = of.kernel(k);
         structure(graph, k, &mut d);
         for s in k.all_stores() {
-            if let Some(why) = values.get(s.value as usize).and_then(unfit) {
+            let Some(v) = values.get(s.value as usize) else { continue };
+            if let Some(why) = unfit(v) {
                 d.keep(s.tensor, || why);
+            } else if v.terms > STREAM && normalised.contains(&s.tensor) {
+                d.keep(s.tensor, || {
+                    format!("a sum of {} values that is normalised where it is read", v.terms)
+                });
             }
         }
         for (root, why) in delicate(k, &values) {
@@ -336,6 +346,40 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
         let own = k.nodes.iter().filter(|n| !read.iter().any(|w| out[*w].contains(n))).collect();
         out.push(own);
         k.writes().into_iter().for_each(|t| writers.entry(t).or_default().push(i));
+    }
+    out
+}
+
+/// The tensors whose elements are squared, or whose distances from something are: a norm or a variance of them is computed.
+fn normalised(graph: &KernelGraph) -> FxHashSet<TensorId> {
+    let mut out = FxHashSet::default();
+    for k in &graph.kernels {
+        let mut linear: FxHashSet<ExprId> = FxHashSet::default();
+        let mut stack: Vec<ExprId> = vec![];
+        for (_, e, dtype) in k.body.iter() {
+            if let Expr::Binary(BinaryOp::Mul, a, b) = e
+                && a == b
+                && dtype.is_float()
+            {
+                stack.push(*a);
+            }
+        }
+        while let Some(e) = stack.pop() {
+            if !linear.insert(e) {
+                continue;
+            }
+            match *k.body.expr(e) {
+                Expr::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) | Expr::Select(_, a, b) => {
+                    stack.extend([a, b])
+                }
+                Expr::Cast(to, a) if to.is_float() => stack.push(a),
+                Expr::Load { tensor, .. } => {
+                    out.insert(tensor);
+                }
+                _ => {}
+            }
+        }
+        out.extend(k.all_stores().filter(|s| linear.contains(&s.value)).map(|s| s.tensor));
     }
     out
 }

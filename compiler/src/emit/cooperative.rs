@@ -5,7 +5,7 @@
 //! computed when they are put into the tile.
 
 use super::held::Held;
-use super::matmul::{store_results, vector_stores};
+use super::matmul::{depth, store_results, vector_stores};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -76,13 +76,13 @@ pub(super) fn emit(
     module.uses_cooperative = true;
 
     let mut top = Scope::new(4);
+    let mut functions = String::new();
     let extents = Extents {
         batch: module.extent(&mut top, batch)?,
         rows: module.extent(&mut top, x.extent)?,
         cols: module.extent(&mut top, y.extent)?,
-        depth: module.extent(&mut top, k)?,
+        depth: depth(&mut module, &mut top, &mut functions, k)?,
     };
-    let mut functions = String::new();
     let x_operand = operand(&mut module, &mut functions, "x", &x, &xs)?;
     let y_operand = operand(&mut module, &mut functions, "y", &y, &ys)?;
     let mut store = Scope::new(4);

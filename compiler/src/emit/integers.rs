@@ -13,6 +13,7 @@ use crate::kernel::{Body, ExprId, GROUP};
 use crate::schedule::products::integers::Integers;
 use crate::schedule::products::{Results, ThinShape};
 use wgfc_codegen_templates::thin::{Scales, Stage};
+use wgfc_ir::DType;
 
 /// Elements in an element of `staged`.
 const VECTOR: u32 = 16;
@@ -145,6 +146,9 @@ impl Weights {
                     let shift = lane * bits + odd * bits;
                     let fields = if shift == 0 { w } else { format!("({w} >> {shift}u)") };
                     let bytes = match bits {
+                        4 if t.dtype == DType::F4E2M1 => {
+                            m.call("twice_e2m1", &[&format!("{fields} & 0x0f0f0f0fu")])?
+                        }
                         4 => format!("({fields} & 0x0f0f0f0fu)"),
                         2 => m.call("bytes_of_fields", &[&format!("{fields} & 0x3333u")])?,
                         _ => return Err(Diagnostic::internal("fields of neither 4 nor 2 bits")),

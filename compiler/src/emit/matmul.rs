@@ -16,6 +16,7 @@ use crate::kernel::substitute::{K, hoistable, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products::problem::{self, Side, four, four_stores, operands, sides};
 use crate::schedule::products::{self, Contiguous, Product};
+use rustc_hash::FxHashSet;
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Access, Extents, Tile, Tiled};
 use wgfc_codegen_templates::untiled::{Block, BlockOfVectors};
@@ -81,13 +82,13 @@ pub(super) fn emit(
         }
     }
     let mut top = Scope::new(4);
+    let mut functions = String::new();
     let extents = Extents {
         batch: module.extent(&mut top, batch)?,
         rows: module.extent(&mut top, rows)?,
         cols: module.extent(&mut top, cols)?,
-        depth: module.extent(&mut top, k)?,
+        depth: depth(&mut module, &mut top, &mut functions, k)?,
     };
-    let mut functions = String::new();
     for (name, ids, side, blocked) in [("x", xs, &x, blocked[0]), ("y", ys, &y, blocked[1])] {
         if blocked {
             let root = ids.first().copied().unwrap_or(0);
@@ -165,6 +166,42 @@ pub(super) fn emit(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// The number of terms of a sum, and the function that it calls: none where no store [needs](needed) the sums of a batch.
+pub(super) fn depth(
+    m: &mut Module,
+    top: &mut Scope,
+    functions: &mut String,
+    k: &Dim,
+) -> Result<String, Diagnostic> {
+    let depth = m.extent(top, k)?;
+    let Some(condition) = needed(m) else { return Ok(depth) };
+    functions.push_str(&m.function("needed", &[0], condition)?);
+    Ok(format!("select(0, {depth}, needed(batch))"))
+}
+
+/// The condition, the same for all results of a batch, under which alone the stored values depend on sums.
+fn needed(m: &Module) -> Option<ExprId> {
+    let body = &m.kernel.body;
+    let of_batch = |c: ExprId| m.deps(c) & !var_bit(0) == 0;
+    let mut condition = None;
+    let mut stack: Vec<ExprId> = m.kernel.stores.iter().flat_map(Store::reads).collect();
+    let mut seen: FxHashSet<ExprId> = FxHashSet::default();
+    while let Some(e) = stack.pop() {
+        if !seen.insert(e) {
+            continue;
+        }
+        match *body.expr(e) {
+            Expr::Acc(_) => return None,
+            Expr::Select(c, _, otherwise) if of_batch(c) && condition.is_none_or(|own| own == c) => {
+                condition = Some(c);
+                stack.push(otherwise);
+            }
+            _ => stack.extend(body.operands(e)),
+        }
+    }
+    condition.filter(|c| m.deps(*c) == var_bit(0))
 }
 
 /// How the template reads an operand.

@@ -1,8 +1,8 @@
 //! Quantised values as integers.
 //!
 //! Neighbouring elements of a quantised weight are often one expression of integers that share all but these:
-//! `scale · (Σ factor · integer + zero) + offset`, where the integers are loads of at most 8 bits and scale and offset are the same
-//! for all of the elements. [`affine`] finds that form, so that products can be computed in integers.
+//! `scale · (Σ factor · integer + zero) + offset`, where the integers are loads of at most 8 bits, or twice the value of a float of 4
+//! bits, and scale and offset are the same for all of the elements. [`affine`] finds that form, so that products can be computed in integers.
 
 use super::bindings::neighbours;
 use super::{Body, Expr, ExprId, Family, KernelGraph};
@@ -22,6 +22,9 @@ pub struct Affine {
     pub offset: Option<ExprId>,
 }
 
+/// Twice the greatest value of [`DType::F4E2M1`]; twice any of its values is an integer.
+const TWICE_E2M1: i64 = 12;
+
 /// One load for each element, times a factor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
@@ -38,6 +41,10 @@ pub struct Term {
 impl Term {
     /// The least and the greatest value of a product of the factor and a load.
     fn range(&self) -> (i64, i64) {
+        if self.dtype == DType::F4E2M1 {
+            let most = TWICE_E2M1 * self.factor.abs();
+            return (-most, most);
+        }
         let values = 1_i64 << self.dtype.bits();
         // Fields of less than 8 bits are unsigned once flipped, those of 8 bits are signed.
         let signed = (self.dtype.class() == Class::Int) != self.flipped;
@@ -135,10 +142,11 @@ fn operands(elements: &[ExprId], of: impl Fn(ExprId) -> Option<ExprId>) -> Optio
     elements.iter().map(|e| of(*e)).collect()
 }
 
-/// Loads of integers that are neighbours in memory.
-fn integers(body: &Body, loads: Vec<ExprId>) -> Option<Affine> {
+/// Loads of integers that are neighbours in memory, or of floats of which twice the value is one.
+fn integers(body: &mut Body, loads: Vec<ExprId>) -> Option<Affine> {
     let dtype = body.dtype(loads[0]);
-    if dtype.bits() > 8 || !matches!(dtype.class(), Class::Int | Class::Uint) {
+    let halves = dtype == DType::F4E2M1;
+    if dtype.bits() > 8 || !(halves || matches!(dtype.class(), Class::Int | Class::Uint)) {
         return None;
     }
     let mut offsets = vec![];
@@ -153,7 +161,9 @@ fn integers(body: &Body, loads: Vec<ExprId>) -> Option<Affine> {
         }
     }
     let terms = vec![Term { loads: loads.clone(), dtype, factor: 1, flipped: false }];
-    neighbours(offsets.into_iter()).then_some(Affine { terms, zero: 0, scale: None, offset: None })
+    let near = neighbours(offsets.into_iter());
+    let scale = halves.then(|| body.push(Expr::Const(Scalar::from_f64(DType::F32, 0.5)), DType::F32));
+    near.then_some(Affine { terms, zero: 0, scale, offset: None })
 }
 
 /// The integer that a constant is.
@@ -308,6 +318,19 @@ mod tests {
             let form = affine(&mut b, &elements).unwrap();
             assert_eq!((form.zero, form.scale, form.offset), (zero, None, None), "{dtype}");
         }
+    }
+
+    #[test]
+    fn floats_of_four_bits_are_halves_of_integers() {
+        let mut b = Body::default();
+        let elements = sixteen(&mut b, |b, i| {
+            let (x, s) = (load(b, 0, DType::F4E2M1, at(i)), load(b, 1, DType::F8E8M0, Poly::var(3)));
+            op(b, BinaryOp::Mul, x, s)
+        });
+        let form = affine(&mut b, &elements).unwrap();
+        let (half, s) = (number(&mut b, 0.5), load(&mut b, 1, DType::F8E8M0, Poly::var(3)));
+        assert_eq!((form.zero, form.offset), (0, None));
+        assert_eq!(form.scale, Some(op(&mut b, BinaryOp::Mul, half, s)));
     }
 
     #[test]

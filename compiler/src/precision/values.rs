@@ -41,6 +41,8 @@ pub struct Value {
     pub constant: bool,
     /// It is a level of a quantised constant: a number of few bits that a scale is multiplied with, or a sum or product of such numbers.
     pub level: bool,
+    /// The number of values that are no constants and of which it is the sum: 0 of constants, 1 of other functions than sums.
+    pub terms: u32,
 }
 
 impl Value {
@@ -56,6 +58,7 @@ impl Value {
             bits: false,
             constant: false,
             level: false,
+            terms: 1,
         }
     }
     /// An unknown value of typical size.
@@ -112,6 +115,7 @@ impl Value {
             bits: self.bits || o.bits,
             constant: self.constant && o.constant,
             level: self.level && o.level,
+            terms: self.terms.max(o.terms),
         }
     }
     /// The value with a function applied to each of its ranges.
@@ -125,7 +129,8 @@ impl Value {
         let unit = clip(ordered(f(self.unit, o.unit), UNIT), proven);
         let (whole, square) = (self.whole && o.whole, self.square || o.square);
         let (constant, level) = (self.constant && o.constant, self.level && o.level);
-        Value { proven, typical, unit, whole, square, bits: false, constant, level }
+        let terms = self.terms.max(o.terms).min(1);
+        Value { proven, typical, unit, whole, square, bits: false, constant, level, terms }
     }
 }
 
@@ -177,7 +182,7 @@ impl<'g> Values<'g> {
             let address = std::sync::Arc::as_ptr(data) as usize;
             if let Some(loss) = *looked_at.entry(address).or_insert_with(|| data.loss_in_half()) {
                 let v = Value::within(loss.range.0, loss.range.1);
-                known.insert(i, Value { whole: loss.whole, constant: true, ..v });
+                known.insert(i, Value { whole: loss.whole, constant: true, terms: 0, ..v });
                 losses.insert(i, loss);
             } else if data.numel() <= MOST_INTEGERS
                 && let Some(all) = data.to_i64s().filter(|all| !all.is_empty())
@@ -217,7 +222,13 @@ impl<'g> Values<'g> {
         match e {
             Expr::Const(s) if dtype.is_float() => {
                 let v = s.as_f64();
-                Value { whole: v.fract() == 0.0, constant: true, level: true, ..Value::within(v, v) }
+                Value {
+                    whole: v.fract() == 0.0,
+                    constant: true,
+                    level: true,
+                    terms: 0,
+                    ..Value::within(v, v)
+                }
             }
             Expr::Const(s) => Value { constant: true, level: true, ..Value::whole(s.as_f64(), s.as_f64()) },
             Expr::Index(p) => {
@@ -232,7 +243,8 @@ impl<'g> Values<'g> {
                     let constant = t.is_some_and(|t| matches!(t.kind, TensorKind::Const(_)));
                     let t = t.map_or(dtype, |t| t.ty.dtype);
                     let number = matches!(t.class(), Class::Int | Class::Uint);
-                    Value { constant, level: constant && number && t.bits() <= 8, ..Value::of_type(t) }
+                    let level = constant && number && t.bits() <= 8;
+                    Value { constant, level, terms: u32::from(!constant), ..Value::of_type(t) }
                 }
             },
             Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
@@ -259,7 +271,7 @@ impl<'g> Values<'g> {
                     _ => None,
                 };
                 let (x, y) = (at(*a), at(*b));
-                let value = binary(*op, x, y, same, power, dtype);
+                let value = Value { terms: terms(*op, x, y), ..binary(*op, x, y, same, power, dtype) };
                 if *op == BinaryOp::Mul && dtype.is_float() && (x.scales(&y) || y.scales(&x)) {
                     return value.usual();
                 }
@@ -312,6 +324,16 @@ impl<'g> Values<'g> {
             ReduceKind::Arg { .. } => Value::whole(0.0, n.map_or(f64::INFINITY, |n| n as f64)),
             _ => Value { square: v.square, ..Value::of_type(dtype) },
         }
+    }
+}
+
+/// The number of terms of a result.
+fn terms(op: BinaryOp, a: Value, b: Value) -> u32 {
+    match op {
+        BinaryOp::Add | BinaryOp::Sub => a.terms.saturating_add(b.terms),
+        BinaryOp::Max | BinaryOp::Min => a.terms.max(b.terms),
+        BinaryOp::Mul | BinaryOp::Div if a.constant || b.constant => a.terms.max(b.terms),
+        _ => a.terms.max(b.terms).min(1),
     }
 }
 

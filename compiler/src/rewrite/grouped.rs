@@ -7,8 +7,9 @@
 //!
 //! The rows `p` are sorted by slab into blocks of equally many rows, so that a block reads one slab, once. The last block of a slab
 //! is filled up with copies of row 0, whose results are not read. At most one block a slab is partly empty, and as many blocks may be
-//! wholly empty, since the number of blocks must not depend on the indices. Elementwise functions of grouped results are computed in
-//! blocks where only another grouped product reads them.
+//! wholly empty, since the number of blocks must not depend on the indices: their results are zero by a condition on the block alone, so
+//! that a kernel need not compute their sums. Elementwise functions of grouped results are computed in blocks where only another grouped
+//! product reads them.
 
 use super::canonical::topo;
 use crate::cost::Expected;
@@ -119,7 +120,8 @@ impl Looked {
             if enough || !few || mean < LEAST || slabs < 2 || graph.ty(index).dtype.bits() < 32 {
                 return None;
             }
-            let length = (1_i64 << (mean as i64).ilog2()).min(MOST);
+            let factor: f64 = std::env::var("WGFC_BLK").ok().and_then(|v| v.parse().ok()).unwrap_or(1.0);
+            let length = (1_i64 << ((mean * factor) as i64).ilog2()).min(MOST);
             Some(Looked {
                 contract: c.clone(),
                 grouping: Grouping { index, slabs, length },
@@ -143,6 +145,8 @@ struct Blocks {
     count: Dim,
     /// The slab of each block.
     slab: Value,
+    /// Whether a block has rows, `[count]`.
+    used: Value,
     /// The block of each element of the index operand, and the row in it.
     block: Value,
     row: Value,
@@ -188,7 +192,8 @@ impl State {
             true => (Contract { a: of_w, b: of_x, out }, [w, x]),
             false => (Contract { a: of_x, b: of_w, out }, [x, w]),
         };
-        let value = b.push(Op::Contract(contract), &operands)?;
+        let product = b.push(Op::Contract(contract), &operands)?;
+        let value = used_or_zero(b, blocks.used, product)?;
         let axes = axis_in(&p.contract.out);
         let shape_of = |l: &u8| -> Result<Dim, String> {
             let of_x = p.x_labels.iter().position(|x| x == l).map(|a| b.shape(p.x)[a].clone());
@@ -354,9 +359,10 @@ fn blocks(b: &mut Builder<'_>, g: Grouping) -> Built<Blocks> {
     let passed = f.binary(B::Le, end, own);
     f.select(passed, one, zero);
     let passed = b.map_to(f.0, &[ends], vec![count.clone(), slabs])?;
-    let slab = b.reduce(ReduceOp::Sum, passed, &[1], false)?;
+    let passed = b.reduce(ReduceOp::Sum, passed, &[1], false)?;
     let last = b.int(DType::I32, g.slabs - 1);
-    let slab = b.binary(B::Min, slab, last)?;
+    let slab = b.binary(B::Min, passed, last)?;
+    let used = b.binary(B::Le, passed, last)?;
 
     let at = |input| GatherAxis::Data { input, at: vec![Poly::var(0)] };
     let rank =
@@ -388,5 +394,15 @@ fn blocks(b: &mut Builder<'_>, g: Grouping) -> Built<Blocks> {
         of.push(Some(b.map(f.0, &[pair])?));
     }
     let (block, row) = (b.reshape(block, shape.clone())?, b.reshape(row, shape)?);
-    Ok(Blocks { count, slab, block, row, of })
+    Ok(Blocks { count, slab, used, block, row, of })
+}
+
+/// `product` where the block of its first axis is used, else zero.
+fn used_or_zero(b: &mut Builder<'_>, used: Value, product: Value) -> Built {
+    let shape = b.shape(product);
+    let mut along = vec![Dim::ONE; shape.len()];
+    along[0] = shape[0].clone();
+    let used = b.view(used, along, vec![Poly::var(0)])?;
+    let zero = b.scalar(b.dtype(product), 0.0);
+    b.select(used, product, zero)
 }
