@@ -120,8 +120,8 @@ impl Looked {
             if enough || !few || mean < LEAST || slabs < 2 || graph.ty(index).dtype.bits() < 32 {
                 return None;
             }
-            let factor: f64 = std::env::var("WGFC_BLK").ok().and_then(|v| v.parse().ok()).unwrap_or(1.0);
-            let length = (1_i64 << ((mean * factor) as i64).ilog2()).min(MOST);
+            // Twice the mean: most slabs are one block then, whose weights are read and unpacked once.
+            let length = (2_i64 << (mean as i64).ilog2()).min(MOST);
             Some(Looked {
                 contract: c.clone(),
                 grouping: Grouping { index, slabs, length },
