@@ -13,8 +13,8 @@
 //!   exponentials of unbounded values, and values that exceed the range of f16 for certain or as soon as the values
 //!   from which they are computed reach [`TYPICAL`] ([`values`]), among them masks of -3.4e38 or infinity; and
 //!   likewise values smaller than [`LEAST`];
-//! - sums of more than [`STREAM`] values that are normalised where they are read ([`normalised`]): the residual stream of a network, which
-//!   may grow from layer to layer, as nothing that reads it depends on its size;
+//! - sums of three and more values of which a norm or a variance is computed: the residual stream of a network, which may grow from layer to
+//!   layer, as nothing that reads it depends on its size;
 //! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
 //!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
 //! - values of nodes that the user [names](crate::Options::keep_f32).
