@@ -242,7 +242,7 @@ impl<'g> Values<'g> {
                     let t = self.graph.tensors.get(*tensor);
                     let constant = t.is_some_and(|t| matches!(t.kind, TensorKind::Const(_)));
                     let t = t.map_or(dtype, |t| t.ty.dtype);
-                    let number = matches!(t.class(), Class::Int | Class::Uint);
+                    let number = t.class() != Class::Bool && t != DType::F8E8M0;
                     let level = constant && number && t.bits() <= 8;
                     Value { constant, level, terms: u32::from(!constant), ..Value::of_type(t) }
                 }
