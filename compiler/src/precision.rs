@@ -53,7 +53,7 @@ pub const LEAST: f64 = 1.0 / 1024.0;
 pub const TYPICAL: f64 = 16.0;
 /// The maximum relative change of a weight's norm: twice the cost of rounding if no value is too small.
 pub const MOST_LOST: f64 = 1.0 / 1024.0;
-/// The maximum number of terms of a sum that is f16 although only its direction matters: a residual around one operator has two.
+/// The maximum number of terms of a sum that becomes f16 though it is normalised where it is read: a residual around one operator has two.
 const STREAM: u32 = 2;
 /// The minimum length of a long row, whose single stored values are a small share of its memory.
 const LONG_ROW: i64 = 32;
@@ -350,18 +350,18 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
     out
 }
 
-/// The tensors whose elements are squared, or whose distances from something are: a norm or a variance of them is computed.
+/// The tensors of which a norm or a variance is computed: their elements, or sums with them, are squared or raised to a power, where they
+/// are stored or where they are read.
 fn normalised(graph: &KernelGraph) -> FxHashSet<TensorId> {
     let mut out = FxHashSet::default();
     for k in &graph.kernels {
         let mut linear: FxHashSet<ExprId> = FxHashSet::default();
         let mut stack: Vec<ExprId> = vec![];
-        for (_, e, dtype) in k.body.iter() {
-            if let Expr::Binary(BinaryOp::Mul, a, b) = e
-                && a == b
-                && dtype.is_float()
-            {
-                stack.push(*a);
+        for (_, e, _) in k.body.iter().filter(|(_, _, dtype)| dtype.is_float()) {
+            match e {
+                Expr::Binary(BinaryOp::Mul, a, b) if a == b => stack.push(*a),
+                Expr::Binary(BinaryOp::Pow, a, _) => stack.push(*a),
+                _ => {}
             }
         }
         while let Some(e) = stack.pop() {

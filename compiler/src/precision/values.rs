@@ -41,7 +41,7 @@ pub struct Value {
     pub constant: bool,
     /// It is a level of a quantised constant: a number of few bits that a scale is multiplied with, or a sum or product of such numbers.
     pub level: bool,
-    /// The number of values that are no constants and of which it is the sum: 0 of constants, 1 of other functions than sums.
+    /// The number of terms, constants not counted, of which it is the sum: 0 for constants, 1 for what is no sum.
     pub terms: u32,
 }
 
@@ -495,11 +495,11 @@ mod tests {
     /// Levels of a constant times scales of a constant are weights, whatever their types allow; times anything else they are not.
     #[test]
     fn levels_times_scales_are_weights() {
-        let product = |body: &str| {
+        let product_of = |level: &str, scale: &str, body: &str| {
             let text = format!(
-                "t0: i8[9000] input 0 as \"q\"\nt1: f16[9000] input 1 as \"s\"\nt2: f32[9000] input 2 as \"x\"\n\
-                 t3: f32[9000] output 0 as \"y\"\n\nkernel 0 map [9000] @ \"n\"\n  e0: i8 = t0[%0]\n  e1: f32 = cast(f32, e0)\n  \
-                 e2: f16 = t1[%0]\n  e3: f32 = cast(f32, e2)\n  e4: f32 = t2[%0]\n{body}"
+                "t0: {level}[9000] input 0 as \"q\"\nt1: {scale}[9000] input 1 as \"s\"\nt2: f32[9000] input 2 as \"x\"\n\
+                 t3: f32[9000] output 0 as \"y\"\n\nkernel 0 map [9000] @ \"n\"\n  e0: {level} = t0[%0]\n  e1: f32 = cast(f32, e0)\n  \
+                 e2: {scale} = t1[%0]\n  e3: f32 = cast(f32, e2)\n  e4: f32 = t2[%0]\n{body}"
             );
             let mut graph = parse(&text).unwrap();
             for t in &mut graph.tensors[..2] {
@@ -509,8 +509,13 @@ mod tests {
             let all = values.kernel(&graph.kernels[0]);
             all[graph.kernels[0].stores[0].value as usize].typical
         };
+        let product = |body: &str| product_of("i8", "f16", body);
         let weight = "  e5: f32 = mul(e3, e1)\n  e6: f32 = mul(e5, e1)\n";
         assert_eq!(product(&format!("{weight}  t3[%0] = e6\n")), USUAL);
+        // Floats of few bits are levels too, but for those that have no bits beside their exponent: these are scales.
+        let once = "  e5: f32 = mul(e3, e1)\n  t3[%0] = e5\n";
+        assert_eq!(product_of("f4e2m1", "f8e8m0", once), USUAL);
+        assert_ne!(product_of("f8e8m0", "f8e8m0", once), USUAL);
         // A factor that is no constant may be large, and so may a function of levels that is no sum or product.
         let large =
             "  e5: f32 = 100000.0:f32\n  e6: f32 = mul(e4, e5)\n  e7: f32 = mul(e6, e1)\n  t3[%0] = e7\n";

@@ -120,7 +120,8 @@ impl Looked {
             if enough || !few || mean < LEAST || slabs < 2 || graph.ty(index).dtype.bits() < 32 {
                 return None;
             }
-            // Twice the mean: most slabs are one block then, whose weights are read and unpacked once.
+            // Twice the mean: most slabs are one block then, whose weights are read and unpacked once. All blocks together have about
+            // three times as many rows as there are, of which those of unused blocks are not computed.
             let length = (2_i64 << (mean as i64).ilog2()).min(MOST);
             Some(Looked {
                 contract: c.clone(),
