@@ -21,13 +21,11 @@ fn bytes_of_fields(fields: u32) -> u32 {
     return (pairs | (pairs << 4u)) & 0x0f0f0f0fu;
 }
 
-// Twice the values of four floats of 4 bits (E2M1), each in a byte, as signed bytes: 0, 1, 2, 3, 4, 6, 8, 12.
-fn twice_e2m1(codes: u32) -> u32 {
-    let code = codes & 0x07070707u;
-    let high = (codes >> 2u) & 0x01010101u;
-    let twice = code + (code & (high * 3u)) + ((high & (code >> 1u) & code) << 1u);
-    let negative = twice & (((codes >> 3u) & 0x01010101u) * 255u);
-    return (0x80808080u + twice - (negative << 1u)) ^ 0x80808080u;
+// Twice the magnitudes of eight floats of 4 bits (E2M1), in the fields of their codes: 0, 1, 2, 3, 4, 6, 8, 12.
+fn twice_magnitudes_e2m1(codes: u32) -> u32 {
+    let high = codes & 0x44444444u;
+    let low = codes & (high - (high >> 2u));
+    return (codes & 0x77777777u) + low + (low & (low << 1u));
 }
 
 // The bits of a small float: `man` bits of mantissa, `max_code` the largest finite number, `over`

@@ -4,6 +4,9 @@
 //! to a word, `scales` the scale of each unit and, where weights have an offset, the scale times the unit's sum. Weights are put into
 //! words of bytes, too: those of 8 bits are such words, and of eight smaller fields the even ones make a word and the odd ones another.
 //! The bytes of rows have the same order.
+//!
+//! A float of 4 bits is two bytes whose sum is twice its value, as a byte alone would need a carry that stays in it: its magnitude,
+//! inverted if it is negative, and its sign, 0 or 1. The dot products of both words are added up.
 
 use super::thin::Staging;
 use super::wgsl::{Module, Scope};
@@ -13,7 +16,6 @@ use crate::kernel::{Body, ExprId, GROUP};
 use crate::schedule::products::integers::Integers;
 use crate::schedule::products::{Results, ThinShape};
 use wgfc_codegen_templates::thin::{Scales, Stage};
-use wgfc_ir::DType;
 
 /// Elements in an element of `staged`.
 const VECTOR: u32 = 16;
@@ -96,9 +98,10 @@ impl Weights {
                     let scale = form.scale.map(|e| m.value(s, e)).transpose()?;
                     let offset = form.offset.map(|e| m.value(s, e)).transpose()?;
                     for row in 0..shape.rows {
-                        let first = q as u32 * self.integers.unit / 4;
-                        let dots = words.iter().zip(first..).map(|(w, at)| {
-                            let lane = ["x", "y", "z", "w"][at as usize & 3];
+                        let first = q * self.integers.unit as usize / 4;
+                        let dots = words.iter().map(|(w, four)| {
+                            let at = first + four;
+                            let lane = ["x", "y", "z", "w"][at & 3];
                             format!("dot4I8Packed({w}, x{u}_{row}_{}.{lane})", at / 4)
                         });
                         let dots = dots.collect::<Vec<String>>().join(" + ");
@@ -127,17 +130,38 @@ impl Weights {
         Ok(())
     }
 
-    /// The integers of a unit as words of four bytes.
-    fn words(&self, m: &mut Module, s: &mut Scope, form: &Affine) -> Result<Vec<String>, Diagnostic> {
+    /// The integers of a unit as words of four bytes, each with the number of its four.
+    fn words(
+        &self,
+        m: &mut Module,
+        s: &mut Scope,
+        form: &Affine,
+    ) -> Result<Vec<(String, usize)>, Diagnostic> {
         if !self.integers.pairs {
             let [term] = &form.terms[..] else {
                 return Err(Diagnostic::internal("bytes are no sum"));
             };
-            let words = term.loads.iter().step_by(4).map(|load| word(m, s, term, *load).map(|(w, _)| w));
-            return words.collect();
+            let words = term.loads.iter().step_by(4).enumerate();
+            return words.map(|(four, load)| Ok((word(m, s, term, *load)?.0, four))).collect();
         }
         let mut words = vec![];
         for eight in 0..self.integers.unit as usize / 8 {
+            if self.integers.floats {
+                let [term] = &form.terms[..] else {
+                    return Err(Diagnostic::internal("floats are no sum"));
+                };
+                let (codes, _) = word(m, s, term, term.loads[eight * 8])?;
+                let magnitudes = m.call("twice_magnitudes_e2m1", &[&codes])?;
+                let magnitudes = s.let_value(&magnitudes);
+                for (four, shifted) in
+                    [magnitudes.to_string(), format!("({magnitudes} >> 4u)")].iter().enumerate()
+                {
+                    let signs = s.let_value(&format!("({codes} >> {}u) & 0x01010101u", four * 4 + 3));
+                    let bytes = s.let_value(&format!("({shifted} & 0x0f0f0f0fu) ^ ({signs} * 255u)"));
+                    words.extend([bytes, signs].map(|w| (w.to_string(), eight * 2 + four)));
+                }
+                continue;
+            }
             for odd in [0, 1] {
                 let mut parts = vec![];
                 for t in &form.terms {
@@ -146,9 +170,6 @@ impl Weights {
                     let shift = lane * bits + odd * bits;
                     let fields = if shift == 0 { w } else { format!("({w} >> {shift}u)") };
                     let bytes = match bits {
-                        4 if t.dtype == DType::F4E2M1 => {
-                            m.call("twice_e2m1", &[&format!("{fields} & 0x0f0f0f0fu")])?
-                        }
                         4 => format!("({fields} & 0x0f0f0f0fu)"),
                         2 => m.call("bytes_of_fields", &[&format!("{fields} & 0x3333u")])?,
                         _ => return Err(Diagnostic::internal("fields of neither 4 nor 2 bits")),
@@ -158,7 +179,8 @@ impl Weights {
                         shift => format!("({bytes} << {shift}u)"),
                     });
                 }
-                words.push(s.let_value(&parts.join(" + ")).to_string());
+                let word = s.let_value(&parts.join(" + ")).to_string();
+                words.push((word, eight * 2 + odd as usize));
             }
         }
         Ok(words)
@@ -174,7 +196,7 @@ impl Weights {
         (lines, staging): (&[Vec<ExprId>], &Staging),
     ) -> Result<Stage, Diagnostic> {
         let Staging { turns, width, per_line, subgroup, .. } = staging;
-        let Integers { unit, pairs, offsets } = self.integers;
+        let Integers { unit, pairs, offsets, .. } = self.integers;
         let threads = shape.threads();
         let (blocks, vectors, units) = (per_line * width / shape.k, shape.k / VECTOR, shape.k / unit);
         for (u, scope) in turns.iter().enumerate() {

@@ -78,7 +78,8 @@ pub fn affine(body: &mut Body, elements: &[ExprId]) -> Option<Affine> {
     let sum = form.terms.iter().map(Term::range).fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1));
     // Bytes are taken as they are, and other fields have room for a few bits beside them.
     let alone = form.terms.len() == 1 && form.terms[0].factor == 1;
-    let fields = form.terms.iter().all(|t| t.dtype.bits() < 8 && t.factor > 0 && t.factor.count_ones() == 1);
+    let field = |t: &Term| t.dtype.bits() < 8 && t.dtype.class() != Class::Float;
+    let fields = form.terms.iter().all(|t| field(t) && t.factor > 0 && t.factor.count_ones() == 1);
     ((alone || fields) && (-128..=127).contains(&sum.0) && (-128..=127).contains(&sum.1)).then_some(form)
 }
 

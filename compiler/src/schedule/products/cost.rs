@@ -3,6 +3,7 @@
 //! Each form only counts its work: [`Launch`] makes a time of the counts, the same way for all, so that forms can be compared with each
 //! other.
 
+use super::integers::Integers;
 use super::problem::Problem;
 use super::window::Window;
 use super::{Block, Contiguous, Cooperative, Product, Thin, ThinShape, Tiled};
@@ -319,6 +320,8 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
     const NARROW: f64 = 6.0;
     /// Operations that put a field of less than 8 bits into a byte: a mask and half a shift for four.
     const UNPACKED: f64 = 0.375;
+    /// Operations that put a float of 4 bits into two bytes: 17 for eight.
+    const UNPACKED_FLOAT: f64 = 2.125;
     /// Operations that scale the dot product of a unit.
     const SCALED: f64 = 4.0;
     /// Operations that round an element of a row: its magnitude, a share of the greatest, a product, two conversions, a word of four, their sum.
@@ -350,14 +353,19 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
         Some(i) => f64::from(i.bytes(t.rows, s.depth as u32)),
         None => stage(SUM * rows * s.depth, 0.0),
     };
-    // A dot product is one instruction for four terms; of a unit, a conversion, the scales, and what makes them.
-    let (dots, unit) = match integers {
+    // A dot product is one instruction for four terms, two for floats; of a unit, a conversion, the scales, and what makes them.
+    let (packed, unit) = match integers {
         Some(i) => (4.0, f64::from(i.unit)),
         None => (1.0, 1.0),
     };
+    let words = if integers.is_some_and(|i| i.floats) { 2.0 } else { 1.0 };
     let made = match integers {
         Some(i) => {
-            let fields = if i.pairs { UNPACKED } else { 0.0 };
+            let fields = match i {
+                Integers { floats: true, .. } => UNPACKED_FLOAT,
+                Integers { pairs: true, .. } => UNPACKED,
+                _ => 0.0,
+            };
             fields + (p.making[1].value + rows * SCALED) / unit
         }
         None => p.making[1].element(wide),
@@ -370,7 +378,7 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
         kind: Kind::Matrices,
         workgroup_bytes: f64::from(t.workgroup_bytes(p.results, g.room())) + staged_bytes,
         memory: s.columns * spread + s.results,
-        multiply_adds: blocks * k * cols * products * rows / dots,
+        multiply_adds: blocks * k * cols * products * rows * words / packed,
         operations: blocks * (k * cols * products * made + narrow)
             + stage(
                 rows * s.depth * (p.making[0].element(1.0) + rounding),
@@ -378,7 +386,7 @@ fn thin(g: &Thin, p: &Problem, s: &Sizes) -> Launch {
             ),
         loads: blocks * (k * cols * products * y / width + stage(0.0, row_loads)),
         turns: steps * threads,
-        shared: SUM * (blocks * stage(rows * k, 0.0) / dots + 2.0 * sums * threads / joined),
+        shared: SUM * (blocks * stage(rows * k, 0.0) / packed + 2.0 * sums * threads / joined),
         cached: blocks * (k * cols * p.bits / 8.0 + stage(0.0, rows * k * SUM)),
         fetched: f64::from(t.tile_cols()) * s.depth * p.bits / 8.0 * spread + rows * s.depth * element,
         stored: rows * f64::from(t.tile_cols()) * SUM,

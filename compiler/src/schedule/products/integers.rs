@@ -10,7 +10,7 @@ use crate::device::DeviceProfile;
 use crate::kernel::integers::affine;
 use crate::kernel::substitute::{K, substitute};
 use crate::kernel::{Body, GROUP, Kernel};
-use wgfc_ir::Poly;
+use wgfc_ir::{Class, Poly};
 
 /// The least number of elements that share a scale.
 pub const LEAST: u32 = 16;
@@ -22,6 +22,8 @@ pub struct Integers {
     pub unit: u32,
     /// Whether weights have less than 8 bits: then bytes are the even and the odd elements of eight neighbours.
     pub pairs: bool,
+    /// Whether they are floats of 4 bits, of which a word of signs is multiplied beside one of magnitudes.
+    pub floats: bool,
     /// Whether a number is added to them, for which sums of the rows are needed.
     pub offsets: bool,
 }
@@ -52,8 +54,8 @@ pub fn integers(kernel: &Kernel, o: &Operands) -> Option<Integers> {
     let mut domain = kernel.domain();
     let variables = domain.len();
     domain[K] = o.depth.div(&group, &[]);
-    let mut out = Integers { unit: GROUP, pairs: true, offsets: false };
-    let (mut bytes, mut fields) = (false, false);
+    let mut out = Integers { unit: GROUP, pairs: true, floats: false, offsets: false };
+    let (mut bytes, mut fields, mut floats) = (false, false, false);
     for root in &o.ys {
         let mut body = Body::default();
         let mut elements = vec![];
@@ -68,12 +70,17 @@ pub fn integers(kernel: &Kernel, o: &Operands) -> Option<Integers> {
         for elements in elements.chunks(unit) {
             let form = affine(&mut body, elements)?;
             out.offsets |= form.zero != 0 || form.offset.is_some();
-            bytes |= form.terms.iter().any(|t| t.dtype.bits() == 8);
-            fields |= form.terms.iter().any(|t| t.dtype.bits() < 8);
+            for dtype in form.terms.iter().map(|t| t.dtype) {
+                match dtype.bits() {
+                    8 => bytes = true,
+                    _ if dtype.class() == Class::Float => floats = true,
+                    _ => fields = true,
+                }
+            }
         }
     }
-    out.pairs = fields;
-    (bytes != fields).then_some(out)
+    (out.pairs, out.floats) = (!bytes, floats);
+    ([bytes, fields, floats].iter().filter(|kind| **kind).count() == 1).then_some(out)
 }
 
 /// Blocks for few rows whose rows are rounded, where the device has room for them.
