@@ -29,6 +29,7 @@ mod build;
 mod chat;
 mod choose;
 mod chooser;
+mod chunks;
 mod constraint;
 mod continuous;
 mod embed;
@@ -72,6 +73,7 @@ use crate::value_info::ValueInfo;
 use crate::{Error, Problem, Tensor};
 use choose::Choice;
 use chooser::Chooser;
+use chunks::Chunks;
 use roles::Input;
 use speculate::Speculation;
 use std::collections::BTreeSet;
@@ -112,7 +114,7 @@ pub struct Generator {
     inputs: Vec<Input>,
     vocabulary: usize,
     capacity: usize,
-    chunk: usize,
+    chunks: Chunks,
     /// The features for which tokens of the prompt stand.
     pictures: Pictures,
     /// The number of positions of the cache that are valid. A run that was started ahead of need may have written beyond

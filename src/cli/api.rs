@@ -137,7 +137,7 @@ fn compiled<T>(
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
     let options = GeneratorOptions {
-        prompt_chunk: a.prompt_chunk.unwrap_or(chunk).max(1),
+        prompt_chunk: Some(a.prompt_chunk.unwrap_or(chunk).max(1)),
         ..generate::options(&a.decoder, &mut cache, a.capacity)
     };
     let what = format!("compiling {} and loading its weights", shown(&a.model));

@@ -151,7 +151,7 @@ fn cached(
     let need = [longest, WARM_UP, tokens, 1].into_iter().fold(0, usize::saturating_add);
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(256).unwrap_or(need)),
-        prompt_chunk: 1,
+        prompt_chunk: Some(1),
         ..options(a, cache)
     };
     let make = |options: &GeneratorOptions| {
@@ -244,7 +244,7 @@ fn first_tokens(
     let Some(longest) = a.prompt.iter().copied().max() else { return Ok(vec![]) };
     let options = GeneratorOptions {
         capacity: (longest as usize).saturating_add(1).next_multiple_of(256),
-        prompt_chunk: a.prompt_chunk as usize,
+        prompt_chunk: a.prompt_chunk.map(|n| n as usize),
         ..options(a, cache)
     };
     let mut generator = {

@@ -31,7 +31,7 @@ pub fn main(a: &BenchPerplexityArgs, t: &Terminal) -> Result<(), Error> {
     let gpu = adapter::open(&a.decoder.adapter, t)?;
     let mut cache = DeviceCache::open(&a.decoder.cache, &gpu, t);
     let options = GeneratorOptions {
-        prompt_chunk: a.prompt_chunk as usize,
+        prompt_chunk: Some(a.prompt_chunk as usize),
         ..generate::options(&a.decoder, &mut cache, windows.length)
     };
     let mut scorer = {

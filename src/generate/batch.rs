@@ -329,7 +329,7 @@ impl BatchGenerator {
         let mut started = None;
         let mut at = 0;
         while at < together {
-            let n = self.generator.chunk.min(together - at);
+            let n = self.generator.chunks.usual().min(together - at);
             let columns: Vec<&[i64]> =
                 feeds.iter().map(|f| &f[at.min(body(f))..(at + n).min(body(f))]).collect();
             at += n;
@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn sequences_do_not_see_each_other() {
         let feeds: [&[i64]; 4] = [&[3, 1, 36, 0, 8, 5, 22], &[7], &[30, 30, 2], &[9, 4, 11, 6, 1, 2]];
-        let options = GeneratorOptions { prompt_chunk: 4, ..GeneratorOptions::default() };
+        let options = GeneratorOptions { prompt_chunk: Some(4), ..GeneratorOptions::default() };
         if wgfc_runtime::testing::gpus().is_empty() {
             return;
         }

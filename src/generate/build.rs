@@ -1,6 +1,7 @@
 //! The creation of a generator: its programs are compiled side by side, checked against the device's memory, and uploaded.
 
 use super::chooser::Chooser;
+use super::chunks::Chunks;
 use super::fits::Sizes;
 use super::programs::{
     self, Compilations, Features, Verifier, compilations, compile, share_weights, vocabulary,
@@ -41,6 +42,8 @@ struct Programs {
     short: Program,
     /// The one that verifies proposals.
     verifier: Option<Verifier>,
+    /// The tokens of runs of the one for prompts.
+    chunks: Chunks,
     /// The fingerprint of the model's file.
     model: String,
 }
@@ -60,9 +63,10 @@ impl Generator {
                 return Err(Error::usage(message, "give the model itself"));
             }
             let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
-            let long = long.filter(|_| options.prompt_chunk > 1);
+            let long = long.filter(|_| options.chunk() > 1);
             let profile = DeviceProfile::default().with_limits(gpu.profile());
-            let programs = Programs { long, short, verifier: None, model: saved::fingerprint(&[]) };
+            let chunks = long.as_ref().map_or(Chunks::single(), |p| Chunks::of(p, options, &gpu, None));
+            let programs = Programs { long, short, verifier: None, chunks, model: saved::fingerprint(&[]) };
             // A compiled folder is not trusted.
             let made =
                 Generator::of(&gpu, programs, options, profile, (Checks::default(), None, start), &|_| None);
@@ -106,7 +110,9 @@ impl Generator {
             long.iter().chain([&short]).for_each(|p| share_weights(p, &mut v.program));
         }
         let model = saved::fingerprint(file.bytes());
-        let programs = Programs { long, short, verifier, model };
+        let room = sizes.get().and_then(|s| s.room(options, have));
+        let chunks = long.as_ref().map_or(Chunks::single(), |p| Chunks::of(p, options, &gpu, room));
+        let programs = Programs { long, short, verifier, chunks, model };
         // The programs have just been compiled in this process.
         let refused = |have| Some(sizes.get()?.refused(options, have, least));
         let how = (Checks::Trusted, caches.fixed, start);
@@ -126,7 +132,7 @@ impl Generator {
         refused: &dyn Fn(Option<u64>) -> Option<Error>,
     ) -> Result<Generator, Error> {
         let (compiled, before) = (Instant::now(), gpu.uploads());
-        let Programs { long, short, verifier, model } = programs;
+        let Programs { long, short, verifier, chunks, model } = programs;
         let how = SessionOptions {
             checks,
             capacity: options.capacity.min(ROOM),
@@ -177,7 +183,7 @@ impl Generator {
             vocabulary,
             capacity: options.capacity.min(fixed.unwrap_or(usize::MAX)),
             pictures: Pictures::new(long.as_ref()),
-            chunk: long.map_or(1, |long| programs::chunk(&long, options.prompt_chunk)),
+            chunks,
             kept: 0,
             written: fixed.map(|_| 0),
             pending: None,

@@ -137,7 +137,7 @@ impl Embedder {
         let own = |s: &String| *s == seq || Some(s) == symbols.batch.as_ref();
         let pasts: Vec<String> = roles::symbols_of(&past, &seq).into_iter().filter(|s| !own(s)).collect();
         common.dims = pasts.into_iter().map(|s| (s, 0)).collect();
-        let tokens = i64::try_from(options.prompt_chunk).unwrap_or(i64::MAX);
+        let tokens = i64::try_from(options.chunk()).unwrap_or(i64::MAX);
         common.expect.0.entry(seq).or_insert(tokens);
 
         let mut found = None;
@@ -169,7 +169,7 @@ impl Embedder {
             vocabulary: found.vocabulary,
             width: found.width,
             capacity: programs::chunk(&program, options.capacity),
-            chunk: options.prompt_chunk.max(1),
+            chunk: options.chunk(),
             batch: symbols.batch,
             warnings: program.stats.warnings.clone(),
         })

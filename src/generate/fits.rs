@@ -87,6 +87,13 @@ impl Sizes {
         if need > have { Err(self.refused(options, Some(have), least)) } else { Ok(()) }
     }
 
+    /// The memory that the weights and the whole cache leave.
+    pub fn room(&self, options: &GeneratorOptions, have: Option<u64>) -> Option<u64> {
+        let weights = self.weights(options.precision, options.weights);
+        let cache = self.cache(options.precision, options.cache, options.capacity);
+        Some(have?.saturating_sub(weights).saturating_sub(cache))
+    }
+
     /// A warning if the whole cache does not fit beside the weights.
     pub fn warning(&self, options: &GeneratorOptions, have: Option<u64>) -> Option<String> {
         let left = have?.saturating_sub(self.weights(options.precision, options.weights));

@@ -1,5 +1,6 @@
 //! How a generator is set up, and what is asked of it.
 
+use super::chunks::USUAL;
 use super::{Constraint, ImageFeatures, Sampling};
 use crate::{Fusion, Tensor, Tuning};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +46,9 @@ pub struct GeneratorOptions {
     /// the positions in use, or up to twice as much.
     pub capacity: usize,
     /// The most tokens of a prompt that one run of the model takes, at least 1. Larger chunks need more memory, smaller ones
-    /// more time. With 1 there is no program for prompts.
-    pub prompt_chunk: usize,
+    /// more time. With 1 there is no program for prompts. Without a number a run takes 512, or up to 4,096 where the device's memory
+    /// and speed allow it.
+    pub prompt_chunk: Option<usize>,
     /// How much is fused.
     pub fusion: Fusion,
     /// Techniques of full fusion that are not applied.
@@ -81,12 +83,19 @@ pub struct GeneratorOptions {
     pub context: BTreeMap<String, Tensor>,
 }
 
+impl GeneratorOptions {
+    /// The tokens of a prompt that its program is compiled for.
+    pub(super) fn chunk(&self) -> usize {
+        self.prompt_chunk.unwrap_or(USUAL).max(1)
+    }
+}
+
 impl Default for GeneratorOptions {
-    /// A capacity of 2048 positions and chunks of 512 tokens, on the adapter that `WGFC_ADAPTER` names or else the best one.
+    /// A capacity of 2048 positions and chunks that the device decides, on the adapter that `WGFC_ADAPTER` names or else the best one.
     fn default() -> GeneratorOptions {
         GeneratorOptions {
             capacity: 2048,
-            prompt_chunk: 512,
+            prompt_chunk: None,
             fusion: Fusion::default(),
             without: BTreeSet::new(),
             adapter: AdapterChoice::from_env(),

@@ -114,7 +114,7 @@ impl Scorer {
         let several = long.is_some();
         let (program, fixed) =
             programs::compile_scoring(decoder.model(), &long.unwrap_or(single), &options.context)?;
-        let chunk = if several { programs::chunk(&program, options.prompt_chunk) } else { 1 };
+        let chunk = if several { programs::chunk(&program, options.chunk()) } else { 1 };
         let capacity = options.capacity.min(fixed.unwrap_or(usize::MAX));
         Scorer::of(&gpu, &program, options, (chunk, capacity), Checks::Trusted)
     }

@@ -63,8 +63,8 @@ pub(super) fn compilations(
     batch: usize,
 ) -> Result<Compilations, Error> {
     let common = common(gpu, decoder, options)?;
-    let mut all = both(decoder.source()?, common, batch, options.prompt_chunk)?;
-    all.long = all.long.filter(|_| options.prompt_chunk > 1);
+    let mut all = both(decoder.source()?, common, batch, options.chunk())?;
+    all.long = all.long.filter(|_| options.chunk() > 1);
     Ok(all)
 }
 
@@ -100,9 +100,9 @@ pub(super) fn paged(
         one.dims.insert("seq".into(), 1);
         one
     };
-    let prompts = (options.prompt_chunk > 1).then(|| {
+    let prompts = (options.chunk() > 1).then(|| {
         let mut long = of(1);
-        long.expect.0.entry("seq".into()).or_insert(extent(options.prompt_chunk));
+        long.expect.0.entry("seq".into()).or_insert(extent(options.chunk()));
         long
     });
     Ok(PagedCompilations { prompts, each: rows.iter().copied().map(single).collect() })
@@ -401,10 +401,15 @@ fn conditions(graph: &Graph) -> Vec<Poly> {
     found
 }
 
+/// The symbol of the number of tokens of a run.
+pub(super) fn tokens_symbol(program: &Program) -> Option<String> {
+    let ports = program_values(&program.inputs);
+    Some(roles::ids(&ports)?.shape.last()?.symbols().into_iter().next()?.to_string())
+}
+
 /// The tokens of a run for prompts: at most `most`, and at most as many as the model accepts.
 pub(super) fn chunk(program: &Program, most: usize) -> usize {
-    let ports = program_values(&program.inputs);
-    let symbol = roles::ids(&ports).and_then(|p| p.shape.last()?.symbols().into_iter().next());
+    let symbol = tokens_symbol(program);
     let fits = |n: usize| {
         let value = |s: &str| if symbol.as_deref() == Some(s) { i64::try_from(n).ok() } else { None };
         // Requirements with other symbols are checked in each run.

@@ -250,7 +250,8 @@ mod tests {
 
     fn generator(name: &str, speculate: usize) -> Generator {
         let path = format!("{}/fixtures/decoders/{name}/model.gguf", env!("CARGO_MANIFEST_DIR"));
-        let options = GeneratorOptions { capacity: 160, prompt_chunk: 4, speculate, ..Default::default() };
+        let options =
+            GeneratorOptions { capacity: 160, prompt_chunk: Some(4), speculate, ..Default::default() };
         Generator::new(&Decoder::open(Path::new(&path)).unwrap(), &options).unwrap()
     }
 

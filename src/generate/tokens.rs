@@ -20,14 +20,21 @@ impl Generator {
 
     /// Starts the runs that append `ids` to the states but for the last of them. Returns where its tokens begin.
     pub(super) fn start_all_but_last(&mut self, ids: &[i64]) -> Result<usize, Error> {
-        let last = ids.len().saturating_sub(1) / self.chunk * self.chunk;
-        for ids in ids[..last].chunks(self.chunk) {
+        let mut last = 0;
+        while ids.len() - last > self.chunks.next() {
+            let ids = &ids[last..last + self.chunks.next()];
             let past = self.positions();
             self.reserve(past + ids.len())?;
             let (given, n) = self.pictures.given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
             let session = session(&mut self.prefill, &mut self.decode, n);
+            let start = Instant::now();
             session.run_on_device_blocking(&given).map_err(device_error)?;
+            if self.chunks.varies() {
+                session.gpu().wait_blocking().map_err(device_error)?;
+                self.chunks.took(ids.len(), start.elapsed());
+            }
             self.wrote(ids.len());
+            last += ids.len();
         }
         Ok(last)
     }

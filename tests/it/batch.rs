@@ -16,7 +16,7 @@ fn options() -> Vec<GeneratorOptions> {
     let adapter = |n: &str| n.parse::<AdapterChoice>().unwrap();
     let options = |n: &str| GeneratorOptions {
         capacity: 60,
-        prompt_chunk: 4,
+        prompt_chunk: Some(4),
         adapter: adapter(n),
         fusion: Fusion::Full,
         ..GeneratorOptions::default()

@@ -215,7 +215,11 @@ fn likelihoods_are_those_of_transformers() {
         let decoder = Decoder::open(&at.join(model)).unwrap();
         for gpu in Backend::adapters() {
             for prompt_chunk in [1, 5, 512] {
-                let options = GeneratorOptions { capacity: 11, prompt_chunk, ..GeneratorOptions::default() };
+                let options = GeneratorOptions {
+                    capacity: 11,
+                    prompt_chunk: Some(prompt_chunk),
+                    ..GeneratorOptions::default()
+                };
                 let mut scorer = Scorer::on_device(gpu.clone(), &decoder, &options).unwrap();
                 let near = |got: &[f64], want: &[f64]| {
                     let d = got.iter().zip(want).fold(0f64, |m, (g, w)| m.max((g - w).abs()));
@@ -258,7 +262,8 @@ fn static_caches_generate_what_transformers_does() {
         let row = |i: usize| Tensor::from_f32(vec![96], &want[96 * i..96 * (i + 1)]);
         for gpu in Backend::adapters() {
             for prompt_chunk in [3, 512] {
-                let options = GeneratorOptions { prompt_chunk, ..GeneratorOptions::default() };
+                let options =
+                    GeneratorOptions { prompt_chunk: Some(prompt_chunk), ..GeneratorOptions::default() };
                 let mut g = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
                 assert_eq!((g.capacity(), g.is_empty()), (24, true));
                 let all: Vec<i64> = g.generate(&ids, &greedy(8)).unwrap().map(|t| t.unwrap()).collect();

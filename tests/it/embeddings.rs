@@ -16,7 +16,7 @@ fn tensor(name: &str) -> Tensor {
 
 fn embedder(model: &str, pooling: Pooling, capacity: usize, chunk: usize) -> Option<Embedder> {
     let gpu = wgfc::runtime::testing::gpus().first()?;
-    let options = GeneratorOptions { capacity, prompt_chunk: chunk, ..GeneratorOptions::default() };
+    let options = GeneratorOptions { capacity, prompt_chunk: Some(chunk), ..GeneratorOptions::default() };
     Some(Embedder::on_device(gpu, &Decoder::open(&fixture(model)).unwrap(), pooling, &options).unwrap())
 }
 

@@ -14,7 +14,7 @@ fn decoder() -> Decoder {
 
 fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
     let adapter = adapter.parse::<AdapterChoice>().unwrap();
-    GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter, ..Default::default() }
+    GeneratorOptions { capacity: 40, prompt_chunk: Some(4), fusion, adapter, ..Default::default() }
 }
 
 /// A generator on each available adapter, with room for `capacity` tokens.
@@ -77,6 +77,21 @@ fn greedy_tokens_are_those_of_a_full_recompute() {
                 assert_eq!(tokens(&mut g, prompt, &ask(11)), greedy(prompt, 11), "{fusion:?}");
                 assert_eq!(g.len(), prompt.len() + 11);
             }
+        }
+    }
+}
+
+#[test]
+fn long_prompts_take_runs_of_any_length() {
+    let prompt: Vec<i64> = (0..1300).map(|i| i * 11 % 37).collect();
+    for gpu in gpus().iter().take(1) {
+        let adapter = gpu.summary().name.parse().unwrap();
+        let options = GeneratorOptions { capacity: 2100, adapter, ..GeneratorOptions::default() };
+        let fixed = GeneratorOptions { prompt_chunk: Some(512), ..options.clone() };
+        let [mut a, mut b] = [options, fixed].map(|o| Generator::new(&decoder(), &o).unwrap());
+        // The second prompt takes as many tokens a run as the first one has shown to be possible.
+        for n in [1300, 700] {
+            assert_eq!(tokens(&mut a, &prompt[..n], &ask(7)), tokens(&mut b, &prompt[..n], &ask(7)));
         }
     }
 }

@@ -131,7 +131,7 @@ fn generators_have_caches_of_8_bits() {
     for gpu in gpus() {
         let options = GeneratorOptions {
             capacity: 160,
-            prompt_chunk: 8,
+            prompt_chunk: Some(8),
             cache: CacheType::Q8,
             ..GeneratorOptions::default()
         };

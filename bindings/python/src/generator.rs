@@ -25,11 +25,11 @@ use wgfc::{Cache, Error, GeneratorOptions, speeds};
 
 /// A language model on a device, with the cache of one sequence.
 ///
-/// `Generator(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=(), context=None,
+/// `Generator(model, adapter=None, *, capacity=2048, prompt_chunk=None, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=(), context=None,
 /// cache=True, progress=None)`
 ///
 /// `model` is a `Decoder`, or the path of one. `adapter` is as for `Session`. The cache may grow to `capacity` positions; a run
-/// takes at most `prompt_chunk` tokens of a prompt. `precision`, `weights`, `activations`, `cache_type` and `keep_f32` are as for `wgfc.compile`.
+/// takes at most `prompt_chunk` tokens of a prompt; without a number 512, or up to 4,096 where the device's memory and speed allow it. `precision`, `weights`, `activations`, `cache_type` and `keep_f32` are as for `wgfc.compile`.
 /// `context` is a dict with the values of further inputs of the model, which are the same in all runs, such as what an encoder made. Compiled
 /// kernels are kept in the user's cache folder unless `cache` is false, and `progress` is called with `("kernels", compiled, all)`.
 ///
@@ -132,9 +132,9 @@ impl Generator {
 #[pymethods]
 impl Generator {
     #[new]
-    #[pyo3(signature = (model, adapter=None, *, capacity=2048, prompt_chunk=512, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=vec![], context=None, cache=true, progress=None))]
+    #[pyo3(signature = (model, adapter=None, *, capacity=2048, prompt_chunk=None, precision="f32", weights=None, activations=None, cache_type=None, keep_f32=vec![], context=None, cache=true, progress=None))]
     #[pyo3(
-        text_signature = "(model, adapter=None, *, capacity=2048, prompt_chunk=512, precision=\"f32\", weights=None, activations=None, cache_type=None, keep_f32=(), context=None, cache=True, progress=None)"
+        text_signature = "(model, adapter=None, *, capacity=2048, prompt_chunk=None, precision=\"f32\", weights=None, activations=None, cache_type=None, keep_f32=(), context=None, cache=True, progress=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
     fn create(
@@ -142,7 +142,7 @@ impl Generator {
         model: &Bound<'_, PyAny>,
         adapter: Option<&Bound<'_, PyAny>>,
         capacity: usize,
-        prompt_chunk: usize,
+        prompt_chunk: Option<usize>,
         precision: &str,
         weights: Option<&str>,
         activations: Option<&str>,

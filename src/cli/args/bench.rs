@@ -159,9 +159,9 @@ pub struct BenchDecodeArgs {
     /// Also the time to the first token behind a prompt of so many tokens; may be repeated
     #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
     pub prompt: Vec<u32>,
-    /// The most tokens of a prompt that one run takes
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
-    pub prompt_chunk: u32,
+    /// The most tokens of a prompt that one run takes [default: 512, or up to 4096 where the device's memory and speed allow it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub prompt_chunk: Option<u32>,
     /// Positions in the cache before the tokens that count; may be repeated [default: 64]
     #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
     pub past: Vec<usize>,

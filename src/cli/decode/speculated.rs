@@ -65,7 +65,7 @@ pub fn measure(
     let positions = s.proposed() + 1;
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or(longest.max(tokens + WARM_UP).saturating_add(positions + 1)),
-        prompt_chunk: 1,
+        prompt_chunk: Some(1),
         speculate: s.proposed(),
         ..options(a, cache)
     };

@@ -71,7 +71,7 @@ fn a_conversation_stays_in_the_cache() {
     let options = ChatOptions::default();
     let request = Request { max_new_tokens: 6, ..Request::default() };
     for gpu in wgfc_runtime::testing::gpus() {
-        let how = GeneratorOptions { prompt_chunk: 4, ..GeneratorOptions::default() };
+        let how = GeneratorOptions { prompt_chunk: Some(4), ..GeneratorOptions::default() };
         let make = || Generator::on_device(gpu.clone(), &decoder, &how).unwrap();
         let mut one = make();
         let mut messages = vec![Message::system("you")];

@@ -226,7 +226,11 @@ mod tests {
         let gpu = gpus.first()?;
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/decoders/llama/model.gguf");
         let decoder = Decoder::open(&path).unwrap();
-        let options = GeneratorOptions { capacity: 64, prompt_chunk, ..GeneratorOptions::default() };
+        let options = GeneratorOptions {
+            capacity: 64,
+            prompt_chunk: Some(prompt_chunk),
+            ..GeneratorOptions::default()
+        };
         let one = Generator::on_device(gpu.clone(), &decoder, &options).unwrap();
         Some((one, Paged::on_device(gpu.clone(), &decoder, batch, &options).unwrap()))
     }

@@ -144,7 +144,7 @@ impl Rows {
         if let Some(limits) = limits_of([&choice]) {
             self.batch.generator.chooser.prepare(limits)?;
         }
-        let chunk = self.batch.generator.chunk;
+        let chunk = self.batch.generator.chunks.usual();
         let is_idle = self.running() == 0;
         let (row, fed) = match self.reuse(prompt, request.max_new_tokens)? {
             Some(reused) => reused,
@@ -264,7 +264,7 @@ impl Rows {
 
     /// The number of positions of the next run, and whether it is one of prompts, which chooses no tokens.
     fn next_run(&self) -> (usize, bool) {
-        let chunk = self.batch.generator.chunk;
+        let chunk = self.batch.generator.chunks.usual();
         let running = || self.rows.iter().flatten();
         let n = if self.batch.own_ends {
             let waiting = self.after_prompts && running().any(|s| s.pending().len() == 1);

@@ -57,7 +57,8 @@ fn sequences_equal_single_runs() {
         ("phi3/model.gguf", 3, 26, 4),
         ("gemma3/model.gguf", 2, 60, 4),
     ] {
-        let options = GeneratorOptions { capacity, prompt_chunk, ..GeneratorOptions::default() };
+        let options =
+            GeneratorOptions { capacity, prompt_chunk: Some(prompt_chunk), ..GeneratorOptions::default() };
         let decoder = decoder(model);
         let mut one = Generator::new(&decoder, &options).unwrap();
         let mut all = ContinuousGenerator::new(&decoder, batch, &options).unwrap();

@@ -11,7 +11,8 @@ fn decoder(name: &str) -> Decoder {
 }
 
 fn generator(decoder: &Decoder, capacity: usize) -> Generator {
-    let options = GeneratorOptions { capacity, prompt_chunk: 4, speculate: 7, ..GeneratorOptions::default() };
+    let options =
+        GeneratorOptions { capacity, prompt_chunk: Some(4), speculate: 7, ..GeneratorOptions::default() };
     Generator::new(decoder, &options).unwrap()
 }
 
@@ -123,7 +124,7 @@ fn a_smaller_model_proposes() {
     }
     let (own, other) = (decoder("llama"), decoder("mistral"));
     let mut g = generator(&own, 64);
-    let options = GeneratorOptions { prompt_chunk: 4, ..GeneratorOptions::default() };
+    let options = GeneratorOptions { prompt_chunk: Some(4), ..GeneratorOptions::default() };
     for request in [&requests(24)[0], &requests(24)[2]] {
         let want = single(&mut g, &[3, 1, 36, 0, 8], request);
         // The model itself, whose greedy proposals are all right, and another one.

@@ -49,7 +49,7 @@ fn tokens(g: &mut Generator, prompt: &[i64], request: &Request) -> Vec<i64> {
 
 #[test]
 fn pictures_and_texts_give_the_tokens_of_transformers() {
-    let options = GeneratorOptions { capacity: 96, prompt_chunk: 7, ..Default::default() };
+    let options = GeneratorOptions { capacity: 96, prompt_chunk: Some(7), ..Default::default() };
     for name in ["idefics3", "llava"] {
         let model = Expected::open(name);
         let d = &model.decoder;
@@ -126,7 +126,7 @@ fn sequences_with_pictures_run_side_by_side() {
         let model = Expected::open(name);
         let d = &model.decoder;
         for gpu in wgfc_runtime::testing::gpus().iter().take(1) {
-            let options = GeneratorOptions { capacity: 64, prompt_chunk: 8, ..Default::default() };
+            let options = GeneratorOptions { capacity: 64, prompt_chunk: Some(8), ..Default::default() };
             let mut encoder = ImageEncoder::on_device(gpu.clone(), d, &options).unwrap();
             let given = npy::read(&model.folder.join("pixel_values.npy")).unwrap();
             let one = encoder.encode_pixels(&given).unwrap();
@@ -244,7 +244,7 @@ fn what_does_not_fit_is_refused_in_words() {
     says(g.begin(&of(&good[0]), &ask(&[])).err().unwrap(), "not among the pictures of the request");
     says(g.begin(&of(&wide), &ask(std::slice::from_ref(&wide))).err().unwrap(), "has 33 numbers");
     let mut one =
-        Generator::on_device(gpu.clone(), d, &GeneratorOptions { prompt_chunk: 1, ..options.clone() })
+        Generator::on_device(gpu.clone(), d, &GeneratorOptions { prompt_chunk: Some(1), ..options.clone() })
             .unwrap();
     says(one.begin(&of(&good[0]), &ask(&good)).err().unwrap(), "no program for prompts that takes one");
     // The program for words alone has none either.

@@ -95,7 +95,7 @@ impl Paged {
         let mut pages = Pages::new(PAGE);
         pages.grow(first);
         Ok(Paged {
-            chunk: if prompts.is_some() { options.prompt_chunk } else { 1 },
+            chunk: if prompts.is_some() { options.chunk() } else { 1 },
             prompts,
             widths,
             vocabulary,

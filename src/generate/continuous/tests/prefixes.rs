@@ -32,7 +32,7 @@ fn reused_prefixes_change_no_token() {
         // Attention within a window of a few positions; pages.
         ("gemma3", 2, 300),
     ] {
-        let options = GeneratorOptions { capacity, prompt_chunk: 8, ..GeneratorOptions::default() };
+        let options = GeneratorOptions { capacity, prompt_chunk: Some(8), ..GeneratorOptions::default() };
         let decoder = decoder(model);
         let mut one = Generator::new(&decoder, &options).unwrap();
         let mut all = ContinuousGenerator::new(&decoder, batch, &options).unwrap();
