@@ -387,8 +387,9 @@ impl Maker<'_> {
         }
     }
 
-    /// The sum of the elements where an input is positive. The selection may itself be an output. It is made by an
-    /// input rather than by a computed value, because inputs are exact and rounding cannot change the selection.
+    /// The sum of the elements where an input is positive, of floats divided by how many there may be. The selection may
+    /// itself be an output. It is made by an input rather than by a computed value, because inputs are exact and rounding
+    /// cannot change the selection.
     fn chosen(&mut self, x: Value) -> Made {
         let borders: Vec<Value> = self.b.graph.inputs.iter().map(|b| b.value).collect();
         let by = *self.rng.pick(&borders).ok_or("no inputs")?;
@@ -407,7 +408,7 @@ impl Maker<'_> {
         let place = self.b.binary_scalar(BinaryOp::Sub, running, 1.0)?;
         let nowhere = self.b.int(DType::I32, i64::from(i32::MAX));
         let to = self.b.select(holds, place, nowhere)?;
-        let places = self.b.iota(&[all], Poly::var(0), DType::I32)?;
+        let places = self.b.iota(std::slice::from_ref(&all), Poly::var(0), DType::I32)?;
         let index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
         let places = self.b.push(Op::Place { shape: vec![n], index }, &[places, to])?;
         let flat = self.b.shape(x).iter().product();
@@ -416,8 +417,15 @@ impl Maker<'_> {
         if self.rng.one_in(3) && self.sized.len() < 2 {
             self.sized.push(found);
         }
-        let op = if self.b.dtype(x) == DType::Bool { ReduceOp::Max } else { ReduceOp::Sum };
-        self.b.reduce(op, found, &[0], self.rng.one_in(2))
+        let dtype = self.b.dtype(x);
+        let op = if dtype == DType::Bool { ReduceOp::Max } else { ReduceOp::Sum };
+        let sum = self.b.reduce(op, found, &[0], self.rng.one_in(2))?;
+        if dtype != DType::F32 {
+            return Ok(sum);
+        }
+        // A long sum is off by more than what follows it, such as a sine, may be.
+        let most = self.b.dim_scalar(&(&all + 1), DType::F32)?;
+        self.b.binary(BinaryOp::Div, sum, most)
     }
 
     fn contract(&mut self, x: Value) -> Made {
