@@ -341,12 +341,11 @@ export class Generator {
 
   /** The number of positions that the cache holds. */
   #held(): number {
-    return this.model.states.find((s) => s.length !== undefined)?.length ?? this.#kept;
+    return this.model.filled?.length ?? this.#kept;
   }
   /** Whether a run can be undone and fits into the cache. */
   #room(): boolean {
-    const { states } = this.model;
-    return states.length > 0 && states.every((s) => s.length !== undefined && s.length + 1 < s.capacity!);
+    return this.model.filled?.more ?? false;
   }
 
   /** Starts the runs for the tokens of a prompt. */

@@ -19,6 +19,8 @@ export interface Memory {
   /** The numbers of elements and of bytes of each buffer of the plan. */
   readonly elements: readonly number[];
   readonly bytes: readonly number[];
+  /** The numbers of bytes that are set aside for them. */
+  readonly room: readonly number[];
   /** The places of buffers in arenas. */
   readonly slots: readonly (Slot | undefined)[];
   /** The sizes in bytes of the buffers for arenas. An arena that is too large for one buffer has several. */
@@ -31,8 +33,11 @@ interface Placed extends Slot {
   readonly last: number;
 }
 
-/** Lays out memory for these values of the symbols, in buffers of at most `largest` bytes. */
-export function layOut(plan: Plan, values: Values, largest: number): Memory {
+/**
+ * Lays out memory for these values of the symbols, in buffers of at most `largest` bytes. Slots and arenas are the objects of `last`, the
+ * layout for other values, where buffers take the same room.
+ */
+export function layOut(plan: Plan, values: Values, largest: number, last?: Memory): Memory {
   const elements = plan.buffers.map((b, i) => {
     const n = b.elements.at(values);
     if (!(n >= 0)) throw corrupt("plan.json", `buffer ${i}: its size ${b.elements.text} is ${n}`);
@@ -41,6 +46,7 @@ export function layOut(plan: Plan, values: Values, largest: number): Memory {
   const bytes = plan.buffers.map((b, i) => bufferBytes(b.dtype, elements[i]!));
   // Symbolic sizes are rounded up, so that the layout does not change with every position that a state grows by.
   const room = plan.buffers.map((b, i) => aligned(b.elements.powers.size ? rounded(bytes[i]!) : bytes[i]!));
+  if (last && room.every((r, i) => r === last.room[i])) return { ...last, elements, bytes };
   const slots: (Slot | undefined)[] = plan.buffers.map(() => undefined);
   const arenas: number[] = [];
   const byArena = new Map<number, number[]>();
@@ -60,7 +66,7 @@ export function layOut(plan: Plan, values: Values, largest: number): Memory {
       slots[i] = slot;
     }
   }
-  return { elements, bytes, slots, arenas };
+  return { elements, bytes, room, slots, arenas };
 }
 
 /** The first gap that is large enough among buffers with overlapping live ranges. */

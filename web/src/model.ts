@@ -190,6 +190,10 @@ export class Model {
   get plans(): readonly string[] {
     return this.#plans.map((p) => p.name);
   }
+  /** @internal What {@link states} say of their lengths, without a list of all. */
+  get filled(): ReturnType<States["filled"]> | undefined {
+    return this.#states?.filled();
+  }
   get states(): readonly StateInfo[] {
     const states = this.#states;
     if (!states) return [];

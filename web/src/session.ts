@@ -14,9 +14,8 @@ import type { States } from "./states.js";
 import type { Timestamps } from "./timestamps.js";
 import { COPY_DST, COPY_SRC, UNIFORM } from "./usage.js";
 
-/** The largest numbers of evaluated sizes, and of bind groups per dispatch, that are kept. */
-const KEPT_SIZES = 16;
-const KEPT_GROUPS = 8;
+/** The number of runs whose sizes and bind groups are kept. */
+const KEPT = 8;
 
 /** Memory that all plans of a model share. As runs do not overlap, plans can share arenas, too. */
 export interface Shared {
@@ -33,18 +32,19 @@ export interface Sized {
   readonly workgroups: readonly (readonly number[])[];
 }
 
+/** The bind groups of a run, and what they were made for. */
+interface Bound {
+  readonly sized: Sized;
+  readonly ports: readonly GPUBuffer[];
+  /** The slots, the version of the states, and the arenas. */
+  readonly uses: readonly unknown[];
+  readonly groups: readonly (GPUBindGroup | undefined)[];
+}
+
 interface Piece {
   readonly buffer: GPUBuffer;
   readonly offset: number;
   readonly size: number;
-}
-
-let ids = 0;
-const numbered = new WeakMap<GPUBuffer, number>();
-function idOf(buffer: GPUBuffer): number {
-  const id = numbered.get(buffer) ?? ids++;
-  numbered.set(buffer, id);
-  return id;
 }
 
 export class Session {
@@ -55,17 +55,19 @@ export class Session {
   readonly dims: GPUBuffer;
   readonly #shared: Shared;
   readonly #pipelines: readonly Pipeline[];
-  readonly #sized = new Map<string, Sized>();
-  readonly #groups: Map<string, GPUBindGroup>[];
-  /** The bind groups of the last run, with the key of their buffers. */
-  #last: { key: string; groups: (GPUBindGroup | undefined)[] } | undefined;
-  #written = "";
+  /** For each dispatch, the bindings that may move: inputs, outputs, and tensors whose sizes depend on symbols. */
+  readonly #moving: readonly (readonly number[])[];
+  /** The last runs that bound the same memory, the last one first. */
+  #bound: readonly Bound[] = [];
+  /** The sizes whose values the uniform has. */
+  #written: Sized | undefined;
 
   constructor(plan: Plan, pipelines: ReadonlyMap<string, Pipeline>, shared: Shared) {
     this.plan = plan;
     this.#shared = shared;
     this.#pipelines = plan.kernels.map((k) => pipelines.get(k.name)!);
-    this.#groups = plan.dispatches.map(() => new Map());
+    const moves = (b: number) => plan.buffers[b]!.elements.powers.size > 0 || /put$/.test(plan.buffers[b]!.kind.kind);
+    this.#moving = plan.dispatches.map((d) => d.bindings.filter(moves));
     this.late = isLate(plan, [...plan.outputs.flatMap((o) => o.shape), ...plan.constraints.flatMap((c) => [c.a, c.b])]);
     const size = Math.max(1, Math.ceil(plan.symbols.length / 4)) * 16;
     this.dims = shared.gpu.device.createBuffer({ label: "dimensions", size, usage: UNIFORM | COPY_DST | COPY_SRC });
@@ -73,21 +75,16 @@ export class Session {
 
   /** Sizes, offsets and workgroup counts, checked against the device's limits. */
   sized(values: readonly number[]): Sized {
-    const key = values.join();
-    let sized = this.#sized.get(key);
-    this.#sized.delete(key);
-    sized ??= this.#size(values);
-    this.#sized.set(key, sized);
-    if (this.#sized.size > KEPT_SIZES) this.#sized.delete(this.#sized.keys().next().value!);
-    return sized;
+    return this.#bound.find((b) => String(b.sized.values) === String(values))?.sized ?? this.#size(values);
   }
 
   #size(values: readonly number[]): Sized {
     const { limits } = this.#shared.gpu.device;
-    const memory = layOut(this.plan, values, limits.maxBufferSize);
+    const memory = layOut(this.plan, values, limits.maxBufferSize, this.#bound[0]?.sized.memory);
     const most = limits.maxComputeWorkgroupsPerDimension;
+    const largest = Math.min(limits.maxBufferSize, limits.maxStorageBufferBindingSize);
     const workgroups = this.plan.dispatches.map(({ workgroups, bindings, nodes }, i) => {
-      for (const b of bindings) checkSize(`a tensor of ${nodesOf(nodes)}`, memory.bytes[b]!, limits, nodes[0]);
+      for (const b of bindings) if (memory.bytes[b]! > largest) checkSize(`a tensor of ${nodesOf(nodes)}`, memory.bytes[b]!, limits, nodes[0]);
       return workgroups.map((size) => {
         const n = size.at(values);
         if (!(n >= 0)) throw corrupt("plan.json", `dispatch ${i}: the workgroup count ${size.text} is ${n}`);
@@ -107,34 +104,40 @@ export class Session {
       arenas[i]?.destroy();
       arenas[i] = gpu.storage(`arena ${i}`, bytes);
     });
-    const used = sized.memory.arenas.map((_, i) => idOf(arenas[i]!));
-    const key = [sized.values, ports.map(idOf), used, states?.version].join(";");
-    if (this.#last?.key !== key) this.#last = { key, groups: this.#bindAll(sized, ports) };
-    const words = sized.values;
+    const uses = [sized.memory.slots, states?.version, ...sized.memory.arenas.map((_, i) => arenas[i])];
+    const before = this.#bound.filter((b) => b.uses.every((u, i) => u === uses[i]));
+    const groups = this.#bindAll(sized, ports, before);
+    this.#bound = [{ sized, ports, uses, groups }, ...before].slice(0, KEPT);
     // The uniform is written before each run if runs overwrite it with computed sizes.
-    if (this.plan.computed.length || this.#written !== words.join()) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(words));
-    this.#written = words.join();
+    if (this.plan.computed.length || this.#written !== sized) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(sized.values));
+    this.#written = sized;
   }
 
-  #bindAll(sized: Sized, ports: readonly GPUBuffer[]): (GPUBindGroup | undefined)[] {
+  /** The bind groups of all dispatches. A run before with the same buffers has the same ones. */
+  #bindAll(sized: Sized, ports: readonly GPUBuffer[], before: readonly Bound[]): (GPUBindGroup | undefined)[] {
     return this.plan.dispatches.map((d, i) => {
       if (sized.workgroups[i]!.includes(0)) return undefined;
+      const same = before.find(
+        (run) =>
+          run.groups[i] &&
+          this.#moving[i]!.every((b) => run.sized.memory.bytes[b] === sized.memory.bytes[b] && this.#port(run.ports, b) === this.#port(ports, b)),
+      );
+      if (same) return same.groups[i];
       const kernel = this.plan.kernels[d.kernel]!;
-      const pieces = d.bindings.map((b) => this.piece(sized, ports, b));
-      const key = pieces.map((p) => `${idOf(p.buffer)}+${p.offset}:${p.size}`).join();
-      const kept = this.#groups[i]!;
-      const known = kept.get(key);
-      if (known) return known;
-      if (kept.size >= KEPT_GROUPS) kept.clear();
-      if (kernel.uses_dims) pieces.push({ buffer: this.dims, offset: 0, size: this.dims.size });
-      const group = this.#shared.gpu.device.createBindGroup({
+      const pieces: GPUBufferBinding[] = d.bindings.map((b) => this.piece(sized, ports, b));
+      if (kernel.uses_dims) pieces.push({ buffer: this.dims });
+      return this.#shared.gpu.device.createBindGroup({
         label: kernel.name,
         layout: this.#pipelines[d.kernel]!.layout,
         entries: pieces.map((resource, binding) => ({ binding, resource })),
       });
-      kept.set(key, group);
-      return group;
     });
+  }
+
+  /** The buffer of an input or an output. */
+  #port(ports: readonly GPUBuffer[], b: number): GPUBuffer | undefined {
+    const { kind } = this.plan.buffers[b]!;
+    return kind.kind === "input" ? ports[kind.index] : kind.kind === "output" ? ports[this.plan.inputs.length + kind.index] : undefined;
   }
 
   /** The location of a buffer of the plan. */
@@ -147,9 +150,8 @@ export class Session {
     };
     switch (kind.kind) {
       case "input":
-        return at(ports[kind.index]);
       case "output":
-        return at(ports[this.plan.inputs.length + kind.index]);
+        return at(this.#port(ports, b));
       case "weight":
         return at(this.#shared.weights.get(kind.name));
       case "state":
@@ -177,7 +179,7 @@ export class Session {
     const recorder = new Recorder(gpu, times);
     const steps = play(this.plan, sized.values, {
       dispatch: (i) => {
-        const group = this.#last!.groups[i];
+        const group = this.#bound[0]!.groups[i];
         const { pipeline } = this.#pipelines[this.plan.dispatches[i]!.kernel]!;
         if (group) recorder.dispatch(i, pipeline, group, sized.workgroups[i]!);
       },

@@ -20,6 +20,8 @@ export class States {
   #capacities = new Map<string, number>();
   /** The number of times that buffers have been replaced. */
   version = 0;
+  /** The length's symbol and the capacity of each state, or undefined for those that do not grow, at a version. */
+  #growing: { readonly at: number; readonly all: readonly ({ readonly symbol: string; readonly capacity: number } | undefined)[] } | undefined;
 
   /** The states of a plan; all plans of a model have the same states. */
   static async create(gpu: Gpu, plan: Plan, capacity = CAPACITY): Promise<States> {
@@ -54,6 +56,17 @@ export class States {
   positions(state: State): { length: number; capacity: number } | undefined {
     const growth = state.growth;
     return growth && { length: this.#lengths.get(growth.length) ?? 0, capacity: this.shape(state)[growth.axis]! };
+  }
+
+  /** The number of positions in the states that grow, and whether all states grow and have room behind one more. */
+  filled(): { length: number | undefined; more: boolean } {
+    const { states } = this.#plan;
+    if (this.#growing?.at !== this.version)
+      this.#growing = { at: this.version, all: states.map((s) => s.growth && { symbol: s.growth.length, capacity: this.positions(s)!.capacity }) };
+    const { all } = this.#growing;
+    const length = (symbol: string) => this.#lengths.get(symbol) ?? 0;
+    const first = all.find((s) => s);
+    return { length: first && length(first.symbol), more: all.length > 0 && all.every((s) => s && length(s.symbol) + 1 < s.capacity) };
   }
 
   /** The lengths after a run of a plan. States that are too small for it are enlarged first. `values` are those of the plan's symbols. */

@@ -128,6 +128,19 @@ test("buffers that live together have places of their own", () => {
   assert.equal(layOut(p, [7], 20_224).arenas.length, 3);
 });
 
+test("a layout is that of the last run while buffers take the same room", () => {
+  const arena = (elements) => buffer(elements, { kind: "arena", arena: 0, first: 0, last: 3 });
+  const p = one({ buffers: [arena(100), arena("n"), arena(64)], inputs: [], outputs: [] });
+  const at = (n, last) => layOut(p, [n], 1 << 28, last);
+  const first = at(1000);
+  const near = at(1001, first);
+  const far = at(5000, near);
+  assert.deepEqual(near.bytes, [400, 4004, 256]);
+  assert.equal(near.slots, first.slots);
+  assert.notEqual(far.slots, near.slots);
+  for (const [n, m] of [[1001, near], [5000, far], [1000, at(1000, far)]]) assert.deepEqual(at(n), m);
+});
+
 /** The operations of a plan of four dispatches; `rounds` says how often each loop goes on. */
 function played(more, values = [2], rounds = []) {
   const p = one({ dispatches: [0, 1, 2, 3].map(() => dispatch()), ...more });
