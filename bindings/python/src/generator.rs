@@ -29,7 +29,8 @@ use wgfc::{Cache, Error, GeneratorOptions, speeds};
 /// cache=True, progress=None)`
 ///
 /// `model` is a `Decoder`, or the path of one. `adapter` is as for `Session`. The cache may grow to `capacity` positions; a run
-/// takes at most `prompt_chunk` tokens of a prompt; without a number 512, or up to 4,096 where the device's memory and speed allow it. `precision`, `weights`, `activations`, `cache_type` and `keep_f32` are as for `wgfc.compile`.
+/// takes at most `prompt_chunk` tokens of a prompt, without a number 512, or up to 4,096 where the device's memory and speed allow it.
+/// `precision`, `weights`, `activations`, `cache_type` and `keep_f32` are as for `wgfc.compile`.
 /// `context` is a dict with the values of further inputs of the model, which are the same in all runs, such as what an encoder made. Compiled
 /// kernels are kept in the user's cache folder unless `cache` is false, and `progress` is called with `("kernels", compiled, all)`.
 ///

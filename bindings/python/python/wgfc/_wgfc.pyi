@@ -317,7 +317,7 @@ class Generator:
         adapter: _Adapter = None,
         *,
         capacity: int = 2048,
-        prompt_chunk: int | None = None,
+        prompt_chunk: Optional[int] = None,
         precision: Literal["f32", "f16"] = "f32",
         weights: Optional[Literal["q8", "q4"]] = None,
         activations: Optional[Literal["q8"]] = None,
