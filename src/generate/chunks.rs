@@ -37,7 +37,7 @@ impl Chunks {
         Chunks { usual: 1, most: 1, next: 1 }
     }
 
-    /// Those of a program for prompts. Its weights and its cache leave `room` bytes of the device's memory, if that is known.
+    /// The numbers for a program for prompts. Its weights and its cache leave `room` bytes of the device's memory, if that is known.
     pub fn of(program: &Program, options: &GeneratorOptions, gpu: &Gpu, room: Option<u64>) -> Chunks {
         let usual = programs::chunk(program, options.chunk());
         let room = room.map_or(UNKNOWN, |r| r / 2).min(gpu.memory().map_or(UNKNOWN, |m| m / SHARE));
