@@ -57,7 +57,7 @@ export class Session {
   readonly #pipelines: readonly Pipeline[];
   /** For each dispatch, the bindings that may move: inputs, outputs, and tensors whose sizes depend on symbols. */
   readonly #moving: readonly (readonly number[])[];
-  /** The last runs that bound the same memory, the last one first. */
+  /** The last runs with other sizes or other buffers of inputs and outputs, the last one first. */
   #bound: readonly Bound[] = [];
   /** The sizes whose values the uniform has. */
   #written: Sized | undefined;
@@ -66,7 +66,7 @@ export class Session {
     this.plan = plan;
     this.#shared = shared;
     this.#pipelines = plan.kernels.map((k) => pipelines.get(k.name)!);
-    const moves = (b: number) => plan.buffers[b]!.elements.powers.size > 0 || /put$/.test(plan.buffers[b]!.kind.kind);
+    const moves = (b: number) => plan.buffers[b]!.elements.powers.size > 0 || "index" in plan.buffers[b]!.kind;
     this.#moving = plan.dispatches.map((d) => d.bindings.filter(moves));
     this.late = isLate(plan, [...plan.outputs.flatMap((o) => o.shape), ...plan.constraints.flatMap((c) => [c.a, c.b])]);
     const size = Math.max(1, Math.ceil(plan.symbols.length / 4)) * 16;
@@ -75,7 +75,7 @@ export class Session {
 
   /** Sizes, offsets and workgroup counts, checked against the device's limits. */
   sized(values: readonly number[]): Sized {
-    return this.#bound.find((b) => String(b.sized.values) === String(values))?.sized ?? this.#size(values);
+    return this.#bound.find((b) => b.sized.values.join() === values.join())?.sized ?? this.#size(values);
   }
 
   #size(values: readonly number[]): Sized {
@@ -105,9 +105,9 @@ export class Session {
       arenas[i] = gpu.storage(`arena ${i}`, bytes);
     });
     const uses = [sized.memory.slots, states?.version, ...sized.memory.arenas.map((_, i) => arenas[i])];
-    const before = this.#bound.filter((b) => b.uses.every((u, i) => u === uses[i]));
-    const groups = this.#bindAll(sized, ports, before);
-    this.#bound = [{ sized, ports, uses, groups }, ...before].slice(0, KEPT);
+    const groups = this.#bindAll(sized, ports, this.#bound.filter((b) => b.uses.every((u, i) => u === uses[i])));
+    const others = this.#bound.filter((b) => !(b.sized === sized && b.ports.every((p, i) => p === ports[i])));
+    this.#bound = [{ sized, ports, uses, groups }, ...others].slice(0, KEPT);
     // The uniform is written before each run if runs overwrite it with computed sizes.
     if (this.plan.computed.length || this.#written !== sized) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(sized.values));
     this.#written = sized;
@@ -137,30 +137,21 @@ export class Session {
   /** The buffer of an input or an output. */
   #port(ports: readonly GPUBuffer[], b: number): GPUBuffer | undefined {
     const { kind } = this.plan.buffers[b]!;
-    return kind.kind === "input" ? ports[kind.index] : kind.kind === "output" ? ports[this.plan.inputs.length + kind.index] : undefined;
+    return "index" in kind ? ports[kind.index + (kind.kind === "input" ? 0 : this.plan.inputs.length)] : undefined;
   }
 
   /** The location of a buffer of the plan. */
   piece({ memory }: Sized, ports: readonly GPUBuffer[], b: number): Piece {
     const { kind } = this.plan.buffers[b]!;
-    const size = memory.bytes[b]!;
-    const at = (buffer: GPUBuffer | undefined, offset = 0): Piece => {
-      if (!buffer) throw corrupt("plan.json", `buffer ${b} is not there`);
-      return { buffer, offset, size };
-    };
-    switch (kind.kind) {
-      case "input":
-      case "output":
-        return at(this.#port(ports, b));
-      case "weight":
-        return at(this.#shared.weights.get(kind.name));
-      case "state":
-        return at(this.#shared.states?.buffer(kind.name));
-      case "arena": {
-        const slot = memory.slots[b]!;
-        return at(this.#shared.arenas[slot.arena], slot.offset);
-      }
-    }
+    const { weights, states, arenas } = this.#shared;
+    const slot = memory.slots[b];
+    const buffer =
+      kind.kind === "weight" ? weights.get(kind.name)
+      : kind.kind === "state" ? states?.buffer(kind.name)
+      : slot ? arenas[slot.arena]
+      : this.#port(ports, b);
+    if (!buffer) throw corrupt("plan.json", `buffer ${b} is not there`);
+    return { buffer, offset: slot?.offset ?? 0, size: memory.bytes[b]! };
   }
 
   /**
