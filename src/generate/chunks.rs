@@ -16,7 +16,7 @@ pub(super) const USUAL: usize = 512;
 const MOST: usize = 4096;
 /// The longest time of a run of more than [`USUAL`] tokens. Systems reset a device that computes for two seconds.
 const LONGEST: Duration = Duration::from_millis(400);
-/// Tokens of a run are a multiple of this number, which is one of the rows of all tiles.
+/// Runs of more than [`USUAL`] tokens take a multiple of this number, so that tiles of rows are full.
 const STEP: usize = 128;
 /// The part of the device's memory that intermediate results may take.
 const SHARE: u64 = 8;
