@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wgfc_compiler::import::{ExternalData, fx, import, shape_inputs};
 use wgfc_compiler::pipeline::{Fused, fuse_amended};
-use wgfc_compiler::{Fusion, Options};
+use wgfc_compiler::{DeviceProfile, Fusion, Options};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, Program, Tensor};
@@ -143,14 +143,15 @@ fn prepared(
     Ok((bytes, inputs, options))
 }
 
-/// The program of the model in a file, compiled as by [`Backend::compile`] for the limits that every WebGPU
-/// device has; the names of the model's inputs, in order, and which of them were fixed.
+/// The program of the model in a file, compiled as by [`Backend::compile`] for this device; the names of the model's inputs, in
+/// order, and which of them were fixed.
 pub fn program(
     model: &Path,
-    fusion: Fusion,
     example: &[Tensor],
+    device: &DeviceProfile,
 ) -> Result<(Program, Vec<String>, BTreeSet<String>), Failure> {
-    let (bytes, inputs, options) = prepared(model, fusion, example)?;
+    let (bytes, inputs, mut options) = prepared(model, Fusion::Full, example)?;
+    options.profile = device.clone();
     let program = wgfc_compiler::compile(&bytes, &Beside(model), &options)?;
     Ok((program, inputs, options.values.into_keys().collect()))
 }

@@ -1,5 +1,8 @@
 //! Programs for the limits that every browser has, with inputs and expected outputs, for `web/test/browser.mjs`.
 //!
+//! With `WGFC_WEB_PROFILE`, the file of a device's profile, cases of single operators and of small models are compiled for that device,
+//! and written to `target/web/cases-NAME`, NAME being the file's without its extension, for `web/engines/cases.mjs`.
+//!
 //! A case is a file: the length of the header in eight bytes, the header in JSON, and the bytes to which
 //! `[offset, length]` pairs in the header refer.
 
@@ -11,12 +14,12 @@ use crate::data::Folder;
 use crate::states::{self, CAPACITY, Reference, decoder_with, tokens};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wgfc::{ModelFile, SaveOptions};
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::{Fusion, Options, States};
+use wgfc_compiler::{DeviceProfile, Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate, evaluate_from};
 use wgfc_ir::{Program, Tensor};
 
@@ -49,9 +52,12 @@ type Maker = (String, Box<dyn Fn() -> Result<Job, Failure> + Send + Sync>);
 #[test]
 #[ignore = "scripts/web.sh runs it, and then a browser what it writes"]
 fn web_cases() {
-    let makers = makers().expect("the data are there; scripts/node_cases.py writes them");
+    let profile = std::env::var_os("WGFC_WEB_PROFILE").map(PathBuf::from);
+    let makers = makers(profile.as_deref()).expect("the data are there; scripts/node_cases.py writes them");
     let makers: Vec<Maker> = makers.into_iter().filter(|m| crate::selected(&m.0)).collect();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/web/cases");
+    let name = profile.as_deref().and_then(Path::file_stem).and_then(|n| n.to_str());
+    let folder = name.map_or("cases".to_owned(), |n| format!("cases-{n}"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/web").join(folder);
     let _ = std::fs::remove_dir_all(&root);
     std::fs::create_dir_all(&root).expect("target can be written");
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(vec![]));
@@ -76,16 +82,25 @@ fn web_cases() {
     crate::say(format!("{} cases in {}", names.len(), root.display()));
 }
 
-fn makers() -> Result<Vec<Maker>, String> {
+fn makers(profile: Option<&Path>) -> Result<Vec<Maker>, String> {
     let mut out: Vec<Maker> = vec![];
+    let device = match profile {
+        Some(file) => DeviceProfile::from_json(&std::fs::read(file).map_err(|e| e.to_string())?)?,
+        None => DeviceProfile::default(),
+    };
     for case in passing_node_cases()? {
-        out.push((format!("node/{}", case.folder.name), Box::new(move || node(&case))));
+        let device = device.clone();
+        out.push((format!("node/{}", case.folder.name), Box::new(move || node(&case, &device))));
     }
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     for kind in ["small", "simulations"] {
         for folder in Folder::all(&fixtures.join(kind)) {
-            out.push((format!("{kind}/{}", folder.name), Box::new(move || model(&folder))));
+            let device = device.clone();
+            out.push((format!("{kind}/{}", folder.name), Box::new(move || model(&folder, &device))));
         }
+    }
+    if profile.is_some() {
+        return Ok(out);
     }
     out.push(("states/decoder-grows".into(), Box::new(|| decoding(None, Some(6)))));
     out.push(("states/decoder-fixed".into(), Box::new(|| decoding(Some(CAPACITY), None))));
@@ -115,10 +130,10 @@ fn named(program: &Program, outputs: Vec<Tensor>) -> Named {
     program.outputs.iter().map(|o| o.name.clone()).zip(outputs).collect()
 }
 
-fn node(case: &Case) -> Result<Job, Failure> {
+fn node(case: &Case, device: &DeviceProfile) -> Result<Job, Failure> {
     let data = case.folder.data_set(0).map_err(Failure::error)?;
     let path = case.folder.model_path();
-    let (program, names, fixed) = backend::program(&path, Fusion::Full, &data.inputs)?;
+    let (program, names, fixed) = backend::program(&path, &data.inputs, device)?;
     let made = Backend::Evaluator.compile(&path, Fusion::Full, &data.inputs)?.run(&data.inputs)?;
     let evaluated = vec![named(&program, made)];
     let inputs = names.into_iter().zip(data.inputs).filter(|(n, _)| !fixed.contains(n)).collect();
@@ -130,8 +145,8 @@ fn node(case: &Case) -> Result<Job, Failure> {
     Ok(Job { saved: plainly(program), rule, capacity: None, runs: vec![(inputs, outputs)], evaluated })
 }
 
-fn model(folder: &Folder) -> Result<Job, Failure> {
-    let (program, names, _) = backend::program(&folder.model_path(), Fusion::Full, &[])?;
+fn model(folder: &Folder, device: &DeviceProfile) -> Result<Job, Failure> {
+    let (program, names, _) = backend::program(&folder.model_path(), &[], device)?;
     let mut evaluator = Backend::Evaluator.compile(&folder.model_path(), Fusion::Full, &[])?;
     let (mut runs, mut evaluated) = (vec![], vec![]);
     for n in 0..folder.data_sets() {

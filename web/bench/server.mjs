@@ -3,7 +3,7 @@ import { createReadStream, existsSync, mkdirSync, readFileSync, statSync, writeF
 import { createHash } from "node:crypto";
 import { extname, join, normalize } from "node:path";
 import { brotliCompressSync } from "node:zlib";
-import { serve } from "../test/chromium.mjs";
+import { serve } from "../test/server.mjs";
 
 const bench = new URL(".", import.meta.url).pathname;
 const root = join(bench, "../..");

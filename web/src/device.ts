@@ -4,10 +4,13 @@ import { type Capabilities, choose } from "./choose.js";
 import { type Origin, WgfcError } from "./errors.js";
 import { messageOf } from "./fail.js";
 import type { Plan } from "./plan.js";
-import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
+import { COPY_DST, COPY_SRC, MAP_FOR_READING, STORAGE } from "./usage.js";
 
 /** Limits on sizes, which depend on a run's inputs. A device that this package opens requests the adapter's full values. */
 const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension"];
+
+/** How often the browser is asked at most to look for work that is done. Each time takes it 0.1 to 0.2 ms. */
+const LOOKS = 16;
 
 export async function requestAdapter(): Promise<GPUAdapter> {
   const api = globalThis.navigator?.gpu;
@@ -78,6 +81,17 @@ export class Gpu {
       this.check();
       throw e;
     }
+  }
+
+  /** The contents of a buffer, once the device has written them. With `soon` the browser is asked to look for them often. */
+  async mapped(buffer: GPUBuffer, soon = true): Promise<ArrayBuffer> {
+    let waits = soon;
+    const done = this.watch(buffer.mapAsync(MAP_FOR_READING)).finally(() => (waits = false));
+    done.catch(() => {});
+    // Chromium looks for work that is done when calls arrive, and otherwise every 2 ms.
+    for (let n = 0; waits && n < LOOKS; n++) await this.scoped("reading", () => {});
+    await done;
+    return buffer.getMappedRange();
   }
 
   /** Makes calls to WebGPU in error scopes, and rejects with their errors. `calls` is called immediately. */

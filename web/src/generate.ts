@@ -6,7 +6,7 @@
  *     for await (const piece of generator.chat([{ role: "user", content: "Why is the sky blue?" }])) output.append(piece);
  */
 
-import { type LoadOptions, Model, type ModelSource, type PortInfo, Tensor, type TensorLike, WgfcError, load } from "./index.js";
+import { type LoadOptions, Model, type ModelSource, type PortInfo, Tensor, type TensorLike, type TypedArray, WgfcError, load } from "./index.js";
 import { ChatTemplates, type Message, type TemplateOptions, readChatFiles } from "./chat.js";
 import { Choice, type Sampling } from "./sampling.js";
 import { type Defaults, StopWords, TextStream, type Tokenizer, beside, openTokenizer, readDefaults } from "./text.js";
@@ -60,6 +60,11 @@ const CHOICE = "choice of the token";
 /** The number of tokens of a prompt in one run. */
 const CHUNK = 512;
 
+/** Work of the last tokens' runs, in milliseconds, that is submitted before their tokens are read. */
+const AHEAD_MS = 6;
+/** The largest number of runs in flight. */
+const MOST_AHEAD = 8;
+
 /** A run in flight: the tensor with its token on the device, and a promise of the token on the host. */
 interface Step {
   readonly token: Tensor<GPUBuffer> | undefined;
@@ -80,6 +85,7 @@ export class Generator {
   #chat: Promise<ChatTemplates> | undefined;
   readonly #roles: readonly (readonly [PortInfo, Role])[];
   readonly #ids: PortInfo;
+  readonly #token: PortInfo;
   readonly #vocabulary: number;
   readonly #tokens: readonly [GPUBuffer, GPUBuffer];
   /** The number of valid positions in the cache. */
@@ -127,11 +133,13 @@ export class Generator {
     this.#openChat = chat;
     const logits = model.outputs.find((o) => o.name === "logits")?.shape.at(-1);
     const given = model.inputs.filter((i) => i.name !== CHOICE && !i.optional);
-    if (typeof logits !== "number" || given.length === model.inputs.length || !model.outputs.some((o) => o.name === "token"))
+    const token = model.outputs.find((o) => o.name === "token");
+    if (typeof logits !== "number" || given.length === model.inputs.length || !token)
       throw new WgfcError("shape", "the model was not compiled to generate tokens: `wgfc compile --generate` does that");
     this.#vocabulary = logits;
     this.#roles = given.map((i) => [i, roleOf(i)] as const);
     this.#ids = this.#roles.find(([, role]) => role === "ids")?.[0] ?? given[0]!;
+    this.#token = token;
     const usage = 0x80 | 0x4 | 0x8;
     this.#tokens = [0, 1].map((i) => model.device.createBuffer({ label: `token ${i}`, size: 16, usage })) as [GPUBuffer, GPUBuffer];
   }
@@ -212,19 +220,23 @@ export class Generator {
     this.#check(prompt, place);
     if (this.#busy) throw new WgfcError("shape", "the generator is at work: a text begins when the one before it has ended");
     this.#busy = true;
-    let next: Promise<Step> | undefined;
+    // Runs in flight, the oldest first.
+    const ahead: Step[] = [];
     try {
       let fresh = place === "instead" ? await this.#keepCommon(prompt) : prompt;
       choice.follow(this.#history);
       choice.follow(fresh);
       let feed = [...(this.#pending === undefined ? [] : [this.#pending]), ...fresh];
-      for (let left = maxTokens; left > 0; left--) {
+      let began = 0;
+      for (let made = 0; made < maxTokens; made++) {
         if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
-        const step: Step = await (next ?? this.#start(feed, choice));
-        // The next run executes while this token is read. It is undone if no further token is wanted.
-        next = left > 1 && step.token && this.#room() ? this.#step(step.token, 1, choice) : undefined;
-        next?.catch(() => {});
+        if (ahead.length === 0) ahead.push(await this.#start(feed, choice));
+        // Further runs execute while a token is read. They are undone if no further tokens are wanted.
+        const most = Math.min(maxTokens - made, made < 4 ? 2 : depth((performance.now() - began) / (made - 1)));
+        for (let token; ahead.length < most && (token = ahead.at(-1)!.token) && this.#room(); ) ahead.push(await this.#step(token, 1, choice));
+        const step = ahead.shift()!;
         const id = await step.id;
+        if (made === 0) began = performance.now();
         if (!(id >= 0 && id < this.#vocabulary))
           throw new WgfcError("validation", "the logits are not numbers: the model overflows, or its weights are damaged");
         for (const token of fresh) this.#history.push(token);
@@ -236,8 +248,7 @@ export class Generator {
         if (stop.includes(id)) return;
       }
     } finally {
-      const undone = await next?.catch(() => undefined);
-      await undone?.id.catch(() => {});
+      for (const { id } of ahead) await id.catch(() => {});
       try {
         if (this.#held() > this.#kept) await this.model.rewind(this.#kept);
       } finally {
@@ -370,12 +381,11 @@ export class Generator {
       return { token: undefined, id: Promise.resolve(choice.draw((logits as Tensor<Float32Array>).toNumbers())), after: past + count };
     }
     const into = ids instanceof Tensor && ids.data === this.#tokens[0] ? this.#tokens[1] : this.#tokens[0];
-    const { token } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(choice.words()) }, { outputs: { token: into } });
-    const made = token as Tensor<GPUBuffer>;
-    // The copy of the token is submitted before the next run, so reading it does not wait for that run.
-    const id = made.read(model.device).then((t) => t.toNumbers()[0]!);
+    const read = await model.begin({ ...inputs, [CHOICE]: tensorOfWords(choice.words()) }, { outputs: { token: into } });
+    const id = read().then(({ token }) => (token as Tensor<TypedArray>).toNumbers()[0]!);
     id.catch(() => {});
-    return { token: made, id, after: past + count };
+    const { dtype, shape } = this.#token;
+    return { token: new Tensor(dtype, shape.map((d) => (typeof d === "number" ? d : 1)), into), id, after: past + count };
   }
 
   #inputs(ids: readonly number[], past: number): Record<string, TensorLike> {
@@ -387,6 +397,11 @@ export class Generator {
       }),
     );
   }
+}
+
+/** The number of runs in flight where a token takes so many milliseconds. */
+function depth(ms: number): number {
+  return Math.max(2, Math.min(MOST_AHEAD, 1 + Math.ceil(AHEAD_MS / ms)));
 }
 
 function tensorOfWords(words: Uint32Array<ArrayBuffer>): TensorLike {

@@ -18,7 +18,7 @@ import type { ModelSource } from "./source.js";
 import type { States } from "./states.js";
 import { Tensor, type TensorLike, elementsOf, isBuffer } from "./tensor.js";
 import type { DispatchTime, Timestamps } from "./timestamps.js";
-import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
+import { COPY_DST, MAP_READ } from "./usage.js";
 import type { Comparison, Tensors, Tolerance } from "./verify.js";
 import { type WeightParts, checkParts, upload } from "./weights.js";
 
@@ -212,11 +212,14 @@ export class Model {
     return read();
   }
 
+  /** @internal Submits a run, and returns a function that waits for it and reads all wanted outputs, also those in buffers of the caller. */
+  begin(inputs: Inputs, options: RunOptions): Promise<Read> {
+    return this.#queued(() => this.#start(inputs, options, undefined, true));
+  }
+
   /** Runs the model and returns the time of each dispatch, the longest first. Browsers may round times to 100 µs. */
   async profile(inputs: Inputs, options: Pick<RunOptions, "symbols"> = {}): Promise<DispatchTime[]> {
     return this.#queued(async () => {
-      if (!this.device.features.has("timestamp-query"))
-        throw new WgfcError("feature", "this device has no timestamp-query");
       const { Timestamps } = await import("./timestamps.js");
       const times = new Timestamps(this.device);
       const [session, sized] = await this.#fit(new Map(Object.entries(inputs)), options.symbols);
@@ -230,11 +233,7 @@ export class Model {
    * given by name or as safetensors files.
    */
   async verify(inputs: Tensors, expected: Tensors, tolerance?: Tolerance): Promise<Record<string, Comparison>> {
-    const { compare, readTensors } = await import("./verify.js");
-    const wanted = Object.entries(readTensors(expected));
-    const outputs = Object.fromEntries(wanted.map(([n]) => [n, "cpu" as const]));
-    const got = (await this.run(readTensors(inputs), { outputs })) as Record<string, Tensor<TypedArray>>;
-    return Object.fromEntries(wanted.map(([n, want]) => [n, compare(got[n]!, want, tolerance)]));
+    return (await import("./verify.js")).verify(this, inputs, expected, tolerance);
   }
 
   /** Describes the model and the device: plans, kernels, adapter, memory. */
@@ -307,8 +306,8 @@ export class Model {
     throw new WgfcError("shape", failed.map((e, i) => `${label(this.#plans[i]!, i)}: ${e.message}`).join("; "), { node: failed[0]?.node });
   }
 
-  /** Submits a run and returns a function that waits for its outputs. */
-  async #start(inputs: Inputs, options: RunOptions, times?: Timestamps): Promise<Read> {
+  /** Submits a run and returns a function that waits for its outputs. With `all` those in buffers of the caller are read, too. */
+  async #start(inputs: Inputs, options: RunOptions, times?: Timestamps, all = false): Promise<Read> {
     throwIfAborted(options.signal);
     const given: Given = new Map(Object.entries(inputs));
     const [session, sized, lengths] = await this.#fit(given, options.symbols);
@@ -322,7 +321,7 @@ export class Model {
       return [...inputs, ...outputs];
     };
     // The staging buffer holds the tensors that are read back one after another, followed by the uniform.
-    const read = [...wanted].filter(([, to]) => to === "cpu").map(([i]) => i);
+    const read = [...wanted].filter(([, to]) => all || to === "cpu").map(([i]) => i);
     const sizes = [...read.map(bytes), ...(session.late ? [session.dims.size] : [])];
     let staging: GPUBuffer | undefined;
     const copyOut = (recorder: Recorder) => {
@@ -336,7 +335,7 @@ export class Model {
     const { taken } = await session.run(sized, place, copyOut, times);
     const finish = async () => {
       await taken;
-      const pieces = staging ? await this.#read(staging, sizes) : [];
+      const pieces = staging ? await this.#read(staging, sizes, !all) : [];
       const late = session.late ? pieces.pop()! : undefined;
       const values = late ? session.settle(sized, new Int32Array(late.buffer)) : sized.values;
       const shapes = session.outputShapes(values);
@@ -404,9 +403,8 @@ export class Model {
   }
 
   /** Copies of the contents of a staging buffer, once the device has written them. */
-  async #read(staging: GPUBuffer, sizes: readonly number[]): Promise<Uint8Array[]> {
-    await this.#gpu.watch(staging.mapAsync(MAP_FOR_READING));
-    const mapped = staging.getMappedRange();
+  async #read(staging: GPUBuffer, sizes: readonly number[], soon: boolean): Promise<Uint8Array[]> {
+    const mapped = await this.#gpu.mapped(staging, soon);
     let at = 0;
     const pieces = sizes.map((bytes) => new Uint8Array(mapped.slice(at, (at += bytes))));
     staging.unmap();

@@ -1,7 +1,7 @@
 /** Recording and submission of one run's commands. */
 
 import type { Gpu } from "./device.js";
-import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
+import { COPY_DST, MAP_READ } from "./usage.js";
 import type { Timestamps } from "./timestamps.js";
 
 /** The number of dispatches after which commands are submitted, so that long loops do not need memory for all of their commands. */
@@ -53,8 +53,7 @@ export class Recorder {
     this.copy(from, offset, word, 0, 4);
     this.submit();
     try {
-      await this.#gpu.watch(word.mapAsync(MAP_FOR_READING));
-      return new Int32Array(word.getMappedRange())[0]!;
+      return new Int32Array(await this.#gpu.mapped(word))[0]!;
     } finally {
       word.destroy();
     }

@@ -1,5 +1,6 @@
 /** GPU timestamps. This module is loaded by the first profile. */
 
+import { WgfcError } from "./errors.js";
 import type { Plan } from "./plan.js";
 import type { Sized } from "./session.js";
 import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, QUERY_RESOLVE } from "./usage.js";
@@ -32,6 +33,7 @@ export class Timestamps {
   readonly #batches: Batch[] = [];
 
   constructor(device: GPUDevice) {
+    if (!device.features.has("timestamp-query")) throw new WgfcError("feature", "this device has no timestamp-query");
     this.#device = device;
   }
 

@@ -1,8 +1,9 @@
 /** Comparison of tensors. This module is loaded by the first comparison. */
 
 import { type DType, type TypedArray, arrayOver, isFloat, toNumbers } from "./dtypes.js";
+import type { Model } from "./model.js";
 import { parseHeader } from "./safetensors.js";
-import { type TensorLike, elementsOf } from "./tensor.js";
+import { type Tensor, type TensorLike, elementsOf } from "./tensor.js";
 
 /** Tensors by name, or a safetensors file of them. */
 export type Tensors = Readonly<Record<string, TensorLike<TypedArray>>> | Uint8Array;
@@ -31,6 +32,14 @@ const ROUNDING: Partial<Record<DType, [rtol: number, atol: number]>> = {
   f16: [2e-3, 1e-3],
   bf16: [1.6e-2, 1e-2],
 };
+
+/** Runs a model and compares its outputs with expected ones. */
+export async function verify(model: Model, inputs: Tensors, expected: Tensors, tolerance?: Tolerance): Promise<Record<string, Comparison>> {
+  const wanted = Object.entries(readTensors(expected));
+  const outputs = Object.fromEntries(wanted.map(([n]) => [n, "cpu" as const]));
+  const got = (await model.run(readTensors(inputs), { outputs })) as Record<string, Tensor<TypedArray>>;
+  return Object.fromEntries(wanted.map(([n, want]) => [n, compare(got[n]!, want, tolerance)]));
+}
 
 /** Compares two tensors by types, shapes and elements. NaN equals NaN. */
 export function compare(got: TensorLike<TypedArray>, want: TensorLike<TypedArray>, tolerance: Tolerance = {}): Comparison {

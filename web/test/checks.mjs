@@ -377,11 +377,13 @@ export async function conversations_stay_in_the_cache(readCase) {
   const generator = await Generator.load(files, { capacity: 64 });
   // The numbers of tokens of the runs.
   let runs = [];
-  const { run } = generator.model;
-  generator.model.run = function (inputs, ...rest) {
-    runs.push(Object.values(inputs).find((t) => t.dtype === "i64").shape.at(-1));
-    return run.call(this, inputs, ...rest);
-  };
+  for (const name of ["run", "begin"]) {
+    const method = generator.model[name];
+    generator.model[name] = function (inputs, ...rest) {
+      runs.push(Object.values(inputs).find((t) => t.dtype === "i64").shape.at(-1));
+      return method.call(this, inputs, ...rest);
+    };
+  }
   const processed = async (all) => {
     runs = [];
     return [(await collect(all)).join(""), runs[0]];

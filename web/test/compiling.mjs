@@ -148,10 +148,10 @@ export async function integers_are_multiplied_where_the_browser_can() {
   const plain = await compile(inside(), { ...options, activations: undefined });
   const packed = await compile(inside(), options);
   equal([uses(plain), uses(packed)], [false, true], "where there is the language feature");
-  const features = Object.getOwnPropertyDescriptor(GPU.prototype, "wgslLanguageFeatures");
   const { warn } = console;
   const warnings = [];
-  Object.defineProperty(GPU.prototype, "wgslLanguageFeatures", { configurable: true, get: () => new Set() });
+  const own = Object.getOwnPropertyDescriptor(navigator.gpu, "wgslLanguageFeatures");
+  Object.defineProperty(navigator.gpu, "wgslLanguageFeatures", { configurable: true, value: new Set() });
   console.warn = (text) => warnings.push(text);
   try {
     const made = await compile(inside(), options);
@@ -161,7 +161,8 @@ export async function integers_are_multiplied_where_the_browser_can() {
     (await load(made.source)).dispose();
   } finally {
     console.warn = warn;
-    Object.defineProperty(GPU.prototype, "wgslLanguageFeatures", features);
+    delete navigator.gpu.wgslLanguageFeatures;
+    if (own) Object.defineProperty(navigator.gpu, "wgslLanguageFeatures", own);
   }
   const run = ({ source }) => using(source, {}, async (model) => (await model.run({ x: Tensor.from("f32", [1, K], x.data.subarray(0, K)) })).y.toNumbers());
   const [got, want] = [await run(packed), await run(plain)];

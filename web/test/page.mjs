@@ -14,16 +14,25 @@ const LEAST = {
   maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384, maxComputeInvocationsPerWorkgroup: 256,
   maxStorageBufferBindingSize: 128 << 20, maxBufferSize: 256 << 20,
 };
+/** The features of the device, which then has all limits of the adapter; without it the device has what every device has. */
+const FEATURES = new URLSearchParams(location.search).get("features")?.split(",").filter(Boolean) ?? [];
 let device;
 async function deviceOf() {
   if (device) return device;
   const adapter = await navigator.gpu.requestAdapter();
-  const made = await adapter.requestDevice();
+  const made = FEATURES.length ? await wide(adapter) : least(await adapter.requestDevice());
+  made.lost.then(() => (device = undefined));
+  return (device = made);
+}
+function wide(adapter) {
+  const requiredLimits = Object.fromEntries(Object.keys(LEAST).map((l) => [l, adapter.limits[l]]));
+  return adapter.requestDevice({ requiredFeatures: FEATURES, requiredLimits });
+}
+function least(made) {
   for (const [limit, least] of Object.entries(LEAST))
     if (made.limits[limit] !== least) throw new Error(`${limit} is ${made.limits[limit]}, not ${least}: cases must run on a device that has only what every device has`);
   for (const feature of ["shader-f16", "subgroups", "timestamp-query"]) if (made.features.has(feature)) throw new Error(`cases must run without ${feature}`);
-  made.lost.then(() => (device = undefined));
-  return (device = made);
+  return made;
 }
 
 /** Reads a file that tests/it/web.rs has written. */

@@ -1,0 +1,79 @@
+// What pages do, measured: dispatches, runs of models, tokens.
+import { Tensor, load } from "/dist/index.js";
+import { Generator } from "/dist/generate.js";
+import { calls, dispatches, median } from "./dispatch.mjs";
+
+/** Tokens a second of the program at an address, behind `past` positions, and the time to the first token of such a prompt. */
+export async function decode(address, { past = 64, tokens = 192, rounds = 3, capacity = 1024, device } = {}) {
+  const start = performance.now();
+  const generator = await Generator.load(address, { capacity, ...(device ? { device } : {}) });
+  const loaded = performance.now() - start;
+  const vocabulary = generator.model.outputs.find((o) => o.name === "logits").shape.at(-1);
+  const prompt = Array.from({ length: past }, (_, i) => (100 + 7 * i) % vocabulary);
+  const once = async () => {
+    await generator.reset();
+    const ids = [];
+    const start = performance.now();
+    let first;
+    for await (const id of generator.tokens(prompt, { maxTokens: tokens + 1, temperature: 0 })) if (ids.push(id) === 1) first = performance.now();
+    return { perSecond: (1000 * tokens) / (performance.now() - first), first: first - start, ids };
+  };
+  try {
+    await once();
+    const all = [];
+    for (let i = 0; i < rounds; i++) all.push(await once());
+    return { perSecond: median(all.map((r) => r.perSecond)), first: median(all.map((r) => r.first)), loaded, ids: all[0].ids.slice(0, 8), last: all[0].ids.at(-1) };
+  } finally {
+    generator.dispose();
+  }
+}
+
+/** Milliseconds of a run of the program at an address, one after another as pages run them, and to the first result. */
+export async function times(address, inputs, { seconds = 1, device } = {}) {
+  const start = performance.now();
+  const model = await load(address, device ? { device } : {});
+  try {
+    const given = Object.fromEntries(inputs.map(({ name, dtype, shape, value }) => [name, filled(dtype, shape, value)]));
+    const first = await model.run(given);
+    const firstMs = performance.now() - start;
+    for (const until = performance.now() + 300; performance.now() < until; ) await model.run(given);
+    const all = [];
+    for (const until = performance.now() + 1000 * seconds; performance.now() < until; ) {
+      const start = performance.now();
+      await model.run(given);
+      all.push(performance.now() - start);
+    }
+    const [output] = Object.values(first);
+    return { ms: median(all), first: firstMs, runs: all.length, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
+  } finally {
+    model.dispose();
+  }
+}
+
+function filled(dtype, shape, value) {
+  const n = shape.reduce((a, b) => a * b, 1);
+  return Tensor.from(dtype, shape, Array.from({ length: n }, (_, i) => value ?? ((i * 7) % 13) / 6 - 1));
+}
+
+/** Measures `dispatch`, or runs (`model`) or tokens (`decode`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
+export async function measure(what, programs, options) {
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (what === "dispatch") {
+    const device = await adapter.requestDevice();
+    return { dispatch: await dispatches(device), calls: await calls(device) };
+  }
+  const rows = [];
+  for (const [name, inputs] of programs) {
+    const address = `/plans/${name}/`;
+    const made = what === "model" ? times(address, inputs) : decode(address, options);
+    rows.push({ name, ...(await made.catch((e) => ({ error: e.message }))) });
+  }
+  return { rows };
+}
+
+/** The adapter in words. */
+export async function describe() {
+  const { info, features } = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  const { vendor, architecture, device, description } = info;
+  return { name: [vendor, architecture, device, description].filter(Boolean).join(" "), features: [...features].sort() };
+}
