@@ -13,7 +13,7 @@ const internal = /^(among|arenas|check|groups|late|mapped|outputShapes|owned|pie
 const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
 const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
 const define = { COMPILER: JSON.stringify(COMPILER) };
-const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning" };
+const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning", loader: { ".wgsl": "text" } };
 // Modules that few pages use are beside index.js, and loaded when they are needed. These have the errors' class from there.
 const later = ["cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
 const beside = {
@@ -34,7 +34,8 @@ for (const name of ["index", ...later]) {
   const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
   writeFileSync(here + outfile, code);
 }
-// An entry of its own, which shares index.js with the page.
+// Entries of their own, which share index.js with the page.
+await build({ ...common, entryPoints: ["src/measure.ts"], outfile: "dist/measure.js", bundle: true, minify: true, plugins: [beside] });
 await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
   external: ["./index.js", "@huggingface/jinja", "@huggingface/tokenizers"],
@@ -44,5 +45,5 @@ for (const [name, from] of Object.entries(modules)) {
   if (existsSync(from)) copyFileSync(from, `${here}dist/compiler/${name}`);
   else console.warn(`there is no ${from}: the package cannot ${name === "compiler.wasm" ? "compile models" : "validate what it compiled"}`);
 }
-const sources = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts"));
+const sources = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts") && !f.endsWith(".d.ts"));
 await build({ ...common, entryPoints: sources.map((f) => `src/${f}`), outbase: "src", outdir: "build" });

@@ -1,6 +1,6 @@
-// Measures what pages do under an engine: dispatches, runs of models, tokens.
+// Measures what pages do under an engine: the speeds of the device, dispatches, runs of models, tokens.
 //
-//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] dispatch | model NAME INPUTS... | decode NAME...
+//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] measure | dispatch | model NAME INPUTS... | decode NAME...
 //
 // NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; INPUTS are as in
 // `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a
@@ -53,10 +53,12 @@ const { past, tokens, capacity } = flags;
 const options = { past: Number(past), tokens: Number(tokens), capacity: Number(capacity) };
 const programs = what === "model" ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);
 Object.assign(result, await call("measure", what, programs, options));
+if (result.profile) console.log(`measured in ${result.seconds.toFixed(1)} s: ${JSON.stringify(result.profile.speeds)}`);
 for (const [mode, parts] of Object.entries(result.dispatch ?? {}))
   console.log(`${mode.padEnd(44)}${Object.entries(parts).map(([p, us]) => `${p} ${us.toFixed(2).padStart(6)}`).join("  ")} µs`);
 for (const [name, us] of Object.entries(result.calls ?? {})) console.log(`${name.padEnd(44)}${us.toFixed(1)} µs`);
 for (const { name, ...row } of result.rows ?? []) console.log(name, JSON.stringify(row));
-if (flags.json) writeFileSync(flags.json, `${JSON.stringify(result, null, 1)}\n`);
+// A profile is a file of its own, which `wgfc compile --profile` takes.
+if (flags.json) writeFileSync(flags.json, `${JSON.stringify(result.profile ?? result, null, 1)}\n`);
 await close();
 process.exit(0);

@@ -28,7 +28,10 @@ export async function decode(address, { past = 64, tokens = 192, rounds = 3, cap
   }
 }
 
-/** Milliseconds of a run of the program at an address, one after another as pages run them, and to the first result. */
+/**
+ * Milliseconds of a run of the program at an address: of one that is waited for (`ms`), of one of many of which four are in flight (`row`), and
+ * to the first result.
+ */
 export async function times(address, inputs, { seconds = 1, device } = {}) {
   const start = performance.now();
   const model = await load(address, device ? { device } : {});
@@ -43,8 +46,16 @@ export async function times(address, inputs, { seconds = 1, device } = {}) {
       await model.run(given);
       all.push(performance.now() - start);
     }
+    const [flight, count] = [[], Math.max(8, Math.ceil((500 * seconds) / median(all)))];
+    const begin = performance.now();
+    for (let i = 0; i < count; i++) {
+      flight.push(model.run(given));
+      if (flight.length > 3) await flight.shift();
+    }
+    await Promise.all(flight);
+    const row = (performance.now() - begin) / count;
     const [output] = Object.values(first);
-    return { ms: median(all), first: firstMs, runs: all.length, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
+    return { ms: median(all), row, first: firstMs, runs: all.length, sum: Array.from(output.data).reduce((s, v) => s + Number(v), 0) };
   } finally {
     model.dispose();
   }
@@ -55,9 +66,15 @@ function filled(dtype, shape, value) {
   return Tensor.from(dtype, shape, Array.from({ length: n }, (_, i) => value ?? ((i * 7) % 13) / 6 - 1));
 }
 
-/** Measures `dispatch`, or runs (`model`) or tokens (`decode`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
+/** Measures the device's speeds (`measure`), `dispatch`, or runs (`model`) or tokens (`decode`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
 export async function measure(what, programs, options) {
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (what === "measure") {
+    const { measure } = await import("/dist/measure.js");
+    const start = performance.now();
+    const profile = await measure(adapter, { cache: false });
+    return { seconds: (performance.now() - start) / 1000, profile };
+  }
   if (what === "dispatch") {
     const device = await adapter.requestDevice();
     return { dispatch: await dispatches(device), calls: await calls(device) };

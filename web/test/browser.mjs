@@ -1,14 +1,17 @@
 // Runs the cases of target/web/cases, and the checks of checks.mjs, in one page of headless Chromium, and holds the results against
 // tests/conformance/browser_passing.txt. UPDATE_EXPECT=1 writes that list and browser_failing.tsv. WGFC_CASES=text runs only the
-// cases whose name contains it, WGFC_PARITY=only those that other engines have run.
+// cases whose name contains it, WGFC_PARITY=only those that other engines have run. WGFC_FEATURES=a,b runs them on a device with these features,
+// and WGFC_CASE_FOLDER names another folder of cases.
 import assert from "node:assert/strict";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { openPage } from "./chromium.mjs";
 import { hold } from "./results.mjs";
+import { CASES } from "./server.mjs";
 
 const root = new URL("../../", import.meta.url);
-const cases = new URL("target/web/cases/index.json", root);
+const cases = join(CASES, "index.json");
 /** The cases that tests/it/parity.rs has run on other engines; outputs of these cases are kept for parity.mjs. */
 const parity = new URL("target/parity/cases.json", root);
 const selected = process.env.WGFC_CASES;
@@ -16,7 +19,7 @@ const TOGETHER = 40;
 
 let opened;
 before(async () => {
-  opened = await openPage("/test/page.html");
+  opened = await openPage(`/test/page.html?features=${process.env.WGFC_FEATURES ?? ""}`);
   await opened.page.waitForFunction(() => window.ready, undefined, { timeout: 120_000 });
 });
 after(() => opened?.close());

@@ -283,3 +283,23 @@ export async function without_an_adapter_it_says_why() {
     GPU.prototype.requestAdapter = requestAdapter;
   }
 }
+
+export async function devices_are_measured() {
+  const { measure } = await import("/dist/measure.js");
+  const name = "measured";
+  const stages = [];
+  const begin = performance.now();
+  try {
+    const profile = await measure(undefined, { cache: name, onProgress: ({ stage }) => stages.push(stage) });
+    console.log(`measured in ${((performance.now() - begin) / 1000).toFixed(1)} s: ${JSON.stringify(profile)}`);
+    equal(stages.length, new Set(stages).size, "stages");
+    for (const [speed, n] of Object.entries(profile.speeds)) if (!(n > 0 && n < 1e18)) throw new Error(`${speed} is ${n}`);
+    // Models that are compiled from now on are compiled for these speeds, and others are not.
+    const adapter = await navigator.gpu.requestAdapter();
+    const made = async (options) => (await compile(inside(), { cache: name, ...options })).plan.plans[0];
+    const [measured, given] = [await made({ device: adapter }), await made({ profile })];
+    equal(measured, given, "the plan for the measured device");
+  } finally {
+    await clearCache(name);
+  }
+}

@@ -94,13 +94,7 @@ impl Overhead {
 
 /// The number of elements of `data`, in workgroups of 64.
 const ELEMENTS: u32 = 256;
-const INCREMENT: &str = "
-@group(0) @binding(0) var<storage, read_write> data: array<f32, 256>;
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    data[id.x] += 1.0;
-}
-";
+const INCREMENT: &str = include_str!("kernels/increment.wgsl");
 
 /// The times of one iteration, in nanoseconds.
 struct Sample {

@@ -42,109 +42,24 @@ pub struct Primitives {
 }
 
 /// Dependent multiply-adds, eight per turn.
-const CHAIN: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let n = turns[0];
-    let a = f32(turns[1]);
-    var x = f32(id.x);
-    for (var i = 0u; i < n; i++) {
-        x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
-        x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
-    }
-    if (x == 12345.0) { out[0] = x; }
-}
-";
+const CHAIN: &str = include_str!("kernels/chain.wgsl");
 
 /// 16 independent chains of multiply-adds of type `T`.
-const ARITHMETIC: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let n = turns[0];
-    let a = vec4(T(turns[1]));
-    var p = vec4(T(id.x & 255u));
-    var q = p + 1.0;
-    var r = p + 2.0;
-    var s = p + 3.0;
-    for (var i = 0u; i < n; i++) {
-        p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
-        p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
-    }
-    let sum = dot(p + q, r + s);
-    if (sum == 12345.0) { out[0] = f32(sum); }
-}
-";
+const ARITHMETIC: &str = include_str!("kernels/arithmetic.wgsl");
 /// Floating-point operations of an invocation of [`ARITHMETIC`] per turn.
 const OPERATIONS: f64 = 64.0;
 
-const BARRIER: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-var<workgroup> shared_: array<f32, 256>;
-@compute @workgroup_size(256)
-fn main(@builtin(local_invocation_index) id: u32) {
-    let n = turns[0];
-    shared_[id] = f32(id);
-    for (var i = 0u; i < n; i++) {
-        workgroupBarrier();
-        shared_[(id + 1u) & 255u] += 1.0;
-    }
-    if (shared_[id] == -1.0) { out[0] = 1.0; }
-}
-";
+const BARRIER: &str = include_str!("kernels/barrier.wgsl");
 
 /// Fills a buffer with a cycle through all of its positions, each far from the one before.
-const FILL: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read_write> next: array<u32>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    for (var i = id.x; i < turns[2]; i += groups.x * 256u) {
-        next[i] = (i + turns[3]) & (turns[2] - 1u);
-    }
-}
-";
+const FILL: &str = include_str!("kernels/fill.wgsl");
 
 /// Pointer chasing: each load gives the position of the next. It begins at the position at which the previous run ended, which is
 /// not in a cache yet.
-const CHASE: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read> next: array<u32>;
-@group(0) @binding(2) var<storage, read_write> place: array<u32>;
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    var at = place[0] & turns[2];
-    let n = turns[0];
-    storageBarrier();
-    for (var i = 0u; i < n; i++) {
-        at = next[at];
-    }
-    if (id.x == 0u) { place[0] = at; }
-}
-";
+const CHASE: &str = include_str!("kernels/chase.wgsl");
 
 /// Reads 64 KiB per turn, cyclically from a buffer of 1 MiB.
-const CACHED: &str = "
-@group(0) @binding(0) var<storage, read> turns: array<u32>;
-@group(0) @binding(1) var<storage, read> data: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
-@compute @workgroup_size(256)
-fn main(@builtin(local_invocation_index) id: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let n = turns[0];
-    var sum = vec4(0.0);
-    for (var i = 0u; i < n; i++) {
-        let first = ((i + group.x) & 15u) * 4096u + id;
-        for (var j = 0u; j < 4096u; j += 1024u) {
-            sum += data[first + j] + data[first + j + 256u] + data[first + j + 512u] + data[first + j + 768u];
-        }
-    }
-    if (dot(sum, sum) == 12345.0) { out[0] = sum.x; }
-}
-";
+const CACHED: &str = include_str!("kernels/cached.wgsl");
 
 fn arithmetic_in(scalar: &str) -> String {
     ARITHMETIC.replace("T(", &format!("{scalar}("))

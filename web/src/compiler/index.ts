@@ -9,7 +9,8 @@ import { headerOf, isGguf } from "./gguf.js";
 import { type Key, placeOf } from "./kept.js";
 import { type Graph, graphOf } from "./onnx.js";
 import { Download, type Origin, type Place, RandomBytes, hasRanges, originOf, sizeOf, sourceAt } from "./origin.js";
-import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
+import { type DeviceLike, type DeviceProfile, infoOf, profileOf, profileOfLimits } from "./profile.js";
+import { keptSpeeds } from "./speeds.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
 export type { DeviceLike, DeviceProfile } from "./profile.js";
@@ -118,7 +119,7 @@ export interface Compiled {
 export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
   const { signal, onProgress, cache, validate = false } = options;
   throwIfAborted(signal);
-  const request = requestOf(options);
+  const request = await requestOf(options);
   const model = await read(originOf(source), options);
   throwIfAborted(signal);
   const files = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
@@ -259,8 +260,10 @@ async function open({ name, place }: Origin, { signal, onProgress, cache }: Comp
   return { graph, ...ofBlob(blob), version: (await source.kept?.("", signal))?.id ?? version };
 }
 
-function requestOf(o: CompileOptions): object {
-  const profile = o.profile ?? (o.device ? profileOf(o.device) : profileOfLimits(o.limits ?? {}, o.features ?? []));
+async function requestOf(o: CompileOptions): Promise<object> {
+  const measured = o.profile || !o.device ? undefined : await keptSpeeds(infoOf(o.device), o.cache);
+  const found = o.device ? { ...profileOf(o.device), ...(measured ? { speeds: measured } : {}) } : profileOfLimits(o.limits ?? {}, o.features ?? []);
+  const profile = o.profile ?? found;
   if (o.precision === "f16" && !profile.limits?.["f16"])
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);

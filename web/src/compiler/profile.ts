@@ -39,7 +39,7 @@ export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SO
 const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination", "intel", "qualcomm", "samsung"];
 
 /** The kind of an adapter; undefined if the browser does not report enough about it. */
-function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
+export function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
   const { vendor = "", architecture = "", description = "" } = info ?? {};
   if (/swiftshader/i.test(`${architecture} ${description}`)) return "swiftshader";
   if (info?.isFallbackAdapter || /llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`)) return "software";
@@ -47,14 +47,25 @@ function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefin
   return INTEGRATED_VENDORS.includes(vendor) ? "integrated" : undefined;
 }
 
+/** The speeds of an adapter's kind; undefined if the kind is not known. */
+export function speedsOf(info: GPUAdapterInfo | undefined): Readonly<Record<string, number>> | undefined {
+  const kind = kindOf(info);
+  return kind && SPEEDS[kind];
+}
+
+/** What the browser tells of a device's adapter. */
+export function infoOf(device: DeviceLike): GPUAdapterInfo | undefined {
+  return "adapterInfo" in device ? device.adapterInfo : device.info;
+}
+
 /** The profile of a device: its limits, its features, and the speeds of its kind. */
 export function profileOf(device: DeviceLike): DeviceProfile {
-  const info = "adapterInfo" in device ? device.adapterInfo : device.info;
-  const kind = kindOf(info);
+  const info = infoOf(device);
+  const speeds = speedsOf(info);
   const { subgroupMinSize: least, subgroupMaxSize: most } = info ?? {};
   return {
     ...profileOfLimits(device.limits as unknown as Record<string, number>, device.features as ReadonlySet<string>, least === most ? least : undefined),
-    ...(kind ? { speeds: SPEEDS[kind] } : {}),
+    ...(speeds ? { speeds } : {}),
   };
 }
 
