@@ -30,8 +30,8 @@ await import(`${address}/test/page.mjs`);
 
 let failed = 0;
 const selected = (name) => name.includes(flags.only);
-/** Checks of what only browsers have. */
-const browsers = globalThis.OffscreenCanvas ? [] : ["pictures_become_tensors"];
+/** Checks of what only browsers have: a canvas. */
+const browsers = ["pictures_become_tensors"];
 const checks = [...window.checkNames, ...(flags.without === "compiler" ? [] : window.compileCheckNames)].filter((n) => selected(n) && !browsers.includes(n));
 for (const name of checks) {
   const problem = await window.runCheck(name);

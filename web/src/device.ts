@@ -86,12 +86,13 @@ export class Gpu {
   /** The contents of a buffer, once the device has written them. With `soon` the browser is asked to look for them often. */
   async mapped(buffer: GPUBuffer, soon = true): Promise<ArrayBuffer> {
     let waits = soon;
-    const done = this.watch(buffer.mapAsync(MAP_FOR_READING)).finally(() => (waits = false));
+    const done = this.watch(buffer.mapAsync(MAP_FOR_READING).then(() => buffer.getMappedRange())).finally(() => (waits = false));
     done.catch(() => {});
     // Chromium looks for work that is done when calls arrive, and otherwise every 2 ms.
     for (let n = 0; waits && n < LOOKS; n++) await this.scoped("reading", () => {});
-    await done;
-    return buffer.getMappedRange();
+    const range = await done;
+    this.check();
+    return range;
   }
 
   /** Makes calls to WebGPU in error scopes, and rejects with their errors. `calls` is called immediately. */

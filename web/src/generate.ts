@@ -8,6 +8,7 @@
 
 import { type LoadOptions, Model, type ModelSource, type PortInfo, Tensor, type TensorLike, type TypedArray, WgfcError, load } from "./index.js";
 import { ChatTemplates, type Message, type TemplateOptions, readChatFiles } from "./chat.js";
+import { Flight } from "./flight.js";
 import { Choice, type Sampling } from "./sampling.js";
 import { type Defaults, StopWords, TextStream, type Tokenizer, beside, openTokenizer, readDefaults } from "./text.js";
 
@@ -60,11 +61,6 @@ const CHOICE = "choice of the token";
 /** The number of tokens of a prompt in one run. */
 const CHUNK = 512;
 
-/** Work of the last tokens' runs, in milliseconds, that is submitted before their tokens are read. */
-const AHEAD_MS = 6;
-/** The largest number of runs in flight. */
-const MOST_AHEAD = 8;
-
 /** A run in flight: the tensor with its token on the device, and a promise of the token on the host. */
 interface Step {
   readonly token: Tensor<GPUBuffer> | undefined;
@@ -95,6 +91,7 @@ export class Generator {
   /** The last token, which has not been an input of the model yet. */
   #pending: number | undefined;
   #busy = false;
+  readonly #flight = new Flight();
 
   /**
    * Loads a folder or file that `wgfc compile --generate` wrote, or compiles a decoder (`.gguf`, `.onnx`) in the page, and reads the
@@ -227,16 +224,16 @@ export class Generator {
       choice.follow(this.#history);
       choice.follow(fresh);
       let feed = [...(this.#pending === undefined ? [] : [this.#pending]), ...fresh];
-      let began = 0;
+      this.#flight.begin();
       for (let made = 0; made < maxTokens; made++) {
         if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
         if (ahead.length === 0) ahead.push(await this.#start(feed, choice));
         // Further runs execute while a token is read. They are undone if no further tokens are wanted.
-        const most = Math.min(maxTokens - made, made < 4 ? 2 : depth((performance.now() - began) / (made - 1)));
+        const most = Math.min(maxTokens - made, this.#flight.size);
         for (let token; ahead.length < most && (token = ahead.at(-1)!.token) && this.#room(); ) ahead.push(await this.#step(token, 1, choice));
         const step = ahead.shift()!;
         const id = await step.id;
-        if (made === 0) began = performance.now();
+        this.#flight.token(performance.now());
         if (!(id >= 0 && id < this.#vocabulary))
           throw new WgfcError("validation", "the logits are not numbers: the model overflows, or its weights are damaged");
         for (const token of fresh) this.#history.push(token);
@@ -397,11 +394,6 @@ export class Generator {
       }),
     );
   }
-}
-
-/** The number of runs in flight where a token takes so many milliseconds. */
-function depth(ms: number): number {
-  return Math.max(2, Math.min(MOST_AHEAD, 1 + Math.ceil(AHEAD_MS / ms)));
 }
 
 function tensorOfWords(words: Uint32Array<ArrayBuffer>): TensorLike {

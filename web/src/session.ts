@@ -109,7 +109,8 @@ export class Session {
     const others = this.#bound.filter((b) => !(b.sized === sized && b.ports.every((p, i) => p === ports[i])));
     this.#bound = [{ sized, ports, uses, groups }, ...others].slice(0, KEPT);
     // The uniform is written before each run if runs overwrite it with computed sizes.
-    if (this.plan.computed.length || this.#written !== sized) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(sized.values));
+    const { values } = sized;
+    if (values.length && (this.plan.computed.length || this.#written !== sized)) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(values));
     this.#written = sized;
   }
 

@@ -1,0 +1,32 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Flight } from "../build/flight.js";
+
+/** The number of runs in flight after texts on a device that takes `ms` for a token, in a browser that says so `late` ms late. */
+function settled(ms, late, texts = 4) {
+  const flight = new Flight();
+  let now = 0;
+  for (let t = 0; t < texts; t++) {
+    flight.begin();
+    for (let i = 0; i < 40; i++) flight.token((now += Math.max(ms, (ms + late) / flight.size)));
+  }
+  return flight.size;
+}
+
+test("as many runs are in flight as shorten the time of a token", () => {
+  assert.equal(settled(1, 0), 2);
+  assert.equal(settled(1, 2), 4);
+  assert.equal(settled(1, 10), 8);
+  assert.equal(settled(10, 2), 2);
+  // Nothing is tried where tokens take long, whatever more runs would gain.
+  assert.equal(settled(200, 300), 2);
+});
+
+test("a text that ends early decides nothing", () => {
+  const flight = new Flight();
+  for (let t = 0; t < 20; t++) {
+    flight.begin();
+    for (let i = 0; i < 5; i++) flight.token(100 * t + i);
+  }
+  assert.equal(flight.size, 2);
+});
