@@ -15,7 +15,7 @@ const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(was
 const define = { COMPILER: JSON.stringify(COMPILER) };
 const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning", loader: { ".wgsl": "text" } };
 // Modules that few pages use are beside index.js, and loaded when they are needed. These have the errors' class from there.
-const later = ["cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
+const later = ["absent", "cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
 const beside = {
   name: "beside",
   setup: ({ initialOptions, onResolve }) =>

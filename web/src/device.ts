@@ -13,11 +13,10 @@ const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgr
 const LOOKS = 16;
 
 export async function requestAdapter(): Promise<GPUAdapter> {
-  const api = globalThis.navigator?.gpu;
-  if (!api) throw new WgfcError("feature", "this browser has no WebGPU, or the page is neither https nor localhost");
-  const adapter = await api.requestAdapter({ powerPreference: "high-performance" });
-  if (!adapter) throw new WgfcError("feature", "WebGPU finds no adapter: the GPU or its driver may be blocked");
-  return adapter;
+  const adapter = await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" });
+  if (adapter) return adapter;
+  const { absent, surroundings } = await import("./absent.js");
+  throw absent(surroundings());
 }
 
 export class Gpu {

@@ -8,7 +8,9 @@ export type ErrorKind =
   | "network"
   /** The model exceeds a limit of the device, of a state or of a loop. */
   | "limits"
-  /** WebGPU is not available, or the device lacks a feature that the model needs. */
+  /** There is no WebGPU, or it has no adapter. */
+  | "no-webgpu"
+  /** The device lacks a feature that the model needs. */
   | "feature"
   /** Inputs are missing, unknown, or of the wrong type or shape. */
   | "shape"

@@ -9,6 +9,7 @@
  * the page's clock.
  */
 
+import { absent, surroundings } from "./absent.js";
 import { type DeviceLike, type DeviceProfile, kindOf, profileOf, speedsOf } from "./compiler/profile.js";
 import { keepSpeeds } from "./compiler/speeds.js";
 import { WgfcError } from "./errors.js";
@@ -52,13 +53,13 @@ const STAGES = ["warming up", "latencies", "arithmetic", "cores", "caches", "mem
 
 /**
  * Measures a device, that of an adapter, or that of the page's. Nothing else should run on it meanwhile. Rejects with a {@link WgfcError} of
- * kind `feature` without WebGPU, and `device-lost` or `validation` if the device fails.
+ * kind `no-webgpu` without WebGPU, and `device-lost` or `validation` if the device fails.
  */
 export async function measure(on?: DeviceLike, options: MeasureOptions = {}): Promise<DeviceProfile> {
   const { cache = true, signal } = options;
   const given = on && "queue" in on ? on : undefined;
   const adapter = given ? undefined : ((on as GPUAdapter | undefined) ?? (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" })));
-  if (!given && !adapter) throw new WgfcError("feature", "there is no WebGPU, or it finds no adapter");
+  if (!given && !adapter) throw absent(surroundings());
   const wanted = ["timestamp-query", "shader-f16"].filter((f) => adapter?.features.has(f)) as GPUFeatureName[];
   const device = given ?? (await adapter!.requestDevice({ requiredFeatures: wanted }));
   const info = given ? given.adapterInfo : adapter!.info;

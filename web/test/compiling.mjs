@@ -277,8 +277,8 @@ export async function without_an_adapter_it_says_why() {
   const { requestAdapter } = GPU.prototype;
   GPU.prototype.requestAdapter = async () => null;
   try {
-    await refused(load(mlp), "feature", /no adapter/);
-    await refused(load("/program/small/mlp"), "feature", /no adapter/);
+    await refused(load(mlp), "no-webgpu", /no adapter.*Update the driver/);
+    await refused(load("/program/small/mlp"), "no-webgpu", /no adapter/);
   } finally {
     GPU.prototype.requestAdapter = requestAdapter;
   }

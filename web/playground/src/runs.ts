@@ -42,7 +42,7 @@ let shared: Promise<GPUDevice> | undefined;
 export function deviceOf(): Promise<GPUDevice> {
   shared ??= (async () => {
     const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
-    if (!adapter) throw new WgfcError("feature", "this browser has no WebGPU, or finds no adapter: models can be looked at, and not run");
+    if (!adapter) throw new WgfcError("no-webgpu", "this browser has no WebGPU, or finds no adapter: models can be looked at, and not run");
     const limits = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension", "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY", "maxComputeWorkgroupSizeZ", "maxStorageBuffersPerShaderStage"] as const;
     const requiredLimits = Object.fromEntries(limits.map((l) => [l, adapter.limits[l]]));
     const wanted: GPUFeatureName[] = ["timestamp-query", "shader-f16", "subgroups"];
