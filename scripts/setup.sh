@@ -52,6 +52,11 @@ need_drivers() {
     export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
 }
 
+# The validator of SPIR-V.
+need_spirv() {
+    command -v spirv-val >/dev/null || install spirv-tools
+}
+
 # Whether rustup has the standard library for web pages.
 has_wasm_target() {
     [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]

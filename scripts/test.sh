@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test: unit, kernel, conformance, models, fuzz. Installs what they need when it is missing:
-# two software Vulkan drivers (lavapipe, SwiftShader) and the Python packages onnx and onnxruntime.
+# two software Vulkan drivers (lavapipe, SwiftShader), the validator of SPIR-V and the Python packages onnx and onnxruntime.
 #
 #   scripts/test.sh [ARGUMENT ...]     options for `cargo test`
 #
@@ -11,6 +11,7 @@ export RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
 
 source scripts/setup.sh
 need_drivers
+need_spirv
 need_python onnx==1.23.2 numpy onnxruntime
 
 "$python" -W ignore scripts/node_cases.py

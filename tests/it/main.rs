@@ -15,6 +15,7 @@
 //! | `WGFC_CARRIED_SEEDS=FROM..TO` | the seeds of `carried` (1..40) |
 //! | `WGFC_GENERATED`, `WGFC_GENERATED_SEEDS=FROM..TO` | the folder of generated models, and those of them whose names are such numbers |
 //! | `WGFC_PARITY_EVERY` | of ONNX's node cases one in so many is run on every engine to compare them (8) |
+//! | `WGFC_WRITTEN` | a folder in which kernels stay in WGSL, MSL, HLSL and SPIR-V (`writers`) |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
 
@@ -65,6 +66,7 @@ mod sorts;
 mod spread;
 mod states;
 mod web;
+mod writers;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

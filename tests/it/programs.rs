@@ -36,7 +36,8 @@ fn archives_in(root: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn refused(file: &Path) -> Option<&'static str> {
+/// The text of the error with which an archive is refused, if it is.
+pub fn refused(file: &Path) -> Option<&'static str> {
     let name = file.file_name()?.to_str()?;
     REFUSED.iter().find(|(n, _)| *n == name).map(|(_, why)| *why)
 }
