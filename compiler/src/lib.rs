@@ -39,6 +39,7 @@ pub mod passes;
 pub mod pipeline;
 pub mod precision;
 pub mod quotients;
+pub mod requests;
 pub mod rewrite;
 pub mod schedule;
 pub mod shape_eval;

@@ -2,7 +2,7 @@
 //! four numbers of 32 bits: the address and the length of the answer's JSON, and the address and the length of its data.
 //! [`release`] frees the answer.
 
-use crate::Answer;
+use wgfc_compiler::requests::{self, Answer};
 use wgfc_ir::derived::Derivation;
 use wgfc_ir::remote::Files;
 
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn compile(
 ) -> *mut Given {
     // SAFETY: as the caller promises.
     let (model, request) = unsafe { (taken(model, model_len), taken(request, request_len)) };
-    let answer = crate::compile(&model, &String::from_utf8_lossy(&request), Box::new(Page));
+    let answer = requests::compile(&model, &String::from_utf8_lossy(&request), Box::new(Page));
     let places =
         [answer.json.as_ptr() as usize, answer.json.len(), answer.data.as_ptr() as usize, answer.data.len()];
     Box::into_raw(Box::new(Given { places, answer }))

@@ -1,10 +1,10 @@
-use crate::compile;
 use prost::Message;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{ExternalData, NoExternalData, gguf, import};
+use wgfc_compiler::requests::compile;
 use wgfc_compiler::{Options, compile as native, decoding, pipeline};
 use wgfc_ir::Bundle;
 use wgfc_ir::recipe::Recipes;

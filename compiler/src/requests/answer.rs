@@ -1,12 +1,12 @@
-//! The compiler's answers to the web page that calls it.
+//! Answers to requests.
 
-use crate::Request;
-use crate::request::Elsewhere;
+use super::Request;
+use super::request::Elsewhere;
+use crate::import::{Format, gguf, import};
+use crate::schedule::table::{self, Tuning};
+use crate::{Diagnostic, Errors, Kind, Options, decoding, pipeline};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use wgfc_compiler::import::{Format, gguf, import};
-use wgfc_compiler::schedule::table::{self, Tuning};
-use wgfc_compiler::{Diagnostic, Errors, Kind, Options, decoding, pipeline};
 use wgfc_ir::recipe::{Recipe, Recipes, SourceFile};
 use wgfc_ir::remote::{Files, Source, Stretch};
 use wgfc_ir::{Bundle, Graph};

@@ -1,12 +1,12 @@
-//! Requests of pages.
+//! What is asked: options, plans, and files.
 
+use crate::DeviceProfile;
+use crate::import::{ExternalData, OWN_FILE};
+use crate::schedule::table::Tuning;
+use crate::{Activations, Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_compiler::DeviceProfile;
-use wgfc_compiler::import::{ExternalData, OWN_FILE};
-use wgfc_compiler::schedule::table::Tuning;
-use wgfc_compiler::{Activations, Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -21,7 +21,7 @@ pub struct Request {
     /// Whether the model is a decoder that chooses tokens. Its plans are `decode` for a single token and `prefill` for prompts, and
     /// [`Request::plans`] must be empty.
     pub generate: bool,
-    /// The device profile in the JSON format of [`wgfc_compiler::device::file`].
+    /// The device profile in the JSON format of [`device::file`](crate::device::file).
     pub profile: Option<serde_json::Value>,
     /// Values of symbolic dimensions to fix in all plans.
     pub dims: BTreeMap<String, i64>,
@@ -74,7 +74,7 @@ impl Request {
     ///
     /// # Errors
     /// A device profile or schedules that cannot be parsed.
-    pub(crate) fn options(&self) -> Result<Vec<(String, Options)>, Errors> {
+    pub(super) fn options(&self) -> Result<Vec<(String, Options)>, Errors> {
         let one = [PlanRequest::default()];
         let plans = if self.plans.is_empty() { &one[..] } else { &self.plans };
         let options = plans.iter().map(|p| {
@@ -104,7 +104,7 @@ impl Request {
 }
 
 /// The files of a request, whose bytes are read on demand.
-pub(crate) struct Elsewhere {
+pub(super) struct Elsewhere {
     pub files: Vec<File>,
     /// The name of the model's own file.
     pub own: Option<String>,
