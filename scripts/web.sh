@@ -25,6 +25,15 @@ npm ci --silent
 npm run --silent check
 npm run --silent build
 npm test
+# What `wgfc serve` has built in must be what the sources give.
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+cp -r playground/page "$before"
+node playground/build.mjs --page
+if ! diff -rq "$before/page" playground/page >&2; then
+    echo "error: web/playground/page is not what the sources give: it has been written anew, as \`npm run page\` in web/ does; commit it" >&2
+    exit 1
+fi
 cd ..
 
 "$python" -W ignore scripts/node_cases.py
@@ -37,6 +46,7 @@ node --test --test-timeout 60000 test/cache.mjs
 cargo test --workspace --locked --test cli --no-run
 WGFC=../target/debug/wgfc node playground/build.mjs
 node --test --test-timeout 120000 test/playground.mjs
+WGFC=../target/debug/wgfc node --test --test-timeout 120000 test/serve.mjs
 node --test --test-timeout 300000 --test-concurrency 1 test/compile.mjs test/install.mjs
 node --test --test-timeout 900000 test/browser.mjs
 node --test --test-timeout 60000 test/example.mjs

@@ -12,7 +12,9 @@ const internal = /^(among|arenas|check|groups|late|mapped|outputShapes|owned|pie
 // The compiler's module, which `scripts/wasm.sh` makes, and naga's beside it. Without them there is all but what compiles in the page.
 const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
 const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
-const define = { COMPILER: JSON.stringify(COMPILER) };
+// The name goes in behind the minifier, which chooses other names by the letters that occur.
+const PLACE = "compiler's name";
+const define = { COMPILER: JSON.stringify(PLACE) };
 const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning", loader: { ".wgsl": "text" } };
 // Modules that few pages use are beside index.js, and loaded when they are needed. These have the errors' class from there.
 const later = ["absent", "cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
@@ -32,7 +34,7 @@ for (const name of ["index", ...later]) {
   const options = { entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, mangleProps: internal, mangleCache, plugins: [beside] };
   ({ mangleCache } = await build({ ...common, ...options }));
   const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
-  writeFileSync(here + outfile, code);
+  writeFileSync(here + outfile, code.replaceAll(PLACE, COMPILER));
 }
 // Entries of their own, which share index.js with the page.
 await build({ ...common, entryPoints: ["src/measure.ts"], outfile: "dist/measure.js", bundle: true, minify: true, plugins: [beside] });
@@ -46,4 +48,4 @@ for (const [name, from] of Object.entries(modules)) {
   else console.warn(`there is no ${from}: the package cannot ${name === "compiler.wasm" ? "compile models" : "validate what it compiled"}`);
 }
 const sources = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts") && !f.endsWith(".d.ts"));
-await build({ ...common, entryPoints: sources.map((f) => `src/${f}`), outbase: "src", outdir: "build" });
+await build({ ...common, define: { COMPILER: JSON.stringify(COMPILER) }, entryPoints: sources.map((f) => `src/${f}`), outbase: "src", outdir: "build" });

@@ -121,7 +121,7 @@ function welcome(): void {
   main.replaceChildren(
     h("div", { class: "welcome" },
       h("h1", {}, "See what a model becomes"),
-      h("p", {}, "wgfc compiles ONNX models and PyTorch programs to a few fused WebGPU kernels. Drop one to see its graph, its kernels and their WGSL side by side, to time and to change them. Nothing leaves this page."),
+      h("p", {}, "wgfc compiles ONNX models and PyTorch programs to a few fused WebGPU kernels. Drop one to see its graph, its kernels and their WGSL side by side, to time and to change them. Nothing leaves this machine."),
       h("button", { type: "button", class: "drop", "data-action": "choose", onclick: () => input.click() }, h("span", { class: "big" }, "Drop a model here, or choose a file"), h("small", {}, ".onnx, .pt2, .gguf, or a .wgfc that was compiled before; with an ONNX model's external data, all its files")),
       input,
       h("div", { class: "examples" }, example("digits", "a classifier: 8 nodes, 5 kernels"), example("cartpole", "a simulation: a loop in one kernel"), example("stories", "a decoder: prompts and single tokens")),

@@ -1,7 +1,8 @@
-/** Weights that are made of blocks of a file: integers and scales each apart. The compiler's module makes them, in a worker. */
+/** Weights that are made of blocks of a file: integers and scales each apart. The compiler's module makes them, in a worker, or the page's server. */
 
 import { WgfcError } from "../errors.js";
 import type { Blocks } from "../weights.js";
+import { deriveIn, serverOf } from "./server.js";
 import type { DeriveReply } from "./worker.js";
 
 let worker: Worker | undefined;
@@ -11,7 +12,8 @@ const IDLE_MS = 10_000;
 
 /** The bytes that whole blocks make. */
 export function derive(how: Blocks, bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
-  const mine = last.then(() => ask(how, bytes));
+  const server = serverOf();
+  const mine = last.then(() => (server ? deriveIn(server, how, bytes) : ask(how, bytes)));
   last = mine.catch(() => {});
   return mine;
 }

@@ -1,4 +1,7 @@
-/** Compilation of models in the page. The compiler is a WebAssembly module in a worker; both are loaded by the first model. */
+/**
+ * Compilation of models in the page. The compiler is a WebAssembly module in a worker; both are loaded by the first model. A page whose
+ * server compiles has no need of them.
+ */
 
 import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
@@ -10,6 +13,7 @@ import { type Key, placeOf } from "./kept.js";
 import { type Graph, graphOf } from "./onnx.js";
 import { Download, type Origin, type Place, RandomBytes, hasRanges, originOf, sizeOf, sourceAt } from "./origin.js";
 import { type DeviceLike, type DeviceProfile, infoOf, profileOf, profileOfLimits } from "./profile.js";
+import { inServer, serverOf } from "./server.js";
 import { keptSpeeds } from "./speeds.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
@@ -128,12 +132,15 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const own = model.whole ? [] : versions;
   // A plan is not cached if a file of the model has no known version.
   const key = [model.bytes, text, ...own, ...(validate ? ["validated"] : [])];
-  const place = own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
+  const server = serverOf();
+  // A server may be exchanged for another version.
+  const place = !server && own.every((v) => v !== undefined) ? await placeOf(key as Key, cache) : undefined;
   const before = await place?.get();
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
   throwIfAborted(signal);
   const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
-  const reply = before ?? (await inWorker({ model: model.bytes, request: text, files: places, validate }, signal));
+  const job = { model: model.bytes, request: text, files: places, validate };
+  const reply = before ?? (server ? await inServer(server, job, signal) : await inWorker(job, signal));
   if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
   const answer = JSON.parse(reply.json) as Answer;
   if ("errors" in answer) throw refused(answer);
