@@ -569,8 +569,8 @@ Examples:
   wgfc serve model.onnx
   wgfc serve out/ --port 8000 --no-open
 
-The page compiles the model and runs it on this machine's GPU, by the browser's WebGPU. It and the files of the model are
-served to this machine only, until Ctrl-C.")]
+wgfc compiles the model for the browser's device, and the page runs it on this machine's GPU by WebGPU. The page and the
+files of the model are served to this machine only, until Ctrl-C.")]
 pub struct ServeArgs {
     /// A model to look at (.onnx, .pt2), or what `wgfc compile` wrote
     pub model: Option<PathBuf>,

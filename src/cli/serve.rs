@@ -1,13 +1,18 @@
 //! `wgfc serve`: serves the playground, and optionally a model, to this machine.
 
+mod demos;
 mod http;
+mod jobs;
+mod page;
 
 use super::args::ServeArgs;
 use super::is_program;
 use super::terminal::Terminal;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{Answer, Content, Limits, Request};
+use http::{Answer, Answers, Content, Limits, Request};
+use jobs::Jobs;
+use page::{MODELS, PAGE};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,18 +21,21 @@ use std::sync::Arc;
 use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::{Error, ModelFile};
 
-/// The files of the playground by name; empty if it was not built before this program.
-static BUILT: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/playground.rs"));
-
 /// The path below which the model's files are served.
 const SERVED: &str = "served/";
+/// The path below which pages send models to compile.
+const SENT: &str = "api/";
 
 /// The files that are served.
 struct Site {
     /// The folder of the playground; `None` for the one that is built in.
     playground: Option<PathBuf>,
+    /// The playground's first page, which says that models are compiled here.
+    index: String,
     /// The content security policy of the playground's pages.
     policy: Arc<str>,
+    /// Models that pages have sent.
+    jobs: Jobs,
     model: Option<Served>,
     /// The host names that requests may use.
     hosts: [String; 2],
@@ -46,16 +54,16 @@ struct Served {
 
 /// Serves until the process is ended.
 pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
-    if a.playground.is_none() && BUILT.is_empty() {
+    if a.playground.is_none() && PAGE.is_empty() {
         return Err(Error::usage(
             "this wgfc was built without the playground",
-            "build it in web/ (`npm ci && npm run build && node playground/build.mjs`) and build wgfc again, or name its folder with --playground",
+            "build it with the feature `playground`, as `cargo build` does, or name the playground's folder with --playground",
         ));
     }
     if let Some(folder) = &a.playground
         && !folder.join("index.html").is_file()
     {
-        let help = "`node playground/build.mjs` in web/ writes web/playground/dist";
+        let help = "web/playground/page is one";
         return Err(Error::file_help(folder, "is not a playground: it has no index.html", help));
     }
     let (model, name) = match &a.model {
@@ -65,7 +73,7 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     let page = match &a.playground {
         Some(folder) => std::fs::read_to_string(folder.join("index.html")).unwrap_or_default(),
         None => {
-            let page = BUILT.iter().find(|f| f.0 == "index.html").map_or(&[][..], |f| f.1);
+            let page = PAGE.iter().find(|f| f.0 == "index.html").map_or(&[][..], |f| f.1);
             String::from_utf8_lossy(page).into_owned()
         }
     };
@@ -78,6 +86,12 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     let site = Arc::new(Site {
         playground: a.playground.clone(),
         policy: policy(&page).into(),
+        index: page.replacen(
+            "<head>",
+            &format!("<head><meta name=\"wgfc-compiler\" content=\"./{SENT}\" />"),
+            1,
+        ),
+        jobs: Jobs::default(),
         model,
         hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")],
     });
@@ -95,7 +109,7 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     if !a.no_open && open::that_detached(&address).is_err() {
         t.note("no browser could be started: open the address above");
     }
-    http::serve(listener, Limits::default(), move |request| site.answer(request)).map_err(taken)
+    http::serve(listener, Limits::default(), site).map_err(taken)
 }
 
 /// The content security policy of the playground's pages. They may run the scripts beside them and the inline scripts in
@@ -178,21 +192,53 @@ fn of_program(program: &Path, sources: &[PathBuf]) -> Option<(Served, String)> {
 }
 
 impl Site {
-    fn answer(&self, request: &Request) -> Answer {
-        // Checking the host prevents another site whose name resolves to this machine from reading the model.
-        if !self.hosts.iter().any(|h| request.host.eq_ignore_ascii_case(h)) {
-            return Answer::Refused(403, "this is served to 127.0.0.1 and localhost only");
+    /// Whether a request names this machine. Another site, whose name resolves to this machine, could read the model otherwise.
+    fn is_for_us(&self, request: &Request) -> Result<(), (u16, &'static str)> {
+        match self.hosts.iter().any(|h| request.host.eq_ignore_ascii_case(h)) {
+            true => Ok(()),
+            false => Err((403, "this is served to 127.0.0.1 and localhost only")),
+        }
+    }
+}
+
+impl Answers for Site {
+    fn may_post(&self, request: &Request) -> Result<(), (u16, &'static str)> {
+        if !request.path.trim_start_matches('/').starts_with(SENT) {
+            return Err((405, "files can be read only"));
+        }
+        self.is_for_us(request)?;
+        // A page of another site could make this machine work.
+        let own = format!("http://{}", request.host);
+        match request.origin.as_ref().is_some_and(|o| o.eq_ignore_ascii_case(&own)) {
+            true => Ok(()),
+            false => Err((403, "only the playground's page sends models here")),
+        }
+    }
+
+    fn answer(&self, request: Request) -> Answer {
+        if let Err((status, why)) = self.is_for_us(&request) {
+            return Answer::Refused(status, why);
         }
         let name = match request.path.trim_start_matches('/') {
             "" => "index.html",
             name => name,
         };
+        if let Some(body) = request.posted {
+            return self.jobs.answer(name.strip_prefix(SENT).unwrap_or_default(), body);
+        }
         let model = name.strip_prefix(SERVED);
         let found = match (model, &self.model, &self.playground) {
             (Some(file), Some(served), _) => served.file(file),
             (Some(_), None, _) => None,
+            (None, _, _) if name == "index.html" => Some(Content::Made(self.index.clone().into_bytes())),
             (None, _, Some(folder)) => beneath(folder, name).map(Content::File),
-            (None, _, None) => BUILT.iter().find(|f| f.0 == name).map(|f| Content::Bytes(f.1)),
+            (None, _, None) => {
+                let file = PAGE.iter().chain(MODELS).find(|f| f.0 == name);
+                match file.map(|f| Ok(f.1)).or_else(|| demos::program(name)) {
+                    Some(Err(why)) => return Answer::Refused(500, why),
+                    found => found.and_then(Result::ok).map(Content::Bytes),
+                }
+            }
         };
         // No file of a model is served as a page, whatever its name is.
         let (kind, policy) = match (model, kind(name)) {
@@ -203,7 +249,7 @@ impl Site {
             (None, kind) => (kind, self.policy.clone()),
         };
         match found {
-            Some(content) => Answer::Found { content, kind, policy },
+            Some(content) => Answer::Found { status: 200, content, kind, policy },
             None => Answer::Refused(404, "there is no such file"),
         }
     }

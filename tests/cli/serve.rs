@@ -26,8 +26,11 @@ fn serve(dir: &Path, words: &str) -> Server {
     std::fs::create_dir_all(dir.join("page/sub")).unwrap();
     std::fs::write(dir.join("page/index.html"), "<p>the page</p>").unwrap();
     std::fs::write(dir.join("page/sub/main.js"), "0123456789").unwrap();
-    let words = format!("serve|--playground|page|--no-open{words}");
-    let mut child = command(dir, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    started(dir, &format!("serve|--playground|page|--no-open{words}"))
+}
+
+fn started(dir: &Path, words: &str) -> Server {
+    let mut child = command(dir, words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let rest = line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("{line}"));
@@ -46,6 +49,23 @@ impl Server {
     }
     fn get(&self, path: &str, headers: &str) -> (String, Vec<u8>) {
         self.raw(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}\r\n", self.port))
+    }
+    /// What a page of the playground sends.
+    fn post(&self, path: &str, origin: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let (port, length) = (self.port, body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {length}\r\n{origin}\r\n"
+        );
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut all = vec![];
+        stream.read_to_end(&mut all).unwrap();
+        let end = all.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+        let status = std::str::from_utf8(&all[9..12]).unwrap().parse().unwrap();
+        (status, all[end + 4..].to_vec())
+    }
+    fn own(&self) -> String {
+        format!("Origin: http://127.0.0.1:{}\r\n", self.port)
     }
     #[track_caller]
     fn status(&self, path: &str, headers: &str, status: u16) -> Vec<u8> {
@@ -205,6 +225,99 @@ fn only_files_of_the_model_are_served_and_none_is_a_page() {
     for name in ["index.html", "kernels/page.html", ".secret", "kernels/.x.wgsl", "weights.txt", "kernels"] {
         s.status(&format!("/served/{name}"), "", 404);
     }
+}
+
+/// The page, the demos' models and their programs are built in.
+#[test]
+fn the_playground_needs_no_files() {
+    let d = folder();
+    let s = started(d.path(), "serve|--no-open");
+    let page = String::from_utf8(s.status("/", "", 200)).unwrap();
+    assert!(page.contains("<meta name=\"wgfc-compiler\" content=\"./api/\" />"), "{page}");
+    for name in ["main.js", "wgfc/index.js", "wgfc/compiler/index.js", "models/digits.onnx"] {
+        assert!(!s.status(&format!("/{name}"), "", 200).is_empty());
+    }
+    let program = s.status("/models/digits.wgfc", "", 200);
+    assert!(program.windows(9).any(|w| w == b"plan.json"));
+    s.status("/models/other.wgfc", "", 404);
+    s.status("/wgfc/compiler/compiler.wasm", "", 404);
+}
+
+/// A request for compilation: its length, it, and the model.
+fn asked(request: &str, model: &[u8]) -> Vec<u8> {
+    [&(request.len() as u32).to_le_bytes()[..], request.as_bytes(), model].concat()
+}
+
+#[test]
+fn models_are_compiled_for_the_page() {
+    let d = folder();
+    let s = started(d.path(), "serve|--no-open");
+    let json = |answer: &[u8]| -> serde_json::Value {
+        let length = u32::from_le_bytes(*answer.first_chunk().unwrap()) as usize;
+        serde_json::from_slice(&answer[4..4 + length]).unwrap()
+    };
+    // The kernels are those of `wgfc compile`, for the device that the page names.
+    let (status, answer) = s.post("/api/compile", &s.own(), &asked("{}", &std::fs::read(mlp()).unwrap()));
+    assert_eq!(status, 200);
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    let kernels = json(&answer)["kernels"].as_object().unwrap().clone();
+    assert!(!kernels.is_empty());
+    for (name, text) in kernels {
+        let written = std::fs::read_to_string(d.path().join(format!("out/kernels/{name}.wgsl"))).unwrap();
+        assert_eq!(text.as_str(), Some(written.as_str()));
+    }
+    // Bytes of files are asked for when the compiler reads them.
+    let request = r#"{"files": [{"name": "a.data", "bytes": 24}]}"#;
+    let (status, read) = s.post("/api/compile", &s.own(), &asked(request, &external("a.data")));
+    assert_eq!(status, 202);
+    let read: serde_json::Value = serde_json::from_slice(&read).unwrap();
+    assert_eq!((&read["file"], &read["offset"]), (&0.into(), &0.into()));
+    let path = format!("/api/compile/{}", read["job"]);
+    let weights: Vec<u8> = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let (status, answer) = s.post(&path, &s.own(), &weights);
+    assert_eq!((status, &json(&answer)["read"]), (200, &24.into()));
+    assert_eq!(s.post(&path, &s.own(), &weights).0, 404);
+    // A file that is shorter than it was is an error of the compilation.
+    let (_, read) = s.post("/api/compile", &s.own(), &asked(request, &external("a.data")));
+    let read: serde_json::Value = serde_json::from_slice(&read).unwrap();
+    let (status, answer) = s.post(&format!("/api/compile/{}", read["job"]), &s.own(), &weights[..8]);
+    assert_eq!(status, 200);
+    assert!(json(&answer)["text"].as_str().unwrap().contains("cannot read the bytes of `a.data`"));
+    // Pages that were closed keep no others out: the compilation that has waited longest makes room.
+    let begun: Vec<serde_json::Value> = (0..6)
+        .map(|_| {
+            let (status, read) = s.post("/api/compile", &s.own(), &asked(request, &external("a.data")));
+            assert_eq!(status, 202);
+            serde_json::from_slice(&read).unwrap()
+        })
+        .collect();
+    let statuses: Vec<u16> = begun
+        .iter()
+        .map(|read| s.post(&format!("/api/compile/{}", read["job"]), &s.own(), &weights).0)
+        .collect();
+    assert_eq!(statuses, [404, 404, 200, 200, 200, 200]);
+}
+
+/// No page of another site makes this machine work.
+#[test]
+fn only_the_playground_sends_models() {
+    let d = folder();
+    let s = started(d.path(), "serve|--no-open");
+    let body = asked("{}", b"");
+    for origin in ["", "Origin: http://example.com\r\n", "Origin: null\r\n", "Origin: http://127.0.0.1\r\n"] {
+        assert_eq!(s.post("/api/compile", origin, &body).0, 403, "{origin}");
+    }
+    assert_eq!(s.post("/index.html", &s.own(), b"").0, 405);
+    assert_eq!(s.post("/api/", &s.own(), b"").0, 404);
+    assert_eq!(s.post("/api/compile", &s.own(), b"").0, 400);
+    let head = |more: &str| {
+        let host = format!("localhost:{}", s.port);
+        format!("POST /api/compile HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n{more}\r\n")
+    };
+    let (answer, _) = s.raw(&head("Transfer-Encoding: chunked\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 411 "), "{answer}");
+    let (answer, _) = s.raw(&head("Content-Length: 99999999999\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
 }
 
 /// A model of one external tensor of six elements.

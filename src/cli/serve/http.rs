@@ -1,4 +1,5 @@
-//! Serves files over HTTP/1.1 with hyper: GET and HEAD, ranges, one request per connection.
+//! Serves files over HTTP/1.1 with hyper: GET and HEAD, ranges, one request per connection. What a page posts is answered by the same
+//! function.
 
 use super::super::connections;
 pub use connections::Limits;
@@ -8,6 +9,7 @@ use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use std::convert::Infallible;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -15,28 +17,37 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// The bytes of an answer that are sent at a time.
 const PIECE: usize = 256 << 10;
+
+/// The most bytes that a page may post: an archive with its weights, as pages take it.
+const LARGEST: u64 = (1 << 30) + (1 << 20);
 
 /// The parts of a request that determine the answer.
 pub struct Request {
     /// The decoded path without the query.
     pub path: String,
     pub host: String,
+    /// The site whose page sends the request, as browsers say it.
+    pub origin: Option<String>,
+    /// The bytes that are posted; `None` if a file is asked for.
+    pub posted: Option<Vec<u8>>,
 }
 
 /// The source of an answer's bytes.
 pub enum Content {
     Bytes(&'static [u8]),
+    Made(Vec<u8>),
     File(PathBuf),
 }
 
 /// The answer to a request.
 pub enum Answer {
-    /// A file of this media type, with the content security policy for it.
-    Found { content: Content, kind: &'static str, policy: Arc<str> },
+    /// A file of this media type, with the content security policy for it. Of one with the status 200 parts can be asked for.
+    Found { status: u16, content: Content, kind: &'static str, policy: Arc<str> },
     /// A refusal with this status and reason.
     Refused(u16, &'static str),
 }
@@ -136,6 +147,7 @@ pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// The whole of a file, or the requested range.
 fn file(
+    whole: u16,
     content: Content,
     kind: &str,
     policy: &str,
@@ -143,14 +155,15 @@ fn file(
     sent: &Arc<AtomicU64>,
 ) -> std::io::Result<Response> {
     let (size, opened, bytes) = match content {
-        Content::Bytes(bytes) => (bytes.len() as u64, None, bytes),
+        Content::Bytes(bytes) => (bytes.len() as u64, None, Bytes::from_static(bytes)),
+        Content::Made(bytes) => (bytes.len() as u64, None, Bytes::from(bytes)),
         Content::File(path) => {
             let file = File::open(path)?;
-            (file.metadata()?.len(), Some(file), [].as_slice())
+            (file.metadata()?.len(), Some(file), Bytes::new())
         }
     };
-    let (status, part) = match asked.map(|r| range(r, size)) {
-        None | Some(Asked::All) => (200, 0..size),
+    let (status, part) = match asked.filter(|_| whole == 200).map(|r| range(r, size)) {
+        None | Some(Asked::All) => (whole, 0..size),
         Some(Asked::Part(part)) => (206, part),
         Some(Asked::Nothing) => {
             let mut refused = refused(416, "there is no such part", sent);
@@ -163,10 +176,7 @@ fn file(
             file.seek(SeekFrom::Start(part.start))?;
             From::File(Some(file))
         }
-        None => {
-            let part = bytes.get(part.start as usize..part.end as usize);
-            From::Text(Bytes::from_static(part.unwrap_or_default()))
-        }
+        None => From::Text(bytes.slice(part.start as usize..part.end as usize)),
     };
     let body = Body { from, left: part.end - part.start, sent: sent.clone() };
     let mut response = response(status, kind, policy, body);
@@ -208,37 +218,97 @@ fn range(header: &str, size: u64) -> Asked {
     if part.start < part.end { Asked::Part(part) } else { Asked::Nothing }
 }
 
-/// The answer to a request. A request that could be understood in two ways is refused.
-fn answered(
-    request: &hyper::Request<Incoming>,
-    answer: &dyn Fn(&Request) -> Answer,
-    sent: &Arc<AtomicU64>,
-) -> Response {
-    let refuse = |status, why| refused(status, why, sent);
+/// A request without its body. One that could be understood in two ways is refused.
+fn understood(request: &hyper::Request<Incoming>) -> Result<Request, (u16, &'static str)> {
     let headers = request.headers();
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return refuse(405, "files can be read only");
-    }
+    let posts = match *request.method() {
+        Method::GET | Method::HEAD => false,
+        Method::POST => true,
+        _ => return Err((405, "files can be read only")),
+    };
     if headers.keys().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
-        return refuse(400, "a header is given twice");
+        return Err((400, "a header is given twice"));
     }
     let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|n| n == "0");
-    if !empty || headers.contains_key(header::TRANSFER_ENCODING) {
-        return refuse(400, "a request for a file has no body");
+    if !posts && (!empty || headers.contains_key(header::TRANSFER_ENCODING)) {
+        return Err((400, "a request for a file has no body"));
     }
     if request.uri().authority().is_some() {
-        return refuse(400, "the path cannot be understood");
+        return Err((400, "the path cannot be understood"));
     }
     let path = wgfc::urls::unescaped(request.uri().path()).filter(|p| !p.contains('\0'));
-    let Some(path) = path else { return refuse(400, "the path cannot be understood") };
-    let value = |name| headers.get(name).and_then(|v| v.to_str().ok());
-    let host = value(header::HOST).unwrap_or_default().to_owned();
-    match answer(&Request { path, host }) {
-        Answer::Refused(status, why) => refuse(status, why),
-        Answer::Found { content, kind, policy } => {
-            let made = file(content, kind, &policy, value(header::RANGE), sent);
-            made.unwrap_or_else(|_| refuse(404, "it cannot be read"))
+    let Some(path) = path else { return Err((400, "the path cannot be understood")) };
+    let value = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let host = value(header::HOST).unwrap_or_default();
+    Ok(Request { path, host, origin: value(header::ORIGIN), posted: posts.then(Vec::new) })
+}
+
+/// The body of a request.
+async fn received(mut body: Incoming, sent: &AtomicU64) -> Result<Vec<u8>, (u16, &'static str)> {
+    use hyper::body::Body as _;
+    let size = body.size_hint().exact().ok_or((411, "the length of what is sent is not given"))?;
+    if size > LARGEST {
+        return Err((
+            413,
+            "this is more than 1 GiB: compile the model with `wgfc compile`, and open what that writes",
+        ));
+    }
+    let mut all = vec![];
+    all.try_reserve_exact(size as usize)
+        .map_err(|_| (413, "this machine has too little memory for the model"))?;
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        sent.fetch_add(1, Ordering::Relaxed);
+        match frame {
+            Ok(frame) => all.extend_from_slice(frame.data_ref().map_or(&[][..], |d| d)),
+            Err(_) => return Err((400, "what is sent was cut off")),
         }
+    }
+    Ok(all)
+}
+
+/// The answers to requests.
+pub trait Answers: Send + Sync + 'static {
+    /// Whether a page may post to this address, asked before the body is read. Otherwise the status and the reason.
+    fn may_post(&self, request: &Request) -> Result<(), (u16, &'static str)>;
+    /// The answer to a request. It may take its time, as it is made in a thread of its own.
+    fn answer(&self, request: Request) -> Answer;
+}
+
+async fn answered(
+    request: hyper::Request<Incoming>,
+    answers: Arc<impl Answers>,
+    sent: Arc<AtomicU64>,
+) -> Response {
+    let asked = request.headers().get(header::RANGE).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let refuse = |(status, why)| refused(status, why, &sent);
+    let mut understood = match understood(&request) {
+        Ok(understood) => understood,
+        Err(e) => return refuse(e),
+    };
+    if understood.posted.is_some() {
+        if let Err(e) = answers.may_post(&understood) {
+            return refuse(e);
+        }
+        match received(request.into_body(), &sent).await {
+            Ok(body) => understood.posted = Some(body),
+            Err(e) => return refuse(e),
+        }
+    }
+    let mut work = tokio::task::spawn_blocking(move || answers.answer(understood));
+    let made = loop {
+        // A connection for which something is computed is not idle.
+        match tokio::time::timeout(Duration::from_secs(1), &mut work).await {
+            Ok(made) => break made,
+            Err(_) => _ = sent.fetch_add(1, Ordering::Relaxed),
+        }
+    };
+    match made {
+        Ok(Answer::Refused(status, why)) => refuse((status, why)),
+        Ok(Answer::Found { status, content, kind, policy }) => {
+            let made = file(status, content, kind, &policy, asked.as_deref(), &sent);
+            made.unwrap_or_else(|_| refuse((404, "it cannot be read")))
+        }
+        Err(_) => refuse((500, "this is a bug in wgfc")),
     }
 }
 
@@ -246,13 +316,13 @@ fn answered(
 pub fn serve(
     listener: std::net::TcpListener,
     limits: Limits,
-    answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    answers: Arc<impl Answers>,
 ) -> std::io::Result<()> {
-    let answer: Arc<dyn Fn(&Request) -> Answer + Send + Sync> = Arc::new(answer);
     connections::serve(listener, limits, move |sent| {
-        let answer = answer.clone();
+        let answers = answers.clone();
         service_fn(move |request: hyper::Request<Incoming>| {
-            std::future::ready(Ok::<_, Infallible>(answered(&request, &*answer, &sent)))
+            let (answers, sent) = (answers.clone(), sent.clone());
+            async move { Ok::<_, Infallible>(answered(request, answers, sent).await) }
         })
     })
 }
@@ -278,17 +348,29 @@ mod tests {
         }
     }
 
-    /// The address of a server with these limits, whose answers are 32 MiB long.
+    /// A site whose files are 32 MiB long.
+    struct Large;
+
+    impl Answers for Large {
+        fn may_post(&self, _: &Request) -> Result<(), (u16, &'static str)> {
+            Err((405, "files can be read only"))
+        }
+        fn answer(&self, _: Request) -> Answer {
+            static MANY: [u8; 32 << 20] = [7; 32 << 20];
+            Answer::Found {
+                status: 200,
+                content: Content::Bytes(&MANY),
+                kind: "application/octet-stream",
+                policy: NOTHING.into(),
+            }
+        }
+    }
+
+    /// The address of a server with these limits.
     fn started(limits: Limits) -> std::net::SocketAddr {
-        static MANY: [u8; 32 << 20] = [7; 32 << 20];
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let found = |_: &Request| Answer::Found {
-            content: Content::Bytes(&MANY),
-            kind: "application/octet-stream",
-            policy: NOTHING.into(),
-        };
-        std::thread::spawn(move || serve(listener, limits, found));
+        std::thread::spawn(move || serve(listener, limits, Arc::new(Large)));
         address
     }
 
