@@ -19,11 +19,11 @@ rmSync(out, { recursive: true, force: true });
 mkdirSync(`${out}vendor`, { recursive: true });
 for (const file of ["index.html", "style.css"]) copyFileSync(here + file, out + file);
 const common = { absWorkingDir: here, bundle: true, format: "esm", target: "es2022", minify: true, logLevel: "warning", legalComments: "linked" };
-const external = ["wgfc", "wgfc/generate", "wgfc/compiler"];
+const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure"];
 await build({ ...common, entryPoints: ["src/main.ts"], outfile: `${out}main.js`, external });
 for (const name of ["jinja", "tokenizers"]) await build({ ...common, entryPoints: [`@huggingface/${name}`], outfile: `${out}vendor/${name}.js` });
 // The package as it is: its modules find each other. Where a server compiles, without the compiler's module, its worker, and what no demo uses.
-const left = page ? /\.d\.ts$|\.wasm$|(worker|measure)\.js$/ : /\.d\.ts$/;
+const left = page ? /\.d\.ts$|\.wasm$|worker\.js$/ : /\.d\.ts$/;
 cpSync(`${web}dist`, `${out}wgfc`, { recursive: true, filter: (f) => !left.test(f) });
 if (page) {
   // The name of the module that the package was built with is of no use without it, and differs from build to build.

@@ -152,6 +152,8 @@ test("a model is compiled in the page", async () => {
   assert.match(await text('[data-figure="device"]'), /compiled here/);
   assert.equal(await does("unfused"), "unfused");
   assert.match(await text(".status"), /Unfused: \d+ dispatches.*Fused: 5/);
+  assert.equal(await does("device"), "device");
+  assert.match(await text("table[aria-label^=Compared]"), /before/);
   // The inside of a kernel can be looked at, too.
   await page.evaluate(() => delete document.querySelector(".workbench").dataset.done);
   await page.fill(".tap input", "conv2");

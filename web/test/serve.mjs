@@ -51,6 +51,7 @@ test("a model that is dropped is compiled by the server", async () => {
   assert.equal(await does("unfused"), "unfused");
   assert.match(await text(".status"), /Unfused: \d+ dispatches.*Fused: 5/);
   assert.ok(fetched.includes("/api/compile"));
+  assert.equal(await does("device"), "device");
 });
 
 test("a model that is not supported is explained", async () => {

@@ -1,6 +1,7 @@
 // Uses of the public types. `npm run check` type-checks this file; nothing runs it.
 import { Generator, type Message } from "../src/generate.js";
 import { type Compiled, compile } from "../src/compiler/index.js";
+import { type DeviceProfile, measure } from "../src/measure.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 
 export async function compiling(file: File, device: GPUDevice): Promise<void> {
@@ -12,6 +13,12 @@ export async function compiling(file: File, device: GPUDevice): Promise<void> {
   await compile({ "m.onnx": file, "m.onnx.data": new URL("https://example.com/data") }, { limits: device.limits as unknown as Record<string, number>, features: [] }).catch(
     (e) => e instanceof WgfcError && e.diagnostics.map((d) => d.help),
   );
+}
+
+export async function measuring(device: GPUDevice): Promise<DeviceProfile> {
+  const profile = await measure(device, { cache: "mine", signal: AbortSignal.timeout(5000), onProgress: ({ stage, done, total }) => console.log(stage, done / total) });
+  await compile("model.onnx", { profile });
+  return profile;
 }
 
 export async function generating(file: File, device: GPUDevice): Promise<void> {

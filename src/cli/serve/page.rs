@@ -34,6 +34,7 @@ pub static PAGE: &[(&str, &[u8])] = page![
     "wgfc/image.js",
     "wgfc/index.js",
     "wgfc/inspect.js",
+    "wgfc/measure.js",
     "wgfc/states.js",
     "wgfc/timestamps.js",
     "wgfc/verify.js",

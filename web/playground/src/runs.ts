@@ -1,6 +1,7 @@
 /** Runs of a program on this device, and timing of its kernels. */
 
 import { type Model, Tensor, type TensorLike, WgfcError, load } from "wgfc";
+import { measure } from "wgfc/measure";
 import type { Measured, Speeds } from "./charts.js";
 import { type Opened, type Plan, Sizes, edited, repeated } from "./program.js";
 
@@ -131,65 +132,15 @@ export async function timeDispatches(
 
 let speeds: Promise<Speeds> | undefined;
 
-/** Measures how fast this device copies memory and multiplies. */
+/** Measures how fast this device is. The speeds are kept, and models are compiled for them from then on. */
 export function measureDevice(): Promise<Speeds> {
-  return (speeds ??= measure().catch((e: unknown) => {
+  return (speeds ??= measured().catch((e: unknown) => {
     speeds = undefined;
     throw e;
   }));
 }
 
-async function measure(): Promise<Speeds> {
-  const device = await deviceOf();
-  const copied = async (bytes: number) => {
-    const [from, to] = [0, 1].map(() => device.createBuffer({ size: bytes, usage: 0x4 | 0x8 })) as [GPUBuffer, GPUBuffer];
-    const seconds = await least(device, (encoder) => encoder.copyBufferToBuffer(from, 0, to, 0, bytes));
-    from.destroy();
-    to.destroy();
-    return (2 * bytes) / seconds;
-  };
-  const module = device.createShaderModule({ code: MULTIPLY });
-  const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint: "main" } });
-  const buffer = device.createBuffer({ size: 4 * 65536, usage: 0x80 });
-  const group = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries: [{ binding: 0, resource: { buffer } }] });
-  const multiplied = async (groups: number) => {
-    const seconds = await least(device, (encoder) => {
-      const pass = encoder.beginComputePass();
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(groups);
-      pass.end();
-    });
-    return { rate: (groups * 64 * 256 * 8 * 2) / seconds, seconds };
-  };
-  let best = 0;
-  // Increases the size until a dispatch takes long enough to be measured.
-  for (let groups = 16; groups <= 16384; groups *= 4) {
-    const { rate, seconds } = await multiplied(groups);
-    best = Math.max(best, rate);
-    if (seconds > 0.02) break;
-  }
-  buffer.destroy();
-  return { bandwidth: await copied(Math.min(64 << 20, device.limits.maxBufferSize)), arithmetic: best };
-}
-
-const MULTIPLY = `@group(0) @binding(0) var<storage, read_write> out: array<f32>;
-@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  var a = vec4<f32>(f32(id.x), 1.0, 2.0, 3.0);
-  var b = a + 0.5;
-  for (var i = 0; i < 256; i++) { a = fma(a, vec4<f32>(0.999), b); b = fma(b, vec4<f32>(0.998), a); }
-  out[id.x % arrayLength(&out)] = dot(a, b);
-}`;
-
-async function least(device: GPUDevice, record: (encoder: GPUCommandEncoder) => void): Promise<number> {
-  let best = Infinity;
-  for (let i = 0; i < 4; i++) {
-    const encoder = device.createCommandEncoder();
-    record(encoder);
-    const start = performance.now();
-    device.queue.submit([encoder.finish()]);
-    await device.queue.onSubmittedWorkDone();
-    if (i > 0) best = Math.min(best, (performance.now() - start) / 1000);
-  }
-  return Math.max(best, 1e-6);
+async function measured(): Promise<Speeds> {
+  const { speeds } = await measure(await deviceOf());
+  return { bandwidth: speeds!["bandwidth"]!, arithmetic: speeds!["flops_f32"]! };
 }

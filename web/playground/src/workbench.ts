@@ -66,7 +66,7 @@ export class Workbench {
       h("div", { class: "head" },
         h("div", { class: "name" }, h("h1", {}, this.#opened.name), this.#planChoice()),
         p.dims,
-        h("div", { class: "actions" }, button("Run", "Run with made-up inputs (Ctrl-Enter in the editor)", "run", () => this.#run(), true), button("Time kernels", "How long each kernel takes on this device", "time", () => this.#time()), recompile ? button("Compile unfused", "Every operator as a kernel of its own, to compare with", "unfused", () => this.#unfused()) : false, recompile ? schedules : false),
+        h("div", { class: "actions" }, button("Run", "Run with made-up inputs (Ctrl-Enter in the editor)", "run", () => this.#run(), true), button("Time kernels", "How long each kernel takes on this device", "time", () => this.#time()), recompile ? button("Compile unfused", "Every operator as a kernel of its own, to compare with", "unfused", () => this.#unfused()) : false, recompile ? button("Compile for this device", "Measure the device, and choose the kernels by its speeds", "device", () => this.#forDevice()) : false, recompile ? schedules : false),
       ),
       p.figures, p.status,
       h("div", { class: "columns" },
@@ -369,6 +369,13 @@ export class Workbench {
     } finally {
       model.dispose();
     }
+  }
+
+  /** Measures the device and compiles the model for its speeds. */
+  async #forDevice(): Promise<void> {
+    this.#say("Measuring the device");
+    this.#speeds = await measureDevice();
+    await this.#recompile({});
   }
 
   /** Shows the kernels' schedules as JSON, and compiles the model with the edited ones. */
