@@ -36,6 +36,11 @@ export interface GenerateOptions {
   readonly logitBias?: Readonly<Record<number, number>>;
   /** The seed of the random generator: equal seeds draw equal tokens. */
   readonly seed?: number | bigint;
+  /**
+   * Tensors for inputs that the model was compiled with beside those of a decoder, in every run: what is added to tensors of the model, or
+   * takes their place (`added`, `replaced`). Their shapes are broadcast, as in `[768]` for a residual stream `[1, seq, 768]`.
+   */
+  readonly inputs?: Readonly<Record<string, TensorLike>>;
   /** Additional stop tokens and stop texts. The output ends after a stop token and before a stop text. */
   readonly stop?: readonly (string | number)[];
   readonly signal?: AbortSignal;
@@ -50,6 +55,8 @@ export interface GeneratorOptions extends LoadOptions {
   /** A chat template in Jinja. The default is that of `chat_template.jinja` or `tokenizer_config.json` beside the model. */
   readonly chatTemplate?: string;
 }
+
+type Inputs = Readonly<Record<string, TensorLike>>;
 
 /** The place of a prompt: behind the tokens so far, or instead of them. */
 type Place = "behind" | "instead";
@@ -213,6 +220,7 @@ export class Generator {
   async *#run(prompt: readonly number[], place: Place, options: GenerateOptions): AsyncGenerator<number, void, undefined> {
     const { signal, maxTokens = 256 } = options;
     const choice = new Choice(this.#sampling(options), this.#vocabulary);
+    const more = this.#more(options.inputs ?? {});
     const stop = this.#stop(options);
     this.#check(prompt, place);
     if (this.#busy) throw new WgfcError("shape", "the generator is at work: a text begins when the one before it has ended");
@@ -227,10 +235,10 @@ export class Generator {
       this.#flight.begin();
       for (let made = 0; made < maxTokens; made++) {
         if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
-        if (ahead.length === 0) ahead.push(await this.#start(feed, choice));
+        if (ahead.length === 0) ahead.push(await this.#start(feed, choice, more));
         // Further runs execute while a token is read. They are undone if no further tokens are wanted.
         const most = Math.min(maxTokens - made, this.#flight.size);
-        for (let token; ahead.length < most && (token = ahead.at(-1)!.token) && this.#room(); ) ahead.push(await this.#step(token, 1, choice));
+        for (let token; ahead.length < most && (token = ahead.at(-1)!.token) && this.#room(); ) ahead.push(await this.#step(token, 1, choice, more));
         const step = ahead.shift()!;
         const id = await step.id;
         this.#flight.token(performance.now());
@@ -357,21 +365,21 @@ export class Generator {
   }
 
   /** Starts the runs for the tokens of a prompt. */
-  async #start(ids: readonly number[], choice: Choice): Promise<Step> {
+  async #start(ids: readonly number[], choice: Choice, more: Inputs): Promise<Step> {
     const chunk = this.model.plans.length > 1 || typeof this.#ids.shape.at(-1) === "string" ? CHUNK : 1;
     let at = 0;
     for (; ids.length - at > chunk; at += chunk) {
-      const inputs = this.#inputs(ids.slice(at, at + chunk), this.#held());
+      const inputs = { ...more, ...this.#inputs(ids.slice(at, at + chunk), this.#held()) };
       await this.model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: {} });
     }
-    return this.#step(ids.slice(at), ids.length - at, choice);
+    return this.#step(ids.slice(at), ids.length - at, choice, more);
   }
 
   /** Starts a run on these ids, or on the id on the device, which chooses the next token. */
-  async #step(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice): Promise<Step> {
+  async #step(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice, more: Inputs): Promise<Step> {
     const { model } = this;
     const past = this.#held();
-    const inputs = this.#inputs(ids instanceof Tensor ? [0] : ids, past);
+    const inputs = { ...more, ...this.#inputs(ids instanceof Tensor ? [0] : ids, past) };
     if (ids instanceof Tensor) inputs[this.#ids.name] = ids;
     if (choice.limited) {
       const { logits } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: { logits: "cpu" } });
@@ -383,6 +391,15 @@ export class Generator {
     id.catch(() => {});
     const { dtype, shape } = this.#token;
     return { token: new Tensor(dtype, shape.map((d) => (typeof d === "number" ? d : 1)), into), id, after: past + count };
+  }
+
+  /** The additional inputs, which the model must have. */
+  #more(given: Inputs): Inputs {
+    const known = this.model.inputs.filter((i) => i.optional).map((i) => i.name);
+    const strange = Object.keys(given).filter((name) => !known.includes(name));
+    if (strange.length === 0) return given;
+    const has = known.length ? `it has ${known.join(", ")}` : "compile it with `added` or `replaced`";
+    throw new WgfcError("shape", `the model has no optional input ${strange.join(", ")}: ${has}`);
   }
 
   #inputs(ids: readonly number[], past: number): Record<string, TensorLike> {

@@ -84,6 +84,15 @@ test("archives of torch.export are compiled to what the command line makes", asy
   }
 });
 
+test("tensors that runs return, add to and replace are those of the command line", async () => {
+  const name = "small/decoder/model.onnx";
+  const want = native(join(root, "fixtures", name), { version: 1 }, ["--tap", "layer1/middle", "--add", "layer0/out", "--replace", "layer1/mlp"]);
+  const how = { taps: ["layer1/middle"], added: ["layer0/out"], replaced: ["layer1/mlp"] };
+  const { plan, kernels } = await page.evaluate(([address, how]) => window.compile(address, how), [`/fixtures/${name}`, how]);
+  assert.deepEqual(kernels, want.kernels);
+  assert.deepEqual(plan.plans[0], want.plan);
+});
+
 test("what the compiler computes with it reads from external data at an address", async () => {
   const got = await page.evaluate(async ([k, n]) => {
     const { read, plan, source } = await window.compile("/made/twice.onnx", { cache: false });

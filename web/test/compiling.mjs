@@ -170,6 +170,36 @@ export async function integers_are_multiplied_where_the_browser_can() {
   for (let i = 0; i < N; i++) if (!(Math.abs(got[i] - want[i]) < 0.02 * largest)) throw new Error(`${i}: ${got[i]}, not ${want[i]}`);
 }
 
+export async function texts_are_steered() {
+  const { Generator } = await import("/dist/generate.js");
+  const { requests: [{ prompt, tokens, maxTokens, temperature }] } = await (await fetch("/test/generate.json")).json();
+  const generator = await Generator.load("/fixtures/small/decoder/model.onnx", { plans: ["decode"], added: ["layer0/out"], replaced: ["layer1/mlp"] });
+  const made = async (inputs) => {
+    await generator.reset();
+    const got = [];
+    for await (const token of generator.tokens(prompt, { maxTokens, temperature, ...(inputs ? { inputs } : {}) })) got.push(token);
+    return got;
+  };
+  const width = generator.model.inputs.find((i) => i.name === "layer0/out.add").shape.at(-1);
+  const vector = (f) => Tensor.from("f32", [width], Array.from({ length: width }, (_, i) => f(i)));
+  try {
+    equal(await made(), tokens, "nothing given");
+    equal(await made({ "layer0/out.add": vector(() => 0) }), tokens, "zeros added");
+    const direction = { "layer0/out.add": vector((i) => ((i * 7) % 5) - 2) };
+    const steered = await made(direction);
+    if (`${steered}` === `${tokens}`) throw new Error("a direction changes nothing");
+    equal(await made(direction), steered, "the same direction again");
+    const patched = await made({ "layer1/mlp.replace": vector((i) => i % 3) });
+    if (`${patched}` === `${tokens}`) throw new Error("a patch changes nothing");
+    // Replaced nowhere.
+    equal(await made({ "layer1/mlp.replace": vector((i) => i % 3), "layer1/mlp.where": Tensor.from("bool", [1], [0]) }), tokens, "nowhere");
+    equal(await made(), tokens, "nothing given again");
+    await refused(made({ "layer9/out.add": vector(() => 0) }), "shape", /no optional input layer9\/out\.add: it has layer0\/out\.add/);
+  } finally {
+    generator.dispose();
+  }
+}
+
 /** A GGUF file with more metadata, of texts and lists of texts. */
 function withMetadata(file, more) {
   const end = endOf(file);

@@ -39,6 +39,10 @@ pub struct Request {
     pub activations: Activations,
     /// Tensors of the model to return as extra outputs.
     pub taps: Vec<String>,
+    /// Tensors of the model to which runs may add: [`Options::added`].
+    pub added: Vec<String>,
+    /// Tensors of the model that runs may replace: [`Options::replaced`].
+    pub replaced: Vec<String>,
     /// Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints.
     pub schedules: Option<String>,
     /// Whether the answer has the schedules in that format.
@@ -82,6 +86,8 @@ impl Request {
                 dims: self.dims.iter().chain(&p.dims).map(|(n, v)| (n.clone(), *v)).collect(),
                 fusion: if self.unfused { Fusion::None } else { Fusion::Full },
                 taps: self.taps.clone(),
+                added: self.added.clone(),
+                replaced: self.replaced.clone(),
                 precision: self.precision,
                 keep_f32: self.keep_f32.clone(),
                 weights: self.weights,

@@ -58,6 +58,13 @@ export interface CompileSettings {
   readonly generate?: boolean;
   /** Tensors of the model to return as extra outputs. */
   readonly taps?: readonly string[];
+  /** Tensors of the model to which a run may add: each gives the extra input `TENSOR.add`, of the tensor's shape or broadcast to it. */
+  readonly added?: readonly string[];
+  /**
+   * Tensors of the model that a run may replace: each gives the extra inputs `TENSOR.replace`, likewise, and `TENSOR.where` (bool) where only
+   * some elements are replaced. Inputs that are left out change nothing.
+   */
+  readonly replaced?: readonly string[];
   /** Schedules of kernels, in the format that `wgfc inspect --schedule --json` prints. */
   readonly schedules?: string;
   /** Whether to return {@link Compiled.schedules}, which makes the compilation take half as long again. */
@@ -275,13 +282,13 @@ async function requestOf(o: CompileOptions): Promise<object> {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, generate } = o;
+  const { dims, expect, unfused, taps, added, replaced, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, generate } = o;
   const activations = o.activations && lacksPackedProducts() ? undefined : o.activations;
   if (o.activations && !activations)
     console.warn(`wgfc: this browser's WGSL lacks ${PACKED_PRODUCTS}: the model is compiled without activations of 8 bits`);
   // JSON omits undefined fields.
   return {
-    profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate,
+    profile: precise(profile), dims, expect, unfused, taps, added, replaced, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate,
   };
 }
 
