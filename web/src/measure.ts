@@ -170,7 +170,7 @@ class Bench {
 
     stage(6);
     const dispatchCost = await this.#dispatches(this.#bind(incrementP!, [this.#buffer(1024)]));
-    // Of the device's speeds, two cycles are those of a multiply-add of each lane: see `Speeds::cycle`.
+    // A core does 256 operations in a cycle, as in `Speeds::cycle`.
     const cycle = (cores * 256) / flops;
     const all = {
       bandwidth, flops_f32: flops, flops_f16: flops16, flops_matrix: flops16, dispatch_cost: dispatchCost, cores, resident,
