@@ -1,4 +1,4 @@
-// What a dispatch costs beside its kernel, in a page or in an engine: the modes of `wgfc bench dispatch`, and the calls of a pass each alone.
+// The cost of a dispatch beside its kernel, in a page or in an engine: the modes of `wgfc bench dispatch`, and the calls of a pass each alone.
 
 const WGSL = `
 @group(0) @binding(0) var<storage, read> x: array<f32>;

@@ -1,4 +1,4 @@
-// What pages do, measured: dispatches, runs of models, tokens.
+// Measurements in a page or in an engine: the speeds of the device, dispatches, runs of models, tokens.
 import { Tensor, load } from "/dist/index.js";
 import { Generator } from "/dist/generate.js";
 import { calls, dispatches, median } from "./dispatch.mjs";

@@ -2,7 +2,7 @@
 
 import { WgfcError } from "./errors.js";
 
-/** What is known of the page and its browser. */
+/** The page and its browser, as far as WebGPU depends on them. */
 export interface Surroundings {
   /** Whether there is `navigator.gpu`. */
   readonly api: boolean;
@@ -27,7 +27,7 @@ function why({ api, secure, agent }: Surroundings): string {
   return `the browser finds no adapter: the GPU or its driver is missing or blocked${page ? `, which ${page} tells` : ""}. Update the driver, and turn hardware acceleration on${start}`;
 }
 
-/** What this page has. */
+/** The surroundings of this page. */
 export function surroundings(): Surroundings {
   const { navigator, isSecureContext } = globalThis as { navigator?: Navigator; isSecureContext?: boolean };
   return { api: Boolean(navigator?.gpu), secure: isSecureContext, agent: navigator?.userAgent ?? "" };

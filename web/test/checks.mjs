@@ -396,7 +396,7 @@ export async function conversations_stay_in_the_cache(readCase) {
     equal(await processed(generator.chat(first.messages, { maxTokens: 6 })), [first.text, prompts[0].length], "the first answer");
     equal(generator.length, prompts[0].length + first.tokens.length, "tokens so far");
     equal(await processed(generator.chat(second.messages, { maxTokens: 6 })), [second.text, prompts[1].length - prompts[0].length], "the second answer");
-    // The same prompt again is its last token, and what was said goes on.
+    // A prompt that is given again is its last token, and the answer goes on.
     equal(await processed(generator.complete(second.prompt.slice("<s>".length), { maxTokens: 6 })), [second.text, 1], "again");
     equal(await processed(generator.chat(tools.messages, { tools: tools.tools, maxTokens: 6 })), [tools.text, tokenizer.encode(tools.prompt, false).length - 2], "another conversation");
     await generator.rewind(2);

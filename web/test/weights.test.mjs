@@ -200,7 +200,7 @@ test("the header of a GGUF file ends before its weights", async () => {
     assert.ok(end > 500 && end < 6000, `${name}: ${end}`);
     assert.deepEqual([endOf(file.subarray(0, end)), endOf(file.subarray(0, end - 1))], [end, undefined]);
     assert.deepEqual(await headerOf(file.length, async (to) => file.subarray(0, to)), file.slice(0, end));
-    // Of a file that is cut off there is what there is.
+    // A file that is cut off has fewer bytes.
     assert.equal((await headerOf(400, async () => file.subarray(0, 400))).length, 400);
   }
 });

@@ -130,7 +130,7 @@ impl Jobs {
         let (number, job) = {
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             all.1.retain(|_, job| !job.is_forgotten());
-            // Of those that wait for a page, the one that has waited longest makes room: its page may have been closed.
+            // The compilation that has waited longest for its page makes room, as that may have been closed.
             let idle = all.1.iter().filter(|(_, job)| job.steps.try_lock().is_ok());
             let longest = idle.min_by_key(|(_, job)| job.asked()).map(|(number, _)| *number);
             if all.1.len() >= MOST && longest.and_then(|number| all.1.remove(&number)).is_none() {

@@ -53,7 +53,7 @@ export function speedsOf(info: GPUAdapterInfo | undefined): Readonly<Record<stri
   return kind && SPEEDS[kind];
 }
 
-/** What the browser tells of a device's adapter. */
+/** The information about a device's adapter that the browser gives. */
 export function infoOf(device: DeviceLike): GPUAdapterInfo | undefined {
   return "adapterInfo" in device ? device.adapterInfo : device.info;
 }

@@ -27,7 +27,7 @@ async function send(address: URL, body: Blob, signal?: AbortSignal): Promise<Res
   throw new WgfcError("network", `the server that compiles says ${response.status}: ${(await response.text()).trim()}`);
 }
 
-/** What the server asks for: bytes of a file, or fewer at its end. */
+/** A request of the server for bytes of a file, or fewer at its end. */
 interface Read {
   readonly job: number;
   readonly file: number;
