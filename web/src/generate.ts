@@ -217,6 +217,27 @@ export class Generator {
     return this.#run(prompt, "behind", options);
   }
 
+  /**
+   * Tensors of the model for the tokens of a prompt: those that it was compiled to return (`taps`). The prompt is run alone, and all
+   * tokens so far are forgotten.
+   */
+  async observe(prompt: string | readonly number[], names: readonly string[], inputs: Inputs = {}): Promise<Record<string, Tensor<TypedArray>>> {
+    const ids = typeof prompt === "string" ? this.#encode(prompt) : prompt;
+    this.#check(ids, "instead");
+    const most = this.#chunk();
+    if (ids.length > most) throw new WgfcError("limits", `the prompt has ${ids.length} tokens, and one run takes ${most}`);
+    if (this.#busy) throw new WgfcError("shape", "the generator is at work: observe it when the text has ended");
+    this.#busy = true;
+    try {
+      await this.#clear();
+      const outputs = Object.fromEntries(names.map((name) => [name, "cpu" as const]));
+      const given = { ...this.#more(inputs), ...this.#inputs(ids, 0), [CHOICE]: tensorOfWords(new Uint32Array(5)) };
+      return (await this.model.run(given, { outputs })) as Record<string, Tensor<TypedArray>>;
+    } finally {
+      await this.#clear().finally(() => (this.#busy = false));
+    }
+  }
+
   async *#run(prompt: readonly number[], place: Place, options: GenerateOptions): AsyncGenerator<number, void, undefined> {
     const { signal, maxTokens = 256 } = options;
     const choice = new Choice(this.#sampling(options), this.#vocabulary);
@@ -364,9 +385,14 @@ export class Generator {
     return this.model.filled?.more ?? false;
   }
 
+  /** The number of tokens of a prompt that one run takes. */
+  #chunk(): number {
+    return this.model.plans.length > 1 || typeof this.#ids.shape.at(-1) === "string" ? CHUNK : 1;
+  }
+
   /** Starts the runs for the tokens of a prompt. */
   async #start(ids: readonly number[], choice: Choice, more: Inputs): Promise<Step> {
-    const chunk = this.model.plans.length > 1 || typeof this.#ids.shape.at(-1) === "string" ? CHUNK : 1;
+    const chunk = this.#chunk();
     let at = 0;
     for (; ids.length - at > chunk; at += chunk) {
       const inputs = { ...more, ...this.#inputs(ids.slice(at, at + chunk), this.#held()) };

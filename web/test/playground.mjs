@@ -232,5 +232,29 @@ test("digits, carts and stories", async () => {
   assert.match(await text(".story"), /^Once upon a time \w/);
   await shot("stories");
   await fitsAPhone("stories");
-  await page.click(".stories .primary");
+  await page.click('.stories .primary:has-text("Stop")');
+});
+
+test("a story is steered along a direction of the residual stream", async () => {
+  await open("#stories");
+  await page.waitForFunction(() => /[1-9]\d tokens/.test(document.querySelector(".stories .status")?.textContent ?? ""));
+  await page.click('.stories .primary:has-text("Stop")');
+  await page.waitForSelector('.stories .primary:has-text("Tell")');
+  await page.click(".steer summary");
+  const told = async (strength) => {
+    await page.fill('.steer input[type="range"]', String(strength));
+    await page.evaluate(() => delete document.querySelector(".stories .status").dataset.done);
+    await page.click('.stories .primary:has-text("Tell")');
+    await page.waitForFunction(() => document.querySelector(".stories .status").dataset.done !== undefined || document.querySelector(".stories .status.error"));
+    return text(".story");
+  };
+  const plain = await told(0);
+  assert.match(plain, /^Once upon a time \w/);
+  const steered = await told(4);
+  assert.match(steered, /^Once upon a time/);
+  assert.notEqual(steered, plain);
+  assert.ok((await page.locator(".story .along").count()) > 0 && (await page.locator(".story .against").count()) > 0, "words are shaded");
+  assert.equal(await told(0), plain);
+  await shot("steering");
+  await fitsAPhone("steering");
 });

@@ -1,5 +1,6 @@
 /** A tiny language model that tells stories. */
 
+import type { Tensor, TensorLike, TypedArray } from "wgfc";
 import { Generator } from "wgfc/generate";
 import { h, messageOf } from "../dom.js";
 import { deviceOf } from "../runs.js";
@@ -7,8 +8,30 @@ import { type Demo, frame } from "./demo.js";
 
 const BEGINNINGS = ["Once upon a time", "There once was a shy", "One rainy day", "Tom was a", "Lily was a curious girl who lived by the sea. One"];
 
+/** The residual stream behind each layer, by its names in the model. */
+const LAYERS = ["Add_7", "Add_13", "Add_19"];
+
+/** The mean over the positions of a tensor `[1, positions, columns]`. */
+function mean({ shape, data }: Tensor<TypedArray>): Float64Array {
+  const columns = shape.at(-1)!;
+  const out = new Float64Array(columns);
+  data.forEach((x, i) => (out[i % columns]! += Number(x)));
+  return out.map((x) => (x * columns) / data.length);
+}
+
+/** The cosine of the angle between a direction and each row of a tensor. */
+export function cosines({ shape, data }: Tensor<TypedArray>, direction: ArrayLike<number>): number[] {
+  const columns = shape.at(-1)!;
+  const norm = (of: ArrayLike<number | bigint>) => Math.hypot(...Array.from(of, Number)) || 1;
+  return Array.from({ length: data.length / columns }, (_, row) => {
+    const values = Array.from(data.subarray(row * columns, (row + 1) * columns), Number);
+    return values.reduce((s, x, i) => s + x * direction[i]!, 0) / norm(values) / norm(direction);
+  });
+}
+
 export async function stories(lookInside: () => void): Promise<Demo> {
-  const generator = await Generator.load("./models/stories.wgfc", { device: await deviceOf() });
+  const device = await deviceOf();
+  let generator = await Generator.load("./models/stories.wgfc", { device });
   let stop: AbortController | undefined;
   const prompt = h("input", { type: "text", value: BEGINNINGS[0], maxlength: 200, "aria-label": "How the story begins", autocomplete: "off" });
   const temperature = h("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0.7 });
@@ -28,13 +51,17 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     let [pieces, first] = [0, 0];
     try {
       await generator.reset();
-      for await (const piece of generator.generate(prompt.value, { maxTokens: 220, temperature: Number(temperature.value), signal: mine.signal })) {
+      const inputs = await steering();
+      let told = prompt.value;
+      for await (const piece of generator.generate(prompt.value, { maxTokens: 220, temperature: Number(temperature.value), signal: mine.signal, inputs, ...(steer.open ? { seed: 1 } : {}) })) {
+        told += piece;
         first ||= performance.now() - start;
         text.append(piece);
         pieces++;
         const seconds = (performance.now() - start) / 1000;
         status.textContent = `${pieces} tokens, ${(pieces / seconds).toFixed(0)} a second`;
       }
+      await colour(told);
       status.dataset.done = String(pieces);
     } catch (e) {
       if (!mine.signal.aborted) {
@@ -46,12 +73,53 @@ export async function stories(lookInside: () => void): Promise<Demo> {
       tell.textContent = "Tell";
     }
   };
+  let direction: Float64Array | undefined;
+  const layer = h("select", { "aria-label": "Layer" }, ...LAYERS.map((name, i) => h("option", { value: name, selected: i === 1 }, `behind layer ${i + 1}`)));
+  const towards = h("input", { type: "text", value: "a big scary storm in the dark", maxlength: 200, "aria-label": "Towards", autocomplete: "off" });
+  const away = h("input", { type: "text", value: "a happy sunny day in the park", maxlength: 200, "aria-label": "Away from", autocomplete: "off" });
+  const strength = h("input", { type: "range", min: -6, max: 6, step: 0.5, value: 0, "aria-label": "Strength" });
+  const much = h("span", { class: "mono" }, "0.0");
+  strength.addEventListener("input", () => (much.textContent = Number(strength.value).toFixed(1)));
+  const steer = h("details", { class: "steer" }, h("summary", {}, "Steer"),
+    h("p", {}, "The difference between what two texts leave in the residual stream is a direction. It is added at every position, as an input of the program; words are shaded by how far the stream points along it."),
+    h("label", {}, h("span", {}, "towards"), towards), h("label", {}, h("span", {}, "away from"), away),
+    h("div", { class: "line" }, layer, h("label", { class: "slider" }, h("span", {}, "strength"), strength, much)),
+  );
+  /** The direction as an input of the model, which is compiled for that when it is needed first. */
+  const steering = async (): Promise<Record<string, TensorLike>> => {
+    direction = undefined;
+    if (!steer.open) return {};
+    if (!generator.model.inputs.some((i) => i.name === `${LAYERS[0]}.add`)) {
+      status.textContent = "Compiling the model with its residual stream as inputs and outputs";
+      const made = await Generator.load("./models/stories.onnx", { device, added: LAYERS, taps: LAYERS });
+      generator.dispose();
+      generator = made;
+    }
+    const [there, here] = [await observed(towards.value), await observed(away.value)].map(mean) as [Float64Array, Float64Array];
+    direction = there.map((x, i) => x - here[i]!);
+    const given = Float32Array.from(direction, (x) => x * Number(strength.value));
+    return { [`${layer.value}.add`]: { dtype: "f32", shape: [given.length], data: given } };
+  };
+  const observed = async (words: string) => (await generator.observe(words, [layer.value]))[layer.value]!;
+  /** Shades the tokens of a text by the direction. */
+  const colour = async (told: string) => {
+    if (!direction) return;
+    const along = cosines(await observed(told), direction);
+    const { tokenizer } = generator;
+    const ids = tokenizer!.encode(told);
+    const words = along.map((cosine, i) => {
+      // Tokens are decoded behind those before them, by which spaces depend.
+      const word = tokenizer!.decode(ids.slice(0, i + 1)).slice(tokenizer!.decode(ids.slice(0, i)).length);
+      return h("span", { class: cosine > 0 ? "along" : "against", style: `--share: ${Math.min(1, 2 * Math.abs(cosine)).toFixed(2)}`, title: cosine.toFixed(2) }, word);
+    });
+    text.replaceChildren(...words);
+  };
   const form = h("form", { class: "tell", onsubmit: (e: Event) => { e.preventDefault(); void run(); } },
     h("div", { class: "line" }, prompt, tell),
     h("div", { class: "beginnings" }, ...BEGINNINGS.map((b) => h("button", { type: "button", class: "chip", onclick: () => { prompt.value = b; if (!stop) void run(); } }, `${b.split(" ").slice(0, 5).join(" ")} …`))),
     h("label", { class: "slider" }, h("span", {}, "temperature"), temperature, shown),
   );
-  const body = h("div", { class: "stories" }, form, text, status);
+  const body = h("div", { class: "stories" }, form, steer, text, status);
   const words = "A decoder of 166,000 weights and 384 tokens, which has read sixty thousand made-up stories for ten minutes. Its cache of keys and values stays on the device: a prompt is one run, and each token another.";
   void run();
   return {
