@@ -459,7 +459,7 @@ fn decoder_graph(
     }
     let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
     let fixed = fixed::positions(graph, &inputs)?;
-    head::replace_outputs(graph, ids_type(&inputs), chosen)?;
+    head::replace_outputs(graph, ids_type(&inputs), chosen, &[])?;
     Ok(Caches { own_ends, fixed })
 }
 

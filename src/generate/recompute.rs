@@ -82,7 +82,7 @@ impl Recompute {
         let program = file.compile_amended(&options, &mut |graph| {
             let (_, ports) = split(graph_values(graph, &graph.inputs));
             let inputs = roles::inputs(&ports, None, &context).map_err(Errors)?;
-            head::replace_outputs(graph, ids_type(&inputs), head::Chosen::Last)
+            head::replace_outputs(graph, ids_type(&inputs), head::Chosen::Last, &[])
         })?;
         let (empty, mut ports) = split(program_values(&program.inputs));
         ports.retain(|p| p.name != head::CHOICE);

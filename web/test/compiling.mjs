@@ -170,18 +170,20 @@ export async function integers_are_multiplied_where_the_browser_can() {
   for (let i = 0; i < N; i++) if (!(Math.abs(got[i] - want[i]) < 0.02 * largest)) throw new Error(`${i}: ${got[i]}, not ${want[i]}`);
 }
 
+/** The columns of the decoder's residual stream. */
+const WIDTH = 24;
+
 export async function texts_are_steered() {
   const { Generator } = await import("/dist/generate.js");
   const { requests: [{ prompt, tokens, maxTokens, temperature }] } = await (await fetch("/test/generate.json")).json();
-  const generator = await Generator.load("/fixtures/small/decoder/model.onnx", { plans: ["decode"], added: ["layer0/out"], replaced: ["layer1/mlp"] });
+  const generator = await Generator.load("/fixtures/small/decoder/model.onnx", { plans: ["decode"], taps: ["layer0/out"], added: ["layer0/out"], replaced: ["layer1/mlp"] });
   const made = async (inputs) => {
     await generator.reset();
     const got = [];
     for await (const token of generator.tokens(prompt, { maxTokens, temperature, ...(inputs ? { inputs } : {}) })) got.push(token);
     return got;
   };
-  const width = generator.model.inputs.find((i) => i.name === "layer0/out.add").shape.at(-1);
-  const vector = (f) => Tensor.from("f32", [width], Array.from({ length: width }, (_, i) => f(i)));
+  const vector = (f) => Tensor.from("f32", [WIDTH], Array.from({ length: WIDTH }, (_, i) => f(i)));
   try {
     equal(await made(), tokens, "nothing given");
     equal(await made({ "layer0/out.add": vector(() => 0) }), tokens, "zeros added");
@@ -194,6 +196,13 @@ export async function texts_are_steered() {
     // Replaced nowhere.
     equal(await made({ "layer1/mlp.replace": vector((i) => i % 3), "layer1/mlp.where": Tensor.from("bool", [1], [0]) }), tokens, "nowhere");
     equal(await made(), tokens, "nothing given again");
+    // A tap of the tensor that is added to has the sum.
+    const observed = async (inputs) => (await generator.observe(prompt.slice(0, 1), ["layer0/out"], inputs))["layer0/out"];
+    const [before, after] = [await observed(), await observed(direction)];
+    equal([before.shape, after.shape], [[1, 1, WIDTH], [1, 1, WIDTH]], "shapes");
+    const sums = Float32Array.from(before.data, (x, i) => x + direction["layer0/out.add"].data[i]);
+    equal([...after.data], [...sums], "the sum");
+    equal(generator.length, 0, "tokens after observing");
     await refused(made({ "layer9/out.add": vector(() => 0) }), "shape", /no optional input layer9\/out\.add: it has layer0\/out\.add/);
   } finally {
     generator.dispose();

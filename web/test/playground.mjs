@@ -246,6 +246,7 @@ test("a story is steered along a direction of the residual stream", async () => 
     await page.evaluate(() => delete document.querySelector(".stories .status").dataset.done);
     await page.click('.stories .primary:has-text("Tell")');
     await page.waitForFunction(() => document.querySelector(".stories .status").dataset.done !== undefined || document.querySelector(".stories .status.error"));
+    assert.equal(await page.locator(".stories .status.error").count(), 0, await text(".stories .status"));
     return text(".story");
   };
   const plain = await told(0);

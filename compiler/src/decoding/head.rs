@@ -28,9 +28,9 @@ pub enum Chosen {
     All,
 }
 
-/// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced and whose
-/// token ids are of type `ids`. [`CHOICE`] becomes its last input.
-pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen) -> Result<(), Errors> {
+/// Makes [`LOGITS`] and [`TOKEN`] the outputs of a decoder whose states have been introduced and whose
+/// token ids are of type `ids`, before those that `taps` names. All others are removed. [`CHOICE`] becomes its last input.
+pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen, taps: &[String]) -> Result<(), Errors> {
     let logits = found(graph)?;
     let made = match chosen {
         Chosen::Last => tail(graph, logits, ids),
@@ -38,7 +38,9 @@ pub fn replace_outputs(graph: &mut Graph, ids: DType, chosen: Chosen) -> Result<
     };
     let (logits, token) = made.map_err(Diagnostic::internal)?;
     let border = |name: &str, value| Border { name: name.into(), value };
-    graph.outputs = vec![border(LOGITS, logits), border(TOKEN, token)];
+    let is_tap = |o: &Border| taps.iter().any(|t| **t == *o.name) && !matches!(&*o.name, LOGITS | TOKEN);
+    graph.outputs.retain(is_tap);
+    graph.outputs.splice(0..0, [border(LOGITS, logits), border(TOKEN, token)]);
     graph.remove_dead();
     Ok(())
 }

@@ -25,11 +25,12 @@ pub fn plans(symbols: &roles::Symbols, common: Options) -> Vec<(String, Options)
     [("decode".to_owned(), single)].into_iter().chain(prefill).collect()
 }
 
-/// Turns the cache of an imported decoder into states that grow, and its outputs into the logits and the chosen token of the last position.
+/// Turns the cache of an imported decoder into states that grow, and its outputs into the logits and the chosen token of the last position, and
+/// `taps` of all positions.
 ///
 /// # Errors
 /// The graph is no such decoder.
-pub fn generate(graph: &mut Graph) -> Result<(), Errors> {
+pub fn generate(graph: &mut Graph, taps: &[String]) -> Result<(), Errors> {
     states::introduce(graph, &States::Auto { capacity: None })?;
     if let Some(s) = graph.states.iter().find(|s| s.growth.is_none()) {
         let message =
@@ -40,5 +41,5 @@ pub fn generate(graph: &mut Graph) -> Result<(), Errors> {
     }
     let ids = roles::ids(graph).map(|b| graph.ty(b.value).dtype);
     let ids = ids.ok_or_else(|| Diagnostic::internal("a decoder without token ids"))?;
-    head::replace_outputs(graph, ids, head::Chosen::Last)
+    head::replace_outputs(graph, ids, head::Chosen::Last, taps)
 }

@@ -45,7 +45,10 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         let graph = import(model, &elsewhere, &sketch)?.graph;
         options = decoding::plans(&decoding::roles::symbols(&graph)?, common);
     }
-    let mut amend = |graph: &mut Graph| if request.generate { decoding::generate(graph) } else { Ok(()) };
+    let mut amend = |graph: &mut Graph| match request.generate {
+        true => decoding::generate(graph, &request.taps),
+        false => Ok(()),
+    };
     let mut programs = vec![];
     let mut schedules = Tuning::default();
     for (name, options) in options {

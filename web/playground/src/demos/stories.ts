@@ -107,9 +107,12 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     const along = cosines(await observed(told), direction);
     const { tokenizer } = generator;
     const ids = tokenizer!.encode(told);
+    let before = "";
     const words = along.map((cosine, i) => {
-      // Tokens are decoded behind those before them, by which spaces depend.
-      const word = tokenizer!.decode(ids.slice(0, i + 1)).slice(tokenizer!.decode(ids.slice(0, i)).length);
+      // A token's spaces depend on the tokens before it.
+      const now = tokenizer!.decode(ids.slice(0, i + 1));
+      const word = now.slice(before.length);
+      before = now;
       return h("span", { class: cosine > 0 ? "along" : "against", style: `--share: ${Math.min(1, 2 * Math.abs(cosine)).toFixed(2)}`, title: cosine.toFixed(2) }, word);
     });
     text.replaceChildren(...words);
