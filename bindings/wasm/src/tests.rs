@@ -99,7 +99,13 @@ fn decoder(whole: &Whole) -> Bundle {
     let graph = import(model, whole, &common).unwrap().graph;
     let plans = decoding::plans(&decoding::roles::symbols(&graph).unwrap(), common).into_iter();
     let made = plans.map(|(name, options)| {
-        let made = pipeline::compile_amended(model, whole, &options, &mut decoding::generate, &mut |_, _| {});
+        let made = pipeline::compile_amended(
+            model,
+            whole,
+            &options,
+            &mut |g| decoding::generate(g, &[]),
+            &mut |_, _| {},
+        );
         (name, made.unwrap())
     });
     Bundle::new(made.collect())
