@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
+import { resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { after, afterEach, before, test } from "node:test";
 import { launch, visit } from "./chromium.mjs";
@@ -15,7 +16,7 @@ const fetched = [];
 let child, browser, page, address;
 
 before(async () => {
-  child = spawn(process.env.WGFC ?? `${root}target/debug/wgfc`, ["serve", "--no-open"], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
+  child = spawn(resolve(process.env.WGFC ?? `${root}target/debug/wgfc`), ["serve", "--no-open"], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
   for await (const line of createInterface({ input: child.stdout })) {
     address = line.trim();
     break;
