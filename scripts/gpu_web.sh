@@ -10,12 +10,13 @@
 #
 # The GPU machine needs Vulkan, bash, tar and xz, and this repository's files at the same commit. `pack` takes node and Chromium's headless
 # shell from Debian, Dawn and Deno from npm, and the command line from target/release/wgfc; Chromium is in pieces of 32 MB. Dawn offers f16 on
-# NVIDIA only where it is told to (vulkan_enable_f16_on_nvidia); DAWN_TOGGLES changes its toggles. What is unpacked is in WGFC_WORK.
+# NVIDIA only where it is told to (vulkan_enable_f16_on_nvidia); DAWN_TOGGLES changes its toggles. What is unpacked is in WGFC_WORK
+# (target/web/gpu).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:?pack, unpack, cases or bench}
 toggles=${DAWN_TOGGLES-vulkan_enable_f16_on_nvidia}
-work=${WGFC_WORK:-/tmp/wgfc-web}
+work=$(realpath -m "${WGFC_WORK:-target/web/gpu}")
 models=(
     "mobilenetv2 pixel_values:f32:1x3x224x224 --dim batch=1"
     "resnet50 pixel_values:f32:1x3x224x224 --dim batch=1"
@@ -149,11 +150,11 @@ cases() {
     return $failed
 }
 
-# compile NAME FIXTURE OPTION...: a program of a model with random weights.
+# compile NAME FIXTURE OPTION...: a program of a model with random weights. It is made once, but with --force, as by another profile.
 compile() {
     local name=$1 fixture=$2
     shift 2
-    [ -d "$WGFC_PLANS/$name" ] || "$work/wgfc" compile "fixtures/$fixture.onnx" --random-weights -q -o "$WGFC_PLANS/$name" "$@"
+    [ -d "$WGFC_PLANS/$name" ] && [[ " $* " != *" --force "* ]] || "$work/wgfc" compile "fixtures/$fixture.onnx" --random-weights -q -o "$WGFC_PLANS/$name" "$@"
 }
 
 bench() {
@@ -167,7 +168,7 @@ bench() {
         # shellcheck disable=SC2086
         compile "$name" "$name" $options --target web
         # shellcheck disable=SC2086
-        compile "$name-measured" "$name" $options --profile "$profile"
+        compile "$name-measured" "$name" $options --profile "$profile" --force
         specs+=("$name" "$inputs" "$name-measured" "$inputs")
     done
     for decoder in "${decoders[@]}"; do
@@ -175,7 +176,7 @@ bench() {
         # shellcheck disable=SC2086
         compile "$name" "$fixture" $options --generate --target web
         # shellcheck disable=SC2086
-        compile "$name-measured" "$fixture" $options --generate --profile "$profile"
+        compile "$name-measured" "$fixture" $options --generate --profile "$profile" --force
         plans+=("$name" "$name-measured")
     done
     for ((i = 0; i < ${#specs[@]}; i += 2)); do

@@ -50,7 +50,7 @@ impl Server {
     fn get(&self, path: &str, headers: &str) -> (String, Vec<u8>) {
         self.raw(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}\r\n", self.port))
     }
-    /// What a page of the playground sends.
+    /// The answer to a request as a page of the playground makes it: its status and its body.
     fn post(&self, path: &str, origin: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let (port, length) = (self.port, body.len());
         let head = format!(

@@ -1,4 +1,5 @@
 // The cost of a dispatch beside its kernel, in a page or in an engine: the modes of `wgfc bench dispatch`, and the calls of a pass each alone.
+import { soon } from "/build/soon.js";
 
 const WGSL = `
 @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -14,16 +15,7 @@ const STORAGE = 128, COPY_SRC = 4, COPY_DST = 8;
 
 export const median = (all) => [...all].sort((a, b) => a - b)[all.length >> 1];
 
-/** Waits for all work. Chromium looks for work that is done when calls arrive, and otherwise every 2 ms. */
-async function idle(device) {
-  let waits = true;
-  const done = device.queue.onSubmittedWorkDone().then(() => (waits = false));
-  for (let n = 0; waits && n < 64; n++) {
-    device.pushErrorScope("validation");
-    await device.popErrorScope();
-  }
-  await done;
-}
+const idle = (device) => soon(device, device.queue.onSubmittedWorkDone(), 64);
 
 /** Microseconds for each dispatch, by mode: `wall`, and its parts `encode`, `finish`, `submit`. Medians of `iterations`. */
 export async function dispatches(device, iterations = 40) {

@@ -4,13 +4,11 @@ import { type Capabilities, choose } from "./choose.js";
 import { type Origin, WgfcError } from "./errors.js";
 import { messageOf } from "./fail.js";
 import type { Plan } from "./plan.js";
+import { soon } from "./soon.js";
 import { COPY_DST, COPY_SRC, MAP_FOR_READING, STORAGE } from "./usage.js";
 
 /** Limits on sizes, which depend on a run's inputs. A device that this package opens requests the adapter's full values. */
 const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension"];
-
-/** How often the browser is asked at most to look for work that is done. Each time takes it 0.1 to 0.2 ms. */
-const LOOKS = 16;
 
 export async function requestAdapter(): Promise<GPUAdapter> {
   const adapter = await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" });
@@ -82,14 +80,10 @@ export class Gpu {
     }
   }
 
-  /** The contents of a buffer, once the device has written them. With `soon` the browser is asked to look for them often. */
-  async mapped(buffer: GPUBuffer, soon = true): Promise<ArrayBuffer> {
-    let waits = soon;
-    const done = this.watch(buffer.mapAsync(MAP_FOR_READING).then(() => buffer.getMappedRange())).finally(() => (waits = false));
-    done.catch(() => {});
-    // Chromium looks for work that is done when calls arrive, and otherwise every 2 ms.
-    for (let n = 0; waits && n < LOOKS; n++) await this.scoped("reading", () => {});
-    const range = await done;
+  /** The contents of a buffer, once the device has written them. With `alone` no other calls are made until then. */
+  async mapped(buffer: GPUBuffer, alone = true): Promise<ArrayBuffer> {
+    const done = this.watch(buffer.mapAsync(MAP_FOR_READING).then(() => buffer.getMappedRange()));
+    const range = await soon(this.device, done, alone ? undefined : 0);
     this.check();
     return range;
   }

@@ -14,6 +14,7 @@ import { type DeviceLike, type DeviceProfile, kindOf, profileOf, speedsOf } from
 import { keepSpeeds } from "./compiler/speeds.js";
 import { WgfcError } from "./errors.js";
 import { throwIfAborted } from "./fail.js";
+import { soon } from "./soon.js";
 import { COMPUTE_STAGE, COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, QUERY_RESOLVE, STORAGE } from "./usage.js";
 import arithmetic from "../../runtime/src/measuring/kernels/arithmetic.wgsl";
 import barrier from "../../runtime/src/measuring/kernels/barrier.wgsl";
@@ -48,6 +49,8 @@ const STRAIGHT = 1.1;
 const WAITING = 0.65;
 /** Floating-point operations of an invocation of `arithmetic.wgsl` in a turn. */
 const OPERATIONS = 64;
+/** How often the browser is asked to look for work that is done: for some ten milliseconds. */
+const LOOKS = 64;
 /** The stages, for progress. */
 const STAGES = ["warming up", "latencies", "arithmetic", "cores", "caches", "memory", "dispatches"];
 
@@ -65,7 +68,6 @@ export async function measure(on?: DeviceLike, options: MeasureOptions = {}): Pr
   const info = given ? given.adapterInfo : adapter!.info;
   device.pushErrorScope("out-of-memory");
   device.pushErrorScope("validation");
-  let errors: (GPUError | null)[];
   const bench = new Bench(device, ["software", "swiftshader"].includes(kindOf(info) ?? ""), signal);
   try {
     const speeds = await bench.speeds((stage) => options.onProgress?.({ stage: STAGES[stage]!, done: stage, total: STAGES.length }));
@@ -73,7 +75,7 @@ export async function measure(on?: DeviceLike, options: MeasureOptions = {}): Pr
     if (cache !== false) await keepSpeeds(info, profile.speeds, cache);
     return profile;
   } finally {
-    errors = await Promise.all([0, 1].map(() => device.popErrorScope().catch(() => null)));
+    const errors = await Promise.all([0, 1].map(() => device.popErrorScope().catch(() => null)));
     bench.dispose();
     if (!given) device.destroy();
     const error = errors.find((e) => e);
@@ -221,25 +223,13 @@ class Bench {
       encoder.copyBufferToBuffer(clock.ticks, 0, clock.read, 0, 16);
     }
     queue.submit([encoder.finish()]);
-    await this.#done(queue.onSubmittedWorkDone());
+    await soon(this.#device, queue.onSubmittedWorkDone(), LOOKS);
     const wall = (performance.now() - start) / 1000;
     if (!clock) return [wall, 0];
     await clock.read.mapAsync(MAP_FOR_READING);
     const [begin, end] = new BigUint64Array(clock.read.getMappedRange()) as unknown as [bigint, bigint];
     clock.read.unmap();
     return [wall, Number(end - begin) / 1e9];
-  }
-
-  /** Waits for work on the device. Chromium looks for work that is done when calls arrive, and otherwise every 2 ms. */
-  async #done(work: Promise<unknown>): Promise<void> {
-    let waits = true;
-    const done = work.finally(() => (waits = false));
-    done.catch(() => {});
-    for (let n = 0; waits && n < 64; n++) {
-      this.#device.pushErrorScope("internal");
-      await this.#device.popErrorScope();
-    }
-    await done;
   }
 
   async #time(loop: Loop, workgroups: number, dispatches: number): Promise<number> {

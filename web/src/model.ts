@@ -403,8 +403,8 @@ export class Model {
   }
 
   /** Copies of the contents of a staging buffer, once the device has written them. */
-  async #read(staging: GPUBuffer, sizes: readonly number[], soon: boolean): Promise<Uint8Array[]> {
-    const mapped = await this.#gpu.mapped(staging, soon);
+  async #read(staging: GPUBuffer, sizes: readonly number[], alone: boolean): Promise<Uint8Array[]> {
+    const mapped = await this.#gpu.mapped(staging, alone);
     let at = 0;
     const pieces = sizes.map((bytes) => new Uint8Array(mapped.slice(at, (at += bytes))));
     staging.unmap();

@@ -1,4 +1,4 @@
-//! The compiler of wgfc as a WebAssembly module for web pages. What is asked and answered is in [`wgfc_compiler::requests`].
+//! The compiler of wgfc as a WebAssembly module for web pages. Requests and answers are those of [`wgfc_compiler::requests`].
 //!
 //! `web/src/compiler` is the page's side. The module's only import is `read` in [`abi`], and it has no threads.
 

@@ -1,4 +1,4 @@
-//! What is asked: options, plans, and files.
+//! Requests: options, plans, and files.
 
 use crate::DeviceProfile;
 use crate::import::{ExternalData, OWN_FILE};

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The stack of a compilation, as large as those of programs' main threads.
 const STACK: usize = 8 << 20;
 
-/// What a compilation comes to next.
+/// The next step of a compilation: bytes that it waits for, or its answer.
 enum Step {
     /// It waits for these bytes of a file, or fewer at the file's end.
     Read {
