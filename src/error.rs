@@ -68,6 +68,12 @@ impl Problem {
     }
 }
 
+impl From<Diagnostic> for Problem {
+    fn from(d: Diagnostic) -> Problem {
+        Problem { message: d.message, help: d.help }
+    }
+}
+
 /// The cause of an [`Error`]. The command line exits with [`ErrorClass::exit_code`].
 ///
 /// ```

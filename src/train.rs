@@ -10,7 +10,7 @@ mod order;
 mod roles;
 
 use crate::model::device_error;
-use crate::value_info::{ValueInfo, graph_values, program_values};
+use crate::value_info::ValueInfo;
 use crate::{Error, ModelFile, Options, Program, Tensor};
 pub use checkpoint::{read_tensors, read_tensors_within};
 use order::Order;
@@ -131,29 +131,24 @@ pub struct Trainer {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Ports {
-    /// Inputs, in the model's order.
-    pub inputs: Vec<ValueInfo>,
-    /// Outputs, in the model's order.
-    pub outputs: Vec<ValueInfo>,
-    /// The number of states that the model or program already has.
-    states: usize,
-    /// Whether inputs can become states, which compilation decides.
-    open: bool,
-}
+pub struct Ports(wgfc_compiler::training::Ports);
 
 impl Ports {
     /// The ports of a model that is not compiled yet.
     pub fn of_file(file: &ModelFile, options: &Options) -> Result<Ports, Error> {
-        let graph = file.import(options)?.graph;
-        let ports = |b: &[wgfc_ir::Border]| graph_values(&graph, b);
-        let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
-        Ok(Ports { inputs, outputs, states: graph.states.len(), open: true })
+        Ok(Ports(wgfc_compiler::training::Ports::of_graph(&file.import(options)?.graph)))
     }
     /// The ports of a program.
     pub fn of_program(program: &Program) -> Ports {
-        let (inputs, outputs) = (program_values(&program.inputs), program_values(&program.outputs));
-        Ports { inputs, outputs, states: program.states.len(), open: false }
+        Ports(wgfc_compiler::training::Ports::of_program(program))
+    }
+    /// Inputs, in the model's order.
+    pub fn inputs(&self) -> &[ValueInfo] {
+        &self.0.inputs
+    }
+    /// Outputs, in the model's order.
+    pub fn outputs(&self) -> &[ValueInfo] {
+        &self.0.outputs
     }
 }
 
@@ -371,9 +366,4 @@ impl Roles {
         }
         options
     }
-}
-
-/// Whether a port is a single float.
-fn is_loss(p: &ValueInfo) -> bool {
-    p.dtype.is_float() && p.shape.iter().all(|d| d.as_const() == Some(1))
 }

@@ -38,6 +38,7 @@ for (const name of ["index", ...later]) {
 }
 // Entries of their own, which share index.js with the page.
 await build({ ...common, entryPoints: ["src/measure.ts"], outfile: "dist/measure.js", bundle: true, minify: true, plugins: [beside] });
+await build({ ...common, entryPoints: ["src/train.ts"], outfile: "dist/train.js", bundle: true, minify: true, external: ["./index.js"], plugins: [beside] });
 await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
   external: ["./index.js", "@huggingface/jinja", "@huggingface/tokenizers"],

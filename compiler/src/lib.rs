@@ -45,7 +45,9 @@ pub mod schedule;
 pub mod shape_eval;
 pub mod states;
 pub mod timings;
+pub mod training;
 pub mod tuning;
+pub mod value_info;
 pub mod weights;
 
 pub use device::DeviceProfile;
@@ -53,3 +55,4 @@ pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
 pub use options::{Activations, CacheType, Fusion, Options, Precision, States, Technique, WeightBits};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;
+pub use value_info::ValueInfo;

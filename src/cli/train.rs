@@ -142,7 +142,7 @@ fn sources(a: &TrainArgs, inputs: Vec<String>) -> DataArgs {
 fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Error> {
     let given = sources(a, a.inputs.clone());
     let mut training = Training {
-        inputs: inputs::make_given(&ports.inputs, &a.compile.dims, &given, a.compile.memory_limit, t)?,
+        inputs: inputs::make_given(ports.inputs(), &a.compile.dims, &given, a.compile.memory_limit, t)?,
         states: a.carry.iter().chain(&a.compile.states).cloned().collect(),
         loss: a.loss.clone(),
         batch: a.batch.map(|b| b as usize),
@@ -155,14 +155,14 @@ fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Erro
     let mut problems = vec![];
     // Data with a name comes first, so that its inputs are no candidates for data without a name.
     let (named, plain): (Vec<&String>, Vec<&String>) =
-        a.data.iter().partition(|text| inputs::named(&ports.inputs, text).is_some());
+        a.data.iter().partition(|text| inputs::named(ports.inputs(), text).is_some());
     for text in named.into_iter().chain(plain) {
-        let (port, file) = match inputs::named(&ports.inputs, text) {
+        let (port, file) = match inputs::named(ports.inputs(), text) {
             Some((port, file)) => (port, file),
             None => match (ports.data_input(&training), text.split_once('=')) {
                 (Some(port), None) => (port, text.as_str()),
                 (_, Some((name, _))) => {
-                    problems.push(no_such_input(name, &ports.inputs));
+                    problems.push(no_such_input(name, ports.inputs()));
                     continue;
                 }
                 (None, None) => {
@@ -220,13 +220,13 @@ fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Erro
     }
     if found.is_empty() {
         let open = |p: &&ValueInfo| p.shape.first().is_some_and(|d| d.as_const().is_none());
-        let free = ports.inputs.iter().filter(open);
+        let free = ports.inputs().iter().filter(open);
         found.extend(free.filter(|p| !training.inputs.contains_key(&p.name)).cloned());
     }
     let given: Vec<_> = training.data.iter().chain(&training.inputs).collect();
     let mut dims = BTreeMap::new();
     let shapes: Vec<_> = ports
-        .inputs
+        .inputs()
         .iter()
         .filter_map(|p| Some((p, given.iter().find(|(n, _)| **n == p.name)?.1.shape.as_slice())))
         .collect();

@@ -147,7 +147,7 @@ fn what_does_not_fit_is_said_all_at_once() {
         .says("is not one float");
     bad(&format!("{}|--data|x={}|--batch|4|--carry|rate=loss|--carry|x=loss", pure(), rows()))
         .says("input `x` is given, and cannot be continued")
-        .says("of another --carry");
+        .says("of another pair");
     let known = format!("{step}|--data|{}|--batch|4|--input|rate=1", rows());
     bad(&format!("{known}|--init|nothing=1|--init|what"))
         .says("no state `nothing`")

@@ -23,6 +23,8 @@ export type ErrorKind =
   | "model"
   /** The compiler does not support something in the model. */
   | "unsupported"
+  /** The loss of a training step is infinite or NaN. */
+  | "diverged"
   /** A bug in the compiler. */
   | "internal"
   | "aborted"

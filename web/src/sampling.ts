@@ -1,5 +1,7 @@
 /** Sampling of the next token. It equals that of `wgfc generate`: the same seed gives the same tokens. */
 
+import { Random } from "./random.js";
+
 export interface Sampling {
   /** 0 always takes the most likely token; 1 leaves the probabilities unchanged. */
   readonly temperature: number;
@@ -21,7 +23,6 @@ export interface Sampling {
 }
 
 const WORDS = 5;
-const MASK = (1n << 64n) - 1n;
 
 /** The choice of the tokens of one request. */
 export class Choice {
@@ -30,7 +31,7 @@ export class Choice {
   readonly #topP: number | undefined;
   readonly #minP: number | undefined;
   readonly #penalties: Penalties | undefined;
-  #state: bigint;
+  readonly #random: Random;
 
   constructor(how: Sampling, vocabulary: number) {
     const { temperature, topK, topP, minP, seed } = how;
@@ -39,9 +40,7 @@ export class Choice {
     this.#topP = topP !== undefined && topP < 1 ? topP : undefined;
     this.#minP = minP !== undefined && minP > 0 ? minP : undefined;
     this.#penalties = Penalties.of(how);
-    let hash = 0xcbf29ce484222325n;
-    for (const byte of new TextEncoder().encode("tokens")) hash = ((hash ^ BigInt(byte)) * 0x100000001b3n) & MASK;
-    this.#state = hash ^ ((BigInt(seed) * 0x9e3779b97f4a7c15n) & MASK);
+    this.#random = new Random(seed, "tokens");
   }
 
   /**
@@ -66,7 +65,7 @@ export class Choice {
   words(): Uint32Array<ArrayBuffer> {
     const words = new Uint32Array(WORDS);
     if (!this.#how) return words;
-    const random = this.#bits();
+    const random = this.#random.bits();
     const floats = new Float32Array(words.buffer);
     floats[0] = Math.min(Math.max(1 / this.#how.temperature, 1e-30), 1e30);
     words[1] = Number(random & 0xffffffffn);
@@ -118,15 +117,6 @@ export class Choice {
       if (sum >= this.#topP * all) return sorted[i]!;
     }
     return sorted[count - 1]!;
-  }
-
-  /** SplitMix64. */
-  #bits(): bigint {
-    this.#state = (this.#state + 0x9e3779b97f4a7c15n) & MASK;
-    let z = this.#state;
-    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK;
-    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & MASK;
-    return z ^ (z >> 31n);
   }
 }
 

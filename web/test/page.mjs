@@ -5,6 +5,7 @@ import { profileOf } from "/build/compiler/profile.js";
 import { compile } from "/dist/compiler/index.js";
 import * as checks from "./checks.mjs";
 import * as compiling from "./compiling.mjs";
+import * as training from "./training.mjs";
 
 /** Relative errors that outputs of whole models may have, by type; others must be equal. */
 const RELATIVE = { f32: 1e-4, f64: 1e-4, f16: 5e-3, bf16: 4e-2 };
@@ -147,10 +148,10 @@ window.refuse = async (bytes) => {
   return { kind: e.kind, message: e.message, diagnostics: e.diagnostics };
 };
 window.checkNames = Object.keys(checks);
-window.compileCheckNames = Object.keys(compiling);
+window.compileCheckNames = [...Object.keys(compiling), ...Object.keys(training)];
 window.runCheck = async (name) => {
   try {
-    await { ...checks, ...compiling }[name](readCase);
+    await { ...checks, ...compiling, ...training }[name](readCase);
   } catch (e) {
     return `${e.name}: ${e.message}\n${e.stack}`;
   }

@@ -45,6 +45,13 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         let graph = import(model, &elsewhere, &sketch)?.graph;
         options = decoding::plans(&decoding::roles::symbols(&graph)?, common);
     }
+    if let Some(training) = &request.training {
+        for (_, o) in &mut options {
+            let sketch = Options { graph_only: true, ..o.clone() };
+            let graph = import(model, &elsewhere, &sketch)?.graph;
+            *o = training.options(&graph, std::mem::take(o))?;
+        }
+    }
     let mut amend = |graph: &mut Graph| match request.generate {
         true => decoding::generate(graph, &request.taps),
         false => Ok(()),

@@ -10,4 +10,4 @@ mod answer;
 mod request;
 
 pub use answer::{Answer, compile};
-pub use request::{File, PlanRequest, Request};
+pub use request::{File, PlanRequest, Request, TrainingRequest};

@@ -3,12 +3,14 @@
 use crate::DeviceProfile;
 use crate::import::{ExternalData, OWN_FILE};
 use crate::schedule::table::Tuning;
-use crate::{Activations, Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
+use crate::training::{Given, Ports, Words};
+use crate::{Activations, Diagnostic, Errors, Fusion, Options, Precision, States, WeightBits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
+use wgfc_ir::{Dim, Graph, symbols};
 
 /// The options of a compilation, and the files with the model's tensors.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -21,6 +23,8 @@ pub struct Request {
     /// Whether the model is a decoder that chooses tokens. Its plans are `decode` for a single token and `prefill` for prompts, and
     /// [`Request::plans`] must be empty.
     pub generate: bool,
+    /// What the caller gives to each step, if the model is a training step: inputs that it does not give become states.
+    pub training: Option<TrainingRequest>,
     /// The device profile in the JSON format of [`device::file`](crate::device::file).
     pub profile: Option<serde_json::Value>,
     /// Values of symbolic dimensions to fix in all plans.
@@ -61,6 +65,66 @@ pub struct PlanRequest {
     pub dims: BTreeMap<String, i64>,
     /// The device profile, instead of that of the request.
     pub profile: Option<serde_json::Value>,
+}
+
+/// The inputs of a training step. Shapes have `null` for an extent that the caller leaves to the model.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainingRequest {
+    /// The inputs of which each step gets other rows, with the shapes of their tensors in a step.
+    pub data: BTreeMap<String, Vec<Option<i64>>>,
+    /// The inputs that are the same in each step, with their shapes.
+    pub inputs: BTreeMap<String, Vec<Option<i64>>>,
+    /// Pairs of an input and the output that is its value in the next step, besides those that are found by name or order.
+    pub states: Vec<(String, String)>,
+    /// The output that is the loss, if it is not the one called `loss` or the first one that is a single float.
+    pub loss: Option<String>,
+}
+
+/// The options of npm's `Trainer`, for messages.
+const WORDS: Words = Words {
+    data: "data: { \"{}\": rows }",
+    same: "inputs: { \"{}\": tensor }",
+    carry: "states: { \"{}\": \"OUTPUT\" }",
+};
+
+impl TrainingRequest {
+    /// Options for a graph of a step: the inputs that no one gives are states, and symbols have the values that follow from
+    /// the shapes of the inputs that are given.
+    ///
+    /// # Errors
+    /// Inputs without a value, a missing loss, pairs that do not match, a step without states.
+    pub(super) fn options(&self, graph: &Graph, mut options: Options) -> Result<Options, Errors> {
+        if options.precision == Precision::F16 {
+            let e = Diagnostic::unsupported(
+                "a training step cannot use precision f16: gradients may be too small for it",
+            );
+            return Err(e.help("train without it, and compile the trained model with it").into());
+        }
+        let given = Given {
+            data: self.data.keys().map(String::as_str).collect(),
+            inputs: self.inputs.keys().map(String::as_str).collect(),
+            states: &self.states,
+            loss: self.loss.as_deref(),
+            words: WORDS,
+        };
+        let ports = Ports::of_graph(graph);
+        let pairs = ports.pairs(&given)?.states;
+        if !pairs.is_empty() {
+            options.states = States::Named { pairs, capacity: None };
+        }
+        let shapes = || self.data.iter().chain(&self.inputs);
+        let known = ports.inputs.iter().filter_map(|p| Some((p, shapes().find(|(n, _)| **n == p.name)?.1)));
+        let extents: Vec<(&Dim, i64)> = known
+            .filter(|(p, shape)| p.broadcast.is_none() && p.shape.len() == shape.len())
+            .flat_map(|(p, shape)| p.shape.iter().zip(shape))
+            .filter_map(|(d, n)| Some((d, (*n)?)))
+            .collect();
+        for f in symbols::bind(&extents, &|s| options.dims.get(s).copied()) {
+            options.dims.entry(f.symbol.to_string()).or_insert(f.value);
+        }
+        Ok(options)
+    }
 }
 
 /// A file that tensors are in.

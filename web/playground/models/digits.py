@@ -1,7 +1,9 @@
-"""Makes digits.onnx: a classifier of digits drawn by hand, 8 × 8 pixels, trained by `wgfc train`.
+"""Makes digits.onnx: a classifier of digits drawn by hand, 8 × 8 pixels, trained by `wgfc train`. And the parts with which the page trains one
+from zero: digits-step.pt2, the step; digits-weights.onnx, the classifier with its weights as inputs; digits.safetensors, the digits.
 
-    pip install torch scikit-learn onnx onnxruntime numpy
+    pip install torch scikit-learn onnx onnxruntime numpy safetensors
     python digits.py --wgfc ../../../target/debug/wgfc
+    python digits.py --parts                                # the parts alone
 
 torch writes the step of training (the loss, its gradients and Adam, as one graph), and computes nothing else. The 1,797 digits are those that
 scikit-learn ships (Optical Recognition of Handwritten Digits, Alpaydin and Kaynak, UCI, CC BY 4.0): 32 × 32 pixels, black or white, of which each of the
@@ -89,6 +91,7 @@ def export_step(path):
 
     rows = {0: torch.export.Dim("batch", min=2)}
     torch.export.save(torch.export.export(Step(graph, state), given, dynamic_shapes=(rows, rows, None)), path)
+    t.pack(path)
 
 
 def read_states(path):
@@ -102,7 +105,7 @@ def read_states(path):
     return {k: take(t) for k, t in header.items() if k != "__metadata__" and t["dtype"] == "F32"}
 
 
-def export(weights, path):
+def export(weights, path, as_inputs=False):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -118,23 +121,42 @@ def export(weights, path):
     ]
     info = helper.make_tensor_value_info
     ports = [info("image", TensorProto.FLOAT, ["batch", 1, 8, 8])], [info("probabilities", TensorProto.FLOAT, ["batch", 10])]
-    constants = [numpy_helper.from_array(weights[n], n) for n in sorted(weights) if n.startswith(("conv", "dense"))]
+    names = [n for n in sorted(weights) if n.startswith(("conv", "dense"))]
+    constants = [] if as_inputs else [numpy_helper.from_array(weights[n], n) for n in names]
+    if as_inputs:
+        ports[0].extend(info(n, TensorProto.FLOAT, weights[n].shape) for n in names)
     model = helper.make_model(helper.make_graph(nodes, "digits", *ports, constants), opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
+
+
+def write_parts(digits):
+    from safetensors.numpy import save_file
+
+    export_step(HERE / "digits-step.pt2")
+    shapes = {"conv1.weight": (C1, 1, 3, 3), "conv1.bias": (C1,), "conv2.weight": (C2, C1, 3, 3), "conv2.bias": (C2,)}
+    shapes |= {"dense.weight": (10, C2 * 16), "dense.bias": (10,)}
+    export({n: np.zeros(s, np.float32) for n, s in shapes.items()}, HERE / "digits-weights.onnx", as_inputs=True)
+    tensors = {"images": digits.images.astype(np.uint8), "labels": digits.target.astype(np.uint8)}
+    save_file(tensors, HERE / "digits.safetensors")
 
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--wgfc", default="wgfc")
     p.add_argument("--steps", type=int, default=2400)
+    p.add_argument("--parts", action="store_true", help="write only the parts with which the page trains")
     p.add_argument("--out", type=Path, default=HERE / "digits.onnx")
     p.add_argument("--work", type=Path, default=Path("."), help="where files of the training go")
     a = p.parse_args()
-    import onnxruntime
     from sklearn.datasets import load_digits
 
     digits = load_digits()
+    write_parts(digits)
+    if a.parts:
+        sys.exit()
+    import onnxruntime
+
     images, labels = (digits.images / 16).astype(np.float32), digits.target.astype(np.int64)
     test = np.arange(len(images)) % 5 == 0
     rng = np.random.default_rng(4)

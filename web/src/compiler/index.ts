@@ -29,6 +29,17 @@ export interface PlanOptions {
   readonly profile?: DeviceProfile;
 }
 
+/** The inputs that a training step is given, with the shapes of their tensors, and its states: see `Trainer` of `wgfc/train`. */
+export interface TrainingSettings {
+  /** The inputs of which each step gets other rows. An extent that the model is to determine is `null`. */
+  readonly data: Readonly<Record<string, readonly (number | null)[]>>;
+  /** The inputs that are the same in each step. */
+  readonly inputs?: Readonly<Record<string, readonly number[]>>;
+  /** Pairs of an input and the output that is its value in the next step, besides those that are found by name or order. */
+  readonly states?: readonly (readonly [input: string, output: string])[];
+  readonly loss?: string;
+}
+
 /** Options of a compilation: the device, sizes and precision. */
 export interface CompileSettings {
   /** Values of symbolic dimensions to fix. */
@@ -56,6 +67,8 @@ export interface CompileSettings {
    * `prefill` for prompts.
    */
   readonly generate?: boolean;
+  /** Compiles a training step, whose other inputs become states. */
+  readonly training?: TrainingSettings;
   /** Tensors of the model to return as extra outputs. */
   readonly taps?: readonly string[];
   /** Tensors of the model to which a run may add: each gives the extra input `TENSOR.add`, of the tensor's shape or broadcast to it. */
@@ -282,13 +295,13 @@ async function requestOf(o: CompileOptions): Promise<object> {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, added, replaced, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, generate } = o;
+  const { dims, expect, unfused, taps, added, replaced, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights, generate, training } = o;
   const activations = o.activations && lacksPackedProducts() ? undefined : o.activations;
   if (o.activations && !activations)
     console.warn(`wgfc: this browser's WGSL lacks ${PACKED_PRODUCTS}: the model is compiled without activations of 8 bits`);
   // JSON omits undefined fields.
   return {
-    profile: precise(profile), dims, expect, unfused, taps, added, replaced, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate,
+    profile: precise(profile), dims, expect, unfused, taps, added, replaced, schedules, list_schedules, plans, precision, keep_f32, weights, activations, generate, training,
   };
 }
 

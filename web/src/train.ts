@@ -1,0 +1,457 @@
+/**
+ * Training in the page: steps of a model that has its loss, gradients and optimizer in one graph, as `wgfc train` runs them.
+ *
+ *     const trainer = await Trainer.load("step.pt2", { data: { x: rows }, inputs: { rate: Tensor.from("f32", [], [1e-3]) }, batch: 64 });
+ *     for await (const { number, loss } of trainer.run(1000)) console.log(number, loss);
+ *     const file = await trainer.save();
+ */
+
+import { type LoadOptions, Model, type ModelSource, type PortInfo, type StateInfo, Tensor, type TensorLike, type TypedArray, WgfcError, load } from "./index.js";
+import { bitsOf, bufferBytes, bytesOf, isFloat, packedBytes } from "./dtypes.js";
+import { Random } from "./random.js";
+import { type Entry, parseHeader, writeHeader } from "./safetensors.js";
+import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, STORAGE } from "./usage.js";
+
+/** Tensors by name on the host. */
+export type HostTensors = Readonly<Record<string, TensorLike<TypedArray>>>;
+
+export interface TrainerOptions extends Omit<LoadOptions, "training" | "plans"> {
+  /** The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each. */
+  readonly data: HostTensors;
+  /** Inputs that are the same in each step. They are uploaded once. */
+  readonly inputs?: HostTensors;
+  /**
+   * For a model that is compiled in the page, outputs by the inputs of which they are the values in the next step, besides those that are found:
+   * outputs of an input's name, or all inputs and outputs that are left, in their order, if they have the same types.
+   */
+  readonly states?: Readonly<Record<string, string>>;
+  /** The output that is the loss. The default is the one called `loss`, else the first one that is a single float. */
+  readonly loss?: string;
+  /** The number of rows of a step, if the model leaves it open. */
+  readonly batch?: number;
+  /** Whether rows are shuffled, anew in each epoch (`true`). Rows that do not fill a batch are the first ones of the next epoch's first batch. */
+  readonly shuffle?: boolean;
+  /** The seed of the rows' order, and of the random numbers that the step draws (0). */
+  readonly seed?: number | bigint;
+  /** The most steps that are in flight at a time (2). */
+  readonly inFlight?: number;
+  /** Whether training continues after a loss that is infinite or NaN. */
+  readonly anyLoss?: boolean;
+}
+
+/** A step that has ended. */
+export interface Step {
+  /** The number of the step, from 1 on. */
+  readonly number: number;
+  /** The loss on the step's batch, with the parameters before the update. */
+  readonly loss: number;
+}
+
+/** Bytes are copied from and to the device in pieces of this size. */
+const PIECE = 32 << 20;
+/** The most steps or rows that a checkpoint may count. */
+const MOST = Number.MAX_SAFE_INTEGER;
+
+export class Trainer {
+  readonly model: Model;
+  /** The output that is the loss. */
+  readonly loss: string;
+  /** The number of rows of a step. */
+  readonly batch: number;
+  /** The number of rows of the data. */
+  readonly rows: number;
+  readonly #data: readonly Rows[];
+  readonly #fixed: Readonly<Record<string, Tensor<GPUBuffer>>>;
+  /** The optional inputs that seed the step's random numbers and are not given. */
+  readonly #draws: readonly PortInfo[];
+  readonly #inFlight: number;
+  readonly #anyLoss: boolean;
+  #seed: bigint;
+  #order: Order;
+  #step = 0;
+  #samples = 0;
+  #busy = false;
+  #tail: Promise<unknown> = Promise.resolve();
+
+  /** Compiles a step (`.pt2`, `.onnx`) for the device, or loads one that was compiled with its states. */
+  static async load(source: ModelSource, options: TrainerOptions): Promise<Trainer> {
+    const { data, inputs = {}, states = {}, loss, batch } = options;
+    checkRows(data);
+    const shapes = <T>(tensors: HostTensors, of: (shape: readonly number[]) => T) =>
+      Object.fromEntries(Object.entries(tensors).map(([name, { shape }]) => [name, of(shape)]));
+    const training = {
+      data: shapes(data, ([, ...row]) => [batch ?? null, ...row]),
+      inputs: shapes(inputs, (shape) => shape),
+      states: Object.entries(states),
+      ...(loss === undefined ? {} : { loss }),
+    };
+    const model = await load(source, { ...options, training });
+    try {
+      return new Trainer(model, options);
+    } catch (e) {
+      model.dispose();
+      throw e;
+    }
+  }
+
+  private constructor(model: Model, { data, inputs = {}, loss, batch, shuffle = true, seed = 0, inFlight = 2, anyLoss = false }: TrainerOptions) {
+    this.model = model;
+    if (model.states.length === 0)
+      throw refused("the program has no states, so a step cannot change the next one: load the model itself, or compile it with its states");
+    this.loss = lossOf(model, loss);
+    const misfits = Object.entries({ ...data, ...inputs }).flatMap(([name, t]) => misfit(portOf(model, name), t, name in data));
+    if (misfits.length) throw refused(misfits.join("; "));
+    this.#data = Object.entries(data).map(([name, tensor]) => new Rows(portOf(model, name), tensor));
+    this.rows = this.#data[0]!.count;
+    this.batch = batchOf(this.#data, batch);
+    if (this.batch > this.rows) throw refused(`the data have ${this.rows} rows, fewer than the ${this.batch} of a step: give more, or a smaller \`batch\``);
+    this.#fixed = Object.fromEntries(Object.entries(inputs).map(([name, t]) => [name, uploaded(model.device, name, t)]));
+    this.#draws = model.inputs.filter((p) => p.optional && !(p.name in inputs) && purposeOf(p.name));
+    if (!(Number.isInteger(inFlight) && inFlight > 0)) throw refused(`inFlight is ${inFlight}: it is a whole number from 1 on`);
+    this.#inFlight = inFlight;
+    this.#anyLoss = anyLoss;
+    this.#seed = BigInt(seed);
+    this.#order = new Order(this.rows, shuffle ? this.#seed : undefined);
+  }
+
+  /** The number of steps that were submitted. */
+  get step(): number {
+    return this.#step;
+  }
+
+  /**
+   * Runs this many steps, and yields each in order once its loss is known. If the caller breaks off, steps in flight are still completed: the states
+   * are then those after {@link step} steps.
+   */
+  async *run(steps: number, { signal }: { readonly signal?: AbortSignal } = {}): AsyncGenerator<Step, void, undefined> {
+    if (this.#busy) throw refused("the trainer is at work: call `run` again when the one before has ended");
+    this.#busy = true;
+    const end = this.#step + steps;
+    const running: { number: number; loss: Promise<number> }[] = [];
+    try {
+      for (;;) {
+        if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
+        while (this.#step < end && running.length < this.#inFlight) running.push(await this.#submit());
+        const oldest = running.shift();
+        if (!oldest) return;
+        const step = { number: oldest.number, loss: await oldest.loss };
+        if (!Number.isFinite(step.loss) && !this.#anyLoss) {
+          const advice = "try a smaller learning rate or other data; the states are useless now: resume from a checkpoint";
+          throw new WgfcError("diverged", `the loss of step ${step.number} is ${Number.isNaN(step.loss) ? "not a number" : "infinite"}: ${advice}`);
+        }
+        yield step;
+      }
+    } finally {
+      for (const { loss } of running) await loss.catch(() => {});
+      this.#busy = false;
+    }
+  }
+
+  /** Submits a step when nothing else reads or writes the states. */
+  #submit(): Promise<{ number: number; loss: Promise<number> }> {
+    return this.#alone(async () => {
+      const rows = Array.from({ length: this.batch }, (_, i) => this.#order.row(this.#samples + i));
+      const data = this.#data.map((r): [string, TensorLike] => [r.name, r.take(rows)]);
+      const draws = this.#draws.map(({ name, shape }): [string, TensorLike] => {
+        const number = purposeOf(name) === "seed" ? this.#seed : BigInt(this.#step);
+        return [name, Tensor.from("i64", shape.map(() => 1), [number])];
+      });
+      const read = await this.model.begin({ ...this.#fixed, ...Object.fromEntries([...data, ...draws]) }, { outputs: { [this.loss]: "cpu" } });
+      const number = ++this.#step;
+      this.#samples += rows.length;
+      const loss = read().then((outputs) => (outputs[this.loss] as Tensor<TypedArray>).toNumbers()[0]!);
+      loss.catch(() => {});
+      return { number, loss };
+    });
+  }
+
+  /** Runs `f` after all earlier calls have finished. */
+  #alone<T>(f: () => Promise<T>): Promise<T> {
+    const mine = this.#tail.then(f);
+    this.#tail = mine.catch(() => {});
+    return mine;
+  }
+
+  /**
+   * All states by name as a safetensors file, with the progress of the training in its metadata. `wgfc train --resume` and {@link resume} continue
+   * from it.
+   */
+  async save(): Promise<Blob> {
+    return this.#alone(async () => {
+      const { states, device } = this.model;
+      const [step, samples, rows] = [this.#step, this.#samples, this.rows];
+      // JSON's numbers lose bits of a 64-bit seed in JavaScript, so its text is inserted.
+      const metadata = (types: unknown) =>
+        `{"step":${step},"samples":${samples},"seed":${this.#order.seed ?? null},"rows":${rows},"types":${JSON.stringify(types ?? null)}}`;
+      const byName = new Map(states.map((s) => [s.name, s]));
+      const { header, order } = writeHeader(byName, metadata);
+      const parts: BlobPart[] = [header];
+      for (const name of order) for await (const piece of contents(device, byName.get(name)!)) parts.push(piece);
+      return new Blob(parts, { type: "application/octet-stream" });
+    });
+  }
+
+  /**
+   * Continues from a checkpoint: its states, step, position in the data and seed. The steps that follow are those that would have followed in the
+   * original training. Nothing is changed if it is not a checkpoint, or one of another model or of other data.
+   */
+  async resume(file: Blob | Uint8Array<ArrayBuffer>): Promise<void> {
+    const { tensors, note } = await opened(file);
+    if (!note) throw refused("the file is not a checkpoint: it does not state after which step it was written. Begin with its tensors: `begin`");
+    const problems = this.#misfits(tensors, true);
+    if (note.rows !== this.rows) problems.push(`it was written when the data had ${note.rows} rows, and there are ${this.rows}`);
+    if (Math.max(note.step, note.samples) > MOST) problems.push(`it says that ${note.samples} rows went into ${note.step} steps`);
+    if (problems.length) throw refused(`the checkpoint does not fit: ${problems.join("; ")}`);
+    await this.#alone(async () => {
+      await this.#write(tensors);
+      this.#order = new Order(this.rows, note.seed);
+      if (note.seed !== undefined) this.#seed = note.seed;
+      [this.#step, this.#samples] = [note.step, note.samples];
+    });
+  }
+
+  /** Sets states before the first step: tensors by name, or a safetensors file of them. The others keep the model's initial values, or zeros. */
+  async begin(tensors: HostTensors | Blob | Uint8Array<ArrayBuffer>): Promise<void> {
+    const given = tensors instanceof Blob || tensors instanceof Uint8Array ? (await opened(tensors)).tensors : ofHost(tensors);
+    const problems = this.#misfits(given, false);
+    if (problems.length) throw refused(`the tensors do not fit: ${problems.join("; ")}`);
+    await this.#alone(() => this.#write(given));
+  }
+
+  /** Frees all memory on the device. */
+  dispose(): void {
+    for (const t of Object.values(this.#fixed)) t.destroy();
+    this.model.dispose();
+  }
+
+  /** The faults of tensors that are not valid states; with `all`, also the states without a tensor. */
+  #misfits(tensors: ReadonlyMap<string, Bytes>, all: boolean): string[] {
+    const { states } = this.model;
+    const show = (t: { dtype: string; shape: readonly number[] }) => `${t.dtype}[${t.shape.join(", ")}]`;
+    const wrong = states.flatMap((s) => {
+      const t = tensors.get(s.name);
+      return t && show(t) !== show(s) ? [`"${s.name}" is ${show(t)}, and the model's ${show(s)}`] : [];
+    });
+    const missing = all ? states.filter((s) => !tensors.has(s.name)).map((s) => s.name) : [];
+    const unknown = [...tensors.keys()].filter((name) => !states.some((s) => s.name === name));
+    if (missing.length) wrong.push(`it has no ${listed(missing)}`);
+    if (unknown.length) wrong.push(`the model has no state ${listed(unknown)}; it has ${listed(states.map((s) => s.name))}`);
+    return wrong;
+  }
+
+  async #write(tensors: ReadonlyMap<string, Bytes>): Promise<void> {
+    const { states, device } = this.model;
+    for (const state of states) {
+      const t = tensors.get(state.name);
+      if (!t) continue;
+      for (let at = 0; at < t.size; at += PIECE) {
+        const piece = await t.read(at, Math.min(t.size, at + PIECE));
+        // Writes are of whole words.
+        const words = piece.length % 4 === 0 ? piece : new Uint8Array(Math.ceil(piece.length / 4) * 4);
+        if (words !== piece) words.set(piece);
+        device.queue.writeBuffer(state.data, at, words);
+      }
+    }
+  }
+}
+
+function refused(what: string): WgfcError {
+  return new WgfcError("shape", what);
+}
+
+/** The first names of many, for messages. */
+function listed(names: readonly string[]): string {
+  const shown = names.slice(0, 6).map((n) => `"${n}"`);
+  return shown.join(", ") + (names.length > shown.length ? ` and ${names.length - shown.length} more` : "");
+}
+
+function portOf(model: Model, name: string): PortInfo {
+  const port = model.inputs.find((p) => p.name === name);
+  if (port) return port;
+  const known = model.inputs.map((p) => p.name);
+  const also = model.states.some((s) => s.name === name) ? "it is a state, which `begin` sets" : `it has ${known.length ? listed(known) : "none"}`;
+  throw refused(`the model has no input "${name}": ${also}`);
+}
+
+/** The fault of a tensor for an input. The first extent of data is the number of all rows. */
+function misfit({ name, dtype, shape, optional }: PortInfo, given: TensorLike, data: boolean): string[] {
+  const extents = (of: readonly (number | string)[]) => (data ? ["rows", ...of.slice(1)] : of);
+  const [want, have] = [extents(shape), extents(given.shape)];
+  const fits = given.dtype === dtype && (optional || (have.length === want.length && want.every((d, i) => typeof d === "string" || d === have[i])));
+  return fits ? [] : [`input "${name}" is ${dtype}[${want.join(", ")}], not ${given.dtype}[${have.join(", ")}]`];
+}
+
+function lossOf({ outputs }: Model, named: string | undefined): string {
+  const fits = outputs.filter((o) => isFloat(o.dtype) && o.shape.every((d) => d === 1));
+  const found = named === undefined ? (fits.find((o) => o.name === "loss") ?? fits[0]) : fits.find((o) => o.name === named);
+  if (found) return found.name;
+  const what = named === undefined ? "no output is a loss, one float" : `"${named}" is no output that is one float`;
+  throw refused(`${what}: the model's outputs are ${listed(outputs.map((o) => o.name)) || "none"}`);
+}
+
+function checkRows(data: HostTensors): void {
+  const all = Object.entries(data);
+  const problems = all.flatMap(([name, { dtype, shape }]) =>
+    shape.length === 0 || bitsOf(dtype) % 8 !== 0 ? [`"${name}" is ${dtype}[${shape.join(", ")}], which has no rows: give what is the same in each step as \`inputs\``] : [],
+  );
+  const [[first, { shape: [rows] = [] }] = ["", { shape: [] }]] = all;
+  for (const [name, { shape }] of all) if (shape[0] !== rows) problems.push(`"${first}" has ${rows} rows, and "${name}" ${shape[0]}`);
+  if (all.length === 0) problems.push("there is no data to train on");
+  if (problems.length) throw refused(problems.join("; "));
+}
+
+/** The number of rows of a step: the model's, or the one that is asked for. */
+function batchOf(data: readonly Rows[], asked: number | undefined): number {
+  const fixed = data.find((r) => typeof r.port.shape[0] === "number");
+  const own = fixed?.port.shape[0] as number | undefined;
+  const batch = asked ?? own;
+  if (batch === undefined) throw refused(`input "${data[0]!.name}" leaves open how many rows a step takes: set \`batch\``);
+  if (!(Number.isInteger(batch) && batch > 0)) throw refused(`batch is ${batch}: it is a whole number from 1 on`);
+  if (own !== undefined && own !== batch) throw refused(`a step takes ${own} rows of "${fixed!.name}", not ${batch}: leave \`batch\` out, or export the step with a dynamic batch`);
+  return batch;
+}
+
+/** The purpose of an optional input for random numbers. A model with such inputs of its own has `random.` before these names. */
+function purposeOf(name: string): "seed" | "offset" | undefined {
+  const plain = name.replace(/^(random\.)+/, "");
+  return plain === "seed" || plain === "offset" ? plain : undefined;
+}
+
+/** The rows of an input. */
+class Rows {
+  readonly name: string;
+  readonly port: PortInfo;
+  readonly count: number;
+  readonly #tensor: TensorLike<TypedArray>;
+  readonly #bytes: Uint8Array;
+  readonly #size: number;
+
+  constructor(port: PortInfo, { dtype, shape, data }: TensorLike<TypedArray>) {
+    this.port = port;
+    this.name = port.name;
+    // The constructor checks the data.
+    this.#tensor = new Tensor(dtype, shape, data);
+    this.#bytes = bytesOf(data);
+    this.count = shape[0]!;
+    this.#size = this.#bytes.length / this.count;
+  }
+
+  /** A tensor of these rows. */
+  take(rows: readonly number[]): Tensor<TypedArray> {
+    const [size, from] = [this.#size, this.#bytes];
+    const bytes = new Uint8Array(rows.length * size);
+    rows.forEach((r, i) => bytes.set(from.subarray(r * size, (r + 1) * size), i * size));
+    const { dtype, shape } = this.#tensor;
+    return Tensor.fromBytes(dtype, [rows.length, ...shape.slice(1)], bytes);
+  }
+}
+
+/** An endless sequence of rows, epoch after epoch. With a seed each epoch has its own order, which is that of `wgfc train`. */
+class Order {
+  readonly seed: bigint | undefined;
+  readonly #rows: number;
+  #epoch = -1;
+  #shuffled: Uint32Array | undefined;
+
+  constructor(rows: number, seed: bigint | undefined) {
+    this.#rows = rows;
+    this.seed = seed;
+  }
+
+  /** The row at position `sample` of the sequence. */
+  row(sample: number): number {
+    const [epoch, place] = [Math.floor(sample / this.#rows), sample % this.#rows];
+    if (this.seed === undefined) return place;
+    if (epoch !== this.#epoch || !this.#shuffled) {
+      const order = Uint32Array.from({ length: this.#rows }, (_, i) => i);
+      const random = new Random(this.seed, `epoch ${epoch}`);
+      for (let i = this.#rows - 1; i > 0; i--) {
+        const j = random.below(i + 1);
+        [order[i], order[j]] = [order[j]!, order[i]!];
+      }
+      [this.#epoch, this.#shuffled] = [epoch, order];
+    }
+    return this.#shuffled[place]!;
+  }
+}
+
+function uploaded(device: GPUDevice, name: string, { dtype, shape, data }: TensorLike<TypedArray>): Tensor<GPUBuffer> {
+  const tensor = new Tensor(dtype, shape, data);
+  const buffer = device.createBuffer({ label: `input ${name}`, size: bufferBytes(dtype, tensor.elements), usage: STORAGE | COPY_SRC | COPY_DST });
+  const words = new Uint8Array(Math.ceil(data.byteLength / 4) * 4);
+  words.set(bytesOf(data));
+  device.queue.writeBuffer(buffer, 0, words);
+  return new Tensor(dtype, shape, buffer);
+}
+
+/** A tensor's type, and its bytes wherever they are. */
+interface Bytes {
+  readonly dtype: TensorLike["dtype"];
+  readonly shape: readonly number[];
+  readonly size: number;
+  read(from: number, to: number): Promise<Uint8Array<ArrayBuffer>>;
+}
+
+function ofHost(tensors: HostTensors): Map<string, Bytes> {
+  return new Map(
+    Object.entries(tensors).map(([name, { dtype, shape, data }]) => {
+      const bytes = bytesOf(new Tensor(dtype, shape, data).data);
+      return [name, { dtype, shape, size: bytes.length, read: async (from, to) => bytes.subarray(from, to) }];
+    }),
+  );
+}
+
+interface Note {
+  readonly step: number;
+  readonly samples: number;
+  readonly seed: bigint | undefined;
+  readonly rows: number;
+}
+
+/** The tensors of a safetensors file, and its note if it is a checkpoint. */
+async function opened(file: Blob | Uint8Array<ArrayBuffer>): Promise<{ tensors: Map<string, Bytes>; note: Note | undefined }> {
+  const blob = file instanceof Blob ? file : new Blob([file]);
+  const read = async (from: number, to: number) => new Uint8Array(await blob.slice(from, to).arrayBuffer());
+  const where = "the file of tensors";
+  const first = await read(0, 8);
+  const start = first.length < 8 ? Infinity : 8 + Number(new DataView(first.buffer).getBigUint64(0, true));
+  if (!(start <= blob.size)) throw new WgfcError("corrupt", `${where} is not a safetensors file, or cut off`);
+  const { tensors, metadata } = parseHeader(new TextDecoder().decode(await read(8, start)), start, where);
+  const bytes = ([name, { dtype, shape, offset, bytes }]: [string, Entry]): [string, Bytes] => {
+    if (offset + bytes > blob.size) throw new WgfcError("corrupt", `${where}: "${name}" is cut off`);
+    return [name, { dtype, shape, size: bytes, read: (from, to) => read(offset + from, offset + to) }];
+  };
+  return { tensors: new Map([...tensors].map(bytes)), note: noteOf(metadata.get("wgfc")) };
+}
+
+function noteOf(text: string | undefined): Note | undefined {
+  if (text === undefined) return undefined;
+  const note = JSON.parse(text) as Readonly<Record<string, unknown>>;
+  const counts = ["step", "samples", "rows"].map((key) => note[key]);
+  if (!counts.every((n): n is number => typeof n === "number")) return undefined;
+  const [step, samples, rows] = counts as [number, number, number];
+  // The seed is read from the text, since it may have 64 bits.
+  const seed = /"seed"\s*:\s*(\d+)/.exec(text)?.[1];
+  return { step, samples, rows, seed: seed === undefined ? undefined : BigInt(seed) };
+}
+
+/** The bytes of a state, in pieces. */
+async function* contents(device: GPUDevice, { name, dtype, shape, data }: StateInfo): AsyncGenerator<Uint8Array<ArrayBuffer>> {
+  const bytes = packedBytes(dtype, shape.reduce((n, d) => n * d, 1));
+  const whole = Math.ceil(bytes / 4) * 4;
+  const staging = device.createBuffer({ label: `checkpoint of ${name}`, size: Math.min(PIECE, Math.max(whole, 4)), usage: MAP_READ | COPY_DST });
+  try {
+    for (let at = 0; at < bytes; at += PIECE) {
+      const encoder = device.createCommandEncoder();
+      encoder.copyBufferToBuffer(data, at, staging, 0, Math.min(PIECE, whole - at));
+      device.queue.submit([encoder.finish()]);
+      await staging.mapAsync(MAP_FOR_READING);
+      yield new Uint8Array(staging.getMappedRange()).slice(0, Math.min(PIECE, bytes - at));
+      staging.unmap();
+    }
+  } catch (cause) {
+    throw new WgfcError("device-lost", "the states are gone: the device was lost, or the trainer disposed of", { cause });
+  } finally {
+    staging.destroy();
+  }
+}
