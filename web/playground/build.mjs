@@ -19,7 +19,7 @@ rmSync(out, { recursive: true, force: true });
 mkdirSync(`${out}vendor`, { recursive: true });
 for (const file of ["index.html", "style.css"]) copyFileSync(here + file, out + file);
 const common = { absWorkingDir: here, bundle: true, format: "esm", target: "es2022", minify: true, logLevel: "warning", legalComments: "linked" };
-const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure"];
+const external = ["wgfc", "wgfc/generate", "wgfc/compiler", "wgfc/measure", "wgfc/train"];
 await build({ ...common, entryPoints: ["src/main.ts"], outfile: `${out}main.js`, external });
 for (const name of ["jinja", "tokenizers"]) await build({ ...common, entryPoints: [`@huggingface/${name}`], outfile: `${out}vendor/${name}.js` });
 // The package as it is: its modules find each other. Where a server compiles, without the compiler's module, its worker, and what no demo uses.
@@ -40,6 +40,7 @@ for (const name of ["digits", "cartpole"]) {
   compile(`${here}models/${name}.onnx`, name);
   copyFileSync(`${here}models/${name}.onnx`, `${out}models/${name}.onnx`);
 }
+for (const file of ["digits-step.pt2", "digits-weights.onnx", "digits.safetensors", "features-step.pt2"]) copyFileSync(`${here}models/${file}`, `${out}models/${file}`);
 compile(`${here}models/cartpole.onnx`, "cartpole-50", "--fix", "steps=50");
 compile(`${here}models/stories`, "stories", "--generate");
 for (const file of readdirSync(`${here}models/stories`)) copyFileSync(`${here}models/stories/${file}`, `${out}models/${file === "model.onnx" ? "stories.onnx" : file}`);

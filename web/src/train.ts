@@ -18,7 +18,7 @@ export type HostTensors = Readonly<Record<string, TensorLike<TypedArray>>>;
 export interface TrainerOptions extends Omit<LoadOptions, "training" | "plans"> {
   /** The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each. */
   readonly data: HostTensors;
-  /** Inputs that are the same in each step. They are uploaded once. */
+  /** Inputs that are the same in each step, such as a learning rate. They are uploaded once; {@link Trainer.set} changes them. */
   readonly inputs?: HostTensors;
   /**
    * For a model that is compiled in the page, outputs by the inputs of which they are the values in the next step, besides those that are found:
@@ -218,6 +218,29 @@ export class Trainer {
     await this.#alone(() => this.#write(given));
   }
 
+  /** Changes inputs that are the same in each step, such as a learning rate, from the next step on. */
+  set(inputs: HostTensors): void {
+    const problems = Object.entries(inputs).flatMap(([name, given]) => {
+      const own = this.#fixed[name];
+      const show = (t: TensorLike) => `${t.dtype}[${t.shape.join(", ")}]`;
+      if (!own) return [`"${name}" was not given as an input that is the same in each step`];
+      return show(own) === show(given) ? [] : [`"${name}" was given as ${show(own)}, and is now ${show(given)}`];
+    });
+    if (problems.length) throw refused(problems.join("; "));
+    for (const [name, { dtype, shape, data }] of Object.entries(inputs)) {
+      const bytes = bytesOf(new Tensor(dtype, shape, data).data);
+      this.model.device.queue.writeBuffer(this.#fixed[name]!.data, 0, wholeWords(bytes));
+    }
+  }
+
+  /** Begins anew: the states have the model's initial values, and the next step is the first. */
+  async reset(): Promise<void> {
+    await this.#alone(async () => {
+      await this.model.reset();
+      [this.#step, this.#samples] = [0, 0];
+    });
+  }
+
   /** Frees all memory on the device. */
   dispose(): void {
     for (const t of Object.values(this.#fixed)) t.destroy();
@@ -246,10 +269,7 @@ export class Trainer {
       if (!t) continue;
       for (let at = 0; at < t.size; at += PIECE) {
         const piece = await t.read(at, Math.min(t.size, at + PIECE));
-        // Writes are of whole words.
-        const words = piece.length % 4 === 0 ? piece : new Uint8Array(Math.ceil(piece.length / 4) * 4);
-        if (words !== piece) words.set(piece);
-        device.queue.writeBuffer(state.data, at, words);
+        device.queue.writeBuffer(state.data, at, wholeWords(piece));
       }
     }
   }
@@ -375,12 +395,18 @@ class Order {
   }
 }
 
+/** The bytes, and zeros up to a whole number of words, of which WebGPU's writes are. */
+function wholeWords(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
+  if (bytes.length % 4 === 0) return bytes;
+  const words = new Uint8Array(Math.ceil(bytes.length / 4) * 4);
+  words.set(bytes);
+  return words;
+}
+
 function uploaded(device: GPUDevice, name: string, { dtype, shape, data }: TensorLike<TypedArray>): Tensor<GPUBuffer> {
   const tensor = new Tensor(dtype, shape, data);
   const buffer = device.createBuffer({ label: `input ${name}`, size: bufferBytes(dtype, tensor.elements), usage: STORAGE | COPY_SRC | COPY_DST });
-  const words = new Uint8Array(Math.ceil(data.byteLength / 4) * 4);
-  words.set(bytesOf(data));
-  device.queue.writeBuffer(buffer, 0, words);
+  device.queue.writeBuffer(buffer, 0, wholeWords(bytesOf(data)));
   return new Tensor(dtype, shape, buffer);
 }
 

@@ -259,3 +259,47 @@ test("a story is steered along a direction of the residual stream", async () => 
   await shot("steering");
   await fitsAPhone("steering");
 });
+
+/** The status of a training in the page, once it is done or `enough` is true of it. */
+async function trained(enough) {
+  await page.waitForFunction(
+    (pattern) => {
+      const status = document.querySelector(".status.training");
+      return status.dataset.done !== undefined || status.classList.contains("error") || new RegExp(pattern).test(status.textContent);
+    },
+    enough.source, { timeout: 150_000 },
+  );
+  const said = await text(".status.training");
+  assert.equal(await page.locator(".status.training.error").count(), 0, said);
+  return said;
+}
+
+test("digits are learned from zero, and guesses come from what is learned", async () => {
+  await open("#digits");
+  await page.waitForSelector('[data-action="train"]');
+  await page.click('[data-action="train"]');
+  assert.match(await trained(/ (9\d\.\d|100\.0) % of 360/), /[1-9]\d+ steps, \d+ a second; (9\d|100)\.\d %/);
+  await page.locator(".pad").press("0");
+  await page.waitForSelector('.digits .status[data-digit="0"]');
+  await shot("training");
+  await fitsAPhone("training");
+  await page.click('.training .primary:has-text("Stop")');
+  await page.waitForSelector('.training .primary:has-text("Train from zero")');
+});
+
+test("features of the residual stream are learned, and one of them steers a story", async () => {
+  await open("#stories");
+  await page.waitForSelector('[data-action="learn"]');
+  await page.click('[data-action="learn"]');
+  const said = await trained(/features are active/);
+  assert.ok(Number(/loss ([\d.]+)/.exec(said)[1]) < 0.3, said);
+  assert.ok((await page.locator(".features li").count()) > 8, "features are shown");
+  assert.ok((await page.locator(".features .along").count()) > 20, "words are shaded");
+  await shot("features");
+  await fitsAPhone("features");
+  await page.click(".features .chip >> nth=0");
+  await page.waitForFunction(() => /^Once upon a time \w/.test(document.querySelector(".story").textContent));
+  assert.match(await text(".steer"), /by feature \d+/);
+  await page.click('.steer .chip:has-text("two texts")');
+  assert.ok(await page.isVisible('.steer input[aria-label="Towards"]'));
+});

@@ -100,6 +100,30 @@ export async function a_caller_may_break_off_and_save_between_steps() {
   });
 }
 
+export async function inputs_change_and_training_begins_anew() {
+  await training("train_step.pt2", {}, async (trainer) => {
+    const first = await losses(trainer, 5);
+    await trainer.reset();
+    equal([...(await losses(trainer, 5))], [...first], "the same steps again");
+    // Without a learning rate a step changes nothing but moments.
+    trainer.set({ rate: Tensor.from("f32", [], [0]) });
+    const encoder = async () => {
+      const s = trainer.model.states.find((s) => s.name === "encoder");
+      return [...(await new Tensor(s.dtype, s.shape, s.data).read(trainer.model.device)).data];
+    };
+    const before = await encoder();
+    trainer.begun = 5;
+    await losses(trainer, 3);
+    equal(await encoder(), before, "parameters");
+    try {
+      trainer.set({ speed: rate });
+    } catch (e) {
+      return equal([e.kind, /"speed" was not given/.test(e.message)], ["shape", true], "the error");
+    }
+    throw new Error("an unknown input is set");
+  });
+}
+
 export async function what_cannot_be_trained_is_refused() {
   const { data } = await options();
   const load = async (more, source = "train_step.pt2") => training(source, more, () => {});

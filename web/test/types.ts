@@ -2,6 +2,7 @@
 import { Generator, type Message } from "../src/generate.js";
 import { type Compiled, compile } from "../src/compiler/index.js";
 import { type DeviceProfile, measure } from "../src/measure.js";
+import { type Step, Trainer } from "../src/train.js";
 import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
 
 export async function compiling(file: File, device: GPUDevice): Promise<void> {
@@ -19,6 +20,19 @@ export async function measuring(device: GPUDevice): Promise<DeviceProfile> {
   const profile = await measure(device, { cache: "mine", signal: AbortSignal.timeout(5000), onProgress: ({ stage, done, total }) => console.log(stage, done / total) });
   await compile("model.onnx", { profile });
   return profile;
+}
+
+export async function training(file: File, device: GPUDevice, x: Tensor<TypedArray>): Promise<Step[]> {
+  const trainer = await Trainer.load(file, { device, data: { x }, inputs: { rate: Tensor.from("f32", [], [0.1]) }, states: { w: "w.1" }, batch: 8, seed: 3n, inFlight: 3 });
+  const steps: Step[] = [];
+  for await (const step of trainer.run(10, { signal: AbortSignal.timeout(1000) })) steps.push(step);
+  trainer.set({ rate: Tensor.from("f32", [], [0.01]) });
+  const file2: Blob = await trainer.save();
+  await trainer.resume(file2);
+  await trainer.begin({ w: x });
+  console.log(trainer.step, trainer.loss, trainer.batch, trainer.rows, trainer.model.states.map((s) => s.data.size));
+  trainer.dispose();
+  return steps;
 }
 
 export async function generating(file: File, device: GPUDevice): Promise<void> {

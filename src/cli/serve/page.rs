@@ -37,6 +37,7 @@ pub static PAGE: &[(&str, &[u8])] = page![
     "wgfc/measure.js",
     "wgfc/states.js",
     "wgfc/timestamps.js",
+    "wgfc/train.js",
     "wgfc/verify.js",
 ];
 
@@ -44,7 +45,11 @@ pub static PAGE: &[(&str, &[u8])] = page![
 #[cfg(feature = "playground")]
 pub static MODELS: &[(&str, &[u8])] = models![
     "digits.onnx" as "models/digits.onnx",
+    "digits-step.pt2" as "models/digits-step.pt2",
+    "digits-weights.onnx" as "models/digits-weights.onnx",
+    "digits.safetensors" as "models/digits.safetensors",
     "cartpole.onnx" as "models/cartpole.onnx",
+    "features-step.pt2" as "models/features-step.pt2",
     "stories/model.onnx" as "models/stories.onnx",
     "stories/tokenizer.json" as "models/tokenizer.json",
     "stories/generation_config.json" as "models/generation_config.json",

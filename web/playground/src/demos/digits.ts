@@ -4,6 +4,7 @@ import { type Model, Tensor, load } from "wgfc";
 import { h, messageOf, time } from "../dom.js";
 import { deviceOf } from "../runs.js";
 import { type Demo, css, frame } from "./demo.js";
+import { type Classifier, DigitsTraining } from "./digits-training.js";
 
 /** The number of pixels along each side of the drawing, as in the bitmaps of the training data. */
 const FINE = 32;
@@ -39,7 +40,10 @@ export function rasterize(strokes: readonly (readonly Point[])[]): Float32Array 
 }
 
 export async function digits(lookInside: () => void): Promise<Demo> {
-  const model: Model = await load("./models/digits.wgfc", { device: await deviceOf() });
+  const device = await deviceOf();
+  const model: Model = await load("./models/digits.wgfc", { device });
+  /** The classifier that is being trained, whose guesses are shown instead of the model's. */
+  let learner: Classifier | undefined;
   const strokes: Point[][] = [];
   const pad = h("canvas", { class: "pad", width: 560, height: 560, tabindex: 0, role: "img", "aria-label": "Draw a digit here. Keys 0 to 9 draw one." });
   const seen = h("canvas", { class: "seen", width: 8, height: 8, role: "img", "aria-label": "What the model sees: 8 × 8 pixels" });
@@ -72,9 +76,9 @@ export async function digits(lookInside: () => void): Promise<Demo> {
       pixels.forEach((v, i) => image.data.set([79, 124, 255, Math.round(255 * v)], 4 * i));
       c.putImageData(image, 0, 0);
       const start = performance.now();
-      const { probabilities } = await model.run({ image: new Tensor("f32", [1, 1, 8, 8], pixels) });
+      const given = new Tensor("f32", [1, 1, 8, 8], pixels);
+      const p = learner ? await learner.probabilities(given) : (await model.run({ image: given })).probabilities!.toNumbers();
       const ms = performance.now() - start;
-      const p = probabilities!.toNumbers();
       const best = p.indexOf(Math.max(...p));
       bars.forEach(({ bar, value, row }, d) => {
         bar.style.width = strokes.length ? `${100 * p[d]!}%` : "0";
@@ -125,15 +129,20 @@ export async function digits(lookInside: () => void): Promise<Demo> {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", paint);
   void classify();
+  const training = new DigitsTraining(device, (now) => {
+    learner = now;
+    void classify();
+  });
   const body = h("div", { class: "digits" },
     h("div", { class: "pad-box" }, pad, h("div", { class: "actions" }, h("button", { type: "button", onclick: clear }, "Clear"), h("small", {}, "or press a digit's key"))),
     h("div", { class: "guess" }, h("div", { class: "seen-box" }, seen, h("small", {}, "what the model sees: 8 × 8")), h("ol", { class: "bars", start: 0 }, ...bars.map((b) => b.row)), took),
   );
   const words = "Two convolutions and a dense layer, 6,638 weights, trained by wgfc's own training step on the digits that scikit-learn ships. Eight nodes of ONNX run as five kernels, each time the pen moves.";
   return {
-    element: frame("Digits drawn by hand", words, [body], lookInside),
+    element: frame("Digits drawn by hand", words, [body, training.element], lookInside),
     stop() {
       dark.removeEventListener("change", paint);
+      training.stop();
       model.dispose();
     },
   };

@@ -5,6 +5,7 @@ import { Generator } from "wgfc/generate";
 import { h, messageOf } from "../dom.js";
 import { deviceOf } from "../runs.js";
 import { type Demo, frame } from "./demo.js";
+import { type Feature, Features, wordsOf } from "./features.js";
 
 const BEGINNINGS = ["Once upon a time", "There once was a shy", "One rainy day", "Tom was a", "Lily was a curious girl who lived by the sea. One"];
 
@@ -74,29 +75,46 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     }
   };
   let direction: Float64Array | undefined;
+  /** The feature by which the story is steered, instead of two texts. */
+  let feature: Feature | undefined;
   const layer = h("select", { "aria-label": "Layer" }, ...LAYERS.map((name, i) => h("option", { value: name, selected: i === 1 }, `behind layer ${i + 1}`)));
   const towards = h("input", { type: "text", value: "a big scary storm in the dark", maxlength: 200, "aria-label": "Towards", autocomplete: "off" });
   const away = h("input", { type: "text", value: "a happy sunny day in the park", maxlength: 200, "aria-label": "Away from", autocomplete: "off" });
   const strength = h("input", { type: "range", min: -6, max: 6, step: 0.5, value: 0, "aria-label": "Strength" });
   const much = h("span", { class: "mono" }, "0.0");
   strength.addEventListener("input", () => (much.textContent = Number(strength.value).toFixed(1)));
+  const texts = h("div", {}, h("label", {}, h("span", {}, "towards"), towards), h("label", {}, h("span", {}, "away from"), away));
+  const chosen = h("div", { class: "line", hidden: true });
+  const pick = (by: Feature | undefined) => {
+    feature = by;
+    texts.hidden = by !== undefined;
+    chosen.hidden = by === undefined;
+    chosen.replaceChildren(h("span", {}, `by ${by?.name ?? ""}`), h("button", { type: "button", class: "chip", onclick: () => pick(undefined) }, "By two texts instead"));
+  };
   const steer = h("details", { class: "steer" }, h("summary", {}, "Steer"),
     h("p", {}, "The difference between what two texts leave in the residual stream is a direction. It is added at every position, as an input of the program; words are shaded by how far the stream points along it."),
-    h("label", {}, h("span", {}, "towards"), towards), h("label", {}, h("span", {}, "away from"), away),
+    texts, chosen,
     h("div", { class: "line" }, layer, h("label", { class: "slider" }, h("span", {}, "strength"), strength, much)),
   );
-  /** The direction as an input of the model, which is compiled for that when it is needed first. */
+  /** The generator, compiled anew with its residual stream as inputs and outputs when that is needed first. */
+  const open = async (): Promise<Generator> => {
+    if (generator.model.inputs.some((i) => i.name === `${LAYERS[0]}.add`)) return generator;
+    status.textContent = "Compiling the model with its residual stream as inputs and outputs";
+    const made = await Generator.load("./models/stories.onnx", { device, added: LAYERS, taps: LAYERS });
+    generator.dispose();
+    status.textContent = "";
+    return (generator = made);
+  };
+  /** The direction as an input of the model. */
   const steering = async (): Promise<Record<string, TensorLike>> => {
     direction = undefined;
     if (!steer.open) return {};
-    if (!generator.model.inputs.some((i) => i.name === `${LAYERS[0]}.add`)) {
-      status.textContent = "Compiling the model with its residual stream as inputs and outputs";
-      const made = await Generator.load("./models/stories.onnx", { device, added: LAYERS, taps: LAYERS });
-      generator.dispose();
-      generator = made;
+    await open();
+    if (feature) direction = feature.direction;
+    else {
+      const [there, here] = [await observed(towards.value), await observed(away.value)].map(mean) as [Float64Array, Float64Array];
+      direction = there.map((x, i) => x - here[i]!);
     }
-    const [there, here] = [await observed(towards.value), await observed(away.value)].map(mean) as [Float64Array, Float64Array];
-    direction = there.map((x, i) => x - here[i]!);
     const given = Float32Array.from(direction, (x) => x * Number(strength.value));
     return { [`${layer.value}.add`]: { dtype: "f32", shape: [given.length], data: given } };
   };
@@ -106,13 +124,8 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     if (!direction) return;
     const along = cosines(await observed(told), direction);
     const { tokenizer } = generator;
-    const ids = tokenizer!.encode(told);
-    let before = "";
-    const words = along.map((cosine, i) => {
-      // A token's spaces depend on the tokens before it.
-      const now = tokenizer!.decode(ids.slice(0, i + 1));
-      const word = now.slice(before.length);
-      before = now;
+    const words = wordsOf(tokenizer!, tokenizer!.encode(told)).map((word, i) => {
+      const cosine = along[i]!;
       return h("span", { class: cosine > 0 ? "along" : "against", style: `--share: ${Math.min(1, 2 * Math.abs(cosine)).toFixed(2)}`, title: cosine.toFixed(2) }, word);
     });
     text.replaceChildren(...words);
@@ -122,13 +135,33 @@ export async function stories(lookInside: () => void): Promise<Demo> {
     h("div", { class: "beginnings" }, ...BEGINNINGS.map((b) => h("button", { type: "button", class: "chip", onclick: () => { prompt.value = b; if (!stop) void run(); } }, `${b.split(" ").slice(0, 5).join(" ")} …`))),
     h("label", { class: "slider" }, h("span", {}, "temperature"), temperature, shown),
   );
-  const body = h("div", { class: "stories" }, form, steer, text, status);
+  const features = new Features({
+    beginnings: BEGINNINGS,
+    async generator() {
+      stop?.abort();
+      while (stop) await new Promise((resolve) => setTimeout(resolve, 20));
+      return [await open(), layer.value];
+    },
+    steer(by) {
+      features.stop();
+      steer.open = true;
+      pick(by);
+      if (Number(strength.value) === 0) {
+        strength.value = "0.5";
+        much.textContent = "0.5";
+      }
+      steer.scrollIntoView({ behavior: "smooth" });
+      if (!stop) void run();
+    },
+  });
+  const body = h("div", { class: "stories" }, form, steer, text, status, features.element);
   const words = "A decoder of 166,000 weights and 384 tokens, which has read sixty thousand made-up stories for ten minutes. Its cache of keys and values stays on the device: a prompt is one run, and each token another.";
   void run();
   return {
     element: frame("A tiny language model", words, [body], lookInside),
     stop() {
       stop?.abort();
+      features.stop();
       generator.dispose();
     },
   };
