@@ -1,9 +1,13 @@
 // Measures what pages do under an engine: the speeds of the device, dispatches, runs of models, tokens.
 //
-//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] measure | dispatch | model NAME INPUTS... | decode NAME...
+//   node web/engines/bench.mjs [--browser] [--toggle NAME]... [--json FILE] measure | dispatch | model NAME INPUTS... | train NAME INPUTS... | decode NAME...
 //
-// NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; INPUTS are as in
-// `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a
+//     | ort NAME INPUTS... | ort-decode NAME...
+//
+// `ort` is onnxruntime-web (WGFC_ORT, web/bench/node_modules), for which NAME is a graph in fixtures/ with sizes from --dims, as in batch=1,seq=128.
+// Otherwise NAME is a folder in target/web/plans (WGFC_PLANS), which `wgfc compile --target web` wrote; INPUTS are as in
+// `pixel_values:f32:1x3x224x224` or `input_ids:i64:1x128=5`, and `rate:f32:=0.001` for one number. --least takes a device with the limits that every
+// device has. --browser measures in a page of headless Chromium (CHROMIUM, WGFC_GPU=1 for a
 // GPU) instead of in this process.
 import { writeFileSync } from "node:fs";
 import process from "node:process";
@@ -16,6 +20,8 @@ const { values: flags, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     browser: { type: "boolean", default: false },
+    dims: { type: "string", default: "batch=1,seq=128" },
+    least: { type: "boolean", default: false },
     toggle: { type: "string", multiple: true, default: [] },
     json: { type: "string" },
     past: { type: "string", default: "64" },
@@ -40,8 +46,8 @@ async function start() {
 
 function inputsOf(text) {
   return text.split(",").map((one) => {
-    const [, name, dtype, shape, value] = /^(.+):(\w+):([\dx]+)(?:=(\d+))?$/.exec(one);
-    return { name, dtype, shape: shape.split("x").map(Number), value: value && Number(value) };
+    const [, name, dtype, shape, value] = /^(.+):(\w+):([\dx]*)(?:=([\d.]+))?$/.exec(one);
+    return { name, dtype, shape: shape ? shape.split("x").map(Number) : [], value: value && Number(value) };
   });
 }
 
@@ -50,8 +56,8 @@ const result = { engine: flags.browser ? "chromium" : engine, toggles: flags.tog
 console.log(`${result.engine} on ${result.name}`);
 const [what, ...rest] = positionals;
 const { past, tokens, capacity } = flags;
-const options = { past: Number(past), tokens: Number(tokens), capacity: Number(capacity) };
-const programs = what === "model" ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);
+const options = { past: Number(past), tokens: Number(tokens), capacity: Number(capacity), least: flags.least, dims: Object.fromEntries(flags.dims.split(",").map((d) => [d.split("=")[0], Number(d.split("=")[1])])) };
+const programs = ["model", "train", "ort"].includes(what) ? rest.flatMap((name, i) => (i % 2 ? [] : [[name, inputsOf(rest[i + 1])]])) : rest.map((name) => [name]);
 Object.assign(result, await call("measure", what, programs, options));
 if (result.profile) console.log(`measured in ${result.seconds.toFixed(1)} s: ${JSON.stringify(result.profile.speeds)}`);
 for (const [mode, parts] of Object.entries(result.dispatch ?? {}))

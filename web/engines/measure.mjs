@@ -1,6 +1,7 @@
 // Measurements in a page or in an engine: the speeds of the device, dispatches, runs of models, tokens.
 import { Tensor, load } from "/dist/index.js";
 import { Generator } from "/dist/generate.js";
+import { Trainer } from "/dist/train.js";
 import { calls, dispatches, median } from "./dispatch.mjs";
 
 /** Tokens a second of the program at an address, behind `past` positions, and the time to the first token of such a prompt. */
@@ -61,12 +62,56 @@ export async function times(address, inputs, { seconds = 1, device } = {}) {
   }
 }
 
+/**
+ * Steps a second of the training step at an address, and its losses. Inputs with axes are data, of which a step takes all rows; scalars are the same in
+ * each step. States begin with small random numbers, moments and counts with zeros.
+ */
+export async function train(address, inputs, { seconds = 2, device } = {}) {
+  const start = performance.now();
+  const [data, same] = [inputs.filter((i) => i.shape.length), inputs.filter((i) => !i.shape.length)].map((all) =>
+    Object.fromEntries(all.map(({ name, dtype, shape, value }) => [name, shape.length ? filled(dtype, shape, value) : Tensor.from(dtype, [], [value])])),
+  );
+  const trainer = await Trainer.load(address, { data, inputs: same, batch: inputs.find((i) => i.shape.length).shape[0], ...(device ? { device } : {}) });
+  const loaded = performance.now() - start;
+  try {
+    const drawn = trainer.model.states.filter((s) => s.dtype === "f32" && !/(^|\.)(mean|square|count|loss_scale)\b/.test(s.name));
+    await trainer.begin(Object.fromEntries(drawn.map(({ name, shape }) => [name, random(shape)])));
+    const losses = [];
+    const run = async (steps) => {
+      for await (const { loss } of trainer.run(steps)) losses.push(loss);
+    };
+    await run(3);
+    let [steps, ms, n] = [0, 0, 4];
+    while (ms < 1000 * seconds) {
+      const start = performance.now();
+      await run(n);
+      const took = performance.now() - start;
+      [steps, ms, n] = [steps + n, ms + took, took < 500 ? 2 * n : n];
+    }
+    const bytes = trainer.model.states.reduce((n, s) => n + s.data.size, 0);
+    const memory = (await trainer.model.inspect()).bytes;
+    return { perSecond: (1000 * steps) / ms, loaded, steps: losses.length, first: losses[0], last: losses.at(-1), states: bytes, memory };
+  } finally {
+    trainer.dispose();
+  }
+}
+
+function random(shape) {
+  const data = new Float32Array(shape.reduce((a, b) => a * b, 1));
+  let x = 1;
+  for (let i = 0; i < data.length; i++) {
+    x = (Math.imul(x, 1664525) + 1013904223) | 0;
+    data[i] = x / 2 ** 31 / Math.sqrt(shape.at(0) || 1);
+  }
+  return new Tensor("f32", shape, data);
+}
+
 function filled(dtype, shape, value) {
   const n = shape.reduce((a, b) => a * b, 1);
   return Tensor.from(dtype, shape, Array.from({ length: n }, (_, i) => value ?? ((i * 7) % 13) / 6 - 1));
 }
 
-/** Measures the device's speeds (`measure`), `dispatch`, or runs (`model`) or tokens (`decode`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
+/** Measures the device's speeds (`measure`), `dispatch`, or runs (`model`), tokens (`decode`) or training steps (`train`) of the named programs, which are `[name, inputs]`. Failures are results, too. */
 export async function measure(what, programs, options) {
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
   if (what === "measure") {
@@ -80,9 +125,19 @@ export async function measure(what, programs, options) {
     return { dispatch: await dispatches(device), calls: await calls(device) };
   }
   const rows = [];
+  if (what.startsWith("ort")) {
+    const ort = await import("./ort.mjs");
+    for (const [name, inputs] of programs) {
+      const made = what === "ort" ? ort.times(name, inputs, { dims: options.dims }) : ort.decode(name, { past: options.past, tokens: options.tokens, half: /f16/.test(name) });
+      rows.push({ name, ...(await made.catch((e) => ({ error: e.message }))) });
+    }
+    return { rows };
+  }
   for (const [name, inputs] of programs) {
     const address = `/plans/${name}/`;
-    const made = what === "model" ? times(address, inputs) : decode(address, options);
+    // A device that has what every device has, a phone too, and the features of the adapter.
+    const device = options.least ? await adapter.requestDevice({ requiredFeatures: ["shader-f16"].filter((f) => adapter.features.has(f)) }) : undefined;
+    const made = what === "model" ? times(address, inputs, { device }) : what === "train" ? train(address, inputs, { device }) : decode(address, { ...options, device });
     rows.push({ name, ...(await made.catch((e) => ({ error: e.message }))) });
   }
   return { rows };

@@ -2,13 +2,14 @@
 import { closeSync, createReadStream, openSync, readSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { extname, join, normalize } from "node:path";
+import { Readable } from "node:stream";
 
 const web = new URL("..", import.meta.url).pathname;
 /** The folder of cases that tests/it/web.rs has written. */
 export const CASES = process.env.WGFC_CASE_FOLDER ?? join(web, "../target/web/cases/");
 const FOLDERS = {
   "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/playground/": join(web, "playground/dist/"), "/engines/": join(web, "engines/"),
-  "/cases/": CASES, "/plans/": process.env.WGFC_PLANS ?? join(web, "../target/web/plans/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/"), "/modules/": join(web, "node_modules/"),
+  "/cases/": CASES, "/plans/": process.env.WGFC_PLANS ?? join(web, "../target/web/plans/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/"), "/modules/": join(web, "node_modules/"), "/ort/": process.env.WGFC_ORT ?? join(web, "bench/node_modules/onnxruntime-web/dist/"),
 };
 const TYPES = {
   ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm",
@@ -34,8 +35,19 @@ function bytesOf({ file, start }, from, to) {
   return bytes;
 }
 
-/** Serves files, also parts of them. `/broken/N/…` ends weights after N bytes, `/whole/…` knows no ranges. */
+/** Zeros, as the weights of models of which only times are measured. */
+function* zeros(bytes) {
+  const piece = Buffer.alloc(1 << 20);
+  for (let at = 0; at < bytes; at += piece.length) yield piece.subarray(0, Math.min(piece.length, bytes - at));
+}
+
+/** Serves files, also parts of them. `/broken/N/…` ends weights after N bytes, `/whole/…` knows no ranges, `/zeros/N` has N zeros. */
 export function answerFiles(request, response) {
+  const [, none] = /^\/zeros\/(\d+)$/.exec(request.url) ?? [];
+  if (none) {
+    response.writeHead(200, { "content-type": "application/octet-stream", "content-length": none, "cross-origin-embedder-policy": "require-corp" });
+    return void Readable.from(zeros(Number(none))).pipe(response);
+  }
   const [, broken, whole, rest] = /^(\/broken\/\d+)?(\/whole)?(\/.*)$/.exec(new URL(request.url, "http://127.0.0.1").pathname);
   const found = find(normalize(decodeURIComponent(rest)));
   if (!found) return void response.writeHead(404).end();
