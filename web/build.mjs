@@ -8,7 +8,7 @@ import { minify } from "terser";
 const here = new URL(".", import.meta.url).pathname;
 for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true, force: true });
 // Names of our own objects' members, which are in no file, no option and no call of WebGPU.
-const internal = /^(among|arenas|check|groups|late|mapped|outputShapes|owned|piece|ports|positions|powers|progress|room|scoped|setLengths|settle|sized|slots|storage|taken|uses|watch|weightParts|where)$/;
+const internal = /^(among|arenas|check|extent|groups|late|mapped|outputShapes|owned|piece|ports|positions|powers|progress|room|scoped|setLengths|settle|sized|slots|storage|taken|uses|watch|weightParts|where)$/;
 // The compiler's module, which `scripts/wasm.sh` makes, and naga's beside it. Without them there is all but what compiles in the page.
 const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
 const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
@@ -17,7 +17,7 @@ const PLACE = "compiler's name";
 const define = { COMPILER: JSON.stringify(PLACE) };
 const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning", loader: { ".wgsl": "text" } };
 // Modules that few pages use are beside index.js, and loaded when they are needed. These have the errors' class from there.
-const later = ["absent", "cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
+const later = ["absent", "cache", "compiler/derive", "compiler/index", "compiler/worker", "files", "halves", "image", "inspect", "states", "timestamps", "verify"];
 const beside = {
   name: "beside",
   setup: ({ initialOptions, onResolve }) =>

@@ -10,13 +10,16 @@ import { type LoadOptions, Model, type ModelSource, type PortInfo, type StateInf
 import { bitsOf, bufferBytes, bytesOf, isFloat, packedBytes } from "./dtypes.js";
 import { Random } from "./random.js";
 import { type Entry, parseHeader, writeHeader } from "./safetensors.js";
-import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, STORAGE } from "./usage.js";
+import { COPY_DST, COPY_SRC, MAP_FOR_READING, MAP_READ, STORAGE, UNIFORM } from "./usage.js";
 
 /** Tensors by name on the host. */
 export type HostTensors = Readonly<Record<string, TensorLike<TypedArray>>>;
 
 export interface TrainerOptions extends Omit<LoadOptions, "training" | "plans"> {
-  /** The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each. */
+  /**
+   * The inputs that change from step to step, with all rows along their first axis. A step takes the same rows of each. Up to 256 MiB of an input are
+   * uploaded once; of more, each step uploads its rows.
+   */
   readonly data: HostTensors;
   /** Inputs that are the same in each step, such as a learning rate. They are uploaded once; {@link Trainer.set} changes them. */
   readonly inputs?: HostTensors;
@@ -105,6 +108,7 @@ export class Trainer {
     this.rows = this.#data[0]!.count;
     this.batch = batchOf(this.#data, batch);
     if (this.batch > this.rows) throw refused(`the data have ${this.rows} rows, fewer than the ${this.batch} of a step: give more, or a smaller \`batch\``);
+    for (const rows of this.#data) rows.place(model.device, this.batch);
     this.#fixed = Object.fromEntries(Object.entries(inputs).map(([name, t]) => [name, uploaded(model.device, name, t)]));
     this.#draws = model.inputs.filter((p) => p.optional && !(p.name in inputs) && purposeOf(p.name));
     if (!(Number.isInteger(inFlight) && inFlight > 0)) throw refused(`inFlight is ${inFlight}: it is a whole number from 1 on`);
@@ -150,7 +154,7 @@ export class Trainer {
   /** Submits a step when nothing else reads or writes the states. */
   #submit(): Promise<{ number: number; loss: Promise<number> }> {
     return this.#alone(async () => {
-      const rows = Array.from({ length: this.batch }, (_, i) => this.#order.row(this.#samples + i));
+      const rows = Uint32Array.from({ length: this.batch }, (_, i) => this.#order.row(this.#samples + i));
       const data = this.#data.map((r): [string, TensorLike] => [r.name, r.take(rows)]);
       const draws = this.#draws.map(({ name, shape }): [string, TensorLike] => {
         const number = purposeOf(name) === "seed" ? this.#seed : BigInt(this.#step);
@@ -244,6 +248,7 @@ export class Trainer {
   /** Frees all memory on the device. */
   dispose(): void {
     for (const t of Object.values(this.#fixed)) t.destroy();
+    for (const rows of this.#data) rows.dispose();
     this.model.dispose();
   }
 
@@ -337,14 +342,32 @@ function purposeOf(name: string): "seed" | "offset" | undefined {
   return plain === "seed" || plain === "offset" ? plain : undefined;
 }
 
-/** The rows of an input. */
+/** The largest number of bytes of an input's data that stay on the device. */
+const ON_DEVICE = 256 << 20;
+/** The threads of a workgroup that gathers rows. */
+const THREADS = 64;
+const GATHER = `
+@group(0) @binding(0) var<storage, read> rows: array<u32>;
+@group(0) @binding(1) var<storage, read> data: array<u32>;
+@group(0) @binding(2) var<storage, read_write> batch: array<u32>;
+@group(0) @binding(3) var<uniform> words: u32;
+
+@compute @workgroup_size(${THREADS})
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x < words) {
+        batch[id.y * words + id.x] = data[rows[id.y] * words + id.x];
+    }
+}`;
+
+/** The rows of an input: on the device, where kernels gather them, or on the host if they are too many or no whole words. */
 class Rows {
   readonly name: string;
   readonly port: PortInfo;
   readonly count: number;
   readonly #tensor: TensorLike<TypedArray>;
-  readonly #bytes: Uint8Array;
+  readonly #bytes: Uint8Array<ArrayBuffer>;
   readonly #size: number;
+  #device: { readonly pass: (rows: Uint32Array<ArrayBuffer>) => void; readonly batch: GPUBuffer; readonly buffers: readonly GPUBuffer[] } | undefined;
 
   constructor(port: PortInfo, { dtype, shape, data }: TensorLike<TypedArray>) {
     this.port = port;
@@ -356,13 +379,50 @@ class Rows {
     this.#size = this.#bytes.length / this.count;
   }
 
-  /** A tensor of these rows. */
-  take(rows: readonly number[]): Tensor<TypedArray> {
+  /** Uploads the rows, if there is room for them, for batches of this many. */
+  place(device: GPUDevice, batch: number): void {
+    const { limits, queue } = device;
+    const words = this.#size / 4;
+    const largest = Math.min(ON_DEVICE, limits.maxBufferSize, limits.maxStorageBufferBindingSize);
+    const groups = Math.ceil(words / THREADS);
+    if (!Number.isInteger(words) || words === 0 || this.#bytes.length > largest || Math.max(batch, groups) > limits.maxComputeWorkgroupsPerDimension) return;
+    const make = (size: number, usage: number) => device.createBuffer({ label: `rows of ${this.name}`, size: Math.max(16, size), usage: usage | COPY_DST });
+    const [rows, data] = [make(4 * batch, STORAGE), make(this.#bytes.length, STORAGE)];
+    const [gathered, size] = [make(batch * this.#size, STORAGE | COPY_SRC), make(16, UNIFORM)];
+    for (let at = 0; at < this.#bytes.length; at += PIECE) queue.writeBuffer(data, at, this.#bytes, at, Math.min(PIECE, this.#bytes.length - at));
+    queue.writeBuffer(size, 0, Uint32Array.of(words));
+    const pipeline = device.createComputePipeline({ label: "rows", layout: "auto", compute: { module: device.createShaderModule({ code: GATHER }) } });
+    const entries = [rows, data, gathered, size].map((buffer, binding) => ({ binding, resource: { buffer } }));
+    const group = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries });
+    const pass = (numbers: Uint32Array<ArrayBuffer>) => {
+      queue.writeBuffer(rows, 0, numbers);
+      const encoder = device.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(groups, batch);
+      pass.end();
+      queue.submit([encoder.finish()]);
+    };
+    this.#device = { pass, batch: gathered, buffers: [rows, data, gathered, size] };
+  }
+
+  /** A tensor of these rows, which is valid until the next call. */
+  take(rows: Uint32Array<ArrayBuffer>): Tensor {
+    const { dtype, shape } = this.#tensor;
+    const extents = [rows.length, ...shape.slice(1)];
+    if (this.#device) {
+      this.#device.pass(rows);
+      return new Tensor(dtype, extents, this.#device.batch);
+    }
     const [size, from] = [this.#size, this.#bytes];
     const bytes = new Uint8Array(rows.length * size);
     rows.forEach((r, i) => bytes.set(from.subarray(r * size, (r + 1) * size), i * size));
-    const { dtype, shape } = this.#tensor;
-    return Tensor.fromBytes(dtype, [rows.length, ...shape.slice(1)], bytes);
+    return Tensor.fromBytes(dtype, extents, bytes);
+  }
+
+  dispose(): void {
+    for (const b of this.#device?.buffers ?? []) b.destroy();
   }
 }
 

@@ -52,6 +52,8 @@ export type Progress = (loaded: number, total: number) => void;
 const LARGEST_PART = 16 << 20;
 /** Parts at most this many bytes apart are fetched with one request, together with the bytes between them. */
 const GAP = 64 << 10;
+/** The number of parts whose hashes are computed while the next ones arrive. */
+const AHEAD = 3;
 /** The number of bytes after which an upload waits for the device. */
 const UNDER_WAY = 64 << 20;
 
@@ -150,7 +152,7 @@ export async function upload(
 /** The bytes of a part of a weight, of those in the file. */
 async function bytesOf({ how, name }: Job, bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
   if (!how) return bytes;
-  return how === HALVED ? halves(name, bytes) : (await import("./compiler/derive.js")).derive(how, bytes);
+  return how === HALVED ? (await import("./halves.js")).halves(name, bytes) : (await import("./compiler/derive.js")).derive(how, bytes);
 }
 
 /** Groups ranges into runs, each of which is read with one request. */
@@ -176,13 +178,29 @@ async function* fetchRun(source: Source, run: readonly Range[], signal?: AbortSi
   const end = run.at(-1)!.offset + run.at(-1)!.bytes;
   let next = 0;
   for (let retried = -1; next < run.length; ) {
+    // Hashes of some parts are computed while the next ones arrive.
+    const ahead: Promise<[Range, Uint8Array<ArrayBuffer>]>[] = [];
+    const first = async () => {
+      const part = await ahead[0]!;
+      throwIfAborted(signal);
+      ahead.shift();
+      next++;
+      return part;
+    };
     try {
-      for await (const [job, bytes] of cut(source.stream(run[0]!.file, run[next]!.offset, end, signal), run, next)) {
-        await check(job, bytes);
-        throwIfAborted(signal);
-        yield [job, bytes];
-        next++;
+      let broken: unknown;
+      try {
+        for await (const [job, bytes] of cut(source.stream(run[0]!.file, run[next]!.offset, end, signal), run, next)) {
+          const checked = check(job, bytes).then((): [Range, Uint8Array<ArrayBuffer>] => [job, bytes]);
+          checked.catch(() => {});
+          if (ahead.push(checked) > AHEAD) yield first();
+        }
+      } catch (e) {
+        broken = e;
       }
+      // Parts that came before a stream broke off need not be read again.
+      while (ahead.length) yield first();
+      if (broken) throw broken;
     } catch (e) {
       const again = e instanceof WgfcError && (e.kind === "network" || e.kind === "corrupt");
       if (!again || retried === next) throw e;
@@ -230,34 +248,6 @@ async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
       job.file || "the bundle",
       `bytes ${job.offset} to ${job.offset + job.bytes}, of the weight "${job.name}", do not have the hash that the plan says`,
     );
-}
-
-/** Converts f32 elements to f16, rounding to nearest, ties to even. */
-function halves(name: string, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
-  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const out = new DataView(new ArrayBuffer(bytes.length / 2));
-  for (let i = 0; i < bytes.length; i += 4) {
-    const word = words.getUint32(i, true);
-    const half = halfOf(word);
-    if ((half & 0x7fff) === 0x7c00 && (word & 0x7fffffff) !== 0x7f800000)
-      throw new WgfcError("unsupported", `the weight "${name}" has ${words.getFloat32(i, true)}, which is beyond f16: compile the model with its node in keepF32`);
-    out.setUint16(i / 2, half, true);
-  }
-  return new Uint8Array(out.buffer);
-}
-
-/** Converts the bits of an f32 to those of the nearest f16, ties to even. */
-export function halfOf(word: number): number {
-  const sign = (word >>> 16) & 0x8000;
-  const rest = word & 0x7fffffff;
-  if (rest > 0x7f800000) return sign | 0x7e00;
-  // Adds half a unit in the last place, less one bit if the result would otherwise be even, for ties to even.
-  const rounded = (bits: number, shift: number) => (bits + (1 << (shift - 1)) - 1 + ((bits >>> shift) & 1)) >>> shift;
-  if (rest >= 0x38800000) return sign | Math.min(rounded(rest - 0x38000000, 13), 0x7c00);
-  // For subnormal results the exponent determines the shift of the mantissa.
-  const exponent = rest >>> 23;
-  if (exponent < 102) return sign;
-  return sign | rounded((rest & 0x7fffff) | 0x800000, 126 - exponent);
 }
 
 /** Writes parts to buffers. WebGPU writes only whole words, so words that parts share are assembled first. */

@@ -31,6 +31,7 @@ pub static PAGE: &[(&str, &[u8])] = page![
     "wgfc/compiler/index.js",
     "wgfc/files.js",
     "wgfc/generate.js",
+    "wgfc/halves.js",
     "wgfc/image.js",
     "wgfc/index.js",
     "wgfc/inspect.js",
