@@ -23,7 +23,7 @@ export async function decode(address, { past = 64, tokens = 192, rounds = 3, cap
     await once();
     const all = [];
     for (let i = 0; i < rounds; i++) all.push(await once());
-    return { perSecond: median(all.map((r) => r.perSecond)), first: median(all.map((r) => r.first)), loaded, ids: all[0].ids.slice(0, 8), last: all[0].ids.at(-1) };
+    return { perSecond: median(all.map((r) => r.perSecond)), first: median(all.map((r) => r.first)), all: all.map((r) => [Math.round(r.perSecond), Number(r.first.toFixed(1))]), loaded, ids: all[0].ids.slice(0, 8), last: all[0].ids.at(-1) };
   } finally {
     generator.dispose();
   }

@@ -153,6 +153,8 @@ test("a model is compiled in the page", async () => {
   assert.equal(await does("unfused"), "unfused");
   assert.match(await text(".status"), /Unfused: \d+ dispatches.*Fused: 5/);
   assert.equal(await does("device"), "device");
+  const kept = decodeURIComponent((await page.getAttribute(".status a", "href")).split(",").slice(1).join());
+  assert.ok(JSON.parse(kept).speeds.bandwidth > 0, kept);
   assert.match(await text("table[aria-label^=Compared]"), /before/);
   // The inside of a kernel can be looked at, too.
   await page.evaluate(() => delete document.querySelector(".workbench").dataset.done);

@@ -236,6 +236,24 @@ mod tests {
         }
     }
 
+    /// The files of `profiles/` are profiles, and its table names them.
+    #[test]
+    fn contributed_profiles_are_read() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles");
+        // The folder is not a part of the published crate.
+        let Ok(table) = std::fs::read_to_string(folder.join("README.md")) else { return };
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let (path, name) = entry.map(|e| (e.path(), e.file_name().into_string().unwrap())).unwrap();
+            if name == "README.md" {
+                continue;
+            }
+            assert!(table.contains(&format!("| `{name}` |")), "{name} is not in the table");
+            let read = DeviceProfile::from_json(&std::fs::read(path).unwrap());
+            let profile = read.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_ne!(profile.speeds, DeviceProfile::default().speeds, "{name} has no speeds of its own");
+        }
+    }
+
     #[test]
     fn every_field_is_known() {
         let mut limits = object(serde_json::to_value(DeviceProfile::default())).unwrap();

@@ -1,7 +1,7 @@
 /** Runs of a program on this device, and timing of its kernels. */
 
 import { type Model, Tensor, type TensorLike, WgfcError, load } from "wgfc";
-import { measure } from "wgfc/measure";
+import { type DeviceProfile, measure } from "wgfc/measure";
 import type { Measured, Speeds } from "./charts.js";
 import { type Opened, type Plan, Sizes, edited, repeated } from "./program.js";
 
@@ -130,17 +130,18 @@ export async function timeDispatches(
   return out;
 }
 
-let speeds: Promise<Speeds> | undefined;
+let profile: Promise<DeviceProfile> | undefined;
 
-/** Measures how fast this device is. The speeds are kept, and models are compiled for them from then on. */
-export function measureDevice(): Promise<Speeds> {
-  return (speeds ??= measured().catch((e: unknown) => {
-    speeds = undefined;
+/** Measures how fast this device is, once. The speeds are kept, and models are compiled for them from then on. */
+export function measuredProfile(): Promise<DeviceProfile> {
+  return (profile ??= deviceOf().then((device) => measure(device)).catch((e: unknown) => {
+    profile = undefined;
     throw e;
   }));
 }
 
-async function measured(): Promise<Speeds> {
-  const { speeds } = await measure(await deviceOf());
+/** The measured speeds of this device. */
+export async function measureDevice(): Promise<Speeds> {
+  const { speeds } = await measuredProfile();
   return { bandwidth: speeds!["bandwidth"]!, arithmetic: speeds!["flops_f32"]! };
 }

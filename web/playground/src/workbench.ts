@@ -7,7 +7,7 @@ import { type Editor, editor } from "./editor.js";
 import { type Drawn, dispatchPicture, draw, modelPicture } from "./graph.js";
 import { type HowToCompile, compiled } from "./open.js";
 import { type Opened, type Plan, Sizes, edited, freeSymbols, tapped } from "./program.js";
-import { type Result, adapterName, deviceOf, inputsFor, measureDevice, runModel, timeDispatches, titleOf } from "./runs.js";
+import { type Result, adapterName, deviceOf, inputsFor, measureDevice, measuredProfile, runModel, timeDispatches, titleOf } from "./runs.js";
 
 /** The part of a workbench's state that links store. */
 export interface WorkState {
@@ -376,6 +376,8 @@ export class Workbench {
     this.#say("Measuring the device");
     this.#speeds = await measureDevice();
     await this.#recompile({});
+    const href = `data:application/json,${encodeURIComponent(JSON.stringify(await measuredProfile(), null, 1))}`;
+    this.#parts.status.append("Compiled for this device as it was measured. ", h("a", { href, download: "profile.json" }, "Download its profile"));
   }
 
   /** Shows the kernels' schedules as JSON, and compiles the model with the edited ones. */
