@@ -17,11 +17,14 @@
 //!   layer, as nothing that reads it depends on its size;
 //! - weights that f16 cannot hold: with a value that is outside of its range or not finite, with integers that would
 //!   change, or whose norm changes by more than [`MOST_LOST`] of it, as happens for values below 6e-5;
+//! - values that the optimizer of a training step computes from gradients, once the [scale of the loss](crate::loss_scale) is taken out of
+//!   them; of scaled gradients no range is presumed, as the scale adapts to it;
 //! - values of nodes that the user [names](crate::Options::keep_f32).
 //!
 //! If the device has no f16, only weights and caches become f16: stores of 16 bits would have to be combined by
 //! atomics. If it has matrix units, operands of products that these support are rounded to f16 when they are loaded.
 
+pub mod scaled;
 pub mod values;
 
 use crate::device::DeviceProfile;
@@ -34,6 +37,7 @@ use crate::options::{CacheType, Options};
 use crate::schedule::products::few_rows;
 use crate::schedule::products::problem::{half, in_fields, sides, suits};
 use rustc_hash::{FxHashMap, FxHashSet};
+use scaled::{Part, Parts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use values::{Value, Values};
@@ -263,12 +267,18 @@ fn decide(
     }
     let mut computed = vec![];
     let normalised = normalised(graph);
+    let parts = Parts::new(graph);
     for k in &graph.kernels {
         let values = of.kernel(k);
         structure(graph, k, &mut d);
         for s in k.all_stores() {
             let Some(v) = values.get(s.value as usize) else { continue };
-            if let Some(why) = unfit(v) {
+            if parts.is_of_optimizer(s.tensor) {
+                d.exact.insert(s.tensor);
+                d.keep(s.tensor, || "the optimizer computes or reads it, of gradients that are not scaled".into());
+            } else if parts.of(s.tensor) == Part::Scaled {
+                // The scale adapts to the range of gradients.
+            } else if let Some(why) = unfit(v) {
                 d.keep(s.tensor, || why);
             } else if v.terms > STREAM && normalised.contains(&s.tensor) {
                 d.keep(s.tensor, || {
@@ -283,7 +293,10 @@ fn decide(
                 }
             }
         }
-        computed.push(values);
+        computed.push(parts.kernel(k).into_iter().zip(values).map(|(part, v)| match part {
+            Part::Scaled => Value::unknown(),
+            _ => v,
+        }).collect());
     }
     // Nodes named by the user keep the tensors that their kernels write, and the weights that no other kernel reads.
     let mut kept: Vec<(&Kernel, &Arc<str>)> = vec![];
